@@ -1,0 +1,101 @@
+/*
+ * The command table: one row a command says its name, arity, flags, where its keys are, how it splits
+ * over slots, and what the proxy needs for it. The rows are facts of Redis 7.0's COMMAND.
+ *
+ * It knows nothing of locks: proxy/session/ decides by command_id what a command means to a lock.
+ */
+#ifndef LOCKKEEPER_PARSER_COMMAND_H
+#define LOCKKEEPER_PARSER_COMMAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "parser/resp.h"
+
+/* How a command with keys in several slots is served. */
+enum command_split {
+    SPLIT_NONE, /* CROSSSLOT */
+    SPLIT_SUM,  /* a part a slot, integers added: DEL UNLINK EXISTS TOUCH */
+    SPLIT_MGET, /* a part a slot, array put together in the order of the keys */
+    SPLIT_MSET  /* a part a slot, OK if all are */
+};
+
+/* What a command needs of the proxy. */
+enum command_need {
+    NEED_KEY,         /* forwarded to the node of its keys */
+    NEED_NODE,        /* no key: forwarded to one node, any node (PING, TIME, COMMAND, ...) */
+    NEED_ALL_SUM,     /* sent to all masters, integers added: DBSIZE, KEYS-like are their own */
+    NEED_ALL_SAME,    /* sent to all masters, first error or first reply: FLUSHALL, SCRIPT LOAD, ... */
+    NEED_KEYSPACE,    /* KEYS, SCAN, RANDOMKEY: filtered, on cluster put together from all masters */
+    NEED_SESSION,     /* answered or tracked by the session itself: AUTH, HELLO, SELECT, QUIT, CLIENT, RESET, ... */
+    NEED_PROXY,       /* the PROXY command */
+    NEED_TRANSACTION, /* MULTI EXEC DISCARD WATCH UNWATCH */
+    NEED_PUBSUB,      /* SUBSCRIBE and its kin; PUBLISH is NEED_NODE or NEED_KEY */
+    NEED_BLOCKING,    /* may block: BLPOP, BRPOP, XREAD BLOCK ... (see command_blocks) */
+    NEED_REFUSED,     /* makes no sense through a proxy: SYNC, PSYNC, REPLCONF, ... */
+    NEED_CLOSE        /* POST and Host:, which Redis takes for an attack: the connection is closed */
+};
+
+enum command_flag {
+    COMMAND_WRITE = 1 << 0,
+    COMMAND_READONLY = 1 << 1,
+    COMMAND_ADMIN = 1 << 2,
+    COMMAND_NO_AUTH = 1 << 3,     /* allowed before authentication: AUTH HELLO QUIT RESET */
+    COMMAND_MOVABLE_KEYS = 1 << 4 /* keys are found by the row's function */
+};
+
+/* One id a row, in the order of the table: COMMAND_GET, COMMAND_SET, COMMAND_SETNX, ... Commands with
+ * subcommands (CLIENT, CONFIG, SCRIPT, XGROUP, OBJECT, ...) are one row each. COMMAND_UNKNOWN is 0. */
+enum command_id {
+    COMMAND_UNKNOWN = 0,
+#define COMMAND(id, name, arity, flags, first, last, step, find, split, need) COMMAND_##id,
+#include "parser/command_table.h"
+#undef COMMAND
+    COMMAND_COUNT
+};
+
+/* Finds keys whose place depends on the arguments. Writes at most `max` argument indexes to `keys` and
+ * returns how many keys there are (which may be more than max), or -1 where the arguments are malformed. */
+typedef int (*command_find_fn)(const char *data, const struct resp_request *request, uint32_t *keys, size_t max);
+
+struct command {
+    enum command_id id;
+    const char *name; /* lower case */
+    int16_t arity;    /* with the name; negative: at least so many */
+    uint16_t flags;
+    int16_t first, last, step; /* of the keys, as COMMAND says; first 0: none */
+    command_find_fn find;      /* NULL where first/last/step say it all */
+    enum command_split split;
+    enum command_need need;
+};
+
+/* Fills the look-up table; main calls it before threads start, tests call it too. */
+void command_table_init(void);
+
+/* The row of a name, in any case; NULL if there is none. */
+const struct command *command_lookup(const char *name, size_t len);
+
+/* The row of an id other than COMMAND_UNKNOWN. */
+const struct command *command_by_id(enum command_id id);
+
+/* Whether the number of arguments fits. */
+bool command_arity_ok(const struct command *c, size_t argc);
+
+/* The argument indexes of the keys, as command_find_fn has it. Arity must have been checked. */
+int command_keys(const struct command *c, const char *data, const struct resp_request *request, uint32_t *keys,
+                 size_t max);
+
+/* Whether this very request may block (XREAD and XREADGROUP only with BLOCK). */
+bool command_blocks(const struct command *c, const char *data, const struct resp_request *request);
+
+/* Argument i as text: *len bytes, borrowed from `data`. */
+static inline const char *request_arg(const struct resp_request *request, const char *data, size_t i, size_t *len) {
+    *len = request->argv[i].len;
+    return data + request->argv[i].off;
+}
+
+/* Whether argument i is this word, in any case. `word` is lower case. */
+bool request_arg_is(const struct resp_request *request, const char *data, size_t i, const char *word);
+
+#endif

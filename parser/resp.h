@@ -1,0 +1,140 @@
+/*
+ * RESP framing: where a request or a reply ends, and where a request's arguments are.
+ *
+ * Both scanners are incremental: they are fed bytes as these come, keep their place between calls,
+ * and give the same result however the bytes were cut. They hold no descriptor, know no command
+ * names, copy no payload, and enforce every limit with Redis's own error texts.
+ *
+ * Sources: the RESP2 and RESP3 specifications of the Redis documentation; the behaviour of
+ * redis-server 7.0 for everything that is malformed.
+ */
+#ifndef LOCKKEEPER_PARSER_RESP_H
+#define LOCKKEEPER_PARSER_RESP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum resp_status {
+    RESP_OK,   /* a message is complete */
+    RESP_MORE, /* all bytes were looked at, the message goes on */
+    RESP_BAD   /* not RESP; the connection has to be closed */
+};
+
+/* ---- requests ---------------------------------------------------------------------------- */
+
+enum {
+    RESP_INLINE_MAX = 64 * 1024,      /* an inline request, or a length line, without its end */
+    RESP_UNAUTH_ARGS_MAX = 10,        /* before authentication */
+    RESP_UNAUTH_BULK_MAX = 16 * 1024, /* before authentication */
+    RESP_ARGV_INLINE = 8              /* arguments kept without an allocation */
+};
+
+struct resp_limits {
+    int64_t bulk_max;     /* proto-max-bulk-len */
+    bool unauthenticated; /* the stricter limits apply */
+};
+
+/* One argument: `len` bytes at `off` from the start of the request. */
+struct resp_arg {
+    size_t off;
+    size_t len;
+};
+
+enum resp_form {
+    RESP_EMPTY,     /* *0, *-1, an empty line: nothing to do, nothing to answer */
+    RESP_MULTIBULK, /* argv is filled */
+    RESP_INLINE     /* argv is empty: the line is [0, line_len); see resp_inline_split */
+};
+
+/* A request being scanned, and the result. Fields above the line are the result after RESP_OK. */
+struct resp_request {
+    enum resp_form form;
+    size_t len;        /* bytes of the whole request */
+    size_t argc;       /* arguments found */
+    struct resp_arg *argv; /* argv_inline, or an allocation of this structure's */
+    bool irregular;    /* accepted as Redis accepts it, but not in canonical form (a bulk or a length line
+                          with other bytes than CR LF at its end): encode it anew before forwarding */
+    size_t line_len;   /* RESP_INLINE: the line without its CR LF or LF */
+    const char *error; /* after RESP_BAD: "Protocol error: ..." as Redis words it; static or in error_text */
+    /* ---- the scanner's place ---- */
+    size_t pos;
+    size_t args_left;
+    int64_t bulk_len; /* of the bulk being read, -1: its length line comes next */
+    size_t argv_cap;
+    bool started;
+    char error_text[48];
+    struct resp_arg argv_inline[RESP_ARGV_INLINE];
+};
+
+void resp_request_init(struct resp_request *r);
+/* Makes it ready for the next request; keeps an argv of moderate size for it. */
+void resp_request_reset(struct resp_request *r);
+/* Frees argv. */
+void resp_request_clear(struct resp_request *r);
+
+/* Scans on. `data` always begins at the first byte of the request, `len` is all that has come of it so
+ * far (and perhaps of the requests behind it); bytes scanned by an earlier call are not looked at again.
+ * The buffer may have moved between calls. */
+enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
+                                   const struct resp_limits *limits) __attribute__((warn_unused_result));
+
+/* An upper bound for the output of resp_inline_encode. */
+size_t resp_inline_bound(size_t line_len);
+/* Splits an inline request's line as Redis does (quotes, \x escapes) and writes the same request as a
+ * multibulk to `out`. Returns its length, 0 for an empty line, -1 for unbalanced quotes. */
+int64_t resp_inline_encode(const char *line, size_t line_len, char *out);
+
+/* ---- replies ----------------------------------------------------------------------------- */
+
+/* A reply being framed. RESP2 and RESP3; nested replies need no stack. */
+struct resp_reply {
+    char type;       /* first byte of the top-level reply ('>' is a push); 0 before any byte */
+    uint8_t state;   /* private */
+    uint8_t num_len; /* private */
+    char num[24];    /* private: a length line that is not complete yet */
+    int64_t pending; /* private: elements still to come */
+    int64_t skip;    /* private: payload bytes still to come */
+};
+
+void resp_reply_init(struct resp_reply *r);
+
+/* Frames on over the next `len` bytes of the stream. *used is how many belong to this reply: all of them
+ * after RESP_MORE. After RESP_OK the caller calls resp_reply_init for the next one; `type` says what it
+ * was. An attribute ('|') is part of the reply behind it. */
+enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t len, size_t *used)
+    __attribute__((warn_unused_result));
+
+/* ---- looking into a complete reply ------------------------------------------------------- */
+
+/* One element of a well-formed reply that is complete in memory. */
+struct resp_item {
+    char type;       /* its first byte */
+    bool null;       /* $-1, *-1 or _ */
+    const char *str; /* a scalar's text, without type, length and CR LF; borrowed */
+    size_t len;      /* of str */
+    int64_t num;     /* integer and boolean: the value; aggregates: how many elements follow (a map of n
+                        pairs: 2n) */
+};
+
+/* Reads the element at *p, which must be before `end`, and moves *p behind it (for an aggregate: to its
+ * first element). Returns false where the bytes are not what the framing promised. */
+bool resp_item_read(const char **p, const char *end, struct resp_item *item) __attribute__((warn_unused_result));
+
+/* The end of the whole element (with all that is nested in it) that begins at p, or NULL. */
+const char *resp_item_end(const char *p, const char *end);
+
+/* ---- writing ----------------------------------------------------------------------------- */
+
+/* Bytes enough for "*N\r\n", "$N\r\n" or ":N\r\n". */
+enum { RESP_HEADER_MAX = 24 };
+/* Writes TYPE, the number and CR LF; returns the length. */
+size_t resp_header_write(char *out, char type, int64_t n);
+/* Bytes that a bulk string of `len` bytes takes, and the writing of it; returns the end. */
+size_t resp_bulk_size(size_t len);
+char *resp_bulk_write(char *out, const void *data, size_t len);
+
+/* Redis's string2ll: a canonical decimal integer (no sign but '-', no spaces, no leading zeros). */
+bool resp_integer(const char *s, size_t len, int64_t *value) __attribute__((warn_unused_result));
+
+#endif

@@ -1,0 +1,23 @@
+/*
+ * Redis Cluster's key slots: CRC16 (XMODEM) of the key or of its hash tag, modulo 16384.
+ * Source: the Redis Cluster specification.
+ */
+#ifndef LOCKKEEPER_PARSER_SLOT_H
+#define LOCKKEEPER_PARSER_SLOT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SLOT_COUNT = 16384, SLOT_TAG_MAX = 4 };
+
+uint16_t slot_crc16(const char *data, size_t len);
+
+/* The slot of a key; of the text between the first '{' and the next '}' if that is not empty. */
+uint16_t slot_of_key(const char *key, size_t len);
+
+/* A short text without braces whose slot is `slot` (NUL-terminated, at most SLOT_TAG_MAX bytes, static
+ * or computed once by slot_tags_init, which main calls before threads start). */
+void slot_tags_init(void);
+const char *slot_tag(uint16_t slot);
+
+#endif

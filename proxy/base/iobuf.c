@@ -1,0 +1,182 @@
+/* Chains of pooled chunks, written with writev. See iobuf.h for the drawing. */
+#include "proxy/base/iobuf.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "proxy/base/memory.h"
+
+enum { IOBUF_IOV = 64 };
+
+void chunk_pool_init(struct chunk_pool *pool, size_t free_max) {
+    list_init(&pool->free);
+    pool->free_count = 0;
+    pool->free_max = free_max;
+    pool->total_bytes = 0;
+}
+
+static void chunk_free(struct chunk *c) {
+    c->pool->total_bytes -= c->cap;
+    memory_free(c);
+}
+
+void chunk_pool_clear(struct chunk_pool *pool) {
+    struct list_node *n;
+    while ((n = list_shift(&pool->free)))
+        chunk_free(LIST_ENTRY(n, struct chunk, link));
+    pool->free_count = 0;
+}
+
+static struct chunk *chunk_new(struct chunk_pool *pool, size_t need) {
+    if (need <= IOBUF_CHUNK && pool->free_count > 0) {
+        struct chunk *c = LIST_ENTRY(list_shift(&pool->free), struct chunk, link);
+        pool->free_count--;
+        c->used = c->sent = 0;
+        return c;
+    }
+    size_t cap = need > IOBUF_CHUNK ? need : IOBUF_CHUNK;
+    struct chunk *c = memory_alloc(sizeof(*c) + cap);
+    list_init(&c->link);
+    c->pool = pool;
+    c->refs = 0;
+    c->linked = false;
+    c->cap = cap;
+    c->used = c->sent = 0;
+    pool->total_bytes += cap;
+    return c;
+}
+
+/* A chunk goes back when neither a buffer nor a holder needs it. */
+static void chunk_recycle(struct chunk *c) {
+    if (c->linked || c->refs > 0)
+        return;
+    struct chunk_pool *pool = c->pool;
+    if (c->cap == IOBUF_CHUNK && pool->free_count < pool->free_max) {
+        list_prepend(&pool->free, &c->link);
+        pool->free_count++;
+        return;
+    }
+    chunk_free(c);
+}
+
+static void chunk_unlink(struct chunk *c) {
+    list_remove(&c->link);
+    c->linked = false;
+    chunk_recycle(c);
+}
+
+void chunk_release(struct chunk *holder) {
+    holder->refs--;
+    chunk_recycle(holder);
+}
+
+void iobuf_init(struct iobuf *b, struct chunk_pool *pool) {
+    list_init(&b->chunks);
+    b->pool = pool;
+    b->unsent = 0;
+}
+
+void iobuf_clear(struct iobuf *b) {
+    struct list_node *n;
+    while ((n = list_first(&b->chunks)))
+        chunk_unlink(LIST_ENTRY(n, struct chunk, link));
+    b->unsent = 0;
+}
+
+static struct chunk *iobuf_tail(const struct iobuf *b) {
+    return list_empty(&b->chunks) ? NULL : LIST_ENTRY(b->chunks.prev, struct chunk, link);
+}
+
+static struct chunk *iobuf_extend(struct iobuf *b, size_t need) {
+    struct chunk *c = chunk_new(b->pool, need);
+    list_append(&b->chunks, &c->link);
+    c->linked = true;
+    return c;
+}
+
+char *iobuf_reserve(struct iobuf *b, size_t len) {
+    struct chunk *c = iobuf_tail(b);
+    if (!c || c->cap - c->used < len)
+        c = iobuf_extend(b, len);
+    return c->data + c->used;
+}
+
+void iobuf_commit(struct iobuf *b, size_t len) {
+    iobuf_tail(b)->used += len;
+    b->unsent += len;
+}
+
+void iobuf_append(struct iobuf *b, const void *data, size_t len) {
+    const char *p = data;
+    struct chunk *c = iobuf_tail(b);
+    b->unsent += len;
+    while (len > 0) {
+        if (!c || c->used == c->cap)
+            c = iobuf_extend(b, IOBUF_CHUNK);
+        size_t n = c->cap - c->used < len ? c->cap - c->used : len;
+        memcpy(c->data + c->used, p, n);
+        c->used += n;
+        p += n;
+        len -= n;
+    }
+}
+
+char *iobuf_append_held(struct iobuf *b, const void *data, size_t len, struct chunk **holder) {
+    char *at = iobuf_reserve(b, len);
+    memcpy(at, data, len);
+    struct chunk *c = iobuf_tail(b);
+    c->refs++;
+    *holder = c;
+    iobuf_commit(b, len);
+    return at;
+}
+
+bool iobuf_sent(const struct chunk *holder, const char *bytes) {
+    return holder->data + holder->sent > bytes;
+}
+
+static void iobuf_consume(struct iobuf *b, size_t n) {
+    b->unsent -= n;
+    while (n > 0) {
+        struct chunk *c = LIST_ENTRY(list_first(&b->chunks), struct chunk, link);
+        size_t left = c->used - c->sent;
+        size_t take = left < n ? left : n;
+        c->sent += take;
+        n -= take;
+        if (c->sent == c->used)
+            chunk_unlink(c);
+    }
+}
+
+ssize_t iobuf_write(struct iobuf *b, int fd) {
+    ssize_t total = 0;
+    while (b->unsent > 0) {
+        struct iovec iov[IOBUF_IOV];
+        int n = 0;
+        size_t want = 0;
+        LIST_FOREACH(it, &b->chunks) {
+            struct chunk *c = LIST_ENTRY(it, struct chunk, link);
+            if (n == IOBUF_IOV)
+                break;
+            iov[n].iov_base = c->data + c->sent;
+            iov[n].iov_len = c->used - c->sent;
+            want += iov[n++].iov_len;
+        }
+        ssize_t done = n == 1 ? write(fd, iov[0].iov_base, iov[0].iov_len) : writev(fd, iov, n);
+        if (done < 0) {
+            if (errno == EINTR)
+                continue;
+            if (errno == EAGAIN || errno == EWOULDBLOCK)
+                return total;
+            return -1;
+        }
+        iobuf_consume(b, (size_t)done);
+        total += done;
+        if ((size_t)done < want)
+            return total;
+    }
+    return total;
+}

@@ -1,0 +1,78 @@
+/*
+ * Output buffers: chains of chunks that are filled at the tail and written from the head.
+ *
+ *      head                                    tail
+ *      chunk ─────────> chunk ─────────> chunk
+ *      |##sent##|..unsent..|  |..unsent..|     |..unsent..|  room  |
+ *
+ * A chunk whose bytes are all sent goes back to its pool, unless somebody holds a reference: a
+ * connection to a node keeps the bytes of each request until its reply is there (a redirect sends
+ * them again), and it can tell from them whether any byte of a request has left (iobuf_sent).
+ *
+ * Pools belong to one thread. This file knows sockets only as a descriptor to writev.
+ */
+#ifndef LOCKKEEPER_BASE_IOBUF_H
+#define LOCKKEEPER_BASE_IOBUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "proxy/base/list.h"
+
+/* The usual size of a chunk's data; a larger piece that has to stay in one gets a chunk of its own. */
+#define IOBUF_CHUNK ((size_t)16 * 1024)
+
+struct chunk {
+    struct list_node link; /* in its iobuf; alone once it was detached */
+    struct chunk_pool *pool;
+    uint32_t refs; /* holders besides the iobuf */
+    bool linked;   /* still in an iobuf */
+    size_t cap, used, sent;
+    char data[];
+};
+
+struct chunk_pool {
+    struct list_node free; /* chunks of IOBUF_CHUNK */
+    size_t free_count;
+    size_t free_max;    /* more than so many are given back to malloc */
+    size_t total_bytes; /* in use and free */
+};
+
+struct iobuf {
+    struct list_node chunks;
+    struct chunk_pool *pool;
+    size_t unsent; /* bytes not written yet */
+};
+
+void chunk_pool_init(struct chunk_pool *pool, size_t free_max);
+/* Frees the pool's unused chunks. Chunks still in use must be released before. */
+void chunk_pool_clear(struct chunk_pool *pool);
+
+/* `pool` is borrowed and outlives the buffer. */
+void iobuf_init(struct iobuf *b, struct chunk_pool *pool);
+/* Drops all bytes; referenced chunks live on until they are released. */
+void iobuf_clear(struct iobuf *b);
+
+/* Appends bytes, which are copied and may be spread over chunks. */
+void iobuf_append(struct iobuf *b, const void *data, size_t len);
+
+/* Room for `len` bytes in one piece at the tail; the caller fills it and calls iobuf_commit with as
+ * many bytes as were written to it, at most `len`. */
+char *iobuf_reserve(struct iobuf *b, size_t len);
+void iobuf_commit(struct iobuf *b, size_t len);
+
+/* Appends bytes in one piece and returns where they are. *holder is a reference to their chunk,
+ * to be given back with chunk_release. */
+char *iobuf_append_held(struct iobuf *b, const void *data, size_t len, struct chunk **holder);
+void chunk_release(struct chunk *holder);
+
+/* Whether any byte at or after `bytes` (inside the chunk) has been written. */
+bool iobuf_sent(const struct chunk *holder, const char *bytes);
+
+/* Writes as much as the socket takes. Returns the bytes written (0 where the socket is full, or
+ * nothing is to be written), or -1 with errno where the connection is broken. */
+ssize_t iobuf_write(struct iobuf *b, int fd);
+
+#endif

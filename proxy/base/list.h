@@ -1,0 +1,84 @@
+/*
+ * Intrusive doubly linked lists.
+ *
+ * A list is a circle of nodes with one head that belongs to no element. An element embeds a
+ * struct list_node and is found again with LIST_ENTRY. A node that is in no list points at itself,
+ * so list_remove may be called twice. Nothing here allocates.
+ */
+#ifndef LOCKKEEPER_BASE_LIST_H
+#define LOCKKEEPER_BASE_LIST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct list_node {
+    struct list_node *prev;
+    struct list_node *next;
+};
+
+/* The structure of type `type` whose member `member` is `node`. */
+#define LIST_ENTRY(node, type, member) ((type *)(void *)((char *)(node)-offsetof(type, member)))
+
+/* Walks a list; the body must not remove `it`. */
+#define LIST_FOREACH(it, head) for (struct list_node *it = (head)->next; it != (head); it = it->next)
+
+/* Walks a list; the body may remove `it`, and nothing else. */
+#define LIST_FOREACH_SAFE(it, head)                                                                                    \
+    for (struct list_node *it = (head)->next, *it##_next = it->next; it != (head);                                     \
+         it = it##_next, it##_next = it->next)
+
+/* Makes a node stand alone, or a head empty. */
+static inline void list_init(struct list_node *node) {
+    node->prev = node;
+    node->next = node;
+}
+
+static inline bool list_empty(const struct list_node *head) {
+    return head->next == head;
+}
+
+/* Appends a node that is in no list. */
+static inline void list_append(struct list_node *head, struct list_node *node) {
+    node->prev = head->prev;
+    node->next = head;
+    head->prev->next = node;
+    head->prev = node;
+}
+
+/* Puts a node that is in no list at the front. */
+static inline void list_prepend(struct list_node *head, struct list_node *node) {
+    list_append(head->next, node);
+}
+
+/* Takes a node out of its list, if it is in one. */
+static inline void list_remove(struct list_node *node) {
+    node->prev->next = node->next;
+    node->next->prev = node->prev;
+    list_init(node);
+}
+
+/* The first node, or NULL. */
+static inline struct list_node *list_first(const struct list_node *head) {
+    return head->next == head ? NULL : head->next;
+}
+
+/* Takes the first node out and returns it, or NULL. */
+static inline struct list_node *list_shift(struct list_node *head) {
+    struct list_node *node = list_first(head);
+    if (node)
+        list_remove(node);
+    return node;
+}
+
+/* Appends all nodes of `from` to `to`; `from` is empty afterwards. */
+static inline void list_splice(struct list_node *to, struct list_node *from) {
+    if (list_empty(from))
+        return;
+    from->next->prev = to->prev;
+    to->prev->next = from->next;
+    from->prev->next = to;
+    to->prev = from->prev;
+    list_init(from);
+}
+
+#endif

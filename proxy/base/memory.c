@@ -1,0 +1,47 @@
+/* malloc, or the end of the process. */
+#include "proxy/base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void out_of_memory(size_t size) {
+    fprintf(stderr, "lockkeeper: out of memory: %zu bytes could not be allocated\n", size);
+    abort();
+}
+
+void *memory_alloc(size_t size) {
+    void *p = malloc(size ? size : 1);
+    if (!p)
+        out_of_memory(size);
+    return p;
+}
+
+void *memory_zalloc(size_t size) {
+    void *p = calloc(1, size ? size : 1);
+    if (!p)
+        out_of_memory(size);
+    return p;
+}
+
+void *memory_realloc(void *old, size_t size) {
+    void *p = realloc(old, size ? size : 1);
+    if (!p)
+        out_of_memory(size);
+    return p;
+}
+
+char *memory_strndup(const char *s, size_t len) {
+    char *p = memory_alloc(len + 1);
+    memcpy(p, s, len);
+    p[len] = '\0';
+    return p;
+}
+
+char *memory_strdup(const char *s) {
+    return memory_strndup(s, strlen(s));
+}
+
+void memory_free(void *p) {
+    free(p);
+}

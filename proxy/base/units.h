@@ -1,0 +1,21 @@
+/*
+ * Sizes and times as configuration writes them, with Redis's units.
+ */
+#ifndef LOCKKEEPER_BASE_UNITS_H
+#define LOCKKEEPER_BASE_UNITS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* "64mb", "1k" (1000), "1kb" (1024), "1g", "1gb", "100": bytes. Any case. False if it is no size. */
+bool units_size(const char *text, int64_t *bytes) __attribute__((warn_unused_result));
+
+/* "500ms", "30s", "5m", "1h", "1d"; a bare number has the unit `bare_ms` (1000: seconds, 1: ms). False if it is
+ * no time. */
+bool units_time(const char *text, int64_t bare_ms, int64_t *ms) __attribute__((warn_unused_result));
+
+/* Writes a time in its largest exact unit ("30s", "1500ms"); returns the length. */
+size_t units_time_text(int64_t ms, char *out, size_t size);
+
+#endif

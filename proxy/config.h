@@ -1,0 +1,73 @@
+/*
+ * Configuration: one table of directives (name, type, default, range, help) read from a file in redis.conf's
+ * syntax and from the command line. Knows nothing of what the values do.
+ */
+#ifndef LOCKKEEPER_CONFIG_H
+#define LOCKKEEPER_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proxy/base/log.h"
+#include "proxy/lock/rule.h"
+
+enum config_upstream { CONFIG_EMBEDDED, CONFIG_STANDALONE, CONFIG_CLUSTER, CONFIG_SENTINEL };
+
+/* Fields of client-identity. */
+enum { IDENTITY_ADDRESS = 1, IDENTITY_USER = 2, IDENTITY_NAME = 4, IDENTITY_PORT = 8 };
+
+struct config_words {
+    char **words;
+    size_t count;
+};
+
+struct config {
+    struct config_words bind; /* default: 127.0.0.1 -::1, as redis.conf has it */
+    int64_t port;             /* 6380; 0: no TCP */
+    char *unixsocket;         /* NULL: none */
+    int64_t unixsocketperm;   /* 0: as umask has it; octal in the file */
+    int64_t timeout_s;        /* 0: idle clients stay */
+    int64_t tcp_keepalive_s;  /* 300 */
+    int64_t tcp_backlog;      /* 511 */
+    int64_t maxclients;       /* 10000 */
+    enum log_level loglevel;
+    bool log_json;     /* log-format text|json */
+    char *logfile;     /* "": standard output */
+    char *pidfile;     /* NULL */
+    char *supervised;  /* no | systemd | auto */
+    char *requirepass; /* NULL */
+    int64_t bulk_max;  /* proto-max-bulk-len 512mb */
+    int64_t query_buffer_limit; /* client-query-buffer-limit 1gb */
+    int64_t output_limit_hard, output_limit_soft, output_limit_soft_s; /* client-output-buffer-limit normal H S SEC */
+    int64_t threads; /* 1 to 64 */
+    enum config_upstream upstream;
+    struct config_words upstream_addresses; /* HOST:PORT ..., unix:PATH */
+    char *sentinel_name;
+    char *upstream_user, *upstream_password; /* NULL */
+    int64_t upstream_connections;            /* 1 to 64 */
+    int64_t upstream_timeout_ms;             /* 5s */
+    unsigned client_identity;                /* IDENTITY_ bits */
+    int64_t admin_port;
+    char *admin_bind;
+    struct lock_rules *rules;
+    char *file; /* the configuration file's absolute path; NULL: none */
+};
+
+/* Reads argv as redis-server does: an optional CONFIG-FILE first, then --DIRECTIVE VALUE ... groups. Returns a new
+ * configuration, the caller's, to be freed with config_free; or NULL with one line in error that names directive,
+ * value and what was expected (and file and line where there is one). --version, --help and --test-conf are main's. */
+struct config *config_load(int argc, char *const *argv, char *error, size_t error_size);
+void config_free(struct config *config);
+
+/* For --help, and for the test that holds conf/lockkeeper.conf and the README against the table. */
+struct config_directive {
+    const char *name;
+    const char *value;   /* "PORT", "yes|no", ... */
+    const char *fallback; /* the default as text */
+    const char *help;    /* one line */
+};
+size_t config_directive_count(void);
+struct config_directive config_directive_get(size_t i);
+
+#endif

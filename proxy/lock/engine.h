@@ -1,0 +1,230 @@
+/*
+ * The lock engine: whose claim does a command use, and what follows from Redis's answer.
+ *
+ *      command on a lock key                       the script's envelope
+ *               │                                            │
+ *          engine_begin ──> plan (token, claim, right) ──> engine_finish ──> claims, incidents, renewals
+ *
+ * It decides and never does: no socket, no clock, no random source. Times and tokens come in with the
+ * events, effects go out through struct lock_sink, and the same events give the same effects. Redis (the
+ * scripts in scripts/lua/) has the last word on every lease; the engine only remembers which session
+ * acquired what, and chooses on whose behalf a command speaks.
+ *
+ * The words are those of the project's lock semantics: claim, spent, outstanding, sighted, proven shared.
+ *
+ * One engine serves many threads: it is split into shards by key, each with its mutex. The sink is called
+ * with a shard locked and must only take notes; it must not call the engine.
+ */
+#ifndef LOCKKEEPER_LOCK_ENGINE_H
+#define LOCKKEEPER_LOCK_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proxy/lock/rule.h"
+
+struct lock_engine;
+struct lock_client; /* a client identity; reference-counted, thread-safe */
+
+enum {
+    LOCK_TOKEN_MAX = 64,      /* "UUID:N" with its NUL */
+    LOCK_SEEN_MAX = 1024,     /* a longer value is not remembered as read */
+    LOCK_IDENTITY_MAX = 256
+};
+
+/* ---- sessions ------------------------------------------------------------------------------ */
+
+/* What the engine knows of a session. Owned by the session layer, which opens and closes it here. */
+struct lock_session {
+    uint64_t id;        /* unique in this process, growing with time of opening */
+    struct lock_client *client;
+    bool pooling_library; /* CLIENT SETINFO lib-name is in the table of libraries that pool or multiplex */
+    uint64_t shards;      /* private: which shards know this session */
+};
+
+/* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). */
+void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity,
+                         size_t len);
+/* The identity changed (AUTH, CLIENT SETNAME). The session's claims move with it. */
+void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len);
+/* CLIENT SETINFO lib-name. Returns whether the name is one of a pooling or multiplexing library. */
+bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len);
+/* The session is gone. Abandoned leases are reported to the sink; on-disconnect release asks it for releases. */
+void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
+/* The identity as text, borrowed, for guard records and people. */
+const char *lock_client_name(const struct lock_client *c, size_t *len);
+
+/* ---- commands ------------------------------------------------------------------------------ */
+
+/* What a command means to a lock; the session layer derives it from the command and its options. */
+enum lock_verb {
+    LOCK_ACQUIRE,      /* SETNX, SET NX */
+    LOCK_REPLACE,      /* SET, SETEX, PSETEX, SET XX */
+    LOCK_SWAP,         /* GETSET, SET GET */
+    LOCK_RELEASE,      /* DEL, UNLINK, GETDEL: spends the claim */
+    LOCK_EXTEND,       /* EXPIRE and its kin, PERSIST, GETEX */
+    LOCK_COUNT_UP,     /* INCR, APPEND, SETRANGE: may acquire */
+    LOCK_COUNT_DOWN,   /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */
+    LOCK_READ,         /* GET: shows the value */
+    LOCK_CLOBBER,      /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */
+    LOCK_INSPECT,      /* PROXY LOCK, PROXY TOKEN */
+    LOCK_OPERATOR      /* PROXY RELEASE */
+};
+
+/* A lock: databases are kept apart, keys are bytes. */
+struct lock_key {
+    uint32_t db;
+    const char *name;
+    size_t len;
+};
+
+/* What the script may be told; filled by engine_begin. */
+struct lock_plan {
+    struct lock_key key;         /* borrowed from the caller until engine_finish */
+    const struct lock_rule *rule; /* held by the caller */
+    enum lock_verb verb;
+    uint32_t login;              /* opaque: whose upstream connections its renewals use */
+    uint64_t attempt;            /* token number of this attempt */
+    uint64_t claim;              /* token number of the chosen claim, 0 none */
+    bool several;                /* other claims could have been meant */
+    char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
+    char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
+    const char *right;           /* ARGV 5; static */
+    uint64_t read_fence;         /* ARGV 7 */
+    bool seen_known;             /* ARGV 8 */
+    size_t seen_len;
+    char seen[LOCK_SEEN_MAX];
+};
+
+/* What the script said (its envelope), or what became of it. */
+enum lock_outcome {
+    LOCK_GRANTED,
+    LOCK_DONE,
+    LOCK_RELEASED,
+    LOCK_ADOPTED,
+    LOCK_OPEN,
+    LOCK_COUNTED,
+    LOCK_HELD,
+    LOCK_FOREIGN,
+    LOCK_FREE,
+    LOCK_ERROR,    /* Redis refused the command */
+    LOCK_NOT_SENT, /* the script never reached Redis: as if the command had not been sent */
+    LOCK_UNKNOWN   /* lost: nobody knows */
+};
+
+/* Reads an outcome's name as the scripts write it. Returns false for an unknown one. */
+bool lock_outcome_parse(const char *text, size_t len, enum lock_outcome *outcome);
+
+struct lock_result {
+    enum lock_outcome outcome;
+    uint64_t fence;
+    int64_t pttl_ms;        /* as the script returned it */
+    const char *holder;     /* identity in the guard record of the live lease; borrowed, may be NULL */
+    size_t holder_len;
+    const char *value;      /* acquire, replace, swap: the value written; read: the value shown; else NULL */
+    size_t value_len;
+    bool leased;            /* the live lease's expiry is the proxy's own (the envelope's last element) */
+};
+
+/* Chooses on whose behalf the command speaks. The shard's memory of the key is touched, and for LOCK_RELEASE
+ * the chosen claim is set aside, so that a release in flight next to this one uses another. Every begin is
+ * followed by exactly one finish with the same plan; the session may be closed in between. */
+void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
+                  const struct lock_rule *rule, uint32_t login, int64_t now_ms, struct lock_plan *plan);
+
+/* `command` (borrowed, e.g. "EXPIRE") and `client` (address and name, borrowed) are for incidents.
+ * `session_id` is the session's; the session may be gone by now (s == NULL). */
+void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
+                   const struct lock_result *result, const char *command, const char *client, int64_t now_ms);
+
+/* The session was shown the key's value by a command that is not a script of ours (MGET, GETRANGE, ...): makes
+ * sightings; value NULL: the key does not exist. The lease's fence is not known. */
+void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key,
+                const struct lock_rule *rule, const char *value, size_t len, int64_t now_ms);
+
+/* ---- time ---------------------------------------------------------------------------------- */
+
+/* A lease to be renewed or released by the proxy itself, in the sink's call. Pointers are borrowed. */
+struct lock_lease {
+    struct lock_key key;
+    const struct lock_rule *rule;
+    uint32_t login;
+    uint64_t token;
+    char token_text[LOCK_TOKEN_MAX];
+    int64_t lease_ms; /* renew for so long */
+};
+
+/* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a
+ * thread serves its part). Returns the ms until it wants to be called again, at most 1000. */
+int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
+/* What became of a renewal: outcome DONE, or HELD, FOREIGN, FREE (the lease is gone: renewal_lost), or UNKNOWN or
+ * NOT_SENT (it is tried again while the lease may still be live). */
+void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, enum lock_outcome outcome,
+                    int64_t now_ms);
+
+/* ---- effects ------------------------------------------------------------------------------- */
+
+enum lock_incident_kind {
+    INCIDENT_LATE_RELEASE,
+    INCIDENT_FOREIGN_RELEASE,
+    INCIDENT_FOREIGN_EXTEND,
+    INCIDENT_OVERWRITE,
+    INCIDENT_NO_EXPIRY,
+    INCIDENT_OVERRUN,
+    INCIDENT_ABANDONED,
+    INCIDENT_AMBIGUOUS,
+    INCIDENT_LOST_HEAD,
+    INCIDENT_RENEWAL_LOST,
+    INCIDENT_OPERATOR_RELEASE,
+    INCIDENT_KINDS
+};
+/* "late_release", ... */
+const char *lock_incident_name(enum lock_incident_kind kind);
+
+struct lock_incident {
+    enum lock_incident_kind kind;
+    int64_t time_ms;
+    struct lock_key key;
+    const char *client;  /* who: address and name; "" if it is the proxy */
+    const char *holder;  /* who holds the lock; "" nobody */
+    size_t holder_len;
+    const char *command; /* what the application sent; "" nothing */
+    const char *action;  /* what the proxy did: "refused", "lease of 30000 ms given, renewed while connected", ... */
+};
+
+struct lock_sink {
+    void *arg;
+    void (*incident)(void *arg, const struct lock_incident *incident);
+    void (*renew)(void *arg, const struct lock_lease *lease);   /* from engine_tick */
+    void (*release)(void *arg, const struct lock_lease *lease); /* from engine_session_close */
+};
+
+/* `process` is this process's UUID (36 characters); `seed` keys the hash tables. */
+struct lock_engine *engine_new(const char *process, uint64_t seed, const struct lock_sink *sink);
+void engine_free(struct lock_engine *e);
+
+/* ---- looking in (PROXY LOCKS, PROXY INFO) ---------------------------------------------------- */
+
+struct lock_stats {
+    uint64_t leases, claims, keys; /* now */
+    uint64_t granted, lost, released, refused_releases, refused_extends, renewals;
+    uint64_t incidents[INCIDENT_KINDS];
+};
+void engine_stats(struct lock_engine *e, struct lock_stats *stats);
+
+struct lock_view {
+    struct lock_key key;
+    const char *client; /* identity */
+    size_t client_len;
+    uint64_t session_id;
+    bool connected;
+    uint64_t fence;
+    int64_t since_ms, end_ms; /* end 0: none */
+    uint64_t renewals;
+};
+/* Calls fn for leases believed live, newest first, at most max. fn must not call the engine. */
+void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max, void (*fn)(void *arg, const struct lock_view *v),
+                       void *arg);
+
+#endif

@@ -1,0 +1,60 @@
+/*
+ * Lock rules: which keys are locks, and how they are treated. The first matching rule applies.
+ * A set of rules is immutable once built, reference-counted, and replaced as a whole by a reload.
+ */
+#ifndef LOCKKEEPER_LOCK_RULE_H
+#define LOCKKEEPER_LOCK_RULE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum lock_mode { LOCK_MODE_ENFORCE, LOCK_MODE_AUDIT, LOCK_MODE_OFF };
+enum lock_owner { LOCK_OWNER_AUTO, LOCK_OWNER_CONNECTION, LOCK_OWNER_CLIENT, LOCK_OWNER_ANY };
+enum lock_renew { LOCK_RENEW_AUTO, LOCK_RENEW_ALWAYS, LOCK_RENEW_NEVER };
+enum lock_on_disconnect { LOCK_DISCONNECT_KEEP, LOCK_DISCONNECT_RELEASE };
+
+struct lock_rule {
+    struct lock_rules *set; /* the set it belongs to; a reference to the set keeps the rule alive */
+    char *pattern;          /* a Redis glob */
+    size_t pattern_len;
+    enum lock_mode mode;
+    enum lock_owner owner;
+    int64_t claim_memory_ms;
+    int64_t lease_ms; /* 0: none is given */
+    enum lock_renew renew;
+    int64_t max_hold_ms;
+    enum lock_on_disconnect on_disconnect;
+    atomic_uint_fast64_t hits;
+};
+
+struct lock_rules;
+
+/* An empty set with one reference. */
+struct lock_rules *lock_rules_new(void);
+struct lock_rules *lock_rules_ref(struct lock_rules *rules);
+void lock_rules_unref(struct lock_rules *rules);
+
+/* Adds a rule from its words: PATTERN [OPTION VALUE] .... Returns NULL, or what is wrong (static or in `error`,
+ * which has room for error_size bytes): option, value and what was expected. */
+const char *lock_rules_add(struct lock_rules *rules, const char *const *words, size_t count, char *error,
+                           size_t error_size);
+
+size_t lock_rules_count(const struct lock_rules *rules);
+const struct lock_rule *lock_rules_get(const struct lock_rules *rules, size_t i);
+
+/* The first rule whose pattern matches, or NULL; counts the hit. A rule with mode off matches too: it exempts. */
+const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len);
+
+/* The rule as its directive, for PROXY RULES: "lock:* mode enforce owner auto ...". Returns the length. */
+size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
+
+/* A guard record's key: lockkeeper:{TAG}:KEY, TAG hashing to KEY's slot. Writes at most
+ * LOCK_GUARD_EXTRA + len bytes and returns the length. */
+enum { LOCK_GUARD_EXTRA = 24 };
+size_t lock_guard_key(const char *key, size_t len, char *out);
+/* Whether a key is a guard record's name. */
+bool lock_guard_is(const char *key, size_t len);
+
+#endif

@@ -1,0 +1,152 @@
+/*
+ * The way to Redis, for one thread: nodes, shared connections to them, routing by slot, redirects.
+ *
+ *      session ── upstream_submit ──> router (slot map) ──> node ──> pool (login, db, protocol) ──> connection
+ *                                          ^                                      │
+ *         request->ops->reply  <───────────┼── MOVED, ASK, TRYAGAIN, NOSCRIPT ────┤ replies in order
+ *         request->ops->fail   <───────────┴── lost connection: again, or failed ─┘
+ *
+ * It knows no sessions and no locks; it gives each request exactly one end: a complete reply, or fail.
+ * No callback is called from inside upstream_submit.
+ */
+#ifndef LOCKKEEPER_UPSTREAM_UPSTREAM_H
+#define LOCKKEEPER_UPSTREAM_UPSTREAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proxy/base/iobuf.h"
+#include "proxy/base/list.h"
+
+struct ev_loop;
+struct upstream;
+struct upstream_node;
+struct upstream_conn;
+struct script;
+
+enum upstream_kind { UPSTREAM_STANDALONE, UPSTREAM_CLUSTER, UPSTREAM_SENTINEL };
+
+/* An address: "HOST:PORT", "[IPV6]:PORT" or "unix:PATH". */
+struct upstream_config {
+    enum upstream_kind kind;
+    const char **addresses; /* seeds, or the one node; borrowed */
+    size_t address_count;
+    const char *user, *password; /* how the proxy itself logs in; NULL: it doesn't */
+    unsigned connections;        /* shared connections to a node, for each pool */
+    int64_t timeout_ms;          /* upstream-timeout */
+};
+
+/* Who a connection is logged in as. Interned for the life of the process; 0 is the configuration's
+ * upstream-user and upstream-password (or nobody). Thread-safe. user may be NULL (AUTH with one argument). */
+uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len);
+
+/* What a shared connection is for: requests with equal keys share. */
+struct upstream_lane {
+    uint32_t login;
+    uint32_t db;
+    uint8_t protocol; /* 2 or 3 */
+};
+
+enum upstream_failure {
+    UPSTREAM_NOT_SENT, /* no byte of the request left the proxy */
+    UPSTREAM_UNKNOWN,  /* some did: the outcome is unknown */
+    UPSTREAM_REFUSED   /* the node refused the lane (AUTH, SELECT, HELLO); `error` is the node's own error */
+};
+
+struct upstream_request;
+
+struct upstream_request_ops {
+    /* The next bytes of the reply. `data` is borrowed for the call. `last` is set with its final bytes; most
+     * replies come in one call. With `last` the request is the owner's again, who may free it or submit it
+     * anew from inside the callback, as it may submit others. */
+    void (*reply)(struct upstream_request *r, const char *data, size_t len, bool last);
+    /* No reply will come, or no more of it. `error` is a whole RESP error without '-' and CR LF, e.g.
+     * "UPSTREAM node 127.0.0.1:7001 was lost; the outcome of the request is unknown". The request is the
+     * owner's again. */
+    void (*fail)(struct upstream_request *r, enum upstream_failure why, const char *error);
+    /* May be NULL. The request was redirected (or has to be repeated) and is on its way to another node, so
+     * later requests of the same client must not overtake it. Called at most once a request. */
+    void (*redirected)(struct upstream_request *r);
+};
+
+/* A request in flight. Embedded in the caller's structure; fields are private to this folder, except ops
+ * and the flags in the first group, which the caller sets before upstream_submit. */
+struct upstream_request {
+    const struct upstream_request_ops *ops;
+    const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
+    bool repeatable;             /* safe to send again after a lost connection (our scripts) */
+    bool was_redirected;         /* set by the upstream */
+    bool in_flight;              /* set by the upstream: between submit and its end */
+    /* ---- private ---- */
+    uint8_t hops;
+    uint8_t attempts;
+    bool asking;
+    bool eval; /* sent in full after NOSCRIPT */
+    bool streaming; /* some bytes of the reply have been handed on */
+    int32_t slot;
+    struct upstream_lane lane;
+    struct list_node link;
+    struct upstream_conn *conn;
+    struct upstream_node *node; /* asked for by upstream_submit_to, else NULL */
+    struct chunk *chunk;
+    const char *bytes;
+    size_t len;
+    int64_t retry_at_ms;
+};
+
+struct upstream_events {
+    void *arg;
+    /* The upstream can serve (the first slot map is there, or a standalone is configured), or the first
+     * attempt to get there has failed: `error` is then the reason. Called once. */
+    void (*ready)(void *arg, const char *error);
+};
+
+/* `config` is borrowed and outlives the upstream; `pool` is the thread's. */
+struct upstream *upstream_new(struct ev_loop *loop, const struct upstream_config *config, struct chunk_pool *pool,
+                              const struct upstream_events *events);
+/* Closes everything; requests in flight are failed. */
+void upstream_free(struct upstream *u);
+
+/* Sends a request to the node of `slot` (-1: any node). The bytes are copied. Returns NULL, or where it
+ * can't even be queued (no node serves the slot, the node is known to be down) the error in the form of
+ * ops->fail (static or valid until the next call): the request was not taken then. */
+const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
+                            const char *bytes, size_t len) __attribute__((warn_unused_result));
+/* The same to one node; redirects are not followed (the error is the reply). */
+const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
+                               const struct upstream_lane *lane, const char *bytes, size_t len)
+    __attribute__((warn_unused_result));
+
+/* The owner of a request loses interest: its reply will be read and dropped, no callback is called, and the
+ * memory of `r` is not touched after this call (the upstream puts a stand-in into its place). */
+void upstream_abandon(struct upstream *u, struct upstream_request *r);
+
+/* Writes what is queued on all connections; called once per loop turn from the thread's ev_prepare. Also
+ * frees what was closed since. */
+void upstream_flush(struct upstream *u);
+
+bool upstream_is_cluster(const struct upstream *u);
+/* Changes whenever a slot moves to another node. A session with requests in flight waits for them before it
+ * sends on under a new epoch, so that no request overtakes an earlier one. */
+uint64_t upstream_epoch(const struct upstream *u);
+/* Masters that serve slots (standalone: the one node), in a stable order. */
+size_t upstream_master_count(const struct upstream *u);
+struct upstream_node *upstream_master(const struct upstream *u, size_t i);
+/* The node that serves a slot, or NULL; its address as text, borrowed. */
+struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot);
+const char *upstream_node_address(const struct upstream_node *node);
+
+/* For PROXY INFO: one call a node. */
+struct upstream_node_info {
+    const char *address;
+    const char *state; /* "up", "connecting", "down", "idle" */
+    bool master;
+    unsigned slots, connections;
+    size_t in_flight, unsent_bytes;
+    uint64_t requests, reconnects, redirects;
+};
+void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const struct upstream_node_info *info),
+                        void *arg);
+
+#endif

@@ -1,0 +1,22 @@
+# Writes the table of Lua scripts as C: cmake -DFOLDER=... -DNAMES=a,b -DOUT=table.c -P embed_lua.cmake
+# A script's text is common.lua followed by its own file; its SHA1 is that of exactly these bytes.
+string(REPLACE "," ";" names "${NAMES}")
+set(text "/* Generated from scripts/lua/ at build time. */\n#include \"proxy/upstream/script.h\"\n\n")
+set(rows "")
+foreach(name ${names})
+  set(whole ${OUT}.${name}.lua)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E cat ${FOLDER}/common.lua ${FOLDER}/${name}.lua OUTPUT_FILE ${whole}
+                  RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "cannot read ${FOLDER}/${name}.lua")
+  endif()
+  file(SHA1 ${whole} sha1)
+  file(READ ${whole} hex HEX)
+  string(LENGTH "${hex}" digits)
+  math(EXPR size "${digits} / 2")
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
+  string(APPEND text "static const unsigned char ${name}_source[] = {${bytes}0};\n")
+  string(APPEND rows "    {\"${name}\", (const char *)${name}_source, ${size}, \"${sha1}\"},\n")
+endforeach()
+string(APPEND text "\nconst struct script script_table[SCRIPT_TOTAL] = {\n${rows}};\n")
+file(WRITE ${OUT} "${text}")

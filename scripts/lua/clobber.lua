@@ -1,0 +1,30 @@
+-- clobber.lua: RENAME, RENAMENX, COPY, MOVE, RESTORE, MSET, MSETNX, *STORE, ...: commands that remove or
+-- replace whole keys, n of which are lock keys.
+-- KEYS  lock 1, guard 1, ... lock n, guard n, then the command's other keys
+-- ARGV  1 to 10 as in common.lua, but 2 (claim) is n; then n claims and n rights, then the command
+-- Every lock must be free or the caller's (each by its own claim), else LOCKED and nothing is done. Afterwards a
+-- lock that is gone or changed has lost its lease. The outcome is 'released' if any was the caller's. S1, S4.
+local n = tonumber(claim)
+local rights = {}
+for i = 1, n do rights[i] = {claim = ARGV[10 + i], right = ARGV[10 + n + i]} end
+local states, outcome = {}, 'free'
+for i = 1, n do
+  lock, guard = KEYS[2 * i - 1], KEYS[2 * i]
+  claim, right = rights[i].claim, rights[i].right
+  local s = look()
+  s.lock, s.guard = lock, guard
+  states[i] = s
+  if s.value then
+    local how, why = may_touch(s)
+    if not how then return envelope(locked(s), why, s) end
+    outcome = 'released'
+  end
+end
+local reply = redis.pcall(unpack(ARGV, 11 + 2 * n))
+if failed(reply) then return envelope(reply, 'error') end
+for i = 1, n do
+  local s = states[i]
+  guard = s.guard
+  if s.token and redis.pcall('GET', s.lock) ~= s.value then forget(s, '1') end
+end
+return envelope(reply, outcome)

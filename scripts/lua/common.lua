@@ -1,0 +1,144 @@
+-- common.lua: what all lock scripts share; the build puts it before each of them.
+--
+-- KEYS  1 lock key   2 its guard record (a hash in the same slot, see below)
+-- ARGV  1 attempt    a fresh token for this very attempt; the lease's token if it acquires
+--       2 claim      the token of the claim that the command uses, '' if there is none
+--       3 identity   the caller's client identity
+--       4 proxy      the id of the calling proxy process
+--       5 right      'claim'     only the claim's lease may be touched
+--                    'adopt'     also one acquired by the same identity through another proxy process
+--                    'any'       whoever asks (owner any)
+--                    'operator'  PROXY RELEASE
+--       6 lease      ms given to a lock that is acquired without an expiry; 0 none
+--       7 read       fence of the lease that the caller last read, '0' if it read none or a foreign lock
+--       8 seen       '=' and the value that the caller last read, '' if none is known
+--       9 at         where the value stands in the command (1 is its name); 0 if it has none
+--      10 shape      the reply of a success and of a refusal: 'int' 1 and 0, 'ok' OK and nil, 'nil' nil and nil
+--      11... the application's command, as it came
+--
+-- Returns {reply, outcome, fence, pttl, owner, leased}:
+--   reply    for the application, in the shape that Redis gives for its command
+--   outcome  granted   acquired: the attempt is now the live lease (also when repeated)
+--            done      carried out on the lease of the claim (or of whoever, by right)
+--            released  carried out, and the lock is free now
+--            adopted   carried out on a lease of the same identity made through another proxy
+--            open      carried out on a foreign lock whose value the caller had read
+--            counted   a counter was changed that somebody else holds
+--            held      refused: another lease is live
+--            foreign   refused: a lock without a matching guard record
+--            free      there was no lock, and nothing was done
+--            error     Redis refused the command; nothing was done
+--   fence    of the live lease (of the attempt if granted; of the one in the way if held), else 0
+--   pttl     the lock key's PTTL afterwards, -1 no expiry, -2 no key, -3 not asked
+--   owner    the identity in the guard record of the live lease, else ''
+--   leased   1 while the live lease's expiry is the proxy's own, else 0
+--
+-- Guard record: token fence value kind owner proxy since; leased ('1' while the expiry is the proxy's);
+-- attempt, reply (the last attempt that released or counted, so that its repeat finds itself done).
+--
+-- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
+-- sending it twice with the same attempt is sending it once.
+local lock, guard = KEYS[1], KEYS[2]
+local attempt, claim, identity, proxy, right = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local lease, read, seen, at, shape = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9]), ARGV[10]
+local GUARD_OUTLIVES_MS = 10000
+
+local function command()
+  return redis.pcall(unpack(ARGV, 11))
+end
+
+local function failed(reply)
+  return type(reply) == 'table' and reply.err ~= nil
+end
+
+-- The lock as it stands. s.value: a string, false (free), or an error table (not a string); s.token: the
+-- live lease's token, nil if the lock is free or foreign.
+local function look()
+  local s = {}
+  s.value = redis.pcall('GET', lock)
+  local g = redis.call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply')
+  s.last_fence = tonumber(g[2] or 0)
+  s.attempt, s.reply, s.last_value = g[7], g[8], g[3]
+  if s.value and g[1] and g[1] ~= '' and g[3] == s.value then
+    s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == '1'
+  end
+  return s
+end
+
+-- 'done', 'adopted', 'open' where the caller may touch the lock, else false and 'held' or 'foreign'.
+local function may_touch(s)
+  if s.token then
+    if s.token == claim or right == 'any' or right == 'operator' then return 'done' end
+    if right == 'adopt' and s.owner == identity and s.proxy ~= proxy then return 'adopted' end
+    return false, 'held'
+  end
+  if right == 'any' or right == 'operator' then return 'done' end
+  if seen ~= '' and type(s.value) == 'string' and seen == '=' .. s.value then return 'open' end
+  return false, 'foreign'
+end
+
+local function success()
+  if shape == 'int' then return 1 elseif shape == 'ok' then return {ok = 'OK'} else return false end
+end
+
+local function refusal()
+  if shape == 'int' then return 0 else return false end
+end
+
+local function locked(s)
+  local who = s.owner and s.owner ~= '' and (' by ' .. s.owner) or ''
+  return {err = 'LOCKED the lock is held' .. who .. '; nothing was changed'}
+end
+
+local function envelope(reply, outcome, s, pttl)
+  return {reply, outcome, s and s.fence or 0, pttl or -3, s and s.owner or '', s and s.leased and 1 or 0}
+end
+
+-- Sets the guard record's end after the lock's own, and gives the lock the rule's lease if it has no end.
+-- Returns the lock's PTTL.
+local function bound()
+  local pttl = redis.call('PTTL', lock)
+  local leased = pttl == -1 and lease > 0
+  if leased then
+    redis.call('PEXPIRE', lock, lease)
+    pttl = lease
+  end
+  return pttl, leased
+end
+
+local function keep_guard(pttl)
+  if pttl >= 0 then
+    redis.call('PEXPIRE', guard, pttl + GUARD_OUTLIVES_MS)
+  else
+    redis.call('PERSIST', guard)
+  end
+end
+
+-- Makes the attempt the live lease of the lock, which holds `value` now. Returns its state and PTTL.
+local function take(s, value, kind)
+  local pttl, leased = bound()
+  local t = redis.call('TIME')
+  local fence = math.max(s.last_fence + 1, t[1] * 1000000 + t[2])
+  redis.call('HSET', guard, 'token', attempt, 'fence', string.format('%.0f', fence), 'value', value,
+    'kind', kind or 'string', 'owner', identity, 'proxy', proxy, 'leased', leased and '1' or '0',
+    'since', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000)))
+  keep_guard(pttl)
+  return {token = attempt, fence = fence, owner = identity, leased = leased}, pttl
+end
+
+-- The lock was changed within its lease: the guard record follows.
+local function follow(s, value)
+  local pttl, leased = bound()
+  if s.token then
+    s.leased = leased or (s.leased and s.keeps_lease)
+    redis.call('HSET', guard, 'value', value, 'leased', s.leased and '1' or '0')
+    keep_guard(pttl)
+  end
+  return pttl
+end
+
+-- The lock is free now; its fence and the attempt's reply are remembered for a while.
+local function forget(s, reply)
+  redis.call('HSET', guard, 'token', '', 'attempt', attempt, 'reply', reply)
+  redis.call('PEXPIRE', guard, GUARD_OUTLIVES_MS)
+end

@@ -1,0 +1,26 @@
+-- inspect.lua: PROXY LOCK and PROXY TOKEN. Changes nothing. The reply is the list of field-value pairs; the
+-- outcome is 'done' where the claim's lease is the live one, else 'held', 'foreign' or 'free'.
+local s = look()
+local kind = redis.call('TYPE', lock)
+kind = kind.ok or kind
+local pairs_ = {'key', lock, 'state', s.token and 'held' or (s.value and 'foreign' or 'free'), 'type', kind}
+local function add(name, value)
+  pairs_[#pairs_ + 1] = name
+  pairs_[#pairs_ + 1] = value
+end
+local pttl = redis.call('PTTL', lock)
+if s.value then add('pttl', pttl) end
+if type(s.value) == 'string' then add('value', s.value) end
+if s.token then
+  local g = redis.call('HMGET', guard, 'kind', 'since')
+  add('kind', g[1])
+  add('owner', s.owner)
+  add('proxy', s.proxy)
+  add('fence', s.fence)
+  add('since', tonumber(g[2]))
+  add('expiry', s.leased and 'lease' or (pttl == -1 and 'none' or 'application'))
+elseif s.last_fence > 0 then
+  add('last-fence', s.last_fence)
+end
+local outcome = s.token and (may_touch(s) or 'held') or (s.value and 'foreign' or 'free')
+return envelope(pairs_, outcome, s, pttl)

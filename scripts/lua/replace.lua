@@ -1,0 +1,25 @@
+-- replace.lua: SET, SETEX, PSETEX without a condition (shape 'ok'), and SET ... XX (shape 'nil').
+-- Free: acquires (XX: nil). Holder: value and expiry change inside the lease. Other: LOCKED (XX: nil). S1, S4.
+local s = look()
+if s.token == attempt then
+  return envelope(success(), 'granted', s, redis.call('PTTL', lock))
+end
+if not s.value then
+  local reply = command()
+  if failed(reply) then return envelope(reply, 'error') end
+  if redis.call('EXISTS', lock) == 0 then return envelope(reply, 'free') end
+  local mine, pttl = take(s, ARGV[10 + at])
+  return envelope(reply, 'granted', mine, pttl)
+end
+local how, why = may_touch(s)
+if not how then
+  if shape == 'nil' then return envelope(false, why, s) end
+  return envelope(locked(s), why, s)
+end
+local reply = command()
+if failed(reply) then return envelope(reply, 'error') end
+if redis.call('EXISTS', lock) == 0 then -- an expiry in the past
+  forget(s, '1')
+  return envelope(reply, 'released', s, -2)
+end
+return envelope(reply, how, s, follow(s, ARGV[10 + at]))

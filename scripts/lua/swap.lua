@@ -1,0 +1,37 @@
+-- swap.lua: GETSET, SET ... GET. Free: acquires. Holder: replaces, old value. Other: takes over only the
+-- lease (or the foreign lock) that the caller last read; otherwise nothing is set and the present value is
+-- the answer, or LOCKED where that would look like success. A caller that last read another lease than the
+-- live one is 'other' even if its client holds the lock: it competes with its own colleague. S1, S4.
+local s = look()
+local function swap()
+  local reply = command()
+  if failed(reply) then return envelope(reply, 'error') end
+  if redis.call('EXISTS', lock) == 0 then return envelope(reply, 'free') end
+  local mine, pttl = take(s, ARGV[10 + at])
+  redis.call('HSET', guard, 'attempt', attempt, 'reply', s.value or '')
+  return envelope(reply, 'granted', mine, pttl)
+end
+if s.token == attempt then -- repeated: the old value is in the guard record
+  local old = s.attempt == attempt and s.reply ~= '' and s.reply or false
+  return envelope(old, 'granted', s, redis.call('PTTL', lock))
+end
+if not s.value then return swap() end
+if type(s.value) ~= 'string' then return envelope(command(), 'error') end
+local stale
+if s.token then stale = read ~= '0' and read ~= string.format('%.0f', s.fence)
+else stale = seen ~= '=' .. s.value end
+local how, why = may_touch(s)
+if how and not stale then
+  if how == 'open' then return swap() end
+  local old = s.value
+  local reply = command()
+  if failed(reply) then return envelope(reply, 'error') end
+  if redis.call('EXISTS', lock) == 0 then
+    forget(s, '1')
+    return envelope(reply, 'released', s, -2)
+  end
+  return envelope(reply, how, s, follow(s, ARGV[10 + at]))
+end
+if s.token and read ~= '0' and not stale then return swap() end
+if seen == '=' .. s.value then return envelope(locked(s), why or 'held', s) end
+return envelope(s.value, why or 'held', s)
