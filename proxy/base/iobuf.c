@@ -99,9 +99,13 @@ static struct chunk *iobuf_extend(struct iobuf *b, size_t need) {
 
 char *iobuf_reserve(struct iobuf *b, size_t len) {
     struct chunk *c = iobuf_tail(b);
-    if (!c || c->cap - c->used < len)
-        c = iobuf_extend(b, len);
-    return c->data + c->used;
+    if (c && c->cap - c->used >= len)
+        return c->data + c->used;
+    /* A chunk reserved earlier and never filled would stay in the chain with nothing to write. */
+    if (c && c->used == 0)
+        chunk_unlink(c);
+    c = iobuf_extend(b, len);
+    return c->data;
 }
 
 void iobuf_commit(struct iobuf *b, size_t len) {
@@ -126,7 +130,8 @@ void iobuf_append(struct iobuf *b, const void *data, size_t len) {
 
 char *iobuf_append_held(struct iobuf *b, const void *data, size_t len, struct chunk **holder) {
     char *at = iobuf_reserve(b, len);
-    memcpy(at, data, len);
+    if (len > 0)
+        memcpy(at, data, len);
     struct chunk *c = iobuf_tail(b);
     c->refs++;
     *holder = c;

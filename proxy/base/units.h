@@ -15,7 +15,7 @@ bool units_size(const char *text, int64_t *bytes) __attribute__((warn_unused_res
  * no time. */
 bool units_time(const char *text, int64_t bare_ms, int64_t *ms) __attribute__((warn_unused_result));
 
-/* Writes a time in its largest exact unit ("30s", "1500ms"); returns the length. */
+/* Writes a time (not negative) in its largest exact unit ("30s", "1500ms", "0s"); returns the length, as snprintf. */
 size_t units_time_text(int64_t ms, char *out, size_t size);
 
 #endif

@@ -1,0 +1,83 @@
+/*
+ * Globs as Redis matches them (stringmatchlen of Redis 7.0, whose oddities are kept: an unclosed class ends with
+ * the pattern, "[a-]" is a range, only the pattern "*" itself matches an empty text).
+ *
+ * Every element but '*' takes exactly one byte, so it is enough to remember the last '*': when what follows it
+ * fails, that star takes one byte more. An earlier star never has to be tried again. Hence no recursion, and
+ * at most pattern * text steps.
+ */
+#include "proxy/base/glob.h"
+
+/* Reads the class that begins behind the '[' at p[-1]; returns where the pattern goes on. */
+static const char *class_match(const char *p, const char *end, char c, bool *matches) {
+    bool negated = p < end && *p == '^';
+    bool found = false;
+    if (negated)
+        p++;
+    for (; p < end && *p != ']'; p++) {
+        if (*p == '\\' && end - p >= 2) {
+            p++;
+            found |= *p == c;
+        } else if (end - p >= 3 && p[1] == '-') {
+            /* Plain char, signed or not, as in the Redis that was built for this machine. */
+            char low = p[0] < p[2] ? p[0] : p[2];
+            char high = p[0] < p[2] ? p[2] : p[0];
+            found |= c >= low && c <= high;
+            p += 2;
+        } else {
+            found |= *p == c;
+        }
+    }
+    *matches = found != negated;
+    return p < end ? p + 1 : p;
+}
+
+/* Matches one element of the pattern, not a '*', with one byte; returns where the pattern goes on, or NULL. */
+static const char *element_match(const char *p, const char *end, char c) {
+    bool matches;
+    switch (*p) {
+    case '?':
+        return p + 1;
+    case '[':
+        p = class_match(p + 1, end, c, &matches);
+        return matches ? p : NULL;
+    case '\\':
+        if (end - p >= 2)
+            p++;
+        break;
+    default:
+        break;
+    }
+    return *p == c ? p + 1 : NULL;
+}
+
+bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_t len) {
+    if (len == 0)
+        return pattern_len == 0 || (pattern_len == 1 && pattern[0] == '*');
+
+    const char *p = pattern, *pattern_end = pattern + pattern_len;
+    const char *t = text, *text_end = text + len;
+    const char *star = NULL, *star_text = NULL; /* behind the last star; where its rest was last tried */
+    while (t < text_end) {
+        if (p < pattern_end && *p == '*') {
+            star = ++p;
+            star_text = t;
+            if (star == pattern_end)
+                return true;
+            continue;
+        }
+        const char *next = p < pattern_end ? element_match(p, pattern_end, *t) : NULL;
+        if (next) {
+            p = next;
+            t++;
+        } else if (star) {
+            p = star;
+            t = ++star_text;
+        } else {
+            return false;
+        }
+    }
+    while (p < pattern_end && *p == '*')
+        p++;
+    return p == pattern_end;
+}

@@ -1,0 +1,178 @@
+/*
+ * The log. A line is put together on the stack and leaves in one write, so that lines of several threads, or of
+ * several processes that append to one file, never mix.
+ *
+ *      12345:P 21 Nov 2026 01:18:43.123 * Ready to accept connections
+ *      {"time":"2026-11-21T00:18:43.123Z","pid":12345,"role":"proxy","level":"notice","message":"Ready to ..."}
+ *
+ * A message is one line whatever is in it: names that clients chose get into messages, and must not be able to
+ * write lines of their own.
+ */
+#include "proxy/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    LOG_MESSAGE_MAX = 2048,
+    LOG_ESCAPED_MAX = 6, /* bytes that one byte of a message can become: \u0001 */
+    LOG_FRAME_MAX = 160, /* everything around the message */
+};
+
+static atomic_int log_level = LOG_LEVEL_NOTICE;
+static atomic_bool log_json = false;
+/* Held while the descriptor is used or replaced. */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static int log_fd = STDOUT_FILENO;
+
+bool log_open(const char *path) {
+    int fd = STDOUT_FILENO;
+    if (path && *path) {
+        fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+        if (fd < 0)
+            return false;
+    }
+    pthread_mutex_lock(&log_lock);
+    int old = log_fd;
+    log_fd = fd;
+    pthread_mutex_unlock(&log_lock);
+    if (old != STDOUT_FILENO)
+        close(old);
+    return true;
+}
+
+void log_set_level(enum log_level level) {
+    atomic_store_explicit(&log_level, (int)level, memory_order_relaxed);
+}
+
+void log_set_json(bool json) {
+    atomic_store_explicit(&log_json, json, memory_order_relaxed);
+}
+
+bool log_enabled(enum log_level level) {
+    return (int)level >= atomic_load_explicit(&log_level, memory_order_relaxed) && level != LOG_LEVEL_NOTHING;
+}
+
+/* The length of the UTF-8 character at s, or 0 if the bytes there are none (RFC 3629: no overlong forms, no
+ * surrogates, nothing above U+10FFFF). */
+static size_t utf8_length(const unsigned char *s, const unsigned char *end) {
+    if (s[0] < 0x80)
+        return 1;
+    size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4 || (size_t)(end - s) < n)
+        return 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
+        (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return n;
+}
+
+/* Copies a message into a JSON string; bytes that are no UTF-8 become U+FFFD. Returns the end. */
+static char *escape_json(char *out, const char *message, size_t len) {
+    const unsigned char *s = (const unsigned char *)message, *end = s + len;
+    while (s < end) {
+        size_t n = utf8_length(s, end);
+        if (n == 0) {
+            out += sprintf(out, "\\ufffd");
+            s++;
+        } else if (*s == '"' || *s == '\\') {
+            *out++ = '\\';
+            *out++ = (char)*s++;
+        } else if (*s == '\n') {
+            out += sprintf(out, "\\n");
+            s++;
+        } else if (*s < 0x20 || *s == 0x7f) {
+            out += sprintf(out, "\\u%04x", (unsigned)*s++);
+        } else {
+            memcpy(out, s, n);
+            out += n;
+            s += n;
+        }
+    }
+    return out;
+}
+
+/* Copies a message into a line; control characters become visible. Returns the end. */
+static char *escape_text(char *out, const char *message, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)message[i];
+        if (c == '\n')
+            out += sprintf(out, "\\n");
+        else if (c < 0x20 || c == 0x7f)
+            out += sprintf(out, "\\x%02x", (unsigned)c);
+        else
+            *out++ = (char)c;
+    }
+    return out;
+}
+
+static size_t format_json(char *line, enum log_level level, const struct timespec *now, const char *message,
+                          size_t len) {
+    static const char *const NAMES[] = {"debug", "verbose", "notice", "warning"};
+    struct tm tm;
+    char date[40];
+    gmtime_r(&now->tv_sec, &tm);
+    strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
+    char *p = line;
+    p += sprintf(p, "{\"time\":\"%s.%03dZ\",\"pid\":%d,\"role\":\"proxy\",\"level\":\"%s\",\"message\":\"", date,
+                 (int)(now->tv_nsec / 1000000), (int)getpid(), NAMES[level]);
+    p = escape_json(p, message, len);
+    p += sprintf(p, "\"}\n");
+    return (size_t)(p - line);
+}
+
+static size_t format_text(char *line, enum log_level level, const struct timespec *now, const char *message,
+                          size_t len) {
+    struct tm tm;
+    char date[40];
+    localtime_r(&now->tv_sec, &tm);
+    strftime(date, sizeof(date), "%d %b %Y %H:%M:%S", &tm);
+    char *p = line;
+    p += sprintf(p, "%d:P %s.%03d %c ", (int)getpid(), date, (int)(now->tv_nsec / 1000000), ".-*#"[level]);
+    p = escape_text(p, message, len);
+    *p++ = '\n';
+    return (size_t)(p - line);
+}
+
+void log_write(enum log_level level, const char *format, ...) {
+    if (!log_enabled(level))
+        return;
+    int saved = errno;
+    char message[LOG_MESSAGE_MAX];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(message, sizeof(message), format, args);
+    va_end(args);
+    if (n < 0)
+        n = 0;
+    if ((size_t)n >= sizeof(message)) {
+        n = sizeof(message) - 1;
+        memcpy(message + n - 3, "...", 3);
+    }
+
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    char line[LOG_MESSAGE_MAX * LOG_ESCAPED_MAX + LOG_FRAME_MAX];
+    size_t len = atomic_load_explicit(&log_json, memory_order_relaxed)
+                     ? format_json(line, level, &now, message, (size_t)n)
+                     : format_text(line, level, &now, message, (size_t)n);
+    pthread_mutex_lock(&log_lock);
+    ssize_t done;
+    do {
+        done = write(log_fd, line, len);
+    } while (done < 0 && errno == EINTR);
+    pthread_mutex_unlock(&log_lock);
+    errno = saved; /* callers log in the middle of handling an error */
+}
