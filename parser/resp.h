@@ -44,64 +44,74 @@ struct resp_arg {
 enum resp_form {
     RESP_EMPTY,     /* *0, *-1, an empty line: nothing to do, nothing to answer */
     RESP_MULTIBULK, /* argv is filled */
-    RESP_INLINE     /* argv is empty: the line is [0, line_len); see resp_inline_split */
+    RESP_INLINE     /* argv is empty: the line is [0, line_len); see resp_inline_encode */
 };
 
 /* A request being scanned, and the result. Fields above the line are the result after RESP_OK. */
 struct resp_request {
     enum resp_form form;
-    size_t len;        /* bytes of the whole request */
-    size_t argc;       /* arguments found */
+    size_t len;            /* bytes of the whole request */
+    size_t argc;           /* arguments found */
     struct resp_arg *argv; /* argv_inline, or an allocation of this structure's */
-    bool irregular;    /* accepted as Redis accepts it, but not in canonical form (a bulk or a length line
-                          with other bytes than CR LF at its end): encode it anew before forwarding */
-    size_t line_len;   /* RESP_INLINE: the line without its CR LF or LF */
-    const char *error; /* after RESP_BAD: "Protocol error: ..." as Redis words it; static or in error_text */
+    bool irregular;        /* accepted as Redis accepts it, but not in canonical form (a bulk or a length line
+                              with other bytes than CR LF at its end): encode it anew before forwarding */
+    size_t line_len;       /* RESP_INLINE: the line without its CR LF or LF */
+    const char *error;     /* after RESP_BAD: "Protocol error: ..." as Redis words it; static or in error_text */
     /* ---- the scanner's place ---- */
-    size_t pos;
-    size_t args_left;
+    size_t pos;       /* where the line or the bulk being read begins; 0: nothing is complete yet */
+    size_t seen;      /* the bytes before it hold no end of the line that begins at pos */
+    size_t args_left; /* arguments to come */
     int64_t bulk_len; /* of the bulk being read, -1: its length line comes next */
     size_t argv_cap;
-    bool started;
     char error_text[48];
     struct resp_arg argv_inline[RESP_ARGV_INLINE];
 };
 
+/* The structure must not be moved afterwards: argv may point into it. */
 void resp_request_init(struct resp_request *r);
 /* Makes it ready for the next request; keeps an argv of moderate size for it. */
 void resp_request_reset(struct resp_request *r);
 /* Frees argv. */
 void resp_request_clear(struct resp_request *r);
+/* Moves a scanner with its place to `to`, which holds nothing; `from` is ready for another request afterwards. */
+void resp_request_move(struct resp_request *to, struct resp_request *from);
 
 /* Scans on. `data` always begins at the first byte of the request, `len` is all that has come of it so
  * far (and perhaps of the requests behind it); bytes scanned by an earlier call are not looked at again.
- * The buffer may have moved between calls. */
+ * The buffer may have moved between calls. After RESP_OK it is reset before the next scan; after RESP_BAD
+ * only clearing it is left. Memory for argv grows with the arguments that have come, never with a count
+ * that was merely announced; running out of it ends the process. */
 enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
                                    const struct resp_limits *limits) __attribute__((warn_unused_result));
 
 /* An upper bound for the output of resp_inline_encode. */
 size_t resp_inline_bound(size_t line_len);
 /* Splits an inline request's line as Redis does (quotes, \x escapes) and writes the same request as a
- * multibulk to `out`. Returns its length, 0 for an empty line, -1 for unbalanced quotes. */
+ * multibulk to `out`. Returns its length, 0 for a line without a word, -1 for unbalanced quotes (see
+ * resp_unbalanced_quotes). A NUL byte ends the line. */
 int64_t resp_inline_encode(const char *line, size_t line_len, char *out);
+
+/* What Redis says, behind "-ERR ", before it closes a connection that sent unbalanced quotes. */
+extern const char resp_unbalanced_quotes[];
 
 /* ---- replies ----------------------------------------------------------------------------- */
 
 /* A reply being framed. RESP2 and RESP3; nested replies need no stack. */
 struct resp_reply {
-    char type;       /* first byte of the top-level reply ('>' is a push); 0 before any byte */
+    char type;       /* first byte of the top-level reply ('>' is a push); 0 before any byte, '|' while only
+                        attributes in front of it have come */
     uint8_t state;   /* private */
-    uint8_t num_len; /* private */
-    char num[24];    /* private: a length line that is not complete yet */
-    int64_t pending; /* private: elements still to come */
-    int64_t skip;    /* private: payload bytes still to come */
+    uint8_t kind;    /* private: of the element being read */
+    int64_t number;  /* private: its length as far as that was read; then payload bytes still to come */
+    int64_t pending; /* private: elements still to come, the one being read among them */
 };
 
 void resp_reply_init(struct resp_reply *r);
 
 /* Frames on over the next `len` bytes of the stream. *used is how many belong to this reply: all of them
  * after RESP_MORE. After RESP_OK the caller calls resp_reply_init for the next one; `type` says what it
- * was. An attribute ('|') is part of the reply behind it. */
+ * was. An attribute ('|') is part of the reply behind it. RESP_BAD is for unknown types, malformed lengths,
+ * bulks without CR LF at their end, and streamed types; what a line says is not looked at. */
 enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t len, size_t *used)
     __attribute__((warn_unused_result));
 
@@ -111,17 +121,19 @@ enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t 
 struct resp_item {
     char type;       /* its first byte */
     bool null;       /* $-1, *-1 or _ */
-    const char *str; /* a scalar's text, without type, length and CR LF; borrowed */
+    const char *str; /* a scalar's text, without type, length and CR LF ('=': with its "txt:"); borrowed,
+                        never NULL; empty for nulls and aggregates */
     size_t len;      /* of str */
     int64_t num;     /* integer and boolean: the value; aggregates: how many elements follow (a map of n
-                        pairs: 2n) */
+                        pairs: 2n; an attribute's are not the reply, which follows them) */
 };
 
-/* Reads the element at *p, which must be before `end`, and moves *p behind it (for an aggregate: to its
- * first element). Returns false where the bytes are not what the framing promised. */
+/* Reads the element at *p and moves *p behind it (for an aggregate: to its first element). Returns false at
+ * `end`, and where the bytes are not what their type promises (also an integer that is none). */
 bool resp_item_read(const char **p, const char *end, struct resp_item *item) __attribute__((warn_unused_result));
 
-/* The end of the whole element (with all that is nested in it) that begins at p, or NULL. */
+/* The end of the whole element (with all that is nested in it and attributes in front of it) that begins at
+ * p, or NULL where it is malformed or goes beyond `end`. */
 const char *resp_item_end(const char *p, const char *end);
 
 /* ---- writing ----------------------------------------------------------------------------- */

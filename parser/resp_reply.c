@@ -1,0 +1,297 @@
+/*
+ * The reply framer: where a node's reply ends, for RESP2 and RESP3.
+ *
+ * One number replaces a stack: `pending` counts the elements that have to come before the reply is over.
+ * It begins at one; an element takes one away, an aggregate adds its elements, an attribute adds its
+ * pairs and gives back the one it took, since it is no element itself. At zero the reply is complete:
+ *
+ *   *2 \r\n  :1 \r\n  %1 \r\n  +k \r\n  +v \r\n
+ *   2        1        2        1        0
+ *
+ * An element that is complete in the buffer is taken in one step; whatever is cut, or not in its usual
+ * form, goes through the states byte by byte, and these decide what is malformed. Nothing is kept of the
+ * bytes, and how deep replies nest costs nothing.
+ */
+#include "parser/resp.h"
+
+#include <string.h>
+
+enum state {
+    STATE_TYPE,    /* an element begins */
+    STATE_LINE,    /* text up to CR LF */
+    STATE_LINE_LF, /* ... its CR was the last byte */
+    STATE_LENGTH,  /* the first byte of a length */
+    STATE_DIGITS,  /* further digits */
+    STATE_MINUS,   /* "-1", the null of RESP2, has to come whole */
+    STATE_CR,      /* the length is complete, CR LF must come */
+    STATE_LF,
+    STATE_PAYLOAD,
+    STATE_PAYLOAD_CR,
+    STATE_PAYLOAD_LF
+};
+
+enum kind {
+    KIND_UNKNOWN,
+    KIND_LINE,     /* + - : _ # , ( */
+    KIND_BULK,     /* $ */
+    KIND_BLOB,     /* ! = : a bulk that is never null */
+    KIND_ARRAY,    /* * */
+    KIND_SET,      /* ~ > : an array that is never null */
+    KIND_MAP,      /* % */
+    KIND_ATTRIBUTE /* | */
+};
+
+static const uint8_t kinds[256] = {
+    ['+'] = KIND_LINE,  ['-'] = KIND_LINE, [':'] = KIND_LINE, ['_'] = KIND_LINE, ['#'] = KIND_LINE,
+    [','] = KIND_LINE,  ['('] = KIND_LINE, ['$'] = KIND_BULK, ['!'] = KIND_BLOB, ['='] = KIND_BLOB,
+    ['*'] = KIND_ARRAY, ['~'] = KIND_SET,  ['>'] = KIND_SET,  ['%'] = KIND_MAP,  ['|'] = KIND_ATTRIBUTE,
+};
+
+/* Far above what a node can mean, and twice of it is still a number. */
+#define LENGTH_MAX (INT64_MAX / 8)
+
+/* Lines up to this long are looked through by hand; a call of memchr costs more. */
+enum { SHORT_LINE = 24 };
+
+void resp_reply_init(struct resp_reply *r) {
+    r->type = 0;
+    r->state = STATE_TYPE;
+    r->kind = KIND_UNKNOWN;
+    r->number = 0;
+    r->pending = 1;
+}
+
+/* The byte behind the first CR LF, or NULL. */
+static const char *line_end(const char *p, const char *end) {
+    const char *near = end - p > SHORT_LINE ? p + SHORT_LINE : end;
+    while (p < near && *p != '\r') {
+        p++;
+    }
+    while (p < end) {
+        if (*p != '\r') {
+            p = memchr(p, '\r', (size_t)(end - p));
+            if (!p) {
+                return NULL;
+            }
+        }
+        if (end - p < 2) {
+            return NULL;
+        }
+        if (p[1] == '\n') {
+            return p + 2;
+        }
+        p++;
+    }
+    return NULL;
+}
+
+/* Reads "N\r\n" in its common form: complete, canonical and not too long. Returns the byte behind it, or NULL
+ * where the states have to decide. */
+static inline const char *length_fast(const char *p, const char *end, int64_t *number) {
+    if (end - p < 3) {
+        return NULL;
+    }
+    int64_t n = (unsigned char)*p++ - (unsigned)'0';
+    if (n == 0 || n > 9) {
+        if (n != 0) {
+            return NULL;
+        }
+    } else {
+        unsigned digit;
+        while (p < end && (digit = (unsigned char)*p - (unsigned)'0') < 10 && n < 100000000) {
+            n = n * 10 + digit;
+            p++;
+        }
+    }
+    if (end - p < 2 || p[0] != '\r' || p[1] != '\n') {
+        return NULL;
+    }
+    *number = n;
+    return p + 2;
+}
+
+/* Counts the elements that an aggregate announces, in place of itself. */
+static bool add_elements(struct resp_reply *r, int64_t n) {
+    int64_t more = r->kind == KIND_MAP || r->kind == KIND_ATTRIBUTE ? 2 * n : n;
+    int64_t taken = r->kind == KIND_ATTRIBUTE ? 0 : 1;
+    if (more > INT64_MAX - r->pending) {
+        return false;
+    }
+    r->pending += more - taken;
+    return true;
+}
+
+/* A length line has ended: r->number is its number, -1 for a null. */
+static bool length_done(struct resp_reply *r) {
+    switch ((enum kind)r->kind) {
+    case KIND_BULK:
+    case KIND_BLOB:
+        if (r->number < 0) {
+            r->pending--;
+            r->state = STATE_TYPE;
+        } else {
+            r->state = r->number ? STATE_PAYLOAD : STATE_PAYLOAD_CR;
+        }
+        return true;
+    case KIND_ARRAY:
+    case KIND_SET:
+    case KIND_MAP:
+    case KIND_ATTRIBUTE:
+        r->state = STATE_TYPE;
+        return add_elements(r, r->number < 0 ? 0 : r->number);
+    case KIND_UNKNOWN:
+    case KIND_LINE:
+        break;
+    }
+    return false;
+}
+
+/* One byte of a length line, in the states from STATE_LENGTH to STATE_LF. */
+static bool length_byte(struct resp_reply *r, char c) {
+    unsigned digit = (unsigned char)c - (unsigned)'0';
+    switch ((enum state)r->state) {
+    case STATE_LENGTH:
+        if (c == '-' && (r->kind == KIND_BULK || r->kind == KIND_ARRAY)) {
+            r->state = STATE_MINUS;
+            return true;
+        }
+        r->number = digit;
+        r->state = digit ? STATE_DIGITS : STATE_CR;
+        return digit < 10;
+    case STATE_MINUS:
+        r->number = -1;
+        r->state = STATE_CR;
+        return c == '1';
+    case STATE_DIGITS:
+        if (c == '\r') {
+            r->state = STATE_LF;
+            return true;
+        }
+        if (digit > 9 || r->number > LENGTH_MAX / 10) {
+            return false;
+        }
+        r->number = r->number * 10 + digit;
+        return true;
+    case STATE_CR:
+        r->state = STATE_LF;
+        return c == '\r';
+    case STATE_LF:
+        return c == '\n' && length_done(r);
+    case STATE_TYPE:
+    case STATE_LINE:
+    case STATE_LINE_LF:
+    case STATE_PAYLOAD:
+    case STATE_PAYLOAD_CR:
+    case STATE_PAYLOAD_LF:
+        break;
+    }
+    return false;
+}
+
+/* Takes what it can of the text of a line. */
+static const char *line_bytes(struct resp_reply *r, const char *p, const char *end) {
+    if (r->state == STATE_LINE_LF && *p == '\n') {
+        r->state = STATE_TYPE;
+        r->pending--;
+        return p + 1;
+    }
+    const char *behind = line_end(p, end);
+    if (!behind) {
+        r->state = end[-1] == '\r' ? STATE_LINE_LF : STATE_LINE;
+        return end;
+    }
+    r->state = STATE_TYPE;
+    r->pending--;
+    return behind;
+}
+
+/* Takes the element that begins at p in one step if it is all there and looks as usual; else leaves the state
+ * for the bytes behind its type. Returns the byte behind what it took, NULL for an unknown type. */
+static inline const char *element(struct resp_reply *r, const char *p, const char *end) {
+    char type = *p++;
+    /* Only the top-level reply, or an attribute in front of it, begins with one element pending and no other
+     * type known. */
+    if (r->type == 0 || (r->type == '|' && r->pending == 1)) {
+        r->type = type;
+    }
+    enum kind kind = kinds[(unsigned char)type];
+    r->kind = (uint8_t)kind;
+    if (kind == KIND_UNKNOWN) {
+        return NULL;
+    }
+    if (kind == KIND_LINE) {
+        r->state = STATE_LINE;
+        return p < end ? line_bytes(r, p, end) : p;
+    }
+    int64_t n;
+    const char *behind = length_fast(p, end, &n);
+    if (!behind) {
+        r->state = STATE_LENGTH;
+        return p;
+    }
+    if (kind != KIND_BULK && kind != KIND_BLOB) {
+        return add_elements(r, n) ? behind : NULL;
+    }
+    if (end - behind >= n + 2 && behind[n] == '\r' && behind[n + 1] == '\n') {
+        r->pending--;
+        return behind + n + 2;
+    }
+    r->number = n;
+    r->state = n ? STATE_PAYLOAD : STATE_PAYLOAD_CR;
+    return behind;
+}
+
+/* Goes on in the middle of an element. Returns NULL for malformed bytes. */
+static const char *resume(struct resp_reply *r, const char *p, const char *end) {
+    switch ((enum state)r->state) {
+    case STATE_TYPE:
+        break;
+    case STATE_LINE:
+    case STATE_LINE_LF:
+        return line_bytes(r, p, end);
+    case STATE_LENGTH:
+    case STATE_DIGITS:
+    case STATE_MINUS:
+    case STATE_CR:
+    case STATE_LF:
+        return length_byte(r, *p) ? p + 1 : NULL;
+    case STATE_PAYLOAD: {
+        int64_t here = end - p;
+        if (here < r->number) {
+            r->number -= here;
+            return end;
+        }
+        p += r->number;
+        r->number = 0;
+        r->state = STATE_PAYLOAD_CR;
+        return p;
+    }
+    case STATE_PAYLOAD_CR:
+        r->state = STATE_PAYLOAD_LF;
+        return *p == '\r' ? p + 1 : NULL;
+    case STATE_PAYLOAD_LF:
+        r->state = STATE_TYPE;
+        r->pending--;
+        return *p == '\n' ? p + 1 : NULL;
+    }
+    return NULL;
+}
+
+enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t len, size_t *used) {
+    const char *p = data;
+    const char *end = data + len;
+    while (p < end) {
+        const char *next = r->state == STATE_TYPE ? element(r, p, end) : resume(r, p, end);
+        if (!next) {
+            *used = (size_t)(p - data);
+            return RESP_BAD;
+        }
+        p = next;
+        if (r->pending == 0) {
+            *used = (size_t)(p - data);
+            return RESP_OK;
+        }
+    }
+    *used = len;
+    return RESP_MORE;
+}

@@ -1,0 +1,293 @@
+/*
+ * The request scanner. It does what redis-server 7.0 does with the same bytes, malformed ones included:
+ * what Redis accepts is accepted, what Redis refuses is refused in its words and at the same byte.
+ *
+ *   data   *3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nhel
+ *                                        ^        ^
+ *                                        pos      len       args_left 1, bulk_len 5
+ *
+ * Well-formed length lines take a short path that is written out by hand; everything else (a line that
+ * has not come whole, signs, odd bytes) takes scan_length_line, which holds the rules.
+ *
+ * It knows nothing of commands and does not look into arguments.
+ */
+#include "parser/resp.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An argv of up to this many arguments is kept from one request to the next. */
+enum { ARGV_KEEP = 256 };
+
+/* Lengths of more than nine digits are left to the long path. */
+enum { FAST_LENGTH_MAX = 99999999 };
+
+static const char *const TOO_BIG_INLINE = "Protocol error: too big inline request";
+static const char *const TOO_BIG_COUNT = "Protocol error: too big mbulk count string";
+static const char *const TOO_BIG_BULK_COUNT = "Protocol error: too big bulk count string";
+static const char *const INVALID_COUNT = "Protocol error: invalid multibulk length";
+static const char *const INVALID_BULK = "Protocol error: invalid bulk length";
+static const char *const UNAUTH_COUNT = "Protocol error: unauthenticated multibulk length";
+static const char *const UNAUTH_BULK = "Protocol error: unauthenticated bulk length";
+
+void resp_request_init(struct resp_request *r) {
+    r->argv = r->argv_inline;
+    r->argv_cap = RESP_ARGV_INLINE;
+    resp_request_reset(r);
+}
+
+void resp_request_reset(struct resp_request *r) {
+    if (r->argv_cap > ARGV_KEEP) {
+        resp_request_clear(r);
+    }
+    r->form = RESP_EMPTY;
+    r->len = 0;
+    r->argc = 0;
+    r->irregular = false;
+    r->line_len = 0;
+    r->error = NULL;
+    r->pos = 0;
+    r->seen = 0;
+    r->args_left = 0;
+    r->bulk_len = -1;
+}
+
+void resp_request_clear(struct resp_request *r) {
+    if (r->argv != r->argv_inline) {
+        free(r->argv);
+    }
+    r->argv = r->argv_inline;
+    r->argv_cap = RESP_ARGV_INLINE;
+    r->argc = 0;
+}
+
+static enum resp_status bad(struct resp_request *r, const char *error) {
+    r->error = error;
+    return RESP_BAD;
+}
+
+/* Makes room for one more argument. Doubling keeps it linear; every argument took six bytes at least to
+ * arrive, so memory stays in proportion to what the client really sent. */
+static void grow_argv(struct resp_request *r) {
+    size_t cap = r->argv_cap * 2;
+    struct resp_arg *argv = realloc(r->argv == r->argv_inline ? NULL : r->argv, cap * sizeof *argv);
+    if (!argv) {
+        fprintf(stderr, "Out of memory for the %zu arguments of a request\n", cap);
+        abort();
+    }
+    if (r->argv == r->argv_inline) {
+        memcpy(argv, r->argv_inline, sizeof r->argv_inline);
+    }
+    r->argv = argv;
+    r->argv_cap = cap;
+}
+
+/* Finds the end byte of the line at r->pos. Redis uses strchr: a NUL byte hides whatever is behind it. A line
+ * may have RESP_INLINE_MAX bytes before its end byte; *too_big says that it has more. */
+static bool find_line_end(struct resp_request *r, const char *data, size_t len, char end_byte, size_t *at,
+                          bool *too_big) {
+    size_t from = r->seen > r->pos ? r->seen : r->pos;
+    size_t limit = len - r->pos > RESP_INLINE_MAX ? r->pos + RESP_INLINE_MAX + 1 : len;
+    *too_big = len - r->pos > RESP_INLINE_MAX;
+    if (from >= limit || data[from] == '\0') {
+        r->seen = from;
+        return false;
+    }
+    const char *end = memchr(data + from, end_byte, limit - from);
+    size_t stop = end ? (size_t)(end - data) : limit;
+    const char *nul = memchr(data + from, '\0', stop - from);
+    if (nul || !end) {
+        r->seen = nul ? (size_t)(nul - data) : limit;
+        return false;
+    }
+    r->seen = stop;
+    *at = stop;
+    return true;
+}
+
+static enum resp_status scan_inline(struct resp_request *r, const char *data, size_t len) {
+    size_t at;
+    bool too_big;
+    if (!find_line_end(r, data, len, '\n', &at, &too_big)) {
+        return too_big ? bad(r, TOO_BIG_INLINE) : RESP_MORE;
+    }
+    r->line_len = at > 0 && data[at - 1] == '\r' ? at - 1 : at;
+    r->len = at + 1;
+    r->form = r->line_len ? RESP_INLINE : RESP_EMPTY;
+    return RESP_OK;
+}
+
+/* Reads the length line at r->pos, whatever it looks like, and moves r->pos behind it. *number is its number
+ * where *valid. Redis needs the byte behind the CR to have come, but does not look at it. */
+static enum resp_status scan_length_line(struct resp_request *r, const char *data, size_t len,
+                                         const char *too_big_error, int64_t *number, bool *valid) {
+    size_t at;
+    bool too_big;
+    if (!find_line_end(r, data, len, '\r', &at, &too_big)) {
+        return too_big ? bad(r, too_big_error) : RESP_MORE;
+    }
+    if (len - at < 2) {
+        return RESP_MORE;
+    }
+    /* Before the number is judged: a wrong type byte is the error that Redis reports first. */
+    if (r->pos > 0 && data[r->pos] != '$') {
+        char got = data[r->pos];
+        /* Redis keeps its error replies to one line. */
+        got = got == '\r' || got == '\n' ? ' ' : got;
+        snprintf(r->error_text, sizeof r->error_text, "Protocol error: expected '$', got '%c'", got);
+        return bad(r, r->error_text);
+    }
+    *valid = resp_integer(data + r->pos + 1, at - r->pos - 1, number);
+    if (data[at + 1] != '\n') {
+        r->irregular = true;
+    }
+    r->pos = at + 2;
+    return RESP_OK;
+}
+
+/* "*N": how many arguments come. */
+static enum resp_status scan_count(struct resp_request *r, const char *data, size_t len,
+                                   const struct resp_limits *limits) {
+    int64_t count;
+    bool valid;
+    enum resp_status status = scan_length_line(r, data, len, TOO_BIG_COUNT, &count, &valid);
+    if (status != RESP_OK) {
+        return status;
+    }
+    if (!valid || count > INT_MAX) {
+        return bad(r, INVALID_COUNT);
+    }
+    if (count > RESP_UNAUTH_ARGS_MAX && limits->unauthenticated) {
+        return bad(r, UNAUTH_COUNT);
+    }
+    r->args_left = count > 0 ? (size_t)count : 0;
+    return RESP_OK;
+}
+
+/* "$N": how long the next argument is. */
+static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, size_t len,
+                                      const struct resp_limits *limits) {
+    int64_t bulk_len;
+    bool valid;
+    enum resp_status status = scan_length_line(r, data, len, TOO_BIG_BULK_COUNT, &bulk_len, &valid);
+    if (status != RESP_OK) {
+        return status;
+    }
+    if (!valid || bulk_len < 0 || bulk_len > limits->bulk_max) {
+        return bad(r, INVALID_BULK);
+    }
+    if (bulk_len > RESP_UNAUTH_BULK_MAX && limits->unauthenticated) {
+        return bad(r, UNAUTH_BULK);
+    }
+    r->bulk_len = bulk_len;
+    return RESP_OK;
+}
+
+/* Reads "$N\r\n" in its common form: complete, canonical, at most `max`. Returns the byte behind it, or NULL
+ * where the long path has to decide. */
+static inline const char *bulk_len_fast(const char *p, const char *end, uint64_t max, uint64_t *number) {
+    if (end - p < 4 || p[0] != '$') {
+        return NULL;
+    }
+    uint64_t n = (unsigned char)p[1] - (unsigned)'0';
+    p += 2;
+    if (n - 1 < 9) {
+        unsigned digit;
+        while (p < end && (digit = (unsigned char)*p - (unsigned)'0') < 10 && n <= FAST_LENGTH_MAX) {
+            n = n * 10 + digit;
+            p++;
+        }
+    } else if (n != 0) {
+        return NULL;
+    }
+    if (end - p < 2 || p[0] != '\r' || p[1] != '\n' || n > max) {
+        return NULL;
+    }
+    *number = n;
+    return p + 2;
+}
+
+static enum resp_status scan_arguments(struct resp_request *r, const char *data, size_t len,
+                                       const struct resp_limits *limits) {
+    const char *end = data + len;
+    uint64_t fast_max = limits->unauthenticated ? RESP_UNAUTH_BULK_MAX : (uint64_t)limits->bulk_max;
+    if (fast_max > (uint64_t)limits->bulk_max) {
+        fast_max = (uint64_t)limits->bulk_max;
+    }
+    size_t pos = r->pos;
+    size_t argc = r->argc;
+    size_t left = r->args_left;
+    enum resp_status status = RESP_OK;
+    while (left) {
+        uint64_t bulk_len;
+        if (r->bulk_len >= 0) {
+            bulk_len = (uint64_t)r->bulk_len;
+        } else {
+            const char *payload = bulk_len_fast(data + pos, end, fast_max, &bulk_len);
+            if (payload) {
+                pos = (size_t)(payload - data);
+            } else {
+                r->pos = pos;
+                status = scan_bulk_len(r, data, len, limits);
+                if (status != RESP_OK) {
+                    break;
+                }
+                pos = r->pos;
+                bulk_len = (uint64_t)r->bulk_len;
+            }
+        }
+        if (len - pos < bulk_len + 2) {
+            r->bulk_len = (int64_t)bulk_len;
+            status = RESP_MORE;
+            break;
+        }
+        r->bulk_len = -1;
+        if (argc == r->argv_cap) {
+            grow_argv(r);
+        }
+        r->argv[argc].off = pos;
+        r->argv[argc].len = bulk_len;
+        argc++;
+        pos += bulk_len;
+        if (data[pos] != '\r' || data[pos + 1] != '\n') {
+            r->irregular = true;
+        }
+        pos += 2;
+        left--;
+    }
+    r->pos = pos;
+    r->argc = argc;
+    r->args_left = left;
+    r->len = pos;
+    return status;
+}
+
+enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
+                                   const struct resp_limits *limits) {
+    if (r->pos == 0) {
+        if (len == 0) {
+            return RESP_MORE;
+        }
+        if (data[0] != '*') {
+            return scan_inline(r, data, len);
+        }
+        r->form = RESP_MULTIBULK;
+        if (len >= 4 && (unsigned char)data[1] - (unsigned)'1' < 9 && data[2] == '\r' && data[3] == '\n') {
+            r->args_left = (size_t)(data[1] - '0');
+            r->pos = 4;
+        } else {
+            enum resp_status status = scan_count(r, data, len, limits);
+            if (status != RESP_OK) {
+                return status;
+            }
+            if (r->args_left == 0) {
+                r->form = RESP_EMPTY;
+                r->len = r->pos;
+                return RESP_OK;
+            }
+        }
+    }
+    return scan_arguments(r, data, len, limits);
+}

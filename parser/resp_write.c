@@ -1,0 +1,82 @@
+/*
+ * Writing RESP, and Redis's way of reading a decimal integer.
+ */
+#include "parser/resp.h"
+
+#include <string.h>
+
+/* The digits of n at the end of `buf`; returns where they begin. */
+static char *digits(uint64_t n, char *end) {
+    do {
+        *--end = (char)('0' + n % 10);
+        n /= 10;
+    } while (n);
+    return end;
+}
+
+size_t resp_header_write(char *out, char type, int64_t n) {
+    out[0] = type;
+    if (n >= 0 && n <= 9) {
+        out[1] = (char)('0' + n);
+        out[2] = '\r';
+        out[3] = '\n';
+        return 4;
+    }
+    char buf[RESP_HEADER_MAX];
+    char *end = buf + sizeof buf;
+    char *from = digits(n < 0 ? 0 - (uint64_t)n : (uint64_t)n, end);
+    if (n < 0) {
+        *--from = '-';
+    }
+    size_t len = (size_t)(end - from);
+    memcpy(out + 1, from, len);
+    out[1 + len] = '\r';
+    out[2 + len] = '\n';
+    return len + 3;
+}
+
+size_t resp_bulk_size(size_t len) {
+    size_t size = 1 + 1 + 2 + len + 2;
+    for (size_t n = len; n >= 10; n /= 10) {
+        size++;
+    }
+    return size;
+}
+
+char *resp_bulk_write(char *out, const void *data, size_t len) {
+    out += resp_header_write(out, '$', (int64_t)len);
+    if (len) {
+        memcpy(out, data, len);
+    }
+    out += len;
+    *out++ = '\r';
+    *out++ = '\n';
+    return out;
+}
+
+bool resp_integer(const char *s, size_t len, int64_t *value) {
+    const char *end = s + len;
+    if (len == 1 && *s == '0') {
+        *value = 0;
+        return true;
+    }
+    bool negative = len > 0 && *s == '-';
+    if (negative) {
+        s++;
+    }
+    /* The first digit is not 0: neither "-0" nor "007". */
+    if (s == end || *s < '1' || *s > '9') {
+        return false;
+    }
+    uint64_t limit = negative ? (uint64_t)INT64_MAX + 1 : (uint64_t)INT64_MAX;
+    uint64_t n = 0;
+    for (; s < end; s++) {
+        unsigned digit = (unsigned char)*s - (unsigned)'0';
+        if (digit > 9 || n > (limit - digit) / 10) {
+            return false;
+        }
+        n = n * 10 + digit;
+    }
+    *value = negative ? (int64_t)(0 - n) : (int64_t)n;
+    return true;
+}
