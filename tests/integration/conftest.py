@@ -1,0 +1,243 @@
+"""Fixtures of the integration tests.
+
+Servers and the shared proxies live as long as the session; between tests the servers are flushed and every test
+uses keys of its own. A test that harms a server or a proxy starts its own (start_redis, start_cluster,
+start_proxy). After every test, every proxy must be alive and without a sanitizer's report.
+"""
+
+import itertools
+import os
+import random
+import signal
+import time
+
+import pytest
+
+import servers
+from resp import Client
+
+TEST_SECONDS = 150
+
+# What the shared proxies know of locks. The first match wins; everything else on lock:* has the defaults.
+RULES = [
+    "lock lock:short:* lease 900ms claim-memory 30s",
+    "lock lock:connection:* owner connection",
+    "lock lock:client:* owner client",
+    "lock lock:any:* owner any",
+    "lock lock:audit:* mode audit",
+    "lock lock:off:* mode off",
+    "lock lock:nolease:* lease 0",
+    "lock lock:release:* on-disconnect release",
+    "lock lock:never:* lease 900ms renew never",
+    "lock lock:always:* renew always max-hold 3s",
+    "lock lock:hold:* lease 600ms max-hold 2s",
+    "lock :1:lock*",
+    "lock lock:*",
+]
+
+
+class Farm:
+    """The servers that tests share, started when first asked for."""
+
+    def __init__(self):
+        self.backends = {}
+        self.proxies = {}
+        self.oracle_server = None
+
+    def backend(self, kind):
+        if kind not in self.backends:
+            self.backends[kind] = servers.RedisServer() if kind == "standalone" else servers.RedisCluster()
+        return self.backends[kind]
+
+    def proxy(self, kind):
+        proxy = self.proxies.get(kind)
+        if proxy is None or not proxy.running() or servers.REPORT.search(proxy.log()):
+            if proxy is not None:
+                proxy.kill()
+                servers.Proxy.started.remove(proxy)
+            proxy = self.proxies[kind] = servers.Proxy(self.backend(kind), "loglevel verbose", *RULES)
+        return proxy
+
+    def oracle(self):
+        if self.oracle_server is None:
+            self.oracle_server = servers.RedisServer()
+        return self.oracle_server
+
+    def stop(self):
+        problems = []
+        for proxy in self.proxies.values():
+            if proxy in servers.Proxy.started:
+                try:
+                    proxy.stop()
+                except AssertionError as error:
+                    problems.append(str(error))
+        for server in [*self.backends.values(), *([self.oracle_server] if self.oracle_server else [])]:
+            server.stop()
+        for proxy in self.proxies.values():
+            proxy.remove()
+        assert not problems, "\n".join(problems)
+
+
+@pytest.fixture(scope="session")
+def farm():
+    farm = Farm()
+    yield farm
+    farm.stop()
+
+
+@pytest.fixture(scope="session", params=["standalone", "cluster"])
+def backend_kind(request):
+    return request.param
+
+
+@pytest.fixture
+def backend(farm, backend_kind):
+    """The Redis behind the shared proxy, empty."""
+    backend = farm.backend(backend_kind)
+    backend.flush()
+    return backend
+
+
+@pytest.fixture
+def oracle(farm):
+    """A Redis without a proxy, empty: what it says is right."""
+    oracle = farm.oracle()
+    oracle.flush()
+    return oracle
+
+
+@pytest.fixture
+def proxy(farm, backend):
+    """The shared proxy in front of `backend`."""
+    return farm.proxy(backend.kind)
+
+
+@pytest.fixture
+def connect(request):
+    """connect(somewhere, ...): a Client, closed at the end. `somewhere` has an address or is one."""
+    clients = []
+
+    def connect(where, **options):
+        client = Client(getattr(where, "address", where), **options)
+        clients.append(client)
+        return client
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(proxy, connect):
+    """A connection to the shared proxy."""
+    return connect(proxy)
+
+
+@pytest.fixture
+def direct(backend):
+    """A connection to the backend itself, around the proxy."""
+    client = backend.direct()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def start_redis():
+    yield from _starter(servers.RedisServer)
+
+
+@pytest.fixture
+def start_cluster():
+    yield from _starter(servers.RedisCluster)
+
+
+def _starter(make):
+    made = []
+
+    def start(*args, **options):
+        server = make(*args, **options)
+        made.append(server)
+        return server
+
+    yield start
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture
+def start_proxy(start_redis, start_cluster):
+    """start_proxy(upstream, *config lines): a proxy of the test's own; its clean stop is part of the test."""
+    made = []
+
+    def start(upstream, *lines, **options):
+        proxy = servers.Proxy(upstream, *lines, **options)
+        made.append(proxy)
+        return proxy
+
+    yield start
+    problems = []
+    for proxy in made:
+        if proxy in servers.Proxy.started:
+            try:
+                if proxy.expected:
+                    proxy.stop()
+                else:
+                    proxy.kill()
+                    proxy.check()
+                    servers.Proxy.started.remove(proxy)
+            except AssertionError as error:
+                problems.append(str(error))
+        proxy.remove()
+    assert not problems, "\n".join(problems)
+
+
+_serial = itertools.count(1)
+
+
+@pytest.fixture
+def key():
+    """key("lock:a"): the name with a number behind it that no other test has."""
+    return lambda name: "%s:%d" % (name, next(_serial))
+
+
+@pytest.fixture
+def rng():
+    """A random generator; LOCKKEEPER_SEED repeats a run. The seed is printed where a test fails."""
+    seed = int(os.environ.get("LOCKKEEPER_SEED") or time.time_ns() % 1000000007)
+    print("LOCKKEEPER_SEED=%d" % seed)
+    return random.Random(seed)
+
+
+# ---- around every test -----------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """No test waits for ever."""
+
+    def give_up(number, frame):
+        raise TimeoutError("the test took more than %d s" % TEST_SECONDS)
+
+    previous = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(TEST_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.fixture(autouse=True)
+def healthy():
+    yield
+    for proxy in list(servers.Proxy.started):
+        proxy.check()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed:
+        for proxy in servers.Proxy.started:
+            report.sections.append(("log of the proxy on port %d" % proxy.port, servers.tail(proxy.log_path)))

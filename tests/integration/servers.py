@@ -1,0 +1,396 @@
+"""Processes that the tests need: Redis servers, a Redis Cluster, and the proxy itself.
+
+Each lives in its own temporary folder on ports of its own, and is stopped by the id of the process that was
+started here. Nothing waits for a time: `until` waits for a condition, with a deadline.
+"""
+
+import binascii
+import itertools
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+from resp import Client, Error
+
+HOST = "127.0.0.1"
+SLOTS = 16384
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+REPORT = re.compile(r"(AddressSanitizer|LeakSanitizer|ThreadSanitizer|UndefinedBehaviorSanitizer|runtime error:"
+                    r"|Assertion .* failed)")
+
+_ports = random.Random(os.getpid() ^ time.time_ns())
+
+
+def until(condition, timeout=15.0, what="the condition", pause=0.01):
+    """Polls until `condition()` is true and returns what it returned."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError("%s did not come true within %.1f s" % (what, timeout))
+        time.sleep(pause)
+
+
+def free_port():
+    """A TCP port nobody listens on, below the range from which outgoing connections get theirs."""
+    while True:
+        port = _ports.randrange(15000, 31000)
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+                return port
+            except OSError:
+                continue
+
+
+def slot_of(key):
+    if isinstance(key, str):
+        key = key.encode("utf-8", "surrogateescape")
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    return binascii.crc_hqx(key, 0) % SLOTS
+
+
+def address_text(address):
+    return "unix:" + address if isinstance(address, str) else "%s:%d" % address
+
+
+def tail(path, lines=60):
+    try:
+        with open(path, "rb") as f:
+            f.seek(0, os.SEEK_END)
+            f.seek(max(0, f.tell() - 65536))
+            return "\n".join(f.read().decode("utf-8", "replace").splitlines()[-lines:])
+    except OSError as error:
+        return str(error)
+
+
+class Process:
+    """A child process with a folder and a log."""
+
+    def __init__(self, name):
+        self.name = name
+        self.folder = tempfile.mkdtemp(prefix="lockkeeper-%s-" % name)
+        self.log_path = os.path.join(self.folder, "log")
+        self.process = None
+
+    def spawn(self, command, env=None):
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
+                                            cwd=self.folder)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def log(self):
+        with open(self.log_path, "rb") as f:
+            return f.read().decode("utf-8", "replace")
+
+    def kill(self):
+        if self.running():
+            self.process.kill()
+        if self.process is not None:
+            self.process.wait(20)
+
+    def remove(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# ---- Redis ------------------------------------------------------------------------------------
+
+
+class RedisServer(Process):
+    """One redis-server. As a backend it is 'standalone'."""
+
+    kind = "standalone"
+
+    def __init__(self, *options, cluster=False):
+        super().__init__("redis")
+        self.options = list(options)
+        self.cluster = cluster
+        self.password = options[options.index("--requirepass") + 1] if "--requirepass" in options else None
+        for attempt in itertools.count():
+            self.port = free_port()
+            self.bus = free_port()
+            try:
+                self.start()
+                break
+            except AssertionError:  # somebody took the port in between
+                self.kill()
+                if attempt == 3:
+                    raise
+        self.address = (HOST, self.port)
+
+    def start(self):
+        command = ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no",
+                   "--dir", self.folder, "--daemonize", "no", "--maxclients", "4000", "--tcp-backlog", "2000"]
+        if self.cluster:
+            command += ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port",
+                        str(self.bus)]
+        self.spawn(command + self.options)
+        until(self.answers, 20, "redis-server on port %d" % self.port)
+
+    def answers(self):
+        assert self.running(), "redis-server ended:\n" + tail(self.log_path)
+        try:
+            with Client((HOST, self.port), timeout=5) as c:
+                reply = c("PING")
+                return reply == "PONG" or str(reply).startswith("NOAUTH")
+        except OSError:
+            return False
+
+    def client(self, **options):
+        c = Client(self.address, **options)
+        if self.password:
+            assert c("AUTH", self.password) == "OK"
+        return c
+
+    def run(self, *args):
+        """One command on a connection of its own; an error is the test's failure."""
+        with self.client() as c:
+            reply = c(*args)
+            assert not isinstance(reply, Error), (args, reply)
+            return reply
+
+    def pause(self):
+        self.signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.signal(signal.SIGCONT)
+
+    def restart(self):
+        """Starts it again, on the same port."""
+        self.kill()
+        self.start()
+
+    def stop(self):
+        if self.running():
+            self.signal(signal.SIGCONT)
+        self.kill()
+        self.remove()
+
+    # ---- as a backend
+
+    @property
+    def nodes(self):
+        return [self]
+
+    def upstream(self):
+        return "standalone " + address_text(self.address)
+
+    def node_of(self, key):
+        return self
+
+    def direct(self, **options):
+        return self.client(**options)
+
+    def flush(self):
+        self.run("FLUSHALL")
+
+    def keys(self):
+        return sorted(self.run("KEYS", "*"))
+
+
+class RedisCluster:
+    """Three masters without replicas, each with a third of the slots."""
+
+    kind = "cluster"
+
+    def __init__(self, *options, timeout_ms=3000):
+        self.nodes = []
+        try:
+            for _ in range(3):
+                self.nodes.append(RedisServer("--cluster-node-timeout", str(timeout_ms),
+                                              "--cluster-require-full-coverage", "no",
+                                              "--cluster-allow-replica-migration", "no", *options, cluster=True))
+            self.ranges = [(0, 5460), (5461, 10922), (10923, SLOTS - 1)]
+            for epoch, (node, (first, last)) in enumerate(zip(self.nodes, self.ranges), 1):
+                node.run("CLUSTER", "SET-CONFIG-EPOCH", epoch)
+                node.run("CLUSTER", "ADDSLOTSRANGE", first, last)
+            for a, b in itertools.combinations(self.nodes, 2):
+                a.run("CLUSTER", "MEET", HOST, b.port, b.bus)
+            until(self.agreed, 40, "the cluster's agreement on its nodes and slots", 0.05)
+        except BaseException:
+            self.stop()
+            raise
+
+    def agreed(self):
+        """Every node serves, knows every other one, and has the same owner for every slot."""
+        views = set()
+        for node in self.nodes:
+            info = node.run("CLUSTER", "INFO")
+            if "cluster_state:ok" not in info or "cluster_slots_ok:16384" not in info:
+                return False
+            if "handshake" in node.run("CLUSTER", "NODES"):
+                return False
+            slots = node.run("CLUSTER", "SLOTS")
+            views.add(tuple(sorted((s[0], s[1], s[2][1]) for s in slots)))
+        return len(views) == 1 and len(next(iter(views))) >= len(self.nodes)
+
+    def upstream(self):
+        return "cluster " + " ".join(address_text(n.address) for n in self.nodes)
+
+    def owner_of(self, slot):
+        for entry in self.nodes[0].run("CLUSTER", "SLOTS"):
+            if entry[0] <= slot <= entry[1]:
+                return next(n for n in self.nodes if n.port == entry[2][1])
+        raise AssertionError("slot %d has no owner" % slot)
+
+    def node_of(self, key):
+        slot = slot_of(key)
+        return next(n for n, (first, last) in zip(self.nodes, self.ranges) if first <= slot <= last)
+
+    def direct(self, **options):
+        return DirectCluster(self, **options)
+
+    def flush(self):
+        for node in self.nodes:
+            node.run("FLUSHALL")
+
+    def keys(self):
+        return sorted(key for node in self.nodes for key in node.run("KEYS", "*"))
+
+    def stop(self):
+        for node in self.nodes:
+            node.stop()
+
+
+class DirectCluster:
+    """What a simple cluster client does: the connection of the node that has the command's first key."""
+
+    def __init__(self, cluster, **options):
+        self.cluster = cluster
+        self.options = options
+        self.clients = {}
+
+    def node(self, node):
+        if node not in self.clients:
+            self.clients[node] = node.client(**self.options)
+        return self.clients[node]
+
+    def __call__(self, *args):
+        at = 3 if str(args[0]).upper() in ("EVAL", "EVALSHA") else 1
+        node = self.cluster.node_of(args[at]) if len(args) > at else self.cluster.nodes[0]
+        return self.node(node)(*args)
+
+    def close(self):
+        for client in self.clients.values():
+            client.close()
+
+
+# ---- the proxy --------------------------------------------------------------------------------
+
+
+def binary():
+    path = os.environ.get("LOCKKEEPER") or os.path.join(ROOT, "build", "lockkeeper")
+    assert os.access(path, os.X_OK), "no proxy at %s: build it, or say where it is with LOCKKEEPER" % path
+    return os.path.abspath(path)
+
+
+def proxy_environment():
+    env = dict(os.environ)
+    env["ASAN_OPTIONS"] = "detect_leaks=1:exitcode=99:allocator_may_return_null=1"
+    env["UBSAN_OPTIONS"] = "print_stacktrace=1:exitcode=98"
+    env["TSAN_OPTIONS"] = "exitcode=97"
+    return env
+
+
+class Proxy(Process):
+    """The program under test, in front of a backend (or of any upstream line)."""
+
+    started = []  # all that were started and not removed yet
+
+    def __init__(self, upstream, *lines, args=(), wait=True):
+        super().__init__("proxy")
+        if not isinstance(upstream, str):
+            upstream = upstream.upstream()
+        self.expected = True  # to be running
+        Proxy.started.append(self)
+        for attempt in itertools.count():
+            self.port = free_port()
+            self.address = (HOST, self.port)
+            self.write_config(["upstream " + upstream, *lines])
+            self.launch(args)
+            if not wait:
+                return
+            try:
+                self.await_ready()
+                return
+            except AssertionError:
+                if attempt == 2 or "in use" not in self.log():
+                    raise
+
+    def write_config(self, lines):
+        self.config = os.path.join(self.folder, "lockkeeper.conf")
+        with open(self.config, "w") as f:
+            f.write("bind %s\nport %d\n" % (HOST, self.port))
+            f.writelines(line + "\n" for line in lines)
+
+    def launch(self, args=()):
+        self.spawn([binary(), self.config, *args], proxy_environment())
+        self.expected = True
+
+    def await_ready(self, timeout=30):
+        def ready():
+            assert self.running(), "the proxy ended with %s:\n%s" % (self.process.returncode, tail(self.log_path))
+            return "Ready to accept connections" in self.log()
+
+        until(ready, timeout, "the proxy's 'Ready to accept connections'")
+
+    def client(self, **options):
+        return Client(self.address, **options)
+
+    def check(self):
+        """Fails if it crashed, or if a sanitizer has something to say."""
+        report = REPORT.search(self.log())
+        assert not report, "the proxy's log has a report:\n" + self.report_text()
+        if self.expected:
+            assert self.running(), "the proxy ended with %s:\n%s" % (self.process.returncode, tail(self.log_path))
+
+    def report_text(self):
+        text = self.log()
+        found = REPORT.search(text)
+        start = text.rfind("\n", 0, found.start()) + 1 if found else max(0, len(text) - 6000)
+        return text[start : start + 6000]
+
+    def memory(self):
+        """Resident bytes."""
+        with open("/proc/%d/statm" % self.pid) as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def stop(self):
+        """A clean stop: SIGTERM, exit status 0, no leak."""
+        try:
+            self.expected = False
+            if self.process.poll() is None:
+                self.signal(signal.SIGCONT)
+                self.signal(signal.SIGTERM)
+            try:
+                status = self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                raise AssertionError("the proxy did not stop within 30 s of SIGTERM:\n" + tail(self.log_path)) from None
+            report = REPORT.search(self.log())
+            assert not report, "the proxy's log has a report:\n" + self.report_text()
+            assert status == 0, "the proxy ended with %s:\n%s" % (status, tail(self.log_path))
+        finally:
+            self.kill()
+            if self in Proxy.started:
+                Proxy.started.remove(self)

@@ -1,0 +1,278 @@
+"""Malformed, odd and random bytes: the proxy answers and closes exactly as Redis does."""
+
+import pytest
+
+import oracle as bytes_oracle
+from resp import Error, encode
+
+PING = b"*1\r\n$4\r\nPING\r\n"
+SET = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n"
+GET = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"
+
+# Short ones; each is sent whole, byte by byte, and with a valid request behind it.
+VECTORS = {
+    "request": SET + GET,
+    "lower case": b"*2\r\n$3\r\nget\r\n$1\r\nk\r\n",
+    "no arguments": b"*0\r\n",
+    "minus one arguments": b"*-1\r\n",
+    "minus ten arguments": b"*-10\r\n",
+    "count zero zero": b"*00\r\n",
+    "count leading zero": b"*01\r\n$4\r\nPING\r\n",
+    "count plus": b"*+1\r\n$4\r\nPING\r\n",
+    "count space": b"* 1\r\n$4\r\nPING\r\n",
+    "count space behind": b"*1 \r\n$4\r\nPING\r\n",
+    "count word": b"*abc\r\n",
+    "count empty": b"*\r\n",
+    "count float": b"*1.5\r\n",
+    "count hex": b"*0x1\r\n",
+    "count over int": b"*2147483648\r\n",
+    "count over 64 bits": b"*92233720368547758080\r\n",
+    "count minus zero": b"*-0\r\n",
+    "count bare LF": b"*1\n$4\nPING\n",
+    "count CR without LF": b"*1\rX$4\r\nPING\r\n",
+    "count with NUL": b"*1\0\r\n$4\r\nPING\r\n",
+    "bulk minus one": b"*1\r\n$-1\r\n",
+    "bulk minus two": b"*2\r\n$4\r\nECHO\r\n$-2\r\n",
+    "bulk plus": b"*1\r\n$+4\r\nPING\r\n",
+    "bulk space": b"*1\r\n$ 4\r\nPING\r\n",
+    "bulk leading zero": b"*1\r\n$04\r\nPING\r\n",
+    "bulk word": b"*1\r\n$abc\r\n",
+    "bulk empty length": b"*1\r\n$\r\n",
+    "bulk too long": b"*1\r\n$536870913\r\n",
+    "bulk over 64 bits": b"*1\r\n$18446744073709551616\r\n",
+    "no bulk": b"*1\r\n:4\r\nPING\r\n",
+    "no bulk but array": b"*1\r\n*1\r\n$4\r\nPING\r\n",
+    "no bulk but letter": b"*2\r\n$4\r\nECHO\r\nx\r\n",
+    "no bulk but CR": b"*1\r\n\r\n",
+    "no bulk but NUL": b"*1\r\n\0\r\n",
+    "no bulk but high byte": b"*1\r\n\xff\r\n",
+    "bulk without CRLF": b"*2\r\n$4\r\nECHO\r\n$3\r\nabcXY",
+    "bulk without CRLF in front of another": b"*2\r\n$4\r\nECHOXX$3\r\nabc\r\n",
+    "bulk longer than said": b"*2\r\n$4\r\nECHO\r\n$3\r\nabcdef\r\n",
+    "bulk shorter than said": b"*2\r\n$4\r\nECHO\r\n$5\r\nabc\r\n" + PING,
+    "empty name": b"*1\r\n$0\r\n\r\n",
+    "empty argument": b"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n",
+    "empty key": b"*3\r\n$3\r\nSET\r\n$0\r\n\r\n$1\r\nv\r\n*2\r\n$3\r\nGET\r\n$0\r\n\r\n",
+    "name with NUL": b"*1\r\n$5\r\nPI\0NG\r\n",
+    "name with newline": b"*1\r\n$5\r\nPI\nNG\r\n",
+    "name with high bytes": b"*1\r\n$4\r\n\xff\xfe\xfd\xfc\r\n",
+    "name with quote": b"*2\r\n$3\r\na'b\r\n$3\r\nc'd\r\n",
+    "name too long": b"*1\r\n$300\r\n" + b"n" * 300 + b"\r\n",
+    "unknown with long arguments": b"*4\r\n$3\r\nfoo\r\n$200\r\n" + b"a" * 200 + b"\r\n$1\r\nb\r\n$1\r\nc\r\n",
+    "inline": b"PING\r\n",
+    "inline bare LF": b"PING\n",
+    "inline spaces": b"   ECHO    hello   \r\n",
+    "inline tabs": b"ECHO\thello\r\n",
+    "inline empty": b"\r\n",
+    "inline empty lines": b"\r\n\n\r\nPING\r\n",
+    "inline only spaces": b"    \r\nPING\r\n",
+    "inline quotes": b'ECHO "two words"\r\n',
+    "inline escapes": b'ECHO "\\x41\\x7a\\n\\r\\t\\b\\a\\\\\\"\\q\\x4"\r\n',
+    "inline single quotes": b"ECHO 'it\\'s \\x41'\r\n",
+    "inline empty string": b'ECHO ""\r\n',
+    "inline unbalanced": b'ECHO "abc\r\n',
+    "inline unbalanced single": b"ECHO 'abc\r\n",
+    "inline text behind a quote": b'ECHO "abc"def\r\n',
+    "inline quote inside": b'ECHO a"b c"\r\n',
+    "inline CR inside": b"ECHO a\rb\r\n",
+    "inline two CR": b"ECHO a\r\r\n",
+    "inline NUL": b"ECHO a\0b\r\n",
+    "inline NUL first": b"\0PING\r\n",
+    "inline high bytes": b"ECHO \xc3\xa4\xff\r\n",
+    "inline many": b"ECHO 1\r\nECHO 2\nECHO 3\r\n",
+    "inline dollar": b"$4\r\nPING\r\n",
+    "inline minus": b"-ERR\r\n",
+    "inline unknown": b"nosuch a b c\r\n",
+    "inline arity": b"GET\r\n",
+    "inline star in the middle": b"ECHO *1\r\n",
+    "http get": b"GET / HTTP/1.1\r\nAccept: */*\r\n\r\n",
+    "http post": b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET a b\r\n",
+    "http host": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nPING\r\n",
+    "quit": b"*1\r\n$4\r\nQUIT\r\n",
+    "quit with bytes behind": b"*1\r\n$4\r\nQUIT\r\n" + SET + GET,
+    "quit inline": b"QUIT\r\nPING\r\n",
+    "quit in lower case": b"quit\r\n",
+    "quit with arguments": b"*2\r\n$4\r\nQUIT\r\n$1\r\nx\r\n",
+    "unfinished": SET + b"*2\r\n$3\r\nGET\r\n$1\r\n",
+    "unfinished length": b"*2\r\n$3",
+    "unfinished star": b"*",
+    "unfinished inline": b"PING",
+    "good, then bad": SET + GET + b"*1\r\n:1\r\n" + PING,
+    "error, then bad": b"*1\r\n$3\r\nGET\r\n*x\r\n",
+}
+
+# Long ones; sent whole and in pieces.
+LONG = {
+    "inline of 64 KiB": b"ECHO " + b"a" * (65536 - 7) + b"\r\n",
+    "inline of 64 KiB and one": b"ECHO " + b"a" * (65536 - 6) + b"\r\n",
+    "inline without end": b"a" * 65537,
+    "inline without end, just below": b"a" * 65536,
+    "inline far too long": b"ECHO " + b"a" * 200000 + b"\r\n",
+    "count line without end": b"*" + b"1" * 65537,
+    "count line without end, just below": b"*" + b"1" * 65535,
+    "bulk line without end": b"*1\r\n$" + b"1" * 65537,
+    "bulk line without end, just below": b"*1\r\n$" + b"1" * 65534,
+    "many empties": b"\r\n" * 20000 + PING,
+    "many zero counts": b"*0\r\n" * 20000 + PING,
+    "many pings": PING * 5000,
+    "ten thousand arguments": encode("EXISTS", *["k"] * 10000),
+    "hundred thousand arguments": encode("EXISTS", *["k"] * 100000),
+    "one value of a megabyte": encode("SET", "big", b"x" * (1 << 20)) + encode("GET", "big"),
+    "key at a buffer's edge": b"".join(encode("SET", b"k" * n, b"v" * n) + encode("GET", b"k" * n)
+                                       for n in (4095, 4096, 4097, 16383, 16384, 16385)),
+}
+
+
+def pieces(data, rng, most):
+    at, cut = 0, []
+    while at < len(data):
+        step = rng.randint(1, most)
+        cut.append(data[at : at + step])
+        at += step
+    return cut
+
+
+@pytest.fixture
+def check(proxy, oracle):
+    def check(data, prelude=()):
+        return bytes_oracle.compare(oracle, proxy.address, data, prelude)
+
+    return check
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vector(check, rng, name):
+    data = VECTORS[name]
+    check(data)
+    check(data + PING + GET)
+    check(SET + PING + data)
+    check([data[i : i + 1] for i in range(len(data))])
+    check([bytes([b]) for b in data + GET])
+    for _ in range(3):
+        check(pieces(data + PING, rng, 8))
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_vector(check, rng, name):
+    check(LONG[name])
+    check(LONG[name] + PING)
+    check(pieces(LONG[name], rng, 40000))
+
+
+def test_split_at_every_byte(check):
+    data = SET + b"ECHO 'in line'\r\n" + GET + b"*0\r\n" + b"*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n"
+    for at in range(1, len(data)):
+        check([data[:at], data[at:]])
+
+
+def test_resp3_errors(check):
+    for name in ("bulk word", "count word", "inline unbalanced", "no bulk", "quit with bytes behind", "inline unknown"):
+        check(VECTORS[name] + PING, prelude=[("HELLO", "3")])
+
+
+ALPHABET = [b"*", b"$", b"\r\n", b"\r", b"\n", b"0", b"1", b"2", b"3", b"4", b"-", b"+", b":", b" ", b"'", b'"', b"\\x",
+            b"\0", b"\xff", b"a", b"*1\r\n", b"*2\r\n", b"$4\r\nECHO\r\n", b"$3\r\nGET\r\n", b"$1\r\nk\r\n", b"PING\r\n",
+            b"9", b"k", b"65536", b"_", b"%1\r\n", b",", b"#t\r\n", b">"]
+
+
+def test_random_garbage(check, rng):
+    for _ in range(400):
+        check(b"".join(rng.choice(ALPHABET) for _ in range(rng.randint(1, 40))))
+    for _ in range(100):
+        check(bytes(rng.randrange(256) for _ in range(rng.randint(1, 300))))
+
+
+def test_mutated_requests(check, rng):
+    seeds = [SET, GET, PING, encode("MSET", "a", "1", "b", "2"), encode("DEL", "a", "b"), encode("LPUSH", "l", "x", "y"),
+             encode("ECHO", "*3\r\n$3\r\n"), b"ECHO 'in line'\r\n", encode("SETEX", "e", 100, ""), encode("LRANGE", "l", 0, 9)]
+    for _ in range(500):
+        data = bytearray(b"".join(rng.choice(seeds) for _ in range(rng.randint(1, 4))))
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(data))
+            action = rng.randrange(5)
+            if action == 0:
+                data[at] = rng.randrange(256)
+            elif action == 1:
+                del data[at]
+            elif action == 2:
+                data[at:at] = rng.choice(ALPHABET)
+            elif action == 3:
+                del data[at:]
+            else:
+                data[at] = rng.choice(b"0123456789")
+            if not data:
+                data = bytearray(b"\r\n")
+        check(pieces(bytes(data), rng, 30) if rng.random() < 0.3 else bytes(data))
+
+
+# ---- before authentication ---------------------------------------------------------------------
+
+UNAUTHENTICATED = {
+    "ten arguments": encode("SET", *"abcdefghi"),
+    "eleven arguments": encode("SET", *"abcdefghij"),
+    "many arguments": b"*1000000\r\n",
+    "bulk of 16384": encode("AUTH", "x" * 16384),
+    "bulk of 16385": encode("AUTH", "x" * 16385),
+    "bulk over a megabyte": b"*2\r\n$4\r\nAUTH\r\n$1048577\r\n",
+    "get": GET,
+    "unknown": encode("NOSUCH", "a"),
+    "wrong arity": encode("GET"),
+    "ping": PING,
+    "echo": encode("ECHO", "x"),
+    "inline": b"GET k\r\n",
+    "inline long": b"ECHO " + b"x" * 30000 + b"\r\n",
+    "inline many": b"ECHO " + b"x " * 30 + b"\r\n",
+    "wrong password": encode("AUTH", "wrong"),
+    "wrong user": encode("AUTH", "nobody", "wrong"),
+    "right password": encode("AUTH", "secret") + SET + GET + encode("SET", *"abcdefghij"),
+    "right password, wrong afterwards": encode("AUTH", "secret") + encode("AUTH", "wrong") + GET,
+    "default user": encode("AUTH", "default", "secret") + GET,
+    "quit": encode("QUIT"),
+    "reset": encode("RESET"),
+    "select": encode("SELECT", "1"),
+    "client": encode("CLIENT", "SETNAME", "me"),
+    "command": encode("COMMAND", "COUNT"),
+    "hello without auth": encode("HELLO", "3"),
+    "hello with wrong auth": encode("HELLO", "3", "AUTH", "default", "wrong"),
+    "lock command": encode("SETNX", "lock:a", "1"),
+    "del": encode("DEL", "a", "b"),
+    "multi": encode("MULTI"),
+}
+
+
+@pytest.fixture(scope="module")
+def locked_redis():
+    import servers
+
+    server = servers.RedisServer("--requirepass", "secret")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def locked_proxy(locked_redis):
+    import servers
+
+    proxy = servers.Proxy(locked_redis)
+    yield proxy
+    proxy.stop()
+    proxy.remove()
+
+
+@pytest.mark.parametrize("name", UNAUTHENTICATED)
+def test_before_authentication(locked_redis, locked_proxy, name):
+    data = UNAUTHENTICATED[name]
+    bytes_oracle.compare(locked_redis, locked_proxy.address, data)
+    bytes_oracle.compare(locked_redis, locked_proxy.address, data + GET)
+    if len(data) < 1000:
+        bytes_oracle.compare(locked_redis, locked_proxy.address, [bytes([b]) for b in data])
+
+
+def test_works_after_authentication(locked_proxy, connect):
+    client = connect(locked_proxy)
+    assert client("GET", "k").startswith("NOAUTH")
+    assert client("AUTH", "secret") == "OK"
+    assert client("SETNX", "lock:auth", "1") == 1
+    assert client("DEL", "lock:auth", *"abcdefghijkl") == 1
+    other = connect(locked_proxy)
+    assert isinstance(other("GET", "lock:auth"), Error)
