@@ -23,7 +23,8 @@ enum command_split {
 
 /* What a command needs of the proxy. */
 enum command_need {
-    NEED_KEY,         /* forwarded to the node of its keys */
+    NEED_KEY,         /* forwarded to the node of its keys; where a request of it has none (EVAL script 0, OBJECT
+                         HELP), or malformed ones, to any node, which says what is wrong */
     NEED_NODE,        /* no key: forwarded to one node, any node (PING, TIME, COMMAND, ...) */
     NEED_ALL_SUM,     /* sent to all masters, integers added: DBSIZE, KEYS-like are their own */
     NEED_ALL_SAME,    /* sent to all masters, first error or first reply: FLUSHALL, SCRIPT LOAD, ... */
@@ -42,11 +43,12 @@ enum command_flag {
     COMMAND_READONLY = 1 << 1,
     COMMAND_ADMIN = 1 << 2,
     COMMAND_NO_AUTH = 1 << 3,     /* allowed before authentication: AUTH HELLO QUIT RESET */
-    COMMAND_MOVABLE_KEYS = 1 << 4 /* keys are found by the row's function */
+    COMMAND_MOVABLE_KEYS = 1 << 4 /* the row has a find function */
 };
 
 /* One id a row, in the order of the table: COMMAND_GET, COMMAND_SET, COMMAND_SETNX, ... Commands with
- * subcommands (CLIENT, CONFIG, SCRIPT, XGROUP, OBJECT, ...) are one row each. COMMAND_UNKNOWN is 0. */
+ * subcommands (CLIENT, CONFIG, SCRIPT, XGROUP, OBJECT, ...) are one row each. COMMAND_UNKNOWN is 0. The commands
+ * READONLY and READWRITE are COMMAND_READONLY_MODE and COMMAND_READWRITE_MODE; COMMAND_READONLY is the flag. */
 enum command_id {
     COMMAND_UNKNOWN = 0,
 #define COMMAND(id, name, arity, flags, first, last, step, find, split, need) COMMAND_##id,
@@ -56,7 +58,8 @@ enum command_id {
 };
 
 /* Finds keys whose place depends on the arguments. Writes at most `max` argument indexes to `keys` and
- * returns how many keys there are (which may be more than max), or -1 where the arguments are malformed. */
+ * returns how many keys there are (which may be more than max), or -1 where the arguments are malformed (also
+ * MSET with a key that has no value): what was written to `keys` means nothing then. */
 typedef int (*command_find_fn)(const char *data, const struct resp_request *request, uint32_t *keys, size_t max);
 
 struct command {

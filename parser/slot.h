@@ -15,8 +15,8 @@ uint16_t slot_crc16(const char *data, size_t len);
 /* The slot of a key; of the text between the first '{' and the next '}' if that is not empty. */
 uint16_t slot_of_key(const char *key, size_t len);
 
-/* A short text without braces whose slot is `slot` (NUL-terminated, at most SLOT_TAG_MAX bytes, static
- * or computed once by slot_tags_init, which main calls before threads start). */
+/* A short text without braces whose slot is `slot`: NUL-terminated, at most SLOT_TAG_MAX bytes, static. It is
+ * the same in every process and every version. slot_tags_init comes first: main calls it before threads start. */
 void slot_tags_init(void);
 const char *slot_tag(uint16_t slot);
 
