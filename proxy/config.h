@@ -32,15 +32,15 @@ struct config {
     int64_t tcp_backlog;      /* 511 */
     int64_t maxclients;       /* 10000 */
     enum log_level loglevel;
-    bool log_json;     /* log-format text|json */
-    char *logfile;     /* "": standard output */
-    char *pidfile;     /* NULL */
-    char *supervised;  /* no | systemd | auto */
-    char *requirepass; /* NULL */
-    int64_t bulk_max;  /* proto-max-bulk-len 512mb */
-    int64_t query_buffer_limit; /* client-query-buffer-limit 1gb */
+    bool log_json;                                                     /* log-format text|json */
+    char *logfile;                                                     /* "": standard output */
+    char *pidfile;                                                     /* NULL */
+    char *supervised;                                                  /* no | systemd | auto */
+    char *requirepass;                                                 /* NULL */
+    int64_t bulk_max;                                                  /* proto-max-bulk-len 512mb */
+    int64_t query_buffer_limit;                                        /* client-query-buffer-limit 1gb */
     int64_t output_limit_hard, output_limit_soft, output_limit_soft_s; /* client-output-buffer-limit normal H S SEC */
-    int64_t threads; /* 1 to 64 */
+    int64_t threads;                                                   /* 1 to 64 */
     enum config_upstream upstream;
     struct config_words upstream_addresses; /* HOST:PORT ..., unix:PATH */
     char *sentinel_name;
@@ -54,18 +54,20 @@ struct config {
     char *file; /* the configuration file's absolute path; NULL: none */
 };
 
-/* Reads argv as redis-server does: an optional CONFIG-FILE first, then --DIRECTIVE VALUE ... groups. Returns a new
- * configuration, the caller's, to be freed with config_free; or NULL with one line in error that names directive,
- * value and what was expected (and file and line where there is one). --version, --help and --test-conf are main's. */
+/* Reads argv as redis-server does: argv[0] is the program, an optional CONFIG-FILE ("-": standard input) comes first,
+ * then --DIRECTIVE VALUE ... groups. Returns a new configuration, the caller's, to be freed with config_free; or NULL
+ * with one line in error that names place, directive, value and what was expected; passwords are left out. A reload
+ * calls it again with the same argv, in the same working directory; the text of standard input is kept for that. Not
+ * for several threads at once. --version, --help and --test-conf are main's. */
 struct config *config_load(int argc, char *const *argv, char *error, size_t error_size);
 void config_free(struct config *config);
 
 /* For --help, and for the test that holds conf/lockkeeper.conf and the README against the table. */
 struct config_directive {
     const char *name;
-    const char *value;   /* "PORT", "yes|no", ... */
+    const char *value;    /* "PORT", "yes|no", ... */
     const char *fallback; /* the default as text */
-    const char *help;    /* one line */
+    const char *help;     /* one line */
 };
 size_t config_directive_count(void);
 struct config_directive config_directive_get(size_t i);

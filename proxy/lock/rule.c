@@ -1,0 +1,357 @@
+/*
+ * Lock rules: reading them, matching keys against them, and the names of guard records. Knows nothing of sessions
+ * or leases.
+ *
+ * Every key of every command is held against the rules, and nearly none matches, so each rule knows the literal
+ * bytes its pattern begins with: a key that is no lock costs a memcmp a rule.
+ */
+#include "proxy/lock/rule.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "parser/slot.h"
+#include "proxy/base/glob.h"
+#include "proxy/base/memory.h"
+#include "proxy/base/units.h"
+
+/* What the pattern demands behind its literal beginning. */
+enum rule_rest {
+    REST_NOTHING,  /* "job": the key is the literal */
+    REST_ANYTHING, /* "lock:*" */
+    REST_GLOB,     /* "lock:*:v[12]" */
+};
+
+struct rule_entry {
+    struct lock_rule rule;
+    char *literal;
+    size_t literal_len;
+    enum rule_rest rest;
+};
+
+struct lock_rules {
+    atomic_uint refs;
+    struct rule_entry **entries;
+    size_t count;
+};
+
+/* ---- options ------------------------------------------------------------------------------- */
+
+enum option_type { OPTION_ENUM, OPTION_TIME };
+
+/* Longest time a rule may name: 100 years, so that sums of times never overflow. */
+#define RULE_TIME_MAX_MS ((int64_t)100 * 365 * 24 * 60 * 60 * 1000)
+
+/* An option of a rule. The names of an enumeration are in the order of its values. */
+struct rule_option {
+    const char *name;
+    enum option_type type;
+    size_t offset; /* in struct lock_rule */
+    const char *names[5];
+    int64_t min_ms;
+    const char *fallback;
+    const char *expected;
+};
+
+#define RULE_AT(member) offsetof(struct lock_rule, member)
+
+static const struct rule_option OPTIONS[] = {
+    {"mode", OPTION_ENUM, RULE_AT(mode), {"enforce", "audit", "off"}, 0, "enforce", "enforce, audit or off"},
+    {"owner",
+     OPTION_ENUM,
+     RULE_AT(owner),
+     {"auto", "connection", "client", "any"},
+     0,
+     "auto",
+     "auto, connection, client or any"},
+    {"claim-memory", OPTION_TIME, RULE_AT(claim_memory_ms), {0}, 0, "60s", "a time like 60s"},
+    {"lease", OPTION_TIME, RULE_AT(lease_ms), {0}, 0, "30s", "a time like 30s, or 0 for none"},
+    {"renew", OPTION_ENUM, RULE_AT(renew), {"auto", "always", "never"}, 0, "auto", "auto, always or never"},
+    {"max-hold", OPTION_TIME, RULE_AT(max_hold_ms), {0}, 1, "5m", "a time like 5m, longer than 0"},
+    {"on-disconnect", OPTION_ENUM, RULE_AT(on_disconnect), {"keep", "release"}, 0, "keep", "keep or release"},
+};
+enum { OPTION_COUNT = sizeof(OPTIONS) / sizeof(OPTIONS[0]) };
+
+/* Every enumeration of a rule has the size of this one; a table entry can then set any of them. */
+_Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) == sizeof(int) &&
+                   sizeof(enum lock_renew) == sizeof(int) && sizeof(enum lock_on_disconnect) == sizeof(int),
+               "enumerations of a rule are ints");
+
+static bool option_set(const struct rule_option *o, struct lock_rule *rule, const char *text) {
+    char *at = (char *)rule + o->offset;
+    if (o->type == OPTION_TIME) {
+        int64_t ms;
+        if (!units_time(text, 1000, &ms) || ms < o->min_ms || ms > RULE_TIME_MAX_MS)
+            return false;
+        memcpy(at, &ms, sizeof(ms));
+        return true;
+    }
+    for (int i = 0; o->names[i]; i++) {
+        if (strcasecmp(text, o->names[i]) == 0) {
+            memcpy(at, &i, sizeof(i));
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Writes the option's value as the directive has it. */
+static void option_text(const struct rule_option *o, const struct lock_rule *rule, char *out, size_t size) {
+    const char *at = (const char *)rule + o->offset;
+    if (o->type == OPTION_TIME) {
+        int64_t ms;
+        memcpy(&ms, at, sizeof(ms));
+        if (ms == 0)
+            snprintf(out, size, "0");
+        else
+            units_time_text(ms, out, size);
+        return;
+    }
+    int i;
+    memcpy(&i, at, sizeof(i));
+    snprintf(out, size, "%s", o->names[i]);
+}
+
+/* ---- sets ---------------------------------------------------------------------------------- */
+
+struct lock_rules *lock_rules_new(void) {
+    struct lock_rules *rules = memory_zalloc(sizeof(*rules));
+    atomic_init(&rules->refs, 1);
+    return rules;
+}
+
+struct lock_rules *lock_rules_ref(struct lock_rules *rules) {
+    atomic_fetch_add_explicit(&rules->refs, 1, memory_order_relaxed);
+    return rules;
+}
+
+static void entry_free(struct rule_entry *entry) {
+    memory_free(entry->rule.pattern);
+    memory_free(entry->literal);
+    memory_free(entry);
+}
+
+void lock_rules_unref(struct lock_rules *rules) {
+    if (!rules || atomic_fetch_sub_explicit(&rules->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    for (size_t i = 0; i < rules->count; i++)
+        entry_free(rules->entries[i]);
+    memory_free(rules->entries);
+    memory_free(rules);
+}
+
+/* Takes the literal beginning out of the pattern, and sees what is left. */
+static void entry_compile(struct rule_entry *entry) {
+    const char *p = entry->rule.pattern, *end = p + entry->rule.pattern_len;
+    entry->literal = memory_alloc(entry->rule.pattern_len);
+    while (p < end && *p != '*' && *p != '?' && *p != '[') {
+        if (*p == '\\' && end - p >= 2)
+            p++;
+        entry->literal[entry->literal_len++] = *p++;
+    }
+    size_t stars = 0;
+    while (p + stars < end && p[stars] == '*')
+        stars++;
+    if (p == end)
+        entry->rest = REST_NOTHING;
+    else if (p + stars == end && (entry->literal_len > 0 || stars == 1))
+        entry->rest = REST_ANYTHING;
+    else
+        entry->rest = REST_GLOB;
+}
+
+/* A word for an error line: one line, and not longer than a screen's. */
+static void word_show(const char *word, char *out, size_t size) {
+    size_t n = 0;
+    for (; *word && n + 8 < size; word++) {
+        unsigned char c = (unsigned char)*word;
+        n += (size_t)snprintf(out + n, size - n, c < 0x20 || c == 0x7f ? "\\x%02x" : "%c", c);
+    }
+    snprintf(out + n, size - n, "%s", *word ? "..." : "");
+}
+
+static const struct rule_option *option_find(const char *name) {
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        if (strcasecmp(name, OPTIONS[i].name) == 0)
+            return &OPTIONS[i];
+    }
+    return NULL;
+}
+
+/* Says that `word` is no option, and which there are. */
+static void option_unknown(const char *word, char *error, size_t size) {
+    int n = snprintf(error, size, "option '%s': expected ", word);
+    for (size_t i = 0; i < OPTION_COUNT && n >= 0 && (size_t)n < size; i++) {
+        const char *before = i == 0 ? "" : i + 1 == OPTION_COUNT ? " or " : ", ";
+        n += snprintf(error + n, size - (size_t)n, "%s%s", before, OPTIONS[i].name);
+    }
+}
+
+/* Sets the options in words; false with the reason in `error`. */
+static bool rule_read(struct lock_rule *rule, const char *const *words, size_t count, char *error, size_t size) {
+    bool given[OPTION_COUNT] = {false};
+    char shown[80];
+    for (size_t i = 0; i < count; i += 2) {
+        const struct rule_option *o = option_find(words[i]);
+        word_show(words[i], shown, sizeof(shown));
+        if (!o) {
+            option_unknown(shown, error, size);
+            return false;
+        }
+        if (i + 1 == count) {
+            snprintf(error, size, "option '%s' without a value: expected %s", o->name, o->expected);
+            return false;
+        }
+        if (given[o - OPTIONS]) {
+            snprintf(error, size, "option '%s' is given twice: expected it once", o->name);
+            return false;
+        }
+        given[o - OPTIONS] = true;
+        if (!option_set(o, rule, words[i + 1])) {
+            word_show(words[i + 1], shown, sizeof(shown));
+            snprintf(error, size, "option %s '%s': expected %s", o->name, shown, o->expected);
+            return false;
+        }
+    }
+    return true;
+}
+
+const char *lock_rules_add(struct lock_rules *rules, const char *const *words, size_t count, char *error,
+                           size_t error_size) {
+    if (count == 0 || !*words[0])
+        return "expected a key pattern, then options and their values";
+    struct rule_entry *entry = memory_zalloc(sizeof(*entry));
+    struct lock_rule *rule = &entry->rule;
+    rule->set = rules;
+    rule->pattern = memory_strdup(words[0]);
+    rule->pattern_len = strlen(words[0]);
+    atomic_init(&rule->hits, 0);
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        (void)option_set(&OPTIONS[i], rule, OPTIONS[i].fallback);
+    entry_compile(entry);
+    if (!rule_read(rule, words + 1, count - 1, error, error_size)) {
+        entry_free(entry);
+        return error;
+    }
+    rules->entries = memory_realloc(rules->entries, (rules->count + 1) * sizeof(struct rule_entry *));
+    rules->entries[rules->count++] = entry;
+    return NULL;
+}
+
+size_t lock_rules_count(const struct lock_rules *rules) {
+    return rules->count;
+}
+
+const struct lock_rule *lock_rules_get(const struct lock_rules *rules, size_t i) {
+    return &rules->entries[i]->rule;
+}
+
+static bool entry_matches(const struct rule_entry *entry, const char *key, size_t len) {
+    if (len < entry->literal_len || (entry->literal_len > 0 && memcmp(key, entry->literal, entry->literal_len) != 0))
+        return false;
+    switch (entry->rest) {
+    case REST_NOTHING:
+        return len == entry->literal_len;
+    case REST_ANYTHING:
+        return true;
+    case REST_GLOB:
+        return glob_match(entry->rule.pattern, entry->rule.pattern_len, key, len);
+    }
+    return false;
+}
+
+const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len) {
+    for (size_t i = 0; i < rules->count; i++) {
+        struct rule_entry *entry = rules->entries[i];
+        if (entry_matches(entry, key, len)) {
+            atomic_fetch_add_explicit(&entry->rule.hits, 1, memory_order_relaxed);
+            return &entry->rule;
+        }
+    }
+    return NULL;
+}
+
+/* ---- text ---------------------------------------------------------------------------------- */
+
+/* Appends formatted text to what is in `out`, as far as it fits, and counts what would have been written. */
+static void __attribute__((format(printf, 4, 5))) append(char *out, size_t size, size_t *len, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(*len < size ? out + *len : NULL, *len < size ? size - *len : 0, format, args);
+    va_end(args);
+    if (n > 0)
+        *len += (size_t)n;
+}
+
+/* Whether the configuration's reader would take the word for something else without quotes. */
+static bool needs_quotes(const char *word) {
+    for (const char *p = word; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        if (c <= ' ' || c == 0x7f || c == '"' || c == '\'')
+            return true;
+    }
+    return false;
+}
+
+static void append_word(char *out, size_t size, size_t *len, const char *word) {
+    if (!needs_quotes(word)) {
+        append(out, size, len, "%s", word);
+        return;
+    }
+    append(out, size, len, "\"");
+    for (const char *p = word; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        if (c == '"' || c == '\\')
+            append(out, size, len, "\\%c", c);
+        else
+            append(out, size, len, c < ' ' || c == 0x7f ? "\\x%02x" : "%c", c);
+    }
+    append(out, size, len, "\"");
+}
+
+size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size) {
+    size_t len = 0;
+    append_word(out, size, &len, rule->pattern);
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        char value[48];
+        option_text(&OPTIONS[i], rule, value, sizeof(value));
+        append(out, size, &len, " %s %s", OPTIONS[i].name, value);
+    }
+    return len;
+}
+
+/* ---- guard records ------------------------------------------------------------------------- */
+
+#define GUARD_PREFIX "lockkeeper:{"
+enum { GUARD_PREFIX_LEN = sizeof(GUARD_PREFIX) - 1 };
+_Static_assert(GUARD_PREFIX_LEN + SLOT_TAG_MAX + 2 <= LOCK_GUARD_EXTRA, "LOCK_GUARD_EXTRA holds what is added");
+
+size_t lock_guard_key(const char *key, size_t len, char *out) {
+    const char *tag = slot_tag(slot_of_key(key, len));
+    size_t tag_len = strlen(tag);
+    char *p = out;
+    memcpy(p, GUARD_PREFIX, GUARD_PREFIX_LEN);
+    p += GUARD_PREFIX_LEN;
+    memcpy(p, tag, tag_len);
+    p += tag_len;
+    *p++ = '}';
+    *p++ = ':';
+    if (len > 0)
+        memcpy(p, key, len);
+    return (size_t)(p - out) + len;
+}
+
+bool lock_guard_is(const char *key, size_t len) {
+    if (len < GUARD_PREFIX_LEN || memcmp(key, GUARD_PREFIX, GUARD_PREFIX_LEN) != 0)
+        return false;
+    const char *tag = key + GUARD_PREFIX_LEN, *end = key + len;
+    const char *close = memchr(tag, '}', (size_t)(end - tag));
+    if (!close || end - close < 2 || close[1] != ':')
+        return false;
+    /* The application's own keys may begin like this; a guard record has the one tag of the slot of its key. */
+    const char *own = slot_tag(slot_of_key(close + 2, (size_t)(end - close - 2)));
+    size_t own_len = strlen(own);
+    return own_len == (size_t)(close - tag) && memcmp(own, tag, own_len) == 0;
+}
