@@ -37,9 +37,13 @@ struct upstream_config {
     int64_t timeout_ms;          /* upstream-timeout */
 };
 
-/* Who a connection is logged in as. Interned for the life of the process; 0 is the configuration's
- * upstream-user and upstream-password (or nobody). Thread-safe. user may be NULL (AUTH with one argument). */
+/* Who a connection is logged in as. Interned until it is released, or for the life of the process; 0 is the
+ * configuration's upstream-user and upstream-password (or nobody). Thread-safe. user may be NULL (AUTH with one
+ * argument). */
 uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len);
+/* Gives back what one upstream_login_intern took (a client may try passwords for ever). When as many were given
+ * back as taken the login is forgotten; numbers are never used again. Optional; 0 is ignored. Thread-safe. */
+void upstream_login_release(uint32_t login);
 
 /* What a shared connection is for: requests with equal keys share. */
 struct upstream_lane {
@@ -76,14 +80,18 @@ struct upstream_request {
     const struct upstream_request_ops *ops;
     const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
     bool repeatable;             /* safe to send again after a lost connection (our scripts) */
+    uint32_t affinity;           /* requests with equal affinity (a session's id) keep to one connection of a lane */
     bool was_redirected;         /* set by the upstream */
     bool in_flight;              /* set by the upstream: between submit and its end */
     /* ---- private ---- */
     uint8_t hops;
-    uint8_t attempts;
-    bool asking;
-    bool eval; /* sent in full after NOSCRIPT */
-    bool streaming; /* some bytes of the reply have been handed on */
+    uint8_t attempts; /* how often it was sent again after a lost connection */
+    uint8_t delays;   /* how often it waited for TRYAGAIN and its kin */
+    bool asking;      /* sent right behind an ASKING */
+    bool eval;        /* sent in full after NOSCRIPT */
+    bool streaming;   /* some bytes of the reply have been handed on */
+    bool sent_before; /* some bytes left on a connection that is gone */
+    bool stand_in;    /* in the place of one that was abandoned */
     int32_t slot;
     struct upstream_lane lane;
     struct list_node link;
@@ -102,7 +110,8 @@ struct upstream_events {
     void (*ready)(void *arg, const char *error);
 };
 
-/* `config` is borrowed and outlives the upstream; `pool` is the thread's. */
+/* `config` is borrowed and outlives the upstream; `pool` is the thread's. NULL where the kind is not served
+ * (UPSTREAM_SENTINEL) or an address is none. SIGPIPE has to be ignored by the process. */
 struct upstream *upstream_new(struct ev_loop *loop, const struct upstream_config *config, struct chunk_pool *pool,
                               const struct upstream_events *events);
 /* Closes everything; requests in flight are failed. */
@@ -122,8 +131,9 @@ const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, s
  * memory of `r` is not touched after this call (the upstream puts a stand-in into its place). */
 void upstream_abandon(struct upstream *u, struct upstream_request *r);
 
-/* Writes what is queued on all connections; called once per loop turn from the thread's ev_prepare. Also
- * frees what was closed since. */
+/* Writes what is queued on all connections; called once per loop turn from the thread's ev_prepare, never from
+ * inside a callback. Requests may fail in it, so output to clients is flushed after it. Also frees what was
+ * closed since. */
 void upstream_flush(struct upstream *u);
 
 bool upstream_is_cluster(const struct upstream *u);

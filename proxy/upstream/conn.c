@@ -1,0 +1,397 @@
+/*
+ * One connection to a node: connecting, logging in, queueing and writing requests, and its end. What comes back is
+ * read in reply.c.
+ *
+ *      conn_send ──> out (bytes) ── conn_flush ──> socket
+ *               └──> pending (requests, in the order of their bytes) ──> reply.c
+ *
+ * The requests wait in `out` until the connection is ready; the handshake has a buffer of its own. Knows no slots and
+ * no redirects; what becomes of requests when it ends is the router's business.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/upstream/private.h"
+
+static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
+
+static void on_readable(struct ev_loop *loop, ev_io *w, int revents);
+static void on_writable(struct ev_loop *loop, ev_io *w, int revents);
+
+static void conn_mark(struct upstream_conn *c) {
+    if (list_empty(&c->dirty))
+        list_append(&c->u->dirty, &c->dirty);
+}
+
+static void want_write(struct upstream_conn *c, bool wanted) {
+    if (wanted && !ev_is_active(&c->writable))
+        ev_io_start(c->u->loop, &c->writable);
+    else if (!wanted && ev_is_active(&c->writable))
+        ev_io_stop(c->u->loop, &c->writable);
+}
+
+/* The one place where the state changes, with what belongs to each. */
+static void conn_set_state(struct upstream_conn *c, enum conn_state state) {
+    struct upstream *u = c->u;
+    c->state = state;
+    switch (state) {
+    case CONN_CONNECTING:
+        ev_io_init(&c->readable, on_readable, c->fd, EV_READ);
+        ev_io_init(&c->writable, on_writable, c->fd, EV_WRITE);
+        want_write(c, true);
+        break;
+    case CONN_HANDSHAKE:
+        ev_io_start(u->loop, &c->readable);
+        want_write(c, true);
+        break;
+    case CONN_READY:
+        c->progress_ms = clock_ms();
+        conn_mark(c);
+        break;
+    case CONN_CLOSED:
+        ev_io_stop(u->loop, &c->readable);
+        want_write(c, false);
+        if (c->fd >= 0)
+            close(c->fd);
+        c->fd = -1;
+        iobuf_clear(&c->out);
+        iobuf_clear(&c->handshake);
+        memory_free(c->held);
+        c->held = NULL;
+        list_remove(&c->dirty);
+        list_remove(&c->link);
+        list_append(&u->graveyard, &c->link);
+        break;
+    }
+}
+
+/* ---- opening ---- */
+
+/* Starts to connect to the next address of the node; 0 or errno. */
+static int conn_try(struct upstream_conn *c) {
+    struct upstream_node *n = c->node;
+    c->addr = (n->addr_good + c->tried++) % n->addr_count;
+    const struct sockaddr *addr = (const struct sockaddr *)(const void *)&n->addrs[c->addr];
+    c->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (c->fd < 0)
+        return errno;
+    if (addr->sa_family != AF_UNIX) {
+        int on = 1;
+        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+        setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    }
+    if (connect(c->fd, addr, n->addr_lens[c->addr]) == 0 || errno == EINPROGRESS)
+        return 0;
+    int error = errno;
+    close(c->fd);
+    c->fd = -1;
+    return error;
+}
+
+/* Tries the addresses that are left. False with the last error where none takes it. */
+static bool conn_start(struct upstream_conn *c, int *error) {
+    while (c->tried < c->node->addr_count) {
+        *error = conn_try(c);
+        if (*error == 0) {
+            conn_set_state(c, CONN_CONNECTING);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The handshake's bytes. False: there is no such login (any more). */
+static bool append_handshake(struct upstream_conn *c) {
+    const struct upstream_lane *lane = &c->pool->lane;
+    int replies = login_append(lane->login, c->u->config, &c->handshake);
+    if (replies < 0)
+        return false;
+    c->handshake_left = (unsigned)replies;
+    if (lane->protocol == 3) {
+        static const char hello[] = "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n";
+        iobuf_append(&c->handshake, hello, sizeof(hello) - 1);
+        c->handshake_left++;
+    }
+    if (lane->db != 0) {
+        char db[16], select[64];
+        int len = snprintf(db, sizeof(db), "%u", lane->db);
+        len = snprintf(select, sizeof(select), "*2\r\n$6\r\nSELECT\r\n$%d\r\n%s\r\n", len, db);
+        iobuf_append(&c->handshake, select, (size_t)len);
+        c->handshake_left++;
+    }
+    return true;
+}
+
+static struct upstream_conn *conn_new(struct upstream_pool *pool, unsigned index) {
+    struct upstream *u = pool->node->u;
+    struct upstream_conn *c = memory_zalloc(sizeof(*c));
+    c->u = u;
+    c->node = pool->node;
+    c->pool = pool;
+    c->index = index;
+    c->fd = -1;
+    list_init(&c->link);
+    list_init(&c->dirty);
+    list_init(&c->pending);
+    iobuf_init(&c->out, u->pool);
+    iobuf_init(&c->handshake, u->pool);
+    resp_reply_init(&c->scan);
+    c->deadline_ms = clock_ms() + u->connect_ms;
+    return c;
+}
+
+void conn_free(struct upstream_conn *c) {
+    list_remove(&c->link);
+    iobuf_clear(&c->handshake);
+    memory_free(c);
+}
+
+struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index) {
+    struct upstream_node *n = pool->node;
+    struct upstream *u = n->u;
+    if (!node_resolve(n)) {
+        topology_want(u->topology);
+        snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
+        return NULL;
+    }
+    struct upstream_conn *c = conn_new(pool, index);
+    if (!append_handshake(c)) {
+        conn_free(c);
+        snprintf(u->error, sizeof(u->error), "UPSTREAM the client's login is not known any more");
+        return NULL;
+    }
+    int error = 0;
+    if (!conn_start(c, &error)) {
+        conn_free(c);
+        node_failed(n, strerror(error));
+        topology_want(u->topology);
+        snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
+        return NULL;
+    }
+    n->connects++;
+    pool->conns[index] = c;
+    list_append(&u->conns, &c->link);
+    upstream_wake(u);
+    return c;
+}
+
+/* A port in the range of ephemeral ports may connect to itself where nobody listens. */
+static bool connected_to_itself(int fd) {
+    struct sockaddr_storage here = {0}, there = {0};
+    socklen_t here_len = sizeof(here), there_len = sizeof(there);
+    if (getsockname(fd, (struct sockaddr *)(void *)&here, &here_len) != 0 ||
+        getpeername(fd, (struct sockaddr *)(void *)&there, &there_len) != 0)
+        return false;
+    return here.ss_family != AF_UNIX && here_len == there_len && memcmp(&here, &there, here_len) == 0;
+}
+
+static void conn_connected(struct upstream_conn *c) {
+    int error = 0;
+    socklen_t len = sizeof(error);
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+        error = errno;
+    if (error == 0 && connected_to_itself(c->fd))
+        error = ECONNREFUSED;
+    if (error == 0) {
+        c->node->addr_good = c->addr;
+        conn_set_state(c, CONN_HANDSHAKE);
+        if (c->handshake_left == 0)
+            conn_ready(c);
+        return;
+    }
+    want_write(c, false);
+    close(c->fd);
+    c->fd = -1;
+    if (!conn_start(c, &error))
+        conn_close(c, CONN_UNREACHABLE, strerror(error));
+}
+
+/* Requests that were abandoned while they waited are left out: all others' bytes are queued anew. */
+static void conn_rebuild(struct upstream_conn *c) {
+    struct list_node waiting;
+    list_init(&waiting);
+    list_splice(&waiting, &c->pending);
+    iobuf_clear(&c->out);
+    c->in_flight = 0;
+    c->rebuild = false;
+    struct list_node *n;
+    while ((n = list_shift(&waiting)))
+        conn_send(c, LIST_ENTRY(n, struct upstream_request, link));
+}
+
+void conn_ready(struct upstream_conn *c) {
+    if (c->rebuild)
+        conn_rebuild(c);
+    conn_set_state(c, CONN_READY);
+    log_verbose("Connected to node %s", c->node->address);
+}
+
+/* ---- requests ---- */
+
+void conn_send(struct upstream_conn *c, struct upstream_request *r) {
+    struct chunk *before = r->chunk;
+    if (r->asking)
+        iobuf_append(&c->out, asking, sizeof(asking) - 1);
+    r->bytes = iobuf_append_held(&c->out, r->bytes, r->len, &r->chunk);
+    if (before)
+        chunk_release(before);
+    r->conn = c;
+    r->streaming = false;
+    list_append(&c->pending, &r->link);
+    c->node->requests++;
+    if (c->state == CONN_READY) {
+        if (c->in_flight == 0)
+            c->progress_ms = clock_ms();
+        conn_mark(c);
+    }
+    if (c->in_flight++ == 0)
+        upstream_wake(c->u);
+}
+
+void conn_drop(struct upstream_conn *c, struct upstream_request *r) {
+    if (c->state == CONN_READY) {
+        router_stand_in(c->u, r);
+        return;
+    }
+    list_remove(&r->link);
+    c->in_flight--;
+    c->rebuild = true;
+    request_end(r);
+}
+
+/* ---- writing ---- */
+
+/* A node is not waited for before it has the whole of the oldest request. */
+static bool oldest_unsent(const struct upstream_conn *c) {
+    struct list_node *n = list_first(&c->pending);
+    if (!n)
+        return false;
+    const struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+    return !iobuf_sent(r->chunk, r->bytes + r->len - 1);
+}
+
+void conn_flush(struct upstream_conn *c) {
+    if (c->state != CONN_READY)
+        return;
+    bool due_later = oldest_unsent(c);
+    ssize_t n = iobuf_write(&c->out, c->fd);
+    if (n < 0) {
+        /* What the node still said before is to be read: the end is found there, in the loop's next turn. */
+        want_write(c, false);
+        shutdown(c->fd, SHUT_WR);
+        return;
+    }
+    if (n > 0 && due_later)
+        c->progress_ms = clock_ms();
+    want_write(c, c->out.unsent > 0);
+}
+
+static void flush_handshake(struct upstream_conn *c) {
+    if (iobuf_write(&c->handshake, c->fd) < 0)
+        conn_close(c, CONN_UNREACHABLE, strerror(errno));
+    else
+        want_write(c, c->handshake.unsent > 0);
+}
+
+static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
+    struct upstream_conn *c = (struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, writable));
+    switch (c->state) {
+    case CONN_CONNECTING:
+        conn_connected(c);
+        break;
+    case CONN_HANDSHAKE:
+        flush_handshake(c);
+        break;
+    case CONN_READY:
+        conn_flush(c);
+        break;
+    case CONN_CLOSED:
+        break;
+    }
+}
+
+static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
+    conn_read((struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, readable)));
+}
+
+/* ---- the end ---- */
+
+/* What an ended connection means for its node. */
+static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *reason) {
+    struct upstream_node *n = c->node;
+    switch (end) {
+    case CONN_UNREACHABLE:
+        node_failed(n, reason);
+        topology_want(c->u->topology);
+        break;
+    case CONN_LOST:
+    case CONN_TIMEOUT:
+        if (!c->proven)
+            node_failed(n, reason);
+        else if (c->in_flight > 0)
+            node_log(n, end == CONN_LOST ? "was lost" : "does not answer", reason);
+        else
+            log_verbose("Node %s: connection lost: %s", n->address, reason);
+        topology_want(c->u->topology);
+        break;
+    case CONN_REFUSED:
+        node_log(n, "refused a connection", reason);
+        break;
+    case CONN_IDLE:
+    case CONN_SHUTDOWN:
+        break;
+    }
+}
+
+void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) {
+    struct upstream *u = c->u;
+    struct upstream_node *n = c->node;
+    char why[REASON_MAX];
+    snprintf(why, sizeof(why), "%s", reason);
+    if (end == CONN_LOST && c->state != CONN_READY)
+        end = CONN_UNREACHABLE;
+    conn_blame(c, end, why);
+
+    struct list_node requests;
+    list_init(&requests);
+    list_splice(&requests, &c->pending);
+    LIST_FOREACH(it, &requests)
+    LIST_ENTRY(it, struct upstream_request, link)->conn = NULL;
+    conn_set_state(c, CONN_CLOSED);
+    c->in_flight = 0;
+    c->pool->conns[c->index] = NULL;
+    pool_release(c->pool);
+    c->pool = NULL;
+    c->node = NULL;
+    router_lost(u, &requests, n, end, why);
+}
+
+bool conn_check(struct upstream_conn *c, int64_t now) {
+    char reason[64];
+    switch (c->state) {
+    case CONN_CONNECTING:
+    case CONN_HANDSHAKE:
+        if (now < c->deadline_ms)
+            return true;
+        snprintf(reason, sizeof(reason), "no answer within %lld ms", (long long)c->u->connect_ms);
+        conn_close(c, CONN_UNREACHABLE, reason);
+        return false;
+    case CONN_READY:
+        if (c->in_flight == 0)
+            return false;
+        if (now - c->progress_ms < c->u->timeout_ms)
+            return true;
+        snprintf(reason, sizeof(reason), "did not answer for %lld ms", (long long)c->u->timeout_ms);
+        conn_close(c, CONN_TIMEOUT, reason);
+        return false;
+    case CONN_CLOSED:
+        return false;
+    }
+    return false;
+}

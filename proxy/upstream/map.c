@@ -1,0 +1,79 @@
+/*
+ * The slot map of a cluster: which node serves which slot, and the list of masters that follows from it. Sixteen
+ * thousand pointers, so that routing is one load. A standalone has no map, and one master.
+ */
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/upstream/private.h"
+
+/* Masters in the order in which their nodes became known, which stays the same. */
+static void list_masters(struct upstream *u) {
+    size_t count = 0;
+    LIST_FOREACH(it, &u->nodes)
+    count += LIST_ENTRY(it, struct upstream_node, link)->slots > 0;
+    u->masters = memory_realloc(u->masters, count * sizeof(struct upstream_node *));
+    u->master_count = count;
+    size_t i = 0;
+    LIST_FOREACH(it, &u->nodes) {
+        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
+        if (n->slots > 0)
+            u->masters[i++] = n;
+    }
+}
+
+void map_move(struct upstream *u, unsigned slot, struct upstream_node *to) {
+    struct upstream_node *from = u->slots[slot];
+    if (from == to)
+        return;
+    if (from)
+        from->slots--;
+    else
+        u->covered++;
+    u->slots[slot] = to;
+    to->slots++;
+    u->epoch++;
+    if (to->slots == 1 || (from && from->slots == 0))
+        list_masters(u);
+}
+
+bool map_replace(struct upstream *u, struct upstream_node *const *slots) {
+    const size_t size = SLOT_COUNT * sizeof(struct upstream_node *);
+    if (memcmp(u->slots, slots, size) == 0)
+        return false;
+    memcpy(u->slots, slots, size);
+    LIST_FOREACH(it, &u->nodes)
+    LIST_ENTRY(it, struct upstream_node, link)->slots = 0;
+    u->covered = 0;
+    for (unsigned i = 0; i < SLOT_COUNT; i++) {
+        if (slots[i]) {
+            slots[i]->slots++;
+            u->covered++;
+        }
+    }
+    u->epoch++;
+    list_masters(u);
+    return true;
+}
+
+bool upstream_is_cluster(const struct upstream *u) {
+    return u->slots != NULL;
+}
+
+uint64_t upstream_epoch(const struct upstream *u) {
+    return u->epoch;
+}
+
+size_t upstream_master_count(const struct upstream *u) {
+    return u->master_count;
+}
+
+struct upstream_node *upstream_master(const struct upstream *u, size_t i) {
+    return i < u->master_count ? u->masters[i] : NULL;
+}
+
+struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot) {
+    if (!u->slots)
+        return u->masters[0];
+    return slot >= 0 && slot < SLOT_COUNT ? u->slots[slot] : NULL;
+}

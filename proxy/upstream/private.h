@@ -1,0 +1,276 @@
+/*
+ * What the files of proxy/upstream/ share: the structures behind upstream.h, and who does what.
+ *
+ *      upstream.c   life, the tick that looks for timeouts, PROXY INFO
+ *      router.c     which node, redirects, repeats, how a request ends
+ *      map.c        slot -> node
+ *      node.c       nodes, their lanes, backoff, addresses
+ *      conn.c       one connection: states, login, writing
+ *      reply.c      one connection: reading, framing, whose reply it is
+ *      topology.c   CLUSTER SLOTS, by hiredis
+ *      login.c      who is logged in
+ *      address.c    the text of an address
+ *
+ *      upstream ── nodes ── pools (a lane each) ── connections ── pending requests
+ *               ── conns (all that are open)    ── graveyard (freed by upstream_flush)
+ *               ── retrying (requests that wait for TRYAGAIN and its kin)
+ */
+#ifndef LOCKKEEPER_UPSTREAM_PRIVATE_H
+#define LOCKKEEPER_UPSTREAM_PRIVATE_H
+
+#include <ev.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "parser/resp.h"
+#include "parser/slot.h"
+#include "proxy/base/iobuf.h"
+#include "proxy/base/list.h"
+#include "proxy/upstream/upstream.h"
+
+enum {
+    READ_SCRATCH = 64 * 1024,
+    READS_PER_EVENT = 8,   /* then the loop gets its turn */
+    REPLY_HELD_MAX = 4096, /* a reply cut by the end of the scratch buffer is kept up to here */
+    HOPS_MAX = 5,          /* MOVED and ASK */
+    ATTEMPTS_MAX = 3,      /* lost connections */
+    DELAYS_MAX = 6,        /* TRYAGAIN and its kin: 20 40 80 160 320 400 ms */
+    DELAY_FIRST_MS = 20,
+    DELAY_LONGEST_MS = 400,
+    BACKOFF_FIRST_MS = 50,
+    BACKOFF_LONGEST_MS = 2000,
+    CONNECT_LONGEST_MS = 2000,
+    IDLE_MS = 5 * 60 * 1000, /* a connection without requests is closed */
+    NODES_MAX = 4096,        /* a node's MOVED may make up no more */
+    NODE_ADDRESSES = 4,      /* of one host name */
+    ADDRESS_MAX = 300,
+    REASON_MAX = 256
+};
+
+/* ---- address.c ---- */
+
+struct address {
+    char host[ADDRESS_MAX]; /* without brackets; "" where the text had none; the path of a unix socket */
+    int port;               /* 0 for a unix socket */
+};
+
+/* "HOST:PORT", "[IPV6]:PORT", "IPV6:PORT", ":PORT", "unix:PATH". */
+bool address_parse(const char *text, size_t len, struct address *out) __attribute__((warn_unused_result));
+/* A host as a node may say it: letters, digits and . - _ : % */
+bool address_host_ok(const char *host, size_t len);
+/* The one text of an address, at most `size` with its NUL. */
+void address_text(const struct address *a, char *out, size_t size);
+
+/* ---- login.c ---- */
+
+/* Appends the AUTH of a login. Returns how many replies will come (0: nobody is to log in), -1: no such login. */
+int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out);
+
+/* ---- the upstream ---- */
+
+struct topology;
+
+struct upstream {
+    struct ev_loop *loop;
+    const struct upstream_config *config;
+    struct chunk_pool *pool;
+    struct upstream_events events;
+    bool announced, closing;
+    unsigned connections;
+    int64_t timeout_ms, connect_ms;
+
+    struct list_node nodes; /* in the order in which they became known */
+    size_t node_count;
+    struct list_node conns, dirty, graveyard;
+    struct list_node retrying;
+    struct list_node stand_ins; /* free ones */
+
+    struct upstream_node **slots; /* SLOT_COUNT; NULL for a standalone */
+    struct upstream_node **masters;
+    size_t master_count;
+    unsigned covered; /* slots with a node */
+    uint64_t epoch;
+    struct topology *topology; /* NULL for a standalone */
+
+    ev_timer tick, retry, start;
+    int64_t swept_ms;
+    bool tick_fast;
+    uint64_t random;
+    char *scratch;
+    char error[512]; /* of the last call that returned one */
+};
+
+/* ---- upstream.c ---- */
+
+static inline int64_t clock_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Something is in flight: look for timeouts. */
+void upstream_wake(struct upstream *u);
+/* ms, 25 % more or less. */
+int64_t upstream_jitter(struct upstream *u, int64_t ms);
+uint32_t upstream_random(struct upstream *u, uint32_t below);
+void upstream_announce(struct upstream *u, const char *error);
+
+/* ---- node.c ---- */
+
+struct upstream_node {
+    struct list_node link;
+    struct upstream *u;
+    char *address;
+    struct address at;
+    uint32_t hash; /* of address */
+    bool numeric;  /* never to be resolved */
+    unsigned slots;
+    struct list_node pools;
+
+    struct sockaddr_storage addrs[NODE_ADDRESSES];
+    socklen_t addr_lens[NODE_ADDRESSES];
+    unsigned addr_count, addr_good; /* how many; the one that worked last */
+
+    unsigned failures; /* in a row; 0: the node is well */
+    int64_t retry_at_ms;
+    char reason[REASON_MAX]; /* of the last failure */
+    char logged[REASON_MAX]; /* the last line, not to repeat it */
+    int64_t logged_ms;
+    uint64_t requests, connects, redirects;
+};
+
+struct upstream_pool {
+    struct list_node link;
+    struct upstream_node *node;
+    struct upstream_lane lane;
+    struct upstream_conn *conns[]; /* u->connections; NULL where none is open */
+};
+
+/* The node of an address, made if there is none; NULL where there are too many. */
+struct upstream_node *node_get(struct upstream *u, const struct address *at);
+/* Frees a node that has no pools. */
+void node_free(struct upstream_node *n);
+/* The lane's connection for this affinity, opened if need be; NULL: u->error says why. */
+struct upstream_conn *node_conn(struct upstream_node *n, const struct upstream_lane *lane, uint32_t affinity);
+/* Frees the pool if it has no connection any more. */
+void pool_release(struct upstream_pool *p);
+/* Whether a new connection is refused for now. */
+bool node_backing_off(const struct upstream_node *n);
+/* Fills addrs; false with `reason` where that fails. Blocks for a host name. */
+bool node_resolve(struct upstream_node *n) __attribute__((warn_unused_result));
+/* A connection could not be made, or was lost before it gave one reply. */
+void node_failed(struct upstream_node *n, const char *reason);
+/* It gave a reply. */
+void node_works(struct upstream_node *n);
+/* One line in the log; the same again only after a while. */
+void node_log(struct upstream_node *n, const char *what, const char *reason);
+/* Closes idle connections (all of nodes that serve nothing), and frees nodes nobody needs. */
+void node_sweep(struct upstream *u);
+
+/* ---- conn.c ---- */
+
+enum conn_state {
+    CONN_CONNECTING, /* the socket is connecting; requests wait in `out` */
+    CONN_HANDSHAKE,  /* AUTH, HELLO, SELECT are on their way; requests wait in `out` */
+    CONN_READY,
+    CONN_CLOSED /* in the graveyard */
+};
+
+/* Why a connection ends, which decides what becomes of its requests. */
+enum conn_end {
+    CONN_LOST,        /* what may be sent again is */
+    CONN_UNREACHABLE, /* it never got ready */
+    CONN_TIMEOUT,     /* a due reply did not come */
+    CONN_REFUSED,     /* the node refused the handshake; the reason is its error */
+    CONN_IDLE,        /* nothing was in flight */
+    CONN_SHUTDOWN     /* upstream_free */
+};
+
+struct upstream_conn {
+    struct list_node link;  /* u->conns or u->graveyard */
+    struct list_node dirty; /* u->dirty */
+    struct upstream *u;
+    struct upstream_node *node; /* NULL in the graveyard, as pool */
+    struct upstream_pool *pool;
+    unsigned index; /* in pool->conns */
+    enum conn_state state;
+    int fd;
+    unsigned tried;      /* addresses of the node */
+    unsigned addr;       /* the one being tried */
+    int64_t deadline_ms; /* to be ready */
+    int64_t progress_ms; /* last byte received, or when the oldest request became due */
+    ev_io readable, writable;
+
+    struct iobuf out;       /* requests */
+    struct iobuf handshake; /* AUTH, HELLO, SELECT */
+    unsigned handshake_left;
+    struct list_node pending; /* requests, oldest first */
+    size_t in_flight;
+    bool rebuild; /* a request in `out` was abandoned before the connection was ready */
+    bool proven;  /* gave a reply */
+
+    struct resp_reply scan;
+    bool passing;     /* the reply being framed is handed on as it comes */
+    bool asking_done; /* the reply of the oldest request's ASKING is in */
+    char *held;       /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
+    size_t held_len;
+};
+
+/* Opens a connection; NULL: u->error says why. */
+struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index);
+/* Ends a connection; its requests are repeated or failed. */
+void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
+/* Frees one that is in the graveyard. */
+void conn_free(struct upstream_conn *c);
+/* Queues a request with its bytes (which are copied), ASKING before it if it says so. */
+void conn_send(struct upstream_conn *c, struct upstream_request *r);
+/* Takes an abandoned request out, or puts the stand-in into its place where the bytes have to go. */
+void conn_drop(struct upstream_conn *c, struct upstream_request *r);
+void conn_flush(struct upstream_conn *c);
+/* All replies of the handshake are in. */
+void conn_ready(struct upstream_conn *c);
+/* Looks for timeouts; returns whether something is in flight. May close it. */
+bool conn_check(struct upstream_conn *c, int64_t now);
+
+/* ---- reply.c ---- */
+
+void conn_read(struct upstream_conn *c);
+
+/* ---- router.c ---- */
+
+/* Makes a stand-in for r, with its bytes and its place in the list. */
+struct upstream_request *router_stand_in(struct upstream *u, struct upstream_request *r);
+/* A complete error reply without its '-' and CR LF. True: it was a redirect or the like, and the request, which is in
+ * no list any more, is taken care of. */
+bool router_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
+                  size_t len) __attribute__((warn_unused_result));
+/* The requests of a connection that ended. `who` is the node. */
+void router_lost(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
+                 const char *reason);
+/* Requests whose delay is over. */
+void router_retry(struct upstream *u);
+/* Fails all requests that wait for a delay. */
+void router_stop(struct upstream *u);
+/* A request's end: the bytes are given back, the owner may have it again. */
+void request_end(struct upstream_request *r);
+
+/* ---- map.c ---- */
+
+/* One slot was moved (MOVED). */
+void map_move(struct upstream *u, unsigned slot, struct upstream_node *to);
+/* A whole new map: SLOT_COUNT nodes or NULL. True if it differs from the one before. */
+bool map_replace(struct upstream *u, struct upstream_node *const *slots);
+
+/* ---- topology.c ---- */
+
+struct topology *topology_new(struct upstream *u);
+void topology_free(struct topology *t);
+/* Something hints at a change: ask soon, at a limited rate. NULL is ignored. */
+void topology_want(struct topology *t);
+/* The reason why no map is known yet. */
+const char *topology_reason(const struct topology *t);
+
+#endif

@@ -1,0 +1,222 @@
+/*
+ * One connection to a node: what comes back. Bytes are framed where they were read, in one buffer that all
+ * connections share, and each reply is handed to the oldest request without being copied:
+ *
+ *      scratch  |...end of a reply|whole reply|whole reply|beginning of a rep|
+ *                      │               │           │             │
+ *             conn->held + this     as it is    as it is     conn->held, if it is small or an error;
+ *                                                            handed on as it comes (`passing`), if not
+ *
+ * Only errors are looked at, for they may be redirects. Pushes are dropped: nobody subscribes on a shared connection.
+ * A node that breaks the order of requests and replies is not listened to any longer.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/upstream/private.h"
+
+enum { QUOTE_MAX = 100 };
+
+/* A node's words for a log line or an error reply: printable, and not too long. */
+static void quote(char *out, size_t size, const char *text, size_t len) {
+    size_t n = 0;
+    for (; n < len && n + 1 < size && text[n] != '\r' && text[n] != '\n'; n++)
+        out[n] = text[n] >= ' ' && text[n] <= '~' ? text[n] : '?';
+    out[n] = '\0';
+}
+
+/* Closes a connection that does not keep to the protocol; an error that the node gave as its reason is named. */
+static void conn_broken(struct upstream_conn *c, const char *what, const char *data, size_t len) {
+    char reason[REASON_MAX], said[QUOTE_MAX];
+    if (len > 1 && data[0] == '-') {
+        quote(said, sizeof(said), data + 1, len - 1);
+        snprintf(reason, sizeof(reason), "%s: %s", what, said);
+    } else {
+        snprintf(reason, sizeof(reason), "%s", what);
+    }
+    conn_close(c, CONN_LOST, reason);
+}
+
+static void held_append(struct upstream_conn *c, const char *data, size_t len) {
+    if (len == 0)
+        return;
+    if (!c->held)
+        c->held = memory_alloc(REPLY_HELD_MAX);
+    memcpy(c->held + c->held_len, data, len);
+    c->held_len += len;
+}
+
+/* The message that was framed is over. */
+static void held_clear(struct upstream_conn *c) {
+    memory_free(c->held);
+    c->held = NULL;
+    c->held_len = 0;
+}
+
+static void conn_proven(struct upstream_conn *c) {
+    if (c->proven)
+        return;
+    c->proven = true;
+    node_works(c->node);
+}
+
+/* The part after '-' and before CR LF of a complete error reply. */
+static bool error_text(const struct upstream_conn *c, const char **data, size_t *len) {
+    if (c->scan.type != '-' || *len < 3 || **data != '-')
+        return false;
+    *data += 1;
+    *len -= 3;
+    return true;
+}
+
+/* ---- the handshake ---- */
+
+/* Bytes of a handshake's reply. False: the connection was closed. */
+static bool take_handshake(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    bool error = c->scan.type == '-';
+    if (error && c->held_len + len > REPLY_HELD_MAX) {
+        conn_broken(c, "its answer to the login makes no sense", "", 0);
+        return false;
+    }
+    if (error)
+        held_append(c, data, len);
+    if (!last)
+        return true;
+    conn_proven(c);
+    if (error) {
+        char text[REASON_MAX];
+        quote(text, sizeof(text), c->held + 1, c->held_len - 1);
+        conn_close(c, CONN_REFUSED, text);
+        return false;
+    }
+    if (--c->handshake_left == 0)
+        conn_ready(c);
+    return true;
+}
+
+/* ---- replies ---- */
+
+static struct upstream_request *oldest(struct upstream_conn *c) {
+    struct list_node *n = list_first(&c->pending);
+    return n ? LIST_ENTRY(n, struct upstream_request, link) : NULL;
+}
+
+/* Hands a complete reply, or the end of one, to its request, which then is the owner's again. */
+static void deliver_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    list_remove(&r->link);
+    c->in_flight--;
+    c->asking_done = false;
+    if (!c->passing) {
+        const char *text = data;
+        size_t text_len = len;
+        if (error_text(c, &text, &text_len) && router_error(c->u, c->node, r, text, text_len))
+            return;
+    }
+    c->passing = false;
+    request_end(r);
+    r->ops->reply(r, data, len, true);
+}
+
+static void deliver_part(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    c->passing = true;
+    r->streaming = true;
+    r->ops->reply(r, data, len, false);
+}
+
+/* The reply to an ASKING says nothing that the next one does not say. */
+static void take_asking(struct upstream_conn *c, bool last) {
+    if (last)
+        c->asking_done = true;
+}
+
+/* Ends a reply of which a part was kept. */
+static void take_held_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    if (c->held_len + len <= REPLY_HELD_MAX) {
+        held_append(c, data, len);
+        deliver_last(c, r, c->held, c->held_len);
+    } else {
+        deliver_part(c, r, c->held, c->held_len);
+        deliver_last(c, oldest(c), data, len); /* a stand-in's, if the owner has lost interest meanwhile */
+    }
+    held_clear(c);
+}
+
+/* Keeps the beginning of a reply while it is small, and hands it on from there. */
+static void take_part(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    if (!c->passing && c->held_len + len <= REPLY_HELD_MAX) {
+        held_append(c, data, len);
+        return;
+    }
+    if (c->held_len > 0) {
+        deliver_part(c, r, c->held, c->held_len);
+        held_clear(c);
+        r = oldest(c);
+    }
+    deliver_part(c, r, data, len);
+}
+
+/* The next bytes of the message being framed, the final ones with `last`. False: the connection was closed. */
+static bool conn_take(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    if (c->scan.type == '>')
+        return true;
+    if (c->state == CONN_HANDSHAKE)
+        return take_handshake(c, data, len, last);
+    struct upstream_request *r = oldest(c);
+    if (!r) {
+        conn_broken(c, "it sent a reply that nothing had asked for", data, len);
+        return false;
+    }
+    if (!iobuf_sent(r->chunk, r->bytes + r->len - 1)) {
+        conn_broken(c, "it answered before it had the whole request", data, len);
+        return false;
+    }
+    if (last)
+        conn_proven(c);
+    if (r->asking && !c->asking_done)
+        take_asking(c, last);
+    else if (!last)
+        take_part(c, r, data, len);
+    else if (c->held_len > 0)
+        take_held_last(c, r, data, len);
+    else
+        deliver_last(c, r, data, len);
+    return true;
+}
+
+static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
+    while (len > 0) {
+        size_t used = 0;
+        enum resp_status status = resp_reply_scan(&c->scan, data, len, &used);
+        if (status == RESP_BAD) {
+            conn_broken(c, "what it sent is no RESP", "", 0);
+            return;
+        }
+        if (!conn_take(c, data, used, status == RESP_OK))
+            return;
+        if (status == RESP_OK)
+            resp_reply_init(&c->scan);
+        data += used;
+        len -= used;
+    }
+}
+
+void conn_read(struct upstream_conn *c) {
+    for (int i = 0; i < READS_PER_EVENT; i++) {
+        ssize_t n = read(c->fd, c->u->scratch, READ_SCRATCH);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        if (n <= 0) {
+            conn_close(c, CONN_LOST, n == 0 ? "it closed the connection" : strerror(errno));
+            return;
+        }
+        c->progress_ms = clock_ms();
+        conn_feed(c, c->u->scratch, (size_t)n);
+        if (c->state == CONN_CLOSED || n < READ_SCRATCH)
+            return;
+    }
+}

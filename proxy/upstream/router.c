@@ -1,0 +1,409 @@
+/*
+ * Which node a request goes to, and what becomes of it when the node sends it elsewhere, wants it again, or is lost.
+ *
+ *      upstream_submit ──> place ──> conn_send ··> reply ──────────────────> ops->reply
+ *                            ^                       │
+ *                            ├── MOVED (map first), ASK (ASKING before it), NOSCRIPT (as EVAL), at once
+ *                            ├── TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, after a delay
+ *                            └── lost connection, where nothing was sent or it may be repeated
+ *                                               └── else ────────────────────> ops->fail
+ *
+ * Each way around is counted, and ends with the node's own error. None of the errors named here follows an execution,
+ * so repeating is safe whatever the request is; after a lost connection it is not, once a byte has left.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/upstream/private.h"
+#include "proxy/upstream/script.h"
+
+/* ---- how requests end ---- */
+
+void request_end(struct upstream_request *r) {
+    if (r->chunk)
+        chunk_release(r->chunk);
+    r->chunk = NULL;
+    r->conn = NULL;
+    r->in_flight = false;
+}
+
+static const char *outcome(bool sent) {
+    return sent ? "the outcome of the request is unknown" : "the request was not sent";
+}
+
+/* `base` is an error without a word about the request's outcome, which is added to those of the proxy's own. */
+static void error_finish(char *out, size_t size, const char *base, bool sent) {
+    if (strncmp(base, "UPSTREAM ", 9) == 0)
+        snprintf(out, size, "%s; %s", base, outcome(sent));
+    else
+        snprintf(out, size, "%s", base);
+}
+
+static void request_fail(struct upstream_request *r, bool sent, const char *base) {
+    char text[512];
+    error_finish(text, sizeof(text), base, sent);
+    list_remove(&r->link);
+    request_end(r);
+    r->ops->fail(r, sent ? UPSTREAM_UNKNOWN : UPSTREAM_NOT_SENT, text);
+}
+
+static void request_redirected(struct upstream_request *r) {
+    if (r->was_redirected)
+        return;
+    r->was_redirected = true;
+    if (r->ops->redirected)
+        r->ops->redirected(r);
+}
+
+/* ---- placing ---- */
+
+/* A master that takes requests without a key, the same for the same client while it is well. */
+static struct upstream_node *any_node(struct upstream *u, uint32_t affinity) {
+    for (size_t i = 0; i < u->master_count; i++) {
+        struct upstream_node *n = u->masters[(affinity + i) % u->master_count];
+        if (!node_backing_off(n))
+            return n;
+    }
+    return u->master_count > 0 ? u->masters[affinity % u->master_count] : NULL;
+}
+
+static struct upstream_node *choose_node(struct upstream *u, const struct upstream_request *r) {
+    if (r->node)
+        return r->node;
+    if (r->slot >= 0 && u->slots)
+        return u->slots[r->slot];
+    return any_node(u, r->affinity);
+}
+
+static const char *no_node(struct upstream *u) {
+    topology_want(u->topology);
+    if (u->closing)
+        return "UPSTREAM the proxy is stopping";
+    if (u->covered > 0)
+        return "CLUSTERDOWN Hash slot not served"; /* as a node of the cluster says it */
+    snprintf(u->error, sizeof(u->error),
+             "UPSTREAM the cluster's slot map is not known yet: no seed node answers (last: %s)",
+             topology_reason(u->topology));
+    return u->error;
+}
+
+/* Queues a request on a node, or on the one that serves its slot (`to` NULL). NULL, or an error for error_finish. */
+static const char *place(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
+    struct upstream_node *n = u->closing ? NULL : to ? to : choose_node(u, r);
+    if (!n)
+        return no_node(u);
+    struct upstream_conn *c = node_conn(n, &r->lane, r->affinity);
+    if (!c)
+        return u->error;
+    conn_send(c, r);
+    return NULL;
+}
+
+/* The same for a request that was taken before: it fails where it can't be queued. */
+static void place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
+    const char *error = place(u, r, to);
+    if (error)
+        request_fail(r, r->sent_before, error);
+    else
+        request_redirected(r);
+}
+
+static const char *submit(struct upstream *u, struct upstream_request *r, int slot, struct upstream_node *to,
+                          const struct upstream_lane *lane, const char *bytes, size_t len) {
+    r->was_redirected = false;
+    r->hops = r->attempts = r->delays = 0;
+    r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = false;
+    r->slot = slot;
+    r->lane = *lane;
+    list_init(&r->link);
+    r->conn = NULL;
+    r->node = to;
+    r->chunk = NULL;
+    r->bytes = bytes;
+    r->len = len;
+    const char *error = place(u, r, NULL);
+    r->in_flight = !error;
+    if (!error)
+        return NULL;
+    char text[sizeof(u->error)];
+    error_finish(text, sizeof(text), error, false);
+    memcpy(u->error, text, sizeof(text));
+    return u->error;
+}
+
+const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
+                            const char *bytes, size_t len) {
+    return submit(u, r, slot, NULL, lane, bytes, len);
+}
+
+const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
+                               const struct upstream_lane *lane, const char *bytes, size_t len) {
+    return submit(u, r, -1, node, lane, bytes, len);
+}
+
+/* ---- abandoned requests ---- */
+
+struct stand_in {
+    struct upstream_request request;
+    struct upstream *u;
+};
+
+static void stand_in_free(struct upstream_request *r) {
+    struct stand_in *s = LIST_ENTRY(r, struct stand_in, request);
+    list_prepend(&s->u->stand_ins, &r->link);
+}
+
+static void stand_in_reply(struct upstream_request *r, const char *data, size_t len, bool last) {
+    if (last)
+        stand_in_free(r);
+}
+
+static void stand_in_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
+    stand_in_free(r);
+}
+
+struct upstream_request *router_stand_in(struct upstream *u, struct upstream_request *r) {
+    static const struct upstream_request_ops ops = {stand_in_reply, stand_in_fail, NULL};
+    struct list_node *n = list_shift(&u->stand_ins);
+    struct stand_in *s = n ? LIST_ENTRY(n, struct stand_in, request.link) : memory_alloc(sizeof(*s));
+    s->u = u;
+    s->request = *r;
+    s->request.ops = &ops;
+    s->request.stand_in = true;
+    list_init(&s->request.link);
+    list_append(&r->link, &s->request.link); /* before r in its circle, which r then leaves */
+    list_remove(&r->link);
+    r->chunk = NULL;
+    request_end(r);
+    return &s->request;
+}
+
+void upstream_abandon(struct upstream *u, struct upstream_request *r) {
+    if (!r->in_flight)
+        return;
+    if (r->conn) {
+        conn_drop(r->conn, r);
+        return;
+    }
+    list_remove(&r->link);
+    request_end(r);
+}
+
+/* ---- delays ---- */
+
+static void arm_retry(struct upstream *u, int64_t at_ms) {
+    double wait = (double)(at_ms - clock_ms()) / 1000;
+    if (wait < 0)
+        wait = 0;
+    if (ev_is_active(&u->retry) && ev_timer_remaining(u->loop, &u->retry) <= wait)
+        return;
+    ev_timer_stop(u->loop, &u->retry);
+    ev_now_update(u->loop);
+    ev_timer_set(&u->retry, wait, 0.);
+    ev_timer_start(u->loop, &u->retry);
+}
+
+static bool delay(struct upstream *u, struct upstream_request *r) {
+    if (r->delays >= DELAYS_MAX)
+        return false;
+    int64_t wait = DELAY_FIRST_MS << r->delays++;
+    if (wait > DELAY_LONGEST_MS)
+        wait = DELAY_LONGEST_MS;
+    r->conn = NULL;
+    r->asking = false;
+    r->hops = 0;
+    r->retry_at_ms = clock_ms() + wait;
+    list_append(&u->retrying, &r->link);
+    arm_retry(u, r->retry_at_ms);
+    request_redirected(r);
+    return true;
+}
+
+void router_retry(struct upstream *u) {
+    struct list_node due;
+    list_init(&due);
+    int64_t now = clock_ms(), next = INT64_MAX;
+    LIST_FOREACH_SAFE(it, &u->retrying) {
+        struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
+        if (r->retry_at_ms <= now) {
+            list_remove(it);
+            list_append(&due, it);
+        } else if (r->retry_at_ms < next) {
+            next = r->retry_at_ms;
+        }
+    }
+    if (next != INT64_MAX)
+        arm_retry(u, next);
+    struct list_node *n;
+    while ((n = list_shift(&due)))
+        place_again(u, LIST_ENTRY(n, struct upstream_request, link), NULL);
+}
+
+void router_stop(struct upstream *u) {
+    struct list_node *n;
+    while ((n = list_shift(&u->retrying)))
+        request_fail(LIST_ENTRY(n, struct upstream_request, link), false, "UPSTREAM the proxy is stopping");
+}
+
+/* ---- errors that mean: elsewhere, or again ---- */
+
+static bool word_is(const char *text, size_t len, const char *word) {
+    size_t n = strlen(word);
+    return len >= n && memcmp(text, word, n) == 0 && (len == n || text[n] == ' ');
+}
+
+/* "MOVED SLOT HOST:PORT", "ASK SLOT HOST:PORT": where to. An empty host is the answering node's own. */
+static struct upstream_node *redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot) {
+    const char *end = text + len, *number = memchr(text, ' ', len);
+    if (!number)
+        return NULL;
+    number++;
+    const char *where = memchr(number, ' ', (size_t)(end - number));
+    int64_t n;
+    if (!where || !resp_integer(number, (size_t)(where - number), &n) || n < 0 || n >= SLOT_COUNT)
+        return NULL;
+    where++;
+    struct address at;
+    if (!address_parse(where, (size_t)(end - where), &at) || at.port == 0)
+        return NULL;
+    if (at.host[0] == '\0')
+        memcpy(at.host, from->at.host, sizeof(at.host));
+    *slot = (unsigned)n;
+    return node_get(from->u, &at);
+}
+
+static bool redirect(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
+                     size_t len, bool ask) {
+    unsigned slot;
+    struct upstream_node *to = redirect_target(from, text, len, &slot);
+    from->redirects++;
+    if (!ask)
+        topology_want(u->topology);
+    if (!to)
+        return !ask && delay(u, r); /* "MOVED 1 ?:0": the node does not know the name; the refreshed map may */
+    if (r->hops >= HOPS_MAX)
+        return false;
+    r->hops++;
+    if (!ask)
+        map_move(u, slot, to);
+    r->asking = ask;
+    r->conn = NULL;
+    place_again(u, r, to);
+    return true;
+}
+
+/* Puts EVAL and the source into the place of EVALSHA and the SHA1. */
+static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
+    static const char evalsha[] = "$7\r\nEVALSHA\r\n$40\r\n";
+    const size_t sha1_len = 40;
+    const char *end = r->bytes + r->len;
+    const char *header_end = memchr(r->bytes, '\n', r->len);
+    if (!header_end)
+        return false;
+    header_end++;
+    const char *rest = header_end + sizeof(evalsha) - 1 + sha1_len + 2;
+    if (rest > end || memcmp(header_end, evalsha, sizeof(evalsha) - 1) != 0)
+        return false;
+
+    const struct script *s = r->script;
+    size_t cap = r->len + s->len + 64;
+    char *bytes = memory_alloc(cap), *p = bytes;
+    memcpy(p, r->bytes, (size_t)(header_end - r->bytes));
+    p += header_end - r->bytes;
+    p = resp_bulk_write(p, "EVAL", 4);
+    p = resp_bulk_write(p, s->source, s->len);
+    memcpy(p, rest, (size_t)(end - rest));
+    p += end - rest;
+
+    r->eval = true;
+    r->sent_before = false;
+    r->conn = NULL;
+    r->bytes = bytes;
+    r->len = (size_t)(p - bytes);
+    place_again(u, r, from); /* copies the bytes, or ends the request */
+    memory_free(bytes);
+    return true;
+}
+
+bool router_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
+                  size_t len) {
+    if (r->script && !r->eval && word_is(text, len, "NOSCRIPT"))
+        return rewrite_as_eval(u, from, r);
+    if (!u->slots || r->node || r->slot < 0)
+        return false;
+    r->sent_before = false; /* it was answered, and not executed */
+    if (word_is(text, len, "MOVED"))
+        return redirect(u, from, r, text, len, false);
+    if (word_is(text, len, "ASK"))
+        return redirect(u, from, r, text, len, true);
+    if (word_is(text, len, "TRYAGAIN"))
+        return delay(u, r);
+    if (word_is(text, len, "CLUSTERDOWN") || word_is(text, len, "LOADING") || word_is(text, len, "MASTERDOWN")) {
+        topology_want(u->topology);
+        return delay(u, r);
+    }
+    return false;
+}
+
+/* ---- lost connections ---- */
+
+static void lost_base(char *out, size_t size, const char *address, enum conn_end end, const char *reason) {
+    switch (end) {
+    case CONN_LOST:
+        snprintf(out, size, "UPSTREAM node %s was lost (%s)", address, reason);
+        break;
+    case CONN_UNREACHABLE:
+        snprintf(out, size, "UPSTREAM node %s can't be reached (%s)", address, reason);
+        break;
+    case CONN_TIMEOUT:
+        snprintf(out, size, "UPSTREAM node %s %s", address, reason);
+        break;
+    case CONN_REFUSED:
+        snprintf(out, size, "%s", reason);
+        break;
+    case CONN_IDLE:
+    case CONN_SHUTDOWN:
+        snprintf(out, size, "UPSTREAM the proxy is stopping");
+        break;
+    }
+}
+
+static bool was_sent(const struct upstream_request *r) {
+    return r->sent_before || iobuf_sent(r->chunk, r->bytes);
+}
+
+static bool may_repeat(const struct upstream_request *r, enum conn_end end) {
+    if (end != CONN_LOST || r->stand_in || r->streaming || r->attempts >= ATTEMPTS_MAX)
+        return false;
+    return !was_sent(r) || r->repeatable;
+}
+
+void router_lost(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
+                 const char *reason) {
+    char base[512];
+    lost_base(base, sizeof(base), who->address, end, reason);
+
+    /* Repeats go first: what an owner submits when it hears of a failure must not overtake them. */
+    struct list_node again, doomed, *n;
+    list_init(&again);
+    list_init(&doomed);
+    while ((n = list_shift(requests)))
+        list_append(may_repeat(LIST_ENTRY(n, struct upstream_request, link), end) ? &again : &doomed, n);
+    while ((n = list_shift(&again))) {
+        struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+        r->attempts++;
+        r->sent_before = was_sent(r);
+        place_again(u, r, r->asking ? who : NULL);
+    }
+    while ((n = list_shift(&doomed))) {
+        struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+        if (end == CONN_REFUSED) {
+            request_end(r);
+            r->ops->fail(r, UPSTREAM_REFUSED, base);
+        } else {
+            request_fail(r, was_sent(r), base);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+/*
+ * The upstream as a whole: its life, one timer for all that can be late, flushing, and what PROXY INFO shows.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/upstream/private.h"
+
+#define TICK_FAST_S 0.1 /* while something is in flight */
+#define TICK_SLOW_S 10. /* to close what is idle */
+
+/* ---- chance: splitmix64, for jitter ---- */
+
+static uint64_t next_random(struct upstream *u) {
+    uint64_t z = u->random += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+uint32_t upstream_random(struct upstream *u, uint32_t below) {
+    return (uint32_t)(next_random(u) % below);
+}
+
+int64_t upstream_jitter(struct upstream *u, int64_t ms) {
+    return ms - ms / 4 + (int64_t)(next_random(u) % (uint64_t)(ms / 2 + 1));
+}
+
+/* ---- timers ---- */
+
+static void set_tick(struct upstream *u, bool fast) {
+    u->tick_fast = fast;
+    ev_timer_stop(u->loop, &u->tick);
+    double period = fast ? TICK_FAST_S : TICK_SLOW_S;
+    ev_timer_set(&u->tick, period, period);
+    ev_timer_start(u->loop, &u->tick);
+}
+
+void upstream_wake(struct upstream *u) {
+    if (!u->tick_fast)
+        set_tick(u, true);
+}
+
+static void on_tick(struct ev_loop *loop, ev_timer *w, int revents) {
+    struct upstream *u = w->data;
+    int64_t now = clock_ms();
+    bool busy = false;
+    LIST_FOREACH_SAFE(it, &u->conns)
+    busy |= conn_check(LIST_ENTRY(it, struct upstream_conn, link), now);
+    if (now - u->swept_ms >= (int64_t)(TICK_SLOW_S * 1000)) {
+        u->swept_ms = now;
+        node_sweep(u);
+    }
+    if (list_empty(&u->conns)) {
+        ev_timer_stop(u->loop, &u->tick);
+        u->tick_fast = false;
+    } else if (busy != u->tick_fast) {
+        set_tick(u, busy);
+    }
+}
+
+static void on_retry(struct ev_loop *loop, ev_timer *w, int revents) {
+    router_retry(w->data);
+}
+
+static void on_start(struct ev_loop *loop, ev_timer *w, int revents) {
+    upstream_announce(w->data, NULL);
+}
+
+void upstream_announce(struct upstream *u, const char *error) {
+    if (u->announced)
+        return;
+    u->announced = true;
+    if (u->events.ready)
+        u->events.ready(u->events.arg, error);
+}
+
+/* ---- life ---- */
+
+static bool addresses_ok(const struct upstream_config *config) {
+    if (config->address_count == 0 || config->kind == UPSTREAM_SENTINEL)
+        return false;
+    for (size_t i = 0; i < config->address_count; i++) {
+        struct address at;
+        if (!address_parse(config->addresses[i], strlen(config->addresses[i]), &at) || at.host[0] == '\0')
+            return false;
+        if (at.port == 0 && config->kind != UPSTREAM_STANDALONE)
+            return false;
+    }
+    return true;
+}
+
+static void start_standalone(struct upstream *u) {
+    struct address at;
+    if (!address_parse(u->config->addresses[0], strlen(u->config->addresses[0]), &at))
+        return; /* addresses_ok has seen it */
+    struct upstream_node *n = node_get(u, &at);
+    u->masters = memory_alloc(sizeof(struct upstream_node *));
+    u->masters[0] = n;
+    u->master_count = 1;
+    u->covered = n->slots = SLOT_COUNT;
+    ev_timer_start(u->loop, &u->start);
+}
+
+struct upstream *upstream_new(struct ev_loop *loop, const struct upstream_config *config, struct chunk_pool *pool,
+                              const struct upstream_events *events) {
+    if (!addresses_ok(config))
+        return NULL;
+    struct upstream *u = memory_zalloc(sizeof(*u));
+    u->loop = loop;
+    u->config = config;
+    u->pool = pool;
+    u->events = *events;
+    u->connections = config->connections > 0 ? config->connections : 1;
+    u->timeout_ms = config->timeout_ms;
+    u->connect_ms = config->timeout_ms < CONNECT_LONGEST_MS ? config->timeout_ms : CONNECT_LONGEST_MS;
+    list_init(&u->nodes);
+    list_init(&u->conns);
+    list_init(&u->dirty);
+    list_init(&u->graveyard);
+    list_init(&u->retrying);
+    list_init(&u->stand_ins);
+    u->random = (uint64_t)clock_ms() * 1000003u ^ (uint64_t)(uintptr_t)u;
+    u->swept_ms = clock_ms();
+    u->scratch = memory_alloc(READ_SCRATCH);
+    ev_timer_init(&u->tick, on_tick, 0., 0.);
+    ev_timer_init(&u->retry, on_retry, 0., 0.);
+    ev_timer_init(&u->start, on_start, 0., 0.);
+    u->tick.data = u->retry.data = u->start.data = u;
+    /* After a long turn of the loop the bytes that have come are read before anything counts as late. */
+    ev_set_priority(&u->tick, EV_MINPRI);
+    if (config->kind == UPSTREAM_CLUSTER) {
+        u->slots = memory_zalloc(SLOT_COUNT * sizeof(struct upstream_node *));
+        u->topology = topology_new(u);
+    } else {
+        start_standalone(u);
+    }
+    return u;
+}
+
+static void bury(struct upstream *u) {
+    struct list_node *n;
+    while ((n = list_first(&u->graveyard)))
+        conn_free(LIST_ENTRY(n, struct upstream_conn, link));
+}
+
+void upstream_free(struct upstream *u) {
+    u->closing = true;
+    struct list_node *n;
+    while ((n = list_first(&u->conns)))
+        conn_close(LIST_ENTRY(n, struct upstream_conn, link), CONN_SHUTDOWN, "");
+    router_stop(u);
+    bury(u);
+    if (u->topology)
+        topology_free(u->topology);
+    while ((n = list_first(&u->nodes)))
+        node_free(LIST_ENTRY(n, struct upstream_node, link));
+    while ((n = list_shift(&u->stand_ins)))
+        memory_free(LIST_ENTRY(n, struct upstream_request, link));
+    ev_timer_stop(u->loop, &u->tick);
+    ev_timer_stop(u->loop, &u->retry);
+    ev_timer_stop(u->loop, &u->start);
+    memory_free(u->slots);
+    memory_free(u->masters);
+    memory_free(u->scratch);
+    memory_free(u);
+}
+
+void upstream_flush(struct upstream *u) {
+    struct list_node *n;
+    while ((n = list_shift(&u->dirty)))
+        conn_flush(LIST_ENTRY(n, struct upstream_conn, dirty));
+    bury(u);
+}
+
+/* ---- PROXY INFO ---- */
+
+static const char *node_state(const struct upstream_node *n, bool ready, bool opening) {
+    if (ready)
+        return "up";
+    if (opening)
+        return "connecting";
+    return n->failures > 0 ? "down" : "idle";
+}
+
+void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const struct upstream_node_info *info),
+                        void *arg) {
+    LIST_FOREACH(it, &u->nodes) {
+        const struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
+        bool ready = false, opening = false;
+        struct upstream_node_info info = {.address = n->address,
+                                          .master = n->slots > 0,
+                                          .slots = n->slots,
+                                          .requests = n->requests,
+                                          .reconnects = n->connects > 0 ? n->connects - 1 : 0,
+                                          .redirects = n->redirects};
+        LIST_FOREACH(at, &u->conns) {
+            const struct upstream_conn *c = LIST_ENTRY(at, struct upstream_conn, link);
+            if (c->node != n)
+                continue;
+            ready |= c->state == CONN_READY;
+            opening |= c->state != CONN_READY;
+            info.connections++;
+            info.in_flight += c->in_flight;
+            info.unsent_bytes += c->out.unsent;
+        }
+        info.state = node_state(n, ready, opening);
+        fn(arg, &info);
+    }
+}
