@@ -1,0 +1,16 @@
+#!/bin/sh
+# bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks] ... [--json FILE]: lockkeeper beside Redis
+# itself, nutcracker and haproxy, as Markdown tables (tests/bench/README.md says how they are measured). About eight
+# minutes; --quick takes under two. LOCKKEEPER=PROGRAM measures that program and builds nothing.
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+folder=$root/build-bench
+
+"$root/scripts/install.sh" bench >/dev/null || echo "bench: not everything could be installed; going on" >&2
+program=${LOCKKEEPER:-}
+if [ -z "$program" ]; then
+    program=$("$root/scripts/build.sh" "$folder" Release) || echo "bench: lockkeeper was not built; going on" >&2
+fi
+mkdir -p "$folder"
+"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -o "$folder/load" "$root/tests/bench/load.c"
+exec python3 "$root/tests/bench/bench.py" --lockkeeper "$program" --load "$folder/load" "$@"
