@@ -323,7 +323,6 @@ class Proxy(Process):
         if not isinstance(upstream, str):
             upstream = upstream.upstream()
         self.expected = True  # to be running
-        Proxy.started.append(self)
         for attempt in itertools.count():
             self.port = free_port()
             self.address = (HOST, self.port)
@@ -347,6 +346,8 @@ class Proxy(Process):
     def launch(self, args=()):
         self.spawn([binary(), self.config, *args], proxy_environment())
         self.expected = True
+        if self not in Proxy.started:
+            Proxy.started.append(self)
 
     def await_ready(self, timeout=30):
         def ready():
