@@ -176,9 +176,7 @@ static bool line_take(struct reader *r, const struct place *at, const char *line
         return true;
     struct config_words words = {0};
     const char *wrong = words_split(&words, line, len);
-    if (wrong)
-        return fail_line(r, at, line, len, wrong);
-    bool done = words.count == 0 || directive_take(r, at, &words);
+    bool done = wrong ? fail_line(r, at, line, len, wrong) : directive_take(r, at, &words);
     words_clear(&words);
     return done;
 }
@@ -275,6 +273,8 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
     struct config_words words = {0};
     const char *name = argv[*i] + 2;
     bool done = argument_split(r, at, &words, name, name);
+    if (done && words.count == 0)
+        done = fail(r, at, "'--': expected --DIRECTIVE and its value");
     int first = ++*i;
     while (*i < argc && !is_option(argv[*i]))
         ++*i;
@@ -283,9 +283,7 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
         done = argument_split(r, at, &words, argv[first++], name);
     for (; first < *i; first++)
         words_add(&words, argv[first], strlen(argv[first]));
-    if (done && words.count == 0)
-        done = fail(r, at, "'--': expected --DIRECTIVE and its value");
-    else if (done)
+    if (done)
         done = directive_take(r, at, &words);
     words_clear(&words);
     return done;

@@ -475,15 +475,14 @@ bool directive_apply(struct config_build *b, const struct directive *d, const st
     struct config_words split = {0};
     if (d->flags & DIRECTIVE_LIST && words->count == 1 && *words->words[0]) {
         const char *wrong = words_split(&split, words->words[0], strlen(words->words[0]));
-        if (wrong)
+        if (wrong) {
+            words_clear(&split);
             return complain(b, "%s", wrong);
+        }
         words = &split;
     }
-    bool done;
-    if (words->count >= d->words_min && words->count <= d->words_max)
-        done = d->read(b, d, words);
-    else
-        done = complain_expected(b, d);
+    bool fits = words->count >= d->words_min && words->count <= d->words_max;
+    bool done = fits ? d->read(b, d, words) : complain_expected(b, d);
     words_clear(&split);
     return done;
 }

@@ -1,0 +1,634 @@
+/* The configuration: files, the command line, every directive, every error's line. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proxy/config.h"
+
+static char folder[64], home[4096];
+static char error[1024];
+
+/* Each test runs in a folder of its own. */
+static int set_up(void **state) {
+    (void)state;
+    strcpy(folder, "/tmp/lockkeeper-config-XXXXXX");
+    error[0] = '\0';
+    return getcwd(home, sizeof(home)) && mkdtemp(folder) && chdir(folder) == 0 ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    char command[100];
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
+    return chdir(home) == 0 && system(command) == 0 ? 0 : -1;
+}
+
+static void write_bytes(const char *name, const char *text, size_t len) {
+    FILE *f = fopen(name, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, len, f), len);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void write_file(const char *name, const char *text) {
+    write_bytes(name, text, strlen(text));
+}
+
+/* Loads with these arguments, the last one NULL. */
+static struct config *load(const char *first, ...) {
+    char *argv[20] = {(char *)"lockkeeper"};
+    int argc = 1;
+    va_list args;
+    va_start(args, first);
+    for (const char *a = first; a; a = va_arg(args, const char *))
+        argv[argc++] = (char *)a;
+    va_end(args);
+    strcpy(error, "not touched");
+    return config_load(argc, argv, error, sizeof(error));
+}
+
+#define LOAD(...) load(__VA_ARGS__, (const char *)NULL)
+
+/* Loads a file of this text; the test fails if it is refused. */
+static struct config *load_text(const char *text) {
+    write_file("a.conf", text);
+    struct config *c = LOAD("a.conf");
+    if (!c)
+        fail_msg("%s", error);
+    return c;
+}
+
+static void assert_words(const struct config_words *w, const char *expected) {
+    char joined[500] = "";
+    for (size_t i = 0; i < w->count; i++) {
+        strcat(joined, i ? "|" : "");
+        strcat(joined, w->words[i]);
+    }
+    assert_string_equal(joined, expected);
+}
+
+static const char *rule_text(const struct config *c, size_t i) {
+    static char text[300];
+    lock_rule_text(lock_rules_get(c->rules, i), text, sizeof(text));
+    return text;
+}
+
+static void assert_defaults(const struct config *c) {
+    assert_words(&c->bind, "127.0.0.1|-::1");
+    assert_int_equal(c->port, 6380);
+    assert_null(c->unixsocket);
+    assert_int_equal(c->unixsocketperm, 0);
+    assert_int_equal(c->timeout_s, 0);
+    assert_int_equal(c->tcp_keepalive_s, 300);
+    assert_int_equal(c->tcp_backlog, 511);
+    assert_int_equal(c->maxclients, 10000);
+    assert_int_equal(c->loglevel, LOG_LEVEL_NOTICE);
+    assert_false(c->log_json);
+    assert_string_equal(c->logfile, "");
+    assert_null(c->pidfile);
+    assert_string_equal(c->supervised, "no");
+    assert_null(c->requirepass);
+    assert_int_equal(c->bulk_max, 512 * 1024 * 1024);
+    assert_int_equal(c->query_buffer_limit, 1024 * 1024 * 1024);
+    assert_int_equal(c->output_limit_hard, 0);
+    assert_int_equal(c->output_limit_soft, 0);
+    assert_int_equal(c->output_limit_soft_s, 0);
+    assert_int_equal(c->threads, 1);
+    assert_int_equal(c->upstream, CONFIG_EMBEDDED);
+    assert_int_equal(c->upstream_addresses.count, 0);
+    assert_null(c->sentinel_name);
+    assert_null(c->upstream_user);
+    assert_null(c->upstream_password);
+    assert_int_equal(c->upstream_connections, 1);
+    assert_int_equal(c->upstream_timeout_ms, 5000);
+    assert_int_equal(c->client_identity, IDENTITY_ADDRESS | IDENTITY_USER | IDENTITY_NAME);
+    assert_int_equal(c->admin_port, 0);
+    assert_string_equal(c->admin_bind, "127.0.0.1");
+    assert_int_equal(lock_rules_count(c->rules), 1);
+    assert_string_equal(lock_rules_get(c->rules, 0)->pattern, "lock:*");
+}
+
+static void test_defaults(void **state) {
+    (void)state;
+    struct config *c = load(NULL);
+    assert_non_null(c);
+    assert_defaults(c);
+    assert_null(c->file);
+    config_free(c);
+    config_free(NULL);
+    c = load_text("");
+    assert_defaults(c);
+    config_free(c);
+}
+
+static void test_every_directive(void **state) {
+    (void)state;
+    struct config *c = load_text("# a comment\n"
+                                 "   \t\r\n"
+                                 "BIND 10.0.0.1 * -::*\r\n"
+                                 "  port 0\n"
+                                 "unixsocket /tmp/x.sock\n"
+                                 "unixsocketperm 770\n"
+                                 "timeout 60\n"
+                                 "tcp-keepalive 0\n"
+                                 "tcp-backlog 1024\n"
+                                 "MaxClients 5\n"
+                                 "tls-port 0\n"
+                                 "threads 64\n"
+                                 "supervised AUTO\n"
+                                 "pidfile '/tmp/x y.pid'\n"
+                                 "loglevel nothing\n"
+                                 "logfile \"a\\\"b\\x41\\n\"\n"
+                                 "log-format json\n"
+                                 "requirepass 's3cret # no comment'\n"
+                                 "proto-max-bulk-len 1mb\n"
+                                 "client-query-buffer-limit 2gb\n"
+                                 "client-output-buffer-limit normal 64mb 16mb 30 pubsub 32mb 8mb 60\n"
+                                 "client-output-buffer-limit slave 1 2 3\n"
+                                 "upstream standalone unix:/run/redis.sock\n"
+                                 "upstream-user app\n"
+                                 "upstream-password pw\n"
+                                 "upstream-connections 4\n"
+                                 "upstream-timeout 1500ms\n"
+                                 "lock a:* owner client\n"
+                                 "lock \"b c:*\"\n"
+                                 "client-identity port name\n"
+                                 "admin-port 9100\n"
+                                 "admin-bind ::1");
+    assert_words(&c->bind, "10.0.0.1|*|-::*");
+    assert_int_equal(c->port, 0);
+    assert_string_equal(c->unixsocket, "/tmp/x.sock");
+    assert_int_equal(c->unixsocketperm, 0770);
+    assert_int_equal(c->timeout_s, 60);
+    assert_int_equal(c->tcp_keepalive_s, 0);
+    assert_int_equal(c->tcp_backlog, 1024);
+    assert_int_equal(c->maxclients, 5);
+    assert_int_equal(c->threads, 64);
+    assert_string_equal(c->supervised, "auto");
+    assert_string_equal(c->pidfile, "/tmp/x y.pid");
+    assert_int_equal(c->loglevel, LOG_LEVEL_NOTHING);
+    assert_string_equal(c->logfile, "a\"bA\n");
+    assert_true(c->log_json);
+    assert_string_equal(c->requirepass, "s3cret # no comment");
+    assert_int_equal(c->bulk_max, 1024 * 1024);
+    assert_int_equal(c->query_buffer_limit, (int64_t)2 * 1024 * 1024 * 1024);
+    assert_int_equal(c->output_limit_hard, 64 * 1024 * 1024);
+    assert_int_equal(c->output_limit_soft, 16 * 1024 * 1024);
+    assert_int_equal(c->output_limit_soft_s, 30);
+    assert_int_equal(c->upstream, CONFIG_STANDALONE);
+    assert_words(&c->upstream_addresses, "unix:/run/redis.sock");
+    assert_string_equal(c->upstream_user, "app");
+    assert_string_equal(c->upstream_password, "pw");
+    assert_int_equal(c->upstream_connections, 4);
+    assert_int_equal(c->upstream_timeout_ms, 1500);
+    assert_int_equal(lock_rules_count(c->rules), 2);
+    assert_string_equal(lock_rules_get(c->rules, 1)->pattern, "b c:*");
+    assert_int_equal(c->client_identity, IDENTITY_PORT | IDENTITY_NAME);
+    assert_int_equal(c->admin_port, 9100);
+    assert_string_equal(c->admin_bind, "::1");
+    char path[200];
+    snprintf(path, sizeof(path), "%s/a.conf", folder);
+    assert_string_equal(c->file, path);
+    config_free(c);
+}
+
+/* Later lines replace earlier ones; "" takes a text back. */
+static void test_override(void **state) {
+    (void)state;
+    struct config *c = load_text("port 1\nport 2\nrequirepass a\nrequirepass \"\"\nupstream sentinel m 1.2.3.4:5\n"
+                                 "upstream cluster h:1 h:2\nupstream cluster [::1]:3 a_b.example.org:65535\n"
+                                 "upstream-timeout 3\nclient-identity port\nclient-identity user\nunixsocket x\n"
+                                 "unixsocket ''\nbind ''\n"
+                                 "client-output-buffer-limit \"normal 1 2 3\"\n");
+    assert_int_equal(c->port, 2);
+    assert_null(c->requirepass);
+    assert_int_equal(c->upstream, CONFIG_CLUSTER);
+    assert_words(&c->upstream_addresses, "[::1]:3|a_b.example.org:65535");
+    assert_null(c->sentinel_name);
+    assert_int_equal(c->upstream_timeout_ms, 3000);
+    assert_int_equal(c->client_identity, IDENTITY_USER);
+    assert_null(c->unixsocket);
+    assert_int_equal(c->bind.count, 0);
+    assert_int_equal(c->output_limit_soft_s, 3);
+    config_free(c);
+    c = load_text("upstream sentinel mymaster 10.0.0.1:26379 [fe80::1%eth0]:26379\n");
+    assert_int_equal(c->upstream, CONFIG_SENTINEL);
+    assert_string_equal(c->sentinel_name, "mymaster");
+    assert_words(&c->upstream_addresses, "10.0.0.1:26379|[fe80::1%eth0]:26379");
+    config_free(c);
+}
+
+static void test_command_line(void **state) {
+    (void)state;
+    write_file("a.conf", "port 1\nlock file:*\nbind 1.1.1.1\n");
+    struct config *c = LOAD("a.conf", "--port", "2", "--LOCK", "line:*", "owner", "any", "--bind", "2.2.2.2 3.3.3.3",
+                            "--lock", "other:* lease 5s", "--threads 3", "--requirepass --dashes", "--logfile", "");
+    assert_non_null(c);
+    assert_int_equal(c->port, 2);
+    assert_int_equal(c->threads, 3);
+    assert_string_equal(c->requirepass, "--dashes");
+    assert_words(&c->bind, "2.2.2.2|3.3.3.3");
+    assert_int_equal(lock_rules_count(c->rules), 3);
+    assert_string_equal(lock_rules_get(c->rules, 0)->pattern, "file:*");
+    assert_string_equal(lock_rules_get(c->rules, 1)->pattern, "line:*");
+    assert_int_equal(lock_rules_get(c->rules, 1)->owner, LOCK_OWNER_ANY);
+    assert_string_equal(lock_rules_get(c->rules, 2)->pattern, "other:*");
+    assert_int_equal(lock_rules_get(c->rules, 2)->lease_ms, 5000);
+    config_free(c);
+
+    c = LOAD("--upstream", "cluster", "127.0.0.1:7000", "127.0.0.1:7001", "--lock", "'a b:*' mode audit");
+    assert_non_null(c);
+    assert_words(&c->upstream_addresses, "127.0.0.1:7000|127.0.0.1:7001");
+    assert_int_equal(lock_rules_count(c->rules), 1); /* it replaces the default */
+    assert_non_null(strstr(rule_text(c, 0), "\"a b:*\" mode audit "));
+    config_free(c);
+}
+
+/* "-" is standard input, whose text serves a reload too. */
+static void test_stdin(void **state) {
+    (void)state;
+    write_file("in", "port 7\nlock in:*\n");
+    int saved = dup(STDIN_FILENO);
+    assert_non_null(freopen("in", "r", stdin));
+    for (int round = 0; round < 2; round++) {
+        struct config *c = LOAD("-", "--threads", "2");
+        assert_non_null(c);
+        assert_int_equal(c->port, 7);
+        assert_int_equal(c->threads, 2);
+        assert_string_equal(lock_rules_get(c->rules, 0)->pattern, "in:*");
+        assert_null(c->file);
+        config_free(c);
+    }
+    assert_null(LOAD("-", "--port", "x"));
+    dup2(saved, STDIN_FILENO);
+    close(saved);
+}
+
+static void test_include(void **state) {
+    (void)state;
+    assert_int_equal(mkdir("conf.d", 0700), 0);
+    write_file("conf.d/20.conf", "lock two:*\nport 20\n");
+    write_file("conf.d/10.conf", "lock one:*\nport 10\n");
+    write_file("conf.d/skip.txt", "port 99\n");
+    write_file("deep.conf", "include 'conf.d/*.conf'\nthreads 2\n");
+    struct config *c = load_text("lock zero:*\ninclude deep.conf\ninclude none*.conf\nlock three:*\n");
+    assert_int_equal(c->port, 20);
+    assert_int_equal(c->threads, 2);
+    assert_int_equal(lock_rules_count(c->rules), 4);
+    assert_string_equal(lock_rules_get(c->rules, 1)->pattern, "one:*");
+    assert_string_equal(lock_rules_get(c->rules, 2)->pattern, "two:*");
+    assert_string_equal(lock_rules_get(c->rules, 3)->pattern, "three:*");
+    config_free(c);
+    c = LOAD("--include", "deep.conf", "--port", "3");
+    assert_non_null(c);
+    assert_int_equal(c->port, 3);
+    config_free(c);
+}
+
+static void refused(const char *expected) {
+    if (strcmp(error, expected) != 0)
+        fail_msg("expected: %s\n     got: %s", expected, error);
+}
+
+static void test_include_errors(void **state) {
+    (void)state;
+    write_file("a.conf", "# one\ninclude missing.conf\n");
+    assert_null(LOAD("a.conf"));
+    refused("a.conf:2: include 'missing.conf': expected a file that can be read: No such file or directory");
+    write_file("bad.conf", "port 1\n\nport x\n");
+    write_file("a.conf", "include bad.conf\n");
+    assert_null(LOAD("a.conf"));
+    refused("bad.conf:3: port 'x': expected a number from 0 to 65535");
+    write_file("loop.conf", "include loop.conf\ninclude loop.conf\n");
+    assert_null(LOAD("loop.conf"));
+    refused("loop.conf:1: include 'loop.conf': expected at most 16 files inside each other");
+    write_file("a.conf", "include ''\n");
+    assert_null(LOAD("a.conf"));
+    refused("a.conf:1: include '': expected a file name");
+    assert_null(LOAD("--include", "/"));
+    refused("command line: include '/': expected a file that can be read: Is a directory");
+    assert_null(LOAD("nowhere.conf"));
+    refused("nowhere.conf: expected a configuration file that can be read: No such file or directory");
+    assert_null(LOAD("/dev/zero"));
+    refused("/dev/zero: expected a configuration file that can be read: more than 16mb: expected a configuration file");
+}
+
+#define ADDRESS     "HOST:PORT, [IPV6]:PORT or unix:PATH"
+#define ADDRESS_TCP "HOST:PORT or [IPV6]:PORT"
+#define UPSTREAMS   "embedded, standalone HOST:PORT, cluster HOST:PORT ... or sentinel NAME HOST:PORT ..."
+
+static void test_errors(void **state) {
+    (void)state;
+    static const struct {
+        const char *line, *why;
+    } CASES[] = {
+        {"port abc", "port 'abc': expected a number from 0 to 65535"},
+        {"PORT -1", "port '-1': expected a number from 0 to 65535"},
+        {"port 65536", "port '65536': expected a number from 0 to 65535"},
+        {"port 99999999999999999999", "port '99999999999999999999': expected a number from 0 to 65535"},
+        {"port ''", "port '': expected a number from 0 to 65535"},
+        {"port +1", "port '+1': expected a number from 0 to 65535"},
+        {"port", "port without a value: expected a number from 0 to 65535"},
+        {"port 1 2", "port '1 2': expected a number from 0 to 65535"},
+        {"threads 0", "threads '0': expected a number from 1 to 64"},
+        {"threads 65", "threads '65': expected a number from 1 to 64"},
+        {"maxclients 0", "maxclients '0': expected a number from 1 to 4294967295"},
+        {"timeout 5s", "timeout '5s': expected a number from 0 to 2147483647"},
+        {"tcp-keepalive x", "tcp-keepalive 'x': expected a number from 0 to 2147483647"},
+        {"unixsocketperm 778", "unixsocketperm '778': expected an octal number from 0 to 777"},
+        {"unixsocketperm 1000", "unixsocketperm '1000': expected an octal number from 0 to 777"},
+        {"supervised upstart", "supervised 'upstart': upstart is not supported: expected no, systemd or auto"},
+        {"supervised yes", "supervised 'yes': expected no, systemd or auto"},
+        {"loglevel loud", "loglevel 'loud': expected debug, verbose, notice, warning or nothing"},
+        {"log-format xml", "log-format 'xml': expected text or json"},
+        {"logfile a b", "logfile 'a b': expected one path"},
+        {"proto-max-bulk-len 1k", "proto-max-bulk-len '1k': expected a size of at least 1mb, like 512mb"},
+        {"client-query-buffer-limit big", "client-query-buffer-limit 'big': expected a size of at least 1mb, like 1gb"},
+        {"client-output-buffer-limit normal 1 2",
+         "client-output-buffer-limit 'normal 1 2': expected CLASS HARD SOFT SECONDS, like normal 64mb 16mb 60"},
+        {"client-output-buffer-limit master 1 2 3",
+         "client-output-buffer-limit 'master 1 2 3': 'master': expected normal, replica or pubsub"},
+        {"client-output-buffer-limit normal x 2 3",
+         "client-output-buffer-limit 'normal x 2 3': 'x': expected a hard limit like 64mb, or 0"},
+        {"client-output-buffer-limit normal 1 2 3s",
+         "client-output-buffer-limit 'normal 1 2 3s': '3s': expected a number of seconds"},
+        {"upstream", "upstream without a value: expected " UPSTREAMS},
+        {"upstream single h:1", "upstream 'single h:1': expected " UPSTREAMS},
+        {"upstream embedded h:1", "upstream 'embedded h:1': expected no address behind embedded"},
+        {"upstream standalone", "upstream 'standalone': expected standalone and one HOST:PORT or unix:PATH"},
+        {"upstream standalone h:1 h:2",
+         "upstream 'standalone h:1 h:2': expected standalone and one HOST:PORT or unix:PATH"},
+        {"upstream standalone h", "upstream 'standalone h': 'h': expected " ADDRESS},
+        {"upstream standalone :1", "upstream 'standalone :1': ':1': expected " ADDRESS},
+        {"upstream standalone h:0", "upstream 'standalone h:0': 'h:0': expected " ADDRESS},
+        {"upstream standalone h:65536", "upstream 'standalone h:65536': 'h:65536': expected " ADDRESS},
+        {"upstream standalone h:6379x", "upstream 'standalone h:6379x': 'h:6379x': expected " ADDRESS},
+        {"upstream standalone ::1:6379", "upstream 'standalone ::1:6379': '::1:6379': expected " ADDRESS},
+        {"upstream standalone [::1]", "upstream 'standalone [::1]': '[::1]': expected " ADDRESS},
+        {"upstream standalone [h]:1", "upstream 'standalone [h]:1': '[h]:1': expected " ADDRESS},
+        {"upstream standalone [::1%]:1", "upstream 'standalone [::1%]:1': '[::1%]:1': expected " ADDRESS},
+        {"upstream standalone unix:", "upstream 'standalone unix:': 'unix:': expected " ADDRESS},
+        {"upstream standalone redis://h:1", "upstream 'standalone redis://h:1': 'redis://h:1': expected " ADDRESS},
+        {"upstream cluster", "upstream 'cluster': expected cluster and at least one HOST:PORT"},
+        {"upstream cluster h:1 unix:/x", "upstream 'cluster h:1 unix:/x': 'unix:/x': expected " ADDRESS_TCP},
+        {"upstream sentinel m",
+         "upstream 'sentinel m': expected sentinel, the master's name and at least one HOST:PORT"},
+        {"upstream sentinel m x", "upstream 'sentinel m x': 'x': expected " ADDRESS_TCP},
+        {"upstream-connections 0", "upstream-connections '0': expected a number from 1 to 64"},
+        {"upstream-timeout 0", "upstream-timeout '0': expected a time from 1ms to 1d, like 5s"},
+        {"upstream-timeout 25h", "upstream-timeout '25h': expected a time from 1ms to 1d, like 5s"},
+        {"lock", "lock without a value: expected a key pattern, then options and their values"},
+        {"lock ''", "lock '': expected a key pattern, then options and their values"},
+        {"lock x:* owner me", "lock 'x:* owner me': option owner 'me': expected auto, connection, client or any"},
+        {"client-identity", "client-identity without a value: expected one or more of address, user, name and port"},
+        {"client-identity address ip", "client-identity 'address ip': 'ip': expected address, user, name or port"},
+        {"admin-bind ''", "admin-bind '': expected one address"},
+        {"admin-port 70000", "admin-port '70000': expected a number from 0 to 65535"},
+        {"bind 1.2.3.4 -", "bind '1.2.3.4 -': '-': expected an address"},
+        {"tls-port 6381", "tls-port '6381': TLS is not supported by this build"},
+        {"tls-cert-file /x.crt", "tls-cert-file: TLS is not supported by this build"},
+        {"TLS-key-file-pass s3cret", "TLS-key-file-pass: TLS is not supported by this build"},
+        {"prot 1", "unknown directive 'prot': did you mean 'port'?"},
+        {"log_level debug", "unknown directive 'log_level': did you mean 'loglevel'?"},
+        {"requirepas s3cret", "unknown directive 'requirepas': did you mean 'requirepass'?"},
+        {"upsteam-pasword s3cret", "unknown directive 'upsteam-pasword': did you mean 'upstream-password'?"},
+        {"appendonly yes", "unknown directive 'appendonly': expected one of those that --help lists"},
+        {"\x1b[2J 1", "unknown directive '\\x1b[2J': expected one of those that --help lists"},
+        {"port \"1", "port: unbalanced quotes: expected a closing quote, then a blank or the end of the line"},
+        {"requirepass 's3cret",
+         "requirepass: unbalanced quotes: expected a closing quote, then a blank or the end of the line"},
+        {"requirepass \"s3\"cret",
+         "requirepass: unbalanced quotes: expected a closing quote, then a blank or the end of the line"},
+        {"bind '\"1.2.3.4'",
+         "bind '\"1.2.3.4': unbalanced quotes: expected a closing quote, then a blank or the end of "
+         "the line"},
+        {"logfile \"a\\x00b\"", "logfile: a NUL byte: expected text"},
+        {"requirepass s3cret s3cret", "requirepass: expected one password"},
+        {"requirepass", "requirepass without a value: expected one password"},
+        {"upstream-password s3 cret", "upstream-password: expected one password"},
+        {"upstream-user bob s3cret", "upstream-user: expected one user name"},
+    };
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        char text[300], expected[500];
+        snprintf(text, sizeof(text), "# first\nthreads 2\n  %s  \nthreads 3\n", CASES[i].line);
+        write_file("lockkeeper.conf", text);
+        if (LOAD("lockkeeper.conf"))
+            fail_msg("'%s' was accepted", CASES[i].line);
+        snprintf(expected, sizeof(expected), "lockkeeper.conf:3: %s", CASES[i].why);
+        refused(expected);
+        assert_null(strstr(error, "cret"));
+        assert_null(strchr(error, '\n'));
+    }
+}
+
+static void test_command_line_errors(void **state) {
+    (void)state;
+    assert_null(LOAD("--port", "abc"));
+    refused("command line: port 'abc': expected a number from 0 to 65535");
+    assert_null(LOAD("--port"));
+    refused("command line: port without a value: expected a number from 0 to 65535");
+    assert_null(LOAD("--port", "--threads", "2"));
+    refused("command line: port without a value: expected a number from 0 to 65535");
+    assert_null(LOAD("--", "x"));
+    refused("command line: '--': expected --DIRECTIVE and its value");
+    assert_null(LOAD("--"));
+    refused("command line: '--': expected --DIRECTIVE and its value");
+    write_file("a.conf", "");
+    assert_null(LOAD("a.conf", "6380"));
+    refused("command line: '6380': expected --DIRECTIVE and its value");
+    assert_null(LOAD("--lock", "x:* lease"));
+    refused("command line: lock 'x:* lease': option 'lease' without a value: expected a time like 30s, or 0 for none");
+    assert_null(LOAD("--lock", "'x"));
+    refused("command line: lock: unbalanced quotes: expected a closing quote, then a blank or the end of the line");
+    assert_null(LOAD("--requirepass 's3cret"));
+    refused(
+        "command line: requirepass: unbalanced quotes: expected a closing quote, then a blank or the end of the line");
+    assert_null(LOAD("--requirepass", "s3", "cret"));
+    refused("command line: requirepass: expected one password");
+    assert_null(LOAD("--requirepas", "s3cret"));
+    refused("command line: unknown directive 'requirepas': did you mean 'requirepass'?");
+}
+
+/* An error fits its buffer, and long values are shortened. */
+static void test_long_values(void **state) {
+    (void)state;
+    char *value = malloc(100001);
+    assert_non_null(value);
+    memset(value, 1, 100000);
+    value[100000] = '\0';
+    char *argv[] = {(char *)"lockkeeper", (char *)"--port", value};
+    assert_null(config_load(3, argv, error, sizeof(error)));
+    assert_true(strlen(error) < 400);
+    assert_non_null(strstr(error, "\\x01...': expected a number from 0 to 65535"));
+    char small[20];
+    assert_null(config_load(3, argv, small, sizeof(small)));
+    assert_string_equal(small, "command line: port ");
+    argv[1] = (char *)"--upstream";
+    memset(value, 'x', 100000);
+    assert_null(config_load(3, argv, error, sizeof(error)));
+    argv[1] = (char *)"--unixsocket";
+    assert_null(config_load(3, argv, error, sizeof(error)));
+    assert_non_null(strstr(error, "x...': expected a path of at most 107 bytes"));
+    value[0] = value[1] = '-';
+    argv[1] = value;
+    assert_null(config_load(2, argv, error, sizeof(error)));
+    assert_non_null(strstr(error, "command line: unknown directive 'xxx"));
+    argv[1] = value + 2;
+    assert_null(config_load(2, argv, error, sizeof(error)));
+    assert_non_null(strstr(error, "x...: expected a configuration file that can be read: File name too long"));
+    free(value);
+}
+
+/* Any bytes in a file: a configuration or one line. */
+static void test_garbage(void **state) {
+    (void)state;
+    static const char *const PIECES[] = {"port", " ",      "\n",    "\"",          "'",    "\\", "\\x4",   "upstream",
+                                         "lock", "lock:*", "owner", "cluster",     "h:1",  "#",  "\r",     "include",
+                                         "bind", "-",      "tls-x", "requirepass", "\xff", "1",  "normal", "unix:"};
+    size_t accepted = 0;
+    srand(5);
+    for (int round = 0; round < 5000; round++) {
+        char text[400] = "";
+        size_t len = 0;
+        for (int n = rand() % 16; n > 0; n--) {
+            const char *piece = PIECES[(size_t)rand() % (sizeof(PIECES) / sizeof(PIECES[0]))];
+            memcpy(text + len, piece, strlen(piece));
+            len += strlen(piece);
+            if (rand() % 30 == 0)
+                text[len++] = '\0';
+        }
+        write_bytes("a.conf", text, len);
+        struct config *c = LOAD("a.conf");
+        accepted += c != NULL;
+        if (!c)
+            assert_true(strncmp(error, "a.conf:", 7) == 0 && !strchr(error, '\n'));
+        config_free(c);
+    }
+    assert_true(accepted > 100 && accepted < 4900);
+}
+
+/* ---- the files that describe it --------------------------------------------------------------- */
+
+static char *read_home(const char *name) {
+    char path[5000];
+    snprintf(path, sizeof(path), "%s/%s", home, name);
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return NULL;
+    char *text = calloc(1, 1 << 20);
+    assert_non_null(text);
+    assert_true(fread(text, 1, (1 << 20) - 1, f) > 0);
+    fclose(f);
+    return text;
+}
+
+/* Whether a line of the text is `line`, or begins with it and a blank if `more`. */
+static bool has_line(const char *text, const char *line, bool more) {
+    size_t len = strlen(line);
+    for (const char *p = text; p; p = strchr(p, '\n')) {
+        p += *p == '\n';
+        if (strncmp(p, line, len) == 0 && (p[len] == '\n' || p[len] == '\0' || (more && p[len] == ' ')))
+            return true;
+    }
+    return false;
+}
+
+/* conf/lockkeeper.conf shows every directive with its default, set or in a comment, and sets nothing else. */
+static void test_conf_file(void **state) {
+    (void)state;
+    char *text = read_home("conf/lockkeeper.conf");
+    assert_non_null(text);
+    for (size_t i = 0; i < config_directive_count(); i++) {
+        struct config_directive d = config_directive_get(i);
+        char line[200], comment[210];
+        snprintf(line, sizeof(line), "%s%s%s", d.name, *d.fallback ? " " : "", d.fallback);
+        snprintf(comment, sizeof(comment), "# %s", line);
+        bool any = !*d.fallback; /* there is no default: an example has to do */
+        if (!has_line(text, line, any) && !has_line(text, comment, any))
+            fail_msg("conf/lockkeeper.conf has no line '%s' or '%s'", line, comment);
+        assert_true(*d.help && *d.value);
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(d.name, config_directive_get(k).name);
+    }
+    free(text);
+    char path[5000];
+    snprintf(path, sizeof(path), "%s/conf/lockkeeper.conf", home);
+    struct config *c = LOAD(path);
+    if (!c)
+        fail_msg("%s", error);
+    assert_defaults(c);
+    config_free(c);
+}
+
+static void test_conf_examples(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        enum config_upstream upstream;
+    } FILES[] = {{"conf/standalone.conf", CONFIG_STANDALONE},
+                 {"conf/cluster.conf", CONFIG_CLUSTER},
+                 {"conf/embedded.conf", CONFIG_EMBEDDED}};
+    for (size_t i = 0; i < sizeof(FILES) / sizeof(FILES[0]); i++) {
+        char path[5000];
+        snprintf(path, sizeof(path), "%s/%s", home, FILES[i].name);
+        struct config *c = LOAD(path);
+        if (!c)
+            fail_msg("%s", error);
+        assert_int_equal(c->upstream, FILES[i].upstream);
+        assert_int_equal(c->port, 6380);
+        config_free(c);
+    }
+}
+
+/* Every directive that is set by commented-out examples of the conf files parses, too. */
+static void test_conf_comments(void **state) {
+    (void)state;
+    static const char *const FILES[] = {"conf/lockkeeper.conf", "conf/standalone.conf", "conf/cluster.conf"};
+    size_t examples = 0;
+    for (size_t f = 0; f < 3; f++) {
+        char *text = read_home(FILES[f]), *save = NULL;
+        assert_non_null(text);
+        for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+            char name[64];
+            bool known = false;
+            if (sscanf(line, "# %63[a-z-] ", name) != 1 || line[2] == ' ' ||
+                strchr(line, ':') == line + strlen(line) - 1)
+                continue;
+            for (size_t i = 0; i < config_directive_count() && !known; i++)
+                known = strcmp(config_directive_get(i).name, name) == 0;
+            if (!known || strcmp(name, "include") == 0)
+                continue;
+            write_file("a.conf", line + 2);
+            struct config *c = LOAD("a.conf");
+            if (!c)
+                print_error("%s: '%s'\n", FILES[f], line);
+            assert_non_null(c);
+            config_free(c);
+            examples++;
+        }
+        free(text);
+    }
+    assert_true(examples >= 10);
+}
+
+int main(void) {
+#define CONFIG_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CONFIG_TEST(test_defaults),       CONFIG_TEST(test_every_directive),
+        CONFIG_TEST(test_override),       CONFIG_TEST(test_command_line),
+        CONFIG_TEST(test_stdin),          CONFIG_TEST(test_include),
+        CONFIG_TEST(test_include_errors), CONFIG_TEST(test_errors),
+        CONFIG_TEST(test_long_values),    CONFIG_TEST(test_command_line_errors),
+        CONFIG_TEST(test_garbage),        CONFIG_TEST(test_conf_file),
+        CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_conf_comments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
