@@ -51,7 +51,7 @@ static const uint8_t kinds[256] = {
 #define LENGTH_MAX (INT64_MAX / 8)
 
 /* Lines up to this long are looked through by hand; a call of memchr costs more. */
-enum { SHORT_LINE = 24 };
+enum { SHORT_LINE = 32 };
 
 void resp_reply_init(struct resp_reply *r) {
     r->type = 0;
@@ -61,23 +61,14 @@ void resp_reply_init(struct resp_reply *r) {
     r->pending = 1;
 }
 
+static inline bool is_crlf(const char *p) {
+    return memcmp(p, "\r\n", 2) == 0;
+}
+
 /* The byte behind the first CR LF, or NULL. */
 static const char *line_end(const char *p, const char *end) {
-    const char *near = end - p > SHORT_LINE ? p + SHORT_LINE : end;
-    while (p < near && *p != '\r') {
-        p++;
-    }
-    while (p < end) {
-        if (*p != '\r') {
-            p = memchr(p, '\r', (size_t)(end - p));
-            if (!p) {
-                return NULL;
-            }
-        }
-        if (end - p < 2) {
-            return NULL;
-        }
-        if (p[1] == '\n') {
+    while (p < end && (p = memchr(p, '\r', (size_t)(end - p))) && end - p >= 2) {
+        if (is_crlf(p)) {
             return p + 2;
         }
         p++;
@@ -91,19 +82,19 @@ static inline const char *length_fast(const char *p, const char *end, int64_t *n
     if (end - p < 3) {
         return NULL;
     }
-    int64_t n = (unsigned char)*p++ - (unsigned)'0';
-    if (n == 0 || n > 9) {
-        if (n != 0) {
-            return NULL;
-        }
-    } else {
-        unsigned digit;
-        while (p < end && (digit = (unsigned char)*p - (unsigned)'0') < 10 && n < 100000000) {
+    unsigned digit = (unsigned char)*p++ - (unsigned)'0';
+    int64_t n = digit;
+    if (digit > 9) {
+        return NULL;
+    }
+    if (*p != '\r' && n != 0) {
+        const char *far = end - p < 12 ? end - 1 : p + 11;
+        while (p < far && (digit = (unsigned char)*p - (unsigned)'0') < 10) {
             n = n * 10 + digit;
             p++;
         }
     }
-    if (end - p < 2 || p[0] != '\r' || p[1] != '\n') {
+    if (end - p < 2 || !is_crlf(p)) {
         return NULL;
     }
     *number = n;
@@ -205,6 +196,15 @@ static const char *line_bytes(struct resp_reply *r, const char *p, const char *e
     return behind;
 }
 
+/* A line that is complete and short; NULL for others. */
+static inline const char *short_line(const char *p, const char *end) {
+    const char *near = end - p > SHORT_LINE ? p + SHORT_LINE : end;
+    while (p < near && *p != '\r') {
+        p++;
+    }
+    return end - p >= 2 && is_crlf(p) ? p + 2 : NULL;
+}
+
 /* Takes the element that begins at p in one step if it is all there and looks as usual; else leaves the state
  * for the bytes behind its type. Returns the byte behind what it took, NULL for an unknown type. */
 static inline const char *element(struct resp_reply *r, const char *p, const char *end) {
@@ -214,31 +214,42 @@ static inline const char *element(struct resp_reply *r, const char *p, const cha
     if (r->type == 0 || (r->type == '|' && r->pending == 1)) {
         r->type = type;
     }
-    enum kind kind = kinds[(unsigned char)type];
-    r->kind = (uint8_t)kind;
-    if (kind == KIND_UNKNOWN) {
+    const enum kind kind = kinds[(unsigned char)type];
+    const char *behind;
+    int64_t n;
+    switch (kind) {
+    case KIND_LINE:
+        behind = short_line(p, end);
+        if (behind) {
+            r->pending--;
+            return behind;
+        }
+        r->state = STATE_LINE;
+        return p;
+    case KIND_BULK:
+    case KIND_BLOB:
+        behind = length_fast(p, end, &n);
+        if (behind && end - behind >= n + 2 && is_crlf(behind + n)) {
+            r->pending--;
+            return behind + n + 2;
+        }
+        break;
+    case KIND_ARRAY:
+    case KIND_SET:
+    case KIND_MAP:
+    case KIND_ATTRIBUTE:
+        behind = length_fast(p, end, &n);
+        if (behind) {
+            r->kind = (uint8_t)kind;
+            return add_elements(r, n) ? behind : NULL;
+        }
+        break;
+    case KIND_UNKNOWN:
         return NULL;
     }
-    if (kind == KIND_LINE) {
-        r->state = STATE_LINE;
-        return p < end ? line_bytes(r, p, end) : p;
-    }
-    int64_t n;
-    const char *behind = length_fast(p, end, &n);
-    if (!behind) {
-        r->state = STATE_LENGTH;
-        return p;
-    }
-    if (kind != KIND_BULK && kind != KIND_BLOB) {
-        return add_elements(r, n) ? behind : NULL;
-    }
-    if (end - behind >= n + 2 && behind[n] == '\r' && behind[n + 1] == '\n') {
-        r->pending--;
-        return behind + n + 2;
-    }
-    r->number = n;
-    r->state = n ? STATE_PAYLOAD : STATE_PAYLOAD_CR;
-    return behind;
+    r->kind = (uint8_t)kind;
+    r->state = STATE_LENGTH;
+    return p;
 }
 
 /* Goes on in the middle of an element. Returns NULL for malformed bytes. */

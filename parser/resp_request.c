@@ -6,8 +6,8 @@
  *                                        ^        ^
  *                                        pos      len       args_left 1, bulk_len 5
  *
- * Well-formed length lines take a short path that is written out by hand; everything else (a line that
- * has not come whole, signs, odd bytes) takes scan_length_line, which holds the rules.
+ * take_arguments is the short way for arguments that are complete and well formed; everything else (what is
+ * cut, signs, odd bytes) goes through scan_argument and scan_length_line, which hold the rules.
  *
  * It knows nothing of commands and does not look into arguments.
  */
@@ -20,9 +20,6 @@
 
 /* An argv of up to this many arguments is kept from one request to the next. */
 enum { ARGV_KEEP = 256 };
-
-/* Lengths of more than nine digits are left to the long path. */
-enum { FAST_LENGTH_MAX = 99999999 };
 
 static const char *const TOO_BIG_INLINE = "Protocol error: too big inline request";
 static const char *const TOO_BIG_COUNT = "Protocol error: too big mbulk count string";
@@ -185,83 +182,99 @@ static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, 
     return RESP_OK;
 }
 
-/* Reads "$N\r\n" in its common form: complete, canonical, at most `max`. Returns the byte behind it, or NULL
- * where the long path has to decide. */
-static inline const char *bulk_len_fast(const char *p, const char *end, uint64_t max, uint64_t *number) {
-    if (end - p < 4 || p[0] != '$') {
-        return NULL;
-    }
-    uint64_t n = (unsigned char)p[1] - (unsigned)'0';
-    p += 2;
-    if (n - 1 < 9) {
-        unsigned digit;
-        while (p < end && (digit = (unsigned char)*p - (unsigned)'0') < 10 && n <= FAST_LENGTH_MAX) {
-            n = n * 10 + digit;
-            p++;
+static inline bool is_crlf(const char *p) {
+    return memcmp(p, "\r\n", 2) == 0;
+}
+
+/* Takes arguments for as long as they are complete, in canonical form, and not longer than `max`. What it
+ * stops at is for scan_argument to judge. */
+static void take_arguments(struct resp_request *r, const char *data, size_t len, uint64_t max) {
+    const char *end = data + len;
+    const char *p = data + r->pos;
+    struct resp_arg *arg = r->argv + r->argc;
+    size_t room = r->argv_cap - r->argc;
+    size_t count = r->args_left < room ? r->args_left : room;
+    struct resp_arg *stop = arg + count;
+    /* The shortest argument is "$0\r\n\r\n"; six bytes also hold a length line of up to three digits. */
+    while (arg < stop && end - p >= 6 && p[0] == '$') {
+        uint64_t n = (unsigned char)p[1] - (unsigned)'0';
+        const char *q = p + 2;
+        if (n > 9) {
+            break;
         }
-    } else if (n != 0) {
-        return NULL;
+        if (*q != '\r' && n != 0) {
+            const char *far = end - p < 16 ? end - 2 : p + 12;
+            unsigned digit;
+            while (q < far && (digit = (unsigned char)*q - (unsigned)'0') < 10) {
+                n = n * 10 + digit;
+                q++;
+            }
+        }
+        if (!is_crlf(q) || n > max) {
+            break;
+        }
+        q += 2;
+        if ((uint64_t)(end - q) < n + 2 || !is_crlf(q + n)) {
+            break;
+        }
+        arg->off = (size_t)(q - data);
+        arg->len = n;
+        arg++;
+        p = q + n + 2;
     }
-    if (end - p < 2 || p[0] != '\r' || p[1] != '\n' || n > max) {
-        return NULL;
+    size_t taken = (size_t)(arg - (r->argv + r->argc));
+    r->argc += taken;
+    r->args_left -= taken;
+    r->pos = (size_t)(p - data);
+}
+
+/* Takes the next argument, whatever it looks like. */
+static enum resp_status scan_argument(struct resp_request *r, const char *data, size_t len,
+                                      const struct resp_limits *limits) {
+    if (r->bulk_len < 0) {
+        enum resp_status status = scan_bulk_len(r, data, len, limits);
+        if (status != RESP_OK) {
+            return status;
+        }
     }
-    *number = n;
-    return p + 2;
+    if (len - r->pos < (uint64_t)r->bulk_len + 2) {
+        return RESP_MORE;
+    }
+    if (r->argc == r->argv_cap) {
+        grow_argv(r);
+    }
+    struct resp_arg *arg = &r->argv[r->argc++];
+    arg->off = r->pos;
+    arg->len = (size_t)r->bulk_len;
+    r->pos += arg->len + 2;
+    if (!is_crlf(data + arg->off + arg->len)) {
+        r->irregular = true;
+    }
+    r->bulk_len = -1;
+    r->args_left--;
+    return RESP_OK;
 }
 
 static enum resp_status scan_arguments(struct resp_request *r, const char *data, size_t len,
                                        const struct resp_limits *limits) {
-    const char *end = data + len;
-    uint64_t fast_max = limits->unauthenticated ? RESP_UNAUTH_BULK_MAX : (uint64_t)limits->bulk_max;
-    if (fast_max > (uint64_t)limits->bulk_max) {
-        fast_max = (uint64_t)limits->bulk_max;
+    uint64_t max = (uint64_t)limits->bulk_max;
+    if (limits->unauthenticated && max > RESP_UNAUTH_BULK_MAX) {
+        max = RESP_UNAUTH_BULK_MAX;
     }
-    size_t pos = r->pos;
-    size_t argc = r->argc;
-    size_t left = r->args_left;
-    enum resp_status status = RESP_OK;
-    while (left) {
-        uint64_t bulk_len;
-        if (r->bulk_len >= 0) {
-            bulk_len = (uint64_t)r->bulk_len;
-        } else {
-            const char *payload = bulk_len_fast(data + pos, end, fast_max, &bulk_len);
-            if (payload) {
-                pos = (size_t)(payload - data);
-            } else {
-                r->pos = pos;
-                status = scan_bulk_len(r, data, len, limits);
-                if (status != RESP_OK) {
-                    break;
-                }
-                pos = r->pos;
-                bulk_len = (uint64_t)r->bulk_len;
+    while (r->args_left) {
+        if (r->bulk_len < 0) {
+            take_arguments(r, data, len, max);
+            if (!r->args_left) {
+                break;
             }
         }
-        if (len - pos < bulk_len + 2) {
-            r->bulk_len = (int64_t)bulk_len;
-            status = RESP_MORE;
-            break;
+        enum resp_status status = scan_argument(r, data, len, limits);
+        if (status != RESP_OK) {
+            return status;
         }
-        r->bulk_len = -1;
-        if (argc == r->argv_cap) {
-            grow_argv(r);
-        }
-        r->argv[argc].off = pos;
-        r->argv[argc].len = bulk_len;
-        argc++;
-        pos += bulk_len;
-        if (data[pos] != '\r' || data[pos + 1] != '\n') {
-            r->irregular = true;
-        }
-        pos += 2;
-        left--;
     }
-    r->pos = pos;
-    r->argc = argc;
-    r->args_left = left;
-    r->len = pos;
-    return status;
+    r->len = r->pos;
+    return RESP_OK;
 }
 
 enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
