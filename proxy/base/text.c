@@ -1,0 +1,54 @@
+/* Growing text. */
+#include "proxy/base/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+
+void text_init(struct text *t) {
+    t->data = NULL;
+    t->len = t->cap = 0;
+}
+
+void text_clear(struct text *t) {
+    memory_free(t->data);
+    text_init(t);
+}
+
+char *text_reserve(struct text *t, size_t len) {
+    if (t->cap < t->len + len + 1) {
+        size_t cap = t->cap ? t->cap * 2 : 256;
+        while (cap < t->len + len + 1)
+            cap *= 2;
+        t->data = memory_realloc(t->data, cap);
+        t->cap = cap;
+    }
+    return t->data + t->len;
+}
+
+void text_commit(struct text *t, size_t len) {
+    t->len += len;
+    t->data[t->len] = '\0';
+}
+
+void text_append(struct text *t, const void *data, size_t len) {
+    char *at = text_reserve(t, len);
+    if (len > 0)
+        memcpy(at, data, len);
+    text_commit(t, len);
+}
+
+void text_printf(struct text *t, const char *format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int len = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (len > 0) {
+        vsnprintf(text_reserve(t, (size_t)len), (size_t)len + 1, format, again);
+        text_commit(t, (size_t)len);
+    }
+    va_end(again);
+}

@@ -1,0 +1,25 @@
+/*
+ * Growing text: for replies and pages that are put together piece by piece, off the hot path.
+ */
+#ifndef LOCKKEEPER_BASE_TEXT_H
+#define LOCKKEEPER_BASE_TEXT_H
+
+#include <stddef.h>
+
+struct text {
+    char *data; /* NUL-terminated once anything was added; NULL before */
+    size_t len;
+    size_t cap;
+};
+
+/* {0} is an empty text too. */
+void text_init(struct text *t);
+/* Frees the bytes. */
+void text_clear(struct text *t);
+void text_append(struct text *t, const void *data, size_t len);
+void text_printf(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Room for len more bytes at the end; commit what was written with text_commit. */
+char *text_reserve(struct text *t, size_t len);
+void text_commit(struct text *t, size_t len);
+
+#endif

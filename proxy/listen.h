@@ -1,0 +1,32 @@
+/*
+ * The listening sockets: opened before any thread starts, so that a port that is taken is an error at start.
+ */
+#ifndef LOCKKEEPER_LISTEN_H
+#define LOCKKEEPER_LISTEN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "proxy/base/text.h"
+#include "proxy/config.h"
+
+struct listen_set {
+    int *fds;          /* thread 0's first, then thread 1's, ... */
+    size_t per_thread; /* TCP sockets of each thread */
+    size_t threads;
+    bool unix_socket; /* one more, of thread 0 alone: the first of fds */
+    const char *unix_path;
+    struct text text;
+};
+
+/* Opens bind x port for each thread (SO_REUSEPORT where there are several), and unixsocket. False with one line in
+ * error. The descriptors become the workers'. */
+bool listen_open(struct listen_set *set, const struct config *config, char *error, size_t error_size);
+/* The descriptors of one thread. */
+const int *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count);
+/* "127.0.0.1:6380, unix:/run/..."; borrowed. */
+const char *listen_text(const struct listen_set *set);
+/* Frees the set (not the descriptors) and removes the unix socket's file. */
+void listen_close(struct listen_set *set);
+
+#endif

@@ -1,0 +1,362 @@
+/*
+ * lockkeeper: reads the configuration, opens the listeners, wires engine, workers and signals together, waits.
+ */
+#include <ev.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+#include <uuid/uuid.h>
+
+#include "parser/command.h"
+#include "parser/slot.h"
+#include "proxy/admin/incidents.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/base/text.h"
+#include "proxy/config.h"
+#include "proxy/embedded.h"
+#include "proxy/listen.h"
+#include "proxy/notify.h"
+#include "proxy/session/worker.h"
+
+enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, DRAIN_MS = 5000, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
+
+struct application {
+    int argc;
+    char **argv;
+    struct config *config;
+    struct embedded *embedded;
+    struct listen_set listeners;
+    struct proxy_shared shared;
+    struct lock_sink sink;
+    pthread_t *threads;
+    atomic_uint ready;
+    const char *embedded_addresses[1];
+    char process_id[UUID_TEXT];
+    struct text upstream_text;
+    struct ev_signal on_term, on_int, on_hup;
+    bool stopping;
+    pthread_mutex_t reload_mutex;
+    char reload_error[ERROR_SIZE];
+};
+
+/* ---- incidents ----------------------------------------------------------------------------------- */
+
+static void record_incident(void *arg, const struct lock_incident *i) {
+    struct application *app = arg;
+    char holder[LOCK_IDENTITY_MAX];
+    size_t len = i->holder_len < sizeof(holder) - 1 ? i->holder_len : sizeof(holder) - 1;
+    if (i->holder && len > 0)
+        memcpy(holder, i->holder, len);
+    holder[i->holder ? len : 0] = '\0';
+    struct incident out = {.time_ms = i->time_ms,
+                           .kind = lock_incident_name(i->kind),
+                           .key = i->key.name,
+                           .key_len = i->key.len,
+                           .client = i->client ? i->client : "",
+                           .holder = holder,
+                           .command = i->command ? i->command : "",
+                           .action = i->action ? i->action : ""};
+    incidents_add(app->shared.incidents, &out);
+}
+
+/* ---- reload -------------------------------------------------------------------------------------- */
+
+/* Reads the configuration anew and takes over the lock rules and the log level. Returns NULL, or what is wrong. */
+static const char *reload(void *arg) {
+    struct application *app = arg;
+    pthread_mutex_lock(&app->reload_mutex);
+    struct config *fresh = config_load(app->argc, app->argv, app->reload_error, sizeof(app->reload_error));
+    if (fresh) {
+        log_set_level(fresh->loglevel);
+        for (unsigned i = 0; i < app->shared.options.threads; i++)
+            worker_set_rules(app->shared.workers[i], fresh->rules);
+        log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(fresh->rules));
+        config_free(fresh);
+    } else {
+        log_warning("Configuration not reloaded, nothing was changed: %s", app->reload_error);
+    }
+    pthread_mutex_unlock(&app->reload_mutex);
+    return fresh ? NULL : app->reload_error;
+}
+
+static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    struct application *app = signal->data;
+    reload(app);
+}
+
+/* ---- stopping ------------------------------------------------------------------------------------ */
+
+static void on_stop(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    struct application *app = signal->data;
+    if (app->stopping) {
+        log_warning("Stopped at once by a second signal");
+        embedded_stop(app->embedded);
+        _exit(0);
+    }
+    app->stopping = true;
+    log_notice("Received %s: finishing what is in flight", signal->signum == SIGTERM ? "SIGTERM" : "SIGINT");
+    notify_state("STOPPING=1");
+    for (unsigned i = 0; i < app->shared.options.threads; i++)
+        worker_stop(app->shared.workers[i], DRAIN_MS);
+}
+
+static void watch_signal(struct application *app, struct ev_signal *watcher, int number,
+                         void (*callback)(struct ev_loop *, struct ev_signal *, int)) {
+    struct ev_loop *loop = worker_loop(app->shared.workers[0]);
+    ev_signal_init(watcher, callback, number);
+    watcher->data = app;
+    ev_signal_start(loop, watcher);
+    ev_unref(loop);
+}
+
+/* ---- start --------------------------------------------------------------------------------------- */
+
+static void worker_ready(void *arg, const char *error) {
+    struct application *app = arg;
+    if (error)
+        log_warning("%s; trying on", error);
+    if (atomic_fetch_add(&app->ready, 1) + 1 < app->shared.options.threads)
+        return;
+    log_notice("Ready to accept connections on %s", listen_text(&app->listeners));
+    notify_state("READY=1");
+}
+
+static void options_of(struct application *app) {
+    const struct config *c = app->config;
+    struct session_options *o = &app->shared.options;
+    *o = (struct session_options){
+        .bulk_max = c->bulk_max,
+        .query_buffer_limit = c->query_buffer_limit,
+        .output_limit_hard = c->output_limit_hard,
+        .output_limit_soft = c->output_limit_soft,
+        .output_limit_soft_ms = c->output_limit_soft_s * 1000,
+        .timeout_ms = c->timeout_s * 1000,
+        .keepalive_s = c->tcp_keepalive_s,
+        .maxclients = c->maxclients,
+        .requirepass = c->requirepass,
+        .identity = c->client_identity,
+        .version = LOCKKEEPER_VERSION,
+        .process_id = app->process_id,
+        .started_ms = (int64_t)time(NULL) * 1000,
+        .threads = (unsigned)c->threads,
+        .port = (int)c->port,
+    };
+    static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
+    text_printf(&app->upstream_text, "%s", kinds[c->upstream]);
+    for (size_t i = 0; i < c->upstream_addresses.count; i++)
+        text_printf(&app->upstream_text, " %s", c->upstream_addresses.words[i]);
+    o->upstream_text = app->upstream_text.data;
+    app->shared.upstream = (struct upstream_config){
+        .kind = c->upstream == CONFIG_CLUSTER ? UPSTREAM_CLUSTER : UPSTREAM_STANDALONE,
+        .addresses = (const char **)c->upstream_addresses.words,
+        .address_count = c->upstream_addresses.count,
+        .user = c->upstream_user,
+        .password = c->upstream_password,
+        .connections = (unsigned)c->upstream_connections,
+        .timeout_ms = c->upstream_timeout_ms,
+    };
+}
+
+static bool start_upstream(struct application *app, char *error, size_t size) {
+    if (app->config->upstream == CONFIG_SENTINEL) {
+        snprintf(error, size, "upstream 'sentinel': expected embedded, standalone or cluster; this version can't follow "
+                              "Sentinels yet");
+        return false;
+    }
+    if (app->config->upstream != CONFIG_EMBEDDED)
+        return true;
+    app->embedded = embedded_start(error, size);
+    if (!app->embedded)
+        return false;
+    app->embedded_addresses[0] = embedded_address(app->embedded);
+    app->shared.upstream.addresses = app->embedded_addresses;
+    app->shared.upstream.address_count = 1;
+    log_warning("No upstream is configured: using an embedded redis-server at %s. Nothing is kept when lockkeeper "
+                "stops; name your own with --upstream standalone HOST:PORT or --upstream cluster HOST:PORT ...",
+                app->embedded_addresses[0]);
+    return true;
+}
+
+/* maxclients needs that many descriptors; as Redis does, fewer clients are allowed where the system gives fewer. */
+static void raise_descriptor_limit(struct application *app) {
+    struct rlimit limit;
+    rlim_t need = (rlim_t)app->config->maxclients + SPARE_DESCRIPTORS;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
+        return;
+    struct rlimit wanted = {.rlim_cur = need, .rlim_max = limit.rlim_max > need ? limit.rlim_max : need};
+    if (setrlimit(RLIMIT_NOFILE, &wanted) == 0)
+        return;
+    wanted = (struct rlimit){.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &wanted) != 0)
+        wanted = limit;
+    if (wanted.rlim_cur >= need)
+        return;
+    app->shared.options.maxclients =
+        wanted.rlim_cur > SPARE_DESCRIPTORS ? (int64_t)(wanted.rlim_cur - SPARE_DESCRIPTORS) : 1;
+    log_warning("maxclients %lld: only %lld are possible with %lld open files; raise the limit (ulimit -n)",
+                (long long)app->config->maxclients, (long long)app->shared.options.maxclients,
+                (long long)wanted.rlim_cur);
+}
+
+static void new_process_id(struct application *app) {
+    uuid_t id;
+    uuid_generate(id);
+    uuid_unparse_lower(id, app->process_id);
+}
+
+static void *run_thread(void *arg) {
+    worker_run(arg);
+    return NULL;
+}
+
+static void run(struct application *app) {
+    unsigned threads = app->shared.options.threads;
+    app->shared.workers = memory_zalloc(threads * sizeof(*app->shared.workers));
+    for (unsigned i = 0; i < threads; i++) {
+        size_t count;
+        const int *fds = listen_of_thread(&app->listeners, i, &count);
+        app->shared.workers[i] =
+            worker_new(&app->shared, i, fds, count, app->config->rules, worker_ready, app);
+    }
+    watch_signal(app, &app->on_term, SIGTERM, on_stop);
+    watch_signal(app, &app->on_int, SIGINT, on_stop);
+    watch_signal(app, &app->on_hup, SIGHUP, on_reload);
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    app->threads = memory_zalloc(threads * sizeof(*app->threads));
+    for (unsigned i = 1; i < threads; i++)
+        if (pthread_create(&app->threads[i], NULL, run_thread, app->shared.workers[i]) != 0) {
+            log_warning("threads %u: the system gives no more threads", threads);
+            _exit(1);
+        }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    worker_run(app->shared.workers[0]);
+    for (unsigned i = 1; i < threads; i++)
+        pthread_join(app->threads[i], NULL);
+    for (unsigned i = 0; i < threads; i++)
+        worker_free(app->shared.workers[i]);
+    memory_free(app->threads);
+    memory_free(app->shared.workers);
+}
+
+static int fail(const char *error) {
+    fprintf(stderr, "lockkeeper: %s\n", error);
+    return 1;
+}
+
+static bool write_pid(const char *path) {
+    FILE *f = fopen(path, "w");
+    if (!f)
+        return false;
+    fprintf(f, "%d\n", (int)getpid());
+    return fclose(f) == 0;
+}
+
+/* Everything that can go wrong before clients are served; error says what. */
+static bool start(struct application *app, char *error, size_t size) {
+    const struct config *c = app->config;
+    if (!log_open(c->logfile)) {
+        snprintf(error, size, "logfile '%s': expected a file that can be written: %s", c->logfile, strerror(errno));
+        return false;
+    }
+    log_set_level(c->loglevel);
+    log_set_json(c->log_json);
+    new_process_id(app);
+    options_of(app);
+    raise_descriptor_limit(app);
+    if (!listen_open(&app->listeners, c, error, size))
+        return false;
+    if (!start_upstream(app, error, size))
+        return false;
+    if (c->pidfile && c->pidfile[0] && !write_pid(c->pidfile)) {
+        snprintf(error, size, "pidfile '%s': expected a file that can be written: %s", c->pidfile, strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+static int serve(struct application *app) {
+    char error[ERROR_SIZE];
+    uint64_t seed = 0;
+    if (!start(app, error, sizeof(error))) {
+        embedded_stop(app->embedded);
+        return fail(error);
+    }
+    if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+        seed = (uint64_t)time(NULL) ^ (uint64_t)getpid();
+    app->shared.incidents = incidents_new(INCIDENTS_KEPT);
+    app->shared.reload = reload;
+    app->shared.reload_arg = app;
+    app->sink = (struct lock_sink){.arg = app,
+                                   .incident = record_incident,
+                                   .renew = worker_note_renewal,
+                                   .release = worker_note_release};
+    app->shared.engine = engine_new(app->process_id, seed, &app->sink);
+    log_notice("lockkeeper %s is starting, pid %d, upstream %s, %zu lock rules", LOCKKEEPER_VERSION, (int)getpid(),
+               app->shared.options.upstream_text, lock_rules_count(app->config->rules));
+    run(app);
+    engine_free(app->shared.engine);
+    incidents_free(app->shared.incidents);
+    embedded_stop(app->embedded);
+    if (app->config->pidfile && app->config->pidfile[0])
+        unlink(app->config->pidfile);
+    listen_close(&app->listeners);
+    log_notice("Stopped");
+    return 0;
+}
+
+static int print_help(void) {
+    puts("Usage: lockkeeper [CONFIG-FILE] [--DIRECTIVE VALUE ...] ...\n"
+         "       lockkeeper --version | --help | --test-conf [CONFIG-FILE]\n\n"
+         "A lock proxy for Redis: point applications at its port instead of Redis's.\n"
+         "Example: lockkeeper --port 6380 --upstream standalone 127.0.0.1:6379\n\nDirectives:");
+    for (size_t i = 0; i < config_directive_count(); i++) {
+        struct config_directive d = config_directive_get(i);
+        printf("  %s %s\n      %s (default: %s)\n", d.name, d.value, d.help, d.fallback);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static struct application app;
+    char error[ERROR_SIZE];
+    bool test = argc > 1 && strcmp(argv[1], "--test-conf") == 0;
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
+        return print_help();
+    if (argc > 1 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0)) {
+        printf("lockkeeper %s\n", LOCKKEEPER_VERSION);
+        return 0;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    command_table_init();
+    slot_tags_init();
+    pthread_mutex_init(&app.reload_mutex, NULL);
+    if (test) { /* the file follows the option */
+        argv[1] = argv[0];
+        argv++;
+        argc--;
+    }
+    app.argc = argc;
+    app.argv = argv;
+    app.config = config_load(argc, argv, error, sizeof(error));
+    if (!app.config)
+        return fail(error);
+    int status = 0;
+    if (test)
+        puts("Configuration OK");
+    else
+        status = serve(&app);
+    config_free(app.config);
+    text_clear(&app.upstream_text);
+    pthread_mutex_destroy(&app.reload_mutex);
+    return status;
+}

@@ -1,0 +1,27 @@
+/* sd_notify without libsystemd: one datagram. */
+#include "proxy/notify.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+void notify_state(const char *state) {
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (!path || (path[0] != '/' && path[0] != '@') || strlen(path) >= sizeof(a.sun_path))
+        return;
+    size_t len = strlen(path);
+    memcpy(a.sun_path, path, len);
+    if (path[0] == '@')
+        a.sun_path[0] = '\0';
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    ssize_t ignored = sendto(fd, state, strlen(state), 0, (struct sockaddr *)&a,
+                             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len));
+    (void)ignored;
+    close(fd);
+}

@@ -1,0 +1,250 @@
+/*
+ * Dispatch: which way a request goes.
+ *
+ *      request ── command table ──┬─ local ───── AUTH, HELLO, SELECT, CLIENT, PROXY, ...
+ *                                 ├─ lock ────── its key matches a rule: a script
+ *                                 ├─ split ───── keys in several slots, or lock keys among others
+ *                                 └─ forward ─── everything else, byte for byte
+ *
+ * Decides, and leaves the doing to local.c, lock_flow.c, split.c, keyspace.c and proxy_command.c.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/lock_flow.h"
+#include "proxy/session/session.h"
+
+enum { KEYS_ON_STACK = 64 };
+
+/* ---- building blocks ---------------------------------------------------------------------------- */
+
+void build_start(struct worker *w, size_t argc) {
+    w->build.len = 0;
+    text_commit(&w->build, resp_header_write(text_reserve(&w->build, RESP_HEADER_MAX), '*', (int64_t)argc));
+}
+
+void build_bulk(struct worker *w, const void *data, size_t len) {
+    char *at = text_reserve(&w->build, resp_bulk_size(len));
+    text_commit(&w->build, (size_t)(resp_bulk_write(at, data, len) - at));
+}
+
+void build_text(struct worker *w, const char *text) {
+    build_bulk(w, text, strlen(text));
+}
+
+void build_number(struct worker *w, int64_t n) {
+    char digits[24];
+    build_bulk(w, digits, (size_t)snprintf(digits, sizeof(digits), "%lld", (long long)n));
+}
+
+const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size) {
+    size_t len;
+    const char *arg = request_arg(r, bytes, i, &len);
+    if (len >= size)
+        len = size - 1;
+    for (size_t k = 0; k < len; k++)
+        out[k] = arg[k] == '\r' || arg[k] == '\n' || arg[k] == '\0' ? ' ' : arg[k];
+    out[len] = '\0';
+    return out;
+}
+
+void dispatch_local(struct session *s, const struct command *c, const char *reply, size_t len) {
+    counter_add(&s->worker->counters.requests_local, 1);
+    if (list_empty(&s->requests)) { /* nothing is owed before it: no slot needed */
+        iobuf_append(&s->out, reply, len);
+        session_mark_dirty(s);
+        return;
+    }
+    request_reply(request_new(s, c), reply, len, true);
+}
+
+void dispatch_local_error(struct session *s, const struct command *c, const char *format, ...) {
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    line[0] = '-';
+    int n = vsnprintf(line + 1, sizeof(line) - 3, format, args) + 1;
+    va_end(args);
+    size_t len = n < (int)sizeof(line) - 3 ? (size_t)n : sizeof(line) - 4;
+    memcpy(line + len, "\r\n", 2);
+    dispatch_local(s, c, line, len + 2);
+}
+
+void dispatch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                      int slot) {
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, c);
+    call_submit(&request->call, slot, bytes, r->len);
+}
+
+/* ---- keys ---------------------------------------------------------------------------------------- */
+
+/* The slot of all keys, or -2 where they differ. */
+static int common_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count) {
+    int slot = -1;
+    for (size_t i = 0; i < count; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, keys[i], &len);
+        int this = slot_of_key(key, len);
+        if (slot >= 0 && this != slot)
+            return -2;
+        slot = this;
+    }
+    return slot;
+}
+
+static bool any_lock_key(struct session *s, const struct resp_request *r, const char *bytes, const uint32_t *keys,
+                         size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, keys[i], &len);
+        if (lock_rule_for(s, key, len))
+            return true;
+    }
+    return false;
+}
+
+/* A command with one key: the usual case, without a list of keys. */
+static enum dispatch_result dispatch_single(struct session *s, const struct command *c, const struct resp_request *r,
+                                            const char *bytes, uint32_t key_index) {
+    size_t len;
+    const char *key = request_arg(r, bytes, key_index, &len);
+    const struct lock_rule *rule = lock_rule_for(s, key, len);
+    struct lock_command lc;
+    if (rule && lock_must_wait(s, key, len))
+        return DISPATCH_WAIT;
+    if (rule && lock_command_of(c, r, bytes, &lc))
+        return lock_dispatch(s, c, r, bytes, &lc, key_index, rule);
+    if (rule && lock_clobbers(s, c, r, bytes)) {
+        lock_dispatch_clobber(s, c, r, bytes);
+        return DISPATCHED;
+    }
+    dispatch_forward(s, c, r, bytes, upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0);
+    return DISPATCHED;
+}
+
+/* Whether a splittable command's lock keys need more than forwarding. */
+static bool locks_matter(const struct command *c) {
+    return c->id == COMMAND_DEL || c->id == COMMAND_UNLINK || c->split == SPLIT_MGET || c->split == SPLIT_MSET;
+}
+
+static enum dispatch_result dispatch_keys(struct session *s, const struct command *c, const struct resp_request *r,
+                                          const char *bytes, const uint32_t *keys, size_t count) {
+    int slot = upstream_is_cluster(s->worker->upstream) ? common_slot(r, bytes, keys, count) : 0;
+    bool locks = any_lock_key(s, r, bytes, keys, count);
+    if (locks && lock_any_busy(s))
+        return DISPATCH_WAIT;
+    if (c->split != SPLIT_NONE && (slot == -2 || (locks && locks_matter(c))))
+        return split_dispatch(s, c, r, bytes, keys, count);
+    if (slot == -2) {
+        dispatch_local_error(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+        return DISPATCHED;
+    }
+    if (locks && lock_clobbers(s, c, r, bytes))
+        lock_dispatch_clobber(s, c, r, bytes);
+    else
+        dispatch_forward(s, c, r, bytes, slot);
+    return DISPATCHED;
+}
+
+static enum dispatch_result dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r,
+                                            const char *bytes) {
+    if (!c->find && c->first > 0 && c->last == c->first && c->split == SPLIT_NONE)
+        return dispatch_single(s, c, r, bytes, (uint32_t)c->first);
+    uint32_t on_stack[KEYS_ON_STACK], *keys = on_stack;
+    int count = command_keys(c, bytes, r, keys, KEYS_ON_STACK);
+    if (count > KEYS_ON_STACK) {
+        keys = memory_alloc((size_t)count * sizeof(*keys));
+        count = command_keys(c, bytes, r, keys, (size_t)count);
+    }
+    enum dispatch_result result = DISPATCHED;
+    if (count <= 0) /* malformed, or no key after all: Redis says what is wrong */
+        dispatch_forward(s, c, r, bytes, -1);
+    else if (count == 1 && c->split != SPLIT_NONE && c->split != SPLIT_MSET && c->split != SPLIT_MGET)
+        result = dispatch_single(s, c, r, bytes, keys[0]);
+    else
+        result = dispatch_keys(s, c, r, bytes, keys, (size_t)count);
+    if (keys != on_stack)
+        memory_free(keys);
+    return result;
+}
+
+/* ---- the way ------------------------------------------------------------------------------------- */
+
+/* A command that isn't in the table (a module's, or of a newer Redis): to the node of its first argument, where
+ * most commands have their key; Redis's answer says if it is unknown there too. */
+static void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
+    int slot = -1;
+    if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
+        slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
+    dispatch_forward(s, NULL, r, bytes, slot);
+}
+
+static void refuse(struct session *s, const struct command *c, const char *what) {
+    char name[32];
+    size_t i;
+    for (i = 0; c->name[i] && i < sizeof(name) - 1; i++)
+        name[i] = c->name[i] >= 'a' && c->name[i] <= 'z' ? (char)(c->name[i] - 'a' + 'A') : c->name[i];
+    name[i] = '\0';
+    dispatch_local_error(s, c, "ERR %s is not supported by lockkeeper%s", name, what);
+}
+
+static bool authentication_missing(const struct session *s, const struct command *c) {
+    return !s->authenticated && !(c && (c->flags & COMMAND_NO_AUTH));
+}
+
+enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
+    const struct command *c = command_lookup(bytes + r->argv[0].off, r->argv[0].len);
+    if (authentication_missing(s, c)) {
+        dispatch_local_error(s, c, "NOAUTH Authentication required.");
+        return DISPATCHED;
+    }
+    if (!c) {
+        dispatch_unknown(s, r, bytes);
+        return DISPATCHED;
+    }
+    if (!command_arity_ok(c, r->argc) && c->need != NEED_PROXY && c->need != NEED_CLOSE) {
+        dispatch_forward(s, c, r, bytes, -1); /* harmless, and Redis has the words for it */
+        return DISPATCHED;
+    }
+    switch (c->need) {
+    case NEED_KEY:
+        return dispatch_by_key(s, c, r, bytes);
+    case NEED_BLOCKING:
+        if (!command_blocks(c, bytes, r))
+            return dispatch_by_key(s, c, r, bytes);
+        refuse(s, c, " where it may block: a shared connection would hold up other clients");
+        return DISPATCHED;
+    case NEED_NODE:
+        dispatch_forward(s, c, r, bytes, -1);
+        return DISPATCHED;
+    case NEED_ALL_SUM:
+    case NEED_ALL_SAME:
+        split_all_masters(s, c, r, bytes);
+        return DISPATCHED;
+    case NEED_KEYSPACE:
+        keyspace_dispatch(s, c, r, bytes);
+        return DISPATCHED;
+    case NEED_SESSION:
+        return local_dispatch(s, c, r, bytes);
+    case NEED_PROXY:
+        return proxy_dispatch(s, c, r, bytes);
+    case NEED_TRANSACTION:
+        refuse(s, c, " yet: it needs a connection of its own");
+        return DISPATCHED;
+    case NEED_PUBSUB:
+        refuse(s, c, " yet: it needs a connection of its own");
+        return DISPATCHED;
+    case NEED_REFUSED:
+        refuse(s, c, ": it would change the state of a connection that many clients share");
+        return DISPATCHED;
+    case NEED_CLOSE:
+        session_finish(s);
+        return DISPATCHED;
+    }
+    return DISPATCHED;
+}

@@ -1,0 +1,196 @@
+/*
+ * KEYS, SCAN, RANDOMKEY: guard records are never shown, and on a cluster all masters are one keyspace.
+ *
+ *      SCAN's cursor on a cluster = the node's cursor * masters + the master's number. A master that is done passes
+ *      the cursor on to the next one; 0 after the last.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/session.h"
+
+enum { RANDOM_TRIES = 16 };
+
+struct keyspace {
+    size_t masters;
+    size_t master; /* SCAN, RANDOMKEY: the one asked */
+    int tries;
+    int64_t kept;
+    struct text keys; /* elements that stay, encoded */
+    struct text error;
+};
+
+static void keyspace_free(struct request *r) {
+    struct keyspace *k = r->state;
+    r->state = NULL;
+    text_clear(&k->keys);
+    text_clear(&k->error);
+    memory_free(k);
+}
+
+/* Appends the elements of the array at p that are no guard records. */
+static bool keep_keys(struct keyspace *k, const char *p, const char *end) {
+    struct resp_item array, item;
+    if (!resp_item_read(&p, end, &array) || (array.type != '*' && array.type != '~'))
+        return false;
+    for (int64_t i = 0; i < array.num; i++) {
+        const char *start = p;
+        if (!resp_item_read(&p, end, &item))
+            return false;
+        if (lock_guard_is(item.str, item.len))
+            continue;
+        text_append(&k->keys, start, (size_t)(p - start));
+        k->kept++;
+    }
+    return true;
+}
+
+static void keyspace_fail(struct request *r, const char *error) {
+    request_fail(r, error);
+}
+
+/* ---- KEYS --------------------------------------------------------------------------------------- */
+
+static void keys_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct keyspace *k = r->state;
+    char header[RESP_HEADER_MAX];
+    if (k->error.len == 0) {
+        if (end->error)
+            text_append(&k->error, end->error, strlen(end->error));
+        else if (!keep_keys(k, end->reply, end->reply + end->len))
+            text_append(&k->error, end->reply + 1, end->len - 3);
+    }
+    if (--r->parts_left > 0)
+        return;
+    struct text keys = k->keys, error = k->error;
+    int64_t kept = k->kept;
+    memset(&k->keys, 0, sizeof(k->keys));
+    memset(&k->error, 0, sizeof(k->error));
+    keyspace_free(r);
+    if (error.len > 0) {
+        keyspace_fail(r, error.data);
+    } else {
+        request_reply(r, header, resp_header_write(header, '*', kept), false);
+        request_reply(r, keys.data ? keys.data : "", keys.len, true);
+    }
+    text_clear(&keys);
+    text_clear(&error);
+}
+
+static void keys_dispatch(struct session *s, struct request *request, const struct resp_request *r,
+                          const char *bytes) {
+    struct keyspace *k = request->state;
+    request->parts_left = 1;
+    for (size_t i = 0; i < k->masters; i++)
+        call_submit_master(call_new(request, keys_done), i, bytes, r->len);
+    if (k->masters == 0)
+        text_append(&k->error, "UPSTREAM no master is known; the request was not sent", 53);
+    struct call_end none = {.reply = "*0\r\n", .len = 4};
+    keys_done(&request->call, &none); /* gives back the part held here, as some may have ended at once */
+}
+
+/* ---- SCAN --------------------------------------------------------------------------------------- */
+
+static void scan_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct keyspace *k = r->state;
+    const char *p = end->reply, *stop = end->reply + end->len;
+    struct resp_item outer, cursor;
+    int64_t at;
+    if (end->error) {
+        char error[512];
+        snprintf(error, sizeof(error), "%s", end->error);
+        keyspace_free(r);
+        keyspace_fail(r, error);
+        return;
+    }
+    if (!resp_item_read(&p, stop, &outer) || outer.type != '*' || outer.num != 2 ||
+        !resp_item_read(&p, stop, &cursor) || !resp_integer(cursor.str, cursor.len, &at) || !keep_keys(k, p, stop)) {
+        keyspace_free(r);
+        request_reply(r, end->reply, end->len, true); /* an error: Redis's words */
+        return;
+    }
+    int64_t next = at * (int64_t)k->masters + (int64_t)k->master;
+    if (at == 0)
+        next = k->master + 1 < k->masters ? (int64_t)k->master + 1 : 0;
+    char digits[24], head[64];
+    int len = snprintf(digits, sizeof(digits), "%lld", (long long)next);
+    int n = snprintf(head, sizeof(head), "*2\r\n$%d\r\n%s\r\n*%lld\r\n", len, digits, (long long)k->kept);
+    struct text keys = k->keys;
+    memset(&k->keys, 0, sizeof(k->keys));
+    keyspace_free(r);
+    request_reply(r, head, (size_t)n, false);
+    request_reply(r, keys.data ? keys.data : "", keys.len, true);
+    text_clear(&keys);
+}
+
+static void scan_dispatch(struct session *s, struct request *request, const struct resp_request *r,
+                          const char *bytes) {
+    struct worker *w = s->worker;
+    struct keyspace *k = request->state;
+    size_t len;
+    const char *text = request_arg(r, bytes, 1, &len);
+    int64_t cursor;
+    request->call.done = scan_done;
+    if (k->masters <= 1 || !resp_integer(text, len, &cursor) || cursor < 0) {
+        k->masters = 1;
+        call_submit(&request->call, -1, bytes, r->len);
+        return;
+    }
+    k->master = (size_t)(cursor % (int64_t)k->masters);
+    build_start(w, r->argc);
+    build_bulk(w, bytes + r->argv[0].off, r->argv[0].len);
+    build_number(w, cursor / (int64_t)k->masters);
+    for (size_t i = 2; i < r->argc; i++)
+        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    call_submit_master(&request->call, k->master, w->build.data, w->build.len);
+}
+
+/* ---- RANDOMKEY ---------------------------------------------------------------------------------- */
+
+static void random_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct keyspace *k = r->state;
+    struct resp_item item;
+    const char *p = end->reply;
+    if (end->error) {
+        char error[512];
+        snprintf(error, sizeof(error), "%s", end->error);
+        keyspace_free(r);
+        keyspace_fail(r, error);
+        return;
+    }
+    bool read = resp_item_read(&p, end->reply + end->len, &item);
+    bool guard = read && !item.null && item.type == '$' && lock_guard_is(item.str, item.len);
+    bool nothing = read && item.null && k->masters > 1; /* this master is empty, another may not be */
+    if ((guard || nothing) && r->session && k->tries++ < RANDOM_TRIES) {
+        static const char again[] = "*1\r\n$9\r\nRANDOMKEY\r\n";
+        k->master = (k->master + (nothing ? 1 : 0)) % k->masters;
+        call_submit_master(c, k->master, again, sizeof(again) - 1);
+        return;
+    }
+    keyspace_free(r);
+    if (guard)
+        request_reply(r, r->session && r->session->protocol == 3 ? "_\r\n" : "$-1\r\n",
+                      r->session && r->session->protocol == 3 ? 3 : 5, true);
+    else
+        request_reply(r, end->reply, end->len, true);
+}
+
+void keyspace_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct keyspace *k = memory_zalloc(sizeof(*k));
+    k->masters = upstream_master_count(s->worker->upstream);
+    struct request *request = request_new(s, c);
+    request->state = k;
+    if (c->id == COMMAND_KEYS) {
+        keys_dispatch(s, request, r, bytes);
+    } else if (c->id == COMMAND_SCAN) {
+        scan_dispatch(s, request, r, bytes);
+    } else {
+        k->master = k->masters > 0 ? (size_t)(s->lock.id + s->worker->counters.requests_total) % k->masters : 0;
+        request->call.done = random_done;
+        call_submit_master(&request->call, k->master, bytes, r->len);
+    }
+}

@@ -1,0 +1,160 @@
+/*
+ * What a command means to a lock: command and options to verb, script and reply shape. No state, no I/O.
+ */
+#include <string.h>
+
+#include "proxy/session/lock_flow.h"
+
+/* SET's options. False where they are not what Redis 7.0 accepts, or are compared by Redis itself (IFEQ of newer
+ * servers): the command is forwarded then. */
+static bool set_options(const struct resp_request *r, const char *bytes, bool *nx, bool *xx, bool *get) {
+    *nx = *xx = *get = false;
+    for (size_t i = 3; i < r->argc; i++) {
+        if (request_arg_is(r, bytes, i, "nx"))
+            *nx = true;
+        else if (request_arg_is(r, bytes, i, "xx"))
+            *xx = true;
+        else if (request_arg_is(r, bytes, i, "get"))
+            *get = true;
+        else if (request_arg_is(r, bytes, i, "keepttl"))
+            continue;
+        else if (request_arg_is(r, bytes, i, "ex") || request_arg_is(r, bytes, i, "px") ||
+                 request_arg_is(r, bytes, i, "exat") || request_arg_is(r, bytes, i, "pxat"))
+            i++;
+        else
+            return false;
+    }
+    return !(*nx && *xx);
+}
+
+static bool set_command(const struct resp_request *r, const char *bytes, struct lock_command *out) {
+    bool nx, xx, get;
+    if (!set_options(r, bytes, &nx, &xx, &get))
+        return false;
+    if (nx)
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, get ? "nil" : "ok"};
+    else if (get)
+        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil"};
+    else
+        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 2, xx ? "nil" : "ok"};
+    return true;
+}
+
+/* INCRBY with a negative number counts down, DECRBY with a negative one up. */
+static enum lock_verb count_verb(const struct resp_request *r, const char *bytes, bool decrement) {
+    size_t len;
+    const char *by = request_arg(r, bytes, 2, &len);
+    bool negative = len > 0 && by[0] == '-';
+    return negative != decrement ? LOCK_COUNT_DOWN : LOCK_COUNT_UP;
+}
+
+bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes,
+                     struct lock_command *out) {
+    switch ((int)c->id) {
+    case COMMAND_SETNX:
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int"};
+        return true;
+    case COMMAND_SET:
+        return set_command(r, bytes, out);
+    case COMMAND_SETEX:
+    case COMMAND_PSETEX:
+        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 3, "ok"};
+        return true;
+    case COMMAND_GETSET:
+        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil"};
+        return true;
+    case COMMAND_DEL:
+    case COMMAND_UNLINK:
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int"};
+        return true;
+    case COMMAND_GETDEL:
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "nil"};
+        return true;
+    case COMMAND_EXPIRE:
+    case COMMAND_PEXPIRE:
+    case COMMAND_EXPIREAT:
+    case COMMAND_PEXPIREAT:
+    case COMMAND_PERSIST:
+        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "int"};
+        return true;
+    case COMMAND_GETEX:
+        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "nil"};
+        return true;
+    case COMMAND_INCR:
+    case COMMAND_APPEND:
+    case COMMAND_SETRANGE:
+    case COMMAND_SETBIT:
+        *out = (struct lock_command){LOCK_COUNT_UP, SCRIPT_COUNT, 0, "int"};
+        return true;
+    case COMMAND_DECR:
+        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_COUNT, 0, "int"};
+        return true;
+    case COMMAND_INCRBY:
+    case COMMAND_DECRBY:
+        *out = (struct lock_command){count_verb(r, bytes, c->id == COMMAND_DECRBY), SCRIPT_COUNT, 0, "int"};
+        return true;
+    case COMMAND_INCRBYFLOAT:
+        *out = (struct lock_command){count_verb(r, bytes, false), SCRIPT_COUNT, 0, "nil"};
+        return true;
+    case COMMAND_GET:
+        *out = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil"};
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Appends a key's index. */
+static size_t add(uint32_t *keys, size_t max, size_t n, uint32_t index) {
+    if (n < max)
+        keys[n] = index;
+    return n + 1;
+}
+
+/* The argument behind the word STORE or STOREDIST, 0 if there is none. */
+static uint32_t after_store(const struct resp_request *r, const char *bytes) {
+    for (size_t i = 2; i + 1 < r->argc; i++)
+        if (request_arg_is(r, bytes, i, "store") || request_arg_is(r, bytes, i, "storedist"))
+            return (uint32_t)i + 1;
+    return 0;
+}
+
+size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,
+                           size_t max) {
+    size_t n = 0;
+    uint32_t store;
+    switch ((int)c->id) {
+    case COMMAND_RENAME:
+    case COMMAND_RENAMENX:
+        n = add(keys, max, n, 1);
+        return add(keys, max, n, 2);
+    case COMMAND_COPY:
+    case COMMAND_BITOP:
+        return add(keys, max, n, 2);
+    case COMMAND_MOVE:
+    case COMMAND_RESTORE:
+    case COMMAND_BITFIELD:
+    case COMMAND_SUNIONSTORE:
+    case COMMAND_SINTERSTORE:
+    case COMMAND_SDIFFSTORE:
+    case COMMAND_ZUNIONSTORE:
+    case COMMAND_ZINTERSTORE:
+    case COMMAND_ZDIFFSTORE:
+    case COMMAND_ZRANGESTORE:
+    case COMMAND_GEOSEARCHSTORE:
+    case COMMAND_PFMERGE:
+        return add(keys, max, n, 1);
+    case COMMAND_MSET:
+    case COMMAND_MSETNX:
+        for (uint32_t i = 1; i + 1 < r->argc; i += 2)
+            n = add(keys, max, n, i);
+        return n;
+    case COMMAND_SORT:
+    case COMMAND_GEORADIUS:
+    case COMMAND_GEORADIUSBYMEMBER:
+        store = after_store(r, bytes);
+        return store ? add(keys, max, n, store) : 0;
+    default:
+        return 0;
+    }
+}

@@ -1,0 +1,507 @@
+/*
+ * Lock commands on their way: engine_begin, the script, its envelope, engine_finish, the client's reply.
+ *
+ *      words of the command ──> EVALSHA sha 2 KEY GUARD (10 of common.lua's ARGV) words... ──> node
+ *      client's reply <── first element of the envelope <── {reply, outcome, fence, pttl, owner, leased}
+ *
+ * The first element goes to the client as the bytes that Redis sent. Decides nothing: that is the engine's, and the
+ * scripts'.
+ */
+#include "proxy/session/lock_flow.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+
+enum {
+    SHORT_VALUE = 96,
+    SHORT_KEY = 96,
+    COMMAND_NAME_MAX = 24,
+    HEADER_ARGS = 10,
+    CLOBBERED_MAX = 256
+};
+
+/* One script under way: what engine_finish will need. */
+struct lock_call {
+    struct list_node link; /* the others of a clobbering command, or the free list */
+    struct lock_plan plan;
+    struct lock_rules *rules; /* reference that keeps plan.rule alive */
+    uint64_t session_id;
+    call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
+    enum lock_ask ask;
+    bool asks;
+    size_t value_len;
+    char *value, *key; /* short ones inside, long ones allocated */
+    char short_value[SHORT_VALUE], short_key[SHORT_KEY];
+    char command[COMMAND_NAME_MAX];
+    char who[SESSION_ADDRESS_MAX + 72];
+};
+
+/* ---- which keys, and one after another -------------------------------------------------------- */
+
+const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len) {
+    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
+    return rule && rule->mode == LOCK_MODE_ENFORCE ? rule : NULL;
+}
+
+static unsigned busy_place(const char *key, size_t len) {
+    return slot_crc16(key, len) % LOCK_BUSY_SLOTS;
+}
+
+bool lock_must_wait(const struct session *s, const char *key, size_t len) {
+    return s->lock_busy_all > 0 || s->lock_busy[busy_place(key, len)] > 0;
+}
+
+bool lock_any_busy(const struct session *s) {
+    if (s->lock_busy_all > 0)
+        return true;
+    for (size_t i = 0; i < LOCK_BUSY_SLOTS; i++)
+        if (s->lock_busy[i] > 0)
+            return true;
+    return false;
+}
+
+void lock_busy_all(struct request *r) {
+    r->lock_busy = LOCK_BUSY_ALL;
+    r->session->lock_busy_all++;
+}
+
+static void lock_busy_key(struct request *r, const char *key, size_t len) {
+    unsigned place = busy_place(key, len);
+    r->lock_busy = (uint8_t)(place + 1);
+    r->session->lock_busy[place]++;
+}
+
+bool lock_clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    uint32_t keys[CLOBBERED_MAX];
+    size_t n = lock_clobbered_keys(c, r, bytes, keys, CLOBBERED_MAX);
+    if (n > CLOBBERED_MAX)
+        return true; /* lock_call_clobber looks again, and says no */
+    for (size_t i = 0; i < n; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, keys[i], &len);
+        if (lock_rule_for(s, key, len))
+            return true;
+    }
+    return false;
+}
+
+/* ---- a lock call's memory ---------------------------------------------------------------------- */
+
+static char *keep(char *inside, size_t size, const char *data, size_t len) {
+    if (len > size)
+        return memory_strndup(data, len);
+    memcpy(inside, data, len);
+    return inside;
+}
+
+static struct lock_call *lock_new(struct session *s, const char *key, size_t key_len, const char *command,
+                                  size_t command_len) {
+    struct worker *w = s->worker;
+    struct list_node *n = list_shift(&w->free_locks);
+    struct lock_call *l = n ? LIST_ENTRY(n, struct lock_call, link) : memory_alloc(sizeof(*l));
+    list_init(&l->link);
+    l->rules = lock_rules_ref(w->rules);
+    l->session_id = s->lock.id;
+    l->next = NULL;
+    l->asks = false;
+    l->value = NULL;
+    l->value_len = 0;
+    l->key = keep(l->short_key, SHORT_KEY, key, key_len);
+    size_t i;
+    for (i = 0; i < command_len && i < COMMAND_NAME_MAX - 1; i++)
+        l->command[i] = command[i] >= 'a' && command[i] <= 'z' ? (char)(command[i] - 'a' + 'A') : command[i];
+    l->command[i] = '\0';
+    session_who(s, l->who, sizeof(l->who));
+    return l;
+}
+
+static void lock_free(struct worker *w, struct lock_call *l) {
+    lock_rules_unref(l->rules);
+    if (l->value != l->short_value)
+        memory_free(l->value);
+    if (l->key != l->short_key)
+        memory_free(l->key);
+    list_append(&w->free_locks, &l->link);
+}
+
+void lock_free_pool(struct worker *w) {
+    struct list_node *n;
+    while ((n = list_shift(&w->free_locks)))
+        memory_free(LIST_ENTRY(n, struct lock_call, link));
+}
+
+/* ---- the envelope ------------------------------------------------------------------------------ */
+
+struct envelope {
+    const char *reply; /* the client's part */
+    size_t reply_len;
+    struct lock_result result;
+};
+
+/* Reads {reply, outcome, fence, pttl, owner, leased}. */
+static bool envelope_read(const char *data, size_t len, struct envelope *e) {
+    const char *p = data, *end = data + len;
+    struct resp_item item, fields[5];
+    if (!resp_item_read(&p, end, &item) || item.type != '*' || item.num != 6)
+        return false;
+    e->reply = p;
+    p = resp_item_end(p, end);
+    if (!p)
+        return false;
+    e->reply_len = (size_t)(p - e->reply);
+    for (size_t i = 0; i < 5; i++)
+        if (!resp_item_read(&p, end, &fields[i]))
+            return false;
+    struct lock_result *r = &e->result;
+    r->fence = (uint64_t)fields[1].num;
+    r->pttl_ms = fields[2].num;
+    r->holder = fields[3].str;
+    r->holder_len = fields[3].len;
+    r->leased = fields[4].num == 1;
+    return lock_outcome_parse(fields[0].str, fields[0].len, &r->outcome);
+}
+
+/* The value that the command left or showed, for sightings. */
+static void envelope_value(const struct lock_call *l, struct envelope *e) {
+    enum lock_verb verb = l->plan.verb;
+    struct resp_item item;
+    const char *p = e->reply;
+    bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
+    bool shows = verb == LOCK_READ || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN ||
+                 (verb == LOCK_SWAP && refused);
+    e->result.value = l->value;
+    e->result.value_len = l->value_len;
+    if (shows && resp_item_read(&p, e->reply + e->reply_len, &item) && !item.null && item.type != '-') {
+        e->result.value = item.str;
+        e->result.value_len = item.len;
+    }
+}
+
+static void lock_failed_outcome(const struct call_end *end, struct lock_result *result) {
+    bool sent = !end->error || end->why == UPSTREAM_UNKNOWN;
+    result->outcome = sent ? LOCK_UNKNOWN : LOCK_NOT_SENT;
+    /* Redis refused the whole script (NOPERM, OOM, ...): nothing was done. */
+    if (!end->error && end->len > 0 && end->reply[0] == '-')
+        result->outcome = LOCK_ERROR;
+}
+
+/* PROXY TOKEN wants the fence, PROXY RELEASE how many. */
+static size_t answer_ask(const struct lock_call *l, const struct envelope *e, char *out) {
+    if (l->ask == LOCK_ASK_TOKEN && (e->result.outcome == LOCK_DONE || e->result.outcome == LOCK_ADOPTED))
+        return resp_header_write(out, ':', (int64_t)e->result.fence);
+    memcpy(out, "$-1\r\n", 5);
+    return 5;
+}
+
+static void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end) {
+    if (next)
+        next(c, end);
+    else if (end->error)
+        request_fail(c->request, end->error);
+    else
+        request_reply(c->request, end->reply, end->len, true);
+}
+
+static void lock_done(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    struct worker *w = c->request->worker;
+    struct session *s = c->request->session;
+    struct envelope e = {.reply = end->reply, .reply_len = end->len};
+    char answer[RESP_HEADER_MAX];
+    if (!end->error && envelope_read(end->reply, end->len, &e)) {
+        envelope_value(l, &e);
+        if (l->asks && l->ask == LOCK_ASK_TOKEN) {
+            e.reply_len = answer_ask(l, &e, answer);
+            e.reply = answer;
+        }
+    } else {
+        e = (struct envelope){.reply = end->reply, .reply_len = end->len};
+        lock_failed_outcome(end, &e.result);
+    }
+    engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, &e.result, l->command, l->who,
+                  w->now_ms);
+    call_done_fn next = l->next;
+    struct call_end out = {.reply = e.reply, .len = e.reply_len, .error = end->error, .why = end->why};
+    c->lock = NULL;
+    lock_free(w, l);
+    lock_deliver(c, next, &out);
+}
+
+/* ---- building the script's call ---------------------------------------------------------------- */
+
+static void build_script(struct worker *w, enum script_id id, size_t keys, size_t args) {
+    const struct script *script = script_get(id);
+    build_start(w, 3 + keys + args);
+    build_bulk(w, "EVALSHA", 7);
+    build_bulk(w, script->sha1, 40);
+    build_number(w, (int64_t)keys);
+}
+
+static void build_guard(struct worker *w, const char *key, size_t len) {
+    char small[256];
+    char *guard = len + LOCK_GUARD_EXTRA <= sizeof(small) ? small : memory_alloc(len + LOCK_GUARD_EXTRA);
+    build_bulk(w, guard, lock_guard_key(key, len, guard));
+    if (guard != small)
+        memory_free(guard);
+}
+
+/* ARGV 1 to 10; `claim` stands in for the plan's own where it is given. */
+static void build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
+                         const char *claim, uint32_t at, const char *shape) {
+    size_t len = 0;
+    const char *identity = client ? lock_client_name(client, &len) : "";
+    char seen[LOCK_SEEN_MAX + 1];
+    build_text(w, plan->attempt_token);
+    build_text(w, claim ? claim : plan->claim_token);
+    build_bulk(w, identity, len);
+    build_text(w, w->shared->options.process_id);
+    build_text(w, plan->right);
+    build_number(w, plan->rule ? plan->rule->lease_ms : 0);
+    build_number(w, (int64_t)plan->read_fence);
+    seen[0] = '=';
+    memcpy(seen + 1, plan->seen, plan->seen_known ? plan->seen_len : 0);
+    build_bulk(w, seen, plan->seen_known ? plan->seen_len + 1 : 0);
+    build_number(w, at);
+    build_text(w, shape);
+}
+
+static struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
+                                    const char *key, size_t key_len, const char *command, size_t command_len) {
+    struct lock_call *l = lock_new(s, key, key_len, command, command_len);
+    struct lock_key name = {.db = s->db, .name = l->key, .len = key_len};
+    engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->login, s->worker->now_ms, &l->plan);
+    return l;
+}
+
+/* Sends what is in w->build as a script, which is safe to repeat. */
+static void lock_submit(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done, int slot) {
+    struct worker *w = call->request->worker;
+    l->next = call->done;
+    call->lock = l;
+    call->done = done;
+    call->up.script = script_get(id);
+    call->up.repeatable = true;
+    call_submit(call, slot, w->build.data, w->build.len);
+}
+
+void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
+               size_t key_len, const struct lock_words *words) {
+    struct session *s = call->request->session;
+    struct worker *w = s->worker;
+    counter_add(&w->counters.requests_locks, 1);
+    struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len, words->words[0], words->lens[0]);
+    if (lc->value_at) {
+        l->value_len = words->lens[lc->value_at];
+        l->value = keep(l->short_value, SHORT_VALUE, words->words[lc->value_at], l->value_len);
+    }
+    build_script(w, lc->script, 2, HEADER_ARGS + words->count);
+    build_bulk(w, key, key_len);
+    build_guard(w, key, key_len);
+    build_header(w, s->lock.client, &l->plan, NULL, lc->value_at ? lc->value_at + 1 : 0, lc->shape);
+    for (size_t i = 0; i < words->count; i++)
+        build_bulk(w, words->words[i], words->lens[i]);
+    lock_submit(call, l, lc->script, lock_done, slot_of_key(key, key_len));
+}
+
+enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                   const char *bytes, const struct lock_command *lc, uint32_t key_index,
+                                   const struct lock_rule *rule) {
+    enum { WORDS_ON_STACK = 16 };
+    const char *on_stack[WORDS_ON_STACK], **texts = on_stack;
+    size_t lens_on_stack[WORDS_ON_STACK], *lens = lens_on_stack;
+    if (r->argc > WORDS_ON_STACK) {
+        dispatch_forward(s, c, r, bytes, slot_of_key(bytes + r->argv[key_index].off, r->argv[key_index].len));
+        return DISPATCHED; /* no lock command has so many arguments: a syntax error, in Redis's words */
+    }
+    for (size_t i = 0; i < r->argc; i++)
+        texts[i] = request_arg(r, bytes, i, &lens[i]);
+    struct lock_words words = {texts, lens, r->argc};
+    struct request *request = request_new(s, c);
+    lock_busy_key(request, texts[key_index], lens[key_index]);
+    lock_call(&request->call, rule, lc, texts[key_index], lens[key_index], &words);
+    return DISPATCHED;
+}
+
+/* ---- commands that remove or replace whole keys ------------------------------------------------ */
+
+/* The first lock call is the head of a ring of all of the command's lock keys. */
+static void clobber_done(struct call *c, const struct call_end *end) {
+    struct lock_call *first = c->lock;
+    struct worker *w = c->request->worker;
+    struct session *s = c->request->session;
+    struct envelope e = {.reply = end->reply, .reply_len = end->len};
+    if (end->error || !envelope_read(end->reply, end->len, &e)) {
+        e = (struct envelope){.reply = end->reply, .reply_len = end->len};
+        lock_failed_outcome(end, &e.result);
+    }
+    call_done_fn next = first->next;
+    struct call_end out = {.reply = e.reply, .len = e.reply_len, .error = end->error, .why = end->why};
+    c->lock = NULL;
+    struct list_node ring;
+    list_init(&ring);
+    list_append(&first->link, &ring);
+    struct list_node *n;
+    while ((n = list_shift(&ring))) {
+        struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
+        struct lock_result result = e.result;
+        bool refused = result.outcome == LOCK_HELD || result.outcome == LOCK_FOREIGN;
+        if (refused && l != first)
+            result.outcome = LOCK_NOT_SENT; /* one incident for one command */
+        engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, &result, l->command, l->who,
+                      w->now_ms);
+        lock_free(w, l);
+    }
+    lock_deliver(c, next, &out);
+}
+
+void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
+                       const char *bytes) {
+    struct worker *w = s->worker;
+    uint32_t found[CLOBBERED_MAX];
+    size_t n = lock_clobbered_keys(c, r, bytes, found, CLOBBERED_MAX), locks = 0;
+    if (n > CLOBBERED_MAX) {
+        struct call_end end = {.error = "ERR too many keys for one command that replaces lock keys; send several",
+                               .why = UPSTREAM_NOT_SENT};
+        lock_deliver(call, call->done, &end);
+        return;
+    }
+    struct lock_call *calls[CLOBBERED_MAX];
+    for (size_t i = 0; i < n; i++) {
+        size_t len, name_len;
+        const char *key = request_arg(r, bytes, found[i], &len);
+        const char *name = request_arg(r, bytes, 0, &name_len);
+        const struct lock_rule *rule = lock_rule_for(s, key, len);
+        if (!rule)
+            continue;
+        calls[locks] = lock_begin(s, LOCK_CLOBBER, rule, key, len, name, name_len);
+        if (locks > 0)
+            list_append(&calls[0]->link, &calls[locks]->link);
+        found[locks++] = found[i];
+    }
+    uint32_t others[CLOBBERED_MAX];
+    int key_count = command_keys(c, bytes, r, others, CLOBBERED_MAX);
+    size_t other_count = key_count > 0 && key_count <= CLOBBERED_MAX ? (size_t)key_count : 0;
+    char count[24];
+    snprintf(count, sizeof(count), "%zu", locks);
+    build_script(w, SCRIPT_CLOBBER, 2 * locks + other_count, HEADER_ARGS + 2 * locks + r->argc);
+    for (size_t i = 0; i < locks; i++) {
+        build_bulk(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
+        build_guard(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
+    }
+    for (size_t i = 0; i < other_count; i++)
+        build_bulk(w, bytes + r->argv[others[i]].off, r->argv[others[i]].len);
+    if (locks > 1)
+        calls[0]->plan.seen_known = false; /* it was seen under one of the keys alone */
+    build_header(w, s->lock.client, &calls[0]->plan, count, 0, "int");
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, calls[i]->plan.claim_token);
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, calls[i]->plan.right);
+    for (size_t i = 0; i < r->argc; i++)
+        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    int slot = slot_of_key(bytes + r->argv[found[0]].off, r->argv[found[0]].len);
+    lock_submit(call, calls[0], SCRIPT_CLOBBER, clobber_done, slot);
+}
+
+void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r,
+                           const char *bytes) {
+    counter_add(&s->worker->counters.requests_locks, 1);
+    struct request *request = request_new(s, c);
+    lock_busy_all(request);
+    lock_call_clobber(&request->call, s, c, r, bytes);
+}
+
+/* ---- PROXY LOCK, TOKEN, RELEASE ---------------------------------------------------------------- */
+
+enum dispatch_result lock_ask(struct session *s, const struct command *c, enum lock_ask what, const char *key,
+                              size_t key_len) {
+    if (lock_must_wait(s, key, key_len))
+        return DISPATCH_WAIT;
+    struct worker *w = s->worker;
+    bool release = what == LOCK_ASK_RELEASE;
+    enum script_id id = release ? SCRIPT_RELEASE : SCRIPT_INSPECT;
+    struct request *request = request_new(s, c);
+    lock_busy_key(request, key, key_len);
+    struct lock_call *l = lock_begin(s, release ? LOCK_OPERATOR : LOCK_INSPECT, lock_rule_for(s, key, key_len), key,
+                                     key_len, "PROXY RELEASE", release ? 13 : 0);
+    l->asks = true;
+    l->ask = what;
+    build_script(w, id, 2, HEADER_ARGS + (release ? 2 : 0));
+    build_bulk(w, key, key_len);
+    build_guard(w, key, key_len);
+    build_header(w, s->lock.client, &l->plan, NULL, 0, "int");
+    if (release) {
+        build_text(w, "DEL");
+        build_bulk(w, key, key_len);
+    }
+    lock_submit(&request->call, l, id, lock_done, slot_of_key(key, key_len));
+    return DISPATCHED;
+}
+
+/* ---- the proxy's own work ---------------------------------------------------------------------- */
+
+/* A renewal under way, or a release because the owner has disconnected. */
+struct lease_work {
+    bool renewal;
+    uint64_t token;
+    struct lock_key key;
+    char name[];
+};
+
+static void lease_done(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct lease_work *work = c->lock;
+    struct envelope e = {.reply = NULL};
+    if (end->error || !envelope_read(end->reply, end->len, &e))
+        lock_failed_outcome(end, &e.result);
+    if (e.result.outcome == LOCK_ERROR) {
+        e.result.outcome = LOCK_NOT_SENT;
+        log_warning("a lease could not be renewed: %.*s", (int)(end->len > 200 ? 200 : end->len - 2), end->reply);
+    }
+    if (work->renewal)
+        engine_renewed(w->shared->engine, &work->key, work->token, e.result.outcome, w->now_ms);
+    c->lock = NULL;
+    memory_free(work);
+    request_reply(c->request, "", 0, true);
+}
+
+static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal) {
+    struct lease_work *work = memory_alloc(sizeof(*work) + lease->key.len);
+    memcpy(work->name, lease->key.name, lease->key.len);
+    work->renewal = renewal;
+    work->token = lease->token;
+    work->key = (struct lock_key){.db = lease->key.db, .name = work->name, .len = lease->key.len};
+    struct lock_plan plan = {.right = "claim"};
+    memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
+    memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
+    enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
+    build_script(w, id, 2, HEADER_ARGS + (renewal ? 0 : 2));
+    build_bulk(w, work->name, work->key.len);
+    build_guard(w, work->name, work->key.len);
+    struct lock_rule rule = {.lease_ms = lease->lease_ms};
+    plan.rule = &rule;
+    build_header(w, NULL, &plan, NULL, 0, "int");
+    if (!renewal) {
+        build_text(w, "DEL");
+        build_bulk(w, work->name, work->key.len);
+    }
+    struct request *request = request_internal(w);
+    request->call.lock = work;
+    request->call.done = lease_done;
+    request->call.up.script = script_get(id);
+    request->call.up.repeatable = true;
+    struct upstream_lane lane = {.login = lease->login, .db = lease->key.db, .protocol = 2};
+    call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
+}
+
+void lock_renew(struct worker *w, const struct lock_lease *lease) {
+    lease_work(w, lease, true);
+}
+
+void lock_release(struct worker *w, const struct lock_lease *lease) {
+    lease_work(w, lease, false);
+}

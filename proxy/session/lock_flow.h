@@ -1,0 +1,72 @@
+/*
+ * Lock commands: from a command on a lock key to a script, and from the script's envelope to the client's reply.
+ */
+#ifndef LOCKKEEPER_SESSION_LOCK_FLOW_H
+#define LOCKKEEPER_SESSION_LOCK_FLOW_H
+
+#include <stdbool.h>
+
+#include "proxy/session/session.h"
+#include "proxy/upstream/script.h"
+
+/* What a command means to a lock. */
+struct lock_command {
+    enum lock_verb verb;
+    enum script_id script;
+    uint32_t value_at; /* argument index of the value, 0 none */
+    const char *shape; /* the scripts' ARGV 10 */
+};
+
+/* Classifies a command with its options. False: it is not one that the lock plane changes (it is forwarded, and
+ * Redis answers). */
+bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes,
+                     struct lock_command *out);
+/* For commands that remove or replace whole keys: the argument indexes of those keys. Writes at most max and
+ * returns how many there are; 0 for other commands. */
+size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,
+                           size_t max);
+
+/* The rule in force for a key (enforce), or NULL: not a lock key, or not to be enforced. */
+const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
+
+/* A session's lock commands on one key go one after another, so that each is judged by what the one before it
+ * did. Whether one on this key is in flight (or on any key); and the marking of a request that concerns several. */
+bool lock_must_wait(const struct session *s, const char *key, size_t len);
+bool lock_any_busy(const struct session *s);
+void lock_busy_all(struct request *r);
+
+/* Runs a single-key lock command as one call of `request` (its own, or a part of a split). The command sent to the
+ * script is `argc` words: name, then arguments; value_at counts in it. `done` gets the client's reply. */
+struct lock_words {
+    const char **words;
+    const size_t *lens;
+    size_t count;
+};
+void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
+               size_t key_len, const struct lock_words *words);
+
+/* A whole request on one lock key. */
+enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                   const char *bytes, const struct lock_command *lc, uint32_t key_index,
+                                   const struct lock_rule *rule);
+/* Whether the command would remove or replace a lock key; and the script that does it if it may: as a request, or as
+ * a part of a split with its own `call`. */
+bool lock_clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r,
+                           const char *bytes);
+void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
+                       const char *bytes);
+
+/* The proxy's own work on leases: asked for by the engine's sink, carried out in the worker's thread. */
+void lock_renew(struct worker *w, const struct lock_lease *lease);
+void lock_release(struct worker *w, const struct lock_lease *lease);
+
+/* At the worker's end. */
+void lock_free_pool(struct worker *w);
+
+/* PROXY LOCK and TOKEN (verb LOCK_INSPECT), RELEASE (LOCK_OPERATOR). */
+enum lock_ask { LOCK_ASK_ALL, LOCK_ASK_TOKEN, LOCK_ASK_RELEASE };
+enum dispatch_result lock_ask(struct session *s, const struct command *c, enum lock_ask what, const char *key,
+                              size_t key_len);
+
+#endif

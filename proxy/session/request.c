@@ -1,0 +1,302 @@
+/*
+ * Request slots and calls: replies leave in the order of the slots, whatever order the nodes answer in.
+ *
+ * Knows no commands. A reply's bytes go straight to the session's output while its request is the first in the
+ * queue; otherwise they wait in the request's own call.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/lock_flow.h"
+#include "proxy/session/session.h"
+
+enum { FREE_REQUESTS_MAX = 4096, FREE_CALLS_MAX = 4096, ERROR_MAX = 1024 };
+
+/* ---- held bytes -------------------------------------------------------------------------------- */
+
+static void call_hold(struct call *c, const char *data, size_t len) {
+    size_t need = c->held_len + len;
+    char *to = c->held_big ? c->held_big : c->held;
+    if (need > (c->held_big ? c->held_cap : sizeof(c->held))) {
+        size_t cap = need < 512 ? 512 : need + need / 2;
+        char *big = memory_realloc(c->held_big, cap);
+        if (!c->held_big)
+            memcpy(big, c->held, c->held_len);
+        c->held_big = to = big;
+        c->held_cap = cap;
+    }
+    memcpy(to + c->held_len, data, len);
+    c->held_len = need;
+}
+
+static const char *call_held(const struct call *c) {
+    return c->held_big ? c->held_big : c->held;
+}
+
+static void call_drop_held(struct call *c) {
+    memory_free(c->held_big);
+    c->held_big = NULL;
+    c->held_len = c->held_cap = 0;
+}
+
+/* ---- requests ---------------------------------------------------------------------------------- */
+
+static struct request *request_take(struct worker *w, struct session *s, const struct command *command) {
+    struct request *r;
+    if (w->free_request_count > 0) {
+        r = LIST_ENTRY(list_shift(&w->free_requests), struct request, link);
+        w->free_request_count--;
+    } else {
+        r = memory_alloc(sizeof(*r));
+        list_init(&r->link);
+    }
+    r->session = s;
+    r->worker = w;
+    r->command = command;
+    r->done = r->started = r->redirected = r->close_after = r->ends_barrier = false;
+    r->lock_busy = 0;
+    r->parts_left = 0;
+    r->state = NULL;
+    list_init(&r->parts);
+    call_init(&r->call, r, NULL);
+    return r;
+}
+
+struct request *request_new(struct session *s, const struct command *command) {
+    struct request *r = request_take(s->worker, s, command);
+    list_append(&s->requests, &r->link);
+    s->in_flight++;
+    return r;
+}
+
+struct request *request_internal(struct worker *w) {
+    return request_take(w, NULL, NULL);
+}
+
+static void request_free(struct request *r) {
+    struct worker *w = r->worker;
+    struct list_node *n;
+    while ((n = list_shift(&r->parts)))
+        call_release(w, LIST_ENTRY(n, struct call, link));
+    call_drop_held(&r->call);
+    list_remove(&r->link);
+    if (w->free_request_count < FREE_REQUESTS_MAX) {
+        list_prepend(&w->free_requests, &r->link);
+        w->free_request_count++;
+    } else {
+        memory_free(r);
+    }
+}
+
+/* Takes a finished request out of its session: what it held up may go on. */
+static void request_leave(struct request *r) {
+    struct session *s = r->session;
+    s->in_flight--;
+    if (r->redirected)
+        s->redirected--;
+    if (r->ends_barrier)
+        s->barrier = false;
+    if (s->input)
+        session_mark_runnable(s);
+}
+
+static void request_unbusy(struct request *r) {
+    if (r->lock_busy && r->session) {
+        if (r->lock_busy == LOCK_BUSY_ALL)
+            r->session->lock_busy_all--;
+        else
+            r->session->lock_busy[r->lock_busy - 1]--;
+        if (r->session->input)
+            session_mark_runnable(r->session);
+    }
+    r->lock_busy = 0;
+}
+
+/* Moves the replies of all requests that are done, from the head on, to the output. */
+static void session_release_done(struct session *s) {
+    struct list_node *n;
+    while ((n = list_first(&s->requests))) {
+        struct request *r = LIST_ENTRY(n, struct request, link);
+        if (r->call.held_len > 0) {
+            iobuf_append(&s->out, call_held(&r->call), r->call.held_len);
+            r->started = true;
+            call_drop_held(&r->call);
+        }
+        if (!r->done)
+            return;
+        bool close_after = r->close_after;
+        request_leave(r);
+        request_free(r);
+        if (close_after) {
+            session_finish(s);
+            return;
+        }
+    }
+}
+
+void request_reply(struct request *r, const char *data, size_t len, bool last) {
+    struct session *s = r->session;
+    if (last) {
+        request_unbusy(r);
+        r->done = true;
+    }
+    if (!s) {
+        if (last)
+            request_free(r);
+        return;
+    }
+    if (s->requests.next == &r->link) {
+        iobuf_append(&s->out, data, len);
+        r->started = true;
+        session_mark_dirty(s);
+        if (last)
+            session_release_done(s);
+        return;
+    }
+    call_hold(&r->call, data, len);
+}
+
+void request_error(struct request *r, const char *error) {
+    char line[ERROR_MAX];
+    int n = snprintf(line, sizeof(line) - 2, "-%s", error);
+    size_t len = n < (int)sizeof(line) - 3 ? (size_t)n : sizeof(line) - 3;
+    memcpy(line + len, "\r\n", 2);
+    request_reply(r, line, len + 2, true);
+}
+
+void request_fail(struct request *r, const char *error) {
+    counter_add(&r->worker->counters.requests_failed, 1);
+    struct session *s = r->session;
+    if (r->started && s) {
+        session_close(s, "a node was lost in the middle of a reply");
+        s = NULL;
+    }
+    if (!s) { /* closing has cut the request loose */
+        request_reply(r, "", 0, true);
+        return;
+    }
+    call_drop_held(&r->call);
+    request_error(r, error);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------- */
+
+static void call_reply(struct upstream_request *up, const char *data, size_t len, bool last) {
+    struct call *c = (struct call *)(void *)up;
+    if (!c->done) {
+        request_reply(c->request, data, len, last);
+        return;
+    }
+    if (!last || c->held_len > 0)
+        call_hold(c, data, len);
+    if (!last)
+        return;
+    struct call_end end = {.reply = data, .len = len};
+    if (c->held_len == 0) {
+        c->done(c, &end);
+        return;
+    }
+    /* `done` may free the call with its request: the bytes are taken out of it first. */
+    char small[CALL_INLINE];
+    char *big = c->held_big;
+    end.len = c->held_len;
+    if (!big)
+        memcpy(small, c->held, c->held_len);
+    end.reply = big ? big : small;
+    c->held_big = NULL;
+    c->held_len = c->held_cap = 0;
+    c->done(c, &end);
+    memory_free(big);
+}
+
+static void call_fail_end(struct call *c, enum upstream_failure why, const char *error) {
+    if (!c->done) {
+        request_fail(c->request, error);
+        return;
+    }
+    call_drop_held(c);
+    struct call_end end = {.error = error, .why = why};
+    c->done(c, &end);
+}
+
+static void call_fail(struct upstream_request *up, enum upstream_failure why, const char *error) {
+    char copy[ERROR_MAX]; /* the upstream's text may go while we work */
+    snprintf(copy, sizeof(copy), "%s", error);
+    call_fail_end((struct call *)(void *)up, why, copy);
+}
+
+static void call_redirected(struct upstream_request *up) {
+    struct request *r = ((struct call *)(void *)up)->request;
+    if (r->session && !r->redirected) {
+        r->redirected = true;
+        r->session->redirected++;
+    }
+}
+
+static const struct upstream_request_ops call_ops = {
+    .reply = call_reply,
+    .fail = call_fail,
+    .redirected = call_redirected,
+};
+
+void call_init(struct call *c, struct request *r, call_done_fn done) {
+    memset(&c->up, 0, sizeof(c->up));
+    c->up.ops = &call_ops;
+    c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;
+    list_init(&c->up.link);
+    list_init(&c->link);
+    c->request = r;
+    c->done = done;
+    c->lock = NULL;
+    c->index = c->count = 0;
+    c->held_len = c->held_cap = 0;
+    c->held_big = NULL;
+}
+
+struct call *call_new(struct request *r, call_done_fn done) {
+    struct worker *w = r->worker;
+    struct call *c;
+    if (w->free_call_count > 0) {
+        c = LIST_ENTRY(list_shift(&w->free_calls), struct call, link);
+        w->free_call_count--;
+    } else {
+        c = memory_alloc(sizeof(*c));
+    }
+    call_init(c, r, done);
+    list_append(&r->parts, &c->link);
+    r->parts_left++;
+    return c;
+}
+
+void call_release(struct worker *w, struct call *c) {
+    call_drop_held(c);
+    list_remove(&c->link);
+    if (w->free_call_count < FREE_CALLS_MAX) {
+        list_prepend(&w->free_calls, &c->link);
+        w->free_call_count++;
+    } else {
+        memory_free(c);
+    }
+}
+
+void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
+    const char *error = upstream_submit(c->request->worker->upstream, &c->up, slot, lane, bytes, len);
+    if (error)
+        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+}
+
+void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
+    struct upstream_lane lane = session_lane(c->request->session);
+    call_submit_lane(c, slot, &lane, bytes, len);
+}
+
+void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len) {
+    struct upstream *u = c->request->worker->upstream;
+    struct upstream_lane lane = session_lane(c->request->session);
+    const char *error = "UPSTREAM no master is known; the request was not sent";
+    if (master < upstream_master_count(u))
+        error = upstream_submit_to(u, &c->up, upstream_master(u, master), &lane, bytes, len);
+    if (error)
+        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+}

@@ -1,0 +1,431 @@
+/*
+ * Sessions: bytes in, requests out to dispatch; replies in, bytes out.
+ *
+ *      socket ──read──> worker's scratch ──scan──> dispatch          (the usual way: nothing is copied)
+ *                            │ incomplete, or has to wait
+ *                            v
+ *                      session->input ──scan──> dispatch             (once the rest or its turn has come)
+ *
+ * Knows no commands and no nodes. Nothing is freed here before the end of the loop turn.
+ */
+#include "proxy/session/session.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+
+enum {
+    INPUT_START = 4096,
+    INPUT_PAUSE = 1024 * 1024 /* while a session has to wait, no more than this is read ahead */
+};
+
+static void session_readable(struct ev_loop *loop, struct ev_io *io, int events);
+
+/* ---- life -------------------------------------------------------------------------------------- */
+
+struct session *session_new(struct worker *w, int fd, const char *address) {
+    struct session *s = memory_zalloc(sizeof(*s));
+    s->worker = w;
+    s->fd = fd;
+    s->state = SESSION_OPEN;
+    s->authenticated = w->shared->options.requirepass == NULL;
+    s->protocol = 2;
+    s->epoch = upstream_epoch(w->upstream);
+    s->opened_ms = w->now_ms;
+    s->last_active = ev_now(w->loop);
+    snprintf(s->address, sizeof(s->address), "%s", address);
+    list_init(&s->link);
+    list_init(&s->dirty_link);
+    list_init(&s->runnable_link);
+    list_init(&s->requests);
+    iobuf_init(&s->out, &w->chunks);
+    list_append(&w->sessions, &s->link);
+    uint64_t id = atomic_fetch_add(&w->shared->next_session, 1) + 1;
+    engine_session_open(w->shared->engine, &s->lock, id, "", 0);
+    session_identify(s);
+    ev_io_init(&s->io, session_readable, fd, EV_READ);
+    s->io.data = s;
+    ev_io_start(w->loop, &s->io);
+    counter_add(&w->counters.clients_connected, 1);
+    counter_add(&w->counters.clients_total, 1);
+    log_debug("client %llu: connected from %s", (unsigned long long)id, address);
+    return s;
+}
+
+static void input_free(struct session *s) {
+    if (!s->input)
+        return;
+    memory_free(s->input->data);
+    resp_request_clear(&s->input->scanner);
+    memory_free(s->input);
+    s->input = NULL;
+}
+
+void session_close(struct session *s, const char *reason) {
+    if (s->state == SESSION_CLOSED)
+        return;
+    struct worker *w = s->worker;
+    log_debug("client %llu: closed: %s", (unsigned long long)s->lock.id, reason);
+    s->state = SESSION_CLOSED;
+    ev_io_stop(w->loop, &s->io);
+    close(s->fd);
+    s->fd = -1;
+    struct list_node *n;
+    while ((n = list_shift(&s->requests))) { /* their calls go on without it */
+        struct request *r = LIST_ENTRY(n, struct request, link);
+        r->session = NULL;
+        if (r->done)
+            request_reply(r, "", 0, true);
+    }
+    s->in_flight = 0;
+    engine_session_close(w->shared->engine, &s->lock, w->now_ms);
+    iobuf_clear(&s->out);
+    input_free(s);
+    list_remove(&s->dirty_link);
+    list_remove(&s->runnable_link);
+    list_remove(&s->link);
+    list_append(&w->closed, &s->link);
+    counter_sub(&w->counters.clients_connected, 1);
+    atomic_fetch_sub(&w->shared->clients, 1);
+}
+
+void session_free(struct session *s) {
+    list_remove(&s->link);
+    memory_free(s->name);
+    memory_free(s->user);
+    memory_free(s->lib_name);
+    memory_free(s->lib_version);
+    memory_free(s);
+}
+
+void session_finish(struct session *s) {
+    if (s->state != SESSION_OPEN)
+        return;
+    s->state = SESSION_FINISHING;
+    session_mark_dirty(s);
+}
+
+void session_mark_dirty(struct session *s) {
+    if (s->is_dirty)
+        return;
+    s->is_dirty = true;
+    list_append(&s->worker->dirty, &s->dirty_link);
+}
+
+void session_mark_runnable(struct session *s) {
+    if (s->is_runnable || s->state != SESSION_OPEN)
+        return;
+    s->is_runnable = true;
+    list_append(&s->worker->runnable, &s->runnable_link);
+}
+
+void session_identify(struct session *s) {
+    unsigned fields = s->worker->shared->options.identity;
+    char text[LOCK_IDENTITY_MAX];
+    char host[SESSION_ADDRESS_MAX];
+    snprintf(host, sizeof(host), "%s", s->address);
+    char *colon = strrchr(host, ':');
+    if (colon && !(fields & IDENTIFY_PORT))
+        *colon = '\0';
+    int n = snprintf(text, sizeof(text), "%s", fields & (IDENTIFY_ADDRESS | IDENTIFY_PORT) ? host : "");
+    const char *user = s->user ? s->user : "default";
+    if ((fields & IDENTIFY_USER) && n < (int)sizeof(text))
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " user=%s", user);
+    if ((fields & IDENTIFY_NAME) && s->name && n < (int)sizeof(text))
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " name=%s", s->name);
+    size_t len = n < (int)sizeof(text) ? (size_t)n : sizeof(text) - 1;
+    engine_session_identify(s->worker->shared->engine, &s->lock, text, len);
+}
+
+size_t session_who(const struct session *s, char *out, size_t size) {
+    int n = snprintf(out, size, "%s%s%s", s->address, s->name ? " " : "", s->name ? s->name : "");
+    return n < (int)size ? (size_t)n : size - 1;
+}
+
+struct upstream_lane session_lane(const struct session *s) {
+    return (struct upstream_lane){.login = s->login, .db = s->db, .protocol = s->protocol};
+}
+
+/* ---- input ------------------------------------------------------------------------------------- */
+
+static void input_reserve(struct session_input *in, size_t room) {
+    if (in->cap - in->len >= room)
+        return;
+    size_t cap = in->cap ? in->cap * 2 : INPUT_START;
+    while (cap < in->len + room)
+        cap *= 2;
+    in->data = memory_realloc(in->data, cap);
+    in->cap = cap;
+}
+
+static void session_protocol_error(struct session *s, const char *error) {
+    counter_add(&s->worker->counters.protocol_errors, 1);
+    log_verbose("client %llu (%s): %s", (unsigned long long)s->lock.id, s->address, error);
+    dispatch_local_error(s, NULL, "ERR %s", error);
+    session_finish(s);
+}
+
+/* An inline request, and one in a form that only Redis's own parser accepts, go on in canonical form. */
+static enum dispatch_result dispatch_encoded(struct session *s, const struct resp_request *r, const char *data) {
+    struct worker *w = s->worker;
+    struct text encoded;
+    text_init(&encoded);
+    if (r->form == RESP_INLINE) {
+        char *out = text_reserve(&encoded, resp_inline_bound(r->line_len));
+        int64_t n = resp_inline_encode(data, r->line_len, out);
+        if (n <= 0) {
+            text_clear(&encoded);
+            if (n < 0)
+                session_protocol_error(s, "Protocol error: unbalanced quotes in request");
+            return DISPATCHED;
+        }
+        text_commit(&encoded, (size_t)n);
+    } else {
+        build_start(w, r->argc);
+        for (size_t i = 0; i < r->argc; i++)
+            build_bulk(w, data + r->argv[i].off, r->argv[i].len);
+        text_append(&encoded, w->build.data, w->build.len);
+    }
+    struct resp_request canonical;
+    resp_request_init(&canonical);
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    enum dispatch_result result = DISPATCHED;
+    if (resp_request_scan(&canonical, encoded.data, encoded.len, &limits) == RESP_OK &&
+        canonical.form == RESP_MULTIBULK)
+        result = dispatch_request(s, &canonical, encoded.data);
+    resp_request_clear(&canonical);
+    text_clear(&encoded);
+    return result;
+}
+
+static enum dispatch_result session_request(struct session *s, const struct resp_request *r, const char *data) {
+    if (r->form == RESP_EMPTY)
+        return DISPATCHED;
+    enum dispatch_result result =
+        r->form == RESP_INLINE || r->irregular ? dispatch_encoded(s, r, data) : dispatch_request(s, r, data);
+    if (result == DISPATCHED)
+        counter_add(&s->worker->counters.requests_total, 1);
+    else
+        counter_add(&s->worker->counters.requests_waiting, 1);
+    return result;
+}
+
+/* Whether the next request has to wait for those in flight: for one that changes the session (SELECT), for one
+ * that is on its way to another node, and for all where slots have moved since they were sent. */
+static bool session_must_wait(struct session *s) {
+    if (s->in_flight == 0) {
+        s->epoch = upstream_epoch(s->worker->upstream);
+        return false;
+    }
+    return s->barrier || s->redirected > 0 || s->in_flight >= SESSION_REQUESTS_MAX ||
+           s->epoch != upstream_epoch(s->worker->upstream);
+}
+
+/* Dispatches what is complete in [data, data + len). Returns the bytes consumed; *waits is set where a complete
+ * request has to wait. The scanner keeps its place in a request that isn't complete. */
+static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len,
+                           bool *waits) {
+    size_t used = 0;
+    *waits = false;
+    while (used < len && s->state == SESSION_OPEN) {
+        if (session_must_wait(s)) {
+            *waits = true;
+            break;
+        }
+        struct resp_limits limits = {.bulk_max = s->worker->shared->options.bulk_max,
+                                     .unauthenticated = !s->authenticated};
+        enum resp_status status = resp_request_scan(scanner, data + used, len - used, &limits);
+        if (status == RESP_MORE)
+            break;
+        if (status == RESP_BAD) {
+            session_protocol_error(s, scanner->error);
+            return len;
+        }
+        if (session_request(s, scanner, data + used) == DISPATCH_WAIT) {
+            resp_request_reset(scanner);
+            *waits = true;
+            break;
+        }
+        used += scanner->len;
+        resp_request_reset(scanner);
+    }
+    return used;
+}
+
+static void session_pause_reading(struct session *s, bool pause) {
+    if (s->read_paused == pause || s->state == SESSION_CLOSED)
+        return;
+    s->read_paused = pause;
+    ev_io_stop(s->worker->loop, &s->io);
+    int events = (s->io.events & EV_WRITE) | (pause ? 0 : EV_READ);
+    ev_io_set(&s->io, s->fd, events);
+    if (events)
+        ev_io_start(s->worker->loop, &s->io);
+}
+
+static void session_half_closed_end(struct session *s) {
+    if (s->half_closed && s->state == SESSION_OPEN)
+        session_finish(s);
+}
+
+/* Scans what is in session->input. */
+static void session_scan_input(struct session *s) {
+    struct session_input *in = s->input;
+    bool waits;
+    size_t used = session_scan(s, &in->scanner, in->data, in->len, &waits);
+    if (s->state != SESSION_OPEN)
+        return;
+    if (used > 0) {
+        memmove(in->data, in->data + used, in->len - used);
+        in->len -= used;
+    }
+    if (in->len == 0 && !waits) {
+        input_free(s);
+        session_pause_reading(s, false);
+        session_half_closed_end(s);
+        return;
+    }
+    if (!waits)
+        session_half_closed_end(s); /* the rest of this request will never come */
+    if (s->state == SESSION_OPEN)
+        session_pause_reading(s, s->half_closed || (waits && in->len >= INPUT_PAUSE));
+}
+
+void session_resume(struct session *s) {
+    s->is_runnable = false;
+    list_remove(&s->runnable_link);
+    if (s->state == SESSION_OPEN && s->input)
+        session_scan_input(s);
+}
+
+/* Keeps what could not be dispatched. The worker's scanner, with its place in a half request, goes along. */
+static void session_keep(struct session *s, const char *data, size_t len) {
+    struct worker *w = s->worker;
+    struct session_input *in = memory_zalloc(sizeof(*in));
+    s->input = in;
+    input_reserve(in, len);
+    memcpy(in->data, data, len);
+    in->len = len;
+    resp_request_move(&in->scanner, &w->scanner);
+}
+
+static void session_got(struct session *s, const char *data, size_t len) {
+    struct worker *w = s->worker;
+    bool waits;
+    size_t used = session_scan(s, &w->scanner, data, len, &waits);
+    if (s->state == SESSION_OPEN && used < len)
+        session_keep(s, data + used, len - used);
+    else
+        resp_request_reset(&w->scanner);
+}
+
+static void session_read(struct session *s) {
+    struct worker *w = s->worker;
+    struct session_input *in = s->input;
+    char *to = w->scratch;
+    size_t room = WORKER_SCRATCH;
+    if (in) {
+        input_reserve(in, in->len < WORKER_SCRATCH ? INPUT_START : WORKER_SCRATCH);
+        to = in->data + in->len;
+        room = in->cap - in->len;
+    }
+    ssize_t n = read(s->fd, to, room);
+    if (n < 0) {
+        if (errno != EAGAIN && errno != EINTR)
+            session_close(s, strerror(errno));
+        return;
+    }
+    if (n == 0) { /* the client has said all it will say: it gets its replies first */
+        s->half_closed = true;
+        session_pause_reading(s, true);
+        if (!in || s->in_flight == 0)
+            session_half_closed_end(s);
+        return;
+    }
+    s->last_active = ev_now(w->loop);
+    counter_add(&w->counters.client_bytes_in, (uint64_t)n);
+    if (!in) {
+        session_got(s, to, (size_t)n);
+        return;
+    }
+    in->len += (size_t)n;
+    if (in->len > (size_t)w->shared->options.query_buffer_limit) {
+        log_warning("client %llu (%s): closed: its request is longer than client-query-buffer-limit",
+                    (unsigned long long)s->lock.id, s->address);
+        session_close(s, "query buffer limit");
+        return;
+    }
+    session_scan_input(s);
+}
+
+static void session_readable(struct ev_loop *loop, struct ev_io *io, int events) {
+    struct session *s = io->data;
+    if (events & EV_WRITE)
+        session_mark_dirty(s);
+    if ((events & EV_READ) && s->state != SESSION_CLOSED) {
+        if (s->state == SESSION_FINISHING) { /* QUIT with bytes behind it, or a protocol error: not read any more */
+            session_pause_reading(s, true);
+            return;
+        }
+        session_read(s);
+    }
+}
+
+/* ---- output ------------------------------------------------------------------------------------ */
+
+static void session_watch_writable(struct session *s, bool on) {
+    bool now = (s->io.events & EV_WRITE) != 0;
+    if (now == on)
+        return;
+    ev_io_stop(s->worker->loop, &s->io);
+    int events = (s->read_paused ? 0 : EV_READ) | (on ? EV_WRITE : 0);
+    ev_io_set(&s->io, s->fd, events);
+    if (events)
+        ev_io_start(s->worker->loop, &s->io);
+}
+
+/* client-output-buffer-limit: above the hard limit at once, above the soft one for its time. */
+static bool session_over_limit(struct session *s) {
+    const struct session_options *o = &s->worker->shared->options;
+    int64_t unsent = (int64_t)s->out.unsent;
+    if (o->output_limit_hard > 0 && unsent > o->output_limit_hard)
+        return true;
+    if (o->output_limit_soft <= 0 || unsent <= o->output_limit_soft) {
+        s->over_soft_since = 0;
+        return false;
+    }
+    double now = ev_now(s->worker->loop);
+    if (s->over_soft_since == 0)
+        s->over_soft_since = now;
+    return (now - s->over_soft_since) * 1000 >= (double)o->output_limit_soft_ms;
+}
+
+void session_flush(struct session *s) {
+    struct worker *w = s->worker;
+    s->is_dirty = false;
+    list_remove(&s->dirty_link);
+    if (s->state == SESSION_CLOSED)
+        return;
+    ssize_t n = iobuf_write(&s->out, s->fd);
+    if (n < 0) {
+        session_close(s, strerror(errno));
+        return;
+    }
+    counter_add(&w->counters.client_bytes_out, (uint64_t)n);
+    if (s->out.unsent == 0 && s->state == SESSION_FINISHING && list_empty(&s->requests)) {
+        session_close(s, "finished");
+        return;
+    }
+    if (s->out.unsent > 0 && session_over_limit(s)) {
+        log_warning("client %llu (%s): closed: it does not read its replies (client-output-buffer-limit)",
+                    (unsigned long long)s->lock.id, s->address);
+        session_close(s, "output buffer limit");
+        return;
+    }
+    session_watch_writable(s, s->out.unsent > 0);
+}

@@ -1,0 +1,257 @@
+/*
+ * Sessions, their request slots, and the calls that requests make to nodes. Shared by the files of this folder.
+ *
+ *      session ──< request (a slot in the order of the client's requests) ──< call (one exchange with a node)
+ *
+ * A request takes one slot and keeps it until its reply has gone to the session's output; replies leave in slot
+ * order. Most requests have one call, which is embedded in them; split commands have a call for each part.
+ * When a session goes, its requests in flight stay behind without a session until their calls have ended: a lock
+ * that is granted to somebody who left has to be accounted for all the same.
+ */
+#ifndef LOCKKEEPER_SESSION_SESSION_H
+#define LOCKKEEPER_SESSION_SESSION_H
+
+#include <ev.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "parser/command.h"
+#include "parser/resp.h"
+#include "proxy/base/iobuf.h"
+#include "proxy/base/list.h"
+#include "proxy/base/text.h"
+#include "proxy/session/worker.h"
+
+struct session;
+struct request;
+struct call;
+
+enum {
+    SESSION_REQUESTS_MAX = 1024, /* in flight; more wait in the socket */
+    CALL_INLINE = 88,            /* bytes of a waiting reply kept without an allocation */
+    SESSION_ADDRESS_MAX = 56,
+    LOCK_BUSY_SLOTS = 16,
+    LOCK_BUSY_ALL = 255
+};
+
+/* ---- worker ------------------------------------------------------------------------------------ */
+
+struct listener {
+    struct ev_io io;
+    struct worker *worker;
+};
+
+struct worker {
+    struct proxy_shared *shared;
+    unsigned index;
+    struct ev_loop *loop;
+    struct upstream *upstream;
+    struct lock_rules *rules;
+    struct chunk_pool chunks;
+    struct counters counters;
+    struct listener *listeners;
+    size_t listener_count;
+    struct list_node sessions; /* open */
+    struct list_node dirty;    /* have output to write */
+    struct list_node runnable; /* may go on with requests that waited */
+    struct list_node closed;   /* to be freed at the end of the turn */
+    struct list_node free_requests, free_calls;
+    size_t free_request_count, free_call_count;
+    struct list_node free_locks; /* lock_flow.c's */
+    struct list_node lease_notes; /* renewals and releases that the engine has asked for */
+    struct resp_request scanner; /* for input that is complete in `scratch` */
+    char *scratch;               /* what a read puts its bytes in */
+    struct text build;           /* a request being put together */
+    int64_t now_ms;              /* wall clock of this turn */
+    struct ev_prepare prepare;
+    struct ev_check check;
+    struct ev_async wake;
+    struct ev_timer tick, engine_tick, accept_pause;
+    void (*ready)(void *arg, const char *error);
+    void *ready_arg;
+    bool accepting, stopping, drained;
+    double drain_until;
+    atomic_int_fast64_t stop_ms; /* -1: not asked to stop */
+    _Atomic(struct lock_rules *) new_rules;
+};
+
+enum { WORKER_SCRATCH = 64 * 1024 };
+
+/* ---- calls ------------------------------------------------------------------------------------- */
+
+/* How a call ended: a whole reply, or error (without '-' and CR LF) and why. Both borrowed. */
+struct call_end {
+    const char *reply;
+    size_t len;
+    const char *error;
+    enum upstream_failure why;
+};
+
+typedef void (*call_done_fn)(struct call *c, const struct call_end *end);
+
+struct call {
+    struct upstream_request up; /* first: the upstream hands this back */
+    struct request *request;
+    struct list_node link; /* in request->parts, or the worker's free list */
+    call_done_fn done;     /* NULL: bytes go straight to the request's reply */
+    void *lock; /* lock_flow.c's: the lock command that it carries, or NULL */
+    uint32_t index, count;  /* of a split: first item, items */
+    size_t held_len, held_cap;
+    char *held_big; /* NULL: held is inline */
+    char held[CALL_INLINE];
+};
+
+/* Prepares a call of a request; `done` as above. */
+void call_init(struct call *c, struct request *r, call_done_fn done);
+/* Takes one more call for a split request from the pool, linked into r->parts. */
+struct call *call_new(struct request *r, call_done_fn done);
+void call_release(struct worker *w, struct call *c);
+/* Submits to the node of `slot`. What can't be queued ends at once through `done` or the request's reply. */
+void call_submit(struct call *c, int slot, const char *bytes, size_t len);
+void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len);
+/* To one master by its number. */
+void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len);
+
+/* ---- requests ---------------------------------------------------------------------------------- */
+
+/* What a session may have to remember of a request until it ends. */
+struct request {
+    struct list_node link; /* in session->requests; alone once the session is gone */
+    struct session *session; /* NULL once it is gone */
+    struct worker *worker;
+    const struct command *command;
+    bool done;      /* the reply is complete */
+    bool started;   /* part of it is in the session's output */
+    bool redirected;
+    bool close_after; /* QUIT */
+    bool ends_barrier;
+    uint8_t lock_busy; /* 1 + the place in session->lock_busy that it occupies, LOCK_BUSY_ALL, 0 none */
+    uint32_t parts_left;
+    struct list_node parts; /* calls of a split */
+    void *state;    /* what the request's own code needs: struct split, ... */
+    struct call call;
+};
+
+/* Takes a slot at the end of the session's queue. */
+struct request *request_new(struct session *s, const struct command *command);
+/* A request of the proxy's own, in no queue; it ends with request_reply(r, "", 0, true). */
+struct request *request_internal(struct worker *w);
+/* More bytes of the reply; `last` ends the request, which may be freed by the call. */
+void request_reply(struct request *r, const char *data, size_t len, bool last);
+/* Ends it with an error line: text without '-' and CR LF. */
+void request_error(struct request *r, const char *error);
+/* Ends it because its call failed: request_error, or closes the session where half a reply has left already. */
+void request_fail(struct request *r, const char *error);
+
+/* ---- sessions ---------------------------------------------------------------------------------- */
+
+enum session_state {
+    SESSION_OPEN,
+    SESSION_FINISHING, /* takes no more requests; closes when all replies are written */
+    SESSION_CLOSED     /* waits to be freed */
+};
+
+/* Bytes that came and can't be dispatched yet. */
+struct session_input {
+    char *data;
+    size_t len, cap;
+    struct resp_request scanner;
+};
+
+struct session {
+    struct lock_session lock; /* id, client identity */
+    struct worker *worker;
+    struct ev_io io;
+    int fd;
+    enum session_state state;
+    bool half_closed;    /* the client has shut down its side */
+    bool read_paused;
+    bool authenticated;
+    bool is_dirty, is_runnable;
+    uint8_t protocol; /* 2 or 3 */
+    uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
+    uint16_t lock_busy_all;              /* those that concern several keys */
+    uint32_t in_flight;
+    uint32_t redirected; /* of those in flight */
+    bool barrier;        /* a request in flight changes the session's state: the next ones wait for it */
+    uint32_t db, login;
+    uint64_t epoch; /* of the slot map that requests in flight were routed by */
+    struct list_node link, dirty_link, runnable_link;
+    struct list_node requests;
+    struct iobuf out;
+    struct session_input *input; /* NULL while nothing waits */
+    double last_active;
+    double over_soft_since; /* output above the soft limit since; 0: it isn't */
+    int64_t opened_ms;
+    char *name, *user, *lib_name, *lib_version; /* NULL: none */
+    char address[SESSION_ADDRESS_MAX];
+};
+
+struct session *session_new(struct worker *w, int fd, const char *address);
+/* Unlinks it and lets the engine know; it is freed at the end of the loop turn. `reason` goes to the log. */
+void session_close(struct session *s, const char *reason);
+/* Closes it once what it is owed has been written. */
+void session_finish(struct session *s);
+/* Goes on with input that waited. */
+void session_resume(struct session *s);
+/* Writes output; at the end of a loop turn. */
+void session_flush(struct session *s);
+void session_free(struct session *s);
+/* There is output to write. */
+void session_mark_dirty(struct session *s);
+void session_mark_runnable(struct session *s);
+/* Tells the engine who the session is now. */
+void session_identify(struct session *s);
+/* "10.0.0.5:3321 name" for incidents; returns its length. */
+size_t session_who(const struct session *s, char *out, size_t size);
+
+struct upstream_lane session_lane(const struct session *s);
+
+/* ---- dispatch ---------------------------------------------------------------------------------- */
+
+enum dispatch_result {
+    DISPATCHED,
+    DISPATCH_WAIT /* earlier requests have to end first */
+};
+
+/* One complete request of the session. `bytes` is what is forwarded (r->len bytes, canonical). */
+enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes);
+
+/* Forwards the request as it is to the node of `slot` (-1: any). */
+void dispatch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                      int slot);
+/* Answers without a node: `reply` is whole RESP. */
+void dispatch_local(struct session *s, const struct command *c, const char *reply, size_t len);
+void dispatch_local_error(struct session *s, const struct command *c, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- the files behind dispatch ------------------------------------------------------------------- */
+
+/* split.c: multi-key commands over slots, or with lock keys among the others. */
+enum dispatch_result split_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes, const uint32_t *keys, size_t key_count);
+/* All masters, merged. */
+void split_all_masters(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* keyspace.c: KEYS, SCAN, RANDOMKEY without guard records. */
+void keyspace_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* local.c: AUTH HELLO SELECT QUIT CLIENT RESET READONLY READWRITE ASKING. */
+enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes);
+
+/* proxy_command.c: the PROXY family. */
+enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes);
+
+/* Writes argument i as a C string for messages, cut to `size`. */
+const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size);
+
+/* Encodes arguments as a multibulk into w->build: start with the count, then the bulks. */
+void build_start(struct worker *w, size_t argc);
+void build_bulk(struct worker *w, const void *data, size_t len);
+void build_text(struct worker *w, const char *text);
+void build_number(struct worker *w, int64_t n);
+
+#endif

@@ -1,0 +1,299 @@
+/*
+ * Split commands: one request becomes several calls, and their replies one reply.
+ *
+ *      MGET a b c ──┬─ part: a c (slot 1) ──> node ──┐
+ *                   └─ part: b   (slot 2) ──> node ──┴─> array in the order of the keys
+ *
+ * A part is one slot's keys (on a standalone: all of them), except that each lock key of DEL and UNLINK is a part
+ * of its own, which is a script; a part of MSET with lock keys is a script as a whole. The first error among the
+ * parts is the reply of the whole.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/lock_flow.h"
+#include "proxy/session/session.h"
+
+enum { ERROR_LINE_MAX = 512 };
+
+struct item {
+    uint32_t arg;   /* index of the key among the arguments */
+    uint32_t order; /* its place among the keys */
+    int slot;
+    const struct lock_rule *rule; /* it is a lock key; valid while the request is dispatched */
+    char *shown;                  /* MGET: a copy of the lock key, since its value makes a sighting */
+    size_t shown_len;
+};
+
+/* The element of a merged array: bytes in a part's reply. */
+struct piece {
+    const char *data;
+    size_t len;
+};
+
+struct split {
+    enum command_split kind;
+    bool first_reply; /* all masters: the first good reply is the reply */
+    int64_t sum;
+    size_t item_count;
+    struct item *items;   /* sorted by slot; a part has items [index, index + count) */
+    struct piece *pieces; /* by order */
+    struct text *kept;    /* replies that pieces point into, one a part */
+    size_t part_count;
+    char error[ERROR_LINE_MAX];
+    bool failed;
+    struct text reply;
+};
+
+static void split_free(struct split *split) {
+    for (size_t i = 0; split->kept && i < split->part_count; i++)
+        text_clear(&split->kept[i]);
+    for (size_t i = 0; i < split->item_count; i++)
+        memory_free(split->items[i].shown);
+    memory_free(split->kept);
+    memory_free(split->items);
+    memory_free(split->pieces);
+    text_clear(&split->reply);
+    memory_free(split);
+}
+
+static void split_note_error(struct split *split, const char *error, size_t len) {
+    if (split->failed)
+        return;
+    split->failed = true;
+    if (len >= sizeof(split->error))
+        len = sizeof(split->error) - 1;
+    memcpy(split->error, error, len);
+    split->error[len] = '\0';
+}
+
+/* The lock keys that an MGET has shown. */
+static void split_sightings(struct request *r, const struct split *split) {
+    struct session *s = r->session;
+    for (size_t i = 0; s && i < split->item_count; i++) {
+        const struct item *it = &split->items[i];
+        const struct lock_rule *rule = it->shown ? lock_rule_for(s, it->shown, it->shown_len) : NULL;
+        struct resp_item value;
+        const char *p = split->pieces[it->order].data;
+        if (!rule || !resp_item_read(&p, p + split->pieces[it->order].len, &value))
+            continue;
+        struct lock_key key = {.db = s->db, .name = it->shown, .len = it->shown_len};
+        engine_saw(s->worker->shared->engine, &s->lock, &key, rule, value.null ? NULL : value.str, value.len,
+                   s->worker->now_ms);
+    }
+}
+
+/* All parts have ended. */
+static void split_finish(struct request *r) {
+    struct split *split = r->state;
+    r->state = NULL;
+    char number[RESP_HEADER_MAX];
+    if (split->failed) {
+        request_error(r, split->error);
+    } else if (split->kind == SPLIT_SUM) {
+        request_reply(r, number, resp_header_write(number, ':', split->sum), true);
+    } else if (split->kind == SPLIT_MSET) {
+        request_reply(r, "+OK\r\n", 5, true);
+    } else if (split->kind == SPLIT_MGET) {
+        split_sightings(r, split);
+        request_reply(r, number, resp_header_write(number, '*', (int64_t)split->item_count), false);
+        for (size_t i = 0; i < split->item_count; i++)
+            request_reply(r, split->pieces[i].data, split->pieces[i].len, false);
+        request_reply(r, "", 0, true);
+    } else {
+        request_reply(r, split->reply.data, split->reply.len, true);
+    }
+    split_free(split);
+}
+
+/* Keeps an MGET part's reply and notes where its elements are. */
+static bool split_take_array(struct split *split, const struct call *c, const struct call_end *end) {
+    struct text *kept = &split->kept[c->index];
+    uint32_t at = c->index;
+    text_append(kept, end->reply, end->len);
+    const char *p = kept->data, *stop = kept->data + kept->len;
+    struct resp_item item;
+    if (!resp_item_read(&p, stop, &item) || item.type != '*' || item.num != c->count)
+        return false;
+    for (uint32_t i = 0; i < c->count; i++) {
+        const char *next = resp_item_end(p, stop);
+        if (!next)
+            return false;
+        split->pieces[split->items[at + i].order] = (struct piece){p, (size_t)(next - p)};
+        p = next;
+    }
+    return true;
+}
+
+static void split_part_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct split *split = r->state;
+    struct resp_item item;
+    const char *p = end->reply;
+    if (end->error) {
+        split_note_error(split, end->error, strlen(end->error));
+    } else if (end->reply[0] == '-') {
+        split_note_error(split, end->reply + 1, end->len - 3);
+    } else if (split->first_reply) {
+        if (split->reply.len == 0)
+            text_append(&split->reply, end->reply, end->len);
+    } else if (split->kind == SPLIT_SUM) {
+        if (resp_item_read(&p, end->reply + end->len, &item) && item.type == ':')
+            split->sum += item.num;
+    } else if (split->kind == SPLIT_MGET) {
+        if (!split_take_array(split, c, end))
+            split_note_error(split, "UPSTREAM a node's reply has another shape than MGET's", 53);
+    }
+    if (--r->parts_left == 0)
+        split_finish(r);
+}
+
+/* ---- keys over slots ------------------------------------------------------------------------------ */
+
+static int item_compare(const void *a, const void *b) {
+    const struct item *x = a, *y = b;
+    if (x->slot != y->slot)
+        return x->slot < y->slot ? -1 : 1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static void build_args(struct worker *w, const struct command *c, const struct resp_request *r, const char *bytes,
+                       const struct item *items, size_t count) {
+    size_t each = (size_t)(c->split == SPLIT_MSET ? 2 : 1);
+    build_start(w, 1 + count * each);
+    build_bulk(w, bytes + r->argv[0].off, r->argv[0].len);
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < each; k++)
+            build_bulk(w, bytes + r->argv[items[i].arg + k].off, r->argv[items[i].arg + k].len);
+}
+
+/* A part that is one lock key of DEL or UNLINK. */
+static void split_lock_part(struct request *request, const struct resp_request *r, const char *bytes,
+                            const struct item *item, uint32_t index) {
+    static const struct lock_command release = {LOCK_RELEASE, SCRIPT_RELEASE, 0, "int"};
+    struct call *call = call_new(request, split_part_done);
+    const char *words[2];
+    size_t lens[2];
+    words[0] = request_arg(r, bytes, 0, &lens[0]);
+    words[1] = request_arg(r, bytes, item->arg, &lens[1]);
+    struct lock_words list = {words, lens, 2};
+    call->index = index;
+    call->count = 1;
+    lock_call(call, item->rule, &release, words[1], lens[1], &list);
+}
+
+/* A part of several keys; lock keys among those of an MSET make it a script. */
+static void split_part(struct session *s, struct request *request, const struct command *c,
+                       const struct resp_request *r, const char *bytes, const struct item *items, uint32_t index,
+                       size_t count) {
+    struct call *call = call_new(request, split_part_done);
+    call->index = index;
+    call->count = (uint32_t)count;
+    bool locks = false;
+    for (size_t i = 0; c->split == SPLIT_MSET && i < count; i++)
+        locks = locks || items[index + i].rule;
+    build_args(s->worker, c, r, bytes, items + index, count);
+    if (!locks) {
+        call_submit(call, items[index].slot, s->worker->build.data, s->worker->build.len);
+        return;
+    }
+    struct text part;
+    text_init(&part);
+    text_append(&part, s->worker->build.data, s->worker->build.len);
+    struct resp_request scanned;
+    resp_request_init(&scanned);
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    if (resp_request_scan(&scanned, part.data, part.len, &limits) == RESP_OK)
+        lock_call_clobber(call, s, c, &scanned, part.data);
+    resp_request_clear(&scanned);
+    text_clear(&part);
+}
+
+static bool own_part(const struct command *c, const struct item *item) {
+    return item->rule && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK);
+}
+
+static void item_set(struct session *s, struct item *item, const struct command *c, const struct resp_request *r,
+                     const char *bytes, uint32_t arg, size_t order) {
+    size_t len;
+    const char *key = request_arg(r, bytes, arg, &len);
+    *item = (struct item){.arg = arg, .order = (uint32_t)order};
+    item->slot = upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
+    item->rule = lock_rule_for(s, key, len);
+    if (item->rule && c->split == SPLIT_MGET) {
+        item->shown = memory_strndup(key, len);
+        item->shown_len = len;
+    }
+}
+
+/* Cuts the items into parts and sends these. */
+static void split_send(struct session *s, struct request *request, const struct command *c,
+                       const struct resp_request *r, const char *bytes, const struct item *items, size_t count) {
+    for (size_t i = 0; i < count;) {
+        size_t n = 1;
+        if (own_part(c, &items[i])) {
+            split_lock_part(request, r, bytes, &items[i], (uint32_t)i);
+        } else {
+            while (i + n < count && items[i + n].slot == items[i].slot && !own_part(c, &items[i + n]))
+                n++;
+            split_part(s, request, c, r, bytes, items, (uint32_t)i, n);
+        }
+        i += n;
+    }
+}
+
+enum dispatch_result split_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes, const uint32_t *keys, size_t key_count) {
+    if (c->split == SPLIT_MSET && r->argc % 2 == 0) { /* a key without a value: Redis says so */
+        dispatch_forward(s, c, r, bytes, -1);
+        return DISPATCHED;
+    }
+    struct item *items = memory_alloc(key_count * sizeof(*items));
+    bool locks = false;
+    for (size_t i = 0; i < key_count; i++) {
+        item_set(s, &items[i], c, r, bytes, keys[i], i);
+        locks = locks || items[i].rule;
+    }
+    qsort(items, key_count, sizeof(*items), item_compare);
+    counter_add(&s->worker->counters.requests_split, 1);
+    struct request *request = request_new(s, c);
+    if (locks)
+        lock_busy_all(request);
+    struct split *split = memory_zalloc(sizeof(*split));
+    split->kind = c->split;
+    split->item_count = split->part_count = key_count;
+    split->items = items;
+    if (c->split == SPLIT_MGET) {
+        split->pieces = memory_zalloc(key_count * sizeof(*split->pieces));
+        split->kept = memory_zalloc(key_count * sizeof(*split->kept));
+    }
+    request->state = split;
+    request->parts_left = 1; /* held here until all parts are on their way: some may end at once */
+    split_send(s, request, c, r, bytes, items, key_count);
+    if (--request->parts_left == 0)
+        split_finish(request);
+    return DISPATCHED;
+}
+
+/* ---- all masters ---------------------------------------------------------------------------------- */
+
+void split_all_masters(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    size_t masters = upstream_master_count(s->worker->upstream);
+    if (masters <= 1) {
+        dispatch_forward(s, c, r, bytes, -1);
+        return;
+    }
+    counter_add(&s->worker->counters.requests_split, 1);
+    struct request *request = request_new(s, c);
+    struct split *split = memory_zalloc(sizeof(*split));
+    split->kind = c->need == NEED_ALL_SUM ? SPLIT_SUM : SPLIT_NONE;
+    split->first_reply = c->need == NEED_ALL_SAME;
+    request->state = split;
+    request->parts_left = 1;
+    for (size_t i = 0; i < masters; i++)
+        call_submit_master(call_new(request, split_part_done), i, bytes, r->len);
+    if (--request->parts_left == 0)
+        split_finish(request);
+}

@@ -1,0 +1,380 @@
+/*
+ * The worker's loop: accepts clients, runs each turn's gathered work in ev_prepare, drains when it is stopped.
+ */
+#include "proxy/session/worker.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/lock_flow.h"
+#include "proxy/session/session.h"
+
+enum { ACCEPT_BATCH = 64, CHUNKS_KEPT = 256 };
+
+static const double TICK_SECONDS = 1.0;
+static const double ACCEPT_PAUSE_SECONDS = 0.2;
+
+static int64_t wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* ---- what the engine asks for -------------------------------------------------------------------- */
+
+/* The engine calls with a shard locked: leases are noted, and seen to once it has returned. */
+struct lease_note {
+    struct list_node link;
+    bool renewal;
+    struct lock_lease lease;
+    char name[];
+};
+
+static void note_lease(struct list_node *notes, const struct lock_lease *lease, bool renewal) {
+    struct lease_note *note = memory_alloc(sizeof(*note) + lease->key.len);
+    note->renewal = renewal;
+    note->lease = *lease;
+    memcpy(note->name, lease->key.name, lease->key.len);
+    note->lease.key.name = note->name;
+    note->lease.rule = NULL;
+    list_init(&note->link);
+    list_append(notes, &note->link);
+}
+
+/* The notes of the worker whose thread this is. */
+static _Thread_local struct list_node *thread_notes;
+
+void worker_note_renewal(void *arg, const struct lock_lease *lease) {
+    note_lease(thread_notes, lease, true);
+}
+
+void worker_note_release(void *arg, const struct lock_lease *lease) {
+    note_lease(thread_notes, lease, false);
+}
+
+static void worker_lease_work(struct worker *w) {
+    struct list_node *n;
+    while ((n = list_shift(&w->lease_notes))) {
+        struct lease_note *note = LIST_ENTRY(n, struct lease_note, link);
+        if (note->renewal)
+            lock_renew(w, &note->lease);
+        else
+            lock_release(w, &note->lease);
+        memory_free(note);
+    }
+}
+
+/* ---- accepting ----------------------------------------------------------------------------------- */
+
+static void address_text(const struct sockaddr_storage *a, char *out, size_t size) {
+    char host[INET6_ADDRSTRLEN] = "";
+    if (a->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const void *)a;
+        inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
+        snprintf(out, size, "%s:%d", host, ntohs(in->sin_port));
+    } else if (a->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const void *)a;
+        inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
+        snprintf(out, size, "[%s]:%d", host, ntohs(in6->sin6_port));
+    } else {
+        snprintf(out, size, "unix:0");
+    }
+}
+
+static void socket_options(const struct worker *w, int fd, int family) {
+    if (family == AF_UNIX)
+        return;
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    int64_t keepalive = w->shared->options.keepalive_s;
+    if (keepalive <= 0)
+        return;
+    int idle = (int)keepalive, interval = (int)(keepalive / 3 > 0 ? keepalive / 3 : 1), count = 3;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
+static void worker_listen(struct worker *w, bool on) {
+    for (size_t i = 0; i < w->listener_count; i++) {
+        if (on)
+            ev_io_start(w->loop, &w->listeners[i].io);
+        else
+            ev_io_stop(w->loop, &w->listeners[i].io);
+    }
+}
+
+/* Out of descriptors: the clients wait in the backlog for a moment, instead of a loop that spins. */
+static void accept_pause(struct worker *w) {
+    log_warning("accepting pauses: %s; raise the limit of open files (ulimit -n) or lower maxclients",
+                strerror(errno));
+    worker_listen(w, false);
+    ev_timer_set(&w->accept_pause, ACCEPT_PAUSE_SECONDS, 0.);
+    ev_timer_start(w->loop, &w->accept_pause);
+}
+
+static void accept_resume(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct worker *w = timer->data;
+    if (w->accepting)
+        worker_listen(w, true);
+}
+
+static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
+    struct worker *w = ((struct listener *)(void *)io)->worker;
+    for (int i = 0; i < ACCEPT_BATCH; i++) {
+        struct sockaddr_storage peer;
+        socklen_t len = sizeof(peer);
+        int fd = accept4(io->fd, (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+                accept_pause(w);
+            return;
+        }
+        if ((int64_t)atomic_fetch_add(&w->shared->clients, 1) >= w->shared->options.maxclients) {
+            static const char full[] = "-ERR max number of clients reached\r\n";
+            atomic_fetch_sub(&w->shared->clients, 1);
+            counter_add(&w->counters.clients_refused, 1);
+            ssize_t ignored = write(fd, full, sizeof(full) - 1);
+            (void)ignored;
+            close(fd);
+            continue;
+        }
+        char address[SESSION_ADDRESS_MAX];
+        address_text(&peer, address, sizeof(address));
+        socket_options(w, fd, peer.ss_family);
+        session_new(w, fd, address);
+    }
+}
+
+/* ---- a turn's end -------------------------------------------------------------------------------- */
+
+static void worker_new_rules(struct worker *w) {
+    struct lock_rules *rules = atomic_exchange(&w->new_rules, NULL);
+    if (!rules)
+        return;
+    lock_rules_unref(w->rules);
+    w->rules = rules;
+}
+
+static void worker_free_closed(struct worker *w) {
+    struct list_node *n;
+    while ((n = list_first(&w->closed)))
+        session_free(LIST_ENTRY(n, struct session, link));
+}
+
+static void worker_drain(struct worker *w);
+
+/* All that this turn's callbacks have left to do. Sessions that may go on send more upstream, and a failing
+ * upstream lets more sessions go on: until both are quiet. */
+static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
+    struct worker *w = prepare->data;
+    struct list_node *n;
+    do {
+        while ((n = list_first(&w->runnable)))
+            session_resume(LIST_ENTRY(n, struct session, runnable_link));
+        worker_lease_work(w);
+        upstream_flush(w->upstream);
+        while ((n = list_first(&w->dirty)))
+            session_flush(LIST_ENTRY(n, struct session, dirty_link));
+    } while (!list_empty(&w->runnable) || !list_empty(&w->lease_notes));
+    worker_free_closed(w);
+    if (w->stopping)
+        worker_drain(w);
+}
+
+static void turn_start(struct ev_loop *loop, struct ev_check *check, int events) {
+    struct worker *w = check->data;
+    w->now_ms = wall_ms();
+}
+
+/* ---- time ---------------------------------------------------------------------------------------- */
+
+static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct worker *w = timer->data;
+    double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
+    LIST_FOREACH_SAFE(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (timeout > 0 && list_empty(&s->requests) && now - s->last_active > timeout)
+            session_close(s, "idle");
+        else if (s->over_soft_since > 0)
+            session_mark_dirty(s);
+    }
+}
+
+static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct worker *w = timer->data;
+    w->now_ms = wall_ms();
+    int64_t next = engine_tick(w->shared->engine, w->index, w->shared->options.threads, w->now_ms);
+    ev_timer_set(timer, (double)(next > 0 ? next : 1) / 1000., 0.);
+    ev_timer_start(loop, timer);
+}
+
+/* ---- stopping ------------------------------------------------------------------------------------ */
+
+/* Sessions close as soon as nothing is owed to them; all at the deadline. */
+static void worker_drain(struct worker *w) {
+    bool late = ev_time() >= w->drain_until;
+    LIST_FOREACH_SAFE(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (late || (list_empty(&s->requests) && s->out.unsent == 0))
+            session_close(s, "the proxy stops");
+    }
+    worker_free_closed(w);
+    if (list_empty(&w->sessions))
+        ev_break(w->loop, EVBREAK_ALL);
+}
+
+static void drain_deadline(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    worker_drain(timer->data);
+}
+
+static void worker_begin_stop(struct worker *w, int64_t drain_ms) {
+    w->stopping = true;
+    w->accepting = false;
+    worker_listen(w, false);
+    w->drain_until = ev_time() + (double)drain_ms / 1000.;
+    ev_timer_stop(w->loop, &w->tick);
+    ev_timer_init(&w->tick, drain_deadline, (double)drain_ms / 1000. + 0.001, 0.05);
+    w->tick.data = w;
+    ev_timer_start(w->loop, &w->tick);
+    LIST_FOREACH_SAFE(it, &w->sessions)
+        session_finish(LIST_ENTRY(it, struct session, link));
+}
+
+static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
+    struct worker *w = wake->data;
+    worker_new_rules(w);
+    int64_t drain_ms = atomic_load(&w->stop_ms);
+    if (drain_ms >= 0 && !w->stopping)
+        worker_begin_stop(w, drain_ms);
+}
+
+void worker_stop(struct worker *w, int64_t drain_ms) {
+    atomic_store(&w->stop_ms, drain_ms);
+    ev_async_send(w->loop, &w->wake);
+}
+
+void worker_set_rules(struct worker *w, struct lock_rules *rules) {
+    struct lock_rules *old = atomic_exchange(&w->new_rules, lock_rules_ref(rules));
+    if (old)
+        lock_rules_unref(old);
+    ev_async_send(w->loop, &w->wake);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------- */
+
+static void upstream_ready(void *arg, const char *error) {
+    struct worker *w = arg;
+    if (!w->stopping) {
+        w->accepting = true;
+        worker_listen(w, true);
+    }
+    w->ready(w->ready_arg, error);
+}
+
+static void worker_watchers(struct worker *w) {
+    ev_prepare_init(&w->prepare, turn_end);
+    w->prepare.data = w;
+    ev_prepare_start(w->loop, &w->prepare);
+    ev_check_init(&w->check, turn_start);
+    ev_set_priority(&w->check, EV_MAXPRI);
+    w->check.data = w;
+    ev_check_start(w->loop, &w->check);
+    ev_async_init(&w->wake, woken);
+    w->wake.data = w;
+    ev_async_start(w->loop, &w->wake);
+    ev_timer_init(&w->tick, tick, TICK_SECONDS, TICK_SECONDS);
+    w->tick.data = w;
+    ev_timer_start(w->loop, &w->tick);
+    ev_timer_init(&w->engine_tick, engine_due, 0.01, 0.);
+    w->engine_tick.data = w;
+    ev_timer_start(w->loop, &w->engine_tick);
+    ev_timer_init(&w->accept_pause, accept_resume, ACCEPT_PAUSE_SECONDS, 0.);
+    w->accept_pause.data = w;
+}
+
+struct worker *worker_new(struct proxy_shared *shared, unsigned index, const int *listen_fds, size_t listen_count,
+                          struct lock_rules *rules, void (*ready)(void *arg, const char *error), void *ready_arg) {
+    struct worker *w = memory_zalloc(sizeof(*w));
+    w->shared = shared;
+    w->index = index;
+    w->loop = ev_loop_new(EVFLAG_AUTO);
+    w->rules = lock_rules_ref(rules);
+    w->ready = ready;
+    w->ready_arg = ready_arg;
+    w->now_ms = wall_ms();
+    atomic_init(&w->stop_ms, -1);
+    list_init(&w->sessions);
+    list_init(&w->dirty);
+    list_init(&w->runnable);
+    list_init(&w->closed);
+    list_init(&w->free_requests);
+    list_init(&w->free_calls);
+    list_init(&w->free_locks);
+    list_init(&w->lease_notes);
+    chunk_pool_init(&w->chunks, CHUNKS_KEPT);
+    resp_request_init(&w->scanner);
+    text_init(&w->build);
+    w->scratch = memory_alloc(WORKER_SCRATCH);
+    w->listeners = memory_zalloc(listen_count * sizeof(*w->listeners));
+    w->listener_count = listen_count;
+    for (size_t i = 0; i < listen_count; i++) {
+        w->listeners[i].worker = w;
+        ev_io_init(&w->listeners[i].io, accept_client, listen_fds[i], EV_READ);
+    }
+    worker_watchers(w);
+    struct upstream_events events = {.arg = w, .ready = upstream_ready};
+    w->upstream = upstream_new(w->loop, &shared->upstream, &w->chunks, &events);
+    return w;
+}
+
+struct ev_loop *worker_loop(struct worker *w) {
+    return w->loop;
+}
+
+void worker_run(struct worker *w) {
+    thread_notes = &w->lease_notes;
+    ev_run(w->loop, 0);
+    thread_notes = NULL;
+}
+
+static void free_list(struct list_node *head, size_t offset) {
+    struct list_node *n;
+    while ((n = list_shift(head)))
+        memory_free((char *)n - offset);
+}
+
+void worker_free(struct worker *w) {
+    thread_notes = &w->lease_notes;
+    LIST_FOREACH_SAFE(it, &w->sessions)
+        session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
+    worker_free_closed(w);
+    upstream_free(w->upstream); /* fails what is in flight, whose slots go back to the free lists */
+    for (size_t i = 0; i < w->listener_count; i++)
+        close(w->listeners[i].io.fd);
+    memory_free(w->listeners);
+    free_list(&w->free_requests, offsetof(struct request, link));
+    free_list(&w->free_calls, offsetof(struct call, link));
+    lock_free_pool(w);
+    free_list(&w->lease_notes, offsetof(struct lease_note, link));
+    worker_new_rules(w);
+    lock_rules_unref(w->rules);
+    resp_request_clear(&w->scanner);
+    text_clear(&w->build);
+    chunk_pool_clear(&w->chunks);
+    memory_free(w->scratch);
+    ev_loop_destroy(w->loop);
+    memory_free(w);
+    thread_notes = NULL;
+}

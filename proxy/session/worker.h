@@ -1,0 +1,76 @@
+/*
+ * A worker: one thread with its loop, its listeners, its upstream and its sessions.
+ *
+ *      loop turn:  readable sessions -> dispatch -> upstream queues      readable nodes -> replies -> session queues
+ *      ev_prepare: sessions that may go on -> upstream_flush -> sessions' output -> free what was closed
+ *
+ * Threads share the lock engine, the rules (immutable) and the incidents; nothing else.
+ */
+#ifndef LOCKKEEPER_SESSION_WORKER_H
+#define LOCKKEEPER_SESSION_WORKER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proxy/base/counters.h"
+#include "proxy/lock/engine.h"
+#include "proxy/lock/rule.h"
+#include "proxy/upstream/upstream.h"
+
+struct worker;
+struct incidents;
+
+/* What the sessions need of the configuration; borrowed by all workers, constant while they run. */
+struct session_options {
+    int64_t bulk_max;
+    int64_t query_buffer_limit;
+    int64_t output_limit_hard, output_limit_soft, output_limit_soft_ms;
+    int64_t timeout_ms;   /* idle clients; 0: never */
+    int64_t keepalive_s;  /* 0: off */
+    int64_t maxclients;   /* of the whole process */
+    const char *requirepass; /* NULL: none */
+    unsigned identity;    /* IDENTITY_ bits */
+    const char *version;
+    const char *process_id; /* this process's UUID */
+    int64_t started_ms;     /* wall clock */
+    unsigned threads;
+    int port;
+    const char *upstream_text; /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
+};
+
+enum { IDENTIFY_ADDRESS = 1, IDENTIFY_USER = 2, IDENTIFY_NAME = 4, IDENTIFY_PORT = 8 };
+
+/* What all workers share. Owned by main. */
+struct proxy_shared {
+    struct session_options options;
+    struct upstream_config upstream;
+    struct lock_engine *engine;
+    struct incidents *incidents;
+    struct worker **workers; /* options.threads of them */
+    atomic_uint_fast64_t next_session;
+    atomic_uint_fast64_t clients; /* of all workers, for maxclients */
+    /* Called from a worker's thread when an operator asks for a reload; may be NULL. Returns NULL or what is wrong. */
+    const char *(*reload)(void *arg);
+    void *reload_arg;
+};
+
+/* `index` from 0. Listening descriptors are given: the worker closes them. rules: a reference is taken.
+ * `ready` is called once, in the worker's thread, when it accepts clients; error as in upstream_events. */
+struct worker *worker_new(struct proxy_shared *shared, unsigned index, const int *listen_fds, size_t listen_count,
+                          struct lock_rules *rules, void (*ready)(void *arg, const char *error), void *ready_arg);
+struct ev_loop *worker_loop(struct worker *w);
+/* Runs until worker_stop has done its work. */
+void worker_run(struct worker *w);
+/* Thread-safe: stop accepting, finish what is in flight for at most drain_ms, return from worker_run. */
+void worker_stop(struct worker *w, int64_t drain_ms);
+/* Thread-safe: new rules from the worker's next turn on; a reference is taken. */
+void worker_set_rules(struct worker *w, struct lock_rules *rules);
+/* The engine's sink for leases (struct lock_sink): notes them for the worker whose thread calls the engine. */
+void worker_note_renewal(void *arg, const struct lock_lease *lease);
+void worker_note_release(void *arg, const struct lock_lease *lease);
+/* After worker_run has returned. */
+void worker_free(struct worker *w);
+
+#endif
