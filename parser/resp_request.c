@@ -60,6 +60,18 @@ void resp_request_clear(struct resp_request *r) {
     r->argc = 0;
 }
 
+void resp_request_move(struct resp_request *to, struct resp_request *from) {
+    bool inside = from->argv == from->argv_inline;
+    *to = *from;
+    if (inside) {
+        to->argv = to->argv_inline;
+    }
+    if (from->error == from->error_text) {
+        to->error = to->error_text;
+    }
+    resp_request_init(from);
+}
+
 static enum resp_status bad(struct resp_request *r, const char *error) {
     r->error = error;
     return RESP_BAD;
