@@ -51,6 +51,7 @@ static void conn_set_state(struct upstream_conn *c, enum conn_state state) {
         want_write(c, true);
         break;
     case CONN_READY:
+        want_write(c, false);
         c->progress_ms = clock_ms();
         conn_mark(c);
         break;
