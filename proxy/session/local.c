@@ -18,10 +18,12 @@ enum { DATABASES_MAX = 1000000 };
 struct change {
     struct upstream_lane lane;
     bool hello, authenticates;
+    uint32_t login;    /* interned for this change, 0 none; the session's once it is applied */
     char *user, *name; /* NULL: not given */
 };
 
 static void change_free(struct change *change) {
+    upstream_login_release(change->login);
     memory_free(change->user);
     memory_free(change->name);
     memory_free(change);
@@ -58,8 +60,12 @@ static void reply_hello(struct request *r, const struct call_end *end) {
 
 static void change_apply(struct session *s, struct change *change) {
     s->db = change->lane.db;
-    s->login = change->lane.login;
     s->protocol = change->lane.protocol;
+    if (change->login) {
+        upstream_login_release(s->login);
+        s->login = change->login;
+        change->login = 0;
+    }
     if (change->authenticates) {
         s->authenticated = true;
         set_text(&s->user, change->user ? change->user : "", change->user ? strlen(change->user) : 0);
@@ -129,12 +135,15 @@ static bool change_login(struct session *s, struct change *change, const char *u
                          const char *password, size_t password_len) {
     const char *required = s->worker->shared->options.requirepass;
     change->authenticates = true;
+    memory_free(change->user);
+    change->user = NULL;
     if (user)
         change->user = memory_strndup(user, user_len);
     if (required)
         return (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
                password_is(required, password, password_len);
-    change->lane.login = upstream_login_intern(user, user_len, password, password_len);
+    upstream_login_release(change->login); /* HELLO with AUTH twice: the last one counts */
+    change->login = change->lane.login = upstream_login_intern(user, user_len, password, password_len);
     return true;
 }
 
@@ -351,6 +360,7 @@ static void do_quit(struct session *s, const struct command *c) {
 static void do_reset(struct session *s, const struct command *c) {
     const struct session_options *o = &s->worker->shared->options;
     s->db = 0;
+    upstream_login_release(s->login);
     s->login = 0;
     s->protocol = 2;
     s->authenticated = o->requirepass == NULL;

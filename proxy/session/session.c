@@ -95,6 +95,7 @@ void session_close(struct session *s, const char *reason) {
 }
 
 void session_free(struct session *s) {
+    upstream_login_release(s->login); /* not before: releases on disconnect still went over its lane */
     list_remove(&s->link);
     memory_free(s->name);
     memory_free(s->user);
@@ -226,6 +227,11 @@ static bool session_must_wait(struct session *s) {
            s->epoch != upstream_epoch(s->worker->upstream);
 }
 
+/* Who has not logged in, to the proxy or (login 0) to a node that wants it, gets Redis's stricter limits. */
+static bool session_unauthenticated(const struct session *s) {
+    return !s->authenticated || (s->worker->upstream_needs_auth && s->login == 0);
+}
+
 /* Dispatches what is complete in [data, data + len). Returns the bytes consumed; *waits is set where a complete
  * request has to wait. The scanner keeps its place in a request that isn't complete. */
 static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len,
@@ -238,7 +244,7 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
             break;
         }
         struct resp_limits limits = {.bulk_max = s->worker->shared->options.bulk_max,
-                                     .unauthenticated = !s->authenticated};
+                                     .unauthenticated = session_unauthenticated(s)};
         enum resp_status status = resp_request_scan(scanner, data + used, len - used, &limits);
         if (status == RESP_MORE)
             break;

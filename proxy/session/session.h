@@ -70,7 +70,8 @@ struct worker {
     struct ev_timer tick, engine_tick, accept_pause;
     void (*ready)(void *arg, const char *error);
     void *ready_arg;
-    bool accepting, stopping, drained;
+    bool accepting, stopping;
+    bool upstream_needs_auth; /* the node answers NOAUTH to who has not logged in */
     double drain_until;
     atomic_int_fast64_t stop_ms; /* -1: not asked to stop */
     _Atomic(struct lock_rules *) new_rules;

@@ -274,13 +274,34 @@ void worker_set_rules(struct worker *w, struct lock_rules *rules) {
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
-static void upstream_ready(void *arg, const char *error) {
-    struct worker *w = arg;
+/* From here on clients are served. */
+static void worker_open(struct worker *w, const char *error) {
     if (!w->stopping) {
         w->accepting = true;
         worker_listen(w, true);
     }
     w->ready(w->ready_arg, error);
+}
+
+/* The first answer tells whether the node serves those who have not logged in, whose requests are limited then. */
+static void probed(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    w->upstream_needs_auth = !end->error && strncmp(end->reply, "-NOAUTH", 7) == 0;
+    request_reply(c->request, "", 0, true);
+    worker_open(w, end->error);
+}
+
+static void upstream_ready(void *arg, const char *error) {
+    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
+    struct worker *w = arg;
+    if (error) {
+        worker_open(w, error);
+        return;
+    }
+    struct upstream_lane lane = {.protocol = 2};
+    struct request *request = request_internal(w);
+    request->call.done = probed;
+    call_submit_lane(&request->call, -1, &lane, ping, sizeof(ping) - 1);
 }
 
 static void worker_watchers(struct worker *w) {
