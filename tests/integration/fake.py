@@ -1,0 +1,102 @@
+"""A node that does what a test tells it to: a TCP server with a handler for each request."""
+
+import socket
+import socketserver
+import threading
+
+from servers import HOST, SLOTS
+
+
+class FakeNode:
+    """handler(words, connection) returns the bytes to send back, or None to close. `words` is the request as a list
+    of bytes; connection.send(bytes) sends more, at any time."""
+
+    def __init__(self, handler):
+        node = self
+        self.requests = []
+        self.connections = []
+        self.lock = threading.Lock()
+
+        class Connection(socketserver.BaseRequestHandler):
+            def handle(self):
+                with node.lock:
+                    node.connections.append(self)
+                data = b""
+                try:
+                    while True:
+                        words, data = split(data)
+                        if words is None:
+                            more = self.request.recv(65536)
+                            if not more:
+                                return
+                            data += more
+                            continue
+                        with node.lock:
+                            node.requests.append(words)
+                        reply = handler(words, self)
+                        if reply is None:
+                            return
+                        self.request.sendall(reply)
+                except OSError:
+                    pass
+
+            def send(self, data):
+                self.request.sendall(data)
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+            request_queue_size = 64
+
+        self.server = Server((HOST, 0), Connection)
+        self.address = self.server.server_address
+        self.port = self.address[1]
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self.thread.start()
+
+    def count(self, name):
+        with self.lock:
+            return sum(1 for words in self.requests if words and words[0].upper() == name)
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+        with self.lock:
+            for connection in self.connections:
+                try:
+                    connection.request.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+
+def split(data):
+    """(words, rest) of the first multibulk in data; (None, data) if it is not complete."""
+    eol = data.find(b"\r\n")
+    if eol < 0:
+        return None, data
+    count = int(data[1:eol])
+    at = eol + 2
+    words = []
+    for _ in range(count):
+        eol = data.find(b"\r\n", at)
+        if eol < 0:
+            return None, data
+        size = int(data[at + 1 : eol])
+        if len(data) < eol + 2 + size + 2:
+            return None, data
+        words.append(data[eol + 2 : eol + 2 + size])
+        at = eol + 2 + size + 2
+    return words, data[at:]
+
+
+def slot_map(*ranges):
+    """A reply to CLUSTER SLOTS: (first, last, host, port) each."""
+    out = b"*%d\r\n" % len(ranges)
+    for number, (first, last, host, port) in enumerate(ranges):
+        out += b"*3\r\n:%d\r\n:%d\r\n*3\r\n$%d\r\n%s\r\n:%d\r\n$40\r\n%040d\r\n" % (
+            first, last, len(host), host.encode(), port, number + 1)
+    return out
+
+
+def whole_map(port, host=HOST):
+    return slot_map((0, SLOTS - 1, host, port))

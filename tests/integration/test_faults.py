@@ -1,0 +1,730 @@
+"""Nodes that die, stop, come back or talk nonsense, and clients that leave, are slow, or are many.
+
+Whatever happens: every request gets one answer, an error says whether its outcome is unknown or it was not sent, and
+later requests work again by themselves.
+"""
+
+import random
+import resource
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from fake import FakeNode, whole_map
+from resp import Client, Closed, Error, encode
+from servers import HOST, free_port, slot_of, until
+
+
+def is_upstream(reply):
+    return isinstance(reply, Error) and reply.startswith("UPSTREAM ")
+
+
+def says_unknown(reply):
+    return is_upstream(reply) and "unknown" in reply
+
+
+def says_not_sent(reply):
+    return is_upstream(reply) and "not sent" in reply or is_upstream(reply) and "can't be reached" in reply
+
+
+def works_again(client, command=("SET", "again", "1"), reply="OK", timeout=20):
+    until(lambda: client(*command) == reply, timeout, "the proxy's recovery")
+
+
+def keys_of(cluster):
+    """One plain key for each node."""
+    found = {}
+    n = 0
+    while len(found) < len(cluster.nodes):
+        node = cluster.node_of("key:%d" % n)
+        found.setdefault(node, "key:%d" % n)
+        n += 1
+    return [found[node] for node in cluster.nodes]
+
+
+# ---- standalone ----------------------------------------------------------------------------------
+
+
+def test_killed_and_restarted(start_redis, start_proxy, connect):
+    server = start_redis()
+    proxy = start_proxy(server)
+    client = connect(proxy)
+    assert client("SET", "k", "v") == "OK"
+    assert client("SETNX", "lock:k", "1") == 1
+    server.kill()
+    for command in (("GET", "k"), ("SET", "k", "w"), ("DEL", "lock:k"), ("SETNX", "lock:k", "1"), ("MGET", "a", "b"),
+                    ("DEL", "a", "b"), ("KEYS", "*"), ("DBSIZE",)):
+        reply = client(*command)
+        assert is_upstream(reply), (command, reply)
+    assert client("CLIENT", "GETNAME") is None, "what the session knows itself still works"
+    server.start()
+    works_again(client)
+    assert client("GET", "k") is None, "it came back empty"
+    assert client("SETNX", "lock:k", "1") == 1
+    assert client("DEL", "lock:k") == 1
+
+
+def test_killed_with_requests_in_flight(start_redis, start_proxy, connect):
+    """Written, but not answered: unknown. Nothing of it is ever sent again."""
+    server = start_redis()
+    proxy = start_proxy(server)
+    clients = [connect(proxy) for _ in range(5)]
+    for c in clients:
+        assert c("SET", "k", "0") == "OK"
+    server.pause()
+    for c in clients:
+        c.send(encode("INCR", "k") * 3 + encode("GET", "k"))
+    until(lambda: in_flight(connect(proxy)) >= 20, 10, "the requests' way to the node")
+    server.kill()
+    for c in clients:
+        for _ in range(3):
+            assert says_unknown(c.read())
+        assert is_upstream(c.read())
+    server.start()
+    for c in clients:
+        works_again(c, ("SET", "k", "0"))
+    assert clients[0]("GET", "k") == "0"
+
+
+def in_flight(client):
+    """What PROXY INFO says of requests on their way, or a large number if it does not say."""
+    with client:
+        text = client("PROXY", "INFO", "upstreams")
+    total = 0
+    for word in text.replace("\r\n", ",").split(","):
+        if "in_flight=" in word:
+            total += int(word.split("in_flight=")[1])
+    return total
+
+
+def test_stopped_and_continued(start_redis, start_proxy, connect):
+    """SIGSTOP: no answer. After upstream-timeout the requests fail as unknown, and no late reply reaches anybody."""
+    server = start_redis()
+    proxy = start_proxy(server, "upstream-timeout 700ms")
+    one, two = connect(proxy), connect(proxy)
+    assert one("SET", "k", "first") == "OK"
+    server.pause()
+    begin = time.monotonic()
+    one.send(encode("GET", "k") + encode("SET", "k", "second"))
+    two.send(encode("GET", "k"))
+    replies = [one.read(), one.read(), two.read()]
+    took = time.monotonic() - begin
+    assert all(says_unknown(r) for r in replies), replies
+    assert 0.5 < took < 8, took
+    server.resume()
+    works_again(one, ("PING",), "PONG")
+    for n in range(50):
+        assert one("SET", "n", n) == "OK"
+        assert two("GET", "n") == str(n), "nobody gets a late reply of before"
+
+
+def test_short_stop_is_only_slow(start_redis, start_proxy, connect):
+    server = start_redis()
+    proxy = start_proxy(server)
+    client = connect(proxy)
+    assert client("PING") == "PONG"
+    server.pause()
+    client.send(encode("SET", "k", "v") + encode("GET", "k"))
+    time.sleep(0.3)  # what is being tested: nothing comes for a while
+    server.resume()
+    assert client.read() == "OK" and client.read() == "v"
+
+
+def test_started_before_redis(start_redis, start_proxy, connect):
+    """The proxy may come first: clients get an UPSTREAM error until the node is there."""
+    server = start_redis()
+    server.kill()
+    proxy = start_proxy(server, wait=False)
+    until(lambda: "Ready to accept connections" in proxy.log(), 20, "the proxy without a Redis")
+    client = connect(proxy)
+    assert is_upstream(client("SET", "k", "v"))
+    server.start()
+    works_again(client)
+
+
+def test_pending_requests_of_a_dead_node_never_hang(start_redis, start_proxy, connect):
+    server = start_redis()
+    proxy = start_proxy(server)
+    client = connect(proxy)
+    assert client("PING") == "PONG"
+    server.kill()
+    script = [("SET", "k%d" % i, "v") for i in range(2000)]
+    begin = time.monotonic()
+    replies = client.pipeline(script)
+    assert time.monotonic() - begin < 15
+    assert all(r.startswith(b"-UPSTREAM ") for r in replies)
+
+
+def test_locks_survive_a_lost_connection(start_redis, start_proxy, connect):
+    """An acquire whose connection was lost is repeated with the same token: told once that it was granted."""
+    server = start_redis()
+    proxy = start_proxy(server)
+    client, other = connect(proxy), connect(proxy)
+    for n in range(30):
+        name = "lock:lost:%d" % n
+        client.send(encode("SET", name, "1", "NX", "PX", 60000))
+        server.run("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        reply = client.read()
+        assert reply == "OK" or is_upstream(reply), reply
+        if reply == "OK":
+            assert other("DEL", name) == 0
+            until(lambda: client("DEL", name) == 1, 5, "the holder's release")
+            assert server.run("EXISTS", name) == 0
+
+
+def test_connections_killed_all_the_time(start_redis, start_proxy, connect):
+    """Counters never count twice: a write is not repeated after any byte of it was sent."""
+    server = start_redis()
+    proxy = start_proxy(server)
+    client = connect(proxy, timeout=30)
+    over = threading.Event()
+
+    def killer():
+        with server.client() as control:
+            while not over.is_set():
+                control("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                time.sleep(0.003)
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    granted = unknown = 0
+    try:
+        for _ in range(60):
+            for raw in client.pipeline([("INCR", "count")] * 50):
+                if raw[:1] == b":":
+                    granted += 1
+                elif b"unknown" in raw:
+                    unknown += 1
+                else:
+                    assert raw.startswith(b"-UPSTREAM "), raw
+    finally:
+        over.set()
+        thread.join(20)
+    count = int(server.run("GET", "count") or 0)
+    assert granted <= count <= granted + unknown
+    works_again(client)
+
+
+# ---- cluster -----------------------------------------------------------------------------------------
+
+
+def test_cluster_master_killed(start_cluster, start_proxy, connect):
+    """Without a replica its slots are down; the others go on."""
+    cluster = start_cluster(timeout_ms=1500)
+    proxy = start_proxy(cluster)
+    client, other = connect(proxy), connect(proxy)
+    names = keys_of(cluster)
+    for name in names:
+        assert client("SET", name, name) == "OK"
+    cluster.nodes[0].kill()
+    for _ in range(3):
+        begin = time.monotonic()
+        client.send(b"".join(encode("GET", name) for name in names))
+        replies = [client.read() for _ in names]
+        assert isinstance(replies[0], Error), replies
+        assert replies[0].startswith(("UPSTREAM ", "CLUSTERDOWN ")), replies
+        assert replies[1:] == names[1:]
+        reply = client("MGET", *names)
+        assert isinstance(reply, Error), "a split with one node down is answered with an error"
+        assert isinstance(client("DEL", names[0], "no:1", "no:2"), Error)
+        assert time.monotonic() - begin < 20
+        assert other("GET", names[1]) == names[1]
+    cluster.nodes[0].start()
+    works_again(client, ("SET", names[0], "back"), timeout=40)
+    works_again(client, ("MGET", *names), ["back", *names[1:]])
+
+
+def test_cluster_node_stopped(start_cluster, start_proxy, connect):
+    """A pipeline over three nodes, one stopped: order is kept, and the other nodes' clients don't suffer."""
+    cluster = start_cluster(timeout_ms=60000)
+    proxy = start_proxy(cluster)
+    client, other = connect(proxy, timeout=30), connect(proxy)
+    names = keys_of(cluster)
+    for name in names:
+        assert client("SET", name, name) == "OK"
+    cluster.nodes[1].pause()
+    client.send(b"".join(encode("GET", name) for name in names) * 100)
+    for _ in range(100):
+        for name in (names[0], names[2]):
+            begin = time.monotonic()
+            assert other("GET", name) == name
+            assert time.monotonic() - begin < 1.5
+    cluster.nodes[1].resume()
+    for _ in range(100):
+        for name in names:
+            assert client.read() == name
+
+
+def test_cluster_pending_requests_when_stopped(start_cluster, start_proxy, connect):
+    cluster = start_cluster(timeout_ms=60000)
+    proxy = start_proxy(cluster, "upstream-timeout 1s")
+    client = connect(proxy)
+    names = keys_of(cluster)
+    for name in names:
+        assert client("SET", name, name) == "OK"
+    cluster.nodes[1].pause()
+    client.send(b"".join(encode("GET", name) for name in names))
+    replies = [client.read() for _ in names]
+    assert replies[0] == names[0] and replies[2] == names[2]
+    assert says_unknown(replies[1])
+    cluster.nodes[1].resume()
+    works_again(client, ("GET", names[1]), names[1])
+
+
+def test_cluster_seed_that_is_down(start_cluster, start_proxy, connect):
+    """One of the seeds answers: that is enough."""
+    cluster = start_cluster()
+    dead = "%s:%d" % (HOST, free_port())
+    alive = "%s:%d" % cluster.nodes[2].address
+    proxy = start_proxy("cluster %s %s" % (dead, alive))
+    client = connect(proxy)
+    for name in keys_of(cluster):
+        assert client("SET", name, "v") == "OK"
+
+
+def test_cluster_slot_without_owner(start_cluster, start_proxy, connect):
+    cluster = start_cluster()
+    proxy = start_proxy(cluster)
+    client = connect(proxy)
+    name = keys_of(cluster)[0]
+    assert client("SET", name, "v") == "OK"
+    for node in cluster.nodes:
+        node.run("CLUSTER", "DELSLOTS", slot_of(name))
+    reply = client("GET", name)
+    assert isinstance(reply, Error) and reply.startswith(("CLUSTERDOWN ", "UPSTREAM ", "MOVED ")), reply
+    cluster.nodes[0].run("CLUSTER", "ADDSLOTS", slot_of(name))
+    works_again(client, ("SET", name, "again"))
+
+
+# ---- nodes that talk nonsense --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake():
+    made = []
+
+    def start(handler):
+        made.append(FakeNode(handler))
+        return made[-1]
+
+    yield start
+    for node in made:
+        node.stop()
+
+
+def polite(words):
+    """What a real node says to a proxy's housekeeping, or None for everything else."""
+    name = words[0].upper()
+    if name == b"PING":
+        return b"+PONG\r\n"
+    if name in (b"SELECT", b"AUTH", b"CLIENT", b"READONLY", b"ASKING"):
+        return b"+OK\r\n"
+    if name == b"HELLO":
+        return b"%1\r\n$5\r\nproto\r\n:3\r\n"
+    return None
+
+
+NONSENSE = {
+    "garbage": b"hello world\r\n",
+    "binary": b"\x00\xff\xfe\x01" * 10,
+    "http": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "bad length": b"$abc\r\n",
+    "negative length": b"$-5\r\n",
+    "huge length": b"$99999999999999999999\r\n",
+    "huge array": b"*99999999999999999999\r\n",
+    "no CRLF behind a bulk": b"$3\r\nabcXY",
+    "empty line": b"\r\n",
+    "type without a line": b"+\n",
+    "nested nonsense": b"*2\r\n:1\r\n?\r\n",
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_from_a_node(fake, start_proxy, connect, name):
+    """The connection to it is dropped, its requests fail, and the proxy goes on."""
+    sane = threading.Event()
+
+    def handler(words, connection):
+        if polite(words):
+            return polite(words)
+        return b"+fine\r\n" if sane.is_set() else NONSENSE[name]
+
+    node = fake(handler)
+    proxy = start_proxy("standalone %s:%d" % node.address, "upstream-timeout 1s")
+    client, other = connect(proxy), connect(proxy)
+    for command in (("GET", "k"), ("SETNX", "lock:k", "1"), ("DEL", "lock:k"), ("MGET", "a", "b"), ("KEYS", "*")):
+        reply = client(*command)
+        assert is_upstream(reply), (command, reply)
+    client.send(encode("GET", "a") + encode("GET", "b"))
+    other.send(encode("GET", "c"))
+    for reply in (client.read(), client.read(), other.read()):
+        assert is_upstream(reply), reply
+    sane.set()
+    works_again(client, ("GET", "k"), "fine")
+    works_again(other, ("GET", "k"), "fine")
+
+
+ODD_SCRIPT_REPLIES = {
+    "status": b"+OK\r\n",
+    "number": b":1\r\n",
+    "empty array": b"*0\r\n",
+    "null": b"*-1\r\n",
+    "short envelope": b"*2\r\n:1\r\n$7\r\ngranted\r\n",
+    "envelope of nonsense": b"*6\r\n*0\r\n:1\r\n+x\r\n+y\r\n:3\r\n*0\r\n",
+    "unknown outcome": b"*6\r\n:1\r\n$5\r\nwhat?\r\n:1\r\n:100\r\n$0\r\n\r\n:0\r\n",
+    "error": b"-ERR out of order\r\n",
+}
+
+
+@pytest.mark.parametrize("name", ODD_SCRIPT_REPLIES)
+def test_odd_answers_to_lock_scripts(fake, start_proxy, connect, name):
+    """An envelope that is none: an error, never a lock."""
+
+    def handler(words, connection):
+        if polite(words):
+            return polite(words)
+        return ODD_SCRIPT_REPLIES[name] if words[0].upper() in (b"EVAL", b"EVALSHA") else b"+fine\r\n"
+
+    node = fake(handler)
+    proxy = start_proxy("standalone %s:%d" % node.address)
+    client = connect(proxy)
+    for command in (("SETNX", "lock:k", "1"), ("DEL", "lock:k"), ("GET", "lock:k"), ("EXPIRE", "lock:k", 5)):
+        reply = client(*command)
+        assert isinstance(reply, Error), (command, reply)
+    assert client("PING") == "PONG"
+    assert client("GET", "plain") == "fine"
+
+
+def test_stray_reply(fake, start_proxy, connect):
+    """A node that answers without being asked: that connection can't be trusted any more."""
+
+    def handler(words, connection):
+        if polite(words):
+            return polite(words)
+        if words[1] == b"twice":
+            return b"+one\r\n+two\r\n"
+        return b"$%d\r\n%s\r\n" % (len(words[1]), words[1])
+
+    node = fake(handler)
+    proxy = start_proxy("standalone %s:%d" % node.address)
+    client = connect(proxy)
+    for n in range(20):
+        assert client("GET", "twice") == "one"
+        until(lambda: client("GET", "own:%d" % n) == "own:%d" % n or None, 5)
+        for m in range(5):
+            assert client("GET", "k:%d" % m) == "k:%d" % m, "a stray reply is nobody's answer"
+
+
+def test_reply_nested_thousands_deep(fake, start_proxy, connect):
+    deep = b"*1\r\n" * 100000 + b":1\r\n"
+    node = fake(lambda words, connection: polite(words) or deep)
+    proxy = start_proxy("standalone %s:%d" % node.address)
+    client = connect(proxy)
+    client.send(encode("LRANGE", "k", 0, -1))
+    data = b""
+    while len(data) < len(deep):
+        data += client.sock.recv(65536)
+    assert data == deep
+    assert client("PING") == "PONG"
+
+
+def test_reply_in_single_bytes(fake, start_proxy, connect):
+    def handler(words, connection):
+        if polite(words):
+            return polite(words)
+        for byte in b"*3\r\n$5\r\nhello\r\n:12\r\n":
+            connection.send(bytes([byte]))
+        return b"$-1\r\n"
+
+    node = fake(handler)
+    proxy = start_proxy("standalone %s:%d" % node.address)
+    client = connect(proxy)
+    for _ in range(3):
+        assert client("LRANGE", "k", 0, -1) == ["hello", 12, None]
+
+
+def test_moved_loop(fake, start_proxy, connect):
+    """A says B and B says A: bounded hops, then the node's own error."""
+    ports = []
+
+    def handler(number):
+        def answer(words, connection):
+            if words[0].upper() == b"CLUSTER":
+                return whole_map(ports[0])
+            if polite(words):
+                return polite(words)
+            return b"-MOVED 1 %s:%d\r\n" % (HOST.encode(), ports[1 - number])
+
+        return answer
+
+    nodes = [fake(handler(0)), fake(handler(1))]
+    ports += [n.port for n in nodes]
+    proxy = start_proxy("cluster %s:%d" % nodes[0].address)
+    client = connect(proxy)
+    for command in (("GET", "k"), ("SETNX", "lock:k", "1"), ("SET", "k", "v")):
+        before = sum(len(n.requests) for n in nodes)
+        reply = client(*command)
+        assert isinstance(reply, Error) and reply.startswith("MOVED "), reply
+        assert sum(len(n.requests) for n in nodes) - before < 60
+    assert isinstance(client("MGET", "a", "b", "c"), Error)
+
+
+@pytest.mark.parametrize("target", ["", "localhost", "::1", "nosuchhost.invalid", "?", "127.0.0.1:notaport", "[", "999.1.1.1"])
+def test_moved_to_odd_addresses(fake, start_proxy, connect, target):
+    """A host name, an IPv6 address, an empty host (the same host), and what can't be reached."""
+    nodes = []
+
+    def first(words, connection):
+        if words[0].upper() == b"CLUSTER":
+            return whole_map(nodes[0].port)
+        if polite(words):
+            return polite(words)
+        where = target if "notaport" in target else "%s:%d" % (target, nodes[1].port)
+        return b"-MOVED 1 %s\r\n" % where.encode()
+
+    nodes.append(fake(first))
+    nodes.append(fake(lambda words, connection: polite(words) or b"+second\r\n"))
+    proxy = start_proxy("cluster %s:%d" % nodes[0].address, "upstream-timeout 2s")
+    client = connect(proxy)
+    reply = client("GET", "k")
+    if target in ("", "localhost"):
+        assert reply == "second"
+    else:
+        assert isinstance(reply, Error), reply
+    assert client("CLIENT", "GETNAME") is None
+
+
+def test_asking_and_its_command_are_one_unit(fake, start_proxy, connect):
+    """Many clients at once, each redirected by ASK: behind each ASKING comes exactly the command it is for."""
+    nodes = []
+
+    def first(words, connection):
+        if words[0].upper() == b"CLUSTER":
+            return whole_map(nodes[0].port)
+        if polite(words):
+            return polite(words)
+        if words[1].startswith(b"ask"):
+            return b"-ASK 1 %s:%d\r\n" % (HOST.encode(), nodes[1].port)
+        return b"$%d\r\n%s\r\n" % (len(words[1]), words[1])
+
+    def second(words, connection):
+        asked = getattr(connection, "asked", False)
+        connection.asked = words[0].upper() == b"ASKING"
+        if polite(words):
+            return polite(words)
+        return b"+%s\r\n" % (words[1] if asked else b"WITHOUT ASKING")
+
+    nodes += [fake(first), fake(second)]
+    proxy = start_proxy("cluster %s:%d" % nodes[0].address)
+    failures = []
+
+    def run(number):
+        rng = random.Random(number)
+        try:
+            with Client(proxy.address) as client:
+                for _ in range(20):
+                    names = ["%s:%d:%d" % (rng.choice(["ask", "stay"]), number, n) for n in range(10)]
+                    replies = client.pipeline([("GET", n) for n in names])
+                    for name, raw in zip(names, replies):
+                        assert name.encode() in raw, (name, raw)
+        except Exception as error:  # handed to the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(10)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not failures, failures[0]
+
+
+def test_topology_that_makes_no_sense(fake, start_proxy, connect):
+    """Bad slot maps are survived, and the first good one is used."""
+    maps = [b"+OK\r\n", b"*0\r\n", b"*1\r\n:5\r\n", b"*1\r\n*3\r\n:0\r\n:99999999\r\n*2\r\n$1\r\nx\r\n:1\r\n", b"-ERR not now\r\n",
+            b"*1\r\n*3\r\n:10\r\n:5\r\n*2\r\n$9\r\n127.0.0.1\r\n:1\r\n", b"garbage\r\n"]
+    state = {"next": 0}
+
+    def handler(words, connection):
+        if words[0].upper() == b"CLUSTER":
+            state["next"] += 1
+            return maps[state["next"] - 1] if state["next"] <= len(maps) else whole_map(node.port)
+        return polite(words) or b"+fine\r\n"
+
+    node = fake(handler)
+    proxy = start_proxy("cluster %s:%d" % node.address, wait=False)
+    until(lambda: "Ready to accept connections" in proxy.log(), 30, "the proxy")
+    client = connect(proxy)
+    works_again(client, ("GET", "k"), "fine", timeout=60)
+    assert state["next"] > len(maps)
+
+
+# ---- clients --------------------------------------------------------------------------------------------
+
+
+def test_clients_that_disappear(start_redis, start_proxy, connect):
+    """With requests in flight, in the middle of a request, with a reset: the others keep their places."""
+    server = start_redis()
+    proxy = start_proxy(server)
+    steady = connect(proxy)
+    assert steady("SET", "k", "v") == "OK"
+    assert steady("SET", "big", "x" * 300000) == "OK"
+    for n in range(60):
+        leaver = Client(proxy.address)
+        leaver.send([encode("GET", "big") * 20, encode("SETNX", "lock:leave:%d" % n, "1") * 3, encode("GET", "k")[:-5],
+                     encode("MGET", *["k"] * 100) * 10, encode("DEL", "a", "b", "lock:c") * 20][n % 5])
+        if n % 2:
+            leaver.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        steady.send(encode("GET", "k") + encode("PING", str(n)))
+        leaver.close()
+        assert steady.read() == "v" and steady.read() == str(n)
+    assert steady("PING") == "PONG"
+
+
+def test_leaver_with_a_stopped_node(start_redis, start_proxy, connect):
+    """Its replies come when it is long gone: they are dropped, the others' places are kept."""
+    server = start_redis()
+    proxy = start_proxy(server)
+    one, two, three = connect(proxy), connect(proxy), connect(proxy)
+    for c in (one, two, three):
+        assert c("PING") == "PONG"
+    assert one("SET", "k", "v") == "OK"
+    server.pause()
+    one.send(encode("GET", "k"))
+    two.send(encode("GET", "k") * 50 + encode("SETNX", "lock:gone", "1"))
+    three.send(encode("ECHO", "three"))
+    until(lambda: in_flight(connect(proxy)) >= 52, 10, "the requests' way to the node")
+    two.close()
+    server.resume()
+    assert one.read() == "v"
+    assert three.read() == "three"
+    assert one("GET", "k") == "v"
+    # What the client that left was granted is accounted for all the same: it has a lease, and ends.
+    if server.run("EXISTS", "lock:gone"):
+        assert server.run("PTTL", "lock:gone") > 0
+
+
+def test_slow_reader(start_redis, start_proxy, connect):
+    """It reads nothing: the memory it takes is bounded, and those on the same upstream connection don't wait."""
+    server = start_redis()
+    proxy = start_proxy(server, "client-output-buffer-limit normal 16mb 0 0")
+    other = connect(proxy)
+    assert other("SET", "big", "x" * (1 << 20)) == "OK"
+    assert other("GET", "big") == "x" * (1 << 20)
+    before = proxy.memory()
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    slow.connect(proxy.address)
+    slow.settimeout(20)
+    slow.sendall(encode("GET", "big") * 300)
+    for n in range(200):
+        begin = time.monotonic()
+        assert other("SET", "k", n) == "OK"
+        assert time.monotonic() - begin < 2
+    assert proxy.memory() - before < 250 << 20, "300 MB of replies are not kept"
+    received = 0
+    try:
+        while True:
+            data = slow.recv(1 << 20)
+            if not data:
+                break
+            received += len(data)
+            if received >= 300 * ((1 << 20) + 13):
+                break
+    except ConnectionResetError:
+        pass
+    assert received <= 300 * ((1 << 20) + 13)
+    slow.close()
+    assert other("PING") == "PONG"
+
+
+def test_reader_slower_than_the_node(start_redis, start_proxy, connect):
+    """Slow, but reading: everything arrives."""
+    server = start_redis()
+    proxy = start_proxy(server)
+    client = connect(proxy, timeout=30)
+    assert client("SET", "big", "x" * 100000) == "OK"
+    client.send(encode("GET", "big") * 200)
+    expected = b"$100000\r\n" + b"x" * 100000 + b"\r\n"
+    data = bytearray()
+    while len(data) < 200 * len(expected):
+        data += client.sock.recv(30000)
+        if len(data) % 50 == 0:
+            time.sleep(0.001)
+    assert bytes(data) == expected * 200
+
+
+def test_a_thousand_connections(start_redis, start_proxy, backend_kind, start_cluster):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 4096:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    backend = start_redis() if backend_kind == "standalone" else start_cluster()
+    proxy = start_proxy(backend)
+    clients = [Client(proxy.address, timeout=40) for _ in range(1000)]
+    try:
+        for n, c in enumerate(clients):
+            c.send(encode("SET", "conn:%d" % n, n) + encode("GET", "conn:%d" % n) + encode("SETNX", "lock:%d" % n, n))
+        for n, c in enumerate(clients):
+            assert (c.read(), c.read(), c.read()) == ("OK", str(n), 1)
+        for n, c in enumerate(clients):
+            c.send(encode("DEL", "lock:%d" % n))
+        for c in clients:
+            assert c.read() == 1
+    finally:
+        for c in clients:
+            c.close()
+    with Client(proxy.address) as c:
+        assert c("PING") == "PONG"
+
+
+def test_maxclients(start_redis, start_proxy):
+    proxy = start_proxy(start_redis(), "maxclients 5")
+    clients = [Client(proxy.address) for _ in range(5)]
+    assert all(c("PING") == "PONG" for c in clients)
+    one_more = Client(proxy.address)
+    assert one_more.read_all().startswith(b"-ERR max number of clients reached")
+    clients[0].close()
+
+    def comes_in():
+        with Client(proxy.address) as c:
+            try:
+                return c("PING") == "PONG"
+            except (Closed, BrokenPipeError):
+                return False
+
+    until(comes_in, 5, "a free place")
+    for c in [*clients, one_more]:
+        c.close()
+
+
+def test_idle_timeout(start_redis, start_proxy, connect):
+    proxy = start_proxy(start_redis(), "timeout 1")
+    client = connect(proxy)
+    assert client("PING") == "PONG"
+    with pytest.raises(Closed):
+        client.read()
+
+
+def test_large_values_both_ways_at_once(start_redis, start_proxy):
+    """Sends and reads large values on many connections: nothing is mixed up."""
+    proxy = start_proxy(start_redis())
+    failures = []
+
+    def run(number):
+        try:
+            value = bytes([65 + number]) * (1 << 19)
+            with Client(proxy.address, timeout=40) as c:
+                for _ in range(8):
+                    replies = c.pipeline([("SET", "v%d" % number, value), ("GET", "v%d" % number)] * 3)
+                    assert replies == [b"+OK\r\n", b"$%d\r\n%s\r\n" % (len(value), value)] * 3
+        except Exception as error:  # handed to the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(100)
+    assert not failures, failures[0]
