@@ -24,8 +24,7 @@ struct list_node {
 
 /* Walks a list; the body may remove `it`, and nothing else. */
 #define LIST_FOREACH_SAFE(it, head)                                                                                    \
-    for (struct list_node *it = (head)->next, *it##_next = it->next; it != (head);                                     \
-         it = it##_next, it##_next = it->next)
+    for (struct list_node *it = (head)->next, *it##_next = it->next; it != (head); it = it##_next, it##_next = it->next)
 
 /* Makes a node stand alone, or a head empty. */
 static inline void list_init(struct list_node *node) {

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -619,6 +620,66 @@ static void test_conf_comments(void **state) {
     assert_true(examples >= 10);
 }
 
+/* The text of a Markdown cell without blanks and backticks around it; moves *row behind the cell. */
+static bool next_cell(char **row, char *out, size_t size) {
+    char *start = *row, *end = strchr(start, '|');
+    if (!end)
+        return false;
+    *row = end + 1;
+    while (end > start && (end[-1] == ' ' || end[-1] == '`'))
+        end--;
+    while (start < end && (*start == ' ' || *start == '`'))
+        start++;
+    snprintf(out, size, "%.*s", (int)(end - start), start);
+    return true;
+}
+
+/* A row of a table of directives: the name is known, and the default, if there is one, is the table's. */
+static void check_row(char *row, int default_column) {
+    char name[200] = "", cell[200] = "";
+    for (int column = 0; next_cell(&row, column == 0 ? name : cell, 200); column++) {
+        if (column == default_column)
+            break;
+        cell[0] = '\0';
+    }
+    name[strcspn(name, " `")] = '\0'; /* "upstream standalone HOST:PORT" */
+    for (size_t i = 0; i < config_directive_count(); i++) {
+        struct config_directive d = config_directive_get(i);
+        if (strcmp(d.name, name) != 0)
+            continue;
+        if (*cell && *d.fallback && strcmp(name, "upstream") != 0 && !strstr(cell, d.fallback))
+            fail_msg("README.md: the default of %s is '%s', not '%s'", name, d.fallback, cell);
+        return;
+    }
+    fail_msg("README.md: there is no directive '%s'", name);
+}
+
+/* The README's tables of directives, if it has any. */
+static void test_readme(void **state) {
+    (void)state;
+    char *text = read_home("README.md"), *save = NULL;
+    if (!text)
+        skip();
+    int default_column = -2; /* not in a table of directives */
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        char cell[200], *row = line + 1;
+        if (*line != '|') {
+            default_column = -2;
+        } else if (strncmp(line, "| ---", 5) == 0 || strncmp(line, "|--", 3) == 0) {
+            continue;
+        } else if (default_column > -2) {
+            check_row(row, default_column);
+        } else if (next_cell(&row, cell, sizeof(cell)) && strcasecmp(cell, "directive") == 0) {
+            default_column = -1;
+            for (int column = 1; next_cell(&row, cell, sizeof(cell)); column++) {
+                if (strcasecmp(cell, "default") == 0)
+                    default_column = column;
+            }
+        }
+    }
+    free(text);
+}
+
 int main(void) {
 #define CONFIG_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -629,6 +690,7 @@ int main(void) {
         CONFIG_TEST(test_long_values),    CONFIG_TEST(test_command_line_errors),
         CONFIG_TEST(test_garbage),        CONFIG_TEST(test_conf_file),
         CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_conf_comments),
+        CONFIG_TEST(test_readme),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,8 @@ static void test_defaults(void **state) {
     assert_int_equal(r->max_hold_ms, 300000);
     assert_int_equal(r->on_disconnect, LOCK_DISCONNECT_KEEP);
     char text[300];
-    assert_int_equal(lock_rule_text(r, text, sizeof(text)), strlen(text));
+    size_t len = lock_rule_text(r, text, sizeof(text));
+    assert_int_equal(len, strlen(text));
     assert_string_equal(text, "lock:* mode enforce owner auto claim-memory 1m lease 30s renew auto max-hold 5m "
                               "on-disconnect keep");
     lock_rules_unref(rules);

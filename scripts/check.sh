@@ -1,0 +1,48 @@
+#!/bin/sh
+# Layout and layering: clang-format over all C files, then who includes whom. Changes nothing; exits 1 on an offence.
+#
+#   scripts/check.sh          say what is wrong
+#   scripts/check.sh --fix    let clang-format lay out the files, then check
+#
+# clang-format's versions differ in what they make of the same style, so layout is held to version 14 alone (Debian
+# 12's); where there is no such version, this says so and checks the rest.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+status=0
+
+clang_format=
+for name in clang-format-14 clang-format; do
+    if command -v "$name" >/dev/null 2>&1 && "$name" --version | grep -q 'version 14\.'; then
+        clang_format=$name
+        break
+    fi
+done
+
+if [ -z "$clang_format" ]; then
+    echo "layout: not checked, there is no clang-format 14 here"
+else
+    if [ "${1:-}" = "--fix" ]; then
+        find parser proxy tests -name '*.[ch]' -exec "$clang_format" -i {} + || status=1
+    fi
+    offenders=0
+    files=0
+    for file in $(find parser proxy tests -name '*.[ch]' | sort); do
+        files=$((files + 1))
+        if ! where=$("$clang_format" --dry-run --Werror "$file" 2>&1); then
+            offenders=$((offenders + 1))
+            printf '%s\n' "$where" | grep -m 3 -E '^[^ ]+:[0-9]+:[0-9]+: ' | sed 's/ \[-Wclang-format-violations\]//'
+        fi
+    done
+    if [ "$offenders" -eq 0 ]; then
+        echo "layout: $files files as .clang-format has it"
+    else
+        echo "layout: $offenders of $files files differ from .clang-format (scripts/check.sh --fix lays them out)"
+        status=1
+    fi
+fi
+
+echo "includes:"
+python3 tests/unit/test_includes.py || status=1
+
+exit $status
