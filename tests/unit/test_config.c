@@ -657,11 +657,11 @@ static void check_row(char *row, int default_column) {
 /* The README's tables of directives, if it has any. */
 static void test_readme(void **state) {
     (void)state;
-    char *text = read_home("README.md"), *save = NULL;
+    char *text = read_home("README.md"), *rest = text;
     if (!text)
         skip();
     int default_column = -2; /* not in a table of directives */
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    for (char *line; (line = strsep(&rest, "\n"));) {
         char cell[200], *row = line + 1;
         if (*line != '|') {
             default_column = -2;
