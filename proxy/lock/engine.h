@@ -152,7 +152,8 @@ struct lock_lease {
     uint32_t login;
     uint64_t token;
     char token_text[LOCK_TOKEN_MAX];
-    int64_t lease_ms; /* renew for so long */
+    const char *right; /* ARGV 5: "always" where the application's own expiry is renewed too, else "claim"; static */
+    int64_t lease_ms;  /* renew for so long */
 };
 
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a
@@ -197,7 +198,7 @@ struct lock_sink {
     void *arg;
     void (*incident)(void *arg, const struct lock_incident *incident);
     void (*renew)(void *arg, const struct lock_lease *lease);   /* from engine_tick */
-    void (*release)(void *arg, const struct lock_lease *lease); /* from engine_session_close */
+    void (*release)(void *arg, const struct lock_lease *lease); /* from engine_session_close and engine_finish */
 };
 
 /* `process` is this process's UUID (36 characters); `seed` keys the hash tables. */

@@ -1,0 +1,169 @@
+/*
+ * Whose claim does a command use? The table of the lock semantics, and which of several claims.
+ *
+ * Only the session layer's words are known here (which session, which client, which library); what Redis says to the
+ * choice is another file's. A wrong guess costs the caller a refusal, never the holder its lease: where the wire
+ * cannot tell, the oldest claim is used up first.
+ */
+#include "proxy/lock/state.h"
+
+/* The lines of the table. */
+enum line {
+    LINE_OWN,     /* the session's own */
+    LINE_CLIENT,  /* all of the client identity */
+    LINE_LIBRARY, /* those of the client's sessions that use a pooling or multiplexing library, as this one does */
+    LINE_CLOSED,  /* those of the client's sessions that closed before this one opened */
+};
+
+bool client_shares(const struct lock_client *c, const struct lock_rule *rule, bool pooling) {
+    enum lock_owner owner = rule ? rule->owner : LOCK_OWNER_AUTO;
+    if (owner == LOCK_OWNER_CLIENT)
+        return true;
+    return owner == LOCK_OWNER_AUTO && (pooling || atomic_load(&c->proven));
+}
+
+bool claim_is_over(const struct claim *c, int64_t now_ms) {
+    bool ended = c->ended || (c->end_ms && now_ms >= c->end_ms);
+    if (!ended)
+        return false;
+    return now_ms >= c->end_ms + c->rule->claim_memory_ms || (c->peer->closed && !lease_owner_here(c));
+}
+
+bool claim_is_live(const struct claim *c, int64_t now_ms) {
+    return !c->ended && c->fence == c->entry->live_fence && (!c->end_ms || now_ms < c->end_ms);
+}
+
+static bool on_line(enum line line, const struct claim *c, const struct peer *self) {
+    switch (line) {
+    case LINE_OWN:
+        return c->peer == self;
+    case LINE_CLIENT:
+        return c->peer->client == self->client;
+    case LINE_LIBRARY:
+        return c->peer->client == self->client && c->peer->pooling && self->pooling;
+    case LINE_CLOSED:
+        return c->peer->client == self->client && c->peer->closed && c->peer->closed_at < self->id;
+    }
+    return false;
+}
+
+/* What a line offers. */
+struct offer {
+    unsigned count;
+    bool differ; /* their values do */
+    struct claim *oldest, *oldest_sighted, *newest_unended;
+};
+
+static struct offer offers_of(const struct entry *en, enum line line, const struct peer *self, int64_t now_ms) {
+    struct offer o = {0};
+    for (struct claim *c = en ? en->claims : NULL; c; c = c->next) {
+        if (c->aside || c->doubtful || !on_line(line, c, self) || claim_is_over(c, now_ms))
+            continue;
+        o.count++;
+        if (!o.oldest)
+            o.oldest = c;
+        else if (c->value != o.oldest->value || c->value_len != o.oldest->value_len)
+            o.differ = true;
+        bool sighted = line == LINE_OWN ? c->sighted : c->sighted_any;
+        if (sighted && !o.oldest_sighted)
+            o.oldest_sighted = c;
+        if (!c->ended)
+            o.newest_unended = c;
+    }
+    return o;
+}
+
+static bool spends(enum lock_verb verb) {
+    return verb == LOCK_RELEASE || verb == LOCK_COUNT_DOWN;
+}
+
+/* A release is spent on the oldest claim, or the oldest that was sighted if the values tell them apart. What changes
+ * a lease may use any that is live, and only the newest can be. */
+static struct claim *pick(const struct offer *o, enum lock_verb verb) {
+    if (!spends(verb))
+        return o->newest_unended ? o->newest_unended : o->oldest;
+    return o->differ && o->oldest_sighted ? o->oldest_sighted : o->oldest;
+}
+
+/* The session's own claim whose release got lost on the way: a repeated release may mean it, if it means anything. */
+static struct claim *doubtful_claim(const struct entry *en, const struct peer *self, int64_t now_ms) {
+    for (struct claim *c = en ? en->claims : NULL; c; c = c->next)
+        if (c->doubtful && !c->aside && c->peer == self && !claim_is_over(c, now_ms))
+            return c;
+    return NULL;
+}
+
+static void plan_claim(struct shard *sh, struct lock_plan *plan, struct claim *c) {
+    if (!c)
+        return;
+    plan->claim = c->token;
+    token_write(sh->engine, c->token, plan->claim_token);
+    if (spends(plan->verb))
+        c->aside = true;
+}
+
+/* Everything that comes from the rule's owner. */
+static void choose(struct shard *sh, struct entry *en, const struct peer *self, const struct witness *w,
+                   int64_t now_ms, struct lock_plan *plan) {
+    enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
+    bool shared = owner != LOCK_OWNER_CONNECTION && client_shares(self->client, plan->rule, false);
+    /* Lost against the lease that is live now: what this session sends is no release of that one. */
+    bool lost = w && w->lost_fence && w->lost_fence == en->live_fence;
+    struct offer o;
+    if (shared) {
+        o = offers_of(en, LINE_CLIENT, self, now_ms);
+    } else {
+        o = offers_of(en, LINE_OWN, self, now_ms);
+        if (!o.count && owner == LOCK_OWNER_AUTO && !lost) {
+            o = offers_of(en, LINE_LIBRARY, self, now_ms);
+            if (!o.count)
+                o = offers_of(en, LINE_CLOSED, self, now_ms);
+        }
+    }
+    struct claim *c = o.count ? pick(&o, plan->verb) : doubtful_claim(en, self, now_ms);
+    plan->several = o.count > 1;
+    plan_claim(sh, plan, c);
+    if (owner == LOCK_OWNER_CONNECTION)
+        return;
+    /* A lease made through another proxy, or before a restart, counts as a claim of a closed session; the script
+     * looks at its owner. Which lease that is, this process can't know, so a session that lost lately stays out;
+     * with a pooling library a loss says less, since the next command is somebody else's. */
+    bool lost_lately = w && w->lost_fence && !(self->pooling && !lost);
+    bool none_live = !c || (!spends(plan->verb) && shared && !claim_is_live(c, now_ms));
+    if (none_live && (shared || !lost_lately))
+        plan->right = "adopt";
+}
+
+void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
+    const struct witness *w = en ? witness_find(en, self) : NULL;
+    plan->right = "claim";
+    if (w) {
+        plan->read_fence = w->read_fence;
+        plan->seen_known = w->seen_known;
+        plan->seen_len = w->seen_known ? w->seen_len : 0;
+        if (plan->seen_len)
+            memcpy(plan->seen, w->seen, w->seen_len);
+    }
+    if (plan->verb == LOCK_READ)
+        return;
+    if (plan->verb == LOCK_OPERATOR)
+        plan->right = "operator";
+    else if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY)
+        plan->right = "any";
+    else
+        choose(sh, en, self, w, now_ms, plan);
+}
+
+void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct lock_rule *rule,
+                        const char *value, size_t len) {
+    uint64_t hash = hash_bytes(&sh->engine->value_seed, value, len);
+    for (struct claim *c = en->claims; c; c = c->next) {
+        if (!c->valued || c->value != hash || c->value_len != len)
+            continue;
+        if (on_line(LINE_OWN, c, self))
+            c->sighted = c->sighted_any = true;
+        else if (on_line(LINE_CLOSED, c, self) || on_line(LINE_LIBRARY, c, self) ||
+                 (on_line(LINE_CLIENT, c, self) && client_shares(self->client, rule, false)))
+            c->sighted_any = true;
+    }
+}

@@ -1,0 +1,166 @@
+/*
+ * Client identities, counted while anything refers to them, and the names of libraries that share connections.
+ * Knows no locks.
+ */
+#include <strings.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/lock/state.h"
+
+/* ---- libraries ------------------------------------------------------------------------------- */
+
+/* Libraries whose connections are used by several workers of a process: what CLIENT SETINFO lib-name says, up to an
+ * opening bracket (libraries built on others name themselves in brackets). Not here, since one worker has one
+ * connection: phpredis, predis and relay (PHP: a request is served by one process from beginning to end), hiredis and
+ * its bindings (a connection is the thread's that made it). */
+static const char *const SHARING_LIBRARIES[] = {
+    "jedis",           /* Java: JedisPool, any thread takes any connection */
+    "lettuce",         /* Java: one connection for all threads */
+    "redisson",        /* Java: pools a node, used by all threads */
+    "vertx-redis",     /* Java: pooled, event loops */
+    "se.redis",        /* .NET, StackExchange.Redis: one multiplexed connection */
+    "nredisstack",     /* .NET, on top of it */
+    "ioredis",         /* Node.js: one connection for all that is under way */
+    "iovalkey",        /* Node.js, its fork */
+    "node-redis",      /* Node.js, likewise */
+    "go-redis",        /* Go: a pool for all goroutines */
+    "valkey-go",       /* Go: multiplexed */
+    "rueidis",         /* Go: multiplexed */
+    "redigo",          /* Go: a pool for all goroutines */
+    "redis-py",        /* Python: a pool for all threads or tasks */
+    "valkey-py",       /* Python, its fork */
+    "coredis",         /* Python: a pool for all tasks */
+    "redis-rs",        /* Rust: MultiplexedConnection, ConnectionManager, r2d2 and bb8 pools */
+    "fred",            /* Rust: multiplexed, with pools of that */
+    "redis-rb",        /* Ruby: one connection that threads take turns with, or a pool */
+    "redis-client",    /* Ruby: what redis-rb and Sidekiq stand on, pooled */
+    "redis-plus-plus", /* C++: a pool for all threads */
+    "glidepy",         /* Valkey GLIDE: one multiplexed connection in every language */
+    "glidejava",
+    "glidejs",
+    "glidego",
+    "glidec",
+};
+
+bool client_library_shares(const char *name, size_t len) {
+    const char *bracket = memchr(name, '(', len);
+    if (bracket)
+        len = (size_t)(bracket - name);
+    while (len > 0 && name[len - 1] == ' ')
+        len--;
+    for (size_t i = 0; i < sizeof(SHARING_LIBRARIES) / sizeof(SHARING_LIBRARIES[0]); i++)
+        if (strlen(SHARING_LIBRARIES[i]) == len && strncasecmp(SHARING_LIBRARIES[i], name, len) == 0)
+            return true;
+    return false;
+}
+
+/* ---- identities ------------------------------------------------------------------------------ */
+
+enum { FIRST_BUCKETS = 64 };
+
+void client_table_init(struct client_table *t, uint64_t seed) {
+    pthread_mutex_init(&t->mutex, NULL);
+    t->seed = hash_seed_make(seed, 3);
+    t->bucket_count = FIRST_BUCKETS;
+    t->buckets = memory_zalloc(t->bucket_count * sizeof(*t->buckets));
+    t->count = 0;
+}
+
+void client_table_clear(struct client_table *t) {
+    for (size_t i = 0; i < t->bucket_count; i++)
+        while (t->buckets[i]) {
+            struct lock_client *c = t->buckets[i];
+            t->buckets[i] = c->next;
+            memory_free(c);
+        }
+    memory_free(t->buckets);
+    pthread_mutex_destroy(&t->mutex);
+}
+
+static void grow(struct client_table *t) {
+    size_t count = t->bucket_count * 2;
+    struct lock_client **buckets = memory_zalloc(count * sizeof(*buckets));
+    for (size_t i = 0; i < t->bucket_count; i++)
+        while (t->buckets[i]) {
+            struct lock_client *c = t->buckets[i];
+            t->buckets[i] = c->next;
+            c->next = buckets[c->hash & (count - 1)];
+            buckets[c->hash & (count - 1)] = c;
+        }
+    memory_free(t->buckets);
+    t->buckets = buckets;
+    t->bucket_count = count;
+}
+
+static struct lock_client *find_or_make(struct client_table *t, const char *name, size_t len) {
+    uint64_t hash = hash_bytes(&t->seed, name, len);
+    struct lock_client *c = t->buckets[hash & (t->bucket_count - 1)];
+    for (; c; c = c->next)
+        if (c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
+            return c;
+    if (t->count >= t->bucket_count)
+        grow(t);
+    c = memory_zalloc(sizeof(*c) + len + 1);
+    c->hash = hash;
+    c->len = len;
+    memcpy(c->name, name, len);
+    c->next = t->buckets[hash & (t->bucket_count - 1)];
+    t->buckets[hash & (t->bucket_count - 1)] = c;
+    t->count++;
+    return c;
+}
+
+struct lock_client *client_get(struct client_table *t, const char *name, size_t len, bool opens) {
+    if (len > LOCK_IDENTITY_MAX)
+        len = LOCK_IDENTITY_MAX;
+    pthread_mutex_lock(&t->mutex);
+    struct lock_client *c = find_or_make(t, name, len);
+    c->refs++;
+    if (opens)
+        atomic_fetch_add(&c->open, 1);
+    pthread_mutex_unlock(&t->mutex);
+    return c;
+}
+
+void client_ref(struct client_table *t, struct lock_client *c) {
+    pthread_mutex_lock(&t->mutex);
+    c->refs++;
+    pthread_mutex_unlock(&t->mutex);
+}
+
+static bool close_one(struct lock_client *c) {
+    if (atomic_fetch_sub(&c->open, 1) != 1)
+        return false;
+    /* What was learnt of its connections holds for as long as it has any. */
+    atomic_store(&c->proven, false);
+    atomic_fetch_add(&c->epoch, 1);
+    return true;
+}
+
+bool client_close(struct client_table *t, struct lock_client *c) {
+    pthread_mutex_lock(&t->mutex);
+    bool last = close_one(c);
+    pthread_mutex_unlock(&t->mutex);
+    return last;
+}
+
+void client_put(struct client_table *t, struct lock_client *c, bool closes) {
+    pthread_mutex_lock(&t->mutex);
+    if (closes)
+        close_one(c);
+    if (--c->refs == 0) {
+        struct lock_client **at = &t->buckets[c->hash & (t->bucket_count - 1)];
+        while (*at != c)
+            at = &(*at)->next;
+        *at = c->next;
+        t->count--;
+        memory_free(c);
+    }
+    pthread_mutex_unlock(&t->mutex);
+}
+
+const char *lock_client_name(const struct lock_client *c, size_t *len) {
+    if (len)
+        *len = c->len;
+    return c->name;
+}

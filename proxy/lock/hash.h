@@ -1,0 +1,20 @@
+/*
+ * SipHash-1-3 over bytes: a keyed hash, so that nobody who chooses keys or identities can aim at one bucket.
+ */
+#ifndef LOCKKEEPER_LOCK_HASH_H
+#define LOCKKEEPER_LOCK_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct hash_seed {
+    uint64_t k0, k1;
+};
+
+/* Two words of key from one. Different `purpose`s give independent hashes. */
+struct hash_seed hash_seed_make(uint64_t seed, uint64_t purpose);
+uint64_t hash_bytes(const struct hash_seed *seed, const void *data, size_t len);
+/* A good mix of one number, not keyed. */
+uint64_t hash_number(uint64_t n);
+
+#endif

@@ -1,0 +1,67 @@
+/*
+ * Incidents and the names of things. Texts for people: never a lock's value, never a token.
+ */
+#include "proxy/lock/state.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { ACTION_MAX = 256 };
+
+static const char *const KIND_NAMES[INCIDENT_KINDS] = {
+    [INCIDENT_LATE_RELEASE] = "late_release",
+    [INCIDENT_FOREIGN_RELEASE] = "foreign_release",
+    [INCIDENT_FOREIGN_EXTEND] = "foreign_extend",
+    [INCIDENT_OVERWRITE] = "overwrite",
+    [INCIDENT_NO_EXPIRY] = "no_expiry",
+    [INCIDENT_OVERRUN] = "overrun",
+    [INCIDENT_ABANDONED] = "abandoned",
+    [INCIDENT_AMBIGUOUS] = "ambiguous",
+    [INCIDENT_LOST_HEAD] = "lost_head",
+    [INCIDENT_RENEWAL_LOST] = "renewal_lost",
+    [INCIDENT_OPERATOR_RELEASE] = "operator_release",
+};
+
+const char *lock_incident_name(enum lock_incident_kind kind) {
+    return KIND_NAMES[kind];
+}
+
+/* As the scripts write them; what became of a script that wrote nothing has no name. */
+static const struct {
+    const char *name;
+    enum lock_outcome outcome;
+} OUTCOME_NAMES[] = {
+    {"granted", LOCK_GRANTED}, {"done", LOCK_DONE},       {"released", LOCK_RELEASED}, {"adopted", LOCK_ADOPTED},
+    {"open", LOCK_OPEN},       {"counted", LOCK_COUNTED}, {"held", LOCK_HELD},         {"foreign", LOCK_FOREIGN},
+    {"free", LOCK_FREE},       {"error", LOCK_ERROR},
+};
+
+bool lock_outcome_parse(const char *text, size_t len, enum lock_outcome *outcome) {
+    for (size_t i = 0; i < sizeof(OUTCOME_NAMES) / sizeof(OUTCOME_NAMES[0]); i++)
+        if (text && strlen(OUTCOME_NAMES[i].name) == len && memcmp(OUTCOME_NAMES[i].name, text, len) == 0) {
+            *outcome = OUTCOME_NAMES[i].outcome;
+            return true;
+        }
+    return false;
+}
+
+void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct occasion *on, const char *format,
+                     ...) {
+    char action[ACTION_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(action, sizeof(action), format, args);
+    va_end(args);
+    struct lock_incident incident = {
+        .kind = kind,
+        .time_ms = on->now_ms,
+        .key = on->key,
+        .client = on->client ? on->client : "",
+        .holder = on->holder ? on->holder : "",
+        .holder_len = on->holder ? on->holder_len : 0,
+        .command = on->command ? on->command : "",
+        .action = action,
+    };
+    sh->stats.incidents[kind]++;
+    sh->engine->sink.incident(sh->engine->sink.arg, &incident);
+}

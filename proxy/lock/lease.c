@@ -1,0 +1,229 @@
+/*
+ * Leases in time: their ends, their renewal while somebody is there for whom to renew, and what is left of them when
+ * their owner leaves. Knows no commands.
+ */
+#include "proxy/lock/state.h"
+
+/* ---- who releases, and who never does --------------------------------------------------------- */
+
+static uint64_t releaser_hash(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
+    return c->hash ^ hash_bytes(&e->key_seed, rule->pattern, rule->pattern_len);
+}
+
+void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
+    uint64_t hash = releaser_hash(e, rule, c);
+    atomic_store_explicit(&e->releasers[hash % RELEASERS], hash, memory_order_relaxed);
+}
+
+bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
+    uint64_t hash = releaser_hash(e, rule, c);
+    return atomic_load_explicit(&e->releasers[hash % RELEASERS], memory_order_relaxed) == hash;
+}
+
+/* A lock with an expiry of the application's own whose client never released one is meant to run out. */
+static bool release_expected(const struct shard *sh, const struct claim *c) {
+    return c->fence && !c->aside && !c->doubtful &&
+           (c->leased || releaser_known(sh->engine, c->rule, c->peer->client));
+}
+
+/* ---- a lease's course ------------------------------------------------------------------------- */
+
+bool lease_owner_here(const struct claim *c) {
+    const struct peer *p = c->peer;
+    if (!p->closed)
+        return true;
+    return client_shares(p->client, c->rule, p->pooling) && atomic_load(&p->client->open) > 0 &&
+           atomic_load(&p->client->epoch) == p->epoch;
+}
+
+static void revive(struct shard *sh, struct claim *c) {
+    if (!c->ended || c->fence < c->entry->live_fence || c->fence <= c->entry->gone_fence)
+        return;
+    c->ended = false;
+    sh->live++;
+}
+
+void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t now_ms) {
+    if (pttl_ms < -1)
+        return;
+    revive(sh, c);
+    c->leased = leased;
+    c->end_ms = pttl_ms < 0 ? 0 : now_ms + pttl_ms;
+    c->period_ms = leased ? c->rule->lease_ms : pttl_ms;
+    bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
+    c->renewing = wanted && c->period_ms > 0 && !c->doubtful && !c->reported;
+    c->renew_ms = now_ms + c->period_ms / 3;
+}
+
+static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
+    return (struct occasion){.now_ms = now_ms, .key = entry_key(c->entry), .client = c->peer->client->name};
+}
+
+void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {
+    if (c->ended)
+        return;
+    bool report = why == LEASE_GONE && c->renewing && !c->aside && !c->doubtful;
+    if (why != LEASE_OVER && c->fence) {
+        struct entry *en = c->entry;
+        if (c->fence > en->gone_fence)
+            en->gone_fence = c->fence;
+        if (en->live_fence <= en->gone_fence)
+            en->live_fence = 0;
+    }
+    c->ended = true;
+    sh->live--;
+    if (!c->end_ms || c->end_ms > now_ms)
+        c->end_ms = now_ms;
+    struct occasion on = proxys_occasion(c, now_ms);
+    if (report)
+        incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the lease was found gone; renewal ended");
+    if (why == LEASE_OVER && !c->reported && lease_owner_here(c) && release_expected(sh, c))
+        incident_report(sh, INCIDENT_OVERRUN, &on,
+                        "lease ended after %lld ms, its owner is connected; what it still sends will be refused",
+                        (long long)(c->end_ms - c->granted_ms));
+    /* A renewal in flight may still bring the news that it was in time. */
+    if (why != LEASE_OVER || !c->asked)
+        c->renewing = false;
+}
+
+bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
+    int64_t due;
+    if (!c->ended) {
+        due = c->end_ms ? c->end_ms + (c->asked ? RENEWAL_GRACE_MS : 0) : NO_DEADLINE;
+        if (c->renewing && !c->asked && c->renew_ms < due)
+            due = c->renew_ms;
+    } else if (c->aside) {
+        due = now_ms + TICK_MAX_MS;
+    } else if (claim_is_over(c, now_ms)) {
+        struct peer *p = c->peer;
+        claim_remove(sh, c);
+        peer_settle(sh, p);
+        return false;
+    } else {
+        due = c->end_ms + c->rule->claim_memory_ms;
+    }
+    timer_set(&sh->timers, &c->timer, due);
+    return true;
+}
+
+static struct lock_lease lease_of(const struct shard *sh, const struct claim *c, const char *right) {
+    struct lock_lease l = {
+        .key = entry_key(c->entry),
+        .rule = c->rule,
+        .login = c->login,
+        .token = c->token,
+        .right = right,
+        .lease_ms = c->period_ms,
+    };
+    token_write(sh->engine, c->token, l.token_text);
+    return l;
+}
+
+void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
+    if (c->reported)
+        return;
+    c->reported = true;
+    c->renewing = false;
+    if (!claim_is_live(c, now_ms) || c->aside || c->doubtful)
+        return;
+    bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
+    struct occasion on = proxys_occasion(c, now_ms);
+    if (release || release_expected(sh, c)) {
+        if (release)
+            incident_report(sh, INCIDENT_ABANDONED, &on, "released, its owner has disconnected");
+        else
+            incident_report(sh, INCIDENT_ABANDONED, &on, "its owner has disconnected; kept until its lease ends in %lld ms",
+                            (long long)(c->end_ms ? c->end_ms - now_ms : 0));
+    }
+    if (release) {
+        struct lock_lease l = lease_of(sh, c, "claim");
+        sh->engine->sink.release(sh->engine->sink.arg, &l);
+        lease_end(sh, c, LEASE_TAKEN, now_ms);
+    }
+}
+
+/* ---- time ------------------------------------------------------------------------------------- */
+
+static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
+    if (!lease_owner_here(c) || now_ms >= c->granted_ms + c->rule->max_hold_ms) {
+        c->renewing = false;
+        return;
+    }
+    c->asked = true;
+    struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? "always" : "claim");
+    sh->engine->sink.renew(sh->engine->sink.arg, &l);
+}
+
+static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
+    struct entry *en = c->entry;
+    if (!c->ended) {
+        if (c->end_ms && now_ms >= c->end_ms + (c->asked ? RENEWAL_GRACE_MS : 0))
+            lease_end(sh, c, LEASE_OVER, now_ms);
+        else if (c->renewing && !c->asked && now_ms >= c->renew_ms)
+            renew(sh, c, now_ms);
+    }
+    if (!lease_schedule(sh, c, now_ms))
+        entry_settle(sh, en);
+}
+
+/* A witness outlasts its memory while the key has claims that it may be needed to judge. */
+static void witness_due(struct shard *sh, struct witness *w, int64_t now_ms) {
+    struct entry *en = w->entry;
+    int64_t until = w->touched_ms + w->memory_ms;
+    if (now_ms < until) {
+        timer_set(&sh->timers, &w->timer, until);
+    } else if (en->claims) {
+        timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
+    } else {
+        witness_remove(sh, w);
+        entry_settle(sh, en);
+    }
+}
+
+int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms) {
+    int64_t next = now_ms + TICK_MAX_MS;
+    for (unsigned i = part; i < SHARDS; i += parts) {
+        struct shard *sh = &e->shards[i];
+        pthread_mutex_lock(&sh->mutex);
+        struct timer *t;
+        while ((t = timer_due(&sh->timers, now_ms))) {
+            if (t->kind == TIMER_CLAIM)
+                claim_due(sh, LIST_ENTRY(t, struct claim, timer), now_ms);
+            else
+                witness_due(sh, LIST_ENTRY(t, struct witness, timer), now_ms);
+        }
+        ledger_trim(sh);
+        int64_t due = timer_next(&sh->timers);
+        if (due < next)
+            next = due;
+        pthread_mutex_unlock(&sh->mutex);
+    }
+    return next - now_ms > 1 ? next - now_ms : 1;
+}
+
+void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, enum lock_outcome outcome,
+                    int64_t now_ms) {
+    uint64_t hash = ledger_hash(e, key);
+    struct shard *sh = ledger_shard(e, hash);
+    pthread_mutex_lock(&sh->mutex);
+    struct entry *en = entry_find(sh, key, hash);
+    struct claim *c = en ? claim_find(en, token) : NULL;
+    if (c) {
+        c->asked = false;
+        if (outcome == LOCK_DONE) {
+            c->renewals++;
+            sh->stats.renewals++;
+            /* Not if the application has set an expiry of its own meanwhile. */
+            if (c->renewing)
+                lease_set(sh, c, c->period_ms, c->leased, now_ms);
+        } else if (outcome == LOCK_HELD || outcome == LOCK_FOREIGN || outcome == LOCK_FREE) {
+            lease_end(sh, c, LEASE_GONE, now_ms);
+        } else {
+            int64_t pause = c->period_ms / 10;
+            c->renew_ms = now_ms + (pause > RETRY_MIN_MS ? pause : RETRY_MIN_MS);
+        }
+        if (!lease_schedule(sh, c, now_ms))
+            entry_settle(sh, en);
+    }
+    pthread_mutex_unlock(&sh->mutex);
+}

@@ -1,0 +1,348 @@
+/*
+ * The ledger: tables of lock keys, sessions, claims and witnesses, a shard at a time. It keeps them consistent with
+ * each other and bounded; what they mean is decided elsewhere. Every function wants the shard locked.
+ */
+#include "proxy/lock/state.h"
+
+#include "proxy/base/memory.h"
+
+enum { FIRST_BUCKETS = 16 };
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+void ledger_init(struct lock_engine *e, uint64_t seed) {
+    e->key_seed = hash_seed_make(seed, 1);
+    e->value_seed = hash_seed_make(seed, 2);
+    for (size_t i = 0; i < SHARDS; i++) {
+        struct shard *sh = &e->shards[i];
+        pthread_mutex_init(&sh->mutex, NULL);
+        sh->engine = e;
+        sh->entry_buckets = sh->peer_buckets = FIRST_BUCKETS;
+        sh->entries = memory_zalloc(FIRST_BUCKETS * sizeof(struct entry *));
+        sh->peers = memory_zalloc(FIRST_BUCKETS * sizeof(struct peer *));
+    }
+}
+
+void ledger_clear(struct lock_engine *e) {
+    for (size_t i = 0; i < SHARDS; i++) {
+        struct shard *sh = &e->shards[i];
+        for (uint32_t b = 0; b < sh->peer_buckets; b++)
+            for (struct peer *p = sh->peers[b]; p; p = p->next)
+                while (!list_empty(&p->witnesses))
+                    witness_remove(sh, LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer));
+        for (uint32_t b = 0; b < sh->entry_buckets; b++)
+            while (sh->entries[b]) {
+                struct entry *en = sh->entries[b];
+                while (en->claims)
+                    claim_remove(sh, en->claims);
+                sh->entries[b] = en->next;
+                memory_free(en);
+            }
+        for (uint32_t b = 0; b < sh->peer_buckets; b++)
+            while (sh->peers[b]) {
+                struct peer *p = sh->peers[b];
+                sh->peers[b] = p->next;
+                client_put(&e->clients, p->client, false);
+                memory_free(p);
+            }
+        memory_free(sh->entries);
+        memory_free(sh->peers);
+        timer_heap_clear(&sh->timers);
+        pthread_mutex_destroy(&sh->mutex);
+    }
+}
+
+uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key) {
+    return hash_bytes(&e->key_seed, key->name, key->len) ^ hash_number(key->db);
+}
+
+/* The shard by the hash's top bits, the bucket by its low ones. */
+struct shard *ledger_shard(struct lock_engine *e, uint64_t hash) {
+    return &e->shards[hash >> 60];
+}
+
+/* ---- entries --------------------------------------------------------------------------------- */
+
+struct lock_key entry_key(const struct entry *en) {
+    return (struct lock_key){.db = en->db, .name = en->name, .len = en->len};
+}
+
+struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash) {
+    struct entry *en = sh->entries[hash & (sh->entry_buckets - 1)];
+    for (; en; en = en->next)
+        if (en->hash == hash && en->db == key->db && en->len == key->len &&
+            memcmp(en->name, key->name, key->len) == 0)
+            return en;
+    return NULL;
+}
+
+static void entries_resize(struct shard *sh, uint32_t count) {
+    struct entry **buckets = memory_zalloc(count * sizeof(*buckets));
+    for (uint32_t i = 0; i < sh->entry_buckets; i++)
+        while (sh->entries[i]) {
+            struct entry *en = sh->entries[i];
+            sh->entries[i] = en->next;
+            en->next = buckets[en->hash & (count - 1)];
+            buckets[en->hash & (count - 1)] = en;
+        }
+    memory_free(sh->entries);
+    sh->entries = buckets;
+    sh->entry_buckets = count;
+}
+
+struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash) {
+    struct entry *en = entry_find(sh, key, hash);
+    if (en)
+        return en;
+    if (sh->entry_count >= sh->entry_buckets)
+        entries_resize(sh, sh->entry_buckets * 2);
+    en = memory_zalloc(sizeof(*en) + key->len);
+    en->hash = hash;
+    en->db = key->db;
+    en->len = (uint32_t)key->len;
+    memcpy(en->name, key->name, key->len);
+    struct entry **bucket = &sh->entries[hash & (sh->entry_buckets - 1)];
+    en->next = *bucket;
+    *bucket = en;
+    sh->entry_count++;
+    return en;
+}
+
+void entry_settle(struct shard *sh, struct entry *en) {
+    if (en->claims || en->witness_count)
+        return;
+    struct entry **at = &sh->entries[en->hash & (sh->entry_buckets - 1)];
+    while (*at != en)
+        at = &(*at)->next;
+    *at = en->next;
+    memory_free(en);
+    sh->entry_count--;
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+struct peer *peer_find(struct shard *sh, uint64_t id) {
+    struct peer *p = sh->peers[hash_number(id) & (sh->peer_buckets - 1)];
+    while (p && p->id != id)
+        p = p->next;
+    return p;
+}
+
+static void peers_resize(struct shard *sh, uint32_t count) {
+    struct peer **buckets = memory_zalloc(count * sizeof(*buckets));
+    for (uint32_t i = 0; i < sh->peer_buckets; i++)
+        while (sh->peers[i]) {
+            struct peer *p = sh->peers[i];
+            struct peer **bucket = &buckets[hash_number(p->id) & (count - 1)];
+            sh->peers[i] = p->next;
+            p->next = *bucket;
+            *bucket = p;
+        }
+    memory_free(sh->peers);
+    sh->peers = buckets;
+    sh->peer_buckets = count;
+}
+
+struct peer *peer_get(struct shard *sh, struct lock_session *s) {
+    struct peer *p = peer_find(sh, s->id);
+    if (p)
+        return p;
+    if (sh->peer_count >= sh->peer_buckets)
+        peers_resize(sh, sh->peer_buckets * 2);
+    p = memory_zalloc(sizeof(*p));
+    p->id = s->id;
+    p->client = s->client;
+    client_ref(&sh->engine->clients, p->client);
+    p->epoch = atomic_load(&p->client->epoch);
+    p->pooling = s->pooling_library;
+    list_init(&p->claims);
+    list_init(&p->witnesses);
+    struct peer **bucket = &sh->peers[hash_number(p->id) & (sh->peer_buckets - 1)];
+    p->next = *bucket;
+    *bucket = p;
+    sh->peer_count++;
+    s->shards |= 1u << (sh - sh->engine->shards);
+    return p;
+}
+
+void peer_settle(struct shard *sh, struct peer *p) {
+    if (!p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses))
+        return;
+    struct peer **at = &sh->peers[hash_number(p->id) & (sh->peer_buckets - 1)];
+    while (*at != p)
+        at = &(*at)->next;
+    *at = p->next;
+    client_put(&sh->engine->clients, p->client, false);
+    memory_free(p);
+    sh->peer_count--;
+}
+
+void ledger_trim(struct shard *sh) {
+    if (sh->entry_buckets > FIRST_BUCKETS && sh->entry_count < sh->entry_buckets / 8)
+        entries_resize(sh, sh->entry_buckets / 2);
+    if (sh->peer_buckets > FIRST_BUCKETS && sh->peer_count < sh->peer_buckets / 8)
+        peers_resize(sh, sh->peer_buckets / 2);
+}
+
+/* ---- claims ---------------------------------------------------------------------------------- */
+
+/* The claim to be forgotten first: the oldest that no command is using, one whose lease is over if there is one. */
+static struct claim *least_wanted(struct entry *en) {
+    struct claim *oldest = NULL;
+    for (struct claim *c = en->claims; c; c = c->next) {
+        if (c->ended && !c->aside)
+            return c;
+        if (!oldest && !c->aside)
+            oldest = c;
+    }
+    return oldest;
+}
+
+struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
+                        uint64_t token, uint64_t fence) {
+    struct claim *old = en->claim_count >= CLAIMS_A_KEY ? least_wanted(en) : NULL;
+    if (old) {
+        struct peer *owner = old->peer;
+        claim_remove(sh, old);
+        if (owner != p)
+            peer_settle(sh, owner);
+    }
+    struct claim *c = memory_zalloc(sizeof(*c));
+    c->timer.kind = TIMER_CLAIM;
+    c->entry = en;
+    c->peer = p;
+    c->rule = rule;
+    if (rule->set)
+        lock_rules_ref(rule->set);
+    c->token = token;
+    c->fence = fence;
+    /* By fence: answers may come in another order than Redis ran the scripts in. */
+    struct claim **at = &en->claims;
+    while (*at && !(fence && (*at)->fence > fence))
+        at = &(*at)->next;
+    c->next = *at;
+    *at = c;
+    en->claim_count++;
+    list_append(&p->claims, &c->of_peer);
+    sh->claims++;
+    sh->live++;
+    return c;
+}
+
+struct claim *claim_find(const struct entry *en, uint64_t token) {
+    struct claim *c = token ? en->claims : NULL;
+    while (c && c->token != token)
+        c = c->next;
+    return c;
+}
+
+void claim_remove(struct shard *sh, struct claim *c) {
+    struct claim **at = &c->entry->claims;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    c->entry->claim_count--;
+    list_remove(&c->of_peer);
+    timer_set(&sh->timers, &c->timer, NO_DEADLINE);
+    sh->claims--;
+    if (!c->ended)
+        sh->live--;
+    if (c->rule->set)
+        lock_rules_unref(c->rule->set);
+    memory_free(c);
+}
+
+void claim_drop(struct shard *sh, struct claim *c) {
+    struct entry *en = c->entry;
+    struct peer *p = c->peer;
+    claim_remove(sh, c);
+    entry_settle(sh, en);
+    peer_settle(sh, p);
+}
+
+/* ---- witnesses ------------------------------------------------------------------------------- */
+
+struct witness *witness_find(const struct entry *en, const struct peer *p) {
+    for (const struct list_node *n = p->witnesses.prev; n != &p->witnesses; n = n->prev) {
+        struct witness *w = LIST_ENTRY(n, struct witness, of_peer);
+        if (w->entry == en)
+            return w;
+    }
+    return NULL;
+}
+
+struct witness *witness_get(struct shard *sh, struct entry *en, struct peer *p) {
+    struct witness *w = witness_find(en, p);
+    if (w) {
+        list_remove(&w->of_peer);
+        list_append(&p->witnesses, &w->of_peer);
+        return w;
+    }
+    if (p->witness_count >= WITNESSES_A_PEER) {
+        struct witness *old = LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer);
+        struct entry *left = old->entry;
+        witness_remove(sh, old);
+        if (left != en)
+            entry_settle(sh, left);
+    }
+    w = memory_zalloc(sizeof(*w));
+    w->timer.kind = TIMER_WITNESS;
+    w->entry = en;
+    w->peer = p;
+    en->witness_count++;
+    list_append(&p->witnesses, &w->of_peer);
+    p->witness_count++;
+    return w;
+}
+
+void witness_forget_seen(struct witness *w) {
+    memory_free(w->seen);
+    w->seen = NULL;
+    w->seen_known = false;
+    w->seen_len = w->seen_cap = 0;
+    w->read_fence = 0;
+}
+
+void witness_see(struct witness *w, uint64_t fence, const char *value, size_t len) {
+    w->read_fence = fence;
+    w->seen_known = len <= LOCK_SEEN_MAX;
+    if (!w->seen_known)
+        return;
+    if (len > w->seen_cap) {
+        w->seen = memory_realloc(w->seen, len);
+        w->seen_cap = (uint32_t)len;
+    }
+    if (len)
+        memcpy(w->seen, value, len);
+    w->seen_len = (uint32_t)len;
+}
+
+void witness_remove(struct shard *sh, struct witness *w) {
+    w->entry->witness_count--;
+    list_remove(&w->of_peer);
+    w->peer->witness_count--;
+    timer_set(&sh->timers, &w->timer, NO_DEADLINE);
+    memory_free(w->seen);
+    memory_free(w);
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+void token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]) {
+    if (number == 0) {
+        out[0] = '\0';
+        return;
+    }
+    char digits[20];
+    size_t n = 0;
+    while (number) {
+        digits[n++] = (char)('0' + number % 10);
+        number /= 10;
+    }
+    memcpy(out, e->process, PROCESS_ID_LEN);
+    char *p = out + PROCESS_ID_LEN;
+    *p++ = ':';
+    while (n)
+        *p++ = digits[--n];
+    *p = '\0';
+}

@@ -1,0 +1,139 @@
+/*
+ * Looking in from outside: counters, and the leases believed live. Changes nothing.
+ */
+#include "proxy/lock/state.h"
+
+#include <stdlib.h>
+
+#include "proxy/base/memory.h"
+
+void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
+    *stats = (struct lock_stats){0};
+    for (size_t i = 0; i < SHARDS; i++) {
+        struct shard *sh = &e->shards[i];
+        pthread_mutex_lock(&sh->mutex);
+        stats->leases += sh->live;
+        stats->claims += sh->claims;
+        stats->keys += sh->entry_count;
+        stats->granted += sh->stats.granted;
+        stats->lost += sh->stats.lost;
+        stats->released += sh->stats.released;
+        stats->refused_releases += sh->stats.refused_releases;
+        stats->refused_extends += sh->stats.refused_extends;
+        stats->renewals += sh->stats.renewals;
+        for (size_t k = 0; k < INCIDENT_KINDS; k++)
+            stats->incidents[k] += sh->stats.incidents[k];
+        pthread_mutex_unlock(&sh->mutex);
+    }
+}
+
+/* A view and its own copy of the texts. */
+struct copied_view {
+    struct lock_view view;
+    char *text;
+};
+
+/* The newest leases so far: a heap with the oldest of them on top. */
+struct newest {
+    struct copied_view *views;
+    size_t count, max;
+};
+
+static bool older(const struct copied_view *a, const struct copied_view *b) {
+    return a->view.since_ms != b->view.since_ms ? a->view.since_ms < b->view.since_ms
+                                                : a->view.fence < b->view.fence;
+}
+
+static void exchange(struct copied_view *a, struct copied_view *b) {
+    struct copied_view t = *a;
+    *a = *b;
+    *b = t;
+}
+
+static void sink_down(struct newest *n, size_t i) {
+    for (;;) {
+        size_t child = 2 * i + 1;
+        if (child >= n->count)
+            return;
+        if (child + 1 < n->count && older(&n->views[child + 1], &n->views[child]))
+            child++;
+        if (!older(&n->views[child], &n->views[i]))
+            return;
+        exchange(&n->views[child], &n->views[i]);
+        i = child;
+    }
+}
+
+static void keep_texts(struct copied_view *v) {
+    size_t key_len = v->view.key.len;
+    v->text = memory_alloc(key_len + v->view.client_len + 1);
+    memcpy(v->text, v->view.key.name, key_len);
+    memcpy(v->text + key_len, v->view.client, v->view.client_len);
+    v->text[key_len + v->view.client_len] = '\0';
+    v->view.key.name = v->text;
+    v->view.client = v->text + key_len;
+}
+
+static void offer(struct newest *n, const struct lock_view *view) {
+    struct copied_view v = {.view = *view};
+    if (n->count < n->max) {
+        keep_texts(&v);
+        size_t i = n->count++;
+        n->views[i] = v;
+        while (i > 0 && older(&n->views[i], &n->views[(i - 1) / 2])) {
+            exchange(&n->views[i], &n->views[(i - 1) / 2]);
+            i = (i - 1) / 2;
+        }
+    } else if (older(&n->views[0], &v)) {
+        keep_texts(&v);
+        memory_free(n->views[0].text);
+        n->views[0] = v;
+        sink_down(n, 0);
+    }
+}
+
+static void offer_shard(struct shard *sh, struct newest *n, int64_t now_ms) {
+    for (uint32_t b = 0; b < sh->entry_buckets; b++)
+        for (struct entry *en = sh->entries[b]; en; en = en->next)
+            for (struct claim *c = en->claims; c; c = c->next) {
+                if (!c->fence || !claim_is_live(c, now_ms))
+                    continue;
+                struct lock_view v = {
+                    .key = entry_key(en),
+                    .client = c->peer->client->name,
+                    .client_len = c->peer->client->len,
+                    .session_id = c->peer->id,
+                    .connected = !c->peer->closed,
+                    .fence = c->fence,
+                    .since_ms = c->granted_ms,
+                    .end_ms = c->end_ms,
+                    .renewals = c->renewals,
+                };
+                offer(n, &v);
+            }
+}
+
+static int newest_first(const void *a, const void *b) {
+    return older(a, b) ? 1 : older(b, a) ? -1 : 0;
+}
+
+void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
+                       void (*fn)(void *arg, const struct lock_view *v), void *arg) {
+    struct lock_stats stats;
+    engine_stats(e, &stats);
+    struct newest n = {.max = stats.leases < max ? stats.leases : max};
+    if (n.max == 0)
+        return;
+    n.views = memory_alloc(n.max * sizeof(*n.views));
+    for (size_t i = 0; i < SHARDS; i++) {
+        pthread_mutex_lock(&e->shards[i].mutex);
+        offer_shard(&e->shards[i], &n, now_ms);
+        pthread_mutex_unlock(&e->shards[i].mutex);
+    }
+    qsort(n.views, n.count, sizeof(*n.views), newest_first);
+    for (size_t i = 0; i < n.count; i++) {
+        fn(arg, &n.views[i].view);
+        memory_free(n.views[i].text);
+    }
+    memory_free(n.views);
+}

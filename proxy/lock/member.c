@@ -1,0 +1,114 @@
+/*
+ * Sessions come, change their identity and go. Knows no commands.
+ *
+ * A session is known only to the shards that it used (a bit each in lock_session.shards); there it is a peer.
+ */
+#include "proxy/lock/state.h"
+
+void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity,
+                         size_t len) {
+    *s = (struct lock_session){.id = id};
+    s->client = client_get(&e->clients, identity, len, true);
+    uint64_t newest = atomic_load(&e->newest_session);
+    while (newest < id && !atomic_compare_exchange_weak(&e->newest_session, &newest, id))
+        ;
+}
+
+void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len) {
+    struct lock_client *old = s->client;
+    s->client = client_get(&e->clients, identity, len, true);
+    for (size_t i = 0; i < SHARDS; i++) {
+        if (!(s->shards & (1u << i)))
+            continue;
+        struct shard *sh = &e->shards[i];
+        pthread_mutex_lock(&sh->mutex);
+        struct peer *p = peer_find(sh, s->id);
+        client_ref(&e->clients, s->client);
+        client_put(&e->clients, p->client, false);
+        p->client = s->client;
+        p->epoch = atomic_load(&p->client->epoch);
+        pthread_mutex_unlock(&sh->mutex);
+    }
+    client_put(&e->clients, old, true);
+}
+
+bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len) {
+    s->pooling_library = client_library_shares(name, len);
+    for (size_t i = 0; i < SHARDS; i++) {
+        if (!(s->shards & (1u << i)))
+            continue;
+        struct shard *sh = &e->shards[i];
+        pthread_mutex_lock(&sh->mutex);
+        peer_find(sh, s->id)->pooling = s->pooling_library;
+        pthread_mutex_unlock(&sh->mutex);
+    }
+    return s->pooling_library;
+}
+
+/* A closed session's leases: kept for its client's other sessions where those share, abandoned otherwise. */
+static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
+    LIST_FOREACH_SAFE(n, &p->claims) {
+        struct claim *c = LIST_ENTRY(n, struct claim, of_peer);
+        struct entry *en = c->entry;
+        if (!lease_owner_here(c))
+            lease_abandon(sh, c, now_ms);
+        if (c->aside || !claim_is_over(c, now_ms)) {
+            lease_schedule(sh, c, now_ms);
+        } else {
+            claim_remove(sh, c);
+            entry_settle(sh, en);
+        }
+    }
+}
+
+static void close_peer(struct shard *sh, struct peer *p, int64_t now_ms) {
+    p->closed = true;
+    p->closed_at = atomic_load(&sh->engine->newest_session);
+    while (!list_empty(&p->witnesses)) {
+        struct witness *w = LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer);
+        struct entry *en = w->entry;
+        witness_remove(sh, w);
+        entry_settle(sh, en);
+    }
+    if (!list_empty(&p->claims))
+        atomic_fetch_add(&p->client->orphans, 1); /* before looking whether others are there: see last_left */
+    leave(sh, p, now_ms);
+    peer_settle(sh, p);
+}
+
+/* The client's last session closed: what its earlier ones left is abandoned now. Either this sees that a session
+ * closing at the same time left something, or that one sees that nobody is there. */
+static void last_left(struct lock_engine *e, struct lock_client *client, int64_t now_ms) {
+    if (atomic_exchange(&client->orphans, 0) == 0)
+        return;
+    for (size_t i = 0; i < SHARDS; i++) {
+        struct shard *sh = &e->shards[i];
+        pthread_mutex_lock(&sh->mutex);
+        for (uint32_t b = 0; b < sh->peer_buckets; b++)
+            for (struct peer *p = sh->peers[b], *next; p; p = next) {
+                next = p->next;
+                if (p->client == client && p->closed && !list_empty(&p->claims)) {
+                    leave(sh, p, now_ms);
+                    peer_settle(sh, p);
+                }
+            }
+        pthread_mutex_unlock(&sh->mutex);
+    }
+}
+
+void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
+    bool last = client_close(&e->clients, s->client);
+    for (size_t i = 0; i < SHARDS; i++) {
+        if (!(s->shards & (1u << i)))
+            continue;
+        struct shard *sh = &e->shards[i];
+        pthread_mutex_lock(&sh->mutex);
+        close_peer(sh, peer_find(sh, s->id), now_ms);
+        pthread_mutex_unlock(&sh->mutex);
+    }
+    if (last)
+        last_left(e, s->client, now_ms);
+    client_put(&e->clients, s->client, false);
+    s->client = NULL;
+    s->shards = 0;
+}

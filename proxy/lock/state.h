@@ -1,0 +1,287 @@
+/*
+ * Private to proxy/lock/: what the engine remembers, and the functions its files share.
+ *
+ *      engine ── 16 shards, by the key's hash; each with its mutex ──┐
+ *        │                                                           ├─ entries: one a lock key
+ *        └─ clients, by identity (own mutex)                         │    ├─ claims, oldest first
+ *                                                                    │    └─ witnesses: what a session saw and lost
+ *                                                                    ├─ peers: what the shard knows of a session
+ *                                                                    │    └─ its claims and witnesses here
+ *                                                                    └─ timers: a heap of deadlines
+ *
+ * A claim is in its entry's list, in its peer's list, and (while it has a deadline) in the heap; a witness likewise,
+ * but its entry only counts it: a contended key has as many as there are contenders, a session has few. All of
+ * that belongs to one shard, so one mutex is enough for everything a command does. An entry lives while it has a
+ * claim or a witness; a peer while its session is open, or has claims, or a command in flight.
+ *
+ * Locks are taken in the order shard, then clients; never two shards at once.
+ */
+#ifndef LOCKKEEPER_LOCK_STATE_H
+#define LOCKKEEPER_LOCK_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "proxy/base/list.h"
+#include "proxy/lock/engine.h"
+#include "proxy/lock/hash.h"
+
+enum {
+    SHARDS = 16,
+    PROCESS_ID_LEN = 36,
+    WITNESSES_A_PEER = 64,   /* 1,024 a session, its keys being spread over the shards */
+    CLAIMS_A_KEY = 256,      /* ended ones beyond that are forgotten, oldest first */
+    RELEASERS = 4096,        /* places in the memory of who ever released under which rule */
+    RETRY_MIN_MS = 100,      /* between attempts to renew */
+    RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
+    TICK_MAX_MS = 1000
+};
+
+#define NO_DEADLINE INT64_MAX
+
+/* ---- deadlines ------------------------------------------------------------------------------- */
+
+enum timer_kind { TIMER_CLAIM, TIMER_WITNESS };
+
+/* In a claim or a witness. */
+struct timer {
+    uint32_t place; /* in the heap, from 1; 0: not there */
+    enum timer_kind kind;
+};
+
+struct timer_slot {
+    int64_t due_ms;
+    struct timer *timer;
+};
+
+struct timer_heap {
+    struct timer_slot *slots; /* from 1 */
+    uint32_t count, cap;
+};
+
+/* Sets a timer's deadline; NO_DEADLINE takes it out. */
+void timer_set(struct timer_heap *h, struct timer *t, int64_t due_ms);
+/* The timer that is due first if it is due by now_ms, taken out of the heap; else NULL. */
+struct timer *timer_due(struct timer_heap *h, int64_t now_ms);
+/* When the next one is due, or NO_DEADLINE. */
+int64_t timer_next(const struct timer_heap *h);
+void timer_heap_clear(struct timer_heap *h);
+
+/* ---- clients --------------------------------------------------------------------------------- */
+
+struct lock_client {
+    struct lock_client *next; /* in its bucket */
+    uint64_t hash;
+    size_t refs;            /* sessions and peers; under the clients' mutex */
+    atomic_uint open;       /* open sessions; changed under the clients' mutex */
+    atomic_uint epoch;      /* how often its last session closed */
+    atomic_uint orphans;    /* live claims left by closed sessions while others of it were open; a hint */
+    atomic_bool proven;     /* shown to share connections */
+    size_t len;
+    char name[]; /* NUL-terminated */
+};
+
+struct client_table {
+    pthread_mutex_t mutex;
+    struct hash_seed seed;
+    struct lock_client **buckets;
+    size_t bucket_count, count;
+};
+
+void client_table_init(struct client_table *t, uint64_t seed);
+void client_table_clear(struct client_table *t);
+/* The client of that name, with one more reference. `opens`: and one more open session. */
+struct lock_client *client_get(struct client_table *t, const char *name, size_t len, bool opens);
+void client_ref(struct client_table *t, struct lock_client *c);
+/* Gives a reference back. `closes`: and an open session. */
+void client_put(struct client_table *t, struct lock_client *c, bool closes);
+/* One open session less, the reference is kept. Returns whether it was the last. */
+bool client_close(struct client_table *t, struct lock_client *c);
+
+/* Whether the name is one of a library that pools or multiplexes connections. */
+bool client_library_shares(const char *name, size_t len);
+
+/* ---- what a shard remembers ------------------------------------------------------------------ */
+
+/* A session, as far as a shard has to do with it. */
+struct peer {
+    struct peer *next; /* in its bucket */
+    uint64_t id;       /* the session's */
+    struct lock_client *client;
+    uint64_t closed_at; /* the newest session's id when this one closed */
+    uint32_t epoch;     /* the client's, when this session came to this shard */
+    uint32_t in_flight; /* commands begun and not finished */
+    bool closed, pooling;
+    uint32_t witness_count;
+    struct list_node claims, witnesses; /* witnesses: the one used last at the end */
+};
+
+/* A lock key. */
+struct entry {
+    struct entry *next; /* in its bucket */
+    uint64_t hash;
+    struct claim *claims; /* oldest first */
+    uint64_t live_fence; /* newest lease known, and not known to be gone; 0 none */
+    uint64_t live_since; /* the token counter when it became known */
+    uint64_t gone_fence; /* newest lease known to be gone */
+    uint32_t claim_count, witness_count;
+    uint32_t db;
+    uint32_t len;
+    char name[];
+};
+
+struct claim {
+    struct timer timer;
+    struct claim *next; /* of the entry, younger */
+    struct entry *entry;
+    struct peer *peer;
+    struct list_node of_peer;
+    const struct lock_rule *rule; /* with a reference to its set */
+    uint64_t token;
+    uint64_t fence; /* 0: the acquisition's outcome is unknown */
+    uint64_t value; /* keyed hash */
+    uint32_t value_len;
+    uint32_t login;
+    int64_t granted_ms;
+    int64_t end_ms;    /* when the lease ends, or ended; 0 never */
+    int64_t renew_ms;  /* when the next renewal is due */
+    int64_t period_ms; /* it is renewed for so long */
+    uint32_t renewals;
+    bool ended : 1;       /* the lease is not live any more */
+    bool aside : 1;       /* a release of it is in flight */
+    bool doubtful : 1;    /* a release of it got lost: used again only where there is nothing else */
+    bool valued : 1;      /* the value is known */
+    bool leased : 1;      /* the expiry is the proxy's own */
+    bool renewing : 1;    /* the proxy renews it */
+    bool asked : 1;       /* a renewal is in flight */
+    bool sighted : 1;     /* its own session was shown its value */
+    bool sighted_any : 1; /* its own session, or another that may speak for it */
+    bool reported : 1;    /* its owner's leaving was dealt with */
+};
+
+/* What a session lost on a key, and what it was shown. */
+struct witness {
+    struct timer timer;
+    struct entry *entry;
+    struct peer *peer;
+    struct list_node of_peer;
+    uint64_t lost_fence; /* 0 none */
+    uint64_t read_fence; /* 0 none, foreign, or unknown */
+    int64_t touched_ms;
+    int64_t memory_ms; /* kept so long after it was touched */
+    bool seen_known;
+    uint32_t seen_len, seen_cap;
+    char *seen;
+};
+
+struct shard {
+    pthread_mutex_t mutex;
+    struct lock_engine *engine;
+    struct entry **entries;
+    uint32_t entry_buckets, entry_count;
+    struct peer **peers;
+    uint32_t peer_buckets, peer_count;
+    struct timer_heap timers;
+    uint32_t live, claims; /* claims believed live, and all */
+    struct lock_stats stats; /* the counters in it */
+};
+
+struct lock_engine {
+    char process[PROCESS_ID_LEN + 1];
+    struct lock_sink sink;
+    struct hash_seed key_seed, value_seed;
+    atomic_uint_fast64_t attempts;       /* token numbers given out */
+    atomic_uint_fast64_t newest_session; /* greatest id opened */
+    struct client_table clients;
+    atomic_uint_fast64_t releasers[RELEASERS]; /* hashes of (rule, identity) that released once */
+    struct shard shards[SHARDS];
+};
+
+/* ---- ledger.c -------------------------------------------------------------------------------- */
+
+uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key);
+struct shard *ledger_shard(struct lock_engine *e, uint64_t hash);
+void ledger_init(struct lock_engine *e, uint64_t seed);
+void ledger_clear(struct lock_engine *e);
+/* Gives the memory of tables back that have become too large. */
+void ledger_trim(struct shard *sh);
+
+struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash);
+struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash);
+/* Frees the entry if nothing is left in it. */
+void entry_settle(struct shard *sh, struct entry *en);
+struct lock_key entry_key(const struct entry *en);
+
+struct peer *peer_find(struct shard *sh, uint64_t id);
+struct peer *peer_get(struct shard *sh, struct lock_session *s);
+/* Frees a closed peer that nothing refers to any more. */
+void peer_settle(struct shard *sh, struct peer *p);
+
+/* A new claim in its place among the entry's. Takes a reference to the rule's set. */
+struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
+                        uint64_t token, uint64_t fence);
+struct claim *claim_find(const struct entry *en, uint64_t token);
+/* Takes the claim out and frees it. Its entry and peer stay, even empty. */
+void claim_remove(struct shard *sh, struct claim *c);
+/* The same, and its entry and peer are freed if they are empty. */
+void claim_drop(struct shard *sh, struct claim *c);
+
+struct witness *witness_find(const struct entry *en, const struct peer *p);
+struct witness *witness_get(struct shard *sh, struct entry *en, struct peer *p);
+void witness_see(struct witness *w, uint64_t fence, const char *value, size_t len);
+void witness_forget_seen(struct witness *w);
+/* Takes it out and frees it; its entry stays, even empty. */
+void witness_remove(struct shard *sh, struct witness *w);
+
+void token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
+
+/* ---- attribute.c ------------------------------------------------------------------------------ */
+
+/* Whether the client's connections count as shared by its workers, for a claim or a command of this session. */
+bool client_shares(const struct lock_client *c, const struct lock_rule *rule, bool pooling);
+/* Whether a claim has no say any more: its lease is over, and so is its session. */
+bool claim_is_over(const struct claim *c, int64_t now_ms);
+bool claim_is_live(const struct claim *c, int64_t now_ms);
+/* Fills in the plan's claim, token, right and what the session has seen. */
+void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan);
+/* The session was shown this value: which claims have been sighted by that. */
+void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct lock_rule *rule,
+                        const char *value, size_t len);
+
+/* ---- lease.c ---------------------------------------------------------------------------------- */
+
+enum lease_end {
+    LEASE_OVER,    /* its time was up */
+    LEASE_GONE,    /* found to be gone, nobody here knows why */
+    LEASE_TAKEN,   /* released or taken over through this proxy */
+};
+
+/* Starts a claim's lease, or changes its end: pttl as the script gave it, `leased` if that is the proxy's own. */
+void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t now_ms);
+/* The claim's lease is not live any more. The claim stays, for its late release. */
+void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms);
+/* Puts the claim's next deadline into the heap, or drops the claim where it is over; false then. */
+bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
+/* Deals with the leases of an owner that left: incidents, renewal ends, release if the rule wants it. */
+void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
+/* Whether somebody is there for whom the lease should be kept. */
+bool lease_owner_here(const struct claim *c);
+
+/* Who ever released under a rule is expected to release again; who never did is a throttle. */
+void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+
+/* ---- incident.c -------------------------------------------------------------------------------- */
+
+struct occasion {
+    int64_t now_ms;
+    struct lock_key key;
+    const char *client, *holder, *command;
+    size_t holder_len;
+};
+/* Reports to the sink; `format` makes the action's text, which never contains a value or a token. */
+void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct occasion *on, const char *format,
+                     ...) __attribute__((format(printf, 4, 5)));
+
+#endif
