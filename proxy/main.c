@@ -273,6 +273,11 @@ static bool start(struct application *app, char *error, size_t size) {
     new_process_id(app);
     options_of(app);
     raise_descriptor_limit(app);
+    if (c->admin_port != 0) {
+        snprintf(error, size, "admin-port '%lld': expected 0; this version has no HTTP page yet",
+                 (long long)c->admin_port);
+        return false;
+    }
     if (!listen_open(&app->listeners, c, error, size))
         return false;
     if (!start_upstream(app, error, size))
