@@ -16,6 +16,7 @@
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 #include "proxy/base/units.h"
 
 /* ---- lists --------------------------------------------------------------------------------- */
@@ -92,6 +93,33 @@ static void test_memory(void **state) {
     memory_free(q);
     memory_free(z);
     memory_free(NULL);
+}
+
+static void test_text(void **state) {
+    (void)state;
+    struct text t = {0};
+    size_t expected = 0;
+    text_append(&t, NULL, 0);
+    assert_string_equal(t.data, "");
+    for (int i = 0; i < 3000; i++) {
+        char number[16];
+        expected += (size_t)snprintf(number, sizeof(number), "%d,", i);
+        if (i % 2)
+            text_printf(&t, "%d,", i);
+        else
+            text_append(&t, number, strlen(number));
+        assert_int_equal(t.len, expected);
+        assert_int_equal(strlen(t.data), expected);
+    }
+    assert_memory_equal(t.data, "0,1,2,3,", 8);
+    assert_string_equal(t.data + t.len - 10, "2998,2999,");
+    memset(text_reserve(&t, 100000), 'x', 100000);
+    text_commit(&t, 99999);
+    assert_int_equal(t.len, expected + 99999);
+    assert_int_equal(strlen(t.data), t.len);
+    text_clear(&t);
+    assert_null(t.data);
+    text_clear(&t);
 }
 
 /* ---- units --------------------------------------------------------------------------------- */
@@ -411,6 +439,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_text),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_time_text),

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -647,7 +648,10 @@ static void check_row(char *row, int default_column) {
         struct config_directive d = config_directive_get(i);
         if (strcmp(d.name, name) != 0)
             continue;
-        if (*cell && *d.fallback && strcmp(name, "upstream") != 0 && !strstr(cell, d.fallback))
+        bool none = strcmp(d.fallback, "\"\"") == 0 && strcmp(cell, "none") == 0;
+        size_t len = strlen(d.fallback); /* "0 (off)" is 0, "5sec" is not 5s */
+        bool same = strncmp(cell, d.fallback, len) == 0 && !isalnum((unsigned char)cell[len]);
+        if (*cell && *d.fallback && !none && !same)
             fail_msg("README.md: the default of %s is '%s', not '%s'", name, d.fallback, cell);
         return;
     }
