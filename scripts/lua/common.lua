@@ -9,6 +9,7 @@
 --                    'adopt'     also one acquired by the same identity through another proxy process
 --                    'any'       whoever asks (owner any)
 --                    'operator'  PROXY RELEASE
+--                    'always'    renew.lua alone: the claim's lease, also if its expiry is the application's own
 --       6 lease      ms given to a lock that is acquired without an expiry; 0 none
 --       7 read       fence of the lease that the caller last read, '0' if it read none or a foreign lock
 --       8 seen       '=' and the value that the caller last read, '' if none is known
@@ -58,7 +59,7 @@ local function look()
   s.value = redis.pcall('GET', lock)
   local g = redis.call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply')
   s.last_fence = tonumber(g[2] or 0)
-  s.attempt, s.reply, s.last_value = g[7], g[8], g[3]
+  s.attempt, s.reply = g[7], g[8]
   if s.value and g[1] and g[1] ~= '' and g[3] == s.value then
     s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == '1'
   end
@@ -92,6 +93,14 @@ end
 
 local function envelope(reply, outcome, s, pttl)
   return {reply, outcome, s and s.fence or 0, pttl or -3, s and s.owner or '', s and s.leased and 1 or 0}
+end
+
+-- Whether the command (SET) says that the expiry stays as it is.
+local function keeps_ttl()
+  for i = 10 + at + 1, #ARGV do
+    if string.lower(ARGV[i]) == 'keepttl' then return true end
+  end
+  return false
 end
 
 -- Sets the guard record's end after the lock's own, and gives the lock the rule's lease if it has no end.

@@ -1,8 +1,11 @@
 -- renew.lua: the proxy renews the lease of `claim` for `lease` ms. No command. Keeps S3: only the live lease
--- whose owner is connected is ever renewed. Returns 'done', or 'held', 'foreign', 'free' where it is gone.
+-- whose owner is connected is ever renewed. An expiry of the application's own, which it may have set since the
+-- renewal was asked for, is renewed only by right 'always' (renew always).
+-- Returns 'done', or 'held', 'foreign', 'free' where it is gone.
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
 if s.token ~= claim then return envelope(0, s.token and 'held' or 'foreign', s) end
+if not s.leased and right ~= 'always' then return envelope(0, 'done', s, redis.call('PTTL', lock)) end
 redis.call('PEXPIRE', lock, lease)
 redis.call('PEXPIRE', guard, lease + GUARD_OUTLIVES_MS)
 return envelope(1, 'done', s, lease)

@@ -30,6 +30,7 @@ if how and not stale then
     forget(s, '1')
     return envelope(reply, 'released', s, -2)
   end
+  s.keeps_lease = keeps_ttl()
   return envelope(reply, how, s, follow(s, ARGV[10 + at]))
 end
 if s.token and read ~= '0' and not stale then return swap() end
