@@ -59,7 +59,8 @@ static int find_numkeys_second(const char *data, const struct resp_request *requ
 static int find_destination_numkeys(const char *data, const struct resp_request *request, uint32_t *keys, size_t max) {
     struct found f = {keys, max, 0};
     add(&f, 1);
-    return add_numkeys(&f, data, request, 2, 1);
+    int count = add_numkeys(&f, data, request, 2, 1);
+    return count > 1 ? count : -1; /* the destination alone: ZUNIONSTORE wants a source */
 }
 
 /* MSETEX numkeys key value ... */
@@ -132,20 +133,31 @@ static int find_sort(const char *data, const struct resp_request *request, uint3
     return (int)f.count;
 }
 
-/* GEORADIUS key longitude latitude radius unit [...] [STORE key] [STOREDIST key]; the last one counts. */
-static int find_georadius(const char *data, const struct resp_request *request, uint32_t *keys, size_t max) {
-    struct found f = {keys, max, 0};
+/* A query's key, and the one it stores to, if an option from argument `from` on says so; the last one counts. */
+static int add_georadius(struct found *f, const char *data, const struct resp_request *request, size_t from) {
     size_t destination = 0;
-    for (size_t i = 5; i + 1 < request->argc; i++) {
+    for (size_t i = from; i + 1 < request->argc; i++) {
         if (request_arg_is(request, data, i, "store") || request_arg_is(request, data, i, "storedist")) {
             destination = ++i;
         }
     }
-    add(&f, 1);
+    add(f, 1);
     if (destination) {
-        add(&f, destination);
+        add(f, destination);
     }
-    return (int)f.count;
+    return (int)f->count;
+}
+
+/* GEORADIUS key longitude latitude radius unit [...] [STORE key] [STOREDIST key] */
+static int find_georadius(const char *data, const struct resp_request *request, uint32_t *keys, size_t max) {
+    struct found f = {keys, max, 0};
+    return add_georadius(&f, data, request, 6);
+}
+
+/* GEORADIUSBYMEMBER key member radius unit [...] [STORE key] [STOREDIST key] */
+static int find_georadiusbymember(const char *data, const struct resp_request *request, uint32_t *keys, size_t max) {
+    struct found f = {keys, max, 0};
+    return add_georadius(&f, data, request, 5);
 }
 
 /* MIGRATE host port key|"" db timeout [COPY] [REPLACE] [AUTH password] [AUTH2 user password] [KEYS key ...] */

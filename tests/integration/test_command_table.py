@@ -1,0 +1,183 @@
+"""The command table against a running redis-server: every row's facts against COMMAND, and the keys that it finds
+against COMMAND GETKEYS, for chosen requests and for random ones."""
+
+import os
+import random
+import subprocess
+
+import pytest
+
+import servers
+from resp import Error, encode
+
+# Rows that Redis 7.0 does not have: of later versions, of Valkey, and the proxy's own.
+NEWER = {
+    "hexpire", "hpexpire", "hexpireat", "hpexpireat", "hpersist", "httl", "hpttl", "hexpiretime", "hpexpiretime",
+    "hgetex", "hsetex", "hgetdel", "xdelex", "xackdel", "delex", "delifeq", "digest", "msetex", "waitaof",
+}
+OWN = {"proxy", "post", "host:"}
+
+FLAGS = {"write", "readonly", "admin", "no_auth"}
+
+# Redis calls these movable for their BY and GET patterns, which are no keys.
+NOT_MOVABLE = {"sort_ro"}
+# Keys of subcommands: Redis describes them in rows of their own.
+CONTAINERS_WITH_KEYS = {"object", "memory", "xgroup", "xinfo"}
+# Redis does not say where its keys are at all.
+UNDESCRIBED = {"debug"}
+# They are routed by their channels as others are by keys; Redis says where these are, but that they are no keys.
+SHARD_CHANNELS = {"spublish", "ssubscribe", "sunsubscribe"}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """tests/unit/dump_commands.c, built here, so that no other build has to have it."""
+    path = str(tmp_path_factory.mktemp("dump") / "dump_commands")
+    parser = os.path.join(servers.ROOT, "parser")
+    sources = sorted(os.path.join(parser, name) for name in os.listdir(parser) if name.endswith(".c"))
+    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-D_GNU_SOURCE", "-I", servers.ROOT, "-o", path,
+                    os.path.join(servers.ROOT, "tests", "unit", "dump_commands.c"), *sources], check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def table(program):
+    rows = {}
+    for line in subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines():
+        name, arity, flags, first, last, step, _, _ = line.split(" ")
+        rows[name] = (int(arity), set(flags.rstrip("-").split(",")) - {""}, int(first), int(last), int(step))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def redis():
+    server = servers.RedisServer()
+    client = server.client()
+    yield client
+    client.close()
+    server.stop()
+
+
+def text(value):
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+@pytest.fixture(scope="module")
+def facts(redis):
+    """name: (arity, flags, first, last, step, the flags of its subcommands except HELP)"""
+    rows = {}
+    for row in redis("COMMAND"):
+        subcommands = [{text(flag) for flag in sub[2]} for sub in row[9] if not text(sub[0]).endswith("|help")]
+        rows[text(row[0])] = (row[1], {text(flag) for flag in row[2]}, row[3], row[4], row[5], subcommands)
+    return rows
+
+
+def test_every_command_has_a_row_and_no_other(table, facts):
+    assert set(table) == set(facts) | NEWER | OWN
+    assert not set(facts) & (NEWER | OWN)
+
+
+def test_the_rows_say_what_redis_says(table, facts):
+    for name, (arity, flags, first, last, step, subcommands) in facts.items():
+        if subcommands and name != "command":
+            flags = set.intersection(*subcommands)
+        row = table[name]
+        assert (name, row[0], row[2:]) == (name, arity, (first, last, step))
+        assert (name, row[1] - {"movable"}) == (name, flags & FLAGS)
+        movable = ("movablekeys" in facts[name][1] and name not in NOT_MOVABLE
+                   or name in CONTAINERS_WITH_KEYS | UNDESCRIBED)
+        assert (name, "movable" in row[1]) == (name, movable)
+
+
+def our_keys(program, requests):
+    out = subprocess.run([program, "keys"], input=b"".join(encode(*r) for r in requests), check=True,
+                         capture_output=True).stdout.decode().splitlines()
+    assert len(out) == len(requests)
+    return out
+
+
+def redis_keys(redis, requests):
+    redis.send(b"".join(encode("COMMAND", "GETKEYS", *r) for r in requests))
+    return [redis.read() for _ in requests]
+
+
+def compare(program, redis, requests):
+    """Returns how many of the requests have keys. Words of a request are distinct, so that a key names its place."""
+    # (COMMAND GETKEYS does not take a bare name)
+    requests = [r for r in requests if len(r) > 1 and r[0] not in SHARD_CHANNELS]
+    with_keys = 0
+    for request, ours, theirs in zip(requests, our_keys(program, requests), redis_keys(redis, requests)):
+        if isinstance(theirs, Error) and "number of arguments" in theirs:
+            assert ours == "arity", (request, ours, theirs)
+            continue
+        if isinstance(theirs, Error):
+            # Redis does not tell the two apart everywhere, nor looks at the arity of a command without keys.
+            assert "no key arguments" in theirs or "Invalid arguments" in theirs, (request, theirs)
+            assert ours in ("keys", "malformed", "arity"), (request, ours, theirs)
+            continue
+        if not theirs:  # scripts with a wrong number of keys, or with none
+            assert ours in ("keys", "malformed"), (request, ours)
+            continue
+        if ours == "malformed":
+            # For COMMAND GETKEYS half of an odd number of keys and ids is good enough; XREAD itself refuses it.
+            assert request[0] in ("xread", "xreadgroup"), (request, theirs)
+            continue
+        words = ours.split(" ")
+        assert words[0] == "keys", (request, ours, theirs)
+        assert [request[int(i)] for i in words[1:]] == [text(k) for k in theirs], (request, ours)
+        with_keys += bool(theirs)
+    return with_keys
+
+
+CHOSEN = """
+get k; set k v; set k v nx get ex 5; mget a b c; mset a 1 b 2; msetnx a 1 b 2; del a b c; bitop and d a b; copy a b
+eval s 0; eval s 2 a b c; eval s 3 a b; eval s -1 a; eval s x a; evalsha s 1 a; eval_ro s 1 a b; fcall f 2 a b
+evalsha_ro s 1 a; fcall_ro f 1 a; zunion 2 a b; zunion 2 a b weights 1 3 aggregate sum; zunion 3 a b; zinter 1 a
+zdiff 2 a b withscores; zintercard 2 a b limit 1; sintercard 2 a b limit 5; lmpop 2 a b left; zmpop 1 a min
+zunionstore d 2 a b; zinterstore d 1 a weights 5; zdiffstore d 2 a b; zdiffstore d 3 a b; blmpop 0 2 a b left
+bzmpop 0 2 a b max count 7; xread streams a 0; xread count 1 block 9 streams a b 0 5; xread streams a b 0
+xreadgroup group g c streams a >; xreadgroup group g c count 1 noack streams a b > 0; sort a; sort a store d
+sort a by p limit 0 1 get x get y desc alpha store d; sort a by store store d; sort a get store limit store x
+sort_ro a by p; georadius a 1 2 3 m; georadius a 1 2 3 m store d; georadius a 1 2 3 m withdist storedist d
+georadiusbymember a m 3 km; georadiusbymember a m 3 km store d; georadiusbymember_ro a m 3 km
+geosearchstore d a fromlonlat 1 2 byradius 3 m; migrate h 1 k 0 9; migrate h 1 k 0 9 copy replace
+object encoding k; object freq k; object help; xgroup create k g $; xgroup destroy k g; xgroup help
+xinfo stream k; xinfo stream k full; xinfo groups k; xinfo help; memory usage k; memory usage k samples 0
+memory doctor; memory help; pfdebug encoding k; blpop a b 0; bzpopmin a b 0; blmove a b left right 0; lcs a b
+watch a b; ssubscribe a b; spublish c m; publish c m; restore k 0 v; lmove a b left right
+zrangestore d a 0 1; smove a b m; xautoclaim k g c 0 1; sunsubscribe a b; ping x; pfcount a b; pfmerge d a b; rename a b
+client kill x; config get x; script load x; function list; cluster keyslot k; move k 1; brpoplpush a b 0
+"""
+
+
+def test_keys_of_chosen_requests(program, redis):
+    requests = [entry.split() for line in CHOSEN.splitlines() for entry in line.split(";") if entry.strip()]
+    requests += [["migrate", "h", "1", "", "0", "9", "keys", "a", "b"],
+                 ["migrate", "h", "1", "", "0", "9", "copy", "auth", "keys", "keys", "a"],
+                 ["migrate", "h", "1", "", "0", "9", "auth2", "keys", "x", "keys", "a", "b"]]
+    assert compare(program, redis, requests) > 70
+
+
+WORDS = ["1", "2", "3", "0", "streams", "store", "keys", "by", "get", "limit", "count", "block", "noack", "group"]
+STORE_WORDS = ["store", "withdist"]
+
+
+def test_keys_of_random_requests(program, redis, facts, rng):
+    """Every command, from one argument too few to seven too many, with words that mean something to the finders."""
+    requests = []
+    for name, (arity, *_) in sorted(facts.items()):
+        if name in CONTAINERS_WITH_KEYS | {"migrate", "mset", "msetnx"} or facts[name][5]:
+            continue  # chosen requests have them: what is malformed there is judged otherwise
+        for extra in range(-1, 8):
+            argc = abs(arity) - 1 + extra
+            request = [name] + ["%s%d" % (rng.choice(["a", "b"]), i) for i in range(max(argc, 0))]
+            for _ in range(rng.randrange(3)):
+                if argc > 0:
+                    # (GEORADIUS with both STORE and STOREDIST writes to the last of them; GETKEYS names both)
+                    words = STORE_WORDS if name.startswith("georadius") else WORDS
+                    request[rng.randrange(1, argc + 1)] = rng.choice(words)
+            if name == "pfmerge" and argc == 1:
+                continue  # GETKEYS takes it for malformed, PFMERGE does not
+            if len(set(request)) == len(request):
+                requests.append(request)
+    assert compare(program, redis, requests) > 700

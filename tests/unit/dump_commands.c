@@ -1,0 +1,84 @@
+/* Prints what the command table says, for tests/integration/test_command_table.py to compare with a redis-server.
+ *
+ *   dump_commands            a line a row: name arity flags first last step split need
+ *   dump_commands keys       reads requests (multibulks) from standard input and prints a line for each:
+ *                            "keys 1 3", "keys" for none, "malformed", "arity", "unknown" */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parser/command.h"
+
+static void print_rows(void) {
+    for (int id = 1; id < COMMAND_COUNT; id++) {
+        const struct command *c = command_by_id((enum command_id)id);
+        printf("%s %d %s%s%s%s%s- %d %d %d %d %d\n", c->name, c->arity, c->flags & COMMAND_WRITE ? "write," : "",
+               c->flags & COMMAND_READONLY ? "readonly," : "", c->flags & COMMAND_ADMIN ? "admin," : "",
+               c->flags & COMMAND_NO_AUTH ? "no_auth," : "", c->find ? "movable," : "", c->first, c->last, c->step,
+               (int)c->split, (int)c->need);
+    }
+}
+
+static void print_keys(const struct resp_request *request, const char *data) {
+    size_t len;
+    const char *name = request_arg(request, data, 0, &len);
+    const struct command *c = command_lookup(name, len);
+    if (!c) {
+        puts("unknown");
+        return;
+    }
+    if (!command_arity_ok(c, request->argc)) {
+        puts("arity");
+        return;
+    }
+    uint32_t *keys = malloc(request->argc * sizeof *keys);
+    int count = command_keys(c, data, request, keys, request->argc);
+    fputs(count < 0 ? "malformed" : "keys", stdout);
+    for (int i = 0; i < count; i++) {
+        printf(" %u", keys[i]);
+    }
+    putchar('\n');
+    free(keys);
+}
+
+static char *read_all(FILE *f, size_t *len) {
+    char *data = NULL;
+    size_t cap = 0;
+    *len = 0;
+    for (;;) {
+        if (*len == cap) {
+            cap = cap ? 2 * cap : 65536;
+            data = realloc(data, cap);
+        }
+        size_t n = fread(data + *len, 1, cap - *len, f);
+        if (n == 0) {
+            return data;
+        }
+        *len += n;
+    }
+}
+
+int main(int argc, char **argv) {
+    command_table_init();
+    if (argc < 2 || strcmp(argv[1], "keys") != 0) {
+        print_rows();
+        return 0;
+    }
+    const struct resp_limits limits = {512 * 1024 * 1024, false};
+    struct resp_request request;
+    size_t len;
+    char *data = read_all(stdin, &len);
+    resp_request_init(&request);
+    for (size_t at = 0; at < len;) {
+        if (resp_request_scan(&request, data + at, len - at, &limits) != RESP_OK || request.form != RESP_MULTIBULK) {
+            fprintf(stderr, "standard input is not made of requests: %s\n", request.error ? request.error : "cut off");
+            return 1;
+        }
+        print_keys(&request, data + at);
+        at += request.len;
+        resp_request_reset(&request);
+    }
+    resp_request_clear(&request);
+    free(data);
+    return 0;
+}
