@@ -682,6 +682,7 @@ def test_fence_grows(pair):
         if n == 10:
             pair.direct("DEL", guard_of(pair.backend, name))  # as if lost in a failover
             pair.direct("DEL", name)
+            assert who("DEL", name) == 0
             continue
         assert who("DEL", name) == 1
         assert who("PROXY", "TOKEN", name) is None
