@@ -336,14 +336,14 @@ def print_table(rows):
 
 
 def print_incidents(port):
-    """What the proxy noticed of all this, by kind. PROXY INCIDENTS answers a line (or an array) an incident."""
+    """What the proxy noticed of all this, by kind; a count that no figure of the table is taken from."""
     try:
-        incidents = Connection(port)("PROXY", "INFO", "locks")
-    except (OSError, RedisError):
-        return
-    lines = [line for line in (incidents or "").splitlines() if line.startswith("incident")]
-    if lines:
-        print("\nThe proxy's own record (PROXY INFO locks):\n  %s" % "\n  ".join(lines))
+        info = Connection(port)("PROXY", "INFO", "locks")
+    except (OSError, RedisError) as error:
+        sys.exit("PROXY INFO failed: %s" % error)
+    counts = [line[len("incidents_"):].split(":") for line in info.splitlines() if line.startswith("incidents_")]
+    print("\nThe proxy's own record (PROXY INCIDENTS has each with its time, client and command):")
+    print("  " + ", ".join("%s %s" % (kind, count) for kind, count in counts if count.strip() != "0"))
 
 
 def main():
