@@ -17,6 +17,7 @@
 #include "parser/command.h"
 #include "parser/slot.h"
 #include "proxy/admin/incidents.h"
+#include "proxy/admin/proxy_command.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
@@ -35,6 +36,7 @@ struct application {
     struct embedded *embedded;
     struct listen_set listeners;
     struct proxy_shared shared;
+    struct incidents *incidents;
     struct lock_sink sink;
     pthread_t *threads;
     atomic_uint ready;
@@ -64,7 +66,32 @@ static void record_incident(void *arg, const struct lock_incident *i) {
                            .holder = holder,
                            .command = i->command ? i->command : "",
                            .action = i->action ? i->action : ""};
-    incidents_add(app->shared.incidents, &out);
+    incidents_add(app->incidents, &out);
+}
+
+/* ---- PROXY's pages ----------------------------------------------------------------------------------- */
+
+static void admin_info(void *worker, const struct report *report) {
+    worker_report_info(worker, report);
+}
+
+static void admin_locks(void *worker, const char *pattern, size_t len, const struct report *report) {
+    worker_report_locks(worker, pattern, len, report);
+}
+
+static void admin_rules(void *worker, const struct report *report) {
+    worker_report_rules(worker, report);
+}
+
+static bool run_admin(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count,
+                      bool resp3, struct text *reply) {
+    struct application *app = arg;
+    struct admin_source source = {.arg = w,
+                                  .info = admin_info,
+                                  .locks = admin_locks,
+                                  .rules = admin_rules,
+                                  .incidents = app->incidents};
+    return admin_command(&source, words, lens, count, resp3, reply);
 }
 
 /* ---- reload -------------------------------------------------------------------------------------- */
@@ -298,9 +325,11 @@ static int serve(struct application *app) {
     }
     if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
         seed = (uint64_t)time(NULL) ^ (uint64_t)getpid();
-    app->shared.incidents = incidents_new(INCIDENTS_KEPT);
+    app->incidents = incidents_new(INCIDENTS_KEPT);
     app->shared.reload = reload;
     app->shared.reload_arg = app;
+    app->shared.admin = run_admin;
+    app->shared.admin_arg = app;
     app->sink = (struct lock_sink){.arg = app,
                                    .incident = record_incident,
                                    .renew = worker_note_renewal,
@@ -310,7 +339,7 @@ static int serve(struct application *app) {
                app->shared.options.upstream_text, lock_rules_count(app->config->rules));
     run(app);
     engine_free(app->shared.engine);
-    incidents_free(app->shared.incidents);
+    incidents_free(app->incidents);
     embedded_stop(app->embedded);
     if (app->config->pidfile && app->config->pidfile[0])
         unlink(app->config->pidfile);

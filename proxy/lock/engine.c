@@ -170,14 +170,21 @@ static void witness_touch(struct shard *sh, struct witness *w, const struct lock
         timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
 }
 
-static void attempt_lost(struct finish *f) {
-    f->sh->stats.lost++;
+/* This session wanted the lock and did not get it: the lease in the way is not its own to release. */
+static void remember_loss(struct finish *f) {
     if (!f->result->fence || f->peer->closed)
         return;
     struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
     w->lost_fence = f->result->fence;
     witness_touch(f->sh, w, f->plan->rule, f->now_ms);
     learn_live(f, f->result->fence, LEASE_GONE);
+}
+
+static void attempt_lost(struct finish *f) {
+    f->sh->stats.lost++;
+    remember_loss(f);
+    if (!f->result->fence || f->peer->closed || f->plan->verb != LOCK_ACQUIRE)
+        return;
     /* The lease in the way is this session's own: several workers use it. */
     for (struct claim *c = f->entry->claims; c; c = c->next)
         if (c->peer == f->peer && c->fence == f->result->fence && claim_is_live(c, f->now_ms) && !c->aside)
@@ -416,7 +423,10 @@ static void finish_change(struct finish *f) {
             report_refused_release(f);
             spend(f, f->claim);
         } else {
-            incident_report(f->sh, INCIDENT_OVERWRITE, &f->on, "refused: somebody else holds the lock; nothing was written");
+            incident_report(f->sh, INCIDENT_OVERWRITE, &f->on,
+                            "refused: somebody else holds the lock; nothing was written");
+            if (verb != LOCK_CLOBBER)
+                remember_loss(f);
         }
         break;
     case LOCK_UNKNOWN:

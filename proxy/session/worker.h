@@ -15,12 +15,13 @@
 #include <stdint.h>
 
 #include "proxy/base/counters.h"
+#include "proxy/base/report.h"
+#include "proxy/base/text.h"
 #include "proxy/lock/engine.h"
 #include "proxy/lock/rule.h"
 #include "proxy/upstream/upstream.h"
 
 struct worker;
-struct incidents;
 
 /* What the sessions need of the configuration; borrowed by all workers, constant while they run. */
 struct session_options {
@@ -47,13 +48,17 @@ struct proxy_shared {
     struct session_options options;
     struct upstream_config upstream;
     struct lock_engine *engine;
-    struct incidents *incidents;
     struct worker **workers; /* options.threads of them */
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, for maxclients */
     /* Called from a worker's thread when an operator asks for a reload; may be NULL. Returns NULL or what is wrong. */
     const char *(*reload)(void *arg);
     void *reload_arg;
+    /* The PROXY subcommands that only show something: appends the reply of words[0] words[1] ... as RESP; false if it
+     * knows no such subcommand. Called in the worker's thread. */
+    bool (*admin)(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count, bool resp3,
+                  struct text *reply);
+    void *admin_arg;
 };
 
 /* `index` from 0. Listening descriptors are given: the worker closes them. rules: a reference is taken.
@@ -67,6 +72,10 @@ void worker_run(struct worker *w);
 void worker_stop(struct worker *w, int64_t drain_ms);
 /* Thread-safe: new rules from the worker's next turn on; a reference is taken. */
 void worker_set_rules(struct worker *w, struct lock_rules *rules);
+/* What operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY RULES. */
+void worker_report_info(struct worker *w, const struct report *r);
+void worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
+void worker_report_rules(struct worker *w, const struct report *r);
 /* The engine's sink for leases (struct lock_sink): notes them for the worker whose thread calls the engine. */
 void worker_note_renewal(void *arg, const struct lock_lease *lease);
 void worker_note_release(void *arg, const struct lock_lease *lease);

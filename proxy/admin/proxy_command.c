@@ -1,0 +1,217 @@
+/* PROXY HELP, INFO, LOCKS, INCIDENTS, RULES as RESP. */
+#include "proxy/admin/proxy_command.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, LINE_MAX = 512, DIGITS_MAX = 4 };
+
+/* ---- RESP ---------------------------------------------------------------------------------------- */
+
+static void put_array(struct text *out, size_t elements) {
+    text_printf(out, "*%zu\r\n", elements);
+}
+
+static void put_bulk(struct text *out, const char *data, size_t len) {
+    text_printf(out, "$%zu\r\n", len);
+    text_append(out, data, len);
+    text_append(out, "\r\n", 2);
+}
+
+static void put_string(struct text *out, const char *text) {
+    put_bulk(out, text, strlen(text));
+}
+
+/* ---- rows of fields: an array of arrays of names and values ------------------------------------------ */
+
+struct rows {
+    struct text done, row;
+    size_t row_count, field_count;
+};
+
+static void rows_close_row(struct rows *rows) {
+    if (rows->field_count > 0) {
+        put_array(&rows->done, rows->field_count * 2);
+        text_append(&rows->done, rows->row.data, rows->row.len);
+        rows->row_count++;
+    }
+    rows->row.len = 0;
+    rows->field_count = 0;
+}
+
+static void rows_row(void *arg) {
+    rows_close_row(arg);
+}
+
+static void rows_text(void *arg, const char *name, const char *value, size_t len) {
+    struct rows *rows = arg;
+    put_string(&rows->row, name);
+    put_bulk(&rows->row, value, len);
+    rows->field_count++;
+}
+
+static void rows_number(void *arg, const char *name, int64_t value) {
+    struct rows *rows = arg;
+    put_string(&rows->row, name);
+    text_printf(&rows->row, ":%lld\r\n", (long long)value);
+    rows->field_count++;
+}
+
+static void rows_finish(struct rows *rows, struct text *reply) {
+    rows_close_row(rows);
+    put_array(reply, rows->row_count);
+    text_append(reply, rows->done.data, rows->done.len);
+    text_clear(&rows->done);
+    text_clear(&rows->row);
+}
+
+static struct report rows_report(struct rows *rows) {
+    return (struct report){.arg = rows, .row = rows_row, .text = rows_text, .number = rows_number};
+}
+
+/* ---- INFO ---------------------------------------------------------------------------------------- */
+
+struct info {
+    struct text out;
+    const char *wanted; /* one section, in any case; NULL: all */
+    size_t wanted_len;
+    bool open; /* the present section is wanted */
+};
+
+static void info_section(void *arg, const char *name) {
+    struct info *info = arg;
+    info->open =
+        !info->wanted || (strlen(name) == info->wanted_len && strncasecmp(name, info->wanted, info->wanted_len) == 0);
+    if (info->open)
+        text_printf(&info->out, "%s# %s\r\n", info->out.len > 0 ? "\r\n" : "", name);
+}
+
+static void info_line(void *arg, const char *name, const char *format, ...) {
+    struct info *info = arg;
+    char value[LINE_MAX];
+    if (!info->open)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(value, sizeof(value), format, args);
+    va_end(args);
+    text_printf(&info->out, "%s:%s\r\n", name, value);
+}
+
+static void do_info(const struct admin_source *source, const char *wanted, size_t len, bool resp3,
+                    struct text *reply) {
+    struct info info = {.wanted = wanted, .wanted_len = len};
+    struct report report = {.arg = &info, .section = info_section, .line = info_line};
+    source->info(source->arg, &report);
+    if (resp3) {
+        text_printf(reply, "=%zu\r\ntxt:", info.out.len + 4);
+        text_append(reply, info.out.data, info.out.len);
+        text_append(reply, "\r\n", 2);
+    } else {
+        put_bulk(reply, info.out.data ? info.out.data : "", info.out.len);
+    }
+    text_clear(&info.out);
+}
+
+/* ---- INCIDENTS ------------------------------------------------------------------------------------- */
+
+static void add_incident(void *arg, const struct incident *i) {
+    struct rows *rows = arg;
+    time_t seconds = (time_t)(i->time_ms / 1000);
+    struct tm tm;
+    char date[32], when[48];
+    localtime_r(&seconds, &tm);
+    strftime(date, sizeof(date), "%Y-%m-%d %H:%M:%S", &tm);
+    snprintf(when, sizeof(when), "%s.%03d", date, (int)(i->time_ms % 1000));
+    rows_row(rows);
+    rows_text(rows, "time", when, strlen(when));
+    rows_text(rows, "kind", i->kind, strlen(i->kind));
+    rows_text(rows, "key", i->key, i->key_len);
+    rows_text(rows, "client", i->client, strlen(i->client));
+    rows_text(rows, "holder", i->holder, strlen(i->holder));
+    rows_text(rows, "command", i->command, strlen(i->command));
+    rows_text(rows, "action", i->action, strlen(i->action));
+}
+
+/* A count of at most DIGITS_MAX digits; more counts as all. False if it is no number. */
+static bool read_count(const char *text, size_t len, size_t *count) {
+    *count = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] < '0' || text[i] > '9')
+            return false;
+        if (i < DIGITS_MAX)
+            *count = *count * 10 + (size_t)(text[i] - '0');
+        else
+            *count = INCIDENTS_MAX;
+    }
+    return len > 0;
+}
+
+static void do_incidents(const struct admin_source *source, const char *text, size_t len, struct text *reply) {
+    size_t count = INCIDENTS_DEFAULT;
+    if (text && !read_count(text, len, &count)) {
+        text_printf(reply, "-ERR value is not an integer or out of range\r\n");
+        return;
+    }
+    struct rows rows = {.row_count = 0};
+    incidents_each(source->incidents, count < INCIDENTS_MAX ? count : INCIDENTS_MAX, add_incident, &rows);
+    rows_finish(&rows, reply);
+}
+
+/* ---- HELP ---------------------------------------------------------------------------------------- */
+
+static void do_help(struct text *reply) {
+    static const char *const lines[] = {
+        "PROXY <subcommand> [<arg> ...]. Subcommands are:",
+        "HELP -- this text.",
+        "INFO [section] -- the proxy's own INFO: proxy, clients, upstreams, locks, commands.",
+        "LOCKS [pattern] -- the live leases known to this proxy, newest first.",
+        "LOCK <key> -- everything known of one lock, read from Redis.",
+        "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
+        "INCIDENTS [count] -- the last incidents, newest first.",
+        "RULES -- the lock rules in force, with hit counts.",
+        "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
+        "RELEASE <key> -- releases a lock whoever holds it; recorded as an incident.",
+        "RELOAD -- reads the lock rules and the log level anew, as SIGHUP does.",
+    };
+    size_t n = sizeof(lines) / sizeof(lines[0]);
+    put_array(reply, n);
+    for (size_t i = 0; i < n; i++)
+        text_printf(reply, "+%s\r\n", lines[i]);
+}
+
+/* ---- the family ---------------------------------------------------------------------------------- */
+
+static bool word_is(const char *word, size_t len, const char *name) {
+    return strlen(name) == len && strncasecmp(word, name, len) == 0;
+}
+
+bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                   bool resp3, struct text *reply) {
+    if (count == 0 || count > 2)
+        return false;
+    const char *arg = count == 2 ? words[1] : NULL;
+    size_t arg_len = count == 2 ? lens[1] : 0;
+    struct rows rows = {.row_count = 0};
+    struct report report = rows_report(&rows);
+    if (word_is(words[0], lens[0], "help") && count == 1) {
+        do_help(reply);
+    } else if (word_is(words[0], lens[0], "info")) {
+        do_info(source, arg, arg_len, resp3, reply);
+    } else if (word_is(words[0], lens[0], "incidents")) {
+        do_incidents(source, arg, arg_len, reply);
+    } else if (word_is(words[0], lens[0], "locks")) {
+        source->locks(source->arg, arg, arg_len, &report);
+        rows_finish(&rows, reply);
+    } else if (word_is(words[0], lens[0], "rules") && count == 1) {
+        source->rules(source->arg, &report);
+        rows_finish(&rows, reply);
+    } else {
+        return false;
+    }
+    return true;
+}

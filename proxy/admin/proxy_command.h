@@ -1,0 +1,29 @@
+/*
+ * The PROXY subcommands that only show something: HELP, INFO, LOCKS, INCIDENTS, RULES. The facts come through
+ * struct admin_source; this folder knows neither sessions nor locks.
+ */
+#ifndef LOCKKEEPER_ADMIN_PROXY_COMMAND_H
+#define LOCKKEEPER_ADMIN_PROXY_COMMAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "proxy/admin/incidents.h"
+#include "proxy/base/report.h"
+#include "proxy/base/text.h"
+
+struct admin_source {
+    void *arg;
+    void (*info)(void *arg, const struct report *report);
+    /* pattern NULL: all */
+    void (*locks)(void *arg, const char *pattern, size_t len, const struct report *report);
+    void (*rules)(void *arg, const struct report *report);
+    struct incidents *incidents;
+};
+
+/* Runs PROXY words[0] words[1] ... and appends the reply as RESP. False if it is none of these subcommands, or has a
+ * wrong number of arguments. resp3: text that is meant for people goes out as a verbatim string. */
+bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                   bool resp3, struct text *reply);
+
+#endif

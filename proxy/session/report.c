@@ -1,0 +1,154 @@
+/*
+ * What operators may see of workers, nodes, locks and rules, handed over as reports (proxy/base/report.h). Knows what
+ * the facts are, not what they will look like.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proxy/base/glob.h"
+#include "proxy/session/session.h"
+
+enum { LOCKS_MAX = 1000, RULE_TEXT_MAX = 512 };
+
+/* ---- PROXY INFO ------------------------------------------------------------------------------------ */
+
+/* A counter's sum over all workers: `offset` is its place in struct counters. */
+static uint64_t counters_sum(const struct proxy_shared *shared, size_t offset) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < shared->options.threads; i++) {
+        const char *counters = (const char *)&shared->workers[i]->counters;
+        sum += counter_read((const _Atomic uint64_t *)(const void *)(counters + offset));
+    }
+    return sum;
+}
+
+/* The counters whose names begin with `prefix`. */
+static void report_counters(const struct proxy_shared *shared, const char *prefix, const struct report *r) {
+    static const struct {
+        const char *name;
+        size_t offset;
+    } rows[] = {
+#define COUNTER_ROW(name, help) {#name, offsetof(struct counters, name)},
+        COUNTER_TABLE(COUNTER_ROW)
+#undef COUNTER_ROW
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strncmp(rows[i].name, prefix, strlen(prefix)) == 0)
+            r->line(r->arg, rows[i].name, "%llu", (unsigned long long)counters_sum(shared, rows[i].offset));
+}
+
+static long long resident_bytes(void) {
+    long long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f) {
+        if (fscanf(f, "%lld %lld", &pages, &resident) != 2)
+            resident = 0;
+        fclose(f);
+    }
+    return resident * sysconf(_SC_PAGESIZE);
+}
+
+struct node_lines {
+    const struct report *report;
+    size_t count;
+};
+
+static void report_node(void *arg, const struct upstream_node_info *node) {
+    struct node_lines *lines = arg;
+    char name[32];
+    snprintf(name, sizeof(name), "node%zu", lines->count++);
+    lines->report->line(lines->report->arg, name,
+                        "address=%s,state=%s,role=%s,slots=%u,connections=%u,in_flight=%zu,unsent=%zu,requests=%llu,"
+                        "reconnects=%llu,redirects=%llu",
+                        node->address, node->state, node->master ? "master" : "other", node->slots, node->connections,
+                        node->in_flight, node->unsent_bytes, (unsigned long long)node->requests,
+                        (unsigned long long)node->reconnects, (unsigned long long)node->redirects);
+}
+
+static void report_locks_section(const struct proxy_shared *shared, const struct report *r) {
+    struct lock_stats stats;
+    engine_stats(shared->engine, &stats);
+    r->section(r->arg, "Locks");
+    r->line(r->arg, "leases", "%llu", (unsigned long long)stats.leases);
+    r->line(r->arg, "claims", "%llu", (unsigned long long)stats.claims);
+    r->line(r->arg, "keys", "%llu", (unsigned long long)stats.keys);
+    r->line(r->arg, "acquisitions_granted", "%llu", (unsigned long long)stats.granted);
+    r->line(r->arg, "acquisitions_lost", "%llu", (unsigned long long)stats.lost);
+    r->line(r->arg, "releases_done", "%llu", (unsigned long long)stats.released);
+    r->line(r->arg, "releases_refused", "%llu", (unsigned long long)stats.refused_releases);
+    r->line(r->arg, "extends_refused", "%llu", (unsigned long long)stats.refused_extends);
+    r->line(r->arg, "renewals", "%llu", (unsigned long long)stats.renewals);
+    for (int k = 0; k < INCIDENT_KINDS; k++) {
+        char name[48];
+        snprintf(name, sizeof(name), "incidents_%s", lock_incident_name((enum lock_incident_kind)k));
+        r->line(r->arg, name, "%llu", (unsigned long long)stats.incidents[k]);
+    }
+}
+
+void worker_report_info(struct worker *w, const struct report *r) {
+    const struct proxy_shared *shared = w->shared;
+    const struct session_options *o = &shared->options;
+    r->section(r->arg, "Proxy");
+    r->line(r->arg, "lockkeeper_version", "%s", o->version);
+    r->line(r->arg, "process_id", "%d", (int)getpid());
+    r->line(r->arg, "run_id", "%s", o->process_id);
+    r->line(r->arg, "tcp_port", "%d", o->port);
+    r->line(r->arg, "threads", "%u", o->threads);
+    r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(w->now_ms - o->started_ms) / 1000);
+    r->line(r->arg, "used_memory_rss", "%lld", resident_bytes());
+    r->section(r->arg, "Clients");
+    report_counters(shared, "client", r);
+    report_counters(shared, "protocol", r);
+    r->line(r->arg, "maxclients", "%lld", (long long)o->maxclients);
+    r->section(r->arg, "Upstreams");
+    r->line(r->arg, "upstream", "%s", o->upstream_text);
+    struct node_lines lines = {.report = r};
+    upstream_each_node(w->upstream, report_node, &lines);
+    report_locks_section(shared, r);
+    r->section(r->arg, "Commands");
+    report_counters(shared, "requests", r);
+}
+
+/* ---- PROXY LOCKS, PROXY RULES ------------------------------------------------------------------------ */
+
+struct lock_rows {
+    const struct report *report;
+    const char *pattern;
+    size_t pattern_len;
+    int64_t now_ms;
+};
+
+static void report_lease(void *arg, const struct lock_view *v) {
+    struct lock_rows *rows = arg;
+    const struct report *r = rows->report;
+    if (rows->pattern && !glob_match(rows->pattern, rows->pattern_len, v->key.name, v->key.len))
+        return;
+    char owner[LOCK_IDENTITY_MAX + 48];
+    int n = snprintf(owner, sizeof(owner), "%.*s id=%llu%s", (int)v->client_len, v->client,
+                     (unsigned long long)v->session_id, v->connected ? "" : " (disconnected)");
+    r->row(r->arg);
+    r->text(r->arg, "key", v->key.name, v->key.len);
+    r->number(r->arg, "db", v->key.db);
+    r->text(r->arg, "owner", owner, (size_t)n);
+    r->number(r->arg, "age-ms", rows->now_ms - v->since_ms);
+    r->number(r->arg, "left-ms", v->end_ms == 0 ? -1 : v->end_ms > rows->now_ms ? v->end_ms - rows->now_ms : 0);
+    r->number(r->arg, "fence", (int64_t)v->fence);
+    r->number(r->arg, "renewals", (int64_t)v->renewals);
+}
+
+void worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
+    struct lock_rows rows = {.report = r, .pattern = pattern, .pattern_len = len, .now_ms = w->now_ms};
+    engine_each_lease(w->shared->engine, w->now_ms, LOCKS_MAX, report_lease, &rows);
+}
+
+void worker_report_rules(struct worker *w, const struct report *r) {
+    for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
+        const struct lock_rule *rule = lock_rules_get(w->rules, i);
+        char text[RULE_TEXT_MAX];
+        size_t len = lock_rule_text(rule, text, sizeof(text));
+        r->row(r->arg);
+        r->text(r->arg, "rule", text, len);
+        r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
+    }
+}
