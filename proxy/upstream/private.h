@@ -87,6 +87,7 @@ struct upstream {
     struct list_node conns, dirty, graveyard;
     struct list_node retrying;
     struct list_node stand_ins; /* free ones */
+    size_t stand_in_count;
 
     struct upstream_node **slots; /* SLOT_COUNT; NULL for a standalone */
     struct upstream_node **masters;

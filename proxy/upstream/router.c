@@ -145,6 +145,8 @@ const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, s
 
 /* ---- abandoned requests ---- */
 
+enum { STAND_INS_MAX = 1024 }; /* free ones that are kept */
+
 struct stand_in {
     struct upstream_request request;
     struct upstream *u;
@@ -152,6 +154,11 @@ struct stand_in {
 
 static void stand_in_free(struct upstream_request *r) {
     struct stand_in *s = LIST_ENTRY(r, struct stand_in, request);
+    if (s->u->stand_in_count >= STAND_INS_MAX) {
+        memory_free(s);
+        return;
+    }
+    s->u->stand_in_count++;
     list_prepend(&s->u->stand_ins, &r->link);
 }
 
@@ -168,6 +175,7 @@ struct upstream_request *router_stand_in(struct upstream *u, struct upstream_req
     static const struct upstream_request_ops ops = {stand_in_reply, stand_in_fail, NULL};
     struct list_node *n = list_shift(&u->stand_ins);
     struct stand_in *s = n ? LIST_ENTRY(n, struct stand_in, request.link) : memory_alloc(sizeof(*s));
+    u->stand_in_count -= n != NULL;
     s->u = u;
     s->request = *r;
     s->request.ops = &ops;

@@ -74,8 +74,8 @@ struct upstream_request_ops {
     void (*redirected)(struct upstream_request *r);
 };
 
-/* A request in flight. Embedded in the caller's structure; fields are private to this folder, except ops
- * and the flags in the first group, which the caller sets before upstream_submit. */
+/* A request in flight. Embedded in the caller's structure; fields are private to this folder, except those of the
+ * first group, which the caller sets before upstream_submit. Nothing else has to be initialised but in_flight. */
 struct upstream_request {
     const struct upstream_request_ops *ops;
     const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
@@ -131,9 +131,8 @@ const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, s
  * memory of `r` is not touched after this call (the upstream puts a stand-in into its place). */
 void upstream_abandon(struct upstream *u, struct upstream_request *r);
 
-/* Writes what is queued on all connections; called once per loop turn from the thread's ev_prepare, never from
- * inside a callback. Requests may fail in it, so output to clients is flushed after it. Also frees what was
- * closed since. */
+/* Writes what is queued on all connections; called once per loop turn from the thread's ev_prepare. Also frees what
+ * was closed since, so it is never called from inside a callback. It calls none itself. */
 void upstream_flush(struct upstream *u);
 
 bool upstream_is_cluster(const struct upstream *u);
