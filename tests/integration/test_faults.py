@@ -63,8 +63,8 @@ def test_killed_and_restarted(start_redis, start_proxy, connect):
     server.start()
     works_again(client)
     assert client("GET", "k") is None, "it came back empty"
-    assert client("SETNX", "lock:k", "1") == 1
-    assert client("DEL", "lock:k") == 1
+    assert client("SETNX", "lock:new", "1") == 1
+    assert client("DEL", "lock:new") == 1
 
 
 def test_killed_with_requests_in_flight(start_redis, start_proxy, connect):

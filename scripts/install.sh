@@ -1,0 +1,87 @@
+#!/bin/sh
+# install.sh build|test|bench ...: installs from Debian (12 or 13) what the purpose needs and this machine lacks.
+#
+# Nothing is asked, and nothing is said unless it fails. Where everything is there already, nothing is touched and no
+# rights are needed. A service of a newly installed package (Redis on port 6379, haproxy, nutcracker) is neither
+# started nor enabled; one that was there before stays as it is.
+set -eu
+
+packages=
+for purpose in "$@"; do
+    case $purpose in
+    build) more="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev uuid-dev redis-server redis-tools python3" ;;
+    test) more="gcc libc6-dev make cmake ninja-build pkg-config libhiredis-dev libev-dev uuid-dev libcmocka-dev
+        redis-server redis-tools python3 python3-pytest python3-redis netcat-openbsd procps clang libclang-rt-dev clang-format" ;;
+    bench) more="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev uuid-dev redis-server redis-tools python3
+        nutcracker haproxy valgrind strace" ;;
+    *)
+        echo "install.sh: '$purpose': expected build, test or bench" >&2
+        exit 1
+        ;;
+    esac
+    packages="$packages $more"
+done
+
+# pkg-config is a name that pkgconf provides; any package of that kind will do.
+there() {
+    [ "$1" != pkg-config ] || ! command -v pkg-config >/dev/null 2>&1 || return 0
+    dpkg-query -W -f '${Status}\n' "$1" 2>/dev/null | grep -q '^install ok installed$'
+}
+
+missing=
+for package in $packages; do
+    there "$package" || case " $missing " in *" $package "*) ;; *) missing="$missing $package" ;; esac
+done
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "install.sh: this is no Debian; install these, or what they are called here:$missing" >&2
+    exit 1
+fi
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null 2>&1; then
+        echo "install.sh: run as root, or install these:$missing" >&2
+        exit 1
+    fi
+    as_root=sudo
+fi
+
+log=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-install.XXXXXX")
+services=
+
+# The services that are new with these packages must not start: under systemd they are masked meanwhile, and
+# RUNLEVEL=1 says the same to sysvinit.
+finish() {
+    rm -f "$log"
+    [ -z "$services" ] || $as_root systemctl unmask --runtime --quiet $services >/dev/null 2>&1 || true
+}
+trap finish EXIT
+if [ -d /run/systemd/system ]; then
+    for service in redis-server nutcracker haproxy; do
+        case " $missing " in *" $service "*) services="$services $service.service" ;; esac
+    done
+    [ -z "$services" ] || $as_root systemctl mask --runtime --quiet $services >/dev/null 2>&1 || true
+fi
+
+# The package lists are fetched only where they are missing or too old for these packages.
+install() {
+    $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends \
+        -o DPkg::Lock::Timeout=120 $missing >"$log" 2>&1 </dev/null
+}
+if ! install; then
+    $as_root apt-get update -q -o DPkg::Lock::Timeout=120 >"$log" 2>&1 </dev/null || {
+        cat "$log" >&2
+        echo "install.sh: apt-get update failed" >&2
+        exit 1
+    }
+    install || {
+        cat "$log" >&2
+        echo "install.sh: could not install$missing" >&2
+        exit 1
+    }
+fi
+if [ -n "$services" ]; then
+    $as_root systemctl unmask --runtime --quiet $services >/dev/null 2>&1 || true
+    $as_root systemctl disable --quiet $services >/dev/null 2>&1 || true
+fi

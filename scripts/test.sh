@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# test.sh [unit|sim|check|fuzz|integration] ...: installs what the tests need, builds everything in build-test/ with
+# warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer, and runs the named parts, or all of them.
+#
+#   unit         the parts of the program, each linked with nothing but what it may use (cmocka)
+#   sim          the lock engine through millions of interleavings on virtual time, from seeds
+#   check        layout and other rules of the source (scripts/check.sh)
+#   fuzz         a short run of the fuzzers over the kept corpus (scripts/fuzz.sh)
+#   integration  the proxy with real Redis servers and a real cluster (pytest)
+#
+# The last line is 'N passed, N failed' over all that ran; the exit status is 0 if nothing failed. LOCKKEEPER_SEED=N
+# repeats the random parts of the integration tests. Arguments for pytest go into PYTEST_ADDOPTS.
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build-test
+jobs=$(nproc)
+python=/usr/bin/python3
+passed=0
+failed=0
+log=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-test.XXXXXX")
+trap 'rm -f "$log" "$log.xml"' EXIT
+
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(unit sim check fuzz integration)
+for part in "${parts[@]}"; do
+    case $part in
+    unit | sim | check | fuzz | integration) ;;
+    *)
+        echo "test.sh: '$part': expected unit, sim, check, fuzz or integration" >&2
+        exit 1
+        ;;
+    esac
+done
+
+finish() {
+    echo "$passed passed, $failed failed"
+    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+    exit
+}
+
+# step NAME SECONDS COMMAND ...: one thing that passes or fails as a whole.
+step() {
+    local name=$1 seconds=$2
+    shift 2
+    if timeout "$seconds" "$@"; then
+        passed=$((passed + 1))
+    else
+        echo "test.sh: $name failed" >&2
+        failed=$((failed + 1))
+        return 1
+    fi
+}
+
+# What has no result of its own to count, but has to work.
+need() {
+    local name=$1 seconds=$2
+    shift 2
+    if ! timeout "$seconds" "$@" >"$log" 2>&1; then
+        tail -n 60 "$log" >&2
+        echo "test.sh: $name failed" >&2
+        failed=$((failed + 1))
+        finish
+    fi
+}
+
+# ctest's own count: one for each test program.
+run_ctest() {
+    timeout 400 ctest --test-dir "$build" -j "$jobs" --timeout 300 --output-on-failure --no-tests=ignore "$@" 2>&1 | tee "$log"
+    local line bad all
+    line=$(grep -E '^[0-9]+% tests passed, [0-9]+ tests? failed out of [0-9]+' "$log" | tail -n 1)
+    if [ -z "$line" ]; then
+        if ! grep -q 'No tests were found' "$log"; then
+            echo "test.sh: ctest did not come to an end" >&2
+            failed=$((failed + 1))
+        fi
+        return
+    fi
+    bad=$(sed -E 's/^[0-9]+% tests passed, ([0-9]+) tests? failed out of [0-9]+.*/\1/' <<<"$line")
+    all=$(sed -E 's/.*out of ([0-9]+).*/\1/' <<<"$line")
+    passed=$((passed + all - bad))
+    failed=$((failed + bad))
+}
+
+run_integration() {
+    local status counts good bad
+    LOCKKEEPER="$build/lockkeeper" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 580 \
+        "$python" -m pytest -q -p no:cacheprovider --tb=short --durations=5 --junitxml="$log.xml" "$root/tests/integration"
+    status=$?
+    counts=$("$python" - "$log.xml" <<'PYTHON'
+import sys, xml.etree.ElementTree as tree
+suites = list(tree.parse(sys.argv[1]).getroot().iter("testsuite"))
+total, bad, skipped = (sum(int(s.get(name)) for s in suites for name in names)
+                       for names in (["tests"], ["failures", "errors"], ["skipped"]))
+print(max(total - bad - skipped, 0), bad)
+PYTHON
+    )
+    if [ -z "$counts" ] || [ "$status" -gt 1 ]; then
+        echo "test.sh: the integration tests did not come to an end (status $status)" >&2
+        failed=$((failed + 1))
+        [ -n "$counts" ] || return
+    fi
+    read -r good bad <<<"$counts"
+    passed=$((passed + good))
+    failed=$((failed + bad))
+    # A status of 1 without a failed test: something at the very end, such as a proxy that did not stop cleanly.
+    [ "$status" -ne 1 ] || [ "$bad" -gt 0 ] || failed=$((failed + 1))
+}
+
+wants() {
+    local part
+    for part in "${parts[@]}"; do
+        [ "$part" != "$1" ] || return 0
+    done
+    return 1
+}
+
+need "installing" 900 "$root/scripts/install.sh" build test
+
+if wants unit || wants sim || wants integration; then
+    generator=()
+    [ -e "$build/CMakeCache.txt" ] || ! command -v ninja >/dev/null || generator=(-G Ninja)
+    need "configuring the build" 120 cmake -S "$root" -B "$build" ${generator[@]+"${generator[@]}"} \
+        -DCMAKE_BUILD_TYPE=Debug -DTESTS=ON -DWERROR=ON -DSANITIZE=address,undefined
+    need "the build" 590 cmake --build "$build" -j "$jobs"
+fi
+
+for part in "${parts[@]}"; do
+    echo "== $part"
+    SECONDS=0
+    case $part in
+    unit) run_ctest -E sim ;;
+    sim) run_ctest -R sim ;;
+    check)
+        if [ -x "$root/scripts/check.sh" ]; then
+            step "scripts/check.sh" 300 "$root/scripts/check.sh"
+        fi
+        ;;
+    fuzz)
+        if [ ! -x "$root/scripts/fuzz.sh" ]; then
+            :
+        elif ! command -v clang >/dev/null; then
+            echo "no clang here, so no fuzzing"
+        else
+            step "scripts/fuzz.sh" 300 "$root/scripts/fuzz.sh" 10
+        fi
+        ;;
+    integration) run_integration ;;
+    esac
+    echo "== $part: $SECONDS s"
+done
+finish
