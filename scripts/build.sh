@@ -1,6 +1,6 @@
 #!/bin/sh
 # build.sh FOLDER BUILD-TYPE: installs what the build needs, builds the program in FOLDER, prints nothing but the
-# program's path. The compiler is heard only where it fails, or warns at the end of a failed build.
+# program's path. Whatever failed is shown in full on standard error; what went well is not.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=$1
