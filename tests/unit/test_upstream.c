@@ -724,6 +724,8 @@ static void noise(struct fake_conn *c, const char *data, size_t len) {
         noise_state = noise_state * 1664525u + 1013904223u;
         bytes[i] = alphabet[(noise_state >> 16) % (sizeof(alphabet) - 1)];
     }
+    if (noise_state & 0x600000)
+        fake_say(c, "+OK\r\n"); /* it looks well for a moment, so it is not left alone for long */
     assert_int_equal(send(c->fd, bytes, n, MSG_NOSIGNAL), (ssize_t)n);
     if (noise_state & 0x100000)
         fake_hang_up(c);
@@ -739,7 +741,7 @@ static void test_noise(void **state) {
     rig.config.timeout_ms = 200;
     rig_start(&rig);
     int64_t end = now_ms() + 2000;
-    unsigned taken = 0, ended = 0;
+    unsigned taken = 0, ended = 0, left = 0;
     while (now_ms() < end) {
         struct call calls[4];
         bool in_flight[4];
@@ -755,7 +757,7 @@ static void test_noise(void **state) {
         if (in_flight[2] && !calls[2].done && taken % 3) { /* its owner leaves, at any moment */
             upstream_abandon(rig.u, &calls[2].r);
             in_flight[2] = false;
-            taken--;
+            left++;
         }
         for (int i = 0; i < 4; i++) {
             AWAIT(&rig, calls[i].done || !in_flight[i]);
@@ -765,7 +767,8 @@ static void test_noise(void **state) {
         rig_turn(&rig);
     }
     assert_true(taken > 20);
-    assert_int_equal(taken, ended);
+    assert_int_equal(taken, ended + left);
+    assert_true(left > 0);
     fake_close(&f);
     rig_close(&rig);
 }
