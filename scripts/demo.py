@@ -181,7 +181,7 @@ def refresh(port):
     return [("%d of %d" % (dead, len(keys)), dead)]
 
 
-# Idiom 3: SET k 1 NX PX, work that sometimes outlives the expiry, bare DEL.
+# Idiom 3: SET k 1 NX PX, work that outlives the expiry every second time, bare DEL.
 
 OVERRUN_PX = 200
 
@@ -260,8 +260,8 @@ def finally_del(port):
 
 IDIOMS = [
     ("SETNX k 1, [killed], EXPIRE k 1 ... DEL k", crash, ["dead locks"]),
-    ("SETNX k 1, EXPIRE k 1 also by those who lost", refresh, ["dead locks, kept alive by losers"]),
-    ("SET k 1 NX PX 200 ... DEL k, some work takes 300 ms", overrun, ["wrong releases", "double holders"]),
+    ("SETNX k 1, EXPIRE k 1 whether won or lost", refresh, ["dead locks"]),
+    ("SET k 1 NX PX 200, work for 300 ms, DEL k", overrun, ["wrong releases", "double holders"]),
     ("SET k 1 NX PX 5000 ... finally: DEL k", finally_del, ["wrong releases", "double holders"]),
 ]
 
