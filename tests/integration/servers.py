@@ -66,7 +66,7 @@ def address_text(address):
     return "unix:" + address if isinstance(address, str) else "%s:%d" % address
 
 
-def tail(path, lines=60):
+def tail(path, lines=25):
     try:
         with open(path, "rb") as f:
             f.seek(0, os.SEEK_END)
