@@ -1,0 +1,49 @@
+#!/bin/sh
+# fuzz.sh SECONDS: builds the fuzz targets and runs each for so long from the kept corpus. Prints a line a target with
+# the number of runs; on a finding, its trace and the input that shows it, and the exit status is 1.
+#
+#   FUZZ_BUILD   where to build (default: build-fuzz)
+#   FUZZ_OUT     where new corpus files and crashing inputs are kept (default: a temporary folder)
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+seconds=${1:-}
+case $seconds in
+'' | *[!0-9]* | 0)
+    echo "usage: fuzz.sh SECONDS" >&2
+    exit 2
+    ;;
+esac
+"$root/scripts/install.sh" test
+
+build=${FUZZ_BUILD:-$root/build-fuzz}
+out=${FUZZ_OUT:-$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-fuzz.XXXXXX")}
+mkdir -p "$build" "$out"
+log=$out/build.log
+if ! { cmake -S "$root" -B "$build" -DFUZZ=ON -DCMAKE_C_COMPILER=clang &&
+    cmake --build "$build" --target fuzz_request fuzz_reply fuzz_inline -j "$(nproc)"; } >"$log" 2>&1; then
+    cat "$log" >&2
+    echo "fuzz.sh: the build failed (see above)" >&2
+    exit 1
+fi
+
+found=0
+for target in request reply inline; do
+    mkdir -p "$out/$target"
+    log=$out/$target.log
+    status=0
+    # The first folder is where libFuzzer writes; the kept corpus is only read.
+    "$build/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -max_len=512 -timeout=10 -rss_limit_mb=1024 \
+        -print_final_stats=1 -dict="$root/tests/fuzz/resp.dict" -artifact_prefix="$out/$target-" \
+        "$out/$target" "$root/tests/fuzz/corpus/$target" >"$log" 2>&1 || status=$?
+    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    echo "fuzz_$target: ${runs:-0} runs"
+    if [ "$status" -ne 0 ] || [ "${runs:-0}" -eq 0 ]; then
+        found=1
+        cat "$log" >&2
+        echo "fuzz.sh: fuzz_$target failed with status $status; inputs and logs are in $out" >&2
+    fi
+done
+if [ "$found" -eq 0 ] && [ -z "${FUZZ_OUT:-}" ]; then
+    rm -rf "$out"
+fi
+exit "$found"
