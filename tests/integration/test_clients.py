@@ -124,8 +124,11 @@ def test_library_lock_under_contention(proxy):
     client.connection_pool.disconnect()
 
 
-def test_bare_lock_under_contention(proxy):
-    """The same with SETNX and DEL, one connection a thread."""
+@pytest.mark.parametrize("threads", [1, 4])
+def test_bare_lock_under_contention(backend, proxy, start_proxy, threads):
+    """The same with SETNX and DEL, one connection a thread; and with several threads in the proxy."""
+    if threads > 1:
+        proxy = start_proxy(backend, "threads %d" % threads)
     failures = []
 
     def work():

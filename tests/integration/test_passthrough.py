@@ -501,9 +501,9 @@ def test_random_pipeline_during_migration(start_cluster, start_proxy, connect, o
     cluster = start_cluster()
     proxy = start_proxy(cluster)
     names = workload.names("")
-    slots = sorted({slot_of(name) for name in names})
-    rng.shuffle(slots)
-    migration = Migration(cluster, slots[:40])
+    rng.shuffle(names)
+    locks = [name for name in names if name.startswith("lock:")]  # with their guard records
+    migration = Migration(cluster, sorted({slot_of(name) for name in names[:40] + locks[:10]}))
     client, single = connect(proxy, timeout=60), connect(oracle, timeout=60)
     client("SET", "warm", "up")
     migration.start()
@@ -553,3 +553,43 @@ def test_writes_to_one_key_keep_their_order_when_redirected(start_cluster, start
     for tag in tags:
         assert client("GET", tag) == expected[tag]
     assert migration.moves >= 8
+
+
+def test_slot_that_stays_open(start_cluster, start_proxy, connect):
+    """A migration that stands still with half of the keys moved. Single keys are found on either side; what needs
+    several keys at once (a new lock and its guard record, too) is tried for a while, and answered in any case."""
+    cluster = start_cluster()
+    proxy = start_proxy(cluster)
+    client = connect(proxy, timeout=30)
+    names = ["{open}%d" % n for n in range(20)]
+    for name in names:
+        assert client("SET", name, name) == "OK"
+    slot = slot_of("open")
+    migration = Migration(cluster, [slot])
+    source = migration.owner[slot]
+    target = cluster.nodes[(cluster.nodes.index(source) + 1) % 3]
+    migration.must(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", migration.ids[source])
+    migration.must(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", migration.ids[target])
+    migration.must(source, "MIGRATE", target.address[0], target.port, "", 0, 5000, "KEYS", *names[::2])
+    for _ in range(3):
+        assert client.pipeline([("GET", n) for n in names]) == [encode(n)[4:] for n in names]
+        assert [parse(r)[0] for r in client.pipeline([("APPEND", n, "") for n in names])] == [len(n) for n in names]
+    assert client("SET", "{open}new", "v") == "OK"
+    assert client("GET", "{open}new") == "v"
+    assert target.run("CLUSTER", "COUNTKEYSINSLOT", slot) == 11
+    begin = time.monotonic()
+    for command in (("MGET", *names), ("DEL", "{open}none", names[0]), ("SETNX", "lock:{open}", "1")):
+        reply = client(*command)
+        assert isinstance(reply, Error) and reply.startswith("TRYAGAIN") or reply in (1, names), (command, reply)
+    assert time.monotonic() - begin < 25
+    client.send(encode("SETNX", "lock:{open}later", "1") + encode("GET", names[1]))
+    migration.move(slot, 100)
+    assert client.read() == 1, "it was tried again until the slot was closed"
+    assert client.read() == names[1]
+    assert client("MGET", *names[1:]) == names[1:]
+
+
+def test_several_threads(backend, start_proxy, oracle, rng):
+    """Each thread has its own listener and upstream connections; clients can't tell."""
+    proxy = start_proxy(backend, "threads 4")
+    test_random_pipelines_of_many_clients(proxy, None, oracle, rng)
