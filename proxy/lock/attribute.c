@@ -77,6 +77,11 @@ static bool spends(enum lock_verb verb) {
     return verb == LOCK_RELEASE || verb == LOCK_COUNT_DOWN;
 }
 
+/* A command that may be meant to acquire is no sign that its sender holds something elsewhere. */
+static bool may_acquire(enum lock_verb verb) {
+    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
+}
+
 /* A release is spent on the oldest claim, or the oldest that was sighted if the values tell them apart. What changes
  * a lease may use any that is live, and only the newest can be. */
 static struct claim *pick(const struct offer *o, enum lock_verb verb) {
@@ -130,7 +135,7 @@ static void choose(struct shard *sh, struct entry *en, const struct peer *self, 
      * with a pooling library a loss says less, since the next command is somebody else's. */
     bool lost_lately = w && w->lost_fence && !(self->pooling && !lost);
     bool none_live = !c || (!spends(plan->verb) && shared && !claim_is_live(c, now_ms));
-    if (none_live && (shared || !lost_lately))
+    if (none_live && (shared || (!lost_lately && !may_acquire(plan->verb))))
         plan->right = "adopt";
 }
 

@@ -155,6 +155,10 @@ static enum dispatch_result dispatch_by_key(struct session *s, const struct comm
                                             const char *bytes) {
     if (!c->find && c->first > 0 && c->last == c->first && c->split == SPLIT_NONE)
         return dispatch_single(s, c, r, bytes, (uint32_t)c->first);
+    if (c->split == SPLIT_MSET && r->argc % 2 == 0) { /* a node of a cluster would say CROSSSLOT first */
+        dispatch_local_error(s, c, "ERR wrong number of arguments for 'mset' command");
+        return DISPATCHED;
+    }
     uint32_t on_stack[KEYS_ON_STACK], *keys = on_stack;
     int count = command_keys(c, bytes, r, keys, KEYS_ON_STACK);
     if (count > KEYS_ON_STACK) {
@@ -193,14 +197,36 @@ static void refuse(struct session *s, const struct command *c, const char *what)
     dispatch_local_error(s, c, "ERR %s is not supported by lockkeeper%s", name, what);
 }
 
-static bool authentication_missing(const struct session *s, const struct command *c) {
-    return !s->authenticated && !(c && (c->flags & COMMAND_NO_AUTH));
+/* Redis's words for a command that is not in its table. */
+static void answer_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
+    enum { SHOWN = 128 };
+    char name[SHOWN + 1], args[SHOWN * 2] = "", arg[SHOWN + 1];
+    size_t len = 0;
+    for (size_t i = 1; i < r->argc && len < SHOWN; i++) {
+        request_arg_text(r, bytes, i, arg, sizeof(arg) - len);
+        len += (size_t)snprintf(args + len, sizeof(args) - len, "'%s' ", arg);
+    }
+    dispatch_local_error(s, NULL, "ERR unknown command '%s', with args beginning with: %s",
+                         request_arg_text(r, bytes, 0, name, sizeof(name)), args);
+}
+
+/* Before authentication only what leads to it is served; everything else is refused here, in Redis's order. */
+static void refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
+                                   const char *bytes) {
+    if (!c)
+        answer_unknown(s, r, bytes);
+    else if (!command_arity_ok(c, r->argc))
+        dispatch_local_error(s, c, "ERR wrong number of arguments for '%s' command", c->name);
+    else
+        dispatch_local_error(s, c, "NOAUTH Authentication required.");
+    if (s->authenticated)
+        worker_probe(s->worker); /* refused for the node's sake: it may have changed its mind */
 }
 
 enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
     const struct command *c = command_lookup(bytes + r->argv[0].off, r->argv[0].len);
-    if (authentication_missing(s, c)) {
-        dispatch_local_error(s, c, "NOAUTH Authentication required.");
+    if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
+        refuse_unauthenticated(s, c, r, bytes);
         return DISPATCHED;
     }
     if (!c) {

@@ -213,9 +213,9 @@ static void do_hello(struct session *s, const struct command *c, const struct re
     struct change *change = change_new(s);
     char error[128];
     const char *wrong = hello_options(s, change, r, bytes, error, sizeof(error));
-    if (!wrong && !s->authenticated && !change->authenticates)
-        wrong = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
-                "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at "
+    if (!wrong && session_unauthenticated(s) && !change->authenticates)
+        wrong = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> "
+                "<pass> option can be used to authenticate the client and select the RESP protocol version at "
                 "the same time";
     if (wrong) {
         change_free(change);
@@ -233,6 +233,10 @@ static void do_select(struct session *s, const struct command *c, const struct r
     int64_t db;
     if (!resp_integer(text, len, &db) || db > INT32_MAX || db < INT32_MIN) {
         dispatch_local_error(s, c, "ERR value is not an integer or out of range");
+        return;
+    }
+    if (db != 0 && upstream_is_cluster(s->worker->upstream)) {
+        dispatch_local_error(s, c, "ERR SELECT is not allowed in cluster mode");
         return;
     }
     if (db < 0 || db > DATABASES_MAX) {
@@ -321,6 +325,16 @@ static void client_info(struct session *s, const struct command *c) {
     text_clear(&line);
 }
 
+/* Subcommands that concern the connection itself, which here is shared, or other clients of the node. */
+static bool client_refused(const struct resp_request *r, const char *bytes) {
+    static const char *const names[] = {"reply",    "tracking", "caching", "getredir", "trackinginfo", "list",
+                                        "kill",     "pause",    "unpause", "no-evict", "no-touch",     "unblock"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (request_arg_is(r, bytes, 1, names[i]))
+            return true;
+    return false;
+}
+
 static void do_client(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     char number[RESP_HEADER_MAX], word[64];
     if (request_arg_is(r, bytes, 1, "setname") && r->argc == 3) {
@@ -336,15 +350,13 @@ static void do_client(struct session *s, const struct command *c, const struct r
         client_setinfo(s, c, r, bytes);
     } else if (request_arg_is(r, bytes, 1, "info") && r->argc == 2) {
         client_info(s, c);
-    } else if (request_arg_is(r, bytes, 1, "setname") || request_arg_is(r, bytes, 1, "getname") ||
-               request_arg_is(r, bytes, 1, "id") || request_arg_is(r, bytes, 1, "info") ||
-               request_arg_is(r, bytes, 1, "help")) {
-        dispatch_forward(s, c, r, bytes, -1); /* a wrong number of arguments: Redis's words */
-    } else {
+    } else if (client_refused(r, bytes)) {
         request_arg_text(r, bytes, 1, word, sizeof(word));
         for (char *p = word; *p; p++)
             *p = *p >= 'a' && *p <= 'z' ? (char)(*p - 'a' + 'A') : *p;
         dispatch_local_error(s, c, "ERR CLIENT %s is not supported by lockkeeper", word);
+    } else { /* unknown, or a wrong number of arguments: Redis's words */
+        dispatch_forward(s, c, r, bytes, -1);
     }
 }
 

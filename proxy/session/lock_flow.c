@@ -189,12 +189,26 @@ static void lock_failed_outcome(const struct call_end *end, struct lock_result *
         result->outcome = LOCK_ERROR;
 }
 
-/* PROXY TOKEN wants the fence, PROXY RELEASE how many. */
-static size_t answer_ask(const struct lock_call *l, const struct envelope *e, char *out) {
-    if (l->ask == LOCK_ASK_TOKEN && (e->result.outcome == LOCK_DONE || e->result.outcome == LOCK_ADOPTED))
-        return resp_header_write(out, ':', (int64_t)e->result.fence);
-    memcpy(out, "$-1\r\n", 5);
-    return 5;
+/* PROXY TOKEN wants the fence alone. */
+static void answer_token(const struct session *s, struct envelope *e, char *out) {
+    e->reply = out;
+    if (e->result.outcome == LOCK_DONE || e->result.outcome == LOCK_ADOPTED)
+        e->reply_len = resp_header_write(out, ':', (int64_t)e->result.fence);
+    else
+        e->reply_len = (size_t)sprintf(out, "%s", s && s->protocol == 3 ? "_\r\n" : "$-1\r\n");
+}
+
+/* The error for the client: the upstream's, or that the node's answer is no envelope. */
+static const char *script_error(const struct call_end *end, const struct lock_result *result) {
+    if (end->error || result->outcome != LOCK_UNKNOWN)
+        return end->error;
+    return "UPSTREAM a node's answer to a lock script makes no sense; the outcome of the request is unknown";
+}
+
+/* A lease that the proxy has to renew may be due before the engine's next turn. */
+static void worker_lease_changed(struct worker *w, const struct lock_rule *rule, const struct lock_result *result) {
+    if (result->pttl_ms > 0 && (result->leased || rule->renew == LOCK_RENEW_ALWAYS))
+        worker_engine_due(w, result->pttl_ms / 3);
 }
 
 static void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end) {
@@ -214,18 +228,17 @@ static void lock_done(struct call *c, const struct call_end *end) {
     char answer[RESP_HEADER_MAX];
     if (!end->error && envelope_read(end->reply, end->len, &e)) {
         envelope_value(l, &e);
-        if (l->asks && l->ask == LOCK_ASK_TOKEN) {
-            e.reply_len = answer_ask(l, &e, answer);
-            e.reply = answer;
-        }
+        if (l->asks && l->ask == LOCK_ASK_TOKEN)
+            answer_token(s, &e, answer);
     } else {
         e = (struct envelope){.reply = end->reply, .reply_len = end->len};
         lock_failed_outcome(end, &e.result);
     }
+    worker_lease_changed(w, l->plan.rule, &e.result);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, &e.result, l->command, l->who,
                   w->now_ms);
     call_done_fn next = l->next;
-    struct call_end out = {.reply = e.reply, .len = e.reply_len, .error = end->error, .why = end->why};
+    struct call_end out = {.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
     c->lock = NULL;
     lock_free(w, l);
     lock_deliver(c, next, &out);
@@ -339,7 +352,7 @@ static void clobber_done(struct call *c, const struct call_end *end) {
         lock_failed_outcome(end, &e.result);
     }
     call_done_fn next = first->next;
-    struct call_end out = {.reply = e.reply, .len = e.reply_len, .error = end->error, .why = end->why};
+    struct call_end out = {.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
     c->lock = NULL;
     struct list_node ring;
     list_init(&ring);
@@ -448,6 +461,7 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
 struct lease_work {
     bool renewal;
     uint64_t token;
+    int64_t lease_ms;
     struct lock_key key;
     char name[];
 };
@@ -462,8 +476,10 @@ static void lease_done(struct call *c, const struct call_end *end) {
         e.result.outcome = LOCK_NOT_SENT;
         log_warning("a lease could not be renewed: %.*s", (int)(end->len > 200 ? 200 : end->len - 2), end->reply);
     }
-    if (work->renewal)
+    if (work->renewal) {
+        worker_engine_due(w, work->lease_ms / 3);
         engine_renewed(w->shared->engine, &work->key, work->token, e.result.outcome, w->now_ms);
+    }
     c->lock = NULL;
     memory_free(work);
     request_reply(c->request, "", 0, true);
@@ -474,6 +490,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     memcpy(work->name, lease->key.name, lease->key.len);
     work->renewal = renewal;
     work->token = lease->token;
+    work->lease_ms = lease->lease_ms;
     work->key = (struct lock_key){.db = lease->key.db, .name = work->name, .len = lease->key.len};
     struct lock_plan plan = {.right = "claim"};
     memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));

@@ -227,8 +227,7 @@ static bool session_must_wait(struct session *s) {
            s->epoch != upstream_epoch(s->worker->upstream);
 }
 
-/* Who has not logged in, to the proxy or (login 0) to a node that wants it, gets Redis's stricter limits. */
-static bool session_unauthenticated(const struct session *s) {
+bool session_unauthenticated(const struct session *s) {
     return !s->authenticated || (s->worker->upstream_needs_auth && s->login == 0);
 }
 

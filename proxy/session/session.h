@@ -71,13 +71,20 @@ struct worker {
     void (*ready)(void *arg, const char *error);
     void *ready_arg;
     bool accepting, stopping;
+    bool opened;              /* clients have been let in */
     bool upstream_needs_auth; /* the node answers NOAUTH to who has not logged in */
+    bool probing;             /* it is being asked whether it still does */
     double drain_until;
     atomic_int_fast64_t stop_ms; /* -1: not asked to stop */
     _Atomic(struct lock_rules *) new_rules;
 };
 
 enum { WORKER_SCRATCH = 64 * 1024 };
+
+/* Leases may be due in so many ms: the engine is called then, if it would not be earlier. */
+void worker_engine_due(struct worker *w, int64_t in_ms);
+/* Asks the node again whether it serves those who have not logged in. */
+void worker_probe(struct worker *w);
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 
@@ -206,6 +213,9 @@ void session_mark_runnable(struct session *s);
 void session_identify(struct session *s);
 /* "10.0.0.5:3321 name" for incidents; returns its length. */
 size_t session_who(const struct session *s, char *out, size_t size);
+
+/* Who has not logged in, to the proxy or (login 0) to a node that wants it. */
+bool session_unauthenticated(const struct session *s);
 
 struct upstream_lane session_lane(const struct session *s);
 

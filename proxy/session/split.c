@@ -246,10 +246,6 @@ static void split_send(struct session *s, struct request *request, const struct 
 
 enum dispatch_result split_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes, const uint32_t *keys, size_t key_count) {
-    if (c->split == SPLIT_MSET && r->argc % 2 == 0) { /* a key without a value: Redis says so */
-        dispatch_forward(s, c, r, bytes, -1);
-        return DISPATCHED;
-    }
     struct item *items = memory_alloc(key_count * sizeof(*items));
     bool locks = false;
     for (size_t i = 0; i < key_count; i++) {

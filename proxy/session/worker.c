@@ -19,7 +19,7 @@
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
-enum { ACCEPT_BATCH = 64, CHUNKS_KEPT = 256 };
+enum { ACCEPT_BATCH = 64, CHUNKS_KEPT = 256, SHARED_TICK_MS = 100 };
 
 static const double TICK_SECONDS = 1.0;
 static const double ACCEPT_PAUSE_SECONDS = 0.2;
@@ -215,9 +215,21 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
 static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     w->now_ms = wall_ms();
-    int64_t next = engine_tick(w->shared->engine, w->index, w->shared->options.threads, w->now_ms);
+    unsigned threads = w->shared->options.threads;
+    int64_t next = engine_tick(w->shared->engine, w->index, threads, w->now_ms);
+    if (threads > 1 && next > SHARED_TICK_MS)
+        next = SHARED_TICK_MS; /* other threads' commands can't wake this one */
     ev_timer_set(timer, (double)(next > 0 ? next : 1) / 1000., 0.);
     ev_timer_start(loop, timer);
+}
+
+void worker_engine_due(struct worker *w, int64_t in_ms) {
+    double wait = (double)(in_ms > 1 ? in_ms : 1) / 1000.;
+    if (ev_timer_remaining(w->loop, &w->engine_tick) <= wait)
+        return;
+    ev_timer_stop(w->loop, &w->engine_tick);
+    ev_timer_set(&w->engine_tick, wait, 0.);
+    ev_timer_start(w->loop, &w->engine_tick);
 }
 
 /* ---- stopping ------------------------------------------------------------------------------------ */
@@ -239,10 +251,17 @@ static void drain_deadline(struct ev_loop *loop, struct ev_timer *timer, int eve
     worker_drain(timer->data);
 }
 
+static void worker_close_listeners(struct worker *w) {
+    worker_listen(w, false);
+    for (size_t i = 0; i < w->listener_count; i++)
+        close(w->listeners[i].io.fd);
+    w->listener_count = 0;
+}
+
 static void worker_begin_stop(struct worker *w, int64_t drain_ms) {
     w->stopping = true;
     w->accepting = false;
-    worker_listen(w, false);
+    worker_close_listeners(w);
     w->drain_until = ev_time() + (double)drain_ms / 1000.;
     ev_timer_stop(w->loop, &w->tick);
     ev_timer_init(&w->tick, drain_deadline, (double)drain_ms / 1000. + 0.001, 0.05);
@@ -276,6 +295,7 @@ void worker_set_rules(struct worker *w, struct lock_rules *rules) {
 
 /* From here on clients are served. */
 static void worker_open(struct worker *w, const char *error) {
+    w->opened = true;
     if (!w->stopping) {
         w->accepting = true;
         worker_listen(w, true);
@@ -283,25 +303,33 @@ static void worker_open(struct worker *w, const char *error) {
     w->ready(w->ready_arg, error);
 }
 
-/* The first answer tells whether the node serves those who have not logged in, whose requests are limited then. */
+/* Tells whether the node serves those who have not logged in; if it doesn't, they get Redis's limits for them. */
 static void probed(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    w->upstream_needs_auth = !end->error && strncmp(end->reply, "-NOAUTH", 7) == 0;
+    if (!end->error)
+        w->upstream_needs_auth = strncmp(end->reply, "-NOAUTH", 7) == 0;
+    w->probing = false;
     request_reply(c->request, "", 0, true);
-    worker_open(w, end->error);
+    if (!w->opened)
+        worker_open(w, end->error);
 }
 
-static void upstream_ready(void *arg, const char *error) {
+void worker_probe(struct worker *w) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
-    struct worker *w = arg;
-    if (error) {
-        worker_open(w, error);
+    if (w->probing)
         return;
-    }
+    w->probing = true;
     struct upstream_lane lane = {.protocol = 2};
     struct request *request = request_internal(w);
     request->call.done = probed;
     call_submit_lane(&request->call, -1, &lane, ping, sizeof(ping) - 1);
+}
+
+static void upstream_ready(void *arg, const char *error) {
+    if (error)
+        worker_open(arg, error);
+    else
+        worker_probe(arg);
 }
 
 static void worker_watchers(struct worker *w) {
@@ -382,8 +410,7 @@ void worker_free(struct worker *w) {
         session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
     worker_free_closed(w);
     upstream_free(w->upstream); /* fails what is in flight, whose slots go back to the free lists */
-    for (size_t i = 0; i < w->listener_count; i++)
-        close(w->listeners[i].io.fd);
+    worker_close_listeners(w);
     memory_free(w->listeners);
     free_list(&w->free_requests, offsetof(struct request, link));
     free_list(&w->free_calls, offsetof(struct call, link));
