@@ -1,5 +1,6 @@
 """The command table against a running redis-server: every row's facts against COMMAND, and the keys that it finds
-against COMMAND GETKEYS, for chosen requests and for random ones."""
+against COMMAND GETKEYS, for chosen requests and for random ones. The table is Redis 7.0's; of another version, what
+both know is compared."""
 
 import os
 import random
@@ -58,6 +59,11 @@ def redis():
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def is_7_0(redis):
+    return "redis_version:7.0." in text(redis("INFO", "server"))
+
+
 def text(value):
     return value.decode() if isinstance(value, bytes) else str(value)
 
@@ -72,17 +78,22 @@ def facts(redis):
     return rows
 
 
-def test_every_command_has_a_row_and_no_other(table, facts):
+def test_every_command_has_a_row_and_no_other(table, facts, is_7_0):
+    if not is_7_0:
+        pytest.skip("the rows are those of Redis 7.0")
     assert set(table) == set(facts) | NEWER | OWN
     assert not set(facts) & (NEWER | OWN)
 
 
-def test_the_rows_say_what_redis_says(table, facts):
-    for name, (arity, flags, first, last, step, subcommands) in facts.items():
+def test_the_rows_say_what_redis_says(table, facts, is_7_0):
+    for name in sorted(set(facts) & set(table)):
+        arity, flags, first, last, step, subcommands = facts[name]
         if subcommands and name != "command":
             flags = set.intersection(*subcommands)
         row = table[name]
         assert (name, row[0], row[2:]) == (name, arity, (first, last, step))
+        if not is_7_0:
+            continue
         assert (name, row[1] - {"movable"}) == (name, flags & FLAGS)
         movable = ("movablekeys" in facts[name][1] and name not in NOT_MOVABLE
                    or name in CONTAINERS_WITH_KEYS | UNDESCRIBED)
@@ -162,11 +173,11 @@ WORDS = ["1", "2", "3", "0", "streams", "store", "keys", "by", "get", "limit", "
 STORE_WORDS = ["store", "withdist"]
 
 
-def test_keys_of_random_requests(program, redis, facts, rng):
+def test_keys_of_random_requests(program, redis, table, facts, rng):
     """Every command, from one argument too few to seven too many, with words that mean something to the finders."""
     requests = []
     for name, (arity, *_) in sorted(facts.items()):
-        if name in CONTAINERS_WITH_KEYS | {"migrate", "mset", "msetnx"} or facts[name][5]:
+        if name in CONTAINERS_WITH_KEYS | {"migrate", "mset", "msetnx"} or facts[name][5] or name not in table:
             continue  # chosen requests have them: what is malformed there is judged otherwise
         for extra in range(-1, 8):
             argc = abs(arity) - 1 + extra

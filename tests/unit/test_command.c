@@ -355,6 +355,8 @@ static void test_blocking(void **state) {
         {"WAIT 0 0", true},
         {"XREAD STREAMS a 0", false},
         {"XREAD COUNT 1 STREAMS block 0", false},
+        {"XREAD COUNT 1 BLOCK", false},
+        {"XREAD COUNT 1 BLOCK 5", true},
         {"XREAD BLOCK 0 STREAMS a 0", true},
         {"XREAD count 1 block 5 STREAMS a 0", true},
         {"XREAD COUNT BLOCK STREAMS a 0", false},
