@@ -492,7 +492,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     work->token = lease->token;
     work->lease_ms = lease->lease_ms;
     work->key = (struct lock_key){.db = lease->key.db, .name = work->name, .len = lease->key.len};
-    struct lock_plan plan = {.right = "claim"};
+    struct lock_plan plan = {.right = lease->right};
     memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
     memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
     enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
