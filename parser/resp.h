@@ -67,7 +67,7 @@ struct resp_request {
     struct resp_arg argv_inline[RESP_ARGV_INLINE];
 };
 
-/* The structure must not be moved afterwards: argv may point into it. */
+/* The structure must not be copied afterwards, since argv may point into it: see resp_request_move. */
 void resp_request_init(struct resp_request *r);
 /* Makes it ready for the next request; keeps an argv of moderate size for it. */
 void resp_request_reset(struct resp_request *r);

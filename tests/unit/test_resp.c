@@ -420,6 +420,31 @@ static void test_bulk_sizes(void **state) {
     }
 }
 
+/* A scanner that moves at every byte comes to the same result, and leaves one behind that is ready for use. */
+static void test_move(void **state) {
+    (void)state;
+    for (size_t i = 0; i < REQUEST_COUNT; i++) {
+        struct text t = REQUESTS[i].bytes;
+        struct resp_request r[2];
+        enum resp_status status = RESP_MORE;
+        size_t at = 0;
+        resp_request_init(&r[0]);
+        for (size_t have = 0; have <= t.len && status == RESP_MORE; have++) {
+            status = resp_request_scan(&r[at], t.s, have, &NO_LIMITS);
+            resp_request_move(&r[1 - at], &r[at]);
+            assert_int_equal(resp_request_scan(&r[at], "*0\r\n", 4, &NO_LIMITS), RESP_OK);
+            resp_request_clear(&r[at]);
+            /* Nothing that moved may still be looked for where it was. */
+            memset(&r[at], 0x5a, sizeof r[at]);
+            at = 1 - at;
+        }
+        char got[256];
+        describe(got, sizeof got, &r[at], status, t.s);
+        assert_string_equal(got, REQUESTS[i].expected);
+        resp_request_clear(&r[at]);
+    }
+}
+
 /* ---- inline requests --------------------------------------------------------------------- */
 
 static const struct {
@@ -522,6 +547,7 @@ int main(void) {
         cmocka_unit_test(test_million_arguments),
         cmocka_unit_test(test_announced_counts),
         cmocka_unit_test(test_bulk_sizes),
+        cmocka_unit_test(test_move),
         cmocka_unit_test(test_inline),
         cmocka_unit_test(test_inline_bound),
     };
