@@ -65,14 +65,18 @@ need() {
 
 # ctest's own count: one for each test program.
 run_ctest() {
-    timeout 400 ctest --test-dir "$build" -j "$jobs" --timeout 300 --output-on-failure --no-tests=ignore "$@" 2>&1 | tee "$log"
     local line bad all
+    all=$(ctest --test-dir "$build" -N "$@" | sed -n 's/^Total Tests: //p')
+    if [ "$all" = 0 ]; then
+        echo "test.sh: there are no such tests" >&2
+        failed=$((failed + 1))
+        return
+    fi
+    timeout 400 ctest --test-dir "$build" -j "$jobs" --timeout 300 --output-on-failure "$@" 2>&1 | tee "$log"
     line=$(grep -E '^[0-9]+% tests passed, [0-9]+ tests? failed out of [0-9]+' "$log" | tail -n 1)
     if [ -z "$line" ]; then
-        if ! grep -q 'No tests were found' "$log"; then
-            echo "test.sh: ctest did not come to an end" >&2
-            failed=$((failed + 1))
-        fi
+        echo "test.sh: ctest did not come to an end" >&2
+        failed=$((failed + 1))
         return
     fi
     bad=$(sed -E 's/^[0-9]+% tests passed, ([0-9]+) tests? failed out of [0-9]+.*/\1/' <<<"$line")
