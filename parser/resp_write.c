@@ -36,6 +36,9 @@ size_t resp_header_write(char *out, char type, int64_t n) {
 }
 
 size_t resp_bulk_size(size_t len) {
+    if (len < 100) { /* the usual length, without dividing */
+        return len + (len < 10 ? 6 : 7);
+    }
     size_t size = 1 + 1 + 2 + len + 2;
     for (size_t n = len; n >= 10; n /= 10) {
         size++;
@@ -44,7 +47,17 @@ size_t resp_bulk_size(size_t len) {
 }
 
 char *resp_bulk_write(char *out, const void *data, size_t len) {
-    out += resp_header_write(out, '$', (int64_t)len);
+    if (len < 100) {
+        *out++ = '$';
+        if (len >= 10) {
+            *out++ = (char)('0' + len / 10);
+        }
+        *out++ = (char)('0' + len % 10);
+        *out++ = '\r';
+        *out++ = '\n';
+    } else {
+        out += resp_header_write(out, '$', (int64_t)len);
+    }
     if (len) {
         memcpy(out, data, len);
     }
@@ -67,6 +80,19 @@ bool resp_integer(const char *s, size_t len, int64_t *value) {
     /* The first digit is not 0: neither "-0" nor "007". */
     if (s == end || *s < '1' || *s > '9') {
         return false;
+    }
+    enum { SAFE_DIGITS = 18 }; /* so many can't overflow */
+    uint64_t sum = 0;
+    if (end - s <= SAFE_DIGITS) {
+        for (; s < end; s++) {
+            unsigned digit = (unsigned char)*s - (unsigned)'0';
+            if (digit > 9) {
+                return false;
+            }
+            sum = sum * 10 + digit;
+        }
+        *value = negative ? -(int64_t)sum : (int64_t)sum;
+        return true;
     }
     uint64_t limit = negative ? (uint64_t)INT64_MAX + 1 : (uint64_t)INT64_MAX;
     uint64_t n = 0;

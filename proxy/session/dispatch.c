@@ -37,8 +37,8 @@ void build_text(struct worker *w, const char *text) {
 }
 
 void build_number(struct worker *w, int64_t n) {
-    char digits[24];
-    build_bulk(w, digits, (size_t)snprintf(digits, sizeof(digits), "%lld", (long long)n));
+    char line[RESP_HEADER_MAX]; /* a header's type and CR LF around the digits are left out */
+    build_bulk(w, line + 1, resp_header_write(line, ':', n) - 3);
 }
 
 const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size) {

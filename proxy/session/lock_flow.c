@@ -115,7 +115,9 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
     for (i = 0; i < command_len && i < COMMAND_NAME_MAX - 1; i++)
         l->command[i] = command[i] >= 'a' && command[i] <= 'z' ? (char)(command[i] - 'a' + 'A') : command[i];
     l->command[i] = '\0';
-    session_who(s, l->who, sizeof(l->who));
+    memcpy(l->who, s->address, sizeof(s->address));
+    if (s->name)
+        session_who(s, l->who, sizeof(l->who));
     return l;
 }
 

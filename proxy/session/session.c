@@ -154,11 +154,24 @@ struct upstream_lane session_lane(const struct session *s) {
 
 /* ---- input ------------------------------------------------------------------------------------- */
 
+static size_t input_len(const struct session_input *in) {
+    return in->end - in->start;
+}
+
+/* Room at the end: by moving what is left to the front once most of the buffer was used up, or by growing. */
 static void input_reserve(struct session_input *in, size_t room) {
-    if (in->cap - in->len >= room)
+    if (in->cap - in->end >= room)
         return;
+    size_t len = input_len(in);
+    if (in->start > 0 && (in->start >= len || in->cap - len >= room)) {
+        memmove(in->data, in->data + in->start, len);
+        in->start = 0;
+        in->end = len;
+        if (in->cap - in->end >= room)
+            return;
+    }
     size_t cap = in->cap ? in->cap * 2 : INPUT_START;
-    while (cap < in->len + room)
+    while (cap < in->end + room)
         cap *= 2;
     in->data = memory_realloc(in->data, cap);
     in->cap = cap;
@@ -282,14 +295,11 @@ static void session_half_closed_end(struct session *s) {
 static void session_scan_input(struct session *s) {
     struct session_input *in = s->input;
     bool waits;
-    size_t used = session_scan(s, &in->scanner, in->data, in->len, &waits);
+    size_t used = session_scan(s, &in->scanner, in->data + in->start, input_len(in), &waits);
     if (s->state != SESSION_OPEN)
         return;
-    if (used > 0) {
-        memmove(in->data, in->data + used, in->len - used);
-        in->len -= used;
-    }
-    if (in->len == 0 && !waits) {
+    in->start += used;
+    if (input_len(in) == 0 && !waits) {
         input_free(s);
         session_pause_reading(s, false);
         session_half_closed_end(s);
@@ -298,7 +308,7 @@ static void session_scan_input(struct session *s) {
     if (!waits)
         session_half_closed_end(s); /* the rest of this request will never come */
     if (s->state == SESSION_OPEN)
-        session_pause_reading(s, s->half_closed || (waits && in->len >= INPUT_PAUSE));
+        session_pause_reading(s, s->half_closed || (waits && input_len(in) >= INPUT_PAUSE));
 }
 
 void session_resume(struct session *s) {
@@ -315,7 +325,7 @@ static void session_keep(struct session *s, const char *data, size_t len) {
     s->input = in;
     input_reserve(in, len);
     memcpy(in->data, data, len);
-    in->len = len;
+    in->end = len;
     resp_request_move(&in->scanner, &w->scanner);
 }
 
@@ -335,9 +345,9 @@ static void session_read(struct session *s) {
     char *to = w->scratch;
     size_t room = WORKER_SCRATCH;
     if (in) {
-        input_reserve(in, in->len < WORKER_SCRATCH ? INPUT_START : WORKER_SCRATCH);
-        to = in->data + in->len;
-        room = in->cap - in->len;
+        input_reserve(in, input_len(in) < WORKER_SCRATCH ? INPUT_START : WORKER_SCRATCH);
+        to = in->data + in->end;
+        room = in->cap - in->end;
     }
     ssize_t n = read(s->fd, to, room);
     if (n < 0) {
@@ -358,8 +368,8 @@ static void session_read(struct session *s) {
         session_got(s, to, (size_t)n);
         return;
     }
-    in->len += (size_t)n;
-    if (in->len > (size_t)w->shared->options.query_buffer_limit) {
+    in->end += (size_t)n;
+    if (input_len(in) > (size_t)w->shared->options.query_buffer_limit) {
         log_warning("client %llu (%s): closed: its request is longer than client-query-buffer-limit",
                     (unsigned long long)s->lock.id, s->address);
         session_close(s, "query buffer limit");

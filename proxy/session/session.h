@@ -160,10 +160,10 @@ enum session_state {
     SESSION_CLOSED     /* waits to be freed */
 };
 
-/* Bytes that came and can't be dispatched yet. */
+/* Bytes that came and can't be dispatched yet: [start, end) of data. */
 struct session_input {
     char *data;
-    size_t len, cap;
+    size_t start, end, cap;
     struct resp_request scanner;
 };
 

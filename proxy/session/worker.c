@@ -203,6 +203,8 @@ static void turn_start(struct ev_loop *loop, struct ev_check *check, int events)
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
+    if (timeout <= 0 && w->shared->options.output_limit_soft <= 0)
+        return; /* nothing depends on time */
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
         if (timeout > 0 && list_empty(&s->requests) && now - s->last_active > timeout)
