@@ -208,6 +208,70 @@ def test_connections_killed_all_the_time(start_redis, start_proxy, connect):
     works_again(client)
 
 
+def test_session_state_outlives_upstream_connections(start_redis, start_proxy, connect):
+    """Database, user and protocol are the client's, whatever becomes of the connections to the node."""
+    server = start_redis()
+    server.run("ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@read", "+@connection")
+    proxy = start_proxy(server)
+    plain = connect(proxy)
+    three = connect(proxy, commands=[("SELECT", "3")])
+    resp3 = connect(proxy, commands=[("HELLO", "3")])
+    reader = connect(proxy, commands=[("AUTH", "reader", "pw")])
+    for n in range(10):
+        server.run("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        works_again(plain, ("SET", "where", "zero"))
+        works_again(three, ("SET", "where", "three"))
+        works_again(reader, ("GET", "where"), "zero")
+        assert reader("SET", "where", "x").startswith("NOPERM")
+        assert three("GET", "where") == "three"
+        works_again(resp3, ("GET", "none"), None)
+        assert resp3.raw("GET", "none") == b"_\r\n"
+        assert plain.raw("GET", "none") == b"$-1\r\n"
+
+
+def test_answer_before_the_request_is_complete(start_proxy, connect):
+    """A node that answers while most of the request is still to come can't be trusted any more: the connection is
+    closed, and nothing of it is taken for anybody else's reply."""
+    listener = socket.create_server((HOST, 0))
+    over = threading.Event()
+
+    def node():
+        while not over.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=talk, args=(connection,), daemon=True).start()
+
+    def talk(connection):
+        with connection:
+            try:
+                head = connection.recv(4096)
+                if b"early" in head:
+                    connection.sendall(b"+EARLY\r\n")
+                    while connection.recv(65536):
+                        pass
+                while b"sane" in head or b"PING" in head:
+                    connection.sendall(b"+sane\r\n")
+                    head = connection.recv(4096)
+            except OSError:
+                pass
+
+    thread = threading.Thread(target=node, daemon=True)
+    thread.start()
+    try:
+        proxy = start_proxy("standalone %s:%d" % listener.getsockname(), "upstream-timeout 2s")
+        client, other = connect(proxy), connect(proxy)
+        client.send(encode("SET", "early", "x" * (30 << 20)))
+        reply = client.read()
+        assert reply == "EARLY" or is_upstream(reply)
+        works_again(other, ("GET", "sane"), "sane")
+        works_again(client, ("GET", "sane"), "sane")
+    finally:
+        over.set()
+        listener.close()
+
+
 # ---- cluster -----------------------------------------------------------------------------------------
 
 
@@ -562,6 +626,37 @@ def test_topology_that_makes_no_sense(fake, start_proxy, connect):
 
 
 # ---- clients --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [100, 10000, 1000000])
+def test_writer_faster_than_the_node(start_redis, start_proxy, connect, size):
+    """The node stands still and the client goes on writing: it has to wait, and memory stays bounded."""
+    server = start_redis()
+    proxy = start_proxy(server, "upstream-timeout 60s")
+    client, other = connect(proxy), connect(proxy)
+    assert client("SET", "k", "v") == "OK" and other("PING") == "PONG"
+    before = proxy.memory()
+    server.pause()
+    request = encode("SET", "k", "x" * size)
+    batch = request * max(1, 1000000 // len(request))
+    client.sock.settimeout(1.0)
+    sent = 0
+    try:
+        while sent < 600 << 20:
+            sent += client.sock.send(batch[sent % len(batch) :])
+    except TimeoutError:
+        pass
+    grown = proxy.memory() - before
+    server.resume()
+    assert sent < 256 << 20, "%d MB were taken" % (sent >> 20)
+    assert grown < 384 << 20, "%d MB of memory for %d MB" % (grown >> 20, sent >> 20)
+    client.sock.settimeout(20)
+    whole, rest = divmod(sent, len(request))
+    if rest:
+        client.send(request[rest:])
+    for _ in range(whole + bool(rest)):
+        assert client.read() == "OK"
+    assert other("STRLEN", "k") == size
 
 
 def test_clients_that_disappear(start_redis, start_proxy, connect):
