@@ -6,20 +6,21 @@
 # started nor enabled; one that was there before stays as it is.
 set -eu
 
-packages=
+need="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev uuid-dev redis-server redis-tools python3"
+want=
 for purpose in "$@"; do
     case $purpose in
-    build) more="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev uuid-dev redis-server redis-tools python3" ;;
-    test) more="gcc libc6-dev make cmake ninja-build pkg-config libhiredis-dev libev-dev uuid-dev libcmocka-dev
-        redis-server redis-tools python3 python3-pytest python3-redis netcat-openbsd procps clang libclang-rt-dev clang-format" ;;
-    bench) more="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev uuid-dev redis-server redis-tools python3
-        nutcracker haproxy valgrind strace" ;;
+    build) ;;
+    test)
+        need="$need ninja-build libcmocka-dev python3-pytest python3-redis netcat-openbsd"
+        want="$want clang libclang-rt-dev clang-format"
+        ;;
+    bench) want="$want nutcracker haproxy valgrind strace" ;;
     *)
         echo "install.sh: '$purpose': expected build, test or bench" >&2
         exit 1
         ;;
     esac
-    packages="$packages $more"
 done
 
 # pkg-config is a name that pkgconf provides; any package of that kind will do.
@@ -28,20 +29,26 @@ there() {
     dpkg-query -W -f '${Status}\n' "$1" 2>/dev/null | grep -q '^install ok installed$'
 }
 
-missing=
-for package in $packages; do
-    there "$package" || case " $missing " in *" $package "*) ;; *) missing="$missing $package" ;; esac
-done
-[ -n "$missing" ] || exit 0
+absent() {
+    list=
+    for package in "$@"; do
+        there "$package" || case " $list " in *" $package "*) ;; *) list="$list $package" ;; esac
+    done
+    echo "$list"
+}
+
+missing=$(absent $need)
+wanted=$(absent $want)
+[ -n "$missing$wanted" ] || exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then
-    echo "install.sh: this is no Debian; install these, or what they are called here:$missing" >&2
+    echo "install.sh: this is no Debian; install these, or what they are called here:$missing$wanted" >&2
     exit 1
 fi
 as_root=
 if [ "$(id -u)" -ne 0 ]; then
     if ! command -v sudo >/dev/null 2>&1; then
-        echo "install.sh: run as root, or install these:$missing" >&2
+        echo "install.sh: run as root, or install these:$missing$wanted" >&2
         exit 1
     fi
     as_root=sudo
@@ -59,27 +66,34 @@ finish() {
 trap finish EXIT
 if [ -d /run/systemd/system ]; then
     for service in redis-server nutcracker haproxy; do
-        case " $missing " in *" $service "*) services="$services $service.service" ;; esac
+        case " $missing $wanted " in *" $service "*) services="$services $service.service" ;; esac
     done
     [ -z "$services" ] || $as_root systemctl mask --runtime --quiet $services >/dev/null 2>&1 || true
 fi
 
-# The package lists are fetched only where they are missing or too old for these packages.
 install() {
     $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends \
-        -o DPkg::Lock::Timeout=120 $missing >"$log" 2>&1 </dev/null
+        -o DPkg::Lock::Timeout=120 "$@" >"$log" 2>&1 </dev/null
 }
-if ! install; then
-    $as_root apt-get update -q -o DPkg::Lock::Timeout=120 >"$log" 2>&1 </dev/null || {
+
+# The package lists are fetched only where they are missing or too old for these packages. What is only wanted may be
+# missing in the end (another release may not have it): its users can do without, and say so.
+if ! install $missing $wanted; then
+    $as_root apt-get update -q >"$log" 2>&1 </dev/null || {
         cat "$log" >&2
         echo "install.sh: apt-get update failed" >&2
         exit 1
     }
-    install || {
-        cat "$log" >&2
-        echo "install.sh: could not install$missing" >&2
-        exit 1
-    }
+    if ! install $missing $wanted; then
+        [ -z "$missing" ] || install $missing || {
+            cat "$log" >&2
+            echo "install.sh: could not install$missing" >&2
+            exit 1
+        }
+        for package in $wanted; do
+            install "$package" || echo "install.sh: could not install $package; going on without it" >&2
+        done
+    fi
 fi
 if [ -n "$services" ]; then
     $as_root systemctl unmask --runtime --quiet $services >/dev/null 2>&1 || true
