@@ -40,7 +40,7 @@ static int tcp_socket(const struct addrinfo *a, bool reuse_port, int backlog) {
 }
 
 static struct addrinfo *resolve(const char *address, int64_t port) {
-    char service[16];
+    char service[24];
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
     snprintf(service, sizeof(service), "%lld", (long long)port);
     bool any = strcmp(address, "*") == 0;

@@ -36,7 +36,7 @@ static const char *outcome(bool sent) {
 /* `base` is an error without a word about the request's outcome, which is added to those of the proxy's own. */
 static void error_finish(char *out, size_t size, const char *base, bool sent) {
     if (strncmp(base, "UPSTREAM ", 9) == 0)
-        snprintf(out, size, "%s; %s", base, outcome(sent));
+        snprintf(out, size, "%.*s; %s", (int)(size - 64), base, outcome(sent));
     else
         snprintf(out, size, "%s", base);
 }
