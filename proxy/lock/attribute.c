@@ -77,11 +77,6 @@ static bool spends(enum lock_verb verb) {
     return verb == LOCK_RELEASE || verb == LOCK_COUNT_DOWN;
 }
 
-/* A command that may be meant to acquire is no sign that its sender holds something elsewhere. */
-static bool may_acquire(enum lock_verb verb) {
-    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
-}
-
 /* A release is spent on the oldest claim, or the oldest that was sighted if the values tell them apart. What changes
  * a lease may use any that is live, and only the newest can be. */
 static struct claim *pick(const struct offer *o, enum lock_verb verb) {
@@ -107,6 +102,12 @@ static void plan_claim(struct shard *sh, struct lock_plan *plan, struct claim *c
         c->aside = true;
 }
 
+/* A command that may be meant to acquire: no sign that its sender holds something on another connection. Taking it for
+ * the holder's would tell two that they hold the lock. */
+static bool may_acquire(enum lock_verb verb) {
+    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
+}
+
 /* Everything that comes from the rule's owner. */
 static void choose(struct shard *sh, struct entry *en, const struct peer *self, const struct witness *w,
                    int64_t now_ms, struct lock_plan *plan) {
@@ -120,7 +121,8 @@ static void choose(struct shard *sh, struct entry *en, const struct peer *self, 
     } else {
         o = offers_of(en, LINE_OWN, self, now_ms);
         if (!o.count && owner == LOCK_OWNER_AUTO && !lost) {
-            o = offers_of(en, LINE_LIBRARY, self, now_ms);
+            if (!may_acquire(plan->verb))
+                o = offers_of(en, LINE_LIBRARY, self, now_ms);
             if (!o.count)
                 o = offers_of(en, LINE_CLOSED, self, now_ms);
         }

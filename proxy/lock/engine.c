@@ -41,6 +41,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->rule = rule;
     plan->verb = verb;
     plan->login = login;
+    plan->begun_ms = now_ms;
     plan->claim = 0;
     plan->several = false;
     plan->claim_token[0] = '\0';
@@ -185,9 +186,10 @@ static void attempt_lost(struct finish *f) {
     remember_loss(f);
     if (!f->result->fence || f->peer->closed || f->plan->verb != LOCK_ACQUIRE)
         return;
-    /* The lease in the way is this session's own: several workers use it. */
+    /* The lease in the way is this session's own: several workers use it. Not where one worker may believe that it
+     * has released. */
     for (struct claim *c = f->entry->claims; c; c = c->next)
-        if (c->peer == f->peer && c->fence == f->result->fence && claim_is_live(c, f->now_ms) && !c->aside)
+        if (c->peer == f->peer && c->fence == f->result->fence && claim_is_live(c, f->now_ms) && !c->let_go)
             atomic_store(&f->peer->client->proven, true);
 }
 
@@ -256,7 +258,8 @@ static void finish_granted(struct finish *f) {
     c->login = f->plan->login;
     c->granted_ms = f->now_ms;
     claim_value(f, c);
-    lease_set(f->sh, c, r->pttl_ms, r->leased, f->now_ms);
+    c->touch = f->plan->attempt;
+    lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
     if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* overtaken by a later answer */
         lease_end(f->sh, c, LEASE_TAKEN, f->now_ms);
     f->sh->stats.granted++;
@@ -281,7 +284,7 @@ static void finish_unknown_acquisition(struct finish *f) {
     c->login = f->plan->login;
     c->granted_ms = f->now_ms;
     c->end_ms = f->now_ms + rule->lease_ms;
-    c->reported = true;
+    c->reported = c->let_go = true;
     claim_value(f, c);
     schedule(f, c);
 }
@@ -298,15 +301,20 @@ static struct claim *touched(struct finish *f) {
 
 static void finish_done(struct finish *f) {
     struct claim *c = touched(f);
-    if (!c)
+    /* Answers to commands of several sessions may cross: the newest command counts. */
+    if (!c || c->touch > f->plan->attempt)
         return;
+    c->touch = f->plan->attempt;
     if (!c->fence) { /* what had been unknown */
         c->fence = f->result->fence;
         c->reported = f->peer->closed;
     }
     if (f->plan->verb != LOCK_EXTEND)
         claim_value(f, c);
-    lease_set(f->sh, c, f->result->pttl_ms, f->result->leased, f->now_ms);
+    int64_t end_ms = c->end_ms;
+    lease_set(f->sh, c, f->result->pttl_ms, f->result->leased, f->plan->begun_ms, f->now_ms);
+    if (f->plan->verb == LOCK_REPLACE && c->end_ms && (!end_ms || c->end_ms < end_ms))
+        c->let_go = true; /* SET XX with a short expiry is how some release */
     schedule(f, c);
 }
 
@@ -319,6 +327,13 @@ static void spend(struct finish *f, struct claim *c) {
     claim_remove(f->sh, c);
     if (p != f->peer)
         peer_settle(f->sh, p);
+}
+
+/* The session wanted to be rid of what it has on the key. If that is one worker, it may believe that it is. */
+static void let_go(struct finish *f) {
+    for (struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
+        if (c->peer == f->peer)
+            c->let_go = true;
 }
 
 /* A claim set aside that was not spent after all. */
@@ -351,6 +366,7 @@ static void report_refused_release(struct finish *f) {
 }
 
 static void finish_release(struct finish *f) {
+    let_go(f);
     switch (f->result->outcome) {
     case LOCK_NOT_SENT:
     case LOCK_ERROR:
@@ -396,6 +412,9 @@ static void finish_freed(struct finish *f) {
 
 static void finish_change(struct finish *f) {
     enum lock_verb verb = f->plan->verb;
+    bool unanswered = f->result->outcome == LOCK_UNKNOWN || f->result->outcome == LOCK_NOT_SENT;
+    if (verb == LOCK_COUNT_DOWN || (verb == LOCK_REPLACE && unanswered))
+        let_go(f);
     switch (f->result->outcome) {
     case LOCK_GRANTED:
         finish_granted(f);
@@ -410,6 +429,8 @@ static void finish_change(struct finish *f) {
         claim_value(f, touched(f));
         if (verb == LOCK_COUNT_UP)
             attempt_lost(f);
+        else
+            spend(f, f->claim); /* a late release: somebody else's counter is there now */
         break;
     case LOCK_HELD:
     case LOCK_FOREIGN:
@@ -428,6 +449,10 @@ static void finish_change(struct finish *f) {
             if (verb != LOCK_CLOBBER)
                 remember_loss(f);
         }
+        break;
+    case LOCK_FREE:
+        if (verb == LOCK_COUNT_DOWN)
+            spend(f, f->claim);
         break;
     case LOCK_UNKNOWN:
         if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP)

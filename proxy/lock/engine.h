@@ -85,6 +85,7 @@ struct lock_plan {
     const struct lock_rule *rule; /* held by the caller */
     enum lock_verb verb;
     uint32_t login;              /* opaque: whose upstream connections its renewals use */
+    int64_t begun_ms;
     uint64_t attempt;            /* token number of this attempt */
     uint64_t claim;              /* token number of the chosen claim, 0 none */
     bool several;                /* other claims could have been meant */

@@ -43,16 +43,26 @@ static void revive(struct shard *sh, struct claim *c) {
     sh->live++;
 }
 
-void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t now_ms) {
+void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms) {
     if (pttl_ms < -1)
         return;
     revive(sh, c);
+    int64_t end_ms = pttl_ms < 0 ? 0 : now_ms + pttl_ms;
+    int64_t inexact_ms = now_ms - since_ms + 50, moved_ms = end_ms - c->end_ms;
+    /* The application's expiry is renewed for as long as it was, also when a command has left it as it is. */
+    if (leased)
+        c->period_ms = c->rule->lease_ms;
+    else if (moved_ms > inexact_ms || moved_ms < -inexact_ms || c->leased)
+        c->period_ms = pttl_ms;
     c->leased = leased;
-    c->end_ms = pttl_ms < 0 ? 0 : now_ms + pttl_ms;
-    c->period_ms = leased ? c->rule->lease_ms : pttl_ms;
+    c->end_ms = end_ms;
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
     c->renewing = wanted && c->period_ms > 0 && !c->doubtful && !c->reported;
-    c->renew_ms = now_ms + c->period_ms / 3;
+    /* When a third of it is over, counted from when it may have begun. The application may have touched the lock
+     * without moving its end. */
+    c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
+    if (c->renew_ms < now_ms)
+        c->renew_ms = now_ms;
 }
 
 static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
@@ -150,6 +160,7 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
         return;
     }
     c->asked = true;
+    c->renew_ms = now_ms;
     struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? "always" : "claim");
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
@@ -215,7 +226,7 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
             sh->stats.renewals++;
             /* Not if the application has set an expiry of its own meanwhile. */
             if (c->renewing)
-                lease_set(sh, c, c->period_ms, c->leased, now_ms);
+                lease_set(sh, c, c->period_ms, c->leased, c->renew_ms, now_ms);
         } else if (outcome == LOCK_HELD || outcome == LOCK_FOREIGN || outcome == LOCK_FREE) {
             lease_end(sh, c, LEASE_GONE, now_ms);
         } else {

@@ -140,12 +140,13 @@ struct claim {
     const struct lock_rule *rule; /* with a reference to its set */
     uint64_t token;
     uint64_t fence; /* 0: the acquisition's outcome is unknown */
+    uint64_t touch; /* the newest attempt that is known to have changed it */
     uint64_t value; /* keyed hash */
     uint32_t value_len;
     uint32_t login;
     int64_t granted_ms;
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
-    int64_t renew_ms;  /* when the next renewal is due */
+    int64_t renew_ms;  /* when the next renewal is due, or was asked for */
     int64_t period_ms; /* it is renewed for so long */
     uint32_t renewals;
     bool ended : 1;       /* the lease is not live any more */
@@ -157,6 +158,7 @@ struct claim {
     bool asked : 1;       /* a renewal is in flight */
     bool sighted : 1;     /* its own session was shown its value */
     bool sighted_any : 1; /* its own session, or another that may speak for it */
+    bool let_go : 1;      /* its owner tried to be rid of it, and may take it for released */
     bool reported : 1;    /* its owner's leaving was dealt with */
 };
 
@@ -257,8 +259,9 @@ enum lease_end {
     LEASE_TAKEN,   /* released or taken over through this proxy */
 };
 
-/* Starts a claim's lease, or changes its end: pttl as the script gave it, `leased` if that is the proxy's own. */
-void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t now_ms);
+/* Starts a claim's lease, or changes its end: pttl as the script gave it, at some time since since_ms; `leased` if that
+ * is the proxy's own. */
+void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms);
 /* The claim's lease is not live any more. The claim stays, for its late release. */
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms);
 /* Puts the claim's next deadline into the heap, or drops the claim where it is over; false then. */

@@ -3,7 +3,8 @@
 -- KEYS  lock 1, guard 1, ... lock n, guard n, then the command's other keys
 -- ARGV  1 to 10 as in common.lua, but 2 (claim) is n; then n claims and n rights, then the command
 -- Every lock must be free or the caller's (each by its own claim), else LOCKED and nothing is done. Afterwards a
--- lock that is gone or changed has lost its lease. The outcome is 'released' if any was the caller's. S1, S4.
+-- lock that is gone or changed has lost its lease: the outcome is 'released', or 'done' where the command left the
+-- caller's locks as they were (RENAMENX that answers 0). S1, S4.
 local n = tonumber(claim)
 local rights = {}
 for i = 1, n do rights[i] = {claim = ARGV[10 + i], right = ARGV[10 + n + i]} end
@@ -13,11 +14,12 @@ for i = 1, n do
   claim, right = rights[i].claim, rights[i].right
   local s = look()
   s.lock, s.guard = lock, guard
+  s.pttl = redis.call('PTTL', lock)
   states[i] = s
   if s.value then
     local how, why = may_touch(s)
     if not how then return envelope(locked(s), why, s) end
-    outcome = 'released'
+    outcome = 'done'
   end
 end
 local reply = redis.pcall(unpack(ARGV, 11 + 2 * n))
@@ -25,6 +27,8 @@ if failed(reply) then return envelope(reply, 'error') end
 for i = 1, n do
   local s = states[i]
   guard = s.guard
-  if s.token and redis.pcall('GET', s.lock) ~= s.value then forget(s, '1') end
+  local same = redis.pcall('GET', s.lock) == s.value and (redis.call('PTTL', s.lock) == -1) == (s.pttl == -1)
+  if s.value and not same then outcome = 'released' end
+  if s.token and not same then forget(s, '1') else disown(s) end
 end
 return envelope(reply, outcome)

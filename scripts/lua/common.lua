@@ -35,7 +35,7 @@
 --   leased   1 while the live lease's expiry is the proxy's own, else 0
 --
 -- Guard record: token fence value kind owner proxy since; leased ('1' while the expiry is the proxy's);
--- attempt, reply (the last attempt that released or counted, so that its repeat finds itself done).
+-- attempt, reply (the last attempt that released or counted, so that its repeat finds itself done); extra (count.lua).
 --
 -- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
 -- sending it twice with the same attempt is sending it once.
@@ -53,15 +53,21 @@ local function failed(reply)
 end
 
 -- The lock as it stands. s.value: a string, false (free), or an error table (not a string); s.token: the
--- live lease's token, nil if the lock is free or foreign.
+-- live lease's token, nil if the lock is free or foreign. A guard record in the time that it outlives its lease
+-- says nothing of a lock that is there: somebody made that one anew, perhaps with the same constant value.
 local function look()
   local s = {}
   s.value = redis.pcall('GET', lock)
   local g = redis.call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply')
   s.last_fence = tonumber(g[2] or 0)
   s.attempt, s.reply = g[7], g[8]
-  if s.value and g[1] and g[1] ~= '' and g[3] == s.value then
-    s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == '1'
+  s.stale_token = g[1] and g[1] ~= ''
+  if s.stale_token and s.value and g[3] == s.value then
+    local left = redis.call('PTTL', guard)
+    if left == -1 or left >= GUARD_OUTLIVES_MS then
+      s.stale_token = false
+      s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == '1'
+    end
   end
   return s
 end
@@ -129,19 +135,27 @@ local function take(s, value, kind)
   local t = redis.call('TIME')
   local fence = math.max(s.last_fence + 1, t[1] * 1000000 + t[2])
   redis.call('HSET', guard, 'token', attempt, 'fence', string.format('%.0f', fence), 'value', value,
-    'kind', kind or 'string', 'owner', identity, 'proxy', proxy, 'leased', leased and '1' or '0',
+    'kind', kind or 'string', 'extra', '0', 'owner', identity, 'proxy', proxy, 'leased', leased and '1' or '0',
     'since', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000)))
   keep_guard(pttl)
   return {token = attempt, fence = fence, owner = identity, leased = leased}, pttl
 end
 
--- The lock was changed within its lease: the guard record follows.
-local function follow(s, value)
+-- A foreign lock was changed: it must not come to look like the lease of an old guard record.
+local function disown(s)
+  if s.stale_token then redis.call('HSET', guard, 'token', '') end
+end
+
+-- The lock was changed within its lease: the guard record follows. A value set anew is all the holder's.
+local function follow(s, value, anew)
   local pttl, leased = bound()
   if s.token then
     s.leased = leased or (s.leased and s.keeps_lease)
     redis.call('HSET', guard, 'value', value, 'leased', s.leased and '1' or '0')
+    if anew then redis.call('HSET', guard, 'extra', '0') end
     keep_guard(pttl)
+  else
+    disown(s)
   end
   return pttl
 end

@@ -1,12 +1,13 @@
 -- count.lua: INCR, INCRBY, DECR, DECRBY, INCRBYFLOAT, APPEND, SETRANGE, SETBIT: commands that change a lock's
 -- value in place. Free (or a counter that is not above zero): acquires, when the result is above zero or no
--- number. Otherwise as Redis; the guard's value follows, the owner stays. A counter brought to zero or below
--- is free: its holder released it. Nobody else may do that: refused, with the reply that a release expects. S1, S2, S4.
+-- number. Otherwise as Redis; the guard's value follows, the owner stays.
+-- The guard's `extra` is what others have counted on top of the holder's own and may take back (a loser's INCR and
+-- DECR). The holder that takes back all of its own has released the lock, also while a loser's part is still there;
+-- nobody else can bring the holder's part to zero: refused, with the reply that a release expects. S1, S2, S4.
 local s = look()
 if s.attempt == attempt then -- repeated; a float's reply is text, as Redis gives it
-  local outcome = (s.token == attempt) and 'granted' or 'counted'
-  return envelope(tonumber(s.reply) and not string.find(s.reply, '[^%-%d]') and shape == 'int' and tonumber(s.reply) or s.reply,
-    outcome, s, redis.call('PTTL', lock))
+  local number = shape == 'int' and not string.find(s.reply, '[^%-%d]') and tonumber(s.reply)
+  return envelope(number or s.reply, s.token == attempt and 'granted' or 'counted', s, redis.call('PTTL', lock))
 end
 local function above_zero(value)
   local n = tonumber(value)
@@ -22,28 +23,50 @@ if type(reply) == 'number' then said = string.format('%.0f', reply) end
 if not value then return envelope(reply, 'free', nil, -2) end -- SETRANGE with an empty value
 if not old or not above_zero(old) then
   if not above_zero(value) then -- still free
+    disown(s)
     return envelope(reply, 'free', nil, redis.call('PTTL', lock))
   end
   local mine, pttl = take(s, value, 'counter')
   redis.call('HSET', guard, 'attempt', attempt, 'reply', said)
   return envelope(reply, 'granted', mine, pttl)
 end
+
 local how, why = may_touch(s)
-if not above_zero(value) and not how then -- undo: somebody else would have released it
-  redis.call('SET', lock, old)
-  if before > 0 then redis.call('PEXPIRE', lock, before) end
-  return envelope(type(reply) == 'number' and 0 or reply, why, s)
-end
-if not above_zero(value) then
-  if s.leased then redis.call('PERSIST', lock) end -- the application gave it no expiry
+local now, was = tonumber(value), tonumber(old)
+local extra = tonumber(redis.call('HGET', guard, 'extra') or 0)
+
+if how and (not above_zero(value) or (s.token and now and now <= extra)) then -- released
+  if s.leased and now <= 0 then redis.call('PERSIST', lock) end -- the application gave it no expiry
   if s.token then
     redis.call('HSET', guard, 'value', value)
     forget(s, said)
+    if now > 0 then keep_guard(redis.call('PTTL', lock)) end
+  else
+    disown(s)
   end
   return envelope(reply, 'released', s, redis.call('PTTL', lock))
 end
+
+if not how then
+  local by = now and was and now - was or 0
+  -- the holder has released, and a loser takes back its own
+  local remains = not s.token and not s.stale_token and was and was <= extra and extra + by >= 0
+  extra = math.max(extra + by, 0)
+  if not remains and (not above_zero(value) or (s.token and now and now <= extra)) then -- undo
+    redis.call('SET', lock, old)
+    if before > 0 then redis.call('PEXPIRE', lock, before) end
+    return envelope(type(reply) == 'number' and 0 or reply, why, s)
+  end
+  redis.call('HSET', guard, 'extra', string.format('%.0f', extra))
+end
 s.keeps_lease = true
-local pttl = s.token and follow(s, value) or redis.call('PTTL', lock)
+local pttl
+if s.token then
+  pttl = follow(s, value)
+else
+  pttl = redis.call('PTTL', lock)
+  disown(s)
+  keep_guard(math.max(pttl, 0))
+end
 redis.call('HSET', guard, 'attempt', attempt, 'reply', said)
-if not s.token then redis.call('PEXPIRE', guard, GUARD_OUTLIVES_MS) end
 return envelope(reply, how or 'counted', s, pttl)

@@ -23,4 +23,4 @@ if redis.call('EXISTS', lock) == 0 then -- an expiry in the past
   return envelope(reply, 'released', s, -2)
 end
 s.keeps_lease = keeps_ttl()
-return envelope(reply, how, s, follow(s, ARGV[10 + at]))
+return envelope(reply, how, s, follow(s, ARGV[10 + at], true))

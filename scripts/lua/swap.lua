@@ -22,7 +22,7 @@ if s.token then stale = read ~= '0' and read ~= string.format('%.0f', s.fence)
 else stale = seen ~= '=' .. s.value end
 local how, why = may_touch(s)
 if how and not stale then
-  if how == 'open' then return swap() end
+  if how == 'open' or (how == 'adopted' and read ~= '0') then return swap() end
   local old = s.value
   local reply = command()
   if failed(reply) then return envelope(reply, 'error') end
@@ -31,7 +31,7 @@ if how and not stale then
     return envelope(reply, 'released', s, -2)
   end
   s.keeps_lease = keeps_ttl()
-  return envelope(reply, how, s, follow(s, ARGV[10 + at]))
+  return envelope(reply, how, s, follow(s, ARGV[10 + at], true))
 end
 if s.token and read ~= '0' and not stale then return swap() end
 if seen == '=' .. s.value then return envelope(locked(s), why or 'held', s) end

@@ -1,0 +1,277 @@
+/*
+ * The spectator: it knows which worker acquired which lease, and holds every change of the model against S1 to S5,
+ * L2 and L3 of the lock semantics (L1 is world_end's).
+ */
+#include "tests/sim/world.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static bool same_lease(const struct truth *t, const struct model_guard *g) {
+    return t->live && g && t->fence == g->fence && strcmp(t->token, g->token) == 0;
+}
+
+static int process_of(const struct world *w, int worker) {
+    return worker < 0 ? -1 : w->workers[worker].process;
+}
+
+/* The truth's lease is not live any more. */
+static void lease_ended(struct world *w, int key) {
+    struct truth *t = &w->truth[key];
+    t->live = false;
+    if (t->process < 0)
+        return;
+    struct worker *k = t->worker >= 0 ? &w->workers[t->worker] : NULL;
+    bool pending = k && k->alive && k->fence == t->fence;
+    if (pending) {
+        k->holds = false;
+        k->lost_ms = w->redis.now_ms;
+    }
+    if (pending || t->worker < 0) {
+        w->ended_unreleased[t->process][key]++;
+        if (t->sighted)
+            w->ended_sighted[t->process][key]++;
+    }
+}
+
+static bool worker_holds(const struct world *w, const struct truth *t) {
+    if (t->worker < 0)
+        return false;
+    const struct worker *k = &w->workers[t->worker];
+    return k->alive && k->holds && k->fence == t->fence;
+}
+
+/* S1: a lease was ended by a command that is not its worker's. */
+static void ended_by_other(struct world *w, const struct flight *f, const struct truth *t) {
+    const struct scenario *sc = &w->sc;
+    if (f->kind == FLIGHT_OPERATOR || sc->rule.owner == LOCK_OWNER_ANY)
+        return;
+    if (f->kind == FLIGHT_RELEASE) {
+        if (f->token_text[0] == '\0' || strcmp(f->token_text, t->token) != 0)
+            world_fail(w, "S1", "the proxy released another lease than it meant");
+        return;
+    }
+    bool swapped = f->plan.verb == LOCK_SWAP && f->envelope.outcome == LOCK_GRANTED;
+    if (swapped && f->read_fence == t->fence)
+        return;
+    if (process_of(w, f->worker) != t->process) {
+        world_fail(w, "S1", "a client ended a lease of another client (worker %d that of worker %d, %s)", f->worker,
+                   t->worker, swapped ? "by a swap of a lease that it had not read" : "as if it were its own");
+        return;
+    }
+    if (!worker_holds(w, t))
+        return;
+    w->wrong++;
+    world_event(w, "wrong: worker %d ended the lease that worker %d holds", f->worker, t->worker);
+    bool proven = sc->wrong_once_proven_never && w->proven[t->process];
+    if (sc->never_wrong || proven)
+        world_fail(w, "S1", "worker %d ended the lease that worker %d holds", f->worker, t->worker);
+}
+
+/* S3: within a lease, its end (or its value) was moved by a command that is not its worker's. */
+static void moved_by_other(struct world *w, const struct flight *f, const struct truth *t) {
+    const struct scenario *sc = &w->sc;
+    if (sc->rule.owner == LOCK_OWNER_ANY)
+        return;
+    if (process_of(w, f->worker) != t->process)
+        world_fail(w, "S3", "a client changed a lease of another client (worker %d that of worker %d)", f->worker,
+                   t->worker);
+    else if (sc->apart && worker_holds(w, t))
+        world_fail(w, "S3", "worker %d changed the lease that worker %d holds", f->worker, t->worker);
+}
+
+static bool refused(const struct flight *f) {
+    switch (f->envelope.outcome) {
+    case LOCK_HELD:
+    case LOCK_FOREIGN:
+    case LOCK_ERROR:
+        return true;
+    case LOCK_FREE: /* a counter that stays at zero or below is free before and after */
+        return f->command.op != OP_INCRBY && f->command.op != OP_MSET;
+    default:
+        return f->plan.verb == LOCK_READ;
+    }
+}
+
+/* S2, S5: the attempt is the live lease, with a fence above all before it. */
+static void check_grant(struct world *w, struct flight *f, const struct model_guard *g) {
+    struct truth *t = &w->truth[f->key];
+    if (!g || strcmp(g->token, f->plan.attempt_token) != 0 || g->fence != f->envelope.fence) {
+        world_fail(w, "S5", "told that it acquired, and the live lease is another's");
+        return;
+    }
+    if (same_lease(t, g))
+        return; /* repeated */
+    if (t->live)
+        world_fail(w, "S2", "granted while another lease was live");
+    if (g->fence <= t->max_fence)
+        world_fail(w, "S2", "fence %" PRIu64 " after %" PRIu64, g->fence, t->max_fence);
+    bool waits = !f->orphan && !f->ghost && f->worker >= 0;
+    uint64_t max = g->fence > t->max_fence ? g->fence : t->max_fence;
+    *t = (struct truth){
+        .live = true,
+        .fence = g->fence,
+        .max_fence = max,
+        .session_id = f->session_id,
+        .worker = waits ? f->worker : -1,
+        .process = process_of(w, f->worker),
+        .proxy = f->proxy,
+        .granted_ms = w->redis.now_ms,
+    };
+    memcpy(t->token, g->token, sizeof(t->token));
+    if (waits) {
+        struct worker *k = &w->workers[f->worker];
+        k->fence = g->fence;
+        k->holds = true;
+        k->lost_ms = 0;
+    }
+}
+
+/* L2, L3: a holder's release while its lease is live frees the lock. */
+static void check_release(struct world *w, const struct flight *f) {
+    struct truth *t = &w->truth[f->key];
+    const struct scenario *sc = &w->sc;
+    bool shortened = f->command.op == OP_SET_XX && f->envelope.outcome == LOCK_DONE;
+    if (!t->live || shortened)
+        return;
+    w->kept++;
+    world_event(w, "kept: worker %d's release did not free its lock", f->worker);
+    if (sc->never_kept)
+        world_fail(w, "L2", "worker %d's release did not free its lock", f->worker);
+    if (sc->kept_after_end_only && w->ended_unreleased[t->process][f->key] == 0)
+        world_fail(w, "L2", "worker %d's release did not free its lock, and no lease had ended unreleased", f->worker);
+    if (sc->kept_after_sight_only && w->ended_sighted[t->process][f->key] == 0)
+        world_fail(w, "L3", "worker %d's release did not free its lock, and no lost value had been shown", f->worker);
+}
+
+void check_script(struct world *w, struct flight *f, const struct model_key *before) {
+    struct truth *t = &w->truth[f->key];
+    struct model_key *now = &w->redis.keys[f->key];
+    const struct model_guard *g = model_live(&w->redis, f->key);
+    bool was_live = t->live, own = t->live && f->worker >= 0 && f->worker == t->worker;
+    bool releases_own = was_live && f->releases && f->own_fence == t->fence;
+    f->was_own = own || releases_own;
+    if (refused(f) && memcmp(before, now, sizeof(*now)) != 0)
+        world_fail(w, "S4", "a refused command changed something");
+    if (t->live && !same_lease(t, g)) {
+        if (!f->was_own)
+            ended_by_other(w, f, t);
+        lease_ended(w, f->key);
+    } else if (t->live && !f->was_own && f->envelope.outcome != LOCK_COUNTED) {
+        if (before->expire_ms != now->expire_ms || strcmp(before->value, now->value) != 0)
+            moved_by_other(w, f, t);
+    } else if (t->live && !f->was_own && before->expire_ms != now->expire_ms) {
+        world_fail(w, "S3", "a counter's end was moved by somebody else");
+    }
+    if (f->envelope.outcome == LOCK_GRANTED)
+        check_grant(w, f, g);
+    else if (g && !t->live)
+        world_fail(w, "S2", "a lease became live that was not granted");
+    if (releases_own)
+        check_release(w, f);
+}
+
+void check_renewed(struct world *w, const struct flight *f, const struct model_key *before) {
+    struct truth *t = &w->truth[f->key];
+    const struct model_guard *g = model_live(&w->redis, f->key);
+    bool changed = memcmp(before, &w->redis.keys[f->key], sizeof(*before)) != 0;
+    if (t->live && !same_lease(t, g))
+        world_fail(w, "S1", "a renewal ended a lease");
+    if (changed && (!t->live || strcmp(t->token, f->token_text) != 0))
+        world_fail(w, "S3", "a renewal changed a lease that it was not for");
+}
+
+/* S3: the proxy renews for a connected owner only, and not for ever. */
+void check_renewal_asked(struct world *w, const struct proxy *p, const struct lock_lease *lease) {
+    int key = lease->key.name[5] - '0';
+    struct truth *t = &w->truth[key];
+    const struct scenario *sc = &w->sc;
+    if (sc->rule.renew == LOCK_RENEW_NEVER)
+        world_fail(w, "S3", "a renewal although the rule says never");
+    if (strcmp(t->token, lease->token_text) != 0)
+        return; /* an older lease's: the script refuses it */
+    if (w->redis.now_ms >= t->granted_ms + sc->rule.max_hold_ms + 60000)
+        world_fail(w, "S3", "a renewal long after max-hold");
+    if (t->told && w->redis.now_ms > t->granted_ms + sc->rule.max_hold_ms + 2000)
+        world_fail(w, "S3", "a renewal after max-hold");
+    bool may_share = sc->rule.owner == LOCK_OWNER_CLIENT ||
+                     (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || w->proven[t->process]));
+    for (int i = 0; i < CONNS; i++) {
+        const struct conn *c = &w->conns[i];
+        if (c->open && c->proxy == p->index &&
+            (c->id == t->session_id || (may_share && c->process == t->process)))
+            return;
+    }
+    world_fail(w, "S3", "a renewal for an owner that is gone");
+}
+
+/* A lease that the proxy renews ends by itself only where nobody is there, or max-hold is over. */
+static void check_expired(struct world *w, int key) {
+    const struct truth *t = &w->truth[key];
+    const struct model_guard *g = &w->redis.keys[key].guard;
+    const struct scenario *sc = &w->sc;
+    if (!sc->punctual || sc->rule.renew == LOCK_RENEW_NEVER || sc->loses || sc->outside || !g->leased || !t->told)
+        return;
+    if (w->redis.now_ms >= t->granted_ms + sc->rule.max_hold_ms || strcmp(g->token, t->token) != 0)
+        return;
+    if (!sc->apart && sc->idioms != 1u << IDIOM_SETNX)
+        return; /* colleagues may have set an expiry meanwhile */
+    if (t->told_ms > t->granted_ms + sc->rule.lease_ms / 2)
+        return;
+    for (int i = 0; i < CONNS; i++)
+        if (w->conns[i].open && w->conns[i].id == t->session_id && worker_holds(w, t))
+            world_fail(w, "renewal", "a lease of the proxy ended under its connected holder");
+}
+
+void check_passed(struct world *w, int key, enum cause cause) {
+    struct truth *t = &w->truth[key];
+    if (!t->live)
+        return;
+    if (same_lease(t, model_live(&w->redis, key)))
+        return;
+    if (cause == BY_TIME)
+        check_expired(w, key);
+    world_event(w, "lease %" PRIu64 " of worker %d on key %d ended (%s)", t->fence, t->worker, key,
+                cause == BY_TIME ? "time" : "outside");
+    lease_ended(w, key);
+}
+
+void check_shown(struct world *w, int process, int key, uint64_t fence) {
+    struct truth *t = &w->truth[key];
+    if (process < 0 || fence == 0)
+        return;
+    if (t->live && t->fence == fence)
+        t->sighted = t->sighted || t->process == process;
+    else
+        w->ended_sighted[process][key]++; /* it ended while the answer was on its way */
+}
+
+/* S5, promise 4. */
+void check_belief(struct world *w, int worker, const struct flight *f) {
+    struct worker *k = &w->workers[worker];
+    struct truth *t = &w->truth[f->key];
+    const struct scenario *sc = &w->sc;
+    enum lock_outcome outcome = f->envelope.outcome;
+    if (outcome == LOCK_GRANTED)
+        return;
+    /* Its own lease, which it had left alone, or that of a colleague whom the wire does not tell from it. */
+    bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
+    /* It may have looked on one connection and swapped on another, or somebody else looked on this one since. */
+    bool looked_here = sc->connections == CONN_OWN ||
+                       (sc->connections == CONN_SHARED && sc->idioms == 1u << IDIOM_DEADLINE);
+    if (!changed && f->plan.verb == LOCK_SWAP && (!looked_here || sc->reconnects || sc->restarts))
+        return;
+    if (f->repeated && f->command.op == OP_INCRBY) {
+        k->fence = 0; /* it had acquired, and lost the lease before the repeat */
+        return;
+    }
+    if (!changed || (sc->apart && t->live && t->worker >= 0 && t->worker != worker))
+        world_fail(w, "S5", "worker %d takes itself for the holder after '%s'", worker,
+                   changed ? "done" : "refused");
+    if (t->live && t->fence == f->envelope.fence && !(t->worker >= 0 && worker_holds(w, t))) {
+        t->worker = worker;
+        t->sighted = false;
+        k->fence = t->fence;
+        k->holds = true;
+    }
+}

@@ -1,0 +1,116 @@
+/*
+ * The simulator: sim [--steps N] [--seed S] [--length L] [--alone] [--verbose]
+ *
+ * Runs scenario after scenario, each drawn from the seed, until N steps were made, and checks the rules after every
+ * step. A failing scenario is run again to show what led to it, with the command line that replays it alone.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/sim/world.h"
+
+struct options {
+    long steps, length;
+    uint64_t seed;
+    bool seeded, alone, verbose;
+};
+
+struct totals {
+    long steps, scenarios, promised_wrong, promised_kept;
+    uint64_t granted, lost, renewals, wrong, kept;
+};
+
+static bool run(struct world *w, uint64_t seed, long length, bool log, bool tell) {
+    world_open(w, seed, log, tell);
+    while (w->step < length && !w->failure)
+        world_step(w);
+    if (!w->failure)
+        world_end(w);
+    world_close(w);
+    return !w->failure;
+}
+
+static void show(struct world *w, const struct options *o) {
+    printf("FAILED at step %ld: %s: %s\n", w->step, w->failure, w->failure_text);
+    scenario_print(&w->sc);
+    size_t max = sizeof(w->events) / sizeof(w->events[0]);
+    unsigned shown = w->event_count < max ? w->event_count : (unsigned)max;
+    for (unsigned i = w->event_count - shown; i != w->event_count; i++)
+        printf("%s\n", w->events[i % max]);
+    printf("replay: sim --alone --seed %" PRIu64 " --length %ld --verbose\n", w->sc.seed, o->length);
+}
+
+static uint64_t mix(uint64_t seed, uint64_t i) {
+    uint64_t z = seed * 0x9e3779b97f4a7c15u + i * 0xd1342543de82ef95u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    return (z ^ (z >> 27)) & 0xffffffffffffu;
+}
+
+static bool options_read(struct options *o, int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--alone") == 0)
+            o->alone = true;
+        else if (strcmp(argv[i], "--verbose") == 0)
+            o->verbose = true;
+        else if (strcmp(argv[i], "--steps") == 0 && more)
+            o->steps = atol(argv[++i]);
+        else if (strcmp(argv[i], "--length") == 0 && more)
+            o->length = atol(argv[++i]);
+        else if (strcmp(argv[i], "--seed") == 0 && more) {
+            o->seed = strtoull(argv[++i], NULL, 10);
+            o->seeded = true;
+        } else
+            return false;
+    }
+    return true;
+}
+
+static void add(struct totals *t, const struct world *w) {
+    t->steps += w->step;
+    t->scenarios++;
+    t->promised_wrong += w->sc.never_wrong;
+    t->promised_kept += w->sc.never_kept || w->sc.kept_after_end_only;
+    t->granted += w->granted;
+    t->lost += w->lost;
+    t->renewals += w->renewals;
+    t->wrong += w->wrong;
+    t->kept += w->kept;
+}
+
+int main(int argc, char **argv) {
+    struct options o = {.steps = 1000000, .length = 2000};
+    if (!options_read(&o, argc, argv)) {
+        fprintf(stderr, "usage: sim [--steps N] [--seed S] [--length L] [--alone] [--verbose]\n");
+        return 2;
+    }
+    if (!o.seeded)
+        o.seed = (uint64_t)time(NULL) ^ ((uint64_t)clock() << 20);
+    if (o.alone)
+        o.steps = 1;
+    printf("sim: seed %" PRIu64 "\n", o.seed);
+    static struct world w;
+    struct totals t = {0};
+    while (t.steps < o.steps) {
+        uint64_t seed = o.alone ? o.seed : mix(o.seed, (uint64_t)t.scenarios);
+        if (!run(&w, seed, o.length, false, false)) {
+            run(&w, seed, o.length, true, o.alone && o.verbose);
+            show(&w, &o);
+            return 1;
+        }
+        if (o.verbose) {
+            printf("scenario %" PRIu64 ": wrong %" PRIu64 " kept %" PRIu64 " granted %" PRIu64 "\n", seed, w.wrong, w.kept,
+                   w.granted);
+            scenario_print(&w.sc);
+        }
+        add(&t, &w);
+    }
+    printf("sim: %ld steps in %ld scenarios (%ld promise that nothing goes wrong, %ld that nothing is kept); "
+           "%" PRIu64 " leases, %" PRIu64 " attempts lost, %" PRIu64 " renewals; where nothing was promised: %" PRIu64
+           " wrong, %" PRIu64 " kept\n",
+           t.steps, t.scenarios, t.promised_wrong, t.promised_kept, t.granted, t.lost, t.renewals, t.wrong, t.kept);
+    return 0;
+}

@@ -1,0 +1,223 @@
+/*
+ * Redis's own commands on a lock key, in the model.
+ */
+#include "tests/sim/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void model_expire(struct model *m, int key) {
+    struct model_key *k = &m->keys[key];
+    if (k->exists && k->expire_ms && m->now_ms >= k->expire_ms) {
+        k->exists = k->list = false;
+        k->expire_ms = 0;
+    }
+    struct model_guard *g = &k->guard;
+    if (g->exists && g->expire_ms && m->now_ms >= g->expire_ms)
+        memset(g, 0, sizeof(*g));
+}
+
+int64_t model_pttl(struct model *m, int key) {
+    model_expire(m, key);
+    const struct model_key *k = &m->keys[key];
+    return !k->exists ? -2 : !k->expire_ms ? -1 : k->expire_ms - m->now_ms;
+}
+
+const struct model_guard *model_live(struct model *m, int key) {
+    model_expire(m, key);
+    const struct model_key *k = &m->keys[key];
+    const struct model_guard *g = &k->guard;
+    bool live = k->exists && !k->list && g->exists && g->token[0] && g->has_value &&
+                strcmp(g->value, k->value) == 0 &&
+                (!g->expire_ms || g->expire_ms - m->now_ms >= MODEL_GUARD_OUTLIVES_MS);
+    return live ? g : NULL;
+}
+
+static struct model_reply text_reply(const char *text) {
+    struct model_reply r = {.kind = REPLY_TEXT};
+    snprintf(r.text, sizeof(r.text), "%s", text);
+    return r;
+}
+
+static struct model_reply int_reply(int64_t n) {
+    return (struct model_reply){.kind = REPLY_INT, .number = n};
+}
+
+static const struct model_reply NIL = {.kind = REPLY_NIL}, OK = {.kind = REPLY_OK}, WRONG = {.kind = REPLY_ERROR};
+
+static void set_expiry(struct model *m, struct model_key *k, int64_t ms) {
+    if (ms < 0)
+        k->exists = k->list = false;
+    k->expire_ms = ms > 0 ? m->now_ms + ms : 0;
+}
+
+static void set(struct model *m, struct model_key *k, const struct model_command *c) {
+    bool keep = c->keepttl && k->exists;
+    int64_t expire_ms = k->expire_ms;
+    k->exists = true;
+    k->list = false;
+    snprintf(k->value, sizeof(k->value), "%s", c->value);
+    set_expiry(m, k, c->ms);
+    if (keep)
+        k->expire_ms = expire_ms;
+}
+
+static void del(struct model_key *k) {
+    k->exists = k->list = false;
+    k->expire_ms = 0;
+}
+
+static struct model_reply pexpire(struct model *m, struct model_key *k, const struct model_command *c) {
+    int64_t until = m->now_ms + c->ms;
+    bool allowed = c->when == WHEN_ALWAYS || (c->when == WHEN_NX && !k->expire_ms) ||
+                   (c->when == WHEN_XX && k->expire_ms) ||
+                   (c->when == WHEN_GT && k->expire_ms && until > k->expire_ms) ||
+                   (c->when == WHEN_LT && (!k->expire_ms || until < k->expire_ms));
+    if (!k->exists || !allowed)
+        return int_reply(0);
+    if (c->ms <= 0)
+        del(k);
+    else
+        k->expire_ms = until;
+    return int_reply(1);
+}
+
+static struct model_reply incrby(struct model_key *k, const struct model_command *c) {
+    if (k->exists && k->list)
+        return WRONG;
+    char *end;
+    long long n = k->exists ? strtoll(k->value, &end, 10) : 0;
+    if (k->exists && (*end || !k->value[0]))
+        return WRONG;
+    n += c->by;
+    if (!k->exists)
+        k->expire_ms = 0;
+    k->exists = true;
+    snprintf(k->value, sizeof(k->value), "%lld", n);
+    return int_reply(n);
+}
+
+struct model_reply model_native(struct model *m, int key, const struct model_command *c) {
+    model_expire(m, key);
+    struct model_key *k = &m->keys[key];
+    bool text = k->exists && !k->list;
+    struct model_reply old = text ? text_reply(k->value) : NIL;
+    switch (c->op) {
+    case OP_SETNX:
+        if (k->exists)
+            return int_reply(0);
+        set(m, k, c);
+        return int_reply(1);
+    case OP_SET_NX:
+        if (k->exists)
+            return NIL;
+        set(m, k, c);
+        return OK;
+    case OP_SET_NX_GET:
+        if (k->list)
+            return WRONG;
+        if (!k->exists)
+            set(m, k, c);
+        return old;
+    case OP_SET:
+    case OP_MSET:
+        set(m, k, c);
+        return OK;
+    case OP_SET_XX:
+        if (!k->exists)
+            return NIL;
+        set(m, k, c);
+        return OK;
+    case OP_GETSET:
+    case OP_SET_GET:
+        if (k->list)
+            return WRONG;
+        set(m, k, c);
+        return old;
+    case OP_DEL:
+        if (!k->exists)
+            return int_reply(0);
+        del(k);
+        return int_reply(1);
+    case OP_GETDEL:
+        if (k->list)
+            return WRONG;
+        del(k);
+        return old;
+    case OP_PEXPIRE:
+        return pexpire(m, k, c);
+    case OP_PERSIST:
+        if (!k->exists || !k->expire_ms)
+            return int_reply(0);
+        k->expire_ms = 0;
+        return int_reply(1);
+    case OP_GETEX:
+        if (k->list)
+            return WRONG;
+        if (k->exists && c->ms)
+            set_expiry(m, k, c->ms);
+        return old;
+    case OP_INCRBY:
+        return incrby(k, c);
+    case OP_GET:
+        return k->list ? WRONG : old;
+    case OP_KINDS:
+        break;
+    }
+    abort();
+}
+
+enum lock_verb model_verb(const struct model_command *c) {
+    switch (c->op) {
+    case OP_SETNX:
+    case OP_SET_NX:
+    case OP_SET_NX_GET:
+        return LOCK_ACQUIRE;
+    case OP_SET:
+    case OP_SET_XX:
+        return LOCK_REPLACE;
+    case OP_GETSET:
+    case OP_SET_GET:
+        return LOCK_SWAP;
+    case OP_DEL:
+    case OP_GETDEL:
+        return LOCK_RELEASE;
+    case OP_PEXPIRE:
+    case OP_PERSIST:
+    case OP_GETEX:
+        return LOCK_EXTEND;
+    case OP_INCRBY:
+        return c->by < 0 ? LOCK_COUNT_DOWN : LOCK_COUNT_UP;
+    case OP_MSET:
+        return LOCK_CLOBBER;
+    case OP_GET:
+        return LOCK_READ;
+    case OP_KINDS:
+        break;
+    }
+    abort();
+}
+
+int model_value_at(const struct model_command *c) {
+    enum lock_verb verb = model_verb(c);
+    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP ? 3 : 0;
+}
+
+const char *model_shape(const struct model_command *c) {
+    switch (c->op) {
+    case OP_SET_NX:
+    case OP_SET:
+        return "ok";
+    case OP_SET_NX_GET:
+    case OP_SET_XX:
+    case OP_GETSET:
+    case OP_SET_GET:
+    case OP_GETDEL:
+    case OP_GETEX:
+    case OP_GET:
+        return "nil";
+    default:
+        return "int";
+    }
+}

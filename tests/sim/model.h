@@ -1,0 +1,112 @@
+/*
+ * A model of Redis as far as string locks need it: keys with a value and an expiry, guard records, and what the
+ * scripts of scripts/lua/ do with them, each in the words of its Lua. Virtual time, no I/O.
+ *
+ * model_dump.c and model_against_redis.py hold it against the real scripts in a real Redis.
+ */
+#ifndef LOCKKEEPER_SIM_MODEL_H
+#define LOCKKEEPER_SIM_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proxy/lock/engine.h"
+
+enum { MODEL_KEYS = 3, MODEL_VALUE = 40, MODEL_TOKEN = LOCK_TOKEN_MAX, MODEL_NAME = 40, MODEL_GUARD_OUTLIVES_MS = 10000 };
+
+struct model_guard {
+    bool exists, has_value, has_attempt, leased;
+    int64_t expire_ms; /* 0 none */
+    uint64_t fence;
+    int64_t extra;
+    char token[MODEL_TOKEN], value[MODEL_VALUE], owner[MODEL_NAME], proxy[MODEL_NAME];
+    char attempt[MODEL_TOKEN], reply[MODEL_VALUE];
+};
+
+struct model_key {
+    bool exists, list; /* a list: of the wrong type */
+    int64_t expire_ms; /* 0 none */
+    char value[MODEL_VALUE];
+    struct model_guard guard;
+};
+
+struct model {
+    int64_t now_ms;
+    uint64_t us; /* the clock that fences take */
+    struct model_key keys[MODEL_KEYS];
+};
+
+enum model_op {
+    OP_SETNX,
+    OP_SET_NX,
+    OP_SET_NX_GET,
+    OP_SET,
+    OP_SET_XX,
+    OP_GETSET,
+    OP_SET_GET,
+    OP_DEL,
+    OP_GETDEL,
+    OP_PEXPIRE,
+    OP_PERSIST,
+    OP_GETEX,
+    OP_INCRBY,
+    OP_MSET,
+    OP_GET,
+    OP_KINDS
+};
+
+enum model_condition { WHEN_ALWAYS, WHEN_NX, WHEN_XX, WHEN_GT, WHEN_LT };
+
+struct model_command {
+    enum model_op op;
+    enum model_condition when; /* PEXPIRE */
+    bool keepttl;              /* SET */
+    int64_t ms;                /* expiry: 0 none, negative in the past */
+    int64_t by;                /* INCRBY */
+    char value[MODEL_VALUE];
+};
+
+enum model_reply_kind { REPLY_INT, REPLY_OK, REPLY_NIL, REPLY_TEXT, REPLY_ERROR };
+struct model_reply {
+    enum model_reply_kind kind;
+    int64_t number;
+    char text[MODEL_VALUE];
+};
+
+/* ARGV 1 to 8 and the command. */
+struct model_args {
+    const char *attempt, *claim, *identity, *proxy, *right;
+    int64_t lease_ms;
+    uint64_t read_fence;
+    const char *seen; /* NULL: not known */
+    struct model_command command;
+};
+
+struct model_envelope {
+    struct model_reply reply;
+    enum lock_outcome outcome;
+    uint64_t fence;
+    int64_t pttl_ms;
+    char owner[MODEL_NAME];
+    bool leased;
+};
+
+/* The command as Redis runs it by itself. */
+struct model_reply model_native(struct model *m, int key, const struct model_command *c);
+/* Removes what has expired. */
+void model_expire(struct model *m, int key);
+int64_t model_pttl(struct model *m, int key);
+/* The live lease's guard record, or NULL. */
+const struct model_guard *model_live(struct model *m, int key);
+
+/* The script for the command. */
+struct model_envelope model_script(struct model *m, int key, const struct model_args *a);
+/* PROXY RELEASE is model_script with OP_DEL; renewals are these. */
+struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms);
+
+enum lock_verb model_verb(const struct model_command *c);
+/* Whether the script gets the position of the value, and which; 0 none. */
+int model_value_at(const struct model_command *c);
+const char *model_shape(const struct model_command *c);
+
+#endif

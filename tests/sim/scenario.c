@@ -1,0 +1,169 @@
+/*
+ * What a run is like: drawn from its seed, with what the lock semantics promise for it.
+ */
+#include "tests/sim/world.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BIT(idiom) (1u << (idiom))
+
+static const uint32_t CONSTANT = BIT(IDIOM_SETNX) | BIT(IDIOM_SETNX_EXPIRE) | BIT(IDIOM_CONST) | BIT(IDIOM_GETDEL);
+static const uint32_t DISTINCT = BIT(IDIOM_UNIQUE) | BIT(IDIOM_EXTENDING);
+static const uint32_t COMPARE = BIT(IDIOM_COMPARE);
+
+struct draw {
+    uint64_t random;
+};
+
+static unsigned below(struct draw *d, unsigned n) {
+    d->random += 0x9e3779b97f4a7c15u;
+    uint64_t z = d->random;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (unsigned)((z ^ (z >> 31)) % n);
+}
+
+static bool chance(struct draw *d, unsigned percent) {
+    return below(d, 100) < percent;
+}
+
+static bool subset(uint32_t a, uint32_t of) {
+    return (a & ~of) == 0;
+}
+
+/* On shared connections the promises are for applications that do one thing: constants, values of their own, or
+ * values that they compare. */
+static uint32_t draw_idioms(struct draw *d) {
+    switch (below(d, 6)) {
+    case 0:
+        return CONSTANT;
+    case 1:
+        return DISTINCT;
+    case 2:
+        return COMPARE;
+    case 3:
+        return BIT(below(d, IDIOM_KINDS));
+    default:
+        return (below(d, BIT(IDIOM_KINDS)) & below(d, BIT(IDIOM_KINDS))) | BIT(below(d, IDIOM_KINDS));
+    }
+}
+
+static void draw_rule(struct draw *d, struct lock_rule *r) {
+    static const int64_t LEASES[] = {600, 1500, 3000};
+    static char pattern[] = "lock:*";
+    r->pattern = pattern;
+    r->pattern_len = strlen(pattern);
+    r->mode = LOCK_MODE_ENFORCE;
+    r->owner = (enum lock_owner)below(d, 4);
+    if (r->owner == LOCK_OWNER_ANY && chance(d, 70))
+        r->owner = LOCK_OWNER_AUTO;
+    r->claim_memory_ms = chance(d, 80) ? 60000 : (int64_t)below(d, 2000);
+    r->lease_ms = LEASES[below(d, 3)];
+    r->renew = chance(d, 70) ? LOCK_RENEW_AUTO : chance(d, 50) ? LOCK_RENEW_ALWAYS : LOCK_RENEW_NEVER;
+    r->max_hold_ms = chance(d, 50) ? 300000 : 2000 + (int64_t)below(d, 8000);
+    r->on_disconnect = chance(d, 70) ? LOCK_DISCONNECT_KEEP : LOCK_DISCONNECT_RELEASE;
+}
+
+static void draw_trouble(struct draw *d, struct scenario *sc) {
+    sc->deaths = chance(d, 40);
+    sc->reconnects = chance(d, 20);
+    sc->restarts = chance(d, 10);
+    sc->loses = chance(d, 25);
+    sc->outside = chance(d, 15);
+    sc->operators = chance(d, 15);
+    sc->finals = chance(d, 30);
+    sc->strays = chance(d, 20);
+    sc->silent = chance(d, 20) || (sc->idioms & (BIT(IDIOM_THROTTLE) | BIT(IDIOM_DEADLINE)));
+    sc->stranger = chance(d, 50);
+    sc->punctual = chance(d, 30);
+}
+
+/* The table at the end of the lock semantics. */
+static void promise_own(struct scenario *sc) {
+    enum lock_owner owner = sc->rule.owner;
+    bool alone = sc->proxies == 1;
+    if (owner == LOCK_OWNER_CONNECTION) {
+        sc->never_wrong = sc->apart = true;
+    } else if (owner == LOCK_OWNER_AUTO) {
+        /* A worker that comes back on another connection, or through another proxy, is known by its identity alone,
+         * which its colleagues have too. A holder that goes without releasing, or whose release got lost, and tries
+         * again, looks like a pool. */
+        bool follows = !sc->strays && !sc->finals && !(sc->idioms & BIT(IDIOM_COUNT)); /* a loser's DECR */
+        alone = alone || (!sc->strays && sc->rule.claim_memory_ms >= 60000);
+        sc->never_wrong = !sc->reconnects && !sc->restarts && !sc->silent && alone &&
+                          (follows || !sc->library);
+        sc->apart = sc->never_wrong && !sc->library;
+    }
+    /* Some idioms leave a claim behind that a later release through the same connection uses up: they end a lease
+     * otherwise than by a release, or find out that they have lost it and send none. */
+    bool counts = sc->idioms & BIT(IDIOM_COUNT), compares = sc->idioms & COMPARE;
+    bool uses_up = owner == LOCK_OWNER_AUTO && !sc->silent && sc->rule.claim_memory_ms >= 60000 &&
+                   !(sc->idioms & BIT(IDIOM_SHORTEN)) && (!compares || sc->idioms == COMPARE) &&
+                   (!counts || (sc->idioms == BIT(IDIOM_COUNT) && !sc->library));
+    uses_up = uses_up || owner == LOCK_OWNER_CONNECTION;
+    sc->never_kept = uses_up && !sc->reconnects && !sc->restarts && !sc->loses;
+}
+
+static void promise_shared(struct scenario *sc) {
+    bool client = sc->rule.owner == LOCK_OWNER_CLIENT;
+    bool one = sc->connections == CONN_SHARED && sc->rule.owner == LOCK_OWNER_AUTO;
+    bool pool_auto = sc->connections == CONN_POOL && sc->rule.owner == LOCK_OWNER_AUTO;
+    bool alike = subset(sc->idioms, CONSTANT) || subset(sc->idioms, DISTINCT) || subset(sc->idioms, COMPARE);
+    bool follows = !sc->finals && !sc->strays && alike;
+    bool stays = !sc->restarts && !(sc->reconnects && sc->connections == CONN_SHARED) &&
+                 (sc->proxies == 1 || sc->connections == CONN_SHARED) && sc->rule.claim_memory_ms >= 60000;
+    if (!follows || !stays)
+        return;
+    sc->never_wrong = client || (one && !sc->reconnects);
+    sc->wrong_once_proven_never = pool_auto && !sc->loses && !sc->reconnects && !sc->deaths;
+    bool exact = sc->never_wrong && !sc->loses && !sc->outside && !sc->operators;
+    sc->kept_after_end_only = exact;
+    sc->kept_after_sight_only = exact && subset(sc->idioms, COMPARE) && !sc->stranger;
+}
+
+void scenario_draw(struct scenario *sc, uint64_t seed) {
+    struct draw d = {seed};
+    *sc = (struct scenario){.seed = seed};
+    sc->connections = (enum connections)below(&d, 3);
+    sc->idioms = draw_idioms(&d);
+    sc->proxies = chance(&d, 75) ? 1 : 2;
+    sc->processes = 1 + below(&d, PROCESSES);
+    sc->workers = 1 + below(&d, WORKERS_EACH);
+    sc->conns = sc->connections == CONN_OWN ? sc->workers : sc->connections == CONN_SHARED ? 1 : 2 + below(&d, 3);
+    sc->keys = 1 + below(&d, MODEL_KEYS);
+    sc->library = chance(&d, 25);
+    sc->expiry_ms = 200 + below(&d, 1500);
+    draw_rule(&d, &sc->rule);
+    draw_trouble(&d, sc);
+    if (sc->connections == CONN_OWN)
+        promise_own(sc);
+    else
+        promise_shared(sc);
+}
+
+void scenario_print(const struct scenario *sc) {
+    static const char *const CONNECTIONS[] = {"one a worker", "a pool", "one shared"};
+    static const char *const OWNERS[] = {"auto", "connection", "client", "any"};
+    static const char *const RENEW[] = {"auto", "always", "never"};
+    printf("  connections: %s; proxies %u, processes %u, workers %u, connections %u each, keys %u\n",
+           CONNECTIONS[sc->connections], sc->proxies, sc->processes, sc->workers, sc->conns, sc->keys);
+    printf("  owner %s lease %" PRId64 " claim-memory %" PRId64 " renew %s max-hold %" PRId64 " on-disconnect %s; expiry %" PRId64
+           "\n",
+           OWNERS[sc->rule.owner], sc->rule.lease_ms, sc->rule.claim_memory_ms, RENEW[sc->rule.renew],
+           sc->rule.max_hold_ms, sc->rule.on_disconnect == LOCK_DISCONNECT_KEEP ? "keep" : "release", sc->expiry_ms);
+    printf("  idioms:");
+    for (int i = 0; i < IDIOM_KINDS; i++)
+        if (sc->idioms & BIT(i))
+            printf(" %s", idiom_name((enum idiom)i));
+    printf("\n  trouble:%s%s%s%s%s%s%s%s%s%s%s%s\n", sc->library ? " library" : "", sc->deaths ? " deaths" : "",
+           sc->reconnects ? " reconnects" : "", sc->restarts ? " restarts" : "", sc->loses ? " loses" : "",
+           sc->outside ? " outside" : "", sc->operators ? " operators" : "", sc->finals ? " finals" : "",
+           sc->strays ? " strays" : "", sc->silent ? " silent" : "", sc->stranger ? " stranger" : "",
+           sc->punctual ? " punctual" : "");
+    printf("  promised:%s%s%s%s%s\n", sc->never_wrong ? " never-wrong" : "",
+           sc->wrong_once_proven_never ? " never-wrong-once-proven" : "", sc->never_kept ? " never-kept" : "",
+           sc->kept_after_end_only ? " kept-only-after-an-end" : "",
+           sc->kept_after_sight_only ? " kept-only-after-a-sight" : "");
+}

@@ -1,0 +1,308 @@
+/*
+ * What applications do: the lock idioms, as programs that send one command after another and believe the answers.
+ */
+#include "tests/sim/world.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *idiom_name(enum idiom idiom) {
+    static const char *const NAMES[IDIOM_KINDS] = {"setnx",   "setnx-expire", "const",   "unique",   "compare", "extending",
+                                                   "getdel",  "plain-set",    "shorten", "deadline", "count",   "throttle"};
+    return NAMES[idiom];
+}
+
+void command_text(const struct model_command *c, char *out, size_t size) {
+    static const char *const NAMES[OP_KINDS] = {"SETNX",  "SET NX",  "SET NX GET", "SET",   "SET XX", "GETSET", "SET GET", "DEL",
+                                                "GETDEL", "PEXPIRE", "PERSIST",    "GETEX", "INCRBY", "MSET",   "GET"};
+    snprintf(out, size, "%s %s ms=%" PRId64 " by=%" PRId64 "%s", NAMES[c->op], c->value, c->ms, c->by,
+             c->keepttl ? " keepttl" : "");
+}
+
+void worker_start_again(struct world *w, int worker) {
+    struct worker *k = &w->workers[worker];
+    k->alive = true;
+    k->busy = false;
+    k->phase = k->process < 0 ? PHASE_STRANGE : PHASE_START;
+    k->fence = 0;
+    k->holds = false;
+    k->lost_ms = 0;
+}
+
+static void draw_idiom(struct world *w, struct worker *k) {
+    do
+        k->idiom = (enum idiom)world_below(w, IDIOM_KINDS);
+    while (!(w->sc.idioms & (1u << k->idiom)));
+    k->key = (int)world_below(w, w->sc.keys);
+    k->phase = k->idiom == IDIOM_PLAIN_SET ? PHASE_LOOK : PHASE_ACQUIRE;
+    if (w->sc.strays && world_chance(w, 8))
+        k->phase = PHASE_FINALLY;
+}
+
+static void own_value(struct world *w, struct worker *k) {
+    bool own = k->idiom == IDIOM_UNIQUE || k->idiom == IDIOM_COMPARE || k->idiom == IDIOM_EXTENDING;
+    if (k->idiom == IDIOM_DEADLINE)
+        snprintf(k->value, sizeof(k->value), "%" PRId64 ".%" PRIu64, w->redis.now_ms + w->sc.expiry_ms, ++w->values);
+    else if (own)
+        snprintf(k->value, sizeof(k->value), "v%" PRIu64, ++w->values);
+    else
+        snprintf(k->value, sizeof(k->value), "1");
+}
+
+static void acquiring(struct world *w, struct worker *k, struct model_command *c) {
+    own_value(w, k);
+    memcpy(c->value, k->value, sizeof(c->value));
+    c->ms = w->sc.expiry_ms;
+    switch (k->idiom) {
+    case IDIOM_SETNX:
+    case IDIOM_SETNX_EXPIRE:
+    case IDIOM_DEADLINE:
+        c->op = OP_SETNX;
+        c->ms = 0;
+        break;
+    case IDIOM_GETDEL:
+        c->op = OP_SET_NX_GET;
+        break;
+    case IDIOM_PLAIN_SET:
+        c->op = OP_SET;
+        break;
+    case IDIOM_COUNT:
+        *c = (struct model_command){.op = OP_INCRBY, .by = 1};
+        break;
+    default:
+        c->op = OP_SET_NX;
+        break;
+    }
+}
+
+static void releasing(struct worker *k, struct model_command *c) {
+    c->op = OP_DEL;
+    if (k->idiom == IDIOM_GETDEL) {
+        c->op = OP_GETDEL;
+    } else if (k->idiom == IDIOM_SHORTEN) {
+        c->op = OP_SET_XX;
+        c->ms = 1;
+        memcpy(c->value, k->value, sizeof(c->value));
+    } else if (k->idiom == IDIOM_COUNT) {
+        c->op = OP_INCRBY;
+        c->by = -1;
+    }
+}
+
+/* A client that holds nothing and tries everything that cannot acquire. */
+static void strange(struct world *w, struct worker *k, struct model_command *c) {
+    static const enum model_op OPS[] = {OP_DEL, OP_GETDEL, OP_PEXPIRE, OP_PERSIST, OP_GETEX, OP_SET_XX, OP_GET, OP_GET};
+    k->key = (int)world_below(w, w->sc.keys);
+    c->op = OPS[world_below(w, sizeof(OPS) / sizeof(OPS[0]))];
+    c->ms = world_chance(w, 80) ? 5000 : -1;
+    if (c->op == OP_GETEX && world_chance(w, 50))
+        c->ms = 0;
+    if (c->op == OP_PEXPIRE)
+        c->when = (enum model_condition)world_below(w, 5);
+    snprintf(c->value, sizeof(c->value), "strange");
+}
+
+static void give_up(struct world *w, int worker) {
+    struct worker *k = &w->workers[worker];
+    struct truth *t = &w->truth[k->key];
+    if (t->live && t->worker == worker)
+        t->worker = -1;
+    worker_start_again(w, worker);
+}
+
+/* The work is over, or not yet. False: nothing to send. */
+static bool holding(struct world *w, struct worker *k, int worker, struct model_command *c) {
+    if (w->redis.now_ms < k->until_ms) {
+        if (k->idiom != IDIOM_EXTENDING || !world_chance(w, 30))
+            return false;
+        *c = (struct model_command){.op = OP_PEXPIRE, .ms = w->sc.expiry_ms};
+        return true;
+    }
+    bool too_late = k->lost_ms && w->redis.now_ms > k->lost_ms + w->sc.rule.claim_memory_ms / 2;
+    bool past = k->idiom == IDIOM_DEADLINE && strtoll(k->value, NULL, 10) < w->redis.now_ms;
+    bool silent = k->idiom == IDIOM_THROTTLE || (w->sc.silent && world_chance(w, 10));
+    if (too_late || past || silent) {
+        world_event(w, "worker %d leaves its lease alone", worker);
+        give_up(w, worker);
+        return false;
+    }
+    k->phase = k->idiom == IDIOM_COMPARE ? PHASE_COMPARE : PHASE_RELEASE;
+    return true;
+}
+
+bool worker_command(struct world *w, int worker, struct model_command *c, bool *releases) {
+    struct worker *k = &w->workers[worker];
+    *c = (struct model_command){.op = OP_GET};
+    *releases = false;
+    if (k->phase == PHASE_START)
+        draw_idiom(w, k);
+    if (k->phase == PHASE_HOLD) {
+        if (!holding(w, k, worker, c))
+            return false;
+    }
+    switch (k->phase) {
+    case PHASE_START:
+    case PHASE_LOOK:
+    case PHASE_HOLD:
+    case PHASE_COMPARE:
+        break;
+    case PHASE_ACQUIRE:
+        acquiring(w, k, c);
+        break;
+    case PHASE_SWAP:
+        own_value(w, k);
+        c->op = OP_GETSET;
+        memcpy(c->value, k->value, sizeof(c->value));
+        break;
+    case PHASE_EXPIRE:
+        c->op = OP_PEXPIRE;
+        c->ms = w->sc.expiry_ms;
+        break;
+    case PHASE_RELEASE:
+        releasing(k, c);
+        *releases = true;
+        break;
+    case PHASE_FINALLY:
+        releasing(k, c);
+        break;
+    case PHASE_STRANGE:
+        strange(w, k, c);
+        break;
+    }
+    return true;
+}
+
+void worker_sent(struct world *w, int worker, const struct model_command *c, bool releases) {
+    struct worker *k = &w->workers[worker];
+    k->busy = true;
+    if (!releases)
+        return;
+    k->fence = 0;
+    k->holds = false;
+    k->lost_ms = 0;
+}
+
+static void lost_race(struct world *w, int worker) {
+    struct worker *k = &w->workers[worker];
+    bool undo = k->idiom == IDIOM_COUNT; /* takes its INCR back */
+    w->lost++;
+    give_up(w, worker);
+    if (k->idiom == IDIOM_SETNX_EXPIRE) {
+        k->phase = PHASE_EXPIRE;
+    } else if (k->idiom == IDIOM_DEADLINE) {
+        k->phase = PHASE_LOOK;
+    } else if (undo || (w->sc.finals && world_chance(w, 60))) {
+        k->phase = PHASE_FINALLY;
+    }
+}
+
+static void acquired(struct world *w, int worker, const struct flight *f) {
+    struct worker *k = &w->workers[worker];
+    check_belief(w, worker, f);
+    w->granted++;
+    k->until_ms = w->redis.now_ms + world_below(w, world_chance(w, 70) ? 200 : (unsigned)(w->sc.expiry_ms * 5 / 2));
+    k->phase = k->idiom == IDIOM_SETNX_EXPIRE || k->idiom == IDIOM_COUNT ? PHASE_EXPIRE : PHASE_HOLD;
+}
+
+static bool says_acquired(const struct worker *k, const struct model_command *c, const struct model_reply *r) {
+    switch (c->op) {
+    case OP_SETNX:
+    case OP_INCRBY:
+        return r->kind == REPLY_INT && r->number == 1;
+    case OP_SET_NX:
+    case OP_SET:
+        return r->kind == REPLY_OK;
+    case OP_SET_NX_GET:
+        return r->kind == REPLY_NIL;
+    case OP_GETSET:
+        return r->kind == REPLY_NIL || (r->kind == REPLY_TEXT && strcmp(r->text, k->expected) == 0);
+    default:
+        return false;
+    }
+}
+
+static void looked(struct world *w, struct worker *k, const struct model_reply *r) {
+    if (r->kind == REPLY_NIL) {
+        k->phase = PHASE_ACQUIRE;
+    } else if (k->idiom == IDIOM_DEADLINE && r->kind == REPLY_TEXT && strtoll(r->text, NULL, 10) < w->redis.now_ms) {
+        memcpy(k->expected, r->text, sizeof(k->expected));
+        k->phase = PHASE_SWAP;
+    } else {
+        k->phase = PHASE_START;
+    }
+}
+
+static void compared(struct world *w, int worker, const struct model_reply *r) {
+    struct worker *k = &w->workers[worker];
+    if (r->kind == REPLY_TEXT && strcmp(r->text, k->value) == 0)
+        k->phase = PHASE_RELEASE;
+    else
+        give_up(w, worker);
+}
+
+/* No answer, or an error that says nothing. */
+static void no_answer(struct world *w, int worker) {
+    struct worker *k = &w->workers[worker];
+    switch (k->phase) {
+    case PHASE_ACQUIRE:
+    case PHASE_SWAP:
+        give_up(w, worker);
+        if (w->sc.finals && world_chance(w, 50))
+            k->phase = PHASE_FINALLY;
+        break;
+    case PHASE_EXPIRE:
+        k->phase = k->fence ? PHASE_HOLD : PHASE_START;
+        break;
+    case PHASE_LOOK:
+    case PHASE_RELEASE:
+    case PHASE_FINALLY:
+        worker_start_again(w, worker);
+        break;
+    case PHASE_START:
+    case PHASE_HOLD:
+    case PHASE_COMPARE:
+    case PHASE_STRANGE:
+        break;
+    }
+}
+
+void worker_answer(struct world *w, int worker, const struct flight *f, bool lost) {
+    struct worker *k = &w->workers[worker];
+    k->busy = false;
+    if (lost) {
+        no_answer(w, worker);
+        return;
+    }
+    const struct model_reply *r = &f->envelope.reply;
+    switch (k->phase) {
+    case PHASE_LOOK:
+        looked(w, k, r);
+        break;
+    case PHASE_ACQUIRE:
+    case PHASE_SWAP:
+        if (says_acquired(k, &f->command, r))
+            acquired(w, worker, f);
+        else
+            lost_race(w, worker);
+        break;
+    case PHASE_EXPIRE:
+        if (k->fence)
+            k->phase = PHASE_HOLD;
+        else
+            k->phase = w->sc.finals && world_chance(w, 60) ? PHASE_FINALLY : PHASE_START;
+        break;
+    case PHASE_COMPARE:
+        compared(w, worker, r);
+        break;
+    case PHASE_RELEASE:
+    case PHASE_FINALLY:
+        worker_start_again(w, worker);
+        break;
+    case PHASE_START:
+    case PHASE_HOLD:
+    case PHASE_STRANGE:
+        break;
+    }
+}

@@ -1,0 +1,208 @@
+/*
+ * The simulated world: one model Redis, one or two real engines before it, processes with workers and connections,
+ * commands under way, and what a spectator knows who sees everything.
+ *
+ *      worker ── command ──> connection ── engine_begin ──> flight ── script on the model ──> engine_finish ──> worker
+ *                                                             │
+ *                             lost, repeated, late, unknown <─┘          check.c looks on at every step
+ */
+#ifndef LOCKKEEPER_SIM_WORLD_H
+#define LOCKKEEPER_SIM_WORLD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tests/sim/model.h"
+
+enum {
+    PROXIES = 2,
+    PROCESSES = 3,
+    WORKERS_EACH = 4,
+    WORKERS = PROCESSES * WORKERS_EACH + 1, /* and the stranger */
+    STRANGER = WORKERS - 1,
+    CONNS = WORKERS,
+    FLIGHTS = 48
+};
+
+enum connections { CONN_OWN, CONN_POOL, CONN_SHARED }; /* D, P, M */
+
+enum idiom {
+    IDIOM_SETNX,        /* SETNX, DEL */
+    IDIOM_SETNX_EXPIRE, /* SETNX, PEXPIRE whoever won, DEL */
+    IDIOM_CONST,        /* SET NX PX with a constant, DEL */
+    IDIOM_UNIQUE,       /* SET NX PX with a value of its own, DEL */
+    IDIOM_COMPARE,      /* the same, GET, compare, DEL */
+    IDIOM_EXTENDING,    /* the same as UNIQUE, PEXPIRE now and then, also after the lease */
+    IDIOM_GETDEL,       /* SET NX GET PX, GETDEL */
+    IDIOM_PLAIN_SET,    /* GET nothing, SET PX, DEL */
+    IDIOM_SHORTEN,      /* SET NX PX, SET XX PX 1 */
+    IDIOM_DEADLINE,     /* SETNX deadline, GET, GETSET */
+    IDIOM_COUNT,        /* INCR, PEXPIRE, DECR */
+    IDIOM_THROTTLE,     /* SET NX PX and no release */
+    IDIOM_KINDS
+};
+
+enum phase {
+    PHASE_START,
+    PHASE_LOOK,    /* GET before acquiring */
+    PHASE_ACQUIRE,
+    PHASE_SWAP,
+    PHASE_EXPIRE,  /* PEXPIRE behind the acquisition */
+    PHASE_HOLD,
+    PHASE_COMPARE, /* GET before releasing */
+    PHASE_RELEASE,
+    PHASE_FINALLY, /* a release that follows no acquisition */
+    PHASE_STRANGE  /* the stranger's next command */
+};
+
+/* What one run is like; drawn from its seed. */
+struct scenario {
+    uint64_t seed;
+    enum connections connections;
+    unsigned proxies, processes, workers, conns, keys; /* workers and conns a process */
+    uint32_t idioms;                                   /* a bit each */
+    unsigned idiom_count;
+    bool library;    /* sessions name one that pools */
+    bool deaths;     /* workers die, others take their place */
+    bool reconnects; /* connections are lost and made again */
+    bool restarts;   /* proxies are */
+    bool loses;      /* replies get lost: repeats, unknown outcomes, scripts that run late */
+    bool outside;    /* commands around the proxy */
+    bool operators;  /* PROXY RELEASE */
+    bool finals;     /* DEL after a failed acquisition */
+    bool strays;     /* DEL out of nothing */
+    bool silent;     /* some holders never release */
+    bool punctual;   /* ticks and renewals are on time */
+    bool stranger;   /* a client of another identity sends what it likes */
+    int64_t expiry_ms;
+    struct lock_rule rule;
+    /* What the table at the end of the lock semantics promises for this. */
+    bool apart; /* the wire tells each worker from the others */
+    bool never_wrong, wrong_once_proven_never, never_kept, kept_after_end_only, kept_after_sight_only;
+};
+
+struct worker {
+    int process; /* -1: the stranger */
+    bool alive;
+    enum idiom idiom;
+    enum phase phase;
+    int key;
+    bool busy;        /* a command under way */
+    uint64_t fence;   /* of the lease it acquired and has not sent the release of; 0 none */
+    bool holds;       /* it believes to hold that one, and rightly so far */
+    int64_t until_ms; /* the end of its work */
+    int64_t lost_ms;  /* when its lease ended, 0 not yet */
+    char value[MODEL_VALUE], expected[MODEL_VALUE];
+};
+
+struct conn {
+    bool open, busy;
+    int process, proxy;
+    int worker;       /* its only one, or -1 */
+    uint64_t id;
+    struct lock_session session;
+    uint64_t read_fence[MODEL_KEYS]; /* what it was last shown */
+};
+
+enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEASE };
+
+struct flight {
+    bool used, ran;
+    bool repeated; /* ran more than once */
+    bool orphan; /* its session or worker is gone, its proxy finishes it */
+    bool ghost;  /* its proxy has given it up as well, and yet it may run */
+    enum flight_kind kind;
+    int worker, conn, proxy, key;
+    unsigned proxy_life;
+    uint64_t session_id;
+    bool releases;        /* the worker means to release with it */
+    uint64_t own_fence;   /* of the lease that its worker had when it was sent */
+    bool was_own;         /* the live lease was the worker's when it ran */
+    uint64_t read_fence;  /* last read of its session when it was sent */
+    struct lock_plan plan;
+    struct model_command command;
+    struct model_envelope envelope;
+    char identity[MODEL_NAME];
+    uint64_t token; /* renewals and releases by the proxy */
+    char token_text[LOCK_TOKEN_MAX];
+    const char *right;
+    int64_t lease_ms;
+};
+
+struct proxy {
+    struct lock_engine *engine;
+    unsigned life;
+    char id[40];
+    struct world *world;
+    int index;
+};
+
+/* A lease as the spectator sees it. */
+struct truth {
+    bool live, told, sighted; /* told: the proxy knows of the grant; sighted: its client was shown its value */
+    uint64_t fence, max_fence, session_id;
+    int worker, process, proxy; /* worker -1: nobody knows of it */
+    int64_t granted_ms, told_ms;
+    char token[LOCK_TOKEN_MAX];
+};
+
+enum cause { BY_TIME, BY_COMMAND, BY_OUTSIDE };
+
+struct world {
+    struct scenario sc;
+    uint64_t random;
+    uint64_t session_ids, values;
+    struct model redis;
+    struct proxy proxies[PROXIES];
+    struct worker workers[WORKERS];
+    struct conn conns[CONNS];
+    struct flight flights[FLIGHTS];
+    struct truth truth[MODEL_KEYS];
+    unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
+    bool proven[PROCESSES];
+    bool closing; /* everybody is gone */
+    uint64_t wrong, kept, granted, lost, renewals;
+    long step;
+    bool log, tell; /* write events down; print them */
+    const char *failure;
+    char failure_text[256];
+    char events[40][160];
+    unsigned event_count;
+};
+
+uint64_t world_random(struct world *w);
+unsigned world_below(struct world *w, unsigned n);
+bool world_chance(struct world *w, unsigned percent);
+void world_event(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void world_fail(struct world *w, const char *rule, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+void scenario_draw(struct scenario *sc, uint64_t seed);
+void scenario_print(const struct scenario *sc);
+
+void world_open(struct world *w, uint64_t seed, bool log, bool tell);
+void world_close(struct world *w);
+/* One thing happens. */
+void world_step(struct world *w);
+/* Everybody leaves; time passes; L1. */
+void world_end(struct world *w);
+
+/* worker.c: what workers send, and what they make of the answers. */
+bool worker_command(struct world *w, int worker, struct model_command *c, bool *releases);
+void worker_sent(struct world *w, int worker, const struct model_command *c, bool releases);
+void worker_answer(struct world *w, int worker, const struct flight *f, bool lost);
+void worker_start_again(struct world *w, int worker);
+const char *idiom_name(enum idiom idiom);
+void command_text(const struct model_command *c, char *out, size_t size);
+
+/* check.c: the rules, after every change of the model. `before` is the key as it was. */
+void check_script(struct world *w, struct flight *f, const struct model_key *before);
+void check_renewed(struct world *w, const struct flight *f, const struct model_key *before);
+void check_renewal_asked(struct world *w, const struct proxy *p, const struct lock_lease *lease);
+/* Time passed, or somebody went around the proxy. */
+void check_passed(struct world *w, int key, enum cause cause);
+/* A session was shown the value of the lease with this fence. */
+void check_shown(struct world *w, int process, int key, uint64_t fence);
+/* A worker takes itself for the holder now. */
+void check_belief(struct world *w, int worker, const struct flight *f);
+
+#endif
