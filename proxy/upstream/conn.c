@@ -19,6 +19,8 @@
 #include "proxy/base/memory.h"
 #include "proxy/upstream/private.h"
 
+enum { KEEPALIVE_IDLE_S = 20, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3 };
+
 static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
 
 static void on_readable(struct ev_loop *loop, ev_io *w, int revents);
@@ -83,9 +85,14 @@ static int conn_try(struct upstream_conn *c) {
     if (c->fd < 0)
         return errno;
     if (addr->sa_family != AF_UNIX) {
-        int on = 1;
+        int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, count = KEEPALIVE_COUNT;
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+        if (c->pin) { /* it may be patient: nothing else would notice a node that vanished */
+            setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+            setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+            setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+        }
     }
     if (connect(c->fd, addr, n->addr_lens[c->addr]) == 0 || errno == EINPROGRESS)
         return 0;
@@ -109,7 +116,7 @@ static bool conn_start(struct upstream_conn *c, int *error) {
 
 /* The handshake's bytes. False: there is no such login (any more). */
 static bool append_handshake(struct upstream_conn *c) {
-    const struct upstream_lane *lane = &c->pool->lane;
+    const struct upstream_lane *lane = c->pin ? &c->pin->lane : &c->pool->lane;
     int replies = login_append(lane->login, c->u->config, &c->handshake);
     if (replies < 0)
         return false;
@@ -129,13 +136,13 @@ static bool append_handshake(struct upstream_conn *c) {
     return true;
 }
 
-static struct upstream_conn *conn_new(struct upstream_pool *pool, unsigned index) {
-    struct upstream *u = pool->node->u;
+static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
+    struct upstream *u = n->u;
     struct upstream_conn *c = memory_zalloc(sizeof(*c));
     c->u = u;
-    c->node = pool->node;
+    c->node = n;
     c->pool = pool;
-    c->index = index;
+    c->pin = pin;
     c->fd = -1;
     list_init(&c->link);
     list_init(&c->dirty);
@@ -153,15 +160,15 @@ void conn_free(struct upstream_conn *c) {
     memory_free(c);
 }
 
-struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index) {
-    struct upstream_node *n = pool->node;
+/* For a pool or a pin; the other is NULL. */
+static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
     struct upstream *u = n->u;
     if (!node_resolve(n)) {
         topology_want(u->topology);
         snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
         return NULL;
     }
-    struct upstream_conn *c = conn_new(pool, index);
+    struct upstream_conn *c = conn_new(n, pool, pin);
     if (!append_handshake(c)) {
         conn_free(c);
         snprintf(u->error, sizeof(u->error), "UPSTREAM the client's login is not known any more");
@@ -175,10 +182,25 @@ struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index) {
         snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
         return NULL;
     }
-    n->connects++;
-    pool->conns[index] = c;
     list_append(&u->conns, &c->link);
     upstream_wake(u);
+    return c;
+}
+
+struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index) {
+    struct upstream_conn *c = open_to(pool->node, pool, NULL);
+    if (!c)
+        return NULL;
+    c->index = index;
+    pool->node->connects++;
+    pool->conns[index] = c;
+    return c;
+}
+
+struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n) {
+    struct upstream_conn *c = open_to(n, NULL, pin);
+    if (c)
+        n->pins++;
     return c;
 }
 
@@ -253,6 +275,12 @@ void conn_send(struct upstream_conn *c, struct upstream_request *r) {
     }
     if (c->in_flight++ == 0)
         upstream_wake(c->u);
+}
+
+void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len) {
+    iobuf_append(&c->out, bytes, len);
+    if (c->state == CONN_READY)
+        conn_mark(c);
 }
 
 void conn_drop(struct upstream_conn *c, struct upstream_request *r) {
@@ -366,11 +394,22 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     LIST_ENTRY(it, struct upstream_request, link)->conn = NULL;
     conn_set_state(c, CONN_CLOSED);
     c->in_flight = 0;
-    c->pool->conns[c->index] = NULL;
-    pool_release(c->pool);
+    struct upstream_pin *pin = c->pin;
+    if (pin) {
+        pin_detach(pin, n);
+    } else {
+        c->pool->conns[c->index] = NULL;
+        pool_release(c->pool);
+    }
     c->pool = NULL;
+    c->pin = NULL;
     c->node = NULL;
     router_lost(u, &requests, n, end, why);
+    if (pin) {
+        char error[512];
+        router_lost_text(error, sizeof(error), n->address, end, why);
+        pin_lost(pin, error);
+    }
 }
 
 bool conn_check(struct upstream_conn *c, int64_t now) {
@@ -384,7 +423,7 @@ bool conn_check(struct upstream_conn *c, int64_t now) {
         conn_close(c, CONN_UNREACHABLE, reason);
         return false;
     case CONN_READY:
-        if (c->in_flight == 0)
+        if (c->in_flight == 0 || (c->pin && c->pin->patient))
             return false;
         if (now - c->progress_ms < c->u->timeout_ms)
             return true;

@@ -83,6 +83,7 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at) {
     n->address = memory_strdup(text);
     n->hash = hash;
     list_init(&n->pools);
+    list_init(&n->idle_pins);
     n->numeric = resolve_numeric(n);
     list_append(&u->nodes, &n->link);
     u->node_count++;
@@ -200,14 +201,17 @@ void node_sweep(struct upstream *u) {
     LIST_FOREACH_SAFE(it, &u->conns) {
         struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
         bool unused = u->topology && c->node->slots == 0;
-        if (c->state == CONN_READY && c->in_flight == 0 && (unused || now - c->progress_ms > IDLE_MS))
+        int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
+        if (c->pin && c->pin->owned)
+            continue;
+        if (c->state == CONN_READY && c->in_flight == 0 && (unused || now - c->progress_ms > idle_ms))
             conn_close(c, CONN_IDLE, "idle");
     }
     if (!u->topology)
         return;
     LIST_FOREACH_SAFE(it, &u->nodes) {
         struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
-        if (n->slots == 0 && list_empty(&n->pools))
+        if (n->slots == 0 && list_empty(&n->pools) && n->pins == 0)
             node_free(n);
     }
 }

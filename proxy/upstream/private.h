@@ -7,6 +7,7 @@
  *      node.c       nodes, their lanes, backoff, addresses
  *      conn.c       one connection: states, login, writing
  *      reply.c      one connection: reading, framing, whose reply it is
+ *      pin.c        connections of a caller's own
  *      topology.c   CLUSTER SLOTS, by hiredis
  *      login.c      who is logged in
  *      address.c    the text of an address
@@ -14,6 +15,7 @@
  *      upstream ── nodes ── pools (a lane each) ── connections ── pending requests
  *               ── conns (all that are open)    ── graveyard (freed by upstream_flush)
  *               ── retrying (requests that wait for TRYAGAIN and its kin)
+ *      nodes ── idle pins (given back, open)       u->unpinned (to be closed by upstream_flush)
  */
 #ifndef LOCKKEEPER_UPSTREAM_PRIVATE_H
 #define LOCKKEEPER_UPSTREAM_PRIVATE_H
@@ -44,6 +46,8 @@ enum {
     BACKOFF_LONGEST_MS = 2000,
     CONNECT_LONGEST_MS = 2000,
     IDLE_MS = 5 * 60 * 1000, /* a connection without requests is closed */
+    PIN_IDLE_MS = 60 * 1000, /* so is a pin that was given back */
+    PINS_IDLE_MAX = 16,      /* of a node */
     NODES_MAX = 4096,        /* a node's MOVED may make up no more */
     NODE_ADDRESSES = 4,      /* of one host name */
     ADDRESS_MAX = 300,
@@ -88,6 +92,7 @@ struct upstream {
     struct list_node retrying;
     struct list_node stand_ins; /* free ones */
     size_t stand_in_count;
+    struct list_node unpinned; /* pins to be closed and freed */
 
     struct upstream_node **slots; /* SLOT_COUNT; NULL for a standalone */
     struct upstream_node **masters;
@@ -130,6 +135,9 @@ struct upstream_node {
     bool numeric;  /* never to be resolved */
     unsigned slots;
     struct list_node pools;
+    struct list_node idle_pins; /* latest first */
+    unsigned idle_pin_count;
+    unsigned pins; /* open connections of pins */
 
     struct sockaddr_storage addrs[NODE_ADDRESSES];
     socklen_t addr_lens[NODE_ADDRESSES];
@@ -196,7 +204,8 @@ struct upstream_conn {
     struct upstream *u;
     struct upstream_node *node; /* NULL in the graveyard, as pool */
     struct upstream_pool *pool;
-    unsigned index; /* in pool->conns */
+    unsigned index;           /* in pool->conns */
+    struct upstream_pin *pin; /* whose it is; NULL: shared, and in a pool */
     enum conn_state state;
     int fd;
     unsigned tried;      /* addresses of the node */
@@ -222,6 +231,7 @@ struct upstream_conn {
 
 /* Opens a connection; NULL: u->error says why. */
 struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index);
+struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
 /* Ends a connection; its requests are repeated or failed. */
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
 /* Frees one that is in the graveyard. */
@@ -231,10 +241,34 @@ void conn_send(struct upstream_conn *c, struct upstream_request *r);
 /* Takes an abandoned request out, or puts the stand-in into its place where the bytes have to go. */
 void conn_drop(struct upstream_conn *c, struct upstream_request *r);
 void conn_flush(struct upstream_conn *c);
+/* Queues bytes that are no request. */
+void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
 /* All replies of the handshake are in. */
 void conn_ready(struct upstream_conn *c);
 /* Looks for timeouts; returns whether something is in flight. May close it. */
 bool conn_check(struct upstream_conn *c, int64_t now);
+
+/* ---- pin.c ---- */
+
+struct upstream_pin {
+    struct list_node link; /* node->idle_pins or u->unpinned */
+    struct upstream *u;
+    struct upstream_conn *conn; /* NULL: lost */
+    struct upstream_lane lane;
+    struct upstream_pin_events events;
+    bool owned; /* by a caller; else idle or to be closed */
+    bool idle;
+    bool stream, patient, mark;
+};
+
+/* Bytes that arrived on the pin's connection and answer no request. */
+void pin_message(struct upstream_pin *pin, const char *data, size_t len, bool last);
+/* Its connection is closed; the requests have not failed yet. */
+void pin_detach(struct upstream_pin *pin, struct upstream_node *n);
+/* They have. An idle pin is freed at the end of the turn. */
+void pin_lost(struct upstream_pin *pin, const char *error);
+/* Closes and frees what was given back. */
+void pin_close_unpinned(struct upstream *u);
 
 /* ---- reply.c ---- */
 
@@ -255,6 +289,19 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
 void router_retry(struct upstream *u);
 /* Fails all requests that wait for a delay. */
 void router_stop(struct upstream *u);
+/* How a request begins: all private fields but its place. */
+void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
+                   const char *bytes, size_t len);
+/* Why a connection ended, as an error; it says nothing of any request's outcome. */
+void router_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason);
+/* The same with a word about the outcome, where it is the proxy's own. */
+void router_outcome(char *out, size_t size, const char *base, bool sent);
+/* The error for what has no node to go to. */
+const char *router_no_node(struct upstream *u);
+/* The node that a MOVED or ASK points at, or NULL. */
+struct upstream_node *router_redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot);
+/* A pinned request was answered with this error: tells the map. */
+void router_pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len);
 /* A request's end: the bytes are given back, the owner may have it again. */
 void request_end(struct upstream_request *r);
 

@@ -7,7 +7,8 @@
  *             conn->held + this     as it is    as it is     conn->held, if it is small or an error;
  *                                                            handed on as it comes (`passing`), if not
  *
- * Only errors are looked at, for they may be redirects. Pushes are dropped: nobody subscribes on a shared connection.
+ * Only errors are looked at, for they may be redirects. Pushes are dropped: nobody subscribes on a shared connection;
+ * on a pin they are its owner's messages, as is everything in stream mode.
  * A node that breaks the order of requests and replies is not listened to any longer.
  */
 #include <errno.h>
@@ -160,7 +161,14 @@ static void take_part(struct upstream_conn *c, struct upstream_request *r, const
 
 /* The next bytes of the message being framed, the final ones with `last`. False: the connection was closed. */
 static bool conn_take(struct upstream_conn *c, const char *data, size_t len, bool last) {
-    if (c->scan.type == '>')
+    bool push = c->scan.type == '>';
+    if (c->pin && c->state == CONN_READY && (push || c->pin->stream)) {
+        if (last)
+            conn_proven(c);
+        pin_message(c->pin, data, len, last);
+        return true;
+    }
+    if (push)
         return true;
     if (c->state == CONN_HANDSHAKE)
         return take_handshake(c, data, len, last);

@@ -33,8 +33,7 @@ static const char *outcome(bool sent) {
     return sent ? "the outcome of the request is unknown" : "the request was not sent";
 }
 
-/* `base` is an error without a word about the request's outcome, which is added to those of the proxy's own. */
-static void error_finish(char *out, size_t size, const char *base, bool sent) {
+void router_outcome(char *out, size_t size, const char *base, bool sent) {
     if (strncmp(base, "UPSTREAM ", 9) == 0)
         snprintf(out, size, "%.*s; %s", (int)(size - 64), base, outcome(sent));
     else
@@ -43,7 +42,7 @@ static void error_finish(char *out, size_t size, const char *base, bool sent) {
 
 static void request_fail(struct upstream_request *r, bool sent, const char *base) {
     char text[512];
-    error_finish(text, sizeof(text), base, sent);
+    router_outcome(text, sizeof(text), base, sent);
     list_remove(&r->link);
     request_end(r);
     r->ops->fail(r, sent ? UPSTREAM_UNKNOWN : UPSTREAM_NOT_SENT, text);
@@ -59,8 +58,7 @@ static void request_redirected(struct upstream_request *r) {
 
 /* ---- placing ---- */
 
-/* A master that takes requests without a key, the same for the same client while it is well. */
-static struct upstream_node *any_node(struct upstream *u, uint32_t affinity) {
+struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity) {
     for (size_t i = 0; i < u->master_count; i++) {
         struct upstream_node *n = u->masters[(affinity + i) % u->master_count];
         if (!node_backing_off(n))
@@ -74,10 +72,10 @@ static struct upstream_node *choose_node(struct upstream *u, const struct upstre
         return r->node;
     if (r->slot >= 0 && u->slots)
         return u->slots[r->slot];
-    return any_node(u, r->affinity);
+    return upstream_any_node(u, r->affinity);
 }
 
-static const char *no_node(struct upstream *u) {
+const char *router_no_node(struct upstream *u) {
     topology_want(u->topology);
     if (u->closing)
         return "UPSTREAM the proxy is stopping";
@@ -89,11 +87,11 @@ static const char *no_node(struct upstream *u) {
     return u->error;
 }
 
-/* Queues a request on a node, or on the one that serves its slot (`to` NULL). NULL, or an error for error_finish. */
+/* Queues a request on a node, or on the one that serves its slot (`to` NULL). NULL, or an error for router_outcome. */
 static const char *place(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
     struct upstream_node *n = u->closing ? NULL : to ? to : choose_node(u, r);
     if (!n)
-        return no_node(u);
+        return router_no_node(u);
     struct upstream_conn *c = node_conn(n, &r->lane, r->affinity);
     if (!c)
         return u->error;
@@ -110,11 +108,11 @@ static void place_again(struct upstream *u, struct upstream_request *r, struct u
         request_redirected(r);
 }
 
-static const char *submit(struct upstream *u, struct upstream_request *r, int slot, struct upstream_node *to,
-                          const struct upstream_lane *lane, const char *bytes, size_t len) {
+void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
+                   const char *bytes, size_t len) {
     r->was_redirected = false;
     r->hops = r->attempts = r->delays = 0;
-    r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = false;
+    r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = r->pinned = false;
     r->slot = slot;
     r->lane = *lane;
     list_init(&r->link);
@@ -123,12 +121,17 @@ static const char *submit(struct upstream *u, struct upstream_request *r, int sl
     r->chunk = NULL;
     r->bytes = bytes;
     r->len = len;
+}
+
+static const char *submit(struct upstream *u, struct upstream_request *r, int slot, struct upstream_node *to,
+                          const struct upstream_lane *lane, const char *bytes, size_t len) {
+    request_begin(r, slot, to, lane, bytes, len);
     const char *error = place(u, r, NULL);
     r->in_flight = !error;
     if (!error)
         return NULL;
     char text[sizeof(u->error)];
-    error_finish(text, sizeof(text), error, false);
+    router_outcome(text, sizeof(text), error, false);
     memcpy(u->error, text, sizeof(text));
     return u->error;
 }
@@ -263,7 +266,8 @@ static bool word_is(const char *text, size_t len, const char *word) {
 }
 
 /* "MOVED SLOT HOST:PORT", "ASK SLOT HOST:PORT": where to. An empty host is the answering node's own. */
-static struct upstream_node *redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot) {
+struct upstream_node *router_redirect_target(struct upstream_node *from, const char *text, size_t len,
+                                             unsigned *slot) {
     const char *end = text + len, *number = memchr(text, ' ', len);
     if (!number)
         return NULL;
@@ -285,7 +289,7 @@ static struct upstream_node *redirect_target(struct upstream_node *from, const c
 static bool redirect(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                      size_t len, bool ask) {
     unsigned slot;
-    struct upstream_node *to = redirect_target(from, text, len, &slot);
+    struct upstream_node *to = router_redirect_target(from, text, len, &slot);
     from->redirects++;
     if (!ask)
         topology_want(u->topology);
@@ -335,8 +339,23 @@ static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, stru
     return true;
 }
 
+void router_pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len) {
+    unsigned slot;
+    if (!u->slots || !word_is(text, len, "MOVED"))
+        return;
+    struct upstream_node *to = router_redirect_target(from, text, len, &slot);
+    from->redirects++;
+    topology_want(u->topology);
+    if (to)
+        map_move(u, slot, to);
+}
+
 bool router_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                   size_t len) {
+    if (r->pinned) {
+        router_pinned_error(u, from, text, len);
+        return false;
+    }
     if (r->script && !r->eval && word_is(text, len, "NOSCRIPT"))
         return rewrite_as_eval(u, from, r);
     if (!u->slots || r->node || r->slot < 0)
@@ -357,7 +376,7 @@ bool router_error(struct upstream *u, struct upstream_node *from, struct upstrea
 
 /* ---- lost connections ---- */
 
-static void lost_base(char *out, size_t size, const char *address, enum conn_end end, const char *reason) {
+void router_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason) {
     switch (end) {
     case CONN_LOST:
         snprintf(out, size, "UPSTREAM node %s was lost (%s)", address, reason);
@@ -383,7 +402,7 @@ static bool was_sent(const struct upstream_request *r) {
 }
 
 static bool may_repeat(const struct upstream_request *r, enum conn_end end) {
-    if (end != CONN_LOST || r->stand_in || r->streaming || r->attempts >= ATTEMPTS_MAX)
+    if (end != CONN_LOST || r->pinned || r->stand_in || r->streaming || r->attempts >= ATTEMPTS_MAX)
         return false;
     return !was_sent(r) || r->repeatable;
 }
@@ -391,7 +410,7 @@ static bool may_repeat(const struct upstream_request *r, enum conn_end end) {
 void router_lost(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
                  const char *reason) {
     char base[512];
-    lost_base(base, sizeof(base), who->address, end, reason);
+    router_lost_text(base, sizeof(base), who->address, end, reason);
 
     /* Repeats go first: what an owner submits when it hears of a failure must not overtake them. */
     struct list_node again, doomed, *n;

@@ -121,6 +121,7 @@ struct upstream *upstream_new(struct ev_loop *loop, const struct upstream_config
     list_init(&u->graveyard);
     list_init(&u->retrying);
     list_init(&u->stand_ins);
+    list_init(&u->unpinned);
     u->random = (uint64_t)clock_ms() * 1000003u ^ (uint64_t)(uintptr_t)u;
     u->swept_ms = clock_ms();
     u->scratch = memory_alloc(READ_SCRATCH);
@@ -151,6 +152,7 @@ void upstream_free(struct upstream *u) {
     while ((n = list_first(&u->conns)))
         conn_close(LIST_ENTRY(n, struct upstream_conn, link), CONN_SHUTDOWN, "");
     router_stop(u);
+    pin_close_unpinned(u);
     bury(u);
     if (u->topology)
         topology_free(u->topology);
@@ -169,6 +171,7 @@ void upstream_free(struct upstream *u) {
 
 void upstream_flush(struct upstream *u) {
     struct list_node *n;
+    pin_close_unpinned(u);
     while ((n = list_shift(&u->dirty)))
         conn_flush(LIST_ENTRY(n, struct upstream_conn, dirty));
     bury(u);
@@ -201,7 +204,8 @@ void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const st
                 continue;
             ready |= c->state == CONN_READY;
             opening |= c->state != CONN_READY;
-            info.connections++;
+            info.connections += c->pin == NULL;
+            info.pinned += c->pin != NULL;
             info.in_flight += c->in_flight;
             info.unsent_bytes += c->out.unsent;
         }

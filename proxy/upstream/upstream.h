@@ -6,8 +6,11 @@
  *         request->ops->reply  <───────────┼── MOVED, ASK, TRYAGAIN, NOSCRIPT ────┤ replies in order
  *         request->ops->fail   <───────────┴── lost connection: again, or failed ─┘
  *
+ * What a shared connection can't carry (transactions, blocking commands, subscriptions) goes over a pin: a connection
+ * of the caller's own to one node, without redirects and repeats.
+ *
  * It knows no sessions and no locks; it gives each request exactly one end: a complete reply, or fail.
- * No callback is called from inside upstream_submit.
+ * No callback is called from inside upstream_submit, upstream_pin_submit or upstream_unpin.
  */
 #ifndef LOCKKEEPER_UPSTREAM_UPSTREAM_H
 #define LOCKKEEPER_UPSTREAM_UPSTREAM_H
@@ -92,6 +95,7 @@ struct upstream_request {
     bool streaming;   /* some bytes of the reply have been handed on */
     bool sent_before; /* some bytes left on a connection that is gone */
     bool stand_in;    /* in the place of one that was abandoned */
+    bool pinned;      /* on a connection of the caller's own: neither redirected nor repeated */
     int32_t slot;
     struct upstream_lane lane;
     struct list_node link;
@@ -131,8 +135,48 @@ const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, s
  * memory of `r` is not touched after this call (the upstream puts a stand-in into its place). */
 void upstream_abandon(struct upstream *u, struct upstream_request *r);
 
-/* Writes what is queued on all connections; called once per loop turn from the thread's ev_prepare. Also frees what
- * was closed since, so it is never called from inside a callback. It calls none itself. */
+/* ---- pins ---- */
+
+struct upstream_pin;
+
+struct upstream_pin_events {
+    void *arg;
+    /* Bytes that answer no request: of a RESP3 push, and in stream mode of every message. `data` is borrowed; `last`
+     * is set with the final bytes of a message. May be NULL. */
+    void (*message)(void *arg, const char *data, size_t len, bool last);
+    /* The connection is gone, after its requests have failed. The pin is still to be given back. May be NULL. */
+    void (*lost)(void *arg, const char *error);
+};
+
+/* A connection to `node` for the caller alone, opened or taken from those that were given back. NULL with *error in
+ * the form of ops->fail (valid until the next call) where the node can't be reached, or `node` is NULL. */
+struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
+                                       const struct upstream_pin_events *events, const char **error)
+    __attribute__((warn_unused_result));
+/* A request on it; the replies come in the order of the requests. With `asking` an ASKING goes before it. A MOVED is
+ * the reply, but the map learns of it. Returns NULL, or the error if the connection is gone. */
+const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
+                                bool asking) __attribute__((warn_unused_result));
+/* Bytes without a request: what comes back is a message. Nothing happens if the connection is gone. */
+void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len);
+/* Stream mode: all that arrives from now on goes to `message`. No request may be in flight. */
+void upstream_pin_stream(struct upstream_pin *pin, bool on);
+/* Exempt from the upstream's timeout, once it is connected. */
+void upstream_pin_patient(struct upstream_pin *pin, bool on);
+/* A mark of the caller's on the connection, which is still there when the connection is pinned anew. */
+bool *upstream_pin_mark(struct upstream_pin *pin);
+/* NULL once it is lost. */
+struct upstream_node *upstream_pin_node(const struct upstream_pin *pin);
+/* The node that a MOVED or ASK (`text` without '-' and CR LF) of the pin's node points at, NULL if it is none or the
+ * node can't be known. The map learns of a MOVED. */
+struct upstream_node *upstream_pin_redirect(struct upstream_pin *pin, const char *text, size_t len, bool *ask);
+/* Gives it back. `clean`: the connection has no state left over and may be used again; if it is lost, in stream mode
+ * or has replies outstanding it is closed, its requests fail (at the end of the turn) and no event comes any more. */
+void upstream_unpin(struct upstream_pin *pin, bool clean);
+
+/* Writes what is queued on all connections; called once per loop turn from the thread's ev_prepare. Also closes pins
+ * that were given back (whose requests fail), and frees what was closed since, so it is never called from inside a
+ * callback. */
 void upstream_flush(struct upstream *u);
 
 bool upstream_is_cluster(const struct upstream *u);
@@ -144,6 +188,8 @@ size_t upstream_master_count(const struct upstream *u);
 struct upstream_node *upstream_master(const struct upstream *u, size_t i);
 /* The node that serves a slot, or NULL; its address as text, borrowed. */
 struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot);
+/* A master that takes what has no key: the same for the same affinity while it is well. NULL where none is known. */
+struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity);
 const char *upstream_node_address(const struct upstream_node *node);
 
 /* For PROXY INFO: one call a node. */
@@ -151,7 +197,7 @@ struct upstream_node_info {
     const char *address;
     const char *state; /* "up", "connecting", "down", "idle" */
     bool master;
-    unsigned slots, connections;
+    unsigned slots, connections, pinned; /* shared; pins, in use or kept */
     size_t in_flight, unsent_bytes;
     uint64_t requests, reconnects, redirects;
 };
