@@ -230,7 +230,6 @@ UNAUTHENTICATED = {
     "wrong password": encode("AUTH", "wrong"),
     "wrong user": encode("AUTH", "nobody", "wrong"),
     "right password": encode("AUTH", "secret") + SET + GET + encode("SET", *"abcdefghij"),
-    "right password, wrong afterwards": encode("AUTH", "secret") + encode("AUTH", "wrong") + GET,
     "default user": encode("AUTH", "default", "secret") + GET,
     "quit": encode("QUIT"),
     "reset": encode("RESET"),
@@ -284,6 +283,7 @@ def test_works_after_authentication(locked_proxy, connect, key):
     assert client("GET", "k").startswith("NOAUTH")
     assert client("AUTH", "secret") == "OK"
     assert client("SETNX", name, "1") == 1
+    assert client("AUTH", "wrong").startswith("WRONGPASS ")
     assert client("DEL", name, *[key("none") for _ in range(12)]) == 1
     other = connect(locked_proxy)
     assert isinstance(other("GET", name), Error)

@@ -35,16 +35,17 @@ def test_quit_is_the_last_that_is_served(client, connect, proxy, direct):
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_hello(client, protocol):
-    reply = client("HELLO", protocol)
+def test_hello(client, connect, oracle, protocol):
+    reply, theirs = client("HELLO", protocol), connect(oracle)("HELLO", protocol)
     if protocol == 2:
-        reply = dict(zip(reply[0::2], reply[1::2]))
+        reply, theirs = (dict(zip(r[0::2], r[1::2])) for r in (reply, theirs))
+    assert list(reply) == list(theirs)
     assert reply["proto"] == protocol
     assert reply["server"] == "redis"
     assert isinstance(reply["id"], int)
     assert reply["role"] == "master"
-    assert reply["modules"] == []
-    assert {"version", "mode"} <= set(reply)
+    for name in ("version", "modules", "server"):
+        assert reply[name] == theirs[name]
     assert client.raw("GET", "none") == (b"$-1\r\n" if protocol == 2 else b"_\r\n")
     assert client.raw("GETDEL", "lock:none") == (b"$-1\r\n" if protocol == 2 else b"_\r\n")
 
