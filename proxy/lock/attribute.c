@@ -24,7 +24,7 @@ bool client_shares(const struct lock_client *c, const struct lock_rule *rule, bo
 
 bool claim_is_over(const struct claim *c, int64_t now_ms) {
     bool ended = c->ended || (c->end_ms && now_ms >= c->end_ms);
-    if (!ended)
+    if (!ended || c->uses)
         return false;
     return now_ms >= c->end_ms + c->rule->claim_memory_ms || (c->peer->closed && !lease_owner_here(c));
 }
@@ -62,7 +62,7 @@ static struct offer offers_of(const struct entry *en, enum line line, const stru
         o.count++;
         if (!o.oldest)
             o.oldest = c;
-        else if (c->value != o.oldest->value || c->value_len != o.oldest->value_len)
+        else if (c->value != o.oldest->value)
             o.differ = true;
         bool sighted = line == LINE_OWN ? c->sighted : c->sighted_any;
         if (sighted && !o.oldest_sighted)
@@ -97,6 +97,7 @@ static void plan_claim(struct shard *sh, struct lock_plan *plan, struct claim *c
     if (!c)
         return;
     plan->claim = c->token;
+    c->uses++;
     token_write(sh->engine, c->token, plan->claim_token);
     if (spends(plan->verb))
         c->aside = true;
@@ -135,7 +136,7 @@ static void choose(struct shard *sh, struct entry *en, const struct peer *self, 
     /* A lease made through another proxy, or before a restart, counts as a claim of a closed session; the script
      * looks at its owner. Which lease that is, this process can't know, so a session that lost lately stays out;
      * with a pooling library a loss says less, since the next command is somebody else's. */
-    bool lost_lately = w && w->lost_fence && !(self->pooling && !lost);
+    bool lost_lately = w && w->lost && (lost || !self->pooling);
     bool none_live = !c || (!spends(plan->verb) && shared && !claim_is_live(c, now_ms));
     if (none_live && (shared || (!lost_lately && !may_acquire(plan->verb))))
         plan->right = "adopt";
@@ -165,7 +166,7 @@ void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *s
                         const char *value, size_t len) {
     uint64_t hash = hash_bytes(&sh->engine->value_seed, value, len);
     for (struct claim *c = en->claims; c; c = c->next) {
-        if (!c->valued || c->value != hash || c->value_len != len)
+        if (!c->valued || c->value != hash)
             continue;
         if (on_line(LINE_OWN, c, self))
             c->sighted = c->sighted_any = true;

@@ -173,10 +173,12 @@ static void witness_touch(struct shard *sh, struct witness *w, const struct lock
 
 /* This session wanted the lock and did not get it: the lease in the way is not its own to release. */
 static void remember_loss(struct finish *f) {
-    if (!f->result->fence || f->peer->closed)
+    if (f->peer->closed)
         return;
     struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
-    w->lost_fence = f->result->fence;
+    w->lost = true;
+    if (f->result->fence)
+        w->lost_fence = f->result->fence;
     witness_touch(f->sh, w, f->plan->rule, f->now_ms);
     learn_live(f, f->result->fence, LEASE_GONE);
 }
@@ -223,18 +225,17 @@ static void claim_value(struct finish *f, struct claim *c) {
     if (!c || !r->value)
         return;
     uint64_t hash = hash_bytes(&f->e->value_seed, r->value, r->value_len);
-    if (c->valued && (c->value != hash || c->value_len != r->value_len))
+    if (c->valued && (c->value != hash))
         c->sighted = c->sighted_any = false;
     c->valued = true;
     c->value = hash;
-    c->value_len = (uint32_t)r->value_len;
 }
 
 /* One worker does one thing after another: what it acquires now ends what it had. */
 static void drop_older(struct finish *f) {
     for (struct claim *c = f->entry->claims, *next; c; c = next) {
         next = c->next;
-        if (c->peer != f->peer || c->aside)
+        if (c->peer != f->peer || c->uses)
             continue;
         if (c == f->claim)
             f->claim = NULL;
@@ -247,8 +248,10 @@ static void finish_granted(struct finish *f) {
     const struct lock_result *r = f->result;
     struct entry *en = finish_entry(f);
     struct witness *w = witness_find(en, f->peer);
-    if (w)
+    if (w) {
+        w->lost = false;
         w->lost_fence = 0;
+    }
     if (rule->owner == LOCK_OWNER_CONNECTION) {
         drop_older(f);
         if (w)
@@ -413,6 +416,9 @@ static void finish_freed(struct finish *f) {
 static void finish_change(struct finish *f) {
     enum lock_verb verb = f->plan->verb;
     bool unanswered = f->result->outcome == LOCK_UNKNOWN || f->result->outcome == LOCK_NOT_SENT;
+    bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR;
+    if (in_vain && (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP))
+        remember_loss(f);
     if (verb == LOCK_COUNT_DOWN || (verb == LOCK_REPLACE && unanswered))
         let_go(f);
     switch (f->result->outcome) {
@@ -453,6 +459,8 @@ static void finish_change(struct finish *f) {
     case LOCK_FREE:
         if (verb == LOCK_COUNT_DOWN)
             spend(f, f->claim);
+        else if (verb == LOCK_COUNT_UP)
+            remember_loss(f); /* it counted, and is not above zero yet */
         break;
     case LOCK_UNKNOWN:
         if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP)
@@ -461,7 +469,8 @@ static void finish_change(struct finish *f) {
     default:
         break;
     }
-    restore(f);
+    if (verb == LOCK_COUNT_DOWN)
+        restore(f);
 }
 
 static void finish_verb(struct finish *f) {
@@ -512,6 +521,8 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
     f.peer = peer_find(f.sh, session_id);
     f.entry = entry_find(f.sh, &plan->key, f.hash);
     f.claim = f.entry ? claim_find(f.entry, plan->claim) : NULL;
+    if (f.claim)
+        f.claim->uses--;
     if (result->outcome == LOCK_GRANTED)
         finish_entry(&f);
     learn(&f);

@@ -102,7 +102,7 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
         due = c->end_ms ? c->end_ms + (c->asked ? RENEWAL_GRACE_MS : 0) : NO_DEADLINE;
         if (c->renewing && !c->asked && c->renew_ms < due)
             due = c->renew_ms;
-    } else if (c->aside) {
+    } else if (c->uses) {
         due = now_ms + TICK_MAX_MS;
     } else if (claim_is_over(c, now_ms)) {
         struct peer *p = c->peer;

@@ -190,9 +190,9 @@ void ledger_trim(struct shard *sh) {
 static struct claim *least_wanted(struct entry *en) {
     struct claim *oldest = NULL;
     for (struct claim *c = en->claims; c; c = c->next) {
-        if (c->ended && !c->aside)
+        if (c->ended && !c->uses)
             return c;
-        if (!oldest && !c->aside)
+        if (!oldest && !c->uses)
             oldest = c;
     }
     return oldest;

@@ -52,7 +52,7 @@ static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
         struct entry *en = c->entry;
         if (!lease_owner_here(c))
             lease_abandon(sh, c, now_ms);
-        if (c->aside || !claim_is_over(c, now_ms)) {
+        if (!claim_is_over(c, now_ms)) {
             lease_schedule(sh, c, now_ms);
         } else {
             claim_remove(sh, c);

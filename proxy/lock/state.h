@@ -142,7 +142,7 @@ struct claim {
     uint64_t fence; /* 0: the acquisition's outcome is unknown */
     uint64_t touch; /* the newest attempt that is known to have changed it */
     uint64_t value; /* keyed hash */
-    uint32_t value_len;
+    uint32_t uses; /* commands in flight that speak by it */
     uint32_t login;
     int64_t granted_ms;
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
@@ -168,10 +168,11 @@ struct witness {
     struct entry *entry;
     struct peer *peer;
     struct list_node of_peer;
-    uint64_t lost_fence; /* 0 none */
+    uint64_t lost_fence; /* of the lease that it lost against; 0 none, foreign, or not known */
     uint64_t read_fence; /* 0 none, foreign, or unknown */
     int64_t touched_ms;
     int64_t memory_ms; /* kept so long after it was touched */
+    bool lost; /* the last attempt to acquire was in vain */
     bool seen_known;
     uint32_t seen_len, seen_cap;
     char *seen;

@@ -265,7 +265,7 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
         k->fence = 0; /* it had acquired, and lost the lease before the repeat */
         return;
     }
-    if (!changed || (sc->apart && t->live && t->worker >= 0 && t->worker != worker))
+    if (!changed || (sc->apart && t->live && t->fence == f->envelope.fence && t->worker >= 0 && t->worker != worker))
         world_fail(w, "S5", "worker %d takes itself for the holder after '%s'", worker,
                    changed ? "done" : "refused");
     if (t->live && t->fence == f->envelope.fence && !(t->worker >= 0 && worker_holds(w, t))) {

@@ -91,7 +91,9 @@ static void promise_own(struct scenario *sc) {
          * which its colleagues have too. A holder that goes without releasing, or whose release got lost, and tries
          * again, looks like a pool. */
         bool follows = !sc->strays && !sc->finals && !(sc->idioms & BIT(IDIOM_COUNT)); /* a loser's DECR */
-        alone = alone || (!sc->strays && sc->rule.claim_memory_ms >= 60000);
+        /* A late release that is not known for one any more is looked for elsewhere. */
+        bool remembers = sc->rule.claim_memory_ms >= 60000;
+        alone = (alone || (!sc->strays && remembers)) && (!sc->library || remembers);
         sc->never_wrong = !sc->reconnects && !sc->restarts && !sc->silent && alone &&
                           (follows || !sc->library);
         sc->apart = sc->never_wrong && !sc->library;
@@ -101,9 +103,9 @@ static void promise_own(struct scenario *sc) {
     bool counts = sc->idioms & BIT(IDIOM_COUNT), compares = sc->idioms & COMPARE;
     bool uses_up = owner == LOCK_OWNER_AUTO && !sc->silent && sc->rule.claim_memory_ms >= 60000 &&
                    !(sc->idioms & BIT(IDIOM_SHORTEN)) && (!compares || sc->idioms == COMPARE) &&
-                   (!counts || (sc->idioms == BIT(IDIOM_COUNT) && !sc->library));
+                   (!counts || (sc->idioms == BIT(IDIOM_COUNT) && !sc->library && !sc->strays && !sc->outside));
     uses_up = uses_up || owner == LOCK_OWNER_CONNECTION;
-    sc->never_kept = uses_up && !sc->reconnects && !sc->restarts && !sc->loses;
+    sc->never_kept = sc->never_wrong && uses_up && !sc->reconnects && !sc->restarts && !sc->loses;
 }
 
 static void promise_shared(struct scenario *sc) {

@@ -139,7 +139,8 @@ struct proxy {
 
 /* A lease as the spectator sees it. */
 struct truth {
-    bool live, told, sighted; /* told: the proxy knows of the grant; sighted: its client was shown its value */
+    bool live, told, let_go;
+    bool sighted; /* its client was shown its value */
     uint64_t fence, max_fence, session_id;
     int worker, process, proxy; /* worker -1: nobody knows of it */
     int64_t granted_ms, told_ms;
