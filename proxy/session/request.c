@@ -57,6 +57,7 @@ static struct request *request_take(struct worker *w, struct session *s, const s
     r->done = r->started = r->redirected = r->close_after = r->ends_barrier = false;
     r->lock_busy = 0;
     r->parts_left = 0;
+    r->bytes = 0;
     r->state = NULL;
     list_init(&r->parts);
     call_init(&r->call, r, NULL);
@@ -93,6 +94,7 @@ static void request_free(struct request *r) {
 static void request_leave(struct request *r) {
     struct session *s = r->session;
     s->in_flight--;
+    s->in_flight_bytes -= r->bytes;
     if (r->redirected)
         s->redirected--;
     if (r->ends_barrier)
@@ -281,7 +283,12 @@ void call_release(struct worker *w, struct call *c) {
 }
 
 void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
-    const char *error = upstream_submit(c->request->worker->upstream, &c->up, slot, lane, bytes, len);
+    struct request *r = c->request;
+    if (r->session) {
+        r->bytes += len;
+        r->session->in_flight_bytes += len;
+    }
+    const char *error = upstream_submit(r->worker->upstream, &c->up, slot, lane, bytes, len);
     if (error)
         call_fail(&c->up, UPSTREAM_NOT_SENT, error);
 }

@@ -237,6 +237,7 @@ static bool session_must_wait(struct session *s) {
         return false;
     }
     return s->barrier || s->redirected > 0 || s->in_flight >= SESSION_REQUESTS_MAX ||
+           s->in_flight_bytes >= SESSION_BYTES_MAX ||
            s->epoch != upstream_epoch(s->worker->upstream);
 }
 
@@ -358,7 +359,9 @@ static void session_read(struct session *s) {
     if (n == 0) { /* the client has said all it will say: it gets its replies first */
         s->half_closed = true;
         session_pause_reading(s, true);
-        if (!in || s->in_flight == 0)
+        if (in)
+            session_scan_input(s); /* complete requests that waited come first */
+        else
             session_half_closed_end(s);
         return;
     }

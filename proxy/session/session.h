@@ -28,7 +28,8 @@ struct request;
 struct call;
 
 enum {
-    SESSION_REQUESTS_MAX = 1024, /* in flight; more wait in the socket */
+    SESSION_REQUESTS_MAX = 1024,         /* in flight; more wait in the socket */
+    SESSION_BYTES_MAX = 4 * 1024 * 1024, /* of these requests; one may be longer */
     CALL_INLINE = 88,            /* bytes of a waiting reply kept without an allocation */
     SESSION_ADDRESS_MAX = 56,
     LOCK_BUSY_SLOTS = 16,
@@ -136,6 +137,7 @@ struct request {
     bool ends_barrier;
     uint8_t lock_busy; /* 1 + the place in session->lock_busy that it occupies, LOCK_BUSY_ALL, 0 none */
     uint32_t parts_left;
+    size_t bytes;           /* sent for it */
     struct list_node parts; /* calls of a split */
     void *state;    /* what the request's own code needs: struct split, ... */
     struct call call;
@@ -182,6 +184,7 @@ struct session {
     uint16_t lock_busy_all;              /* those that concern several keys */
     uint32_t in_flight;
     uint32_t redirected; /* of those in flight */
+    size_t in_flight_bytes;
     bool barrier;        /* a request in flight changes the session's state: the next ones wait for it */
     uint32_t db, login;
     uint64_t epoch; /* of the slot map that requests in flight were routed by */
