@@ -59,6 +59,7 @@ if not how then
   end
   redis.call('HSET', guard, 'extra', string.format('%.0f', extra))
 end
+redis.call('HSET', guard, 'attempt', attempt, 'reply', said)
 s.keeps_lease = true
 local pttl
 if s.token then
@@ -68,5 +69,4 @@ else
   disown(s)
   keep_guard(math.max(pttl, 0))
 end
-redis.call('HSET', guard, 'attempt', attempt, 'reply', said)
 return envelope(reply, how or 'counted', s, pttl)

@@ -18,7 +18,7 @@ if redis.call('EXISTS', lock) == 0 then -- an expiry in the past deletes
 end
 local after = redis.call('PTTL', lock)
 if s.leased and after == -1 then -- nothing was set: the lease goes on as it was
-  redis.call('PEXPIRE', lock, before)
+  if before >= 0 then redis.call('PEXPIRE', lock, math.max(before, 1)) end
   if string.lower(ARGV[11]) == 'persist' then reply = 1 end
   s.keeps_lease = true
 end

@@ -195,7 +195,7 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
     if (t->told && w->redis.now_ms > t->granted_ms + sc->rule.max_hold_ms + 2000)
         world_fail(w, "S3", "a renewal after max-hold");
     bool may_share = sc->rule.owner == LOCK_OWNER_CLIENT ||
-                     (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || w->proven[t->process]));
+                     (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || w->perhaps_proven[t->process]));
     for (int i = 0; i < CONNS; i++) {
         const struct conn *c = &w->conns[i];
         if (c->open && c->proxy == p->index &&

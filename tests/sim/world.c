@@ -120,7 +120,7 @@ static void conn_forget(struct world *w, int i, bool proxy_gone) {
     for (int k = 0; k < CONNS; k++)
         if (w->conns[k].open && w->conns[k].process == c->process)
             return;
-    w->proven[c->process] = false;
+    w->proven[c->process] = w->perhaps_proven[c->process] = false;
 }
 
 static void conn_close(struct world *w, int i) {
@@ -265,9 +265,10 @@ static void learn_proven(struct world *w, const struct flight *f) {
     if ((verb == LOCK_RELEASE || verb == LOCK_REPLACE || verb == LOCK_COUNT_DOWN) && t->session_id == f->session_id)
         t->let_go = true; /* no proof for the engine: one worker may have meant to release */
     if (process >= 0 && f->plan.verb == LOCK_ACQUIRE && f->envelope.outcome == LOCK_HELD && !f->orphan && t->live &&
-        t->fence == f->envelope.fence && t->session_id == f->session_id && t->told && !t->let_go) {
+        t->fence == f->envelope.fence && t->session_id == f->session_id && t->told) {
         world_event(w, "session %" PRIu64 " lost against its own lease", f->session_id);
-        w->proven[process] = true;
+        w->perhaps_proven[process] = true;
+        w->proven[process] = w->proven[process] || !t->let_go;
     }
 }
 

@@ -160,7 +160,7 @@ struct world {
     struct flight flights[FLIGHTS];
     struct truth truth[MODEL_KEYS];
     unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
-    bool proven[PROCESSES];
+    bool proven[PROCESSES], perhaps_proven[PROCESSES]; /* to share connections: surely; at least in appearance */
     bool closing; /* everybody is gone */
     uint64_t wrong, kept, granted, lost, renewals;
     long step;

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Holds the simulator's model of the lock scripts against the scripts themselves in a real Redis.
+
+model_dump prints random calls with the model's answers; each is made here too, and the envelope and what is left in
+Redis are compared. Fences come from different clocks: what counts is that equal ones stay equal and greater ones
+greater. Times to live may differ by what the run takes.
+"""
+import argparse
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PATIENCE_MS = 60000
+
+
+class Redis:
+    """A redis-server of its own on a unix socket, and a client that knows no more RESP than is needed."""
+
+    def __init__(self, program):
+        self.folder = tempfile.mkdtemp(prefix="model-")
+        path = os.path.join(self.folder, "socket")
+        self.process = subprocess.Popen(
+            [program, "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir", self.folder],
+            stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while True:
+            self.socket = socket.socket(socket.AF_UNIX)
+            try:
+                self.socket.connect(path)
+                break
+            except OSError:
+                self.socket.close()
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    self.close()
+                    sys.exit("redis-server does not answer")
+                time.sleep(0.02)
+        self.input = self.socket.makefile("rb")
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def call(self, *words):
+        out = [b"*%d\r\n" % len(words)]
+        for word in words:
+            data = word if isinstance(word, bytes) else str(word).encode()
+            out.append(b"$%d\r\n%s\r\n" % (len(data), data))
+        self.socket.sendall(b"".join(out))
+        return self.read()
+
+    def read(self):
+        line = self.input.readline()[:-2]
+        kind, rest = line[:1], line[1:].decode()
+        if kind == b":":
+            return "int:" + rest
+        if kind == b"+":
+            return rest.lower()
+        if kind == b"-":
+            return "error" if not rest.startswith("ERR Error") else "broken script: " + rest
+        if kind == b"$":
+            if rest == "-1":
+                return "nil"
+            return "text:" + self.input.read(int(rest) + 2)[:-2].decode()
+        if kind == b"*":
+            return [self.read() for _ in range(int(rest))] if rest != "-1" else "nil"
+        raise ValueError(line)
+
+
+def load_scripts(redis):
+    folder = os.path.join(ROOT, "scripts", "lua")
+    with open(os.path.join(folder, "common.lua"), encoding="utf-8") as f:
+        common = f.read()
+    shas = {}
+    for name in ("acquire", "replace", "swap", "release", "extend", "count", "clobber", "read", "renew"):
+        with open(os.path.join(folder, name + ".lua"), encoding="utf-8") as f:
+            own = f.read()
+        mark = "--@common\n"  # as scripts/embed_lua.cmake has it
+        whole = own.replace(mark, common) if mark in own else common + own
+        shas[name] = redis.call("SCRIPT", "LOAD", whole)[5:]
+    return shas
+
+
+def plain(field):
+    return field[1:] if field.startswith("=") else field
+
+
+def number(reply):
+    return int(reply.split(":", 1)[1])
+
+
+def text(reply):
+    return "" if reply == "nil" else reply.split(":", 1)[1]
+
+
+class Fences:
+    """Which fence of Redis stands for which of the model."""
+
+    def __init__(self):
+        self.real = {0: 0}
+
+    def same(self, model, real):
+        if model in self.real:
+            return self.real[model] == real
+        newest = max(self.real)
+        if model < newest or real <= self.real[newest]:
+            return False
+        self.real[model] = real
+        return True
+
+
+class Run:
+    def __init__(self, redis, shas):
+        self.redis, self.shas, self.fences = redis, shas, {}
+
+    def lock(self, key):
+        return "lock:" + key
+
+    def guard(self, key):
+        return "guard:" + key
+
+    def words(self, key, fields):
+        return [self.lock(key) if f == "K" else plain(f) for f in fields]
+
+    def fence(self, key):
+        return self.fences.setdefault(key, Fences())
+
+    def compare(self, key, got, want):
+        if not isinstance(got, list) or len(got) != 6:
+            return "no envelope: %r" % (got,)
+        reply, outcome, fence, pttl, owner, leased = want
+        problems = []
+        if got[0] != reply:
+            problems.append("reply")
+        if got[1] != "text:" + outcome:
+            problems.append("outcome")
+        if not self.fence(key).same(int(fence), number(got[2])):
+            problems.append("fence")
+        if outcome != "free" and not self.near(int(pttl), number(got[3])):
+            problems.append("pttl")
+        if got[4] != "text:" + plain(owner):
+            problems.append("owner")
+        if outcome != "released" and number(got[5]) != int(leased):
+            problems.append("leased")
+        return ", ".join(problems)
+
+    @staticmethod
+    def near(model, real):
+        if model < 0 or real < 0:
+            return model == real
+        return model - PATIENCE_MS <= real <= model + 5
+
+    def script(self, name, key, attempt, claim, identity, proxy, right, lease, read, seen, at, shape, *rest):
+        split = rest.index("|")
+        command, want = self.words(key, rest[:split]), rest[split + 1:]
+        read = self.fence(key).real.get(int(read), 0)
+        header = [attempt, plain(claim), identity, proxy, right, lease, read, plain(seen), at, shape]
+        if name == "clobber":
+            header[1] = "1"
+            header += [plain(claim), right]
+        got = self.redis.call("EVALSHA", self.shas[name], 2, self.lock(key), self.guard(key), *header, *command)
+        return self.compare(key, got, want), got
+
+    def renew(self, key, claim, right, lease, _bar, *want):
+        header = ["none", plain(claim), "", "", right, lease, 0, "", 0, "int"]
+        got = self.redis.call("EVALSHA", self.shas["renew"], 2, self.lock(key), self.guard(key), *header)
+        return self.compare(key, got, want), got
+
+    def native(self, key, *rest):
+        split = rest.index("|")
+        got = self.redis.call(*self.words(key, rest[:split]))
+        return "" if got == rest[split + 1] else "reply", got
+
+    def list(self, key):
+        self.redis.call("DEL", self.lock(key))
+        return "", self.redis.call("RPUSH", self.lock(key), "x")
+
+    def drop(self, key, what):
+        return "", self.redis.call("DEL", self.lock(key) if what == "lock" else self.guard(key))
+
+    def state(self, key, exists, value, pttl, token, fence, held, owner, proxy, leased, extra, guard_pttl):
+        got = self.redis.call("GET", self.lock(key))
+        guard = self.redis.call("HMGET", self.guard(key), "token", "fence", "value", "owner", "proxy", "leased", "extra")
+        ends = [number(self.redis.call("PTTL", k)) for k in (self.lock(key), self.guard(key))]
+        there = number(self.redis.call("EXISTS", self.lock(key)))
+        have = [there, "" if got == "error" else text(got), text(guard[0]), text(guard[2]), text(guard[3]), text(guard[4]),
+                int(text(guard[5]) or 0), int(text(guard[6]) or 0)]
+        want = [int(exists), plain(value), plain(token), plain(held), plain(owner), plain(proxy), int(leased), int(extra)]
+        problems = ["%s, not %s" % (h, w) for h, w in zip(have, want) if h != w]
+        if not self.fence(key).same(int(fence), int(text(guard[1]) or 0)):
+            problems.append("fence")
+        if not self.near(int(pttl), ends[0]) or not self.near(int(guard_pttl), ends[1]):
+            problems.append("ends %s, not %s %s" % (ends, pttl, guard_pttl))
+        return "; ".join(problems), have
+
+
+def play(redis, shas, dump, seed, calls):
+    redis.call("FLUSHALL")
+    run = Run(redis, shas)
+    lines = subprocess.run([dump, "--seed", str(seed), "--calls", str(calls)], check=True, stdout=subprocess.PIPE,
+                           universal_newlines=True).stdout.splitlines()
+    for i, line in enumerate(lines):
+        what, *fields = line.split("\t")
+        problem, got = getattr(run, what)(*fields)
+        if problem:
+            print("seed %d, line %d: the scripts and the model differ: %s" % (seed, i + 1, problem))
+            key = fields[1] if what == "script" else fields[0]
+            before = [l for l in lines[:i + 1] if l.split("\t")[2 if l.startswith("script") else 1] == key]
+            print("\n".join(before[-14:]))
+            print("Redis:", got)
+            return False
+    return True
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--dump", required=True, help="the model_dump program")
+    options.add_argument("--redis", default="redis-server")
+    options.add_argument("--seed", type=int, help="one seed instead of the fixed ones and a new one")
+    options.add_argument("--calls", type=int, default=2500)
+    o = options.parse_args()
+    seeds = [o.seed] if o.seed is not None else [1, 2, 3, int(time.time())]
+    redis = Redis(o.redis)
+    try:
+        shas = load_scripts(redis)
+        for seed in seeds:
+            print("seed %d" % seed)
+            if not play(redis, shas, o.dump, seed, o.calls):
+                return 1
+    finally:
+        redis.close()
+    print("the model and the scripts agree over %d calls" % (len(seeds) * o.calls))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

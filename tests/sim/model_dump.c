@@ -1,0 +1,306 @@
+/*
+ * Random calls of the lock scripts and the model's answers, for model_against_redis.py:
+ * model_dump --seed S --calls N
+ *
+ * One line a call, fields separated by tabs, a value with = before it so that it may be empty:
+ *   native KEY COMMAND... | REPLY            a command around the proxy
+ *   drop KEY lock|guard                      as if it had expired
+ *   script NAME KEY ATTEMPT CLAIM IDENTITY PROXY RIGHT LEASE READ SEEN AT SHAPE COMMAND...
+ *          | REPLY OUTCOME FENCE PTTL OWNER LEASED
+ *   renew KEY CLAIM RIGHT LEASE | REPLY OUTCOME FENCE PTTL OWNER LEASED
+ *   state KEY EXISTS VALUE PTTL TOKEN FENCE VALUE OWNER PROXY LEASED EXTRA GUARD-PTTL
+ * Time stands still in the model; expiries are long, so that it may pass in the real Redis.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/model.h"
+
+enum { ATTEMPTS = 64, LONG_MS = 600000 };
+
+struct dump {
+    struct model m;
+    uint64_t random, tokens;
+    char recent[ATTEMPTS][MODEL_TOKEN]; /* attempts made, for claims and repeats */
+    struct model_args last[MODEL_KEYS]; /* a call that may be repeated */
+    bool repeatable[MODEL_KEYS];
+    char last_attempt[MODEL_KEYS][MODEL_TOKEN];
+    char last_claim[MODEL_KEYS][MODEL_TOKEN];
+    char last_seen[MODEL_KEYS][MODEL_VALUE];
+};
+
+static unsigned below(struct dump *d, unsigned n) {
+    d->random += 0x9e3779b97f4a7c15u;
+    uint64_t z = d->random;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (unsigned)((z ^ (z >> 31)) % n);
+}
+
+static bool chance(struct dump *d, unsigned percent) {
+    return below(d, 100) < percent;
+}
+
+static const char *some_value(struct dump *d) {
+    static const char *const VALUES[] = {"1", "2", "1", "3", "0", "token-a", "-2"};
+    return VALUES[below(d, sizeof(VALUES) / sizeof(VALUES[0]))];
+}
+
+static void draw_command(struct dump *d, int key, struct model_command *c) {
+    *c = (struct model_command){.op = (enum model_op)below(d, OP_KINDS)};
+    if (chance(d, 25))
+        c->op = OP_INCRBY;
+    c->ms = chance(d, 45) ? 0 : chance(d, 85) ? LONG_MS + 100000 * (int64_t)below(d, 4) : -1;
+    c->by = chance(d, 50) ? 1 : chance(d, 70) ? -1 : (int64_t)below(d, 5) - 2;
+    if (c->by == 0)
+        c->by = 2;
+    snprintf(c->value, sizeof(c->value), "%s", some_value(d));
+    bool sets = c->op == OP_SET || c->op == OP_SET_XX || c->op == OP_SET_GET;
+    c->keepttl = sets && c->ms == 0 && chance(d, 40);
+    if (c->op == OP_SETNX || c->op == OP_GETSET || c->op == OP_MSET)
+        c->ms = 0;
+    if (c->op == OP_PEXPIRE) {
+        c->when = chance(d, 50) ? WHEN_ALWAYS : (enum model_condition)below(d, 5);
+        if (c->ms == 0)
+            c->ms = LONG_MS;
+        /* Time passes in Redis: what is equal here is not there. */
+        if ((c->when == WHEN_GT || c->when == WHEN_LT) && d->m.now_ms + c->ms == d->m.keys[key].expire_ms)
+            c->ms += 50000;
+    }
+}
+
+static void print_set(const struct model_command *c, const char *options) {
+    printf("SET\tK\t=%s", c->value);
+    if (c->ms > 0)
+        printf("\tPX\t%" PRId64, c->ms);
+    else if (c->ms < 0)
+        printf("\tPXAT\t1");
+    if (c->keepttl)
+        printf("\tKEEPTTL");
+    printf("%s", options);
+}
+
+static void print_command(const struct model_command *c) {
+    static const char *const WHEN[] = {"", "\tNX", "\tXX", "\tGT", "\tLT"};
+    switch (c->op) {
+    case OP_SETNX:
+        printf("SETNX\tK\t=%s", c->value);
+        break;
+    case OP_SET_NX:
+        print_set(c, "\tNX");
+        break;
+    case OP_SET_NX_GET:
+        print_set(c, "\tNX\tGET");
+        break;
+    case OP_SET:
+        print_set(c, "");
+        break;
+    case OP_SET_XX:
+        print_set(c, "\tXX");
+        break;
+    case OP_GETSET:
+        printf("GETSET\tK\t=%s", c->value);
+        break;
+    case OP_SET_GET:
+        print_set(c, "\tGET");
+        break;
+    case OP_DEL:
+        printf("DEL\tK");
+        break;
+    case OP_GETDEL:
+        printf("GETDEL\tK");
+        break;
+    case OP_PEXPIRE:
+        printf("PEXPIRE\tK\t%" PRId64 "%s", c->ms, WHEN[c->when]);
+        break;
+    case OP_PERSIST:
+        printf("PERSIST\tK");
+        break;
+    case OP_GETEX:
+        printf("GETEX\tK");
+        if (c->ms > 0)
+            printf("\tPX\t%" PRId64, c->ms);
+        else if (c->ms < 0)
+            printf("\tPXAT\t1");
+        break;
+    case OP_INCRBY:
+        printf("INCRBY\tK\t%" PRId64, c->by);
+        break;
+    case OP_MSET:
+        printf("MSET\tK\t=%s", c->value);
+        break;
+    case OP_GET:
+        printf("GET\tK");
+        break;
+    case OP_KINDS:
+        abort();
+    }
+}
+
+static void print_reply(const struct model_reply *r) {
+    switch (r->kind) {
+    case REPLY_INT:
+        printf("int:%" PRId64, r->number);
+        break;
+    case REPLY_OK:
+        printf("ok");
+        break;
+    case REPLY_NIL:
+        printf("nil");
+        break;
+    case REPLY_TEXT:
+        printf("text:%s", r->text);
+        break;
+    case REPLY_ERROR:
+        printf("error");
+        break;
+    }
+}
+
+static void print_envelope(const struct model_envelope *e) {
+    static const char *const OUTCOMES[] = {"granted", "done", "released", "adopted", "open",
+                                           "counted", "held", "foreign",  "free",    "error"};
+    printf("\t|\t");
+    print_reply(&e->reply);
+    printf("\t%s\t%" PRIu64 "\t%" PRId64 "\t=%s\t%d\n", OUTCOMES[e->outcome], e->fence, e->pttl_ms, e->owner, e->leased);
+}
+
+static void print_state(struct dump *d, int key) {
+    struct model_key *k = &d->m.keys[key];
+    const struct model_guard *g = &k->guard;
+    int64_t guard_pttl = !g->exists ? -2 : !g->expire_ms ? -1 : g->expire_ms - d->m.now_ms;
+    printf("state\t%d\t%d\t=%s\t%" PRId64 "\t=%s\t%" PRIu64 "\t=%s\t=%s\t=%s\t%d\t%" PRId64 "\t%" PRId64 "\n", key,
+           k->exists, k->exists && !k->list ? k->value : "", model_pttl(&d->m, key), g->token, g->fence, g->value, g->owner,
+           g->proxy, g->leased, g->extra, guard_pttl);
+}
+
+static const char *script_name(const struct model_command *c) {
+    switch (model_verb(c)) {
+    case LOCK_ACQUIRE:
+        return "acquire";
+    case LOCK_REPLACE:
+        return "replace";
+    case LOCK_SWAP:
+        return "swap";
+    case LOCK_RELEASE:
+        return "release";
+    case LOCK_EXTEND:
+        return "extend";
+    case LOCK_COUNT_UP:
+    case LOCK_COUNT_DOWN:
+        return "count";
+    case LOCK_CLOBBER:
+        return "clobber";
+    case LOCK_READ:
+        return "read";
+    default:
+        abort();
+    }
+}
+
+static void draw_args(struct dump *d, int key, struct model_args *a) {
+    static const char *const IDENTITIES[] = {"app-a", "app-b"}, *const PROXIES[] = {"proxy-1", "proxy-2"};
+    static const char *const RIGHTS[] = {"claim", "claim", "claim", "adopt", "adopt", "any", "operator"};
+    const struct model_key *k = &d->m.keys[key];
+    const struct model_guard *g = model_live(&d->m, key);
+    char *attempt = d->recent[d->tokens++ % ATTEMPTS];
+    snprintf(attempt, MODEL_TOKEN, "t%" PRIu64, d->tokens);
+    snprintf(d->last_attempt[key], MODEL_TOKEN, "%s", attempt);
+    const char *claim = g && chance(d, 60) ? g->token : chance(d, 50) ? "" : d->recent[below(d, ATTEMPTS)];
+    snprintf(d->last_claim[key], MODEL_TOKEN, "%s", claim);
+    snprintf(d->last_seen[key], MODEL_VALUE, "%s", k->exists && chance(d, 60) ? k->value : some_value(d));
+    *a = (struct model_args){
+        .attempt = d->last_attempt[key],
+        .claim = d->last_claim[key],
+        .identity = IDENTITIES[below(d, 2)],
+        .proxy = PROXIES[below(d, 2)],
+        .right = RIGHTS[below(d, 7)],
+        .lease_ms = chance(d, 85) ? LONG_MS : 0,
+        .read_fence = g && chance(d, 40) ? g->fence : 0,
+        .seen = chance(d, 50) ? d->last_seen[key] : NULL,
+    };
+    draw_command(d, key, &a->command);
+    /* Right 'any' and 'operator' belong to releases for the most part. */
+    if (strcmp(a->right, "operator") == 0)
+        a->command = (struct model_command){.op = OP_DEL};
+}
+
+static void call_script(struct dump *d, int key) {
+    struct model_args *a = &d->last[key];
+    bool repeat = d->repeatable[key] && chance(d, 12);
+    if (!repeat)
+        draw_args(d, key, a);
+    /* GT and LT depend on how much time has passed. */
+    d->repeatable[key] = a->command.op != OP_PEXPIRE || a->command.when == WHEN_ALWAYS;
+    printf("script\t%s\t%d\t%s\t=%s\t%s\t%s\t%s\t%" PRId64 "\t%" PRIu64 "\t%s%s\t%d\t%s\t", script_name(&a->command), key,
+           a->attempt, a->claim, a->identity, a->proxy, a->right, a->lease_ms, a->read_fence, a->seen ? "==" : "=",
+           a->seen ? a->seen : "", model_value_at(&a->command), model_shape(&a->command));
+    print_command(&a->command);
+    struct model_envelope e = model_script(&d->m, key, a);
+    print_envelope(&e);
+}
+
+static void call_renew(struct dump *d, int key) {
+    const struct model_guard *g = model_live(&d->m, key);
+    char claim[MODEL_TOKEN];
+    snprintf(claim, sizeof(claim), "%s", g && chance(d, 80) ? g->token : "t0");
+    const char *right = chance(d, 50) ? "claim" : "always";
+    struct model_envelope e = model_renew(&d->m, key, claim, right, LONG_MS);
+    printf("renew\t%d\t=%s\t%s\t%d", key, claim, right, LONG_MS);
+    print_envelope(&e);
+}
+
+static void call_native(struct dump *d, int key) {
+    struct model_command c;
+    draw_command(d, key, &c);
+    if (chance(d, 10)) {
+        model_native(&d->m, key, &(struct model_command){.op = OP_DEL});
+        d->m.keys[key].exists = d->m.keys[key].list = true;
+        printf("list\t%d\n", key);
+        return;
+    }
+    printf("native\t%d\t", key);
+    print_command(&c);
+    struct model_reply r = model_native(&d->m, key, &c);
+    printf("\t|\t");
+    print_reply(&r);
+    printf("\n");
+}
+
+static void drop(struct dump *d, int key) {
+    bool guard = chance(d, 30);
+    struct model_key *k = &d->m.keys[key];
+    if (guard)
+        memset(&k->guard, 0, sizeof(k->guard));
+    else
+        model_native(&d->m, key, &(struct model_command){.op = OP_DEL});
+    printf("drop\t%d\t%s\n", key, guard ? "guard" : "lock");
+}
+
+int main(int argc, char **argv) {
+    static struct dump d;
+    long calls = 2000;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--seed") == 0)
+            d.random = strtoull(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--calls") == 0)
+            calls = atol(argv[i + 1]);
+    }
+    d.m.now_ms = 1000000;
+    for (long i = 0; i < calls; i++) {
+        int key = (int)below(&d, MODEL_KEYS);
+        unsigned what = below(&d, 100);
+        if (what < 80)
+            call_script(&d, key);
+        else if (what < 88)
+            call_renew(&d, key);
+        else if (what < 95)
+            call_native(&d, key);
+        else
+            drop(&d, key);
+        print_state(&d, key);
+    }
+    return 0;
+}
