@@ -1,20 +1,30 @@
 # Writes the table of Lua scripts as C: cmake -DFOLDER=... -DNAMES=a,b -DOUT=table.c -P embed_lua.cmake
-# A script's text is common.lua followed by its own file; its SHA1 is that of exactly these bytes.
+# A script's text is its own file with common.lua in the place of its line "--@common", or before it where there is no
+# such line; its SHA1 is that of exactly these bytes.
 string(REPLACE "," ";" names "${NAMES}")
 set(text "/* Generated from scripts/lua/ at build time. */\n#include \"proxy/upstream/script.h\"\n\n")
 set(rows "")
+file(READ ${FOLDER}/common.lua common HEX)
+string(HEX "--@common\n" mark)
 foreach(name ${names})
-  set(whole ${OUT}.${name}.lua)
-  execute_process(COMMAND ${CMAKE_COMMAND} -E cat ${FOLDER}/common.lua ${FOLDER}/${name}.lua OUTPUT_FILE ${whole}
-                  RESULT_VARIABLE failed)
-  if(failed)
-    message(FATAL_ERROR "cannot read ${FOLDER}/${name}.lua")
+  file(READ ${FOLDER}/${name}.lua own HEX)
+  string(FIND "${own}" "${mark}" place)
+  if(place EQUAL -1)
+    set(hex "${common}${own}")
+  else()
+    string(REPLACE "${mark}" "${common}" hex "${own}")
   endif()
-  file(SHA1 ${whole} sha1)
-  file(READ ${whole} hex HEX)
   string(LENGTH "${hex}" digits)
   math(EXPR size "${digits} / 2")
   string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
+  # The bytes as a file again, for the SHA1 (and for people who want to read the whole script).
+  string(REGEX REPLACE "(..)" "\\\\x\\1" escaped "${hex}")
+  execute_process(COMMAND printf "${escaped}" OUTPUT_FILE ${OUT}.${name}.lua RESULT_VARIABLE failed)
+  file(SHA1 ${OUT}.${name}.lua sha1)
+  file(SIZE ${OUT}.${name}.lua written)
+  if(failed OR NOT written EQUAL size)
+    message(FATAL_ERROR "cannot write the text of ${name}.lua")
+  endif()
   string(APPEND text "static const unsigned char ${name}_source[] = {${bytes}0};\n")
   string(APPEND rows "    {\"${name}\", (const char *)${name}_source, ${size}, \"${sha1}\"},\n")
 endforeach()
