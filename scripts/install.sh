@@ -1,5 +1,5 @@
 #!/bin/sh
-# install.sh build|test|bench ...: installs from Debian (12 or 13) what the purpose needs and this machine lacks.
+# install.sh build|test|bench|clients ...: installs from Debian (12 or 13) what the purpose needs and this machine lacks.
 #
 # Nothing is asked, and nothing is said unless it fails. Where everything is there already, nothing is touched and no
 # rights are needed. A service of a newly installed package (Redis on port 6379, haproxy, nutcracker) is neither
@@ -16,16 +16,24 @@ for purpose in "$@"; do
         want="$want clang libclang-rt-dev clang-format"
         ;;
     bench) want="$want nutcracker haproxy valgrind strace" ;;
+    clients)
+        need="$need python3-redis"
+        want="$want nodejs npm php-cli php-redis php-predis php-symfony-lock ruby ruby-redis libredis-perl"
+        want="$want libredis-fast-perl golang-go golang-github-gomodule-redigo-dev golang-gopkg-redis.v5-dev"
+        want="$want lua5.1 lua-redis"
+        ;;
     *)
-        echo "install.sh: '$purpose': expected build, test or bench" >&2
+        echo "install.sh: '$purpose': expected build, test, bench or clients" >&2
         exit 1
         ;;
     esac
 done
 
-# pkg-config is a name that pkgconf provides; any package of that kind will do.
+# pkg-config is a name that pkgconf provides, and some packages of nodejs bring npm along; any of that kind will do.
 there() {
-    [ "$1" != pkg-config ] || ! command -v pkg-config >/dev/null 2>&1 || return 0
+    case $1 in
+    pkg-config | npm) ! command -v "$1" >/dev/null 2>&1 || return 0 ;;
+    esac
     dpkg-query -W -f '${Status}\n' "$1" 2>/dev/null | grep -q '^install ok installed$'
 }
 

@@ -1,0 +1,203 @@
+"""The clients that run.py knows: how each is found, prepared and started.
+
+A client is a program in this folder. It gets the addresses in its environment, runs its features one after the
+other, and says on standard output, one line each:
+
+    version  the library's version
+    FEATURE  ok | fail | none  why          (fields between tabs)
+    restart                                 asks for a restart of the proxy; a line on standard input: it is done
+
+What the proxy doesn't serve shows as a failure with the proxy's words in it; run.py tells that apart. 'none' is for
+what the library itself hasn't got.
+"""
+
+import os
+import shutil
+import subprocess
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+# Exact versions: what runs today runs next year.
+NPM = {
+    "ioredis": "ioredis@5.11.1",
+    "ioredis6": "npm:ioredis@6.0.0",
+    "redis3": "npm:redis@3.1.2",
+    "redis4": "npm:redis@4.7.1",
+    "redis5": "npm:redis@5.12.1",
+    "redis6": "npm:redis@6.3.1",
+    "redlock4": "npm:redlock@4.2.0",
+    "redlock5": "npm:redlock@5.0.0-beta.2",
+    "redis-semaphore": "redis-semaphore@5.8.0",
+    "redis-lock": "redis-lock@0.1.4",
+    "redis-lock-setnx": "npm:redis-lock@0.0.7",
+    "node-redis-warlock": "node-redis-warlock@1.0.2",
+    "simple-redis-mutex": "simple-redis-mutex@3.0.0",
+}
+
+FEATURES = ["connect", "auth", "strings", "binary", "large", "hashes", "lists", "sets", "zsets", "streams", "expiry",
+            "multikey", "pipeline", "scripts", "scan", "errors", "pool", "multi", "watch", "blocking", "pubsub",
+            "reconnect"]
+LOCK_CHECKS = ["exclusion", "late", "killed"]
+
+
+class Missing(Exception):
+    """A client can't be run here; the text says what is not there."""
+
+
+class Workshop:
+    """Where programs are compiled and npm's packages are kept: outside the repository, and kept between runs."""
+
+    def __init__(self):
+        self.folder = os.environ.get("LOCKKEEPER_CLIENTS") or os.path.join(
+            os.environ.get("TMPDIR", "/tmp"), "lockkeeper-clients-%d" % os.getuid())
+        os.makedirs(self.folder, 0o700, exist_ok=True)
+        if os.stat(self.folder).st_uid != os.getuid():
+            raise SystemExit("run.py: %s is somebody else's; name another folder with LOCKKEEPER_CLIENTS" % self.folder)
+        self.npm_error = None
+        self.npm_done = False
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def command(self, *words):
+        if not shutil.which(words[0]):
+            raise Missing("no %s here" % words[0])
+        return list(words)
+
+    def run(self, what, words, seconds, **options):
+        try:
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  timeout=seconds, **options)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Missing("%s: %s" % (what, error)) from None
+        if done.returncode:
+            lines = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["status %d" % done.returncode]
+            raise Missing("%s: %s" % (what, lines[-1]))
+
+    def npm(self):
+        """npm's packages, installed once and again when the list changes."""
+        if self.npm_done:
+            return
+        if self.npm_error:
+            raise Missing(self.npm_error)
+        folder = self.path("npm")
+        mark = os.path.join(folder, "installed")
+        wanted = "\n".join("%s=%s" % item for item in sorted(NPM.items()))
+        try:
+            self.command("node")
+            if not os.path.exists(mark) or open(mark).read() != wanted:
+                self.command("npm")
+                shutil.rmtree(folder, ignore_errors=True)
+                os.makedirs(folder)
+                with open(os.path.join(folder, "package.json"), "w") as f:
+                    f.write('{"private": true}\n')
+                specs = [spec if spec.startswith(name + "@") else name + "@" + spec for name, spec in NPM.items()]
+                self.run("npm install", ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", *specs],
+                         180, cwd=folder)
+                with open(mark, "w") as f:
+                    f.write(wanted)
+            self.npm_done = True
+        except Missing as missing:
+            self.npm_error = str(missing)
+            raise
+
+    def cc(self, source):
+        out = self.path(source.replace(".", "-"))
+        self.command("gcc")
+        self.run("gcc", ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", out, os.path.join(HERE, source),
+                         "-lhiredis", "-pthread"], 60)
+        return out
+
+    def go(self, folder, package):
+        """With Debian's sources of the libraries, nothing fetched."""
+        self.command("go")
+        if not os.path.isdir(os.path.join("/usr/share/gocode/src", package)):
+            raise Missing("no %s here" % package)
+        out = self.path("go-" + folder)
+        env = dict(os.environ, GO111MODULE="off", GOPATH="/usr/share/gocode", GOCACHE=self.path("go-cache"),
+                   GOFLAGS="", GOPROXY="off")
+        self.run("go build", ["go", "build", "-o", out, "."], 180, env=env, cwd=os.path.join(HERE, folder))
+        return out
+
+
+class Client:
+    """One row of the table."""
+
+    def __init__(self, name, prepare, quick=False, backends=("standalone", "cluster"), why=None):
+        self.name = name
+        self.prepare = prepare  # (workshop) -> the command to run; raises Missing
+        self.quick = quick
+        self.backends = backends
+        self.why = why  # there are no others
+
+
+def script(interpreter, name, *args, probe=None):
+    def prepare(shop):
+        command = shop.command(interpreter)
+        if probe:
+            try:
+                shop.run(name, [interpreter, *probe], 20)
+            except Missing:
+                raise Missing("its library is not installed") from None
+        return [*command, os.path.join(HERE, name), *args]
+
+    return prepare
+
+
+def node(name, *args):
+    def prepare(shop):
+        shop.npm()
+        return shop.command("node", os.path.join(HERE, name), *args)
+
+    return prepare
+
+
+def python(name, *args):
+    def prepare(shop):
+        shop.run("python3-redis", ["/usr/bin/python3", "-c", "import redis"], 20)
+        return ["/usr/bin/python3", "-B", os.path.join(HERE, name), *args]
+
+    return prepare
+
+
+PHP_REDIS = ["-r", "exit(class_exists('Redis') ? 0 : 1);"]
+PHP_PREDIS = ["-r", "require 'Predis/Autoloader.php';"]
+PHP_LOCK = ["-r", "require 'Symfony/Component/Lock/autoload.php';"]
+
+CLIENTS = [
+    Client("redis-py", python("redis_py.py"), quick=True),
+    Client("hiredis", lambda shop: [shop.cc("hiredis.c")], quick=True),
+    Client("redis-cli", python("redis_cli.py"), quick=True),
+    Client("redis-benchmark", python("redis_benchmark.py"), quick=True),
+    Client("ioredis-5", node("ioredis.js", "ioredis")),
+    Client("ioredis-6-resp3", node("ioredis.js", "ioredis6")),
+    Client("node-redis-3", node("node_redis3.js")),
+    Client("node-redis-4", node("node_redis.js", "redis4", "2")),
+    Client("node-redis-5", node("node_redis.js", "redis5", "2")),
+    Client("node-redis-5-resp3", node("node_redis.js", "redis5", "3")),
+    Client("node-redis-6-resp3", node("node_redis.js", "redis6", "3")),
+    Client("phpredis", script("php", "phpredis.php", probe=PHP_REDIS)),
+    Client("predis", script("php", "predis.php", probe=PHP_PREDIS)),
+    Client("redis-rb", script("ruby", "redis_rb.rb", probe=["-e", "require 'redis'"])),
+    Client("perl-redis", script("perl", "perl_redis.pl", "Redis", probe=["-MRedis", "-e1"])),
+    Client("perl-redis-fast", script("perl", "perl_redis.pl", "Redis::Fast", probe=["-MRedis::Fast", "-e1"])),
+    Client("go-redigo", lambda shop: [shop.go("redigo", "github.com/gomodule/redigo/redis")]),
+    Client("go-redis-5", lambda shop: [shop.go("goredis", "gopkg.in/redis.v5")]),
+    Client("redis-lua", script("lua5.1", "redis_lua.lua", probe=["-e", "require 'redis'"])),
+]
+
+LOCKS = [
+    Client("redis-py Lock", python("locks_redis_py.py", "library"), quick=True),
+    Client("redis-py SETNX, connections", python("locks_redis_py.py", "setnx", "connection"), quick=True),
+    Client("redis-py SETNX, pool", python("locks_redis_py.py", "setnx", "pool"), quick=True),
+    Client("redlock 4 (ioredis)", node("locks_node.js", "redlock4")),
+    Client("redlock 5 (ioredis)", node("locks_node.js", "redlock5")),
+    Client("redis-semaphore (ioredis)", node("locks_node.js", "redis-semaphore")),
+    Client("redis-lock 0.0.7 (redis 3)", node("locks_node.js", "redis-lock-setnx")),
+    Client("redis-lock 0.1.4 (redis 3)", node("locks_node.js", "redis-lock")),
+    Client("warlock (redis 3)", node("locks_node.js", "warlock")),
+    Client("simple-redis-mutex (redis 5)", node("locks_node.js", "simple-redis-mutex"), backends=("standalone",),
+           why="its release script names keys of two slots, so no cluster runs it"),
+    Client("Symfony Lock (phpredis)", script("php", "locks_symfony.php", "phpredis", probe=PHP_LOCK)),
+    Client("Symfony Lock (Predis)", script("php", "locks_symfony.php", "predis", probe=PHP_LOCK)),
+]

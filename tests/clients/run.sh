@@ -1,0 +1,23 @@
+#!/bin/sh
+# run.sh [--quick] [NAME ...]: real client libraries and lock libraries through the proxy, as a table.
+#
+# Installs what it needs (Debian's packages; npm's in a folder of its own under $LOCKKEEPER_CLIENTS or the temporary
+# folder, never in the repository), builds the proxy in build/ unless LOCKKEEPER names one, and hands over to run.py.
+# --quick takes the clients that need no npm and no compiler but gcc. NAME: only these rows (redis-py, ioredis, ...).
+set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+quick=
+for word in "$@"; do
+    [ "$word" != --quick ] || quick=yes
+done
+
+if [ -n "$quick" ]; then
+    "$root/scripts/install.sh" build test
+else
+    "$root/scripts/install.sh" build test clients
+fi
+if [ -z "${LOCKKEEPER:-}" ]; then
+    LOCKKEEPER=$("$root/scripts/build.sh" "$root/build" RelWithDebInfo)
+    export LOCKKEEPER
+fi
+exec /usr/bin/python3 -B "$root/tests/clients/run.py" "$@"
