@@ -16,6 +16,8 @@
 
 #include <string.h>
 
+#include "parser/resp_length.h"
+
 enum state {
     STATE_TYPE,    /* an element begins */
     STATE_LINE,    /* text up to CR LF */
@@ -61,44 +63,15 @@ void resp_reply_init(struct resp_reply *r) {
     r->pending = 1;
 }
 
-static inline bool is_crlf(const char *p) {
-    return memcmp(p, "\r\n", 2) == 0;
-}
-
 /* The byte behind the first CR LF, or NULL. */
 static const char *line_end(const char *p, const char *end) {
     while (p < end && (p = memchr(p, '\r', (size_t)(end - p))) && end - p >= 2) {
-        if (is_crlf(p)) {
+        if (resp_is_crlf(p)) {
             return p + 2;
         }
         p++;
     }
     return NULL;
-}
-
-/* Reads "N\r\n" in its common form: complete, canonical and not too long. Returns the byte behind it, or NULL
- * where the states have to decide. */
-static inline const char *length_fast(const char *p, const char *end, int64_t *number) {
-    if (end - p < 3) {
-        return NULL;
-    }
-    unsigned digit = (unsigned char)*p++ - (unsigned)'0';
-    int64_t n = digit;
-    if (digit > 9) {
-        return NULL;
-    }
-    if (*p != '\r' && n != 0) {
-        const char *far = end - p < 12 ? end - 1 : p + 11;
-        while (p < far && (digit = (unsigned char)*p - (unsigned)'0') < 10) {
-            n = n * 10 + digit;
-            p++;
-        }
-    }
-    if (end - p < 2 || !is_crlf(p)) {
-        return NULL;
-    }
-    *number = n;
-    return p + 2;
 }
 
 /* Counts the elements that an aggregate announces, in place of itself. */
@@ -202,7 +175,7 @@ static inline const char *short_line(const char *p, const char *end) {
     while (p < near && *p != '\r') {
         p++;
     }
-    return end - p >= 2 && is_crlf(p) ? p + 2 : NULL;
+    return end - p >= 2 && resp_is_crlf(p) ? p + 2 : NULL;
 }
 
 /* Takes the element that begins at p in one step if it is all there and looks as usual; else leaves the state
@@ -216,7 +189,7 @@ static inline const char *element(struct resp_reply *r, const char *p, const cha
     }
     const enum kind kind = kinds[(unsigned char)type];
     const char *behind;
-    int64_t n;
+    uint64_t n;
     switch (kind) {
     case KIND_LINE:
         behind = short_line(p, end);
@@ -228,8 +201,8 @@ static inline const char *element(struct resp_reply *r, const char *p, const cha
         return p;
     case KIND_BULK:
     case KIND_BLOB:
-        behind = length_fast(p, end, &n);
-        if (behind && end - behind >= n + 2 && is_crlf(behind + n)) {
+        behind = resp_length(p, end, &n);
+        if (behind && (uint64_t)(end - behind) >= n + 2 && resp_is_crlf(behind + n)) {
             r->pending--;
             return behind + n + 2;
         }
@@ -238,10 +211,10 @@ static inline const char *element(struct resp_reply *r, const char *p, const cha
     case KIND_SET:
     case KIND_MAP:
     case KIND_ATTRIBUTE:
-        behind = length_fast(p, end, &n);
+        behind = resp_length(p, end, &n);
         if (behind) {
             r->kind = (uint8_t)kind;
-            return add_elements(r, n) ? behind : NULL;
+            return add_elements(r, (int64_t)n) ? behind : NULL;
         }
         break;
     case KIND_UNKNOWN:

@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/resp_length.h"
+
 /* An argv of up to this many arguments is kept from one request to the next. */
 enum { ARGV_KEEP = 256 };
 
@@ -194,10 +196,6 @@ static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, 
     return RESP_OK;
 }
 
-static inline bool is_crlf(const char *p) {
-    return memcmp(p, "\r\n", 2) == 0;
-}
-
 /* Takes arguments for as long as they are complete, in canonical form, and not longer than `max`. What it
  * stops at is for scan_argument to judge. */
 static void take_arguments(struct resp_request *r, const char *data, size_t len, uint64_t max) {
@@ -207,26 +205,10 @@ static void take_arguments(struct resp_request *r, const char *data, size_t len,
     size_t room = r->argv_cap - r->argc;
     size_t count = r->args_left < room ? r->args_left : room;
     struct resp_arg *stop = arg + count;
-    /* The shortest argument is "$0\r\n\r\n"; six bytes also hold a length line of up to three digits. */
-    while (arg < stop && end - p >= 6 && p[0] == '$') {
-        uint64_t n = (unsigned char)p[1] - (unsigned)'0';
-        const char *q = p + 2;
-        if (n > 9) {
-            break;
-        }
-        if (*q != '\r' && n != 0) {
-            const char *far = end - p < 16 ? end - 2 : p + 12;
-            unsigned digit;
-            while (q < far && (digit = (unsigned char)*q - (unsigned)'0') < 10) {
-                n = n * 10 + digit;
-                q++;
-            }
-        }
-        if (!is_crlf(q) || n > max) {
-            break;
-        }
-        q += 2;
-        if ((uint64_t)(end - q) < n + 2 || !is_crlf(q + n)) {
+    while (arg < stop && p < end && *p == '$') {
+        uint64_t n;
+        const char *q = resp_length(p + 1, end, &n);
+        if (!q || n > max || (uint64_t)(end - q) < n + 2 || !resp_is_crlf(q + n)) {
             break;
         }
         arg->off = (size_t)(q - data);
@@ -259,7 +241,7 @@ static enum resp_status scan_argument(struct resp_request *r, const char *data, 
     arg->off = r->pos;
     arg->len = (size_t)r->bulk_len;
     r->pos += arg->len + 2;
-    if (!is_crlf(data + arg->off + arg->len)) {
+    if (!resp_is_crlf(data + arg->off + arg->len)) {
         r->irregular = true;
     }
     r->bulk_len = -1;

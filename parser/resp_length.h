@@ -1,0 +1,51 @@
+/*
+ * A length line as both scanners meet it nearly always: complete, canonical, and not too long. Private to parser/.
+ *
+ * What it does not take is not malformed: the scanners' states have the rules.
+ */
+#ifndef LOCKKEEPER_PARSER_RESP_LENGTH_H
+#define LOCKKEEPER_PARSER_RESP_LENGTH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline bool resp_is_crlf(const char *p) {
+    return memcmp(p, "\r\n", 2) == 0;
+}
+
+/* Eleven digits at most: far from an overflow. */
+static inline const char *resp_length_of_digits(const char *p, const char *end, uint64_t *number) {
+    const char *far = end - p < 12 ? end : p + 11;
+    uint64_t n = 0;
+    unsigned digit;
+    const char *q = p;
+    while (q < far && (digit = (unsigned char)*q - (unsigned)'0') < 10) {
+        n = n * 10 + digit;
+        q++;
+    }
+    if (q == p || (*p == '0' && q > p + 1) || end - q < 2 || !resp_is_crlf(q)) {
+        return NULL;
+    }
+    *number = n;
+    return q + 2;
+}
+
+/* Reads "N\r\n" at p. Returns the byte behind it, or NULL. */
+static inline const char *resp_length(const char *p, const char *end, uint64_t *number) {
+    if (end - p >= 4) { /* most lengths have one digit or two: no loop */
+        unsigned first = (unsigned char)p[0] - (unsigned)'0', second = (unsigned char)p[1] - (unsigned)'0';
+        if (first < 10 && resp_is_crlf(p + 1)) {
+            *number = first;
+            return p + 3;
+        }
+        if (first - 1 < 9 && second < 10 && resp_is_crlf(p + 2)) {
+            *number = first * 10 + second;
+            return p + 4;
+        }
+    }
+    return resp_length_of_digits(p, end, number);
+}
+
+#endif
