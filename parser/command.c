@@ -219,9 +219,9 @@ static const struct command commands[COMMAND_COUNT] = {
 #undef COMMAND
 };
 
-/* A name in lower case, its bytes packed into words, its length in the last byte: a name is its words, and
- * "get\0" is not "get". */
-enum { NAME_WORDS = 3, NAME_MAX_LEN = NAME_WORDS * 8 - 1 };
+/* A name in lower case, its bytes packed into words, its length in the top byte of the first word if it fits there, of
+ * the last one otherwise: a name is its words, and "get\0" is not "get". */
+enum { NAME_WORDS = 3, NAME_MAX_LEN = NAME_WORDS * 8 - 1, SHORT_NAME_LEN = 7 };
 
 struct name {
     uint64_t words[NAME_WORDS];
@@ -233,7 +233,7 @@ _Static_assert(COMMAND_COUNT <= TABLE_SIZE / 2, "the look-up table is too full t
 
 struct entry {
     struct name name;
-    uint16_t id; /* COMMAND_UNKNOWN: empty */
+    const struct command *command; /* NULL: empty */
 };
 
 static struct entry table[TABLE_SIZE];
@@ -266,17 +266,20 @@ static inline uint64_t pack_word(const char *s, size_t len) {
 }
 
 static inline bool pack_name(const char *s, size_t len, struct name *n) {
+    n->words[1] = n->words[2] = 0;
+    if (len - 1 < SHORT_NAME_LEN) {
+        n->words[0] = pack_word(s, len) | (uint64_t)len << 56;
+        return true;
+    }
     if (len - 1 >= NAME_MAX_LEN) {
         return false;
     }
-    n->words[1] = 0;
-    n->words[2] = 0;
-    if (len <= 8) {
-        n->words[0] = pack_word(s, len);
-    } else {
-        n->words[0] = pack_word(s, 8);
+    n->words[0] = pack_word(s, 8);
+    if (len > 8) {
         n->words[1] = pack_word(s + 8, len < 16 ? len - 8 : 8);
-        n->words[2] = len > 16 ? pack_word(s + 16, len - 16) : 0;
+    }
+    if (len > 16) {
+        n->words[2] = pack_word(s + 16, len - 16);
     }
     n->words[2] |= (uint64_t)len << 56;
     return true;
@@ -302,11 +305,11 @@ void command_table_init(void) {
             abort();
         }
         size_t at = hash_name(&name);
-        while (table[at].id != COMMAND_UNKNOWN) {
+        while (table[at].command) {
             at = (at + 1) % TABLE_SIZE;
         }
         table[at].name = name;
-        table[at].id = (uint16_t)id;
+        table[at].command = &commands[id];
     }
 }
 
@@ -315,9 +318,9 @@ const struct command *command_lookup(const char *name, size_t len) {
     if (!pack_name(name, len, &n)) {
         return NULL;
     }
-    for (size_t at = hash_name(&n); table[at].id != COMMAND_UNKNOWN; at = (at + 1) % TABLE_SIZE) {
+    for (size_t at = hash_name(&n); table[at].command; at = (at + 1) % TABLE_SIZE) {
         if (same_name(&table[at].name, &n)) {
-            return &commands[table[at].id];
+            return table[at].command;
         }
     }
     return NULL;
