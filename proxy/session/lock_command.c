@@ -111,18 +111,11 @@ static size_t add(uint32_t *keys, size_t max, size_t n, uint32_t index) {
     return n + 1;
 }
 
-/* The argument behind the word STORE or STOREDIST, 0 if there is none. */
-static uint32_t after_store(const struct resp_request *r, const char *bytes) {
-    for (size_t i = 2; i + 1 < r->argc; i++)
-        if (request_arg_is(r, bytes, i, "store") || request_arg_is(r, bytes, i, "storedist"))
-            return (uint32_t)i + 1;
-    return 0;
-}
-
 size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,
                            size_t max) {
     size_t n = 0;
-    uint32_t store;
+    uint32_t found[2];
+    int count;
     switch ((int)c->id) {
     case COMMAND_RENAME:
     case COMMAND_RENAMENX:
@@ -133,6 +126,7 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
         return add(keys, max, n, 2);
     case COMMAND_MOVE:
     case COMMAND_RESTORE:
+    case COMMAND_RESTORE_ASKING:
     case COMMAND_BITFIELD:
     case COMMAND_SUNIONSTORE:
     case COMMAND_SINTERSTORE:
@@ -152,8 +146,11 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
     case COMMAND_SORT:
     case COMMAND_GEORADIUS:
     case COMMAND_GEORADIUSBYMEMBER:
-        store = after_store(r, bytes);
-        return store ? add(keys, max, n, store) : 0;
+        return command_keys(c, bytes, r, found, 2) == 2 ? add(keys, max, n, found[1]) : 0; /* the source, STORE's */
+    case COMMAND_MIGRATE:
+    case COMMAND_MSETEX:
+        count = command_keys(c, bytes, r, keys, max);
+        return count > 0 ? (size_t)count : 0;
     default:
         return 0;
     }

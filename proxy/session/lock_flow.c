@@ -325,12 +325,16 @@ void lock_call(struct call *call, const struct lock_rule *rule, const struct loc
 enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,
                                    const struct lock_rule *rule) {
-    enum { WORDS_ON_STACK = 16 };
+    enum { WORDS_ON_STACK = 16, WORDS_MAX = 1000 };
     const char *on_stack[WORDS_ON_STACK], **texts = on_stack;
     size_t lens_on_stack[WORDS_ON_STACK], *lens = lens_on_stack;
-    if (r->argc > WORDS_ON_STACK) {
-        dispatch_forward(s, c, r, bytes, slot_of_key(bytes + r->argv[key_index].off, r->argv[key_index].len));
-        return DISPATCHED; /* no lock command has so many arguments: a syntax error, in Redis's words */
+    if (r->argc > WORDS_MAX) { /* more than a script can hand on, and none of these commands means anything by them */
+        dispatch_local_error(s, c, "ERR syntax error");
+        return DISPATCHED;
+    }
+    if (r->argc > WORDS_ON_STACK) { /* options may be repeated */
+        texts = memory_alloc(r->argc * sizeof(*texts));
+        lens = memory_alloc(r->argc * sizeof(*lens));
     }
     for (size_t i = 0; i < r->argc; i++)
         texts[i] = request_arg(r, bytes, i, &lens[i]);
@@ -338,6 +342,10 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     struct request *request = request_new(s, c);
     lock_busy_key(request, texts[key_index], lens[key_index]);
     lock_call(&request->call, rule, lc, texts[key_index], lens[key_index], &words);
+    if (texts != on_stack) {
+        memory_free(texts);
+        memory_free(lens);
+    }
     return DISPATCHED;
 }
 
