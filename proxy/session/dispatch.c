@@ -223,6 +223,12 @@ static void refuse_unauthenticated(struct session *s, const struct command *c, c
         worker_probe(s->worker); /* refused for the node's sake: it may have changed its mind */
 }
 
+/* Commands on the whole keyspace are behind the lock commands before them, which may have to be sent twice. */
+static bool keyspace_must_wait(const struct session *s, const struct command *c) {
+    bool whole = c->need == NEED_KEYSPACE || c->need == NEED_ALL_SUM || c->need == NEED_ALL_SAME;
+    return whole && lock_any_busy(s);
+}
+
 enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
     const struct command *c = command_lookup(bytes + r->argv[0].off, r->argv[0].len);
     if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
@@ -237,6 +243,8 @@ enum dispatch_result dispatch_request(struct session *s, const struct resp_reque
         dispatch_forward(s, c, r, bytes, -1); /* harmless, and Redis has the words for it */
         return DISPATCHED;
     }
+    if (keyspace_must_wait(s, c))
+        return DISPATCH_WAIT;
     switch (c->need) {
     case NEED_KEY:
         return dispatch_by_key(s, c, r, bytes);

@@ -105,8 +105,7 @@ static void change_start(struct session *s, const struct command *c, struct chan
     struct request *request = request_new(s, c);
     request->state = change;
     request->call.done = change_done;
-    request->ends_barrier = true;
-    s->barrier = true;
+    request_barrier(request);
     call_submit_lane(&request->call, -1, &change->lane, probe, strlen(probe));
 }
 

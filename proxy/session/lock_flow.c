@@ -435,6 +435,7 @@ void lock_dispatch_clobber(struct session *s, const struct command *c, const str
     counter_add(&s->worker->counters.requests_locks, 1);
     struct request *request = request_new(s, c);
     lock_busy_all(request);
+    request_barrier(request);
     lock_call_clobber(&request->call, s, c, r, bytes);
 }
 

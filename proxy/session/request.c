@@ -75,6 +75,11 @@ struct request *request_internal(struct worker *w) {
     return request_take(w, NULL, NULL);
 }
 
+void request_barrier(struct request *r) {
+    r->ends_barrier = true;
+    r->session->barrier = true;
+}
+
 static void request_free(struct request *r) {
     struct worker *w = r->worker;
     struct list_node *n;

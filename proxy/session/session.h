@@ -147,6 +147,9 @@ struct request {
 struct request *request_new(struct session *s, const struct command *command);
 /* A request of the proxy's own, in no queue; it ends with request_reply(r, "", 0, true). */
 struct request *request_internal(struct worker *w);
+/* The session's later requests wait until this one has ended: it changes the session's state, or touches keys of
+ * theirs in a script, which may have to be sent twice. */
+void request_barrier(struct request *r);
 /* More bytes of the reply; `last` ends the request, which may be freed by the call. */
 void request_reply(struct request *r, const char *data, size_t len, bool last);
 /* Ends it with an error line: text without '-' and CR LF. */
@@ -185,7 +188,7 @@ struct session {
     uint32_t in_flight;
     uint32_t redirected; /* of those in flight */
     size_t in_flight_bytes;
-    bool barrier;        /* a request in flight changes the session's state: the next ones wait for it */
+    bool barrier;        /* the next requests wait for one in flight: request_barrier */
     uint32_t db, login;
     uint64_t epoch; /* of the slot map that requests in flight were routed by */
     struct list_node link, dirty_link, runnable_link;

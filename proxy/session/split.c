@@ -257,6 +257,8 @@ enum dispatch_result split_dispatch(struct session *s, const struct command *c, 
     struct request *request = request_new(s, c);
     if (locks)
         lock_busy_all(request);
+    if (locks && c->split == SPLIT_MSET) /* a script that sets other keys too */
+        request_barrier(request);
     struct split *split = memory_zalloc(sizeof(*split));
     split->kind = c->split;
     split->item_count = split->part_count = key_count;
