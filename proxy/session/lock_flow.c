@@ -21,7 +21,8 @@ enum {
     SHORT_KEY = 96,
     COMMAND_NAME_MAX = 24,
     HEADER_ARGS = 10,
-    CLOBBERED_MAX = 256
+    CLOBBERED_MAX = 256,
+    FREE_LOCKS_MAX = 1024
 };
 
 /* One script under way: what engine_finish will need. */
@@ -102,6 +103,7 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
                                   size_t command_len) {
     struct worker *w = s->worker;
     struct list_node *n = list_shift(&w->free_locks);
+    w->free_lock_count -= n != NULL;
     struct lock_call *l = n ? LIST_ENTRY(n, struct lock_call, link) : memory_alloc(sizeof(*l));
     list_init(&l->link);
     l->rules = lock_rules_ref(w->rules);
@@ -127,6 +129,11 @@ static void lock_free(struct worker *w, struct lock_call *l) {
         memory_free(l->value);
     if (l->key != l->short_key)
         memory_free(l->key);
+    if (w->free_lock_count >= FREE_LOCKS_MAX) {
+        memory_free(l);
+        return;
+    }
+    w->free_lock_count++;
     list_append(&w->free_locks, &l->link);
 }
 

@@ -60,6 +60,7 @@ struct worker {
     struct list_node free_requests, free_calls;
     size_t free_request_count, free_call_count;
     struct list_node free_locks; /* lock_flow.c's */
+    size_t free_lock_count;
     struct list_node lease_notes; /* renewals and releases that the engine has asked for */
     struct resp_request scanner; /* for input that is complete in `scratch` */
     char *scratch;               /* what a read puts its bytes in */
