@@ -93,12 +93,25 @@ static void keys_dispatch(struct session *s, struct request *request, const stru
 
 /* ---- SCAN --------------------------------------------------------------------------------------- */
 
+/* The client's cursor, from the node's. False where the node's is none that a client could send back. */
+static bool scan_next(const struct keyspace *k, const struct resp_item *cursor, int64_t *next) {
+    int64_t at;
+    if (!resp_integer(cursor->str, cursor->len, &at) || at < 0)
+        return false;
+    if (at == 0) {
+        *next = k->master + 1 < k->masters ? (int64_t)k->master + 1 : 0;
+        return true;
+    }
+    return !__builtin_mul_overflow(at, (int64_t)k->masters, next) &&
+           !__builtin_add_overflow(*next, (int64_t)k->master, next);
+}
+
 static void scan_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct keyspace *k = r->state;
     const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item outer, cursor;
-    int64_t at;
+    int64_t next;
     if (end->error) {
         char error[512];
         snprintf(error, sizeof(error), "%s", end->error);
@@ -106,15 +119,17 @@ static void scan_done(struct call *c, const struct call_end *end) {
         keyspace_fail(r, error);
         return;
     }
-    if (!resp_item_read(&p, stop, &outer) || outer.type != '*' || outer.num != 2 ||
-        !resp_item_read(&p, stop, &cursor) || !resp_integer(cursor.str, cursor.len, &at) || !keep_keys(k, p, stop)) {
+    if (end->reply[0] == '-') {
         keyspace_free(r);
-        request_reply(r, end->reply, end->len, true); /* an error: Redis's words */
+        request_reply(r, end->reply, end->len, true);
         return;
     }
-    int64_t next = at * (int64_t)k->masters + (int64_t)k->master;
-    if (at == 0)
-        next = k->master + 1 < k->masters ? (int64_t)k->master + 1 : 0;
+    if (!resp_item_read(&p, stop, &outer) || outer.type != '*' || outer.num != 2 ||
+        !resp_item_read(&p, stop, &cursor) || !scan_next(k, &cursor, &next) || !keep_keys(k, p, stop)) {
+        keyspace_free(r);
+        keyspace_fail(r, "UPSTREAM a node's answer to SCAN makes no sense");
+        return;
+    }
     char digits[24], head[64];
     int len = snprintf(digits, sizeof(digits), "%lld", (long long)next);
     int n = snprintf(head, sizeof(head), "*2\r\n$%d\r\n%s\r\n*%lld\r\n", len, digits, (long long)k->kept);
