@@ -312,7 +312,7 @@ static void probed(struct call *c, const struct call_end *end) {
         w->upstream_needs_auth = strncmp(end->reply, "-NOAUTH", 7) == 0;
     w->probing = false;
     request_reply(c->request, "", 0, true);
-    if (!w->opened)
+    if (!w->opened && !w->stopping)
         worker_open(w, end->error);
 }
 
