@@ -500,6 +500,7 @@ static void lease_done(struct call *c, const struct call_end *end) {
     }
     c->lock = NULL;
     memory_free(work);
+    w->lease_works--;
     request_reply(c->request, "", 0, true);
 }
 
@@ -525,6 +526,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
         build_bulk(w, work->name, work->key.len);
     }
     struct request *request = request_internal(w);
+    w->lease_works++;
     request->call.lock = work;
     request->call.done = lease_done;
     request->call.up.script = script_get(id);

@@ -62,6 +62,7 @@ struct worker {
     struct list_node free_locks; /* lock_flow.c's */
     size_t free_lock_count;
     struct list_node lease_notes; /* renewals and releases that the engine has asked for */
+    size_t lease_works;           /* those under way */
     struct resp_request scanner; /* for input that is complete in `scratch` */
     char *scratch;               /* what a read puts its bytes in */
     struct text build;           /* a request being put together */

@@ -236,7 +236,7 @@ void worker_engine_due(struct worker *w, int64_t in_ms) {
 
 /* ---- stopping ------------------------------------------------------------------------------------ */
 
-/* Sessions close as soon as nothing is owed to them; all at the deadline. */
+/* Sessions close as soon as nothing is owed to them; all at the deadline. What their closing releases is waited for. */
 static void worker_drain(struct worker *w) {
     bool late = ev_time() >= w->drain_until;
     LIST_FOREACH_SAFE(it, &w->sessions) {
@@ -244,8 +244,10 @@ static void worker_drain(struct worker *w) {
         if (late || (list_empty(&s->requests) && s->out.unsent == 0))
             session_close(s, "the proxy stops");
     }
+    worker_lease_work(w);
+    upstream_flush(w->upstream);
     worker_free_closed(w);
-    if (list_empty(&w->sessions))
+    if (list_empty(&w->sessions) && (late || w->lease_works == 0))
         ev_break(w->loop, EVBREAK_ALL);
 }
 
