@@ -29,6 +29,7 @@ static void run_server(const struct embedded *e, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
+    setpgid(0, 0); /* Ctrl-C is for the proxy, which still needs it to finish what is in flight */
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
