@@ -43,10 +43,10 @@ static struct addrinfo *resolve(const char *address, int64_t port) {
     char service[24];
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
     snprintf(service, sizeof(service), "%lld", (long long)port);
-    bool any = strcmp(address, "*") == 0;
-    if (any || strcmp(address, "::*") == 0)
-        hints.ai_family = any ? AF_INET : AF_INET6;
-    if (getaddrinfo(address[strlen(address) - 1] == '*' ? NULL : address, service, &hints, &list) != 0)
+    bool any4 = strcmp(address, "*") == 0, any6 = strcmp(address, "::*") == 0;
+    if (any4 || any6)
+        hints.ai_family = any4 ? AF_INET : AF_INET6;
+    if (getaddrinfo(any4 || any6 ? NULL : address, service, &hints, &list) != 0)
         return NULL;
     return list;
 }
