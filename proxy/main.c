@@ -135,6 +135,27 @@ static void on_stop(struct ev_loop *loop, struct ev_signal *signal, int events) 
         worker_stop(app->shared.workers[i], DRAIN_MS);
 }
 
+static void stop_at_once(int signal) {
+    _exit(0);
+}
+
+/* The first worker's loop is over and will be gone, others may still have work: a second signal needs another way. */
+static void unwatch_signals(struct application *app) {
+    struct ev_loop *loop = worker_loop(app->shared.workers[0]);
+    struct ev_signal *const watchers[] = {&app->on_term, &app->on_int, &app->on_hup};
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    for (size_t i = 0; i < sizeof(watchers) / sizeof(watchers[0]); i++) {
+        ev_ref(loop);
+        ev_signal_stop(loop, watchers[i]);
+    }
+    signal(SIGTERM, stop_at_once);
+    signal(SIGINT, stop_at_once);
+    signal(SIGHUP, SIG_IGN);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
 static void watch_signal(struct application *app, struct ev_signal *watcher, int number,
                          void (*callback)(struct ev_loop *, struct ev_signal *, int)) {
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
@@ -267,6 +288,7 @@ static void run(struct application *app) {
         }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
+    unwatch_signals(app);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);
     for (unsigned i = 0; i < threads; i++)
