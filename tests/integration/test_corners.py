@@ -1,0 +1,241 @@
+"""Corners that a reading of the code found: each test here failed once."""
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from fake import FakeNode, slot_map
+from resp import Error, encode
+from servers import Proxy, until
+
+
+# ---- ways around a lock -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(proxy, connect, key):
+    """A lock of somebody else's: its name."""
+    name = key("lock:{corner}")
+    owner = connect(proxy)
+    assert owner("SET", name, "mine", "NX", "EX", 50) == "OK"
+    return name
+
+
+MANY = 14  # of a word that Redis lets one repeat
+
+
+@pytest.mark.parametrize("words, refusal", [
+    (["SET", None, "theirs"] + ["XX"] * MANY, None),
+    (["SET", None, "theirs", "EX", 5] + ["XX"] * 100, None),
+    (["EXPIRE", None, 1] + ["XX"] * MANY, 0),
+    (["PEXPIRE", None, 1] + ["XX"] * 100, 0),
+    (["GETEX", None] + ["PERSIST"] * 16, "mine"),
+])
+def test_words_that_are_repeated_lead_around_no_lock(held, client, direct, words, refusal):
+    reply = client(*[held if w is None else w for w in words])
+    assert reply == refusal or isinstance(reply, Error)
+    assert direct("GET", held) == "mine"
+    assert direct("PTTL", held) > 20000
+
+
+def test_repeated_words_do_what_they_do_in_redis(client, oracle, connect, key):
+    name = key("lock:words")
+    plain = connect(oracle)
+    for words in [["SET", name, "a"] + ["KEEPTTL"] * 20, ["SET", name, "b"] + ["XX"] * 20,
+                  ["EXPIRE", name, 100] + ["XX"] * 20, ["EXPIRE", name, 100] + ["NX"] * 20,
+                  ["SET", name, "c"] + ["EX", 10] * 10, ["GETEX", name] + ["PERSIST"] * 30, ["DEL", name]]:
+        reply, right = client.raw(*words), plain.raw(*words)
+        assert reply == right or words[0] == "EXPIRE", words
+
+
+@pytest.mark.parametrize("words", [
+    ["SORT", "{corner}list", "STORE", "{corner}other", "STORE", None],
+    ["SORT", "{corner}list", "GET", "store", "STORE", None],
+    ["SORT", "{corner}list", "BY", "store", "STORE", None],
+    ["GEORADIUS", "{corner}places", 15, 37, 200, "km", "STORE", "{corner}other", "STORE", None],
+    ["GEORADIUS", "{corner}places", 15, 37, 200, "km", "STORE", "{corner}other", "STOREDIST", None],
+    ["GEORADIUSBYMEMBER", "{corner}places", "store", 200, "km", "STORE", None],
+])
+def test_the_destination_is_the_one_that_redis_takes(held, client, direct, words):
+    client("RPUSH", "{corner}list", 3, 1, 2)
+    client("GEOADD", "{corner}places", 13.36, 38.11, "store", 15.08, 37.5, "b")
+    reply = client(*[held if w is None else w for w in words])
+    assert direct("TYPE", held) == "string" and direct("GET", held) == "mine", reply
+    assert str(reply).startswith("LOCKED"), reply
+
+
+def test_restore_asking_is_a_restore(held, client, direct, connect, backend, key):
+    client("SET", "{corner}x", "theirs")
+    with connect(backend.node_of(held)) as node:
+        node.send(encode("DUMP", "{corner}x"))
+        raw = node.read_raw()
+    dump = raw[raw.index(b"\r\n") + 2 : -2]
+    reply = client("RESTORE-ASKING", held, 0, dump, "REPLACE")
+    assert direct("GET", held) == "mine"
+    assert str(reply).startswith("LOCKED")
+
+
+# ---- order ------------------------------------------------------------------------------------
+
+
+def test_a_replacing_script_is_not_overtaken(backend, client, key):
+    """The node knows no script at first: the command is sent twice, and what is behind it has to wait."""
+    for _ in range(3):
+        lock, other = key("lock:{order}"), key("{order}other")
+        for node in backend.nodes:
+            node.run("SCRIPT", "FLUSH")
+        replies = client.pipeline([["MSET", lock, 1, other, "first"], ["SET", other, "second"], ["GET", other],
+                                   ["DEL", lock]])
+        assert replies[:3] == [b"+OK\r\n", b"+OK\r\n", b"$6\r\nsecond\r\n"]
+        assert client("GET", other) == "second"
+
+
+def test_a_look_at_all_keys_is_behind_the_lock_commands_before_it(backend, client, key):
+    lock = key("lock:order")
+    for node in backend.nodes:
+        node.run("SCRIPT", "FLUSH")
+    replies = client.pipeline([["SETNX", lock, 1], ["KEYS", "lock:*"]])
+    assert replies == [b":1\r\n", b"*1\r\n$%d\r\n%s\r\n" % (len(lock), lock.encode())]
+    for node in backend.nodes:
+        node.run("SCRIPT", "FLUSH")
+    client("DEL", lock)
+    for node in backend.nodes:
+        node.run("SCRIPT", "FLUSH")
+    replies = client.pipeline([["SETNX", lock, 1], ["FLUSHALL"], ["EXISTS", lock]])
+    assert replies == [b":1\r\n", b"+OK\r\n", b":0\r\n"]
+
+
+@pytest.mark.parametrize("first", ["node", "client"])
+def test_half_close_while_requests_wait(start_proxy, connect, first):
+    """The answer that lets them go on and the client's end come in the same turn of the loop."""
+    waiting = []
+
+    def handler(words, connection):
+        if words[0].upper() == b"PING" and len(words) == 1 and waiting is not None and ready:
+            waiting.append(connection)
+            return b""
+        return b"+PONG\r\n" if words[0].upper() == b"PING" else b"+OK\r\n"
+
+    ready = []
+    node = FakeNode(handler)
+    proxy = start_proxy("standalone 127.0.0.1:%d" % node.port)
+    ready.append(True)
+    with connect(proxy) as c:
+        c.send(encode("SELECT", 3) + encode("SET", "a", 1) + encode("SET", "b", 2))
+        until(lambda: waiting, what="the node's being asked")
+        proxy.signal(signal.SIGSTOP)
+        if first == "node":
+            waiting[0].send(b"+PONG\r\n")
+            c.shutdown()
+        else:
+            c.shutdown()
+            waiting[0].send(b"+PONG\r\n")
+        proxy.signal(signal.SIGCONT)
+        assert c.read_all() == b"+OK\r\n+OK\r\n+OK\r\n"
+    node.stop()
+
+
+# ---- start and stop -----------------------------------------------------------------------------
+
+
+def test_stop_before_the_first_answer_of_the_node(start_proxy):
+    """It never was ready, and doesn't say so while it stops."""
+    node = FakeNode(lambda words, connection: b"")
+    proxy = start_proxy("standalone 127.0.0.1:%d" % node.port, wait=False)
+    until(lambda: node.requests, what="the proxy's first request")
+    proxy.stop()
+    assert "Ready to accept connections" not in proxy.log()
+    node.stop()
+
+
+def test_release_on_disconnect_when_the_proxy_stops(start_redis, start_proxy, connect):
+    redis = start_redis()
+    proxy = start_proxy(redis, "lock lock:* on-disconnect release")
+    assert connect(proxy)("SET", "lock:a", 1, "NX", "EX", 1000) == "OK"
+    proxy.stop()
+    with redis.client() as direct:
+        assert direct("EXISTS", "lock:a") == 0
+
+
+def drop(proxy):
+    proxy.kill()
+    if proxy in Proxy.started:
+        Proxy.started.remove(proxy)
+    proxy.remove()
+
+
+def test_second_signal_while_other_threads_work(start_redis, connect):
+    """One client is on some thread of four: mostly not on the first one, whose loop has the signals."""
+    redis = start_redis()
+    proxy = Proxy(redis, "threads 4")
+    try:
+        with connect(proxy) as c:
+            assert c("PING") == "PONG"
+            redis.pause()
+            c.send(encode("GET", "a"))
+            proxy.expected = False
+            proxy.signal(signal.SIGTERM)
+            until(lambda: "Received SIGTERM" in proxy.log(), what="the first signal's work")
+            time.sleep(0.1)  # for the first thread's end, which shows nowhere
+            started = time.monotonic()
+            proxy.signal(signal.SIGTERM)
+            assert proxy.process.wait(20) == 0
+            assert time.monotonic() - started < 3
+            proxy.check()
+    finally:
+        redis.resume()
+        drop(proxy)
+
+
+def test_ctrl_c_is_for_the_proxy_alone(connect):
+    """A terminal sends SIGINT to the whole process group; the embedded Redis must live until the proxy has done."""
+    proxy = Proxy("embedded", wait=False)
+    try:
+        proxy.await_ready()
+        children = open("/proc/%d/task/%d/children" % (proxy.pid, proxy.pid)).read().split()
+        assert len(children) == 1
+        assert os.getpgid(int(children[0])) != os.getpgid(proxy.pid)
+        proxy.stop()
+        until(lambda: not os.path.exists("/proc/" + children[0]), what="the embedded Redis's end")
+    finally:
+        drop(proxy)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1*", "-", "no.such.host.invalid"])
+def test_bind_of_what_is_no_address(start_redis, address):
+    redis = start_redis()
+    proxy = Proxy(redis, "bind " + address, wait=False)
+    proxy.expected = False
+    try:
+        assert proxy.process.wait(20) == 1
+        proxy.check()
+        assert "bind" in proxy.log() and "expected" in proxy.log()
+    finally:
+        drop(proxy)
+
+
+# ---- what nodes say -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cursor", [b"9223372036854775807", b"18446744073709551615", b"-1", b"x"])
+def test_cursors_of_a_node_that_makes_no_sense(start_proxy, connect, cursor):
+    def handler(words, connection):
+        name = words[0].upper()
+        if name == b"CLUSTER":
+            return slot_map((0, 8000, "127.0.0.1", nodes[0].port), (8001, 16383, "127.0.0.1", nodes[1].port))
+        if name == b"SCAN":
+            return b"*2\r\n$%d\r\n%s\r\n*0\r\n" % (len(cursor), cursor)
+        return b"+PONG\r\n"
+
+    nodes = []
+    nodes += [FakeNode(handler), FakeNode(handler)]
+    proxy = start_proxy("cluster 127.0.0.1:%d" % nodes[0].port)
+    with connect(proxy) as c:
+        assert str(c("SCAN", 0)).startswith("UPSTREAM")
+        assert c("PING") == "PONG"
+    proxy.check()
+    for n in nodes:
+        n.stop()
