@@ -1,0 +1,188 @@
+"""What goes wrong during a soak run: nodes killed, stopped and emptied of scripts, connections killed, slots moved,
+configurations reloaded, a second proxy killed. Each is noted in the record with its time.
+
+One harm to nodes at a time, and no slot moves meanwhile: a key lost in a half move would be nobody's fault.
+"""
+
+import asyncio
+import signal
+
+from resp import Closed, Error
+from servers import HOST
+
+OWN_NAME = "soak"
+
+
+async def away(function, *args):
+    """Something that waits, off the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(None, function, *args)
+
+
+class Faults:
+    def __init__(self, world, rng, allowed):
+        self.world, self.record, self.rng, self.allowed = world, world.record, rng, allowed
+        self.nodes = world.backend.nodes
+        self.harm = asyncio.Lock()
+        self.bad_config = False
+
+    async def run(self):
+        """Storms, and calm in between, in which waits that nothing disturbs can be looked at."""
+        rng = self.rng
+        tasks = []
+        if "migrate" in self.allowed and self.world.backend.kind == "cluster":
+            tasks.append(asyncio.ensure_future(self.guarded(self.migrations)))
+        kinds = [kind for kind in ("kill", "stop", "blink", "connections", "connections", "scripts", "reload", "second")
+                 if kind in self.allowed]
+        try:
+            while kinds:
+                await asyncio.sleep(rng.uniform(5, 10))
+                end = self.record.now() + rng.uniform(5, 12)
+                while self.record.now() < end:
+                    await self.guarded(getattr(self, rng.choice(kinds)))
+                    await asyncio.sleep(rng.uniform(0.05, 1.5))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def guarded(self, fault):
+        try:
+            await fault()
+        except (AssertionError, OSError, Closed) as error:
+            self.record.violation("fault", "%s: %r" % (fault.__name__, error))
+
+    # ---- nodes
+
+    async def kill(self):
+        async with self.harm:
+            node = self.rng.choice(self.nodes)
+            window = self.record.begin("kill", "port %d" % node.port)
+            try:
+                await away(node.kill)
+                await asyncio.sleep(self.rng.uniform(0, 2))
+                await away(node.start)
+                await away(self.settled)
+            finally:
+                self.record.end(window)
+
+    def settled(self):
+        from servers import until
+
+        def fine():
+            return all("cluster_state:ok" in node.run("CLUSTER", "INFO") for node in self.nodes)
+
+        if self.world.backend.kind == "cluster":
+            until(fine, 30, "the cluster's recovery", 0.1)
+
+    async def stop(self, seconds=None):
+        """For longer than upstream-timeout."""
+        async with self.harm:
+            node = self.rng.choice(self.nodes)
+            seconds = seconds or self.world.upstream_timeout + self.rng.uniform(0.3, 2.5)
+            window = self.record.begin("stop", "port %d for %.1f s" % (node.port, seconds))
+            node.pause()
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                node.resume()
+                await away(self.settled)
+                self.record.end(window)
+
+    async def blink(self):
+        """For less than upstream-timeout: only slow."""
+        await self.stop(self.rng.uniform(0.1, self.world.upstream_timeout * 0.6))
+
+    async def connections(self):
+        """Some or all of the proxies' connections, on the node itself. A slot's move is left its own."""
+        node = self.rng.choice(self.nodes)
+        share = self.rng.choice([0.2, 1.0])
+        window = self.record.begin("connections", "port %d" % node.port)
+        for _ in range(self.rng.choice([1, 1, 5])):
+            await away(self.kill_connections, node, share)
+            await asyncio.sleep(0.02)
+        self.record.end(window)
+
+    def kill_connections(self, node, share):
+        with node.client() as control:
+            for line in control("CLIENT", "LIST", "TYPE", "normal").splitlines():
+                fields = dict(word.split("=", 1) for word in line.split(" ") if "=" in word)
+                own = fields["name"] == OWN_NAME or fields["cmd"] in ("client|list", "restore-asking", "migrate")
+                if not own and self.rng.random() < share:
+                    control("CLIENT", "KILL", "ID", fields["id"])
+
+    async def scripts(self):
+        self.record.moment("scripts")
+        for node in self.nodes:
+            if self.rng.random() < 0.7:
+                async with self.harm:
+                    await away(node.run, "SCRIPT", "FLUSH", self.rng.choice(["SYNC", "ASYNC"]))
+
+    # ---- proxies
+
+    async def reload(self):
+        """Other words for the same rules, or a file that is wrong: nothing changes."""
+        proxy = self.world.proxies[0]
+        self.bad_config = not self.bad_config and self.rng.random() < 0.3
+        lines = list(self.world.config)
+        if self.bad_config:
+            lines.append("lock x:* owner nobody")
+        else:
+            lines.append("lock other:%d:* lease %dms" % (self.rng.randrange(100), self.rng.randrange(100, 9999)))
+        self.record.moment("reload", "bad" if self.bad_config else "")
+        proxy.write_config(lines)
+        proxy.signal(signal.SIGHUP)
+
+    async def second(self):
+        """The second proxy dies at once, and comes back on the same port."""
+        proxy = self.world.proxies[1]
+        window = self.record.begin("second", "port %d" % proxy.port)
+        self.world.net.dying[proxy.address] = True
+        try:
+            await away(proxy.kill)
+            await away(proxy.check_log)
+            await asyncio.sleep(self.rng.uniform(0, 1))
+            await away(proxy.again)
+        finally:
+            self.world.net.dying[proxy.address] = False
+            self.record.end(window)
+
+    # ---- slots
+
+    async def migrations(self):
+        """Slots that are in use move from node to node, some keys at a time, so that each stays open for a while."""
+        slots = self.world.moving_slots
+        while True:
+            await asyncio.sleep(self.rng.uniform(0.2, 2))
+            async with self.harm:
+                slot = self.rng.choice(slots)
+                window = self.record.begin("migrate", "slot %d" % slot)
+                try:
+                    await away(self.move, slot)
+                finally:
+                    self.record.end(window)
+
+    def move(self, slot):
+        import time
+        source = self.world.backend.owner_of(slot)
+        target = self.rng.choice([n for n in self.nodes if n is not source])
+        with source.client() as a, target.client() as b:
+            for client in (a, b):
+                client("CLIENT", "SETNAME", OWN_NAME)
+            ids = [c("CLUSTER", "MYID") for c in (a, b)]
+            self.fine(b("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0]))
+            self.fine(a("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1]))
+            deadline = time.monotonic() + 0.6
+            while True:
+                keys = a("CLUSTER", "GETKEYSINSLOT", slot, 5 if time.monotonic() < deadline else 1000)
+                if not keys:
+                    break
+                self.fine(a("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys))
+                time.sleep(0.01 if time.monotonic() < deadline else 0)
+            self.fine(b("CLUSTER", "SETSLOT", slot, "NODE", ids[1]))
+            self.fine(a("CLUSTER", "SETSLOT", slot, "NODE", ids[1]))
+        for node in self.nodes:
+            if node not in (source, target):
+                node.run("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+
+    def fine(self, reply):
+        assert not isinstance(reply, Error), reply

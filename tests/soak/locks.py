@@ -1,0 +1,503 @@
+"""Lock workers of a soak run: the lock code that applications really have, on the three connection models, with leases
+that are too short, pauses that are too long, and deaths; and the checker that knows what each worker was promised.
+
+A worker is sure of its lock from the reply that granted it until its lease can have ended or it has begun to release.
+Two workers sure of one lock are a violation. So are a refused release of a holder, a release of somebody who holds
+nothing, and a lock that stays held when nobody can be its holder any more.
+"""
+
+import asyncio
+import collections
+import itertools
+
+from resp import Error
+from wire import GONE
+
+SLACK = 0.01  # the clocks' resolution
+LEASE = 2.0  # of the rules in soak.py
+MAX_HOLD = 4.0
+DEAD_SLACK = 1.0
+HISTORY = 50
+serial = itertools.count(1)
+
+
+class Hold:
+    def __init__(self, lock, worker, sent, replied, px):
+        self.lock, self.worker, self.sent, self.replied, self.px = lock, worker, sent, replied, px
+        self.until = sent + (px or LEASE) - SLACK  # sure until then
+        self.over = replied + (px or LEASE) + SLACK  # certainly ended then, if it is not renewed
+        self.renewed = px is None
+        self.released = False
+
+    def sure(self, at, record):
+        """Whether the lease certainly lives: by the clock, or by renewals that nothing can have disturbed."""
+        if self.released or record.disturbed(self.sent, ("kill",)):
+            return False
+        if at < self.until:
+            return True
+        return (self.renewed and at < self.sent + MAX_HOLD - SLACK and
+                not record.disturbed(self.sent - 1, ("kill", "stop", "connections", "migrate", "second")))
+
+    def certainly_over(self, at, record):
+        return not self.renewed and at > self.over
+
+
+class Lock:
+    """One lock key, its idiom, and what is known of it."""
+
+    def __init__(self, world, name, idiom, px):
+        self.world, self.record, self.name, self.idiom, self.px = world, world.record, name, idiom, px
+        self.holds = []
+        self.history = collections.deque(maxlen=HISTORY)
+        self.free_by = 0.0  # nobody can hold it later than that
+        self.fence = 0
+        self.suspect = None
+        self.auto = name.startswith("lock:d:")
+
+    def note(self, who, text):
+        self.history.append("%s %s %s" % (self.record.stamp(), who, text))
+
+    def violation(self, kind, text):
+        self.record.violation(kind, "%s (%s): %s" % (self.name, self.idiom, text), list(self.history))
+
+    def granted(self, worker, sent, replied, px):
+        self.record.counts["locks"] += 1
+        self.suspect = None
+        self.note(worker.who, "granted, lease %s" % px)
+        hold = Hold(self, worker, sent, replied, px)
+        for other in self.holds:
+            if hold.sure(replied, self.record) and other.sure(replied, self.record):
+                self.violation("double holder", "%s was granted it while %s holds it" % (worker.who, other.worker.who))
+        self.holds = [h for h in self.holds if h.sure(replied, self.record) or h.renewed]
+        self.holds.append(hold)
+        self.might_be_held(MAX_HOLD + LEASE if px is None else px)
+        return hold
+
+    def might_be_held(self, seconds):
+        self.free_by = max(self.free_by, self.record.now() + seconds + DEAD_SLACK)
+
+    def ended(self, hold):
+        """Its holder begins to release it, or dies."""
+        hold.released = True
+        if hold in self.holds:
+            self.holds.remove(hold)
+
+    def lost(self, worker, sent):
+        """An attempt that was refused: somebody must be able to hold it."""
+        if self.holds or sent < self.free_by or self.record.disturbed(self.free_by - 6, ("kill", "stop", "second"), 3):
+            self.suspect = None
+        elif self.suspect is None:
+            self.suspect = self.record.now()  # the grant's reply may be on its way
+        elif sent > self.suspect + 1:
+            self.violation("stuck", "%s was refused %.1f s after the last possible end" % (
+                worker.who, sent - self.free_by))
+            self.suspect = None
+
+
+# ---- connections -------------------------------------------------------------------------------------
+
+
+class Own:
+    """D: one connection a worker, gone with it."""
+
+    model = "D"
+
+    def __init__(self, world, proxy, name):
+        self.world, self.proxy, self.name = world, proxy, name
+        self.link = None
+
+    async def ready(self):
+        if self.link is None or self.link.closed:
+            self.link = await self.world.net.open(self.proxy, self.name, [("CLIENT", "SETNAME", self.name)])
+        return self.link is not None
+
+    async def __call__(self, *command):
+        return await self.link(*command) if self.link else GONE
+
+    def broken(self):
+        return self.link is None or self.link.closed
+
+    def die(self):
+        if self.link:
+            self.link.close()
+
+
+class Process:
+    """P: any worker takes any free connection for any command. M: all share one."""
+
+    def __init__(self, world, proxy, name, model, size):
+        self.world, self.proxy, self.base, self.model, self.size = world, proxy, name, model, size
+        self.links = []
+        self.free = asyncio.Queue()
+        self.generation = 0
+        self.opening = asyncio.Lock()
+        self.name = name
+
+    async def ready(self):
+        async with self.opening:
+            if self.links and not any(link.closed for link in self.links):
+                return True
+            self.die()
+            self.generation += 1
+            self.name = "%s.%d" % (self.base, self.generation)
+            self.free = asyncio.Queue()
+            for n in range(self.size):
+                link = await self.world.net.open(self.proxy, self.name, [("CLIENT", "SETNAME", self.name)])
+                if link is None:
+                    self.die()
+                    return False
+                self.links.append(link)
+                self.free.put_nowait(link)
+            return True
+
+    async def __call__(self, *command):
+        if not self.links:
+            return GONE
+        if self.model == "M":
+            return await self.links[0](*command)
+        free = self.free
+        link = await free.get()
+        try:
+            return await link(*command)
+        finally:
+            free.put_nowait(link)
+
+    def broken(self):
+        return not self.links or any(link.closed for link in self.links)
+
+    def die(self):
+        """The process crashes: every connection closes, whatever is in flight."""
+        for link in self.links:
+            link.close()
+        self.links = []
+
+
+# ---- workers -----------------------------------------------------------------------------------------
+
+
+class Dead(Exception):
+    """The worker ends here, without a word."""
+
+
+class Unknown(Exception):
+    """A reply that says nothing of the outcome, or no reply."""
+
+
+class Worker:
+    def __init__(self, world, proxy, locks, rng, process=None, prefix="w"):
+        self.world, self.record, self.proxy, self.locks, self.rng = world, world.record, proxy, locks, rng
+        self.process, self.prefix = process, prefix
+        self.born()
+
+    def born(self):
+        self.who = "%s%d" % (self.prefix, next(serial))
+        self.calls = self.process or Own(self.world, self.proxy, self.who)
+        self.alone = self.process is None
+        self.generation = self.process.generation if self.process else 0
+        self.maybe = {}  # lock: until when it may be held without this worker's knowing
+        self.left = set()  # locks that it once let end: under owner auto a later release may count for those leases
+
+    async def call(self, lock, *command):
+        if self.process and self.process.generation != self.generation:
+            raise Dead  # its process crashed meanwhile
+        sent = self.record.now()
+        reply = await self.calls(*command)
+        shown = reply if not isinstance(reply, str) else reply[:80]
+        who = self.who if self.alone else "%s of %s" % (self.who, self.process.name)
+        lock.note(who, "%s -> %r  (sent %s)" % (" ".join(str(c) for c in command), shown, self.record.stamp(sent)))
+        if reply is GONE:
+            raise Dead
+        if isinstance(reply, Error) and not reply.startswith("LOCKED "):
+            self.world.check_error(self.who, command, reply)
+            raise Unknown
+        if isinstance(reply, str) and "/" in reply and not reply.startswith(lock.name + "/"):
+            self.record.violation("another client's reply", "%s %r: %r" % (self.who, command, reply))
+        return reply
+
+    async def run(self):
+        rng = self.rng
+        await asyncio.sleep(rng.uniform(0, 2))
+        while not self.record.over:
+            if self.calls.broken() and not await self.calls.ready():
+                await asyncio.sleep(0.3)
+                continue
+            if self.process:
+                self.generation = self.process.generation
+            lock = rng.choice(self.locks)
+            self.hold = None
+            try:
+                await getattr(self, lock.idiom)(lock)
+            except Dead:
+                self.record.counts["deaths"] += 1
+                lock.might_be_held(MAX_HOLD + LEASE)
+                if self.alone:
+                    self.calls.die()
+                self.end(lock)
+                self.born()
+            except Unknown:
+                lock.might_be_held(MAX_HOLD + LEASE)
+                self.maybe[lock] = self.record.now() + MAX_HOLD + 2 * LEASE
+                self.left.add(lock)
+            self.end(lock)
+            await asyncio.sleep(rng.expovariate(1 / self.world.pause) / 2)
+        self.calls.die()
+
+    def end(self, lock):
+        if self.hold:
+            lock.ended(self.hold)
+            self.hold = None
+
+    # ---- the steps that idioms are made of
+
+    async def acquire(self, lock, *command, won=(1, "OK"), px=None, until=None):
+        sent = self.record.now()
+        reply = await self.call(lock, *command)
+        if reply not in won or reply is None:
+            lock.lost(self, sent)
+            return reply, False
+        self.hold = lock.granted(self, sent, self.record.now(), px)
+        self.hold.until = min(self.hold.until, until or self.hold.until)
+        if self.alone and self.rng.random() < 0.1:
+            await self.check_fence(lock)
+        return reply, True
+
+    async def check_fence(self, lock):
+        """The fence of the lease: greater than every earlier one."""
+        hold = self.hold
+        fence = await self.call(lock, "PROXY", "TOKEN", lock.name)
+        if fence is None:
+            if hold.sure(self.record.now(), self.record) and not (lock.auto and lock in self.left):
+                lock.violation("fence", "%s holds it, and PROXY TOKEN says nil" % self.who)
+        elif hold.sure(self.record.now(), self.record):
+            if fence <= lock.fence:
+                lock.violation("fence", "%s: %d after %d" % (self.who, fence, lock.fence))
+            lock.fence = fence
+
+    async def work(self, lock, px):
+        """Mostly short, sometimes longer than the lease, sometimes the end."""
+        rng = self.rng
+        roll = rng.random()
+        if roll < 0.65:
+            await asyncio.sleep(rng.uniform(0, 0.05))
+        elif roll < 0.85:
+            await asyncio.sleep((px or LEASE) * rng.uniform(0.1, 0.7))
+        else:
+            await asyncio.sleep((px or LEASE) * rng.uniform(1.1, 2.2))
+        if rng.random() < 0.06:
+            if self.process and rng.random() < 0.2:
+                self.process.die()
+            raise Dead
+
+    async def release(self, lock, *command):
+        """The release of a worker that acquired, in time or too late."""
+        hold = self.hold
+        sent = self.record.now()
+        lock.note(self.who, "begins to release it")
+        sure_before = hold.sure(sent, self.record)
+        lock.ended(hold)  # from here on others may have it
+        reply = await self.call(lock, *command)
+        replied = self.record.now()
+        hold.released = False
+        if self.alone:
+            if reply == 0 and sure_before and not (lock.auto and lock in self.left) and hold.sure(replied, self.record):
+                lock.violation("refused release", "%s holds it, and %s answers 0" % (self.who, command[0]))
+            if reply == 1 and hold.certainly_over(sent, self.record) and command[0] == "DEL":
+                lock.violation("late release", "%s released it %.3f s after its lease" % (self.who, sent - hold.over))
+        hold.released = True
+        self.hold = None
+        self.record.counts["releases"] += 1
+        if reply == 0:
+            self.record.counts["releases refused"] += 1
+            lock.might_be_held(MAX_HOLD + LEASE)
+        return reply
+
+    async def loser(self, lock):
+        """What careless code does after it has lost: an EXPIRE, a DEL in `finally`. On a connection of its own, both
+        answer 0."""
+        if not self.alone or self.maybe.get(lock, 0) > self.record.now():
+            return
+        roll = self.rng.random()
+        if roll < 0.15:
+            if await self.call(lock, "PEXPIRE", lock.name, 60000) != 0:
+                lock.violation("loser's EXPIRE", "%s lost, and its PEXPIRE answers 1" % self.who)
+        elif roll < 0.3:
+            if await self.call(lock, "DEL", lock.name) != 0:
+                lock.violation("loser's DEL", "%s lost, and its DEL answers 1" % self.who)
+
+    # ---- idioms; the numbers are those of the design's list
+
+    async def setnx_del(self, lock):  # 1
+        _, won = await self.acquire(lock, "SETNX", lock.name, lock.name + "/1")
+        if not won:
+            return await self.loser(lock)
+        await self.work(lock, None)
+        await self.release(lock, "DEL", lock.name)
+
+    async def setnx_expire_del(self, lock):  # 2
+        _, won = await self.acquire(lock, "SETNX", lock.name, lock.name + "/1")
+        if not won:
+            return await self.loser(lock)
+        if self.rng.random() < 0.05:
+            raise Dead
+        await self.expire(lock)
+        await self.work(lock, lock.px)
+        await self.release(lock, "DEL", lock.name)
+
+    async def expire(self, lock):
+        hold = self.hold
+        sent = self.record.now()
+        px = lock.px
+        was_sure = hold.sure(sent, self.record)
+        until, hold.until, hold.renewed = hold.until, min(hold.until, sent + px - SLACK), False
+        hold.over = max(hold.over, sent + 60)  # not known before the reply
+        reply = await self.call(lock, "PEXPIRE", lock.name, int(px * 1000))
+        now = self.record.now()
+        if reply == 1:
+            hold.until, hold.over = sent + px - SLACK, now + px + SLACK
+        else:
+            hold.over = max(until, now) + MAX_HOLD
+            if self.alone and was_sure and now < until and hold.sure(now, self.record):
+                lock.violation("refused EXPIRE", "%s holds it, and PEXPIRE answers %r" % (self.who, reply))
+
+    async def constant(self, lock):  # 4
+        px = lock.px
+        _, won = await self.acquire(lock, "SET", lock.name, lock.name + "/1", "NX", "PX", int(px * 1000), px=px)
+        if not won:
+            return await self.loser(lock)
+        await self.work(lock, px)
+        await self.release(lock, "DEL", lock.name)
+
+    async def compared(self, lock):  # 6, and 15 as an extension
+        px = lock.px
+        value = "%s/%s/%d" % (lock.name, self.who, next(serial))
+        _, won = await self.acquire(lock, "SET", lock.name, value, "PX", int(px * 1000), "NX", px=px)
+        if not won:
+            return await self.loser(lock)
+        if self.alone and self.rng.random() < 0.3:  # with shared connections it may be a colleague's lease
+            await self.work(lock, px)
+            await self.extend(lock, value, px)
+        await self.work(lock, px)
+        hold = self.hold
+        shown = await self.call(lock, "GET", lock.name)
+        if shown != value:
+            if hold.sure(self.record.now(), self.record):
+                lock.violation("lost lease", "%s holds it, and GET says %r" % (self.who, shown))
+            self.left.add(lock)
+            return
+        if self.rng.random() < 0.2:  # between the look and the release
+            await self.work(lock, px)
+        await self.release(lock, "DEL", lock.name)
+
+    async def extend(self, lock, value, px):
+        hold = self.hold
+        sent = self.record.now()
+        late = hold.certainly_over(sent, self.record)
+        sure = hold.sure(sent, self.record)
+        until = hold.until
+        hold.until, hold.over = min(hold.until, sent + px - SLACK), hold.over + 60
+        reply = await self.call(lock, "SET", lock.name, value, "PX", int(px * 1000), "XX")
+        now = self.record.now()
+        if reply == "OK":
+            if late:
+                lock.violation("late extension", "%s extended a lease that had ended" % self.who)
+            hold.until, hold.over = sent + px - SLACK, now + px + SLACK
+        else:
+            hold.over = max(hold.over - 60, now)
+            if sure and now < until and hold.sure(now, self.record):
+                lock.violation("refused extension", "%s holds it, and SET XX answers %r" % (self.who, reply))
+
+    async def takeover(self, lock):  # 8
+        def deadline():
+            self.mark = self.record.now() + lock.px
+            return "%s/%d.%d" % (lock.name, self.mark * 1000, next(serial))
+
+        mine = deadline()
+        _, won = await self.acquire(lock, "SETNX", lock.name, mine, until=self.mark - SLACK)
+        if not won:
+            shown = await self.call(lock, "GET", lock.name)
+            if shown is None or int(shown.rsplit("/", 1)[1].split(".")[0]) / 1000 + SLACK > self.record.now():
+                return
+            mine = deadline()
+            sent = self.record.now()
+            old = await self.call(lock, "GETSET", lock.name, mine)
+            if old != shown:  # another one was faster; or it was free, and is this worker's without its knowing
+                lock.might_be_held(MAX_HOLD + LEASE)
+                self.maybe[lock] = self.record.now() + MAX_HOLD + 2 * LEASE
+                self.left.add(lock)
+                return
+            self.record.counts["takeovers"] += 1
+            self.hold = lock.granted(self, sent, self.record.now(), None)
+            self.hold.until = min(self.hold.until, self.mark - SLACK)
+        self.hold.renewed = False
+        self.hold.over = self.hold.replied + MAX_HOLD + LEASE
+        await self.work(lock, lock.px)
+        if self.record.now() < self.mark:
+            await self.release(lock, "DEL", lock.name)
+        else:
+            self.left.add(lock)
+            lock.might_be_held(MAX_HOLD + LEASE)
+
+    async def incr_del(self, lock):  # 13
+        _, won = await self.acquire(lock, "INCR", lock.name, won=(1,))
+        if not won:
+            return await self.loser(lock)
+        await self.expire(lock)
+        await self.work(lock, lock.px)
+        await self.release(lock, "DEL", lock.name)
+
+    async def incr_decr(self, lock):
+        """The losers take back what they have counted, the holder too."""
+        _, won = await self.acquire(lock, "INCR", lock.name, won=(1,))
+        if won:
+            self.hold.until = 0  # the expiry of the one before is still on the key, as without the proxy
+            await self.expire(lock)
+            await self.work(lock, lock.px)
+            self.hold.over = self.hold.replied + 100
+            lock.ended(self.hold)
+            self.hold = None
+        await self.call(lock, "DECR", lock.name)
+        lock.might_be_held(MAX_HOLD + LEASE)
+
+
+class Crasher:
+    """Acquires locks that nobody else wants, dies, and looks whether they are free when they have to be."""
+
+    def __init__(self, world, proxy, number, rng):
+        self.world, self.record, self.proxy, self.rng = world, world.record, proxy, rng
+        self.id = "x%d" % number
+
+    async def run(self):
+        rng = self.rng
+        while not self.record.over:
+            link = await self.world.net.open(self.proxy, self.id)
+            if not link:
+                await asyncio.sleep(0.5)
+                continue
+            at_once = rng.random() < 0.3
+            prefix = "lock:release:" if at_once else "lock:d:"
+            name = "%s%s.%d" % (prefix, self.id, next(serial))
+            px = rng.choice([None, 0.4, 1.5])
+            begun = self.record.now()
+            command = ("SETNX", name, name + "/1") if px is None else (
+                "SET", name, name + "/1", "NX", "PX", int(px * 1000))
+            reply = await link(*command)
+            if reply is not GONE and not isinstance(reply, Error) and reply not in (1, "OK"):
+                self.record.violation("fresh lock", "%s: %r answers %r" % (self.id, command, reply))
+            await asyncio.sleep(rng.uniform(0, LEASE * 1.4) if px is None else rng.uniform(0, px / 2))
+            if rng.random() < 0.3:
+                link.exchange([("GET", name)] * 20)
+            link.close()
+            await asyncio.sleep((0 if at_once else px or LEASE) + DEAD_SLACK)
+            await self.probe(name, begun)
+
+    async def probe(self, name, begun):
+        link = await self.world.net.open(self.proxy, self.id + "p")
+        if not link:
+            return
+        reply = await link("SETNX", name, name + "/2")
+        if reply == 0 and not self.record.disturbed(begun, ("kill", "stop", "second", "connections", "migrate"), 2):
+            self.record.violation("dead holder", "%s: still held %.1f s after it was acquired by a client that left: %r" % (
+                name, self.record.now() - begun, await link("PROXY", "LOCK", name)))
+        self.record.counts["crashed holders"] += 1
+        await link("DEL", name)
+        link.close()

@@ -1,0 +1,73 @@
+"""What a soak run saw: counters, the times of the faults, and violations with what led to them.
+
+Knows nothing of connections, locks or servers.
+"""
+
+import collections
+import sys
+import time
+
+SHOWN = 12  # violations printed in full; the others are only counted
+
+
+class Window:
+    """A fault's time. `end` is None while it lasts."""
+
+    def __init__(self, kind, text, begin):
+        self.kind, self.text, self.begin, self.end = kind, text, begin, None
+
+
+class Record:
+    def __init__(self, verbose=False):
+        self.start = time.monotonic()
+        self.counts = collections.Counter()
+        self.faults = collections.Counter()
+        self.windows = []
+        self.violations = collections.Counter()
+        self.shown = []
+        self.verbose = verbose
+        self.over = False  # the load is being stopped: a close is no surprise any more
+
+    def now(self):
+        return time.monotonic()
+
+    def stamp(self, t=None):
+        return "%9.3f" % ((self.now() if t is None else t) - self.start)
+
+    # ---- faults
+
+    def begin(self, kind, text=""):
+        window = Window(kind, text, self.now())
+        self.windows.append(window)
+        self.faults[kind] += 1
+        if self.verbose:
+            print("%s %s %s" % (self.stamp(), kind, text), file=sys.stderr)
+        return window
+
+    def end(self, window):
+        window.end = self.now()
+
+    def moment(self, kind, text=""):
+        self.end(self.begin(kind, text))
+
+    def disturbed(self, since, kinds, margin=0.0):
+        """Whether a fault of these kinds was under way at `since` or later, or had ended less than `margin` before."""
+        for window in reversed(self.windows):
+            if window.kind in kinds and (window.end is None or window.end + margin >= since):
+                return True
+        return False
+
+    # ---- violations
+
+    def violation(self, kind, text, history=()):
+        self.violations[kind] += 1
+        if self.violations[kind] > 4 or len(self.shown) >= SHOWN:
+            return
+        lines = ["%s VIOLATION %s: %s" % (self.stamp(), kind, text)]
+        lines += ["    " + line for line in history]
+        near = [w for w in self.windows if w.end is None or w.end > self.now() - 8][-12:]
+        for w in near:
+            lines.append("    fault %s..%s %s %s" % (self.stamp(w.begin), self.stamp(w.end) if w.end else "now",
+                                                    w.kind, w.text))
+        self.shown.append("\n".join(lines))
+        print(self.shown[-1], file=sys.stderr, flush=True)

@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""soak.py: hundreds of clients on the proxy while its Redis servers, its configuration and a second proxy suffer.
+
+    tests/soak/soak.py --seconds 60 --seed 1 --backend standalone|cluster|both
+
+Runs the proxy of $LOCKKEEPER (build/lockkeeper), best one built with SANITIZE=address,undefined, and checks every
+reply: traffic.py says what ordinary clients are owed, locks.py what lock workers are owed, faults.py what goes wrong
+meanwhile. Quiet; a table at the end; exit status 1 if a promise was broken, with the last events of what it was
+broken for. The seed repeats the choices, not the timing.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import resource
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "integration"))
+sys.path.insert(1, HERE)
+
+import hostile
+import locks
+import servers
+import traffic
+import wire
+from record import Record
+from resp import Error
+
+MB = 1 << 20
+UPSTREAM_TIMEOUT = 2.0
+HANG = UPSTREAM_TIMEOUT + 3
+MEMORY_ALLOWED = 96 * MB  # above the start; a sanitizer's quarantine is part of it
+RETIRED_MAX = 20000
+FAULTS = ("kill", "stop", "blink", "connections", "scripts", "reload", "second", "migrate")
+RULES = [
+    "lock lock:own:*",
+    "lock lock:c:* owner connection lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
+    "lock lock:d:* lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
+    "lock lock:p:* owner client lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
+    "lock lock:release:* on-disconnect release",
+]
+
+
+class SoakProxy(servers.Proxy):
+    def launch(self, args=()):
+        env = servers.proxy_environment()
+        env["ASAN_OPTIONS"] += ":quarantine_size_mb=16"
+        self.spawn([servers.binary(), self.config, *args], env)
+        self.expected = True
+
+    def check_log(self):
+        assert not servers.REPORT.search(self.log()), self.report_text()
+
+    def again(self):
+        """After a kill, on the same port."""
+        with open(self.log_path, "wb"):
+            pass
+        self.launch()
+        self.await_ready()
+
+
+class World:
+    def __init__(self, args, kind):
+        self.args, self.record = args, Record(args.verbose)
+        self.rng = random.Random("%s/%s" % (args.seed, kind))
+        self.bound, self.upstream_timeout = HANG, UPSTREAM_TIMEOUT
+        self.pause = 0.25 / args.load
+        self.error_causes = ("kill", "stop", "connections", "migrate")
+        self.retired = {}
+        self.moving_tags = ["m%d" % n for n in range(6)]
+        self.moving_slots = [servers.slot_of(tag) for tag in self.moving_tags]
+        self.backend = servers.RedisServer() if kind == "standalone" else servers.RedisCluster()
+        self.config = ["upstream " + self.backend.upstream(), "upstream-timeout %ds" % UPSTREAM_TIMEOUT,
+                       "client-output-buffer-limit normal 48mb 0 0", "maxclients 3000",
+                       "upstream-connections %d" % self.rng.choice([1, 1, 2]),
+                       "threads %d" % (args.threads or self.rng.choice([1, 1, 2])), *RULES]
+        self.proxies = []
+        try:
+            for _ in range(2):
+                self.proxies.append(SoakProxy(self.backend, *self.config[1:]))
+        except BaseException:
+            self.stop()
+            raise
+        self.net = wire.Net(self.record, HANG)
+
+    def stop(self):
+        for proxy in self.proxies:
+            proxy.kill()
+            if not self.record.violations:
+                proxy.remove()
+        self.backend.stop()
+
+    # ---- what several kinds of clients need
+
+    def check_error(self, who, command, reply):
+        self.record.counts["error replies"] += 1
+        text = "%s %s: %r" % (who, " ".join(str(c)[:50] for c in command), reply)
+        if not reply.startswith(traffic.ALLOWED):
+            self.record.violation("unexpected error", text)
+        elif not self.record.disturbed(self.record.now(), self.error_causes, traffic.ERROR_MARGIN):
+            self.record.violation("error without a cause", text)
+
+    def retire(self, db, name, kind, counted, possible, since):
+        if len(self.retired) < RETIRED_MAX:
+            self.retired[name] = (db, kind, counted, possible, since)
+
+    # ---- who takes part
+
+    def cast(self):
+        """Everybody, each with a random generator of its own."""
+        rng, main, second = self.rng, self.proxies[0], self.proxies[1]
+        scale = self.args.clients / 100
+
+        def own():
+            return random.Random(rng.getrandbits(64))
+
+        def many(n):
+            return range(max(1, int(n * scale)))
+
+        people = [traffic.Ordinary(self, main, n, own()) for n in many(90)]
+        people += [traffic.Ordinary(self, second, 1000 + n, own()) for n in many(15)]
+        people += [traffic.Ordinary(self, main, 2000 + n, own(), big=True) for n in many(4)]
+        people += [hostile.Hostile(self, main, n, own()) for n in many(6)]
+        people += [locks.Crasher(self, main, n, own()) for n in many(8)]
+
+        def keys(prefix, idioms, count):
+            made = []
+            for idiom in idioms:
+                for n in range(count):
+                    tag = "{%s}" % rng.choice(self.moving_tags) if n % 2 else ""
+                    made.append(locks.Lock(self, "lock:%s:%s%s%d" % (prefix, idiom, tag, n), idiom,
+                                           rng.choice([0.25, 0.5, 1.2])))
+            return made
+
+        alone = ["setnx_del", "setnx_expire_del", "constant", "compared", "takeover", "incr_del", "incr_decr"]
+        shared = ["setnx_del", "setnx_expire_del", "constant", "compared", "incr_del"]
+        for prefix in ("c", "d"):
+            names = keys(prefix, alone, 2)
+            people += [locks.Worker(self, main, names, own()) for n in many(30)]
+            people += [locks.Worker(self, second, names, own()) for n in many(8)]
+        names = keys("p", shared, 3)
+        for n in many(6):
+            proxy = second if n % 3 == 2 else main
+            process = locks.Process(self, proxy, "pool%d" % n, "PM"[n % 2], 4 if n % 2 == 0 else 1)
+            people += [locks.Worker(self, proxy, names, own(), process, "q") for _ in range(7)]
+        return people
+
+    async def run(self):
+        import faults
+
+        watch = asyncio.ensure_future(self.net.watch())
+        start_memory = self.proxies[0].memory()
+        people = [asyncio.ensure_future(p.run()) for p in self.cast()]
+        trouble = asyncio.ensure_future(faults.Faults(self, random.Random(self.rng.getrandbits(64)),
+                                                      self.args.faults).run())
+        end = self.record.now() + self.args.seconds
+        while self.record.now() < end and self.proxies[0].running():
+            await asyncio.sleep(0.2)
+            for task in [*people, trouble]:
+                if task.done():
+                    task.result()  # a mistake of this program, or its end
+        await self.quiet(trouble)
+        self.record.over = True
+        self.record.counts["clients"] = len(people)
+        done, late = await asyncio.wait(people, timeout=30)
+        for task in done:
+            task.result()
+        if late:
+            self.record.violation("hang", "%d clients have not ended" % len(late))
+            for task in late:
+                task.cancel()
+        for link in list(self.net.links):
+            link.close()
+        await self.aftermath(start_memory)
+        watch.cancel()
+
+    async def quiet(self, trouble):
+        """Lets the fault that is under way end."""
+        trouble.cancel()
+        await asyncio.gather(trouble, return_exceptions=True)
+        for node in self.backend.nodes:
+            if not node.running():
+                await asyncio.get_running_loop().run_in_executor(None, node.start)
+
+    # ---- afterwards
+
+    async def aftermath(self, start_memory):
+        main = self.proxies[0]
+        if not main.running():
+            self.record.violation("crash", "the proxy ended with %s:\n%s" % (main.process.returncode, main.report_text()))
+            return
+        deadline = self.record.now() + 30
+        link = None
+        while self.record.now() < deadline:
+            await asyncio.sleep(0.2)
+            if link is None or link.closed:
+                link = await self.net.open(main, "check")
+                continue
+            info = await self.info(link)
+            grown = main.memory() - start_memory
+            if info["in_flight"] == 0 and info["clients_connected"] == 1 and grown < MEMORY_ALLOWED:
+                break
+        else:
+            self.record.violation("not at rest", "in flight %s, clients %s, memory +%d MB" % (
+                info["in_flight"], info["clients_connected"], grown // MB))
+        self.record.counts["memory +MB"] = grown // MB
+        await self.check_retired(main)
+        await asyncio.sleep(0.1)
+        link.close()
+        self.final_stop()
+
+    async def info(self, link):
+        text = await link("PROXY", "INFO")
+        found = {"in_flight": 0, "clients_connected": -1}
+        for line in text.split("\r\n"):
+            if line.startswith("clients_connected:"):
+                found["clients_connected"] = int(line.split(":")[1])
+            for word in line.split(","):
+                if word.startswith("in_flight="):
+                    found["in_flight"] += int(word[10:])
+        return found
+
+    async def check_retired(self, main):
+        """What was written, or perhaps written, once or not at all."""
+        links = {}
+        for name, (db, kind, (low, high), possible, since) in self.retired.items():
+            if self.record.disturbed(since, ("kill",)):
+                continue
+            if db not in links:
+                links[db] = await self.net.open(main, "check", [("SELECT", db)] if db else [])
+            value = await links[db]("GET", name)
+            self.record.counts["looked at afterwards"] += 1
+            if isinstance(value, Error) or value is wire.GONE:
+                self.record.violation("afterwards", "%s: %r" % (name, value))
+            elif kind == "number" and not low <= int(value or 0) <= high:
+                self.record.violation("count", "%s is %r; %d were done and %d at most" % (name, value, low, high))
+            elif kind == "text" and value not in possible:
+                self.record.violation("lost write", "%s is %r; possible: %r" % (
+                    name, value and value[:60], [v and v[:60] for v in possible]))
+        for link in links.values():
+            link.close()
+
+    def final_stop(self):
+        for proxy in self.proxies:
+            try:
+                proxy.stop()
+            except AssertionError as error:
+                self.record.violation("end", str(error)[-6000:])
+
+
+def summary(kind, record, net, args):
+    print("\n%s, seed %s, %d s" % (kind, args.seed, args.seconds))
+    rows = [(name, record.counts[name]) for name in sorted(record.counts)]
+    rows.append(("slowest reply, ms", int(net.slowest * 1000)))
+    rows += [("fault: " + name, n) for name, n in sorted(record.faults.items())]
+    rows += [("VIOLATION: " + name, n) for name, n in sorted(record.violations.items())]
+    if not record.violations:
+        rows.append(("violations", 0))
+    for name, n in rows:
+        print("  %-28s %10d" % (name, n))
+
+
+def soak(args, kind):
+    """One run; True if every promise was kept."""
+    world = World(args, kind)
+    try:
+        asyncio.run(world.run())
+    finally:
+        world.stop()
+        summary(kind, world.record, world.net, args)
+    if world.record.violations:
+        print("  proxy's logs: %s" % " ".join(p.log_path for p in world.proxies))
+        print("  its configuration:\n    " + "\n    ".join(world.config))
+        print("  again: LOCKKEEPER=%s %s --seconds %d --seed %s --backend %s --clients %d --faults %s" % (
+            servers.binary(), sys.argv[0], args.seconds, args.seed, kind, args.clients, ",".join(args.faults)))
+    return not world.record.violations
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Soak test with faults; exit status 1 on a broken promise.")
+    parser.add_argument("--seconds", type=int, default=60, help="of load, for each backend")
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--backend", choices=["standalone", "cluster", "both"], default="both")
+    parser.add_argument("--clients", type=int, default=100, help="percent of the usual number (about 250)")
+    parser.add_argument("--load", type=float, default=1.0, help="requests: 2 is twice as many")
+    parser.add_argument("--threads", type=int, default=0, help="of the proxy; chosen by the seed if not given")
+    parser.add_argument("--faults", default=",".join(FAULTS), help="of %s" % ", ".join(FAULTS))
+    parser.add_argument("--verbose", action="store_true", help="faults as they happen")
+    args = parser.parse_args()
+    args.faults = [f for f in args.faults.split(",") if f]
+    unknown = set(args.faults) - set(FAULTS)
+    if unknown:
+        parser.error("unknown faults: %s" % ", ".join(sorted(unknown)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    kinds = ["standalone", "cluster"] if args.backend == "both" else [args.backend]
+    results = [soak(args, kind) for kind in kinds]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

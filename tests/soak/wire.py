@@ -1,0 +1,203 @@
+"""Connections of a soak run: many of them on one event loop, each with its replies in order and a watch for hangs.
+
+Reuses the encoder and parser of the integration tests. Knows nothing of what the commands mean.
+"""
+
+import asyncio
+import collections
+import socket
+
+from resp import Error, encode, parse, reply_end
+
+TICK = 0.1
+
+
+class Gone:
+    """In the place of a reply: the connection ended before it came."""
+
+    def __repr__(self):
+        return "GONE"
+
+
+GONE = Gone()
+
+
+class Batch:
+    def __init__(self, count, future, clock, text):
+        self.count, self.future, self.sent, self.text = count, future, clock, text
+        self.replies = []
+
+
+class Link(asyncio.Protocol):
+    """One connection. exchange() may be called again before the last one has its replies."""
+
+    def __init__(self, net, who):
+        self.net, self.who = net, who
+        self.batches = collections.deque()
+        self.buffer = bytearray()
+        self.needed = 0
+        self.transport = None
+        self.closed = False
+        self.expected = False  # our own close, or one that is due (garbage, half-close, limits)
+        self.lazy = False  # does not read: not watched
+        self.done = asyncio.get_running_loop().create_future()
+        self.stray = 0
+
+    # ---- asyncio
+
+    def connection_made(self, transport):
+        self.transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.net.links.add(self)
+
+    def connection_lost(self, error):
+        self.closed = True
+        self.net.links.discard(self)
+        while self.batches:
+            self.finish(self.batches.popleft())
+        if not self.done.done():
+            self.done.set_result(None)
+        if not self.expected:
+            self.net.unexpected_close(self, error)
+
+    def eof_received(self):
+        return False
+
+    def data_received(self, data):
+        self.buffer += data
+        if len(self.buffer) < self.needed:
+            return
+        at = 0
+        try:
+            while at < len(self.buffer):
+                end = reply_end(self.buffer, at)
+                if end < 0:
+                    break
+                self.take(parse(self.buffer, at)[0])
+                at = end
+        except (AssertionError, ValueError) as error:
+            self.net.violation("reply is no RESP", "%s got %s" % (self.who, str(error)[:300]))
+            self.abort()
+        if at:
+            del self.buffer[:at]
+        self.needed = 0
+        if self.buffer[:1] == b"$" and len(self.buffer) > 65536:  # a large one is not scanned at each arrival
+            eol = self.buffer.find(b"\r\n")
+            self.needed = eol + int(self.buffer[1:eol]) + 4
+
+    def take(self, reply):
+        if not self.batches:
+            self.stray += 1
+            if not self.expected:
+                self.net.violation("stray reply", "%s got %r, which nothing had asked for" % (self.who, str(reply)[:200]))
+            return
+        batch = self.batches[0]
+        batch.replies.append(reply)
+        batch.sent = self.net.clock  # progress
+        self.net.counts["replies"] += 1
+        if len(batch.replies) == batch.count:
+            self.batches.popleft()
+            self.finish(batch)
+            if self.batches:
+                self.batches[0].sent = max(self.batches[0].sent, self.net.clock)
+
+    def finish(self, batch):
+        batch.replies += [GONE] * (batch.count - len(batch.replies))
+        if not batch.future.done():
+            batch.future.set_result(batch.replies)
+
+    # ---- use
+
+    def exchange(self, commands):
+        """Sends them in one piece; a future of the replies, in order."""
+        text = " | ".join(" ".join(str(a)[:60] for a in c[:4]) for c in commands[:3])
+        return self.exchange_bytes(b"".join(encode(*c) for c in commands), len(commands), text)
+
+    def exchange_bytes(self, payload, count, text=""):
+        future = asyncio.get_running_loop().create_future()
+        batch = Batch(count, future, self.net.clock, text)
+        self.net.counts["requests"] += count
+        if self.closed:
+            self.finish(batch)
+        else:
+            self.batches.append(batch)
+            self.transport.write(payload)
+        return future
+
+    async def __call__(self, *command):
+        return (await self.exchange([command]))[0]
+
+    def close(self):
+        """Leaves at once, whatever is in flight."""
+        self.expected = True
+        if self.transport and not self.closed:
+            self.transport.abort()
+
+    def polite_close(self):
+        self.expected = True
+        if self.transport and not self.closed:
+            self.transport.close()
+
+    def abort(self):
+        self.close()
+
+
+class Net:
+    """All connections of a run, and the watch over them."""
+
+    def __init__(self, record, bound):
+        self.record, self.bound = record, bound
+        self.counts = record.counts
+        self.links = set()
+        self.clock = 0.0  # seconds that this process was there to look; its own delays do not count
+        self.slowest = 0.0
+        self.dying = {}  # address -> whether closes there are expected now
+
+    def violation(self, *args, **options):
+        self.record.violation(*args, **options)
+
+    async def open(self, proxy, who, setup=()):
+        """A Link, or None where nobody listens."""
+        loop = asyncio.get_running_loop()
+        try:
+            _, link = await loop.create_connection(lambda: Link(self, who), *proxy.address)
+        except OSError as error:
+            if not self.may_close(proxy.address):
+                self.violation("connect", "%s: %s" % (who, error))
+            return None
+        link.address = proxy.address
+        self.counts["connections"] += 1
+        for command in setup:
+            reply = await link(*command)
+            if reply is GONE:
+                return None
+            if isinstance(reply, Error):
+                self.violation("setup", "%s %r: %r" % (who, command, reply))
+        return link
+
+    def may_close(self, address):
+        return self.record.over or self.dying.get(address, False)
+
+    def unexpected_close(self, link, error):
+        if not self.may_close(link.address):
+            self.violation("closed", "%s: the proxy closed its connection (%s)" % (link.who, error))
+
+    async def watch(self):
+        """Every request gets a reply or a close in time."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(TICK)
+            now = loop.time()
+            self.clock += min(now - last, 3 * TICK)
+            last = now
+            for link in list(self.links):
+                if not link.batches or link.lazy:
+                    continue
+                batch = link.batches[0]
+                age = self.clock - batch.sent
+                self.slowest = max(self.slowest, age)
+                if age > self.bound:
+                    self.violation("hang", "%s: no reply for %.1f s to number %d of %d: %s" % (
+                        link.who, age, len(batch.replies) + 1, batch.count, batch.text))
+                    link.close()
