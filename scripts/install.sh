@@ -12,7 +12,7 @@ for purpose in "$@"; do
     case $purpose in
     build) ;;
     test)
-        need="$need ninja-build libcmocka-dev python3-pytest python3-redis netcat-openbsd"
+        need="$need ninja-build libcmocka-dev python3-pytest python3-redis netcat-openbsd spin"
         want="$want clang libclang-rt-dev clang-format"
         ;;
     bench) want="$want nutcracker haproxy valgrind strace" ;;

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# test.sh [unit|sim|check|fuzz|integration] ...: installs what the tests need, builds everything in build-test/ with
+# test.sh [unit|sim|model|check|fuzz|integration] ...: installs what the tests need, builds everything in build-test/ with
 # warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer, and runs the named parts, or all of them.
 #
 #   unit         the parts of the program, each linked with nothing but what it may use (cmocka)
 #   sim          the lock engine through millions of interleavings on virtual time, from seeds
+#   model        the lease protocol over all its interleavings (spin)
 #   check        layout and other rules of the source (scripts/check.sh)
 #   fuzz         a short run of the fuzzers over the kept corpus (scripts/fuzz.sh)
 #   integration  the proxy with real Redis servers and a real cluster (pytest)
@@ -21,12 +22,12 @@ log=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-test.XXXXXX")
 trap 'rm -f "$log" "$log.xml"' EXIT
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(unit sim check fuzz integration)
+[ ${#parts[@]} -gt 0 ] || parts=(unit sim model check fuzz integration)
 for part in "${parts[@]}"; do
     case $part in
-    unit | sim | check | fuzz | integration) ;;
+    unit | sim | model | check | fuzz | integration) ;;
     *)
-        echo "test.sh: '$part': expected unit, sim, check, fuzz or integration" >&2
+        echo "test.sh: '$part': expected unit, sim, model, check, fuzz or integration" >&2
         exit 1
         ;;
     esac
@@ -134,6 +135,7 @@ for part in "${parts[@]}"; do
     case $part in
     unit) run_ctest -E sim ;;
     sim) run_ctest -R sim ;;
+    model) step "tests/model/check.sh" 300 "$root/tests/model/check.sh" ;;
     check)
         if [ -x "$root/scripts/check.sh" ]; then
             step "scripts/check.sh" 300 "$root/scripts/check.sh"
