@@ -201,7 +201,8 @@ class Lane(threading.Thread):
                 if self.kind in client.backends:
                     result = Run(backend, login, self.direct, command, self.shop, features).go()
                     self.results[client.name] = result
-                    print("%-30s %-10s %5.1f s" % (client.name, self.kind, result.seconds), file=sys.stderr, flush=True)
+                    if sys.stderr.isatty():
+                        print("%-30s %-10s %5.1f s" % (client.name, self.kind, result.seconds), file=sys.stderr)
             login.stop()
             login.remove()
         except Exception as error:  # shown by the main thread
