@@ -24,7 +24,7 @@ bool client_shares(const struct lock_client *c, const struct lock_rule *rule, bo
 
 bool claim_is_over(const struct claim *c, int64_t now_ms) {
     bool ended = c->ended || (c->end_ms && now_ms >= c->end_ms);
-    if (!ended || c->uses)
+    if (!ended || c->uses || c->asked)
         return false;
     return now_ms >= c->end_ms + c->rule->claim_memory_ms || (c->peer->closed && !lease_owner_here(c));
 }
@@ -110,8 +110,8 @@ static bool may_acquire(enum lock_verb verb) {
 }
 
 /* Everything that comes from the rule's owner. */
-static void choose(struct shard *sh, struct entry *en, const struct peer *self, const struct witness *w,
-                   int64_t now_ms, struct lock_plan *plan) {
+static void choose(struct shard *sh, struct entry *en, const struct peer *self, const struct witness *w, int64_t now_ms,
+                   struct lock_plan *plan) {
     enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
     bool shared = owner != LOCK_OWNER_CONNECTION && client_shares(self->client, plan->rule, false);
     /* Lost against the lease that is live now: what this session sends is no release of that one. */
@@ -124,7 +124,7 @@ static void choose(struct shard *sh, struct entry *en, const struct peer *self, 
         if (!o.count && owner == LOCK_OWNER_AUTO && !lost) {
             if (!may_acquire(plan->verb))
                 o = offers_of(en, LINE_LIBRARY, self, now_ms);
-            if (!o.count)
+            if (!o.count && plan->verb != LOCK_COUNT_UP)
                 o = offers_of(en, LINE_CLOSED, self, now_ms);
         }
     }

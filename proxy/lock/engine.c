@@ -59,6 +59,24 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     pthread_mutex_unlock(&sh->mutex);
 }
 
+void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms) {
+    uint64_t hash = ledger_hash(e, &plan->key);
+    struct shard *sh = ledger_shard(e, hash);
+    pthread_mutex_lock(&sh->mutex);
+    struct entry *en = entry_find(sh, &plan->key, hash);
+    struct claim *c = en ? claim_find(en, plan->claim) : NULL;
+    if (c && c->aside && (plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN)) {
+        c->aside = false;
+        lease_schedule(sh, c, now_ms);
+    }
+    plan->claim = earlier->attempt;
+    plan->several = false;
+    memcpy(plan->claim_token, earlier->attempt_token, sizeof(plan->claim_token));
+    if (strcmp(plan->right, "adopt") == 0)
+        plan->right = "claim";
+    pthread_mutex_unlock(&sh->mutex);
+}
+
 /* ---- after it -------------------------------------------------------------------------------- */
 
 /* One engine_finish under way, its shard locked. */
@@ -68,8 +86,8 @@ struct finish {
     const struct lock_plan *plan;
     const struct lock_result *result;
     struct peer *peer;
-    struct entry *entry;  /* NULL: nothing is known of the key */
-    struct claim *claim;  /* the plan's, while it is there */
+    struct entry *entry; /* NULL: nothing is known of the key */
+    struct claim *claim; /* the plan's, while it is there */
     struct occasion on;
     uint64_t hash;
     int64_t now_ms;
@@ -536,8 +554,8 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
     pthread_mutex_unlock(&f.sh->mutex);
 }
 
-void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key,
-                const struct lock_rule *rule, const char *value, size_t len, int64_t now_ms) {
+void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key, const struct lock_rule *rule,
+                const char *value, size_t len, int64_t now_ms) {
     uint64_t hash = ledger_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
     pthread_mutex_lock(&sh->mutex);

@@ -134,6 +134,10 @@ struct lock_result {
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
                   const struct lock_rule *rule, uint32_t login, int64_t now_ms, struct lock_plan *plan);
 
+/* The command runs right behind `earlier` in one transaction, on the same key: it speaks for the lease that `earlier`
+ * acquires, if it does. What was chosen for it is given back. Before either is finished. */
+void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms);
+
 /* `command` (borrowed, e.g. "EXPIRE") and `client` (address and name, borrowed) are for incidents.
  * `session_id` is the session's; the session may be gone by now (s == NULL). */
 void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,

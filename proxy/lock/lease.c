@@ -22,8 +22,7 @@ bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, c
 
 /* A lock with an expiry of the application's own whose client never released one is meant to run out. */
 static bool release_expected(const struct shard *sh, const struct claim *c) {
-    return c->fence && !c->aside && !c->doubtful &&
-           (c->leased || releaser_known(sh->engine, c->rule, c->peer->client));
+    return c->fence && !c->aside && !c->doubtful && (c->leased || releaser_known(sh->engine, c->rule, c->peer->client));
 }
 
 /* ---- a lease's course ------------------------------------------------------------------------- */
@@ -102,7 +101,7 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
         due = c->end_ms ? c->end_ms + (c->asked ? RENEWAL_GRACE_MS : 0) : NO_DEADLINE;
         if (c->renewing && !c->asked && c->renew_ms < due)
             due = c->renew_ms;
-    } else if (c->uses) {
+    } else if (c->uses || c->asked) {
         due = now_ms + TICK_MAX_MS;
     } else if (claim_is_over(c, now_ms)) {
         struct peer *p = c->peer;
@@ -142,7 +141,8 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
         if (release)
             incident_report(sh, INCIDENT_ABANDONED, &on, "released, its owner has disconnected");
         else
-            incident_report(sh, INCIDENT_ABANDONED, &on, "its owner has disconnected; kept until its lease ends in %lld ms",
+            incident_report(sh, INCIDENT_ABANDONED, &on,
+                            "its owner has disconnected; kept until its lease ends in %lld ms",
                             (long long)(c->end_ms ? c->end_ms - now_ms : 0));
     }
     if (release) {

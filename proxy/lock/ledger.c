@@ -70,8 +70,7 @@ struct lock_key entry_key(const struct entry *en) {
 struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash) {
     struct entry *en = sh->entries[hash & (sh->entry_buckets - 1)];
     for (; en; en = en->next)
-        if (en->hash == hash && en->db == key->db && en->len == key->len &&
-            memcmp(en->name, key->name, key->len) == 0)
+        if (en->hash == hash && en->db == key->db && en->len == key->len && memcmp(en->name, key->name, key->len) == 0)
             return en;
     return NULL;
 }

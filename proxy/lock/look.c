@@ -40,8 +40,7 @@ struct newest {
 };
 
 static bool older(const struct copied_view *a, const struct copied_view *b) {
-    return a->view.since_ms != b->view.since_ms ? a->view.since_ms < b->view.since_ms
-                                                : a->view.fence < b->view.fence;
+    return a->view.since_ms != b->view.since_ms ? a->view.since_ms < b->view.since_ms : a->view.fence < b->view.fence;
 }
 
 static void exchange(struct copied_view *a, struct copied_view *b) {

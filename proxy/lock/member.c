@@ -5,8 +5,7 @@
  */
 #include "proxy/lock/state.h"
 
-void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity,
-                         size_t len) {
+void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len) {
     *s = (struct lock_session){.id = id};
     s->client = client_get(&e->clients, identity, len, true);
     uint64_t newest = atomic_load(&e->newest_session);

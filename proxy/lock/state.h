@@ -73,11 +73,11 @@ void timer_heap_clear(struct timer_heap *h);
 struct lock_client {
     struct lock_client *next; /* in its bucket */
     uint64_t hash;
-    size_t refs;            /* sessions and peers; under the clients' mutex */
-    atomic_uint open;       /* open sessions; changed under the clients' mutex */
-    atomic_uint epoch;      /* how often its last session closed */
-    atomic_uint orphans;    /* live claims left by closed sessions while others of it were open; a hint */
-    atomic_bool proven;     /* shown to share connections */
+    size_t refs;         /* sessions and peers; under the clients' mutex */
+    atomic_uint open;    /* open sessions; changed under the clients' mutex */
+    atomic_uint epoch;   /* how often its last session closed */
+    atomic_uint orphans; /* live claims left by closed sessions while others of it were open; a hint */
+    atomic_bool proven;  /* shown to share connections */
     size_t len;
     char name[]; /* NUL-terminated */
 };
@@ -122,9 +122,9 @@ struct entry {
     struct entry *next; /* in its bucket */
     uint64_t hash;
     struct claim *claims; /* oldest first */
-    uint64_t live_fence; /* newest lease known, and not known to be gone; 0 none */
-    uint64_t live_since; /* the token counter when it became known */
-    uint64_t gone_fence; /* newest lease known to be gone */
+    uint64_t live_fence;  /* newest lease known, and not known to be gone; 0 none */
+    uint64_t live_since;  /* the token counter when it became known */
+    uint64_t gone_fence;  /* newest lease known to be gone */
     uint32_t claim_count, witness_count;
     uint32_t db;
     uint32_t len;
@@ -142,7 +142,7 @@ struct claim {
     uint64_t fence; /* 0: the acquisition's outcome is unknown */
     uint64_t touch; /* the newest attempt that is known to have changed it */
     uint64_t value; /* keyed hash */
-    uint32_t uses; /* commands in flight that speak by it */
+    uint32_t uses;  /* commands in flight that speak by it */
     uint32_t login;
     int64_t granted_ms;
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
@@ -172,7 +172,7 @@ struct witness {
     uint64_t read_fence; /* 0 none, foreign, or unknown */
     int64_t touched_ms;
     int64_t memory_ms; /* kept so long after it was touched */
-    bool lost; /* the last attempt to acquire was in vain */
+    bool lost;         /* the last attempt to acquire was in vain */
     bool seen_known;
     uint32_t seen_len, seen_cap;
     char *seen;
@@ -186,7 +186,7 @@ struct shard {
     struct peer **peers;
     uint32_t peer_buckets, peer_count;
     struct timer_heap timers;
-    uint32_t live, claims; /* claims believed live, and all */
+    uint32_t live, claims;   /* claims believed live, and all */
     struct lock_stats stats; /* the counters in it */
 };
 
@@ -255,9 +255,9 @@ void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *s
 /* ---- lease.c ---------------------------------------------------------------------------------- */
 
 enum lease_end {
-    LEASE_OVER,    /* its time was up */
-    LEASE_GONE,    /* found to be gone, nobody here knows why */
-    LEASE_TAKEN,   /* released or taken over through this proxy */
+    LEASE_OVER,  /* its time was up */
+    LEASE_GONE,  /* found to be gone, nobody here knows why */
+    LEASE_TAKEN, /* released or taken over through this proxy */
 };
 
 /* Starts a claim's lease, or changes its end: pttl as the script gave it, at some time since since_ms; `leased` if that
@@ -285,7 +285,7 @@ struct occasion {
     size_t holder_len;
 };
 /* Reports to the sink; `format` makes the action's text, which never contains a value or a token. */
-void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct occasion *on, const char *format,
-                     ...) __attribute__((format(printf, 4, 5)));
+void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct occasion *on, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 #endif

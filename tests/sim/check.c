@@ -190,16 +190,14 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
         world_fail(w, "S3", "a renewal although the rule says never");
     if (strcmp(t->token, lease->token_text) != 0)
         return; /* an older lease's: the script refuses it */
-    if (w->redis.now_ms >= t->granted_ms + sc->rule.max_hold_ms + 60000)
-        world_fail(w, "S3", "a renewal long after max-hold");
-    if (t->told && w->redis.now_ms > t->granted_ms + sc->rule.max_hold_ms + 2000)
+    if (t->told && w->redis.now_ms >= t->told_ms + sc->rule.max_hold_ms)
         world_fail(w, "S3", "a renewal after max-hold");
-    bool may_share = sc->rule.owner == LOCK_OWNER_CLIENT ||
-                     (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || w->perhaps_proven[t->process]));
+    bool may_share =
+        sc->rule.owner == LOCK_OWNER_CLIENT ||
+        (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || w->perhaps_proven[t->process]));
     for (int i = 0; i < CONNS; i++) {
         const struct conn *c = &w->conns[i];
-        if (c->open && c->proxy == p->index &&
-            (c->id == t->session_id || (may_share && c->process == t->process)))
+        if (c->open && c->proxy == p->index && (c->id == t->session_id || (may_share && c->process == t->process)))
             return;
     }
     world_fail(w, "S3", "a renewal for an owner that is gone");
@@ -257,8 +255,8 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
     /* Its own lease, which it had left alone, or that of a colleague whom the wire does not tell from it. */
     bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
     /* It may have looked on one connection and swapped on another, or somebody else looked on this one since. */
-    bool looked_here = sc->connections == CONN_OWN ||
-                       (sc->connections == CONN_SHARED && sc->idioms == 1u << IDIOM_DEADLINE);
+    bool looked_here =
+        sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && sc->idioms == 1u << IDIOM_DEADLINE);
     if (!changed && f->plan.verb == LOCK_SWAP && (!looked_here || sc->reconnects || sc->restarts))
         return;
     if (f->repeated && f->command.op == OP_INCRBY) {
@@ -266,8 +264,7 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
         return;
     }
     if (!changed || (sc->apart && t->live && t->fence == f->envelope.fence && t->worker >= 0 && t->worker != worker))
-        world_fail(w, "S5", "worker %d takes itself for the holder after '%s'", worker,
-                   changed ? "done" : "refused");
+        world_fail(w, "S5", "worker %d takes itself for the holder after '%s'", worker, changed ? "done" : "refused");
     if (t->live && t->fence == f->envelope.fence && !(t->worker >= 0 && worker_holds(w, t))) {
         t->worker = worker;
         t->sighted = false;

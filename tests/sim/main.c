@@ -102,8 +102,8 @@ int main(int argc, char **argv) {
             return 1;
         }
         if (o.verbose) {
-            printf("scenario %" PRIu64 ": wrong %" PRIu64 " kept %" PRIu64 " granted %" PRIu64 "\n", seed, w.wrong, w.kept,
-                   w.granted);
+            printf("scenario %" PRIu64 ": wrong %" PRIu64 " kept %" PRIu64 " granted %" PRIu64 "\n", seed, w.wrong,
+                   w.kept, w.granted);
             scenario_print(&w.sc);
         }
         add(&t, &w);

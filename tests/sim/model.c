@@ -28,8 +28,7 @@ const struct model_guard *model_live(struct model *m, int key) {
     model_expire(m, key);
     const struct model_key *k = &m->keys[key];
     const struct model_guard *g = &k->guard;
-    bool live = k->exists && !k->list && g->exists && g->token[0] && g->has_value &&
-                strcmp(g->value, k->value) == 0 &&
+    bool live = k->exists && !k->list && g->exists && g->token[0] && g->has_value && strcmp(g->value, k->value) == 0 &&
                 (!g->expire_ms || g->expire_ms - m->now_ms >= MODEL_GUARD_OUTLIVES_MS);
     return live ? g : NULL;
 }

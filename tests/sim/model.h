@@ -12,7 +12,13 @@
 
 #include "proxy/lock/engine.h"
 
-enum { MODEL_KEYS = 3, MODEL_VALUE = 40, MODEL_TOKEN = LOCK_TOKEN_MAX, MODEL_NAME = 40, MODEL_GUARD_OUTLIVES_MS = 10000 };
+enum {
+    MODEL_KEYS = 3,
+    MODEL_VALUE = 40,
+    MODEL_TOKEN = LOCK_TOKEN_MAX,
+    MODEL_NAME = 40,
+    MODEL_GUARD_OUTLIVES_MS = 10000
+};
 
 struct model_guard {
     bool exists, has_value, has_attempt, leased;

@@ -164,7 +164,8 @@ static void print_envelope(const struct model_envelope *e) {
                                            "counted", "held", "foreign",  "free",    "error"};
     printf("\t|\t");
     print_reply(&e->reply);
-    printf("\t%s\t%" PRIu64 "\t%" PRId64 "\t=%s\t%d\n", OUTCOMES[e->outcome], e->fence, e->pttl_ms, e->owner, e->leased);
+    printf("\t%s\t%" PRIu64 "\t%" PRId64 "\t=%s\t%d\n", OUTCOMES[e->outcome], e->fence, e->pttl_ms, e->owner,
+           e->leased);
 }
 
 static void print_state(struct dump *d, int key) {
@@ -172,8 +173,8 @@ static void print_state(struct dump *d, int key) {
     const struct model_guard *g = &k->guard;
     int64_t guard_pttl = !g->exists ? -2 : !g->expire_ms ? -1 : g->expire_ms - d->m.now_ms;
     printf("state\t%d\t%d\t=%s\t%" PRId64 "\t=%s\t%" PRIu64 "\t=%s\t=%s\t=%s\t%d\t%" PRId64 "\t%" PRId64 "\n", key,
-           k->exists, k->exists && !k->list ? k->value : "", model_pttl(&d->m, key), g->token, g->fence, g->value, g->owner,
-           g->proxy, g->leased, g->extra, guard_pttl);
+           k->exists, k->exists && !k->list ? k->value : "", model_pttl(&d->m, key), g->token, g->fence, g->value,
+           g->owner, g->proxy, g->leased, g->extra, guard_pttl);
 }
 
 static const char *script_name(const struct model_command *c) {
@@ -234,8 +235,8 @@ static void call_script(struct dump *d, int key) {
         draw_args(d, key, a);
     /* GT and LT depend on how much time has passed. */
     d->repeatable[key] = a->command.op != OP_PEXPIRE || a->command.when == WHEN_ALWAYS;
-    printf("script\t%s\t%d\t%s\t=%s\t%s\t%s\t%s\t%" PRId64 "\t%" PRIu64 "\t%s%s\t%d\t%s\t", script_name(&a->command), key,
-           a->attempt, a->claim, a->identity, a->proxy, a->right, a->lease_ms, a->read_fence, a->seen ? "==" : "=",
+    printf("script\t%s\t%d\t%s\t=%s\t%s\t%s\t%s\t%" PRId64 "\t%" PRIu64 "\t%s%s\t%d\t%s\t", script_name(&a->command),
+           key, a->attempt, a->claim, a->identity, a->proxy, a->right, a->lease_ms, a->read_fence, a->seen ? "==" : "=",
            a->seen ? a->seen : "", model_value_at(&a->command), model_shape(&a->command));
     print_command(&a->command);
     struct model_envelope e = model_script(&d->m, key, a);

@@ -94,16 +94,16 @@ static void promise_own(struct scenario *sc) {
         /* A late release that is not known for one any more is looked for elsewhere. */
         bool remembers = sc->rule.claim_memory_ms >= 60000;
         alone = (alone || (!sc->strays && remembers)) && (!sc->library || remembers);
-        sc->never_wrong = !sc->reconnects && !sc->restarts && !sc->silent && alone &&
-                          (follows || !sc->library);
+        sc->never_wrong = !sc->reconnects && !sc->restarts && !sc->silent && alone && (follows || !sc->library);
         sc->apart = sc->never_wrong && !sc->library;
     }
     /* Some idioms leave a claim behind that a later release through the same connection uses up: they end a lease
      * otherwise than by a release, or find out that they have lost it and send none. */
     bool counts = sc->idioms & BIT(IDIOM_COUNT), compares = sc->idioms & COMPARE;
-    bool uses_up = owner == LOCK_OWNER_AUTO && !sc->silent && sc->rule.claim_memory_ms >= 60000 &&
-                   !(sc->idioms & BIT(IDIOM_SHORTEN)) && (!compares || sc->idioms == COMPARE) &&
-                   (!counts || (sc->idioms == BIT(IDIOM_COUNT) && !sc->library && !sc->strays && !sc->outside));
+    bool uses_up =
+        owner == LOCK_OWNER_AUTO && !sc->silent && sc->rule.claim_memory_ms >= 60000 &&
+        !(sc->idioms & BIT(IDIOM_SHORTEN)) && (!compares || sc->idioms == COMPARE) &&
+        (!counts || (sc->idioms == BIT(IDIOM_COUNT) && !sc->library && !sc->strays && !sc->outside && !sc->stranger));
     uses_up = uses_up || owner == LOCK_OWNER_CONNECTION;
     sc->never_kept = sc->never_wrong && uses_up && !sc->reconnects && !sc->restarts && !sc->loses;
 }
@@ -151,8 +151,8 @@ void scenario_print(const struct scenario *sc) {
     static const char *const RENEW[] = {"auto", "always", "never"};
     printf("  connections: %s; proxies %u, processes %u, workers %u, connections %u each, keys %u\n",
            CONNECTIONS[sc->connections], sc->proxies, sc->processes, sc->workers, sc->conns, sc->keys);
-    printf("  owner %s lease %" PRId64 " claim-memory %" PRId64 " renew %s max-hold %" PRId64 " on-disconnect %s; expiry %" PRId64
-           "\n",
+    printf("  owner %s lease %" PRId64 " claim-memory %" PRId64 " renew %s max-hold %" PRId64
+           " on-disconnect %s; expiry %" PRId64 "\n",
            OWNERS[sc->rule.owner], sc->rule.lease_ms, sc->rule.claim_memory_ms, RENEW[sc->rule.renew],
            sc->rule.max_hold_ms, sc->rule.on_disconnect == LOCK_DISCONNECT_KEEP ? "keep" : "release", sc->expiry_ms);
     printf("  idioms:");

@@ -9,14 +9,16 @@
 #include <string.h>
 
 const char *idiom_name(enum idiom idiom) {
-    static const char *const NAMES[IDIOM_KINDS] = {"setnx",   "setnx-expire", "const",   "unique",   "compare", "extending",
-                                                   "getdel",  "plain-set",    "shorten", "deadline", "count",   "throttle"};
+    static const char *const NAMES[IDIOM_KINDS] = {"setnx",   "setnx-expire", "const",  "unique",
+                                                   "compare", "extending",    "getdel", "plain-set",
+                                                   "shorten", "deadline",     "count",  "throttle"};
     return NAMES[idiom];
 }
 
 void command_text(const struct model_command *c, char *out, size_t size) {
-    static const char *const NAMES[OP_KINDS] = {"SETNX",  "SET NX",  "SET NX GET", "SET",   "SET XX", "GETSET", "SET GET", "DEL",
-                                                "GETDEL", "PEXPIRE", "PERSIST",    "GETEX", "INCRBY", "MSET",   "GET"};
+    static const char *const NAMES[OP_KINDS] = {"SETNX",   "SET NX",  "SET NX GET", "SET",    "SET XX",
+                                                "GETSET",  "SET GET", "DEL",        "GETDEL", "PEXPIRE",
+                                                "PERSIST", "GETEX",   "INCRBY",     "MSET",   "GET"};
     snprintf(out, size, "%s %s ms=%" PRId64 " by=%" PRId64 "%s", NAMES[c->op], c->value, c->ms, c->by,
              c->keepttl ? " keepttl" : "");
 }

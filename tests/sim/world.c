@@ -159,7 +159,8 @@ static unsigned flights_free(const struct world *w) {
 
 static void sink_incident(void *arg, const struct lock_incident *incident) {
     struct proxy *p = arg;
-    world_event(p->world, "incident %s: %s, %s", lock_incident_name(incident->kind), incident->client, incident->action);
+    world_event(p->world, "incident %s: %s, %s", lock_incident_name(incident->kind), incident->client,
+                incident->action);
 }
 
 static struct flight *lease_flight(struct proxy *p, const struct lock_lease *lease, enum flight_kind kind) {
@@ -255,6 +256,9 @@ static void flight_run(struct world *w, struct flight *f) {
     f->envelope = model_script(&w->redis, f->key, &a);
     f->ran = true;
     log_flight(w, f, "ran: ");
+    const struct truth *t = &w->truth[f->key];
+    f->own_session = f->plan.verb == LOCK_ACQUIRE && f->envelope.outcome == LOCK_HELD && t->told &&
+                     t->fence == f->envelope.fence && t->session_id == f->session_id;
     check_script(w, f, &before);
 }
 
@@ -264,11 +268,11 @@ static void learn_proven(struct world *w, const struct flight *f) {
     enum lock_verb verb = f->plan.verb;
     if ((verb == LOCK_RELEASE || verb == LOCK_REPLACE || verb == LOCK_COUNT_DOWN) && t->session_id == f->session_id)
         t->let_go = true; /* no proof for the engine: one worker may have meant to release */
-    if (process >= 0 && f->plan.verb == LOCK_ACQUIRE && f->envelope.outcome == LOCK_HELD && !f->orphan && t->live &&
-        t->fence == f->envelope.fence && t->session_id == f->session_id && t->told) {
+    if (process >= 0 && f->own_session && !f->orphan) {
         world_event(w, "session %" PRIu64 " lost against its own lease", f->session_id);
         w->perhaps_proven[process] = true;
-        w->proven[process] = w->proven[process] || !t->let_go;
+        bool sure = t->live && t->fence == f->envelope.fence && !t->let_go;
+        w->proven[process] = w->proven[process] || sure;
     }
 }
 
@@ -671,8 +675,8 @@ static void check_forgotten(struct world *w) {
         struct lock_stats s;
         engine_stats(w->proxies[i].engine, &s);
         if (s.claims || s.keys || s.leases)
-            world_fail(w, "memory", "%" PRIu64 " claims, %" PRIu64 " keys, %" PRIu64 " leases are left", s.claims, s.keys,
-                       s.leases);
+            world_fail(w, "memory", "%" PRIu64 " claims, %" PRIu64 " keys, %" PRIu64 " leases are left", s.claims,
+                       s.keys, s.leases);
     }
 }
 

@@ -44,10 +44,10 @@ enum idiom {
 
 enum phase {
     PHASE_START,
-    PHASE_LOOK,    /* GET before acquiring */
+    PHASE_LOOK, /* GET before acquiring */
     PHASE_ACQUIRE,
     PHASE_SWAP,
-    PHASE_EXPIRE,  /* PEXPIRE behind the acquisition */
+    PHASE_EXPIRE, /* PEXPIRE behind the acquisition */
     PHASE_HOLD,
     PHASE_COMPARE, /* GET before releasing */
     PHASE_RELEASE,
@@ -98,7 +98,7 @@ struct worker {
 struct conn {
     bool open, busy;
     int process, proxy;
-    int worker;       /* its only one, or -1 */
+    int worker; /* its only one, or -1 */
     uint64_t id;
     struct lock_session session;
     uint64_t read_fence[MODEL_KEYS]; /* what it was last shown */
@@ -109,16 +109,17 @@ enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEA
 struct flight {
     bool used, ran;
     bool repeated; /* ran more than once */
-    bool orphan; /* its session or worker is gone, its proxy finishes it */
-    bool ghost;  /* its proxy has given it up as well, and yet it may run */
+    bool orphan;   /* its session or worker is gone, its proxy finishes it */
+    bool ghost;    /* its proxy has given it up as well, and yet it may run */
     enum flight_kind kind;
     int worker, conn, proxy, key;
     unsigned proxy_life;
     uint64_t session_id;
-    bool releases;        /* the worker means to release with it */
-    uint64_t own_fence;   /* of the lease that its worker had when it was sent */
-    bool was_own;         /* the live lease was the worker's when it ran */
-    uint64_t read_fence;  /* last read of its session when it was sent */
+    bool releases;       /* the worker means to release with it */
+    uint64_t own_fence;  /* of the lease that its worker had when it was sent */
+    bool own_session;    /* it ran into a lease of its own session */
+    bool was_own;        /* the live lease was the worker's when it ran */
+    uint64_t read_fence; /* last read of its session when it was sent */
     struct lock_plan plan;
     struct model_command command;
     struct model_envelope envelope;
@@ -161,7 +162,7 @@ struct world {
     struct truth truth[MODEL_KEYS];
     unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
     bool proven[PROCESSES], perhaps_proven[PROCESSES]; /* to share connections: surely; at least in appearance */
-    bool closing; /* everybody is gone */
+    bool closing;                                      /* everybody is gone */
     uint64_t wrong, kept, granted, lost, renewals;
     long step;
     bool log, tell; /* write events down; print them */

@@ -1,0 +1,1516 @@
+/*
+ * The lock engine, row by row: whose claim a command uses, what spends it, what is renewed and what is reported.
+ * Long interleavings are the simulator's (tests/sim).
+ */
+#include <inttypes.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "proxy/lock/engine.h"
+
+enum { NOTES = 64, START_MS = 1000000 };
+
+static const char PROCESS[] = "6f9a2c51-7d7e-4a49-9d35-0b8f5f3c2a10";
+
+/* ---- fixture ----------------------------------------------------------------------------------- */
+
+struct note {
+    enum lock_incident_kind kind;
+    char key[64], client[64], holder[64], command[32], action[256];
+};
+
+struct fixture {
+    struct lock_engine *engine;
+    struct lock_rule rule;
+    int64_t now_ms;
+    uint64_t fence;
+    struct note notes[NOTES];
+    unsigned note_count, renew_count, release_count;
+    struct lock_lease renewed, released; /* the last ones; pointers are not to be used */
+    char renewed_key[64];
+};
+
+static void copy(char *out, size_t size, const char *text, size_t len) {
+    snprintf(out, size, "%.*s", (int)len, text);
+}
+
+static void on_incident(void *arg, const struct lock_incident *i) {
+    struct fixture *f = arg;
+    assert_true(f->note_count < NOTES);
+    struct note *n = &f->notes[f->note_count++];
+    n->kind = i->kind;
+    assert_int_equal(i->time_ms, f->now_ms);
+    copy(n->key, sizeof(n->key), i->key.name, i->key.len);
+    copy(n->client, sizeof(n->client), i->client, strlen(i->client));
+    copy(n->holder, sizeof(n->holder), i->holder, i->holder_len);
+    copy(n->command, sizeof(n->command), i->command, strlen(i->command));
+    copy(n->action, sizeof(n->action), i->action, strlen(i->action));
+}
+
+static void on_renew(void *arg, const struct lock_lease *lease) {
+    struct fixture *f = arg;
+    f->renew_count++;
+    f->renewed = *lease;
+    copy(f->renewed_key, sizeof(f->renewed_key), lease->key.name, lease->key.len);
+}
+
+static void on_release(void *arg, const struct lock_lease *lease) {
+    struct fixture *f = arg;
+    f->release_count++;
+    f->released = *lease;
+}
+
+static char pattern[] = "lock:*";
+
+static int set_up(void **state) {
+    static struct fixture f;
+    memset(&f, 0, sizeof(f));
+    struct lock_sink sink = {.arg = &f, .incident = on_incident, .renew = on_renew, .release = on_release};
+    f.engine = engine_new(PROCESS, 42, &sink);
+    f.now_ms = START_MS;
+    f.fence = 1000;
+    f.rule = (struct lock_rule){.pattern = pattern,
+                                .pattern_len = sizeof(pattern) - 1,
+                                .owner = LOCK_OWNER_AUTO,
+                                .claim_memory_ms = 60000,
+                                .lease_ms = 30000,
+                                .renew = LOCK_RENEW_AUTO,
+                                .max_hold_ms = 300000};
+    *state = &f;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    struct fixture *f = *state;
+    engine_free(f->engine);
+    return 0;
+}
+
+static void open_as(struct fixture *f, struct lock_session *s, uint64_t id, const char *identity) {
+    engine_session_open(f->engine, s, id, identity, strlen(identity));
+}
+
+static struct lock_key key_of(const char *name) {
+    return (struct lock_key){.db = 0, .name = name, .len = strlen(name)};
+}
+
+static void begin(struct fixture *f, struct lock_session *s, enum lock_verb verb, const char *key,
+                  struct lock_plan *plan) {
+    struct lock_key k = key_of(key);
+    engine_begin(f->engine, s, verb, &k, &f->rule, 3, f->now_ms, plan);
+}
+
+static struct lock_result result(enum lock_outcome outcome, uint64_t fence) {
+    return (struct lock_result){.outcome = outcome, .fence = fence, .pttl_ms = -3};
+}
+
+static void finish(struct fixture *f, struct lock_session *s, const struct lock_plan *plan,
+                   const struct lock_result *r) {
+    engine_finish(f->engine, s, s->id, plan, r, "COMMAND", "10.1.1.1:5000", f->now_ms);
+}
+
+/* A command from beginning to end; returns the claim that it used. */
+static uint64_t run(struct fixture *f, struct lock_session *s, enum lock_verb verb, const char *key,
+                    enum lock_outcome outcome, uint64_t fence) {
+    struct lock_plan plan;
+    struct lock_result r = result(outcome, fence);
+    begin(f, s, verb, key, &plan);
+    finish(f, s, &plan, &r);
+    return plan.claim;
+}
+
+/* Acquires; returns the new claim's token number. The lease's fence is f->fence. */
+static uint64_t acquire(struct fixture *f, struct lock_session *s, const char *key, const char *value, int64_t pttl_ms,
+                        bool leased) {
+    struct lock_plan plan;
+    struct lock_result r = result(LOCK_GRANTED, ++f->fence);
+    r.pttl_ms = pttl_ms;
+    r.leased = leased;
+    r.value = value;
+    r.value_len = value ? strlen(value) : 0;
+    begin(f, s, LOCK_ACQUIRE, key, &plan);
+    finish(f, s, &plan, &r);
+    return plan.attempt;
+}
+
+static void lose(struct fixture *f, struct lock_session *s, const char *key) {
+    run(f, s, LOCK_ACQUIRE, key, LOCK_HELD, f->fence);
+}
+
+static void show_value(struct fixture *f, struct lock_session *s, const char *key, const char *value, uint64_t fence) {
+    struct lock_plan plan;
+    struct lock_result r = result(LOCK_HELD, fence);
+    r.value = value;
+    r.value_len = strlen(value);
+    begin(f, s, LOCK_READ, key, &plan);
+    finish(f, s, &plan, &r);
+}
+
+/* What a release would use, without sending it. */
+static uint64_t would_use(struct fixture *f, struct lock_session *s, enum lock_verb verb, const char *key) {
+    return run(f, s, verb, key, LOCK_NOT_SENT, 0);
+}
+
+static const char *would_right(struct fixture *f, struct lock_session *s, enum lock_verb verb, const char *key) {
+    struct lock_plan plan;
+    struct lock_result r = result(LOCK_NOT_SENT, 0);
+    begin(f, s, verb, key, &plan);
+    finish(f, s, &plan, &r);
+    return plan.right;
+}
+
+static void pass(struct fixture *f, int64_t ms) {
+    f->now_ms += ms;
+    engine_tick(f->engine, 0, 1, f->now_ms);
+}
+
+static unsigned incidents(const struct fixture *f, enum lock_incident_kind kind) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < f->note_count; i++)
+        n += f->notes[i].kind == kind;
+    return n;
+}
+
+static const struct note *incident(const struct fixture *f, enum lock_incident_kind kind) {
+    for (unsigned i = f->note_count; i-- > 0;)
+        if (f->notes[i].kind == kind)
+            return &f->notes[i];
+    fail_msg("no %s incident", lock_incident_name(kind));
+    return NULL;
+}
+
+static struct lock_stats stats(struct fixture *f) {
+    struct lock_stats s;
+    engine_stats(f->engine, &s);
+    return s;
+}
+
+/* ---- names ------------------------------------------------------------------------------------- */
+
+static void outcomes_are_read_as_the_scripts_write_them(void **state) {
+    static const char *const NAMES[] = {"granted", "done", "released", "adopted", "open",
+                                        "counted", "held", "foreign",  "free",    "error"};
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
+        enum lock_outcome o;
+        assert_true(lock_outcome_parse(NAMES[i], strlen(NAMES[i]), &o));
+        assert_int_equal(o, i);
+    }
+    enum lock_outcome o;
+    assert_false(lock_outcome_parse("grante", 6, &o));
+    assert_false(lock_outcome_parse("", 0, &o));
+    assert_false(lock_outcome_parse(NULL, 0, &o));
+    assert_string_equal(lock_incident_name(INCIDENT_LATE_RELEASE), "late_release");
+    for (int i = 0; i < INCIDENT_KINDS; i++)
+        assert_non_null(lock_incident_name((enum lock_incident_kind)i));
+}
+
+static void libraries_that_share_connections(void **state) {
+    struct fixture *f = *state;
+    static const char *const SHARE[] = {"jedis",
+                                        "Lettuce",
+                                        "redisson",
+                                        "SE.Redis",
+                                        "ioredis",
+                                        "node-redis",
+                                        "go-redis(,go1.21)",
+                                        "rueidis",
+                                        "redis-py",
+                                        "redis-py(celery_v5)",
+                                        "redis-rs",
+                                        "fred",
+                                        "jedis(spring-data-redis_v3.2)",
+                                        "redis-rb"};
+    static const char *const DO_NOT[] = {"", "phpredis", "predis", "hiredis", "jed", "jedis2", "(jedis)", "redis-cli"};
+    struct lock_session s;
+    open_as(f, &s, 1, "app");
+    for (size_t i = 0; i < sizeof(SHARE) / sizeof(SHARE[0]); i++)
+        assert_true(engine_session_library(f->engine, &s, SHARE[i], strlen(SHARE[i])));
+    assert_true(s.pooling_library);
+    for (size_t i = 0; i < sizeof(DO_NOT) / sizeof(DO_NOT[0]); i++)
+        assert_false(engine_session_library(f->engine, &s, DO_NOT[i], strlen(DO_NOT[i])));
+    assert_false(s.pooling_library);
+    engine_session_close(f->engine, &s, f->now_ms);
+}
+
+static void tokens_are_unique_and_claims_name_them(void **state) {
+    struct fixture *f = *state;
+    struct lock_session s;
+    struct lock_plan a, b;
+    struct lock_result granted = result(LOCK_GRANTED, 7), unsent = result(LOCK_NOT_SENT, 0);
+    open_as(f, &s, 1, "app");
+    begin(f, &s, LOCK_ACQUIRE, "lock:a", &a);
+    assert_true(strncmp(a.attempt_token, PROCESS, 36) == 0 && a.attempt_token[36] == ':');
+    assert_string_equal(a.claim_token, "");
+    finish(f, &s, &a, &granted);
+    begin(f, &s, LOCK_RELEASE, "lock:a", &b);
+    assert_string_equal(b.claim_token, a.attempt_token);
+    assert_string_not_equal(b.attempt_token, a.attempt_token);
+    finish(f, &s, &b, &unsent);
+}
+
+static void identities_have_names(void **state) {
+    struct fixture *f = *state;
+    struct lock_session s, t;
+    size_t len;
+    char longest[LOCK_IDENTITY_MAX + 50];
+    memset(longest, 'x', sizeof(longest));
+    open_as(f, &s, 1, "10.0.0.1 app worker");
+    assert_string_equal(lock_client_name(s.client, &len), "10.0.0.1 app worker");
+    assert_int_equal(len, 19);
+    engine_session_open(f->engine, &t, 2, longest, sizeof(longest));
+    lock_client_name(t.client, &len);
+    assert_int_equal(len, LOCK_IDENTITY_MAX);
+    engine_session_identify(f->engine, &t, "10.0.0.1 app worker", 19);
+    assert_ptr_equal(s.client, t.client);
+}
+
+/* ---- whose claim: the table -------------------------------------------------------------------- */
+
+static void connection_uses_its_own_claims_only(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    f->rule.owner = LOCK_OWNER_CONNECTION;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 5000, false);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), claim);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:y"), 0);
+    engine_session_close(f->engine, &a, f->now_ms);
+    struct lock_session again;
+    open_as(f, &again, 3, "app");
+    assert_int_equal(would_use(f, &again, LOCK_RELEASE, "lock:x"), 0);
+}
+
+static void connection_drops_older_claims_on_a_new_acquisition(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    f->rule.owner = LOCK_OWNER_CONNECTION;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    uint64_t newer = acquire(f, &a, "lock:x", "1", 1000, false);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), newer);
+    assert_int_equal(stats(f).claims, 1);
+}
+
+static void auto_prefers_own_claims_and_the_oldest(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    uint64_t first = acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    uint64_t others = acquire(f, &b, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    uint64_t second = acquire(f, &a, "lock:x", "1", 1000, false);
+    assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_HELD, f->fence), first);
+    assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence), second);
+    assert_int_equal(run(f, &b, LOCK_RELEASE, "lock:x", LOCK_FREE, 0), others);
+}
+
+static void auto_keeps_two_sessions_of_one_machine_apart(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "10.0.0.1");
+    open_as(f, &b, 2, "10.0.0.1");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
+}
+
+static void auto_shares_once_a_session_lost_against_itself(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    acquire(f, &a, "lock:other", "1", 30000, false);
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, false);
+    lose(f, &b, "lock:x"); /* two workers, nothing new */
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
+    lose(f, &a, "lock:x");
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), claim);
+    /* And from then on the oldest of all counts, not the session's own. */
+    pass(f, 31000);
+    acquire(f, &b, "lock:x", "1", 30000, false);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), claim);
+    /* For as long as the client has connections. */
+    engine_session_close(f->engine, &a, f->now_ms);
+    engine_session_close(f->engine, &b, f->now_ms);
+    open_as(f, &a, 3, "app");
+    open_as(f, &b, 4, "app");
+    acquire(f, &a, "lock:z", "1", 30000, false);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:z"), 0);
+}
+
+static void a_lost_release_proves_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    acquire(f, &a, "lock:x", "1", 30000, false);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_NOT_SENT, 0); /* one worker may take it for released, and try again */
+    lose(f, &a, "lock:x");
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
+}
+
+static void a_lease_that_may_have_ended_proves_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    acquire(f, &a, "lock:x", "1", 1000, false);
+    f->now_ms += 1000;
+    lose(f, &a, "lock:x");
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
+}
+
+static void auto_uses_claims_of_a_pooling_library(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, plain;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &plain, 3, "app");
+    engine_session_library(f->engine, &a, "jedis", 5);
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, false);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
+    engine_session_library(f->engine, &b, "jedis", 5);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), claim);
+    assert_int_equal(would_use(f, &b, LOCK_EXTEND, "lock:x"), claim);
+    assert_int_equal(would_use(f, &plain, LOCK_RELEASE, "lock:x"), 0);
+    /* What may be meant to acquire is not taken for the holder's. */
+    assert_int_equal(would_use(f, &b, LOCK_REPLACE, "lock:x"), 0);
+    assert_int_equal(would_use(f, &b, LOCK_COUNT_UP, "lock:x"), 0);
+    /* Not for one that lost against this very lease. */
+    lose(f, &b, "lock:x");
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
+    uint64_t next = acquire(f, &a, "lock:x", "1", 30000, false);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), next);
+}
+
+static void auto_uses_claims_of_sessions_that_closed_before(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c, stranger;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, false);
+    engine_session_close(f->engine, &a, f->now_ms);
+    open_as(f, &c, 3, "app");
+    open_as(f, &stranger, 4, "else");
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0); /* was there already */
+    assert_int_equal(would_use(f, &stranger, LOCK_RELEASE, "lock:x"), 0);
+    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), claim);
+    lose(f, &c, "lock:x");
+    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
+}
+
+static void client_uses_all_claims_of_the_identity(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, stranger;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &stranger, 3, "else");
+    uint64_t first = acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    uint64_t second = acquire(f, &b, "lock:x", "1", 1000, false);
+    lose(f, &b, "lock:x"); /* no matter */
+    assert_int_equal(would_use(f, &stranger, LOCK_RELEASE, "lock:x"), 0);
+    assert_int_equal(run(f, &b, LOCK_RELEASE, "lock:x", LOCK_HELD, f->fence), first);
+    assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence), second);
+}
+
+static void claims_move_with_the_identity(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &c, 3, "other");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, false);
+    engine_session_identify(f->engine, &a, "other", 5);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
+    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), claim);
+}
+
+static void databases_and_keys_are_apart(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan plan;
+    struct lock_result r = result(LOCK_NOT_SENT, 0);
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 30000, false);
+    struct lock_key other = {.db = 1, .name = "lock:x", .len = 6};
+    engine_begin(f->engine, &a, LOCK_RELEASE, &other, &f->rule, 0, f->now_ms, &plan);
+    assert_int_equal(plan.claim, 0);
+    finish(f, &a, &plan, &r);
+    other = (struct lock_key){.db = 0, .name = "lock:x\0", .len = 7};
+    engine_begin(f->engine, &a, LOCK_RELEASE, &other, &f->rule, 0, f->now_ms, &plan);
+    assert_int_equal(plan.claim, 0);
+    finish(f, &a, &plan, &r);
+}
+
+static void any_and_operator_have_their_own_rights(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "else");
+    assert_string_equal(would_right(f, &a, LOCK_OPERATOR, "lock:x"), "operator");
+    f->rule.owner = LOCK_OWNER_ANY;
+    acquire(f, &a, "lock:x", "1", 30000, false);
+    assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:x"), "any");
+    /* Whoever released it, the lease's own claim is spent. */
+    run(f, &b, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
+    assert_int_equal(stats(f).claims, 0);
+    assert_int_equal(f->note_count, 0);
+}
+
+/* ---- adoption ---------------------------------------------------------------------------------- */
+
+static void adoption_is_for_those_without_a_claim(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "adopt");
+    assert_string_equal(would_right(f, &a, LOCK_EXTEND, "lock:x"), "adopt");
+    assert_string_equal(would_right(f, &a, LOCK_INSPECT, "lock:x"), "adopt");
+    /* What may be an attempt to acquire is no sign of holding anything elsewhere. */
+    assert_string_equal(would_right(f, &a, LOCK_ACQUIRE, "lock:x"), "claim");
+    assert_string_equal(would_right(f, &a, LOCK_REPLACE, "lock:x"), "claim");
+    assert_string_equal(would_right(f, &a, LOCK_SWAP, "lock:y"), "claim");
+    assert_string_equal(would_right(f, &a, LOCK_COUNT_UP, "lock:z"), "claim");
+    acquire(f, &a, "lock:x", "1", 1000, false);
+    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "claim");
+    f->rule.owner = LOCK_OWNER_CONNECTION;
+    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:y"), "claim");
+}
+
+static void adoption_is_not_for_losers(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &c, 3, "app");
+    run(f, &a, LOCK_ACQUIRE, "lock:x", LOCK_HELD, 50);
+    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "claim");
+    run(f, &b, LOCK_ACQUIRE, "lock:x", LOCK_FOREIGN, 0);
+    assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:x"), "claim");
+    run(f, &c, LOCK_REPLACE, "lock:x", LOCK_HELD, 50);
+    assert_string_equal(would_right(f, &c, LOCK_EXTEND, "lock:x"), "claim");
+    /* Until the claim memory is over. */
+    pass(f, f->rule.claim_memory_ms + 1);
+    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "adopt");
+    /* A client known to share its connections: the loser was somebody else. */
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    run(f, &a, LOCK_ACQUIRE, "lock:x", LOCK_HELD, 50);
+    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "adopt");
+}
+
+/* ---- which of several ---------------------------------------------------------------------------- */
+
+static void the_oldest_sighted_one_where_values_differ(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    uint64_t first = acquire(f, &a, "lock:x", "v1", 1000, false);
+    pass(f, 2000);
+    uint64_t second = acquire(f, &a, "lock:x", "v2", 1000, false);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
+    show_value(f, &a, "lock:x", "v2", f->fence);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), second);
+    show_value(f, &a, "lock:x", "v1", f->fence - 1);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
+}
+
+static void sightings_do_not_matter_among_constant_values(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    uint64_t first = acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    acquire(f, &a, "lock:x", "1", 1000, false);
+    show_value(f, &a, "lock:x", "1", f->fence);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
+}
+
+static void a_client_sights_with_any_of_its_sessions(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    uint64_t first = acquire(f, &a, "lock:x", "v1", 1000, false);
+    pass(f, 2000);
+    uint64_t second = acquire(f, &a, "lock:x", "v2", 1000, false);
+    show_value(f, &b, "lock:x", "v2", f->fence); /* under auto another session's look says nothing */
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    show_value(f, &b, "lock:x", "v2", f->fence);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), second);
+}
+
+static void values_shown_by_other_commands_make_sightings(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_key key = key_of("lock:x");
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "v1", 1000, false);
+    pass(f, 2000);
+    uint64_t second = acquire(f, &a, "lock:x", "v2", 1000, false);
+    engine_saw(f->engine, &a, &key, &f->rule, "v2", 2, f->now_ms);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), second);
+}
+
+static void what_does_not_spend_uses_the_live_one(void **state) {
+    struct fixture *f = *state;
+    static const enum lock_verb VERBS[] = {LOCK_EXTEND,  LOCK_REPLACE,  LOCK_SWAP,
+                                           LOCK_CLOBBER, LOCK_COUNT_UP, LOCK_INSPECT};
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    uint64_t first = acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    uint64_t second = acquire(f, &a, "lock:x", "1", 1000, false);
+    for (size_t i = 0; i < sizeof(VERBS) / sizeof(VERBS[0]); i++)
+        assert_int_equal(would_use(f, &a, VERBS[i], "lock:x"), second);
+    pass(f, 2000);
+    for (size_t i = 0; i < sizeof(VERBS) / sizeof(VERBS[0]); i++)
+        assert_int_equal(would_use(f, &a, VERBS[i], "lock:x"), first);
+}
+
+/* ---- what the session has seen ------------------------------------------------------------------ */
+
+static void the_plan_tells_what_was_read(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    struct lock_result unsent = result(LOCK_NOT_SENT, 0);
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    show_value(f, &a, "lock:x", "deadline", 77);
+    begin(f, &b, LOCK_SWAP, "lock:x", &plan);
+    assert_false(plan.seen_known);
+    assert_int_equal(plan.read_fence, 0);
+    finish(f, &b, &plan, &unsent);
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_true(plan.seen_known);
+    assert_int_equal(plan.seen_len, 8);
+    assert_memory_equal(plan.seen, "deadline", 8);
+    assert_int_equal(plan.read_fence, 77);
+    finish(f, &a, &plan, &unsent);
+    /* A foreign lock has no fence. */
+    struct lock_result foreign = result(LOCK_FOREIGN, 0);
+    foreign.value = "";
+    begin(f, &a, LOCK_READ, "lock:x", &plan);
+    finish(f, &a, &plan, &foreign);
+    begin(f, &a, LOCK_RELEASE, "lock:x", &plan);
+    assert_true(plan.seen_known && plan.seen_len == 0 && plan.read_fence == 0);
+    finish(f, &a, &plan, &unsent);
+    /* Nothing there: nothing seen. */
+    run(f, &a, LOCK_READ, "lock:x", LOCK_FREE, 0);
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_false(plan.seen_known);
+    finish(f, &a, &plan, &unsent);
+}
+
+static void long_values_are_not_remembered(void **state) {
+    struct fixture *f = *state;
+    static char value[LOCK_SEEN_MAX + 2];
+    struct lock_session a;
+    struct lock_plan plan;
+    struct lock_result unsent = result(LOCK_NOT_SENT, 0);
+    open_as(f, &a, 1, "app");
+    memset(value, 'v', LOCK_SEEN_MAX);
+    show_value(f, &a, "lock:x", value, 5);
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_true(plan.seen_known && plan.seen_len == LOCK_SEEN_MAX);
+    finish(f, &a, &plan, &unsent);
+    value[LOCK_SEEN_MAX] = 'v';
+    show_value(f, &a, "lock:x", value, 6);
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_false(plan.seen_known);
+    assert_int_equal(plan.read_fence, 6);
+    finish(f, &a, &plan, &unsent);
+}
+
+static void what_a_session_saw_is_bounded(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    char key[32];
+    open_as(f, &a, 1, "app");
+    for (int i = 0; i < 20000; i++) {
+        snprintf(key, sizeof(key), "lock:%d", i);
+        show_value(f, &a, key, "v", 5);
+    }
+    assert_true(stats(f).keys <= 1024);
+    pass(f, f->rule.claim_memory_ms + 1);
+    assert_int_equal(stats(f).keys, 0);
+}
+
+/* ---- spending ----------------------------------------------------------------------------------- */
+
+static void a_release_is_spent_whatever_redis_says(void **state) {
+    struct fixture *f = *state;
+    static const enum lock_outcome OUTCOMES[] = {LOCK_RELEASED, LOCK_HELD, LOCK_FOREIGN, LOCK_FREE, LOCK_OPEN};
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    for (size_t i = 0; i < sizeof(OUTCOMES) / sizeof(OUTCOMES[0]); i++) {
+        uint64_t claim = acquire(f, &a, "lock:x", "1", 1000, false);
+        assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", OUTCOMES[i], f->fence), claim);
+        assert_int_equal(stats(f).claims, 0);
+    }
+}
+
+static void a_release_that_did_nothing_is_not(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 1000, false);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_NOT_SENT, 0);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_ERROR, 0);
+    assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence), claim);
+}
+
+static void releases_in_flight_use_different_claims(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan first, second, third;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    uint64_t older = acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    uint64_t newer = acquire(f, &b, "lock:x", "1", 1000, false);
+    begin(f, &a, LOCK_RELEASE, "lock:x", &first);
+    begin(f, &b, LOCK_RELEASE, "lock:x", &second);
+    assert_int_equal(first.claim, older);
+    assert_int_equal(second.claim, newer);
+    /* Another command's answer does not put a claim back that is set aside. */
+    lose(f, &a, "lock:x");
+    begin(f, &a, LOCK_RELEASE, "lock:x", &third);
+    assert_int_equal(third.claim, 0);
+    struct lock_result held = result(LOCK_HELD, f->fence), released = result(LOCK_RELEASED, f->fence);
+    finish(f, &a, &first, &held);
+    finish(f, &b, &second, &released);
+    struct lock_result none = result(LOCK_FREE, 0);
+    finish(f, &a, &third, &none);
+    assert_int_equal(stats(f).claims, 0);
+}
+
+static void a_lost_release_may_be_repeated(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 10000, false);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_UNKNOWN, 0);
+    assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_UNKNOWN, 0), claim);
+    /* Only where there is nothing better. */
+    uint64_t newer = acquire(f, &a, "lock:x", "1", 10000, false);
+    assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence), newer);
+}
+
+static void an_acquisition_that_got_lost_may_be_released(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan plan;
+    struct lock_result unknown = result(LOCK_UNKNOWN, 0);
+    open_as(f, &a, 1, "app");
+    begin(f, &a, LOCK_ACQUIRE, "lock:x", &plan);
+    finish(f, &a, &plan, &unknown);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), plan.attempt);
+    pass(f, 60000);
+    assert_int_equal(f->renew_count, 0);
+    assert_int_equal(f->note_count, 0);
+}
+
+static void counters_are_released_by_counting_down(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 10000, false);
+    assert_int_equal(run(f, &a, LOCK_COUNT_DOWN, "lock:x", LOCK_DONE, f->fence), claim);
+    assert_int_equal(run(f, &a, LOCK_COUNT_DOWN, "lock:x", LOCK_RELEASED, f->fence), claim);
+    assert_int_equal(stats(f).claims, 0);
+    acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    run(f, &a, LOCK_COUNT_DOWN, "lock:x", LOCK_HELD, f->fence + 1);
+    assert_int_equal(stats(f).claims, 0);
+    assert_int_equal(incidents(f, INCIDENT_LATE_RELEASE), 1);
+}
+
+static void extensions_and_clobbers_spend_where_they_released(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 10000, false);
+    run(f, &a, LOCK_EXTEND, "lock:x", LOCK_HELD, f->fence);
+    run(f, &a, LOCK_CLOBBER, "lock:x", LOCK_HELD, f->fence);
+    assert_int_equal(stats(f).claims, 1);
+    run(f, &a, LOCK_EXTEND, "lock:x", LOCK_RELEASED, f->fence);
+    assert_int_equal(stats(f).claims, 0);
+    acquire(f, &a, "lock:x", "1", 10000, false);
+    run(f, &a, LOCK_CLOBBER, "lock:x", LOCK_RELEASED, 0);
+    assert_int_equal(stats(f).claims, 0);
+}
+
+static void a_takeover_ends_the_other_lease(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "else");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
+    assert_int_equal(stats(f).leases, 1);
+    struct lock_result r = result(LOCK_GRANTED, ++f->fence);
+    r.pttl_ms = 30000;
+    begin(f, &b, LOCK_SWAP, "lock:x", &plan);
+    finish(f, &b, &plan, &r);
+    assert_int_equal(stats(f).leases, 1);
+    assert_int_equal(stats(f).claims, 2);
+    pass(f, 20000);
+    assert_int_equal(f->renew_count, 0); /* and its renewal with it */
+    assert_int_equal(incidents(f, INCIDENT_RENEWAL_LOST), 0);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), claim);
+}
+
+static void answers_may_overtake_each_other(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan first, second, third;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    /* The lock was free when b looked, and a's grant, which came later, is answered first. */
+    begin(f, &b, LOCK_EXTEND, "lock:x", &third);
+    acquire(f, &a, "lock:x", "1", 30000, false);
+    struct lock_result none = result(LOCK_FREE, 0);
+    finish(f, &b, &third, &none);
+    assert_int_equal(stats(f).leases, 1);
+    run(f, &b, LOCK_EXTEND, "lock:x", LOCK_FREE, 0);
+    assert_int_equal(stats(f).leases, 0);
+    /* Two grants, answered the other way round: the greater fence is the live one. */
+    begin(f, &a, LOCK_ACQUIRE, "lock:y", &first);
+    begin(f, &b, LOCK_ACQUIRE, "lock:y", &second);
+    struct lock_result early = result(LOCK_GRANTED, 5001), late = result(LOCK_GRANTED, 5002);
+    early.pttl_ms = late.pttl_ms = 1000;
+    finish(f, &b, &second, &late);
+    finish(f, &a, &first, &early);
+    assert_int_equal(stats(f).leases, 1);
+    assert_int_equal(stats(f).claims, 3);
+}
+
+/* ---- incidents ---------------------------------------------------------------------------------- */
+
+static void refused_releases_are_reported(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "else");
+    acquire(f, &a, "lock:x", "secret-value", 1000, false);
+    struct lock_result held = result(LOCK_HELD, f->fence);
+    held.holder = "app and more";
+    held.holder_len = 3;
+    begin(f, &b, LOCK_RELEASE, "lock:x", &plan);
+    engine_finish(f->engine, &b, b.id, &plan, &held, "UNLINK", "10.9.9.9:1 worker-7", f->now_ms);
+    const struct note *n = incident(f, INCIDENT_FOREIGN_RELEASE);
+    assert_string_equal(n->key, "lock:x");
+    assert_string_equal(n->client, "10.9.9.9:1 worker-7");
+    assert_string_equal(n->holder, "app");
+    assert_string_equal(n->command, "UNLINK");
+    assert_null(strstr(n->action, "secret-value"));
+    assert_null(strstr(n->action, PROCESS));
+    pass(f, 2000);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_HELD, f->fence + 1);
+    incident(f, INCIDENT_LATE_RELEASE);
+    assert_int_equal(incidents(f, INCIDENT_AMBIGUOUS), 0);
+    /* Nothing is wrong with releasing what is not there. */
+    unsigned before = f->note_count;
+    run(f, &b, LOCK_RELEASE, "lock:x", LOCK_FREE, 0);
+    assert_int_equal(f->note_count, before);
+    assert_int_equal(stats(f).refused_releases, 2);
+}
+
+static void ambiguity_is_reported_with_its_way_out(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    acquire(f, &a, "lock:x", "1", 1000, false);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_HELD, f->fence);
+    assert_non_null(strstr(incident(f, INCIDENT_AMBIGUOUS)->action, "owner connection"));
+}
+
+static void other_refusals_are_reported(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "else");
+    acquire(f, &a, "lock:x", "1", 1000, false);
+    run(f, &b, LOCK_EXTEND, "lock:x", LOCK_HELD, f->fence);
+    run(f, &b, LOCK_REPLACE, "lock:x", LOCK_HELD, f->fence);
+    run(f, &b, LOCK_SWAP, "lock:x", LOCK_HELD, f->fence);
+    run(f, &b, LOCK_CLOBBER, "lock:x", LOCK_FOREIGN, 0);
+    run(f, &b, LOCK_ACQUIRE, "lock:x", LOCK_HELD, f->fence);
+    assert_int_equal(incidents(f, INCIDENT_FOREIGN_EXTEND), 1);
+    assert_int_equal(incidents(f, INCIDENT_OVERWRITE), 3);
+    assert_int_equal(f->note_count, 4);
+    assert_int_equal(stats(f).refused_extends, 1);
+    assert_int_equal(stats(f).lost, 1);
+    assert_int_equal(stats(f).incidents[INCIDENT_OVERWRITE], 3);
+}
+
+static void acquiring_without_an_expiry_is_reported(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    assert_string_equal(incident(f, INCIDENT_NO_EXPIRY)->action,
+                        "lease of 30000 ms given, renewed while its owner is connected");
+    f->rule.lease_ms = 0;
+    acquire(f, &a, "lock:y", "1", -1, false);
+    assert_non_null(strstr(incident(f, INCIDENT_NO_EXPIRY)->action, "without an expiry"));
+    acquire(f, &a, "lock:z", "1", 5000, false);
+    assert_int_equal(incidents(f, INCIDENT_NO_EXPIRY), 2);
+}
+
+static void an_overrun_is_reported_for_those_who_release(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 5000, false);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
+    acquire(f, &a, "lock:x", "1", 5000, false);
+    pass(f, 4999);
+    assert_int_equal(f->note_count, 0);
+    pass(f, 1);
+    assert_string_equal(incident(f, INCIDENT_OVERRUN)->client, "app");
+    assert_non_null(strstr(incident(f, INCIDENT_OVERRUN)->action, "5000 ms"));
+}
+
+static void a_throttle_is_never_reported(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    for (int i = 0; i < 3; i++) {
+        acquire(f, &a, "lock:throttle", "1", 5000, false);
+        open_as(f, &b, 10 + (uint64_t)i, "job");
+        acquire(f, &b, "lock:nightly", "1", 3600000, false);
+        engine_session_close(f->engine, &b, f->now_ms);
+        pass(f, 5000);
+    }
+    assert_int_equal(f->note_count, 0);
+    assert_int_equal(f->renew_count, 0);
+}
+
+static void abandoned_leases_are_reported(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    f->now_ms += 10000;
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_non_null(strstr(incident(f, INCIDENT_ABANDONED)->action, "20000 ms"));
+    /* With the application's own expiry only for those who are known to release. */
+    open_as(f, &b, 2, "job");
+    acquire(f, &b, "lock:y", "1", 5000, false);
+    run(f, &b, LOCK_RELEASE, "lock:y", LOCK_RELEASED, f->fence);
+    acquire(f, &b, "lock:y", "1", 5000, false);
+    engine_session_close(f->engine, &b, f->now_ms);
+    assert_int_equal(incidents(f, INCIDENT_ABANDONED), 2);
+}
+
+static void a_pool_abandons_with_its_last_connection(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_int_equal(incidents(f, INCIDENT_ABANDONED), 0);
+    pass(f, 10000);
+    assert_int_equal(f->renew_count, 1);
+    struct lock_key key = key_of("lock:x");
+    engine_renewed(f->engine, &key, f->renewed.token, LOCK_DONE, f->now_ms);
+    engine_session_close(f->engine, &b, f->now_ms);
+    assert_int_equal(incidents(f, INCIDENT_ABANDONED), 1);
+    pass(f, 15000);
+    assert_int_equal(f->renew_count, 1);
+}
+
+static void the_operator_takes_a_lock_away(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "admin");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
+    run(f, &b, LOCK_OPERATOR, "lock:x", LOCK_RELEASED, f->fence);
+    incident(f, INCIDENT_OPERATOR_RELEASE);
+    assert_int_equal(stats(f).leases, 0);
+    pass(f, 15000);
+    assert_int_equal(f->renew_count, 0);
+    /* The holder's own release is still to come, and must not hit the next lease. */
+    acquire(f, &b, "lock:x", "1", 30000, true);
+    assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_HELD, f->fence), claim);
+}
+
+static void on_disconnect_release_asks_for_it(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    f->rule.on_disconnect = LOCK_DISCONNECT_RELEASE;
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, false);
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_int_equal(f->release_count, 1);
+    assert_int_equal(f->released.token, claim);
+    assert_int_equal(f->released.login, 3);
+    assert_string_equal(f->released.right, "claim");
+    assert_int_equal(incidents(f, INCIDENT_ABANDONED), 1);
+    assert_int_equal(stats(f).claims, 0);
+}
+
+/* ---- renewals ------------------------------------------------------------------------------------ */
+
+static void leases_of_the_proxy_are_renewed_every_third(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_key key = key_of("lock:x");
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
+    assert_int_equal(engine_tick(f->engine, 0, 1, f->now_ms), 1000);
+    pass(f, 9999);
+    assert_int_equal(engine_tick(f->engine, 0, 1, f->now_ms), 1);
+    assert_int_equal(f->renew_count, 0);
+    pass(f, 1);
+    assert_int_equal(f->renew_count, 1);
+    assert_int_equal(f->renewed.token, claim);
+    assert_int_equal(f->renewed.lease_ms, 30000);
+    assert_int_equal(f->renewed.login, 3);
+    assert_string_equal(f->renewed_key, "lock:x");
+    assert_string_equal(f->renewed.right, "claim");
+    pass(f, 15000); /* not asked twice */
+    assert_int_equal(f->renew_count, 1);
+    engine_renewed(f->engine, &key, claim, LOCK_DONE, f->now_ms);
+    assert_int_equal(stats(f).renewals, 1);
+    /* A third from when it was asked for, since that is when Redis may have run it. */
+    pass(f, 1);
+    assert_int_equal(f->renew_count, 2);
+}
+
+static void a_slow_answer_does_not_delay_the_renewal(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan plan;
+    struct lock_result r = result(LOCK_GRANTED, ++f->fence);
+    r.pttl_ms = 30000;
+    r.leased = true;
+    open_as(f, &a, 1, "app");
+    begin(f, &a, LOCK_ACQUIRE, "lock:x", &plan);
+    f->now_ms += 9000;
+    finish(f, &a, &plan, &r);
+    pass(f, 1000);
+    assert_int_equal(f->renew_count, 1);
+}
+
+static void touching_the_lock_does_not_delay_the_renewal(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    for (int64_t left = 28000; left > 20000; left -= 2000) {
+        struct lock_plan plan;
+        struct lock_result r = result(LOCK_DONE, f->fence);
+        pass(f, 2000);
+        r.pttl_ms = left;
+        r.leased = true;
+        begin(f, &a, LOCK_COUNT_UP, "lock:x", &plan);
+        finish(f, &a, &plan, &r);
+    }
+    pass(f, 2000);
+    assert_int_equal(f->renew_count, 1);
+}
+
+static void renewal_ends_with_the_applications_own_expiry(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan plan;
+    struct lock_result r = result(LOCK_DONE, 0);
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    r.fence = f->fence;
+    r.pttl_ms = 60000;
+    begin(f, &a, LOCK_EXTEND, "lock:x", &plan);
+    finish(f, &a, &plan, &r);
+    pass(f, 20000);
+    assert_int_equal(f->renew_count, 0);
+    /* PERSIST gives it back to the proxy. */
+    r.pttl_ms = 30000;
+    r.leased = true;
+    begin(f, &a, LOCK_EXTEND, "lock:x", &plan);
+    finish(f, &a, &plan, &r);
+    pass(f, 10000);
+    assert_int_equal(f->renew_count, 1);
+}
+
+static void an_expiry_set_beside_a_renewal_wins(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan plan;
+    struct lock_key key = key_of("lock:x");
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
+    pass(f, 10000); /* asked */
+    struct lock_result r = result(LOCK_DONE, f->fence);
+    r.pttl_ms = 5000;
+    begin(f, &a, LOCK_EXTEND, "lock:x", &plan);
+    finish(f, &a, &plan, &r);
+    engine_renewed(f->engine, &key, claim, LOCK_DONE, f->now_ms);
+    pass(f, 6000);
+    assert_int_equal(f->renew_count, 1);
+    assert_int_equal(stats(f).leases, 0);
+}
+
+static void renew_never_and_always(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    f->rule.renew = LOCK_RENEW_NEVER;
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    pass(f, 29000);
+    assert_int_equal(f->renew_count, 0);
+    f->rule.renew = LOCK_RENEW_ALWAYS;
+    acquire(f, &a, "lock:y", "1", 6000, false);
+    pass(f, 2000);
+    assert_int_equal(f->renew_count, 1);
+    assert_int_equal(f->renewed.lease_ms, 6000); /* the pttl first seen */
+    assert_string_equal(f->renewed.right, "always");
+}
+
+static void renewal_ends_with_max_hold(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_key key = key_of("lock:x");
+    f->rule.max_hold_ms = 25000;
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
+    for (int i = 0; i < 2; i++) {
+        pass(f, 10000);
+        engine_renewed(f->engine, &key, claim, LOCK_DONE, f->now_ms);
+    }
+    assert_int_equal(f->renew_count, 2);
+    pass(f, 10000);
+    pass(f, 10000);
+    assert_int_equal(f->renew_count, 2);
+    pass(f, 10000);
+    assert_int_equal(incidents(f, INCIDENT_OVERRUN), 1);
+}
+
+static void renewal_ends_with_the_owner(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app"); /* another worker, for all that is known */
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    engine_session_close(f->engine, &a, f->now_ms);
+    pass(f, 15000);
+    assert_int_equal(f->renew_count, 0);
+    /* With a library that pools, the client's other connections keep it. */
+    engine_session_library(f->engine, &b, "lettuce", 7);
+    struct lock_session c;
+    open_as(f, &c, 3, "app");
+    engine_session_library(f->engine, &c, "lettuce", 7);
+    acquire(f, &c, "lock:y", "1", 30000, true);
+    engine_session_close(f->engine, &c, f->now_ms);
+    pass(f, 10000);
+    assert_int_equal(f->renew_count, 1);
+}
+
+static void lost_renewals_are_tried_again(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_key key = key_of("lock:x");
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
+    pass(f, 10000);
+    engine_renewed(f->engine, &key, claim, LOCK_UNKNOWN, f->now_ms);
+    pass(f, 2999);
+    assert_int_equal(f->renew_count, 1);
+    pass(f, 1);
+    assert_int_equal(f->renew_count, 2);
+    engine_renewed(f->engine, &key, claim, LOCK_NOT_SENT, f->now_ms);
+    pass(f, 3000);
+    assert_int_equal(f->renew_count, 3);
+    engine_renewed(f->engine, &key, claim, LOCK_NOT_SENT, f->now_ms);
+    f->now_ms = START_MS + 30000;
+    pass(f, 0); /* its end */
+    assert_int_equal(f->renew_count, 3);
+    assert_int_equal(incidents(f, INCIDENT_OVERRUN), 1);
+}
+
+static void an_answer_after_the_end_still_counts(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_key key = key_of("lock:x");
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 3000, true);
+    f->rule.lease_ms = 3000;
+    claim = acquire(f, &a, "lock:x", "1", 3000, true);
+    pass(f, 1000);
+    pass(f, 2500); /* over, but for the renewal in flight */
+    assert_int_equal(incidents(f, INCIDENT_OVERRUN), 0);
+    engine_renewed(f->engine, &key, claim, LOCK_DONE, f->now_ms);
+    assert_int_equal(stats(f).leases, 1);
+}
+
+static void a_renewal_that_finds_the_lease_gone_is_reported(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_key key = key_of("lock:x");
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
+    pass(f, 10000);
+    engine_renewed(f->engine, &key, claim, LOCK_FREE, f->now_ms);
+    assert_string_equal(incident(f, INCIDENT_RENEWAL_LOST)->client, "app");
+    assert_int_equal(stats(f).leases, 0);
+    pass(f, 10000);
+    assert_int_equal(f->renew_count, 1);
+    /* Not where the holder's own release was faster. */
+    claim = acquire(f, &a, "lock:x", "1", 30000, true);
+    pass(f, 10000);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
+    engine_renewed(f->engine, &key, claim, LOCK_FREE, f->now_ms);
+    assert_int_equal(incidents(f, INCIDENT_RENEWAL_LOST), 1);
+}
+
+static void a_tick_serves_its_part(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    char key[32];
+    open_as(f, &a, 1, "app");
+    for (int i = 0; i < 40; i++) {
+        snprintf(key, sizeof(key), "lock:%d", i);
+        acquire(f, &a, key, "1", 30000, true);
+        f->note_count = 0;
+    }
+    f->now_ms += 10000;
+    unsigned served[3];
+    for (unsigned part = 0; part < 3; part++) {
+        unsigned before = f->renew_count;
+        engine_tick(f->engine, part, 3, f->now_ms);
+        served[part] = f->renew_count - before;
+        assert_true(served[part] > 0);
+    }
+    assert_int_equal(f->renew_count, 40);
+}
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+static void claims_are_remembered_for_the_claim_memory(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 1000, false);
+    f->now_ms += 60999;
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), claim);
+    f->now_ms += 1;
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), 0);
+    pass(f, 0);
+    assert_int_equal(stats(f).claims, 0);
+    assert_int_equal(stats(f).keys, 0);
+}
+
+static void claims_go_with_their_session_and_lease(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 1000, false);
+    acquire(f, &a, "lock:y", "1", 20000, false);
+    pass(f, 2000);
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_int_equal(stats(f).claims, 1);
+    pass(f, 18000);
+    assert_int_equal(stats(f).claims, 0);
+    /* Under client with the last session. */
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 2, "app");
+    open_as(f, &b, 3, "app");
+    acquire(f, &a, "lock:x", "1", 1000, false);
+    engine_session_close(f->engine, &a, f->now_ms);
+    pass(f, 2000);
+    assert_int_equal(stats(f).claims, 1);
+    engine_session_close(f->engine, &b, f->now_ms);
+    assert_int_equal(stats(f).claims, 0);
+    assert_int_equal(stats(f).keys, 0);
+}
+
+static void a_claim_in_use_is_not_forgotten(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan plan;
+    f->rule.claim_memory_ms = 100;
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 1000, false);
+    begin(f, &a, LOCK_EXTEND, "lock:x", &plan);
+    pass(f, 1500);
+    struct lock_result r = result(LOCK_DONE, f->fence);
+    r.pttl_ms = 5000;
+    finish(f, &a, &plan, &r);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), claim);
+    assert_int_equal(stats(f).leases, 1);
+}
+
+static void claims_on_one_key_are_bounded(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    for (int i = 0; i < 5000; i++)
+        acquire(f, &a, "lock:x", "1", 10, false);
+    assert_true(stats(f).claims <= 256);
+    assert_int_equal(stats(f).leases, 1);
+}
+
+static void a_session_may_be_gone_before_its_answer(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan plan, other;
+    struct lock_result r = result(LOCK_GRANTED, ++f->fence);
+    r.pttl_ms = 30000;
+    r.leased = true;
+    open_as(f, &a, 1, "app");
+    begin(f, &a, LOCK_ACQUIRE, "lock:x", &plan);
+    begin(f, &a, LOCK_ACQUIRE, "lock:y", &other);
+    engine_session_close(f->engine, &a, f->now_ms);
+    engine_finish(f->engine, NULL, 1, &plan, &r, "SETNX", "gone", f->now_ms);
+    struct lock_result held = result(LOCK_HELD, 900);
+    engine_finish(f->engine, NULL, 1, &other, &held, "SETNX", "gone", f->now_ms);
+    assert_int_equal(incidents(f, INCIDENT_ABANDONED), 1);
+    assert_int_equal(stats(f).claims, 1);
+    pass(f, 15000);
+    assert_int_equal(f->renew_count, 0);
+    struct lock_session again;
+    open_as(f, &again, 2, "app");
+    assert_int_equal(would_use(f, &again, LOCK_RELEASE, "lock:x"), plan.attempt);
+    pass(f, 15000);
+    assert_int_equal(stats(f).claims, 0);
+}
+
+/* A live claim with its key takes at most 300 bytes. Sanitizers keep their own books. */
+static void a_claim_is_small(void **state) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
+    struct fixture *f = *state;
+    enum { CLAIMS = 100000 };
+    struct lock_session a;
+    char key[32];
+    open_as(f, &a, 1, "app");
+    size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+    for (int i = 0; i < CLAIMS; i++) {
+        snprintf(key, sizeof(key), "lock:resource:%06d", i); /* 20 bytes */
+        acquire(f, &a, key, "value", 60000, false);
+    }
+    size_t used = mallinfo2().uordblks + mallinfo2().hblkhd - before;
+    print_message("%zu bytes a claim\n", used / CLAIMS);
+    assert_true(used / CLAIMS <= 300);
+    assert_int_equal(stats(f).leases, CLAIMS);
+#else
+    skip();
+#endif
+}
+
+/* ---- looking in ---------------------------------------------------------------------------------- */
+
+struct seen_leases {
+    char keys[4][16];
+    size_t count;
+    bool connected;
+};
+
+static void on_lease(void *arg, const struct lock_view *v) {
+    struct seen_leases *s = arg;
+    copy(s->keys[s->count++], sizeof(s->keys[0]), v->key.name, v->key.len);
+    assert_int_equal(v->client_len, 3);
+    assert_memory_equal(v->client, "app", 3);
+    s->connected = v->connected;
+}
+
+static void live_leases_are_listed_newest_first(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    char key[16];
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    for (int i = 0; i < 30; i++) {
+        snprintf(key, sizeof(key), "lock:%02d", i);
+        f->now_ms += 10;
+        acquire(f, i < 29 ? &a : &b, key, "1", i == 28 ? 5 : 60000, false);
+    }
+    f->now_ms += 10;
+    struct seen_leases seen = {.count = 0};
+    engine_each_lease(f->engine, f->now_ms, 3, on_lease, &seen);
+    assert_int_equal(seen.count, 3);
+    assert_string_equal(seen.keys[0], "lock:29");
+    assert_string_equal(seen.keys[1], "lock:27"); /* 28 is over */
+    assert_string_equal(seen.keys[2], "lock:26");
+    assert_true(seen.connected);
+}
+
+/* ---- threads ------------------------------------------------------------------------------------- */
+
+struct hammer {
+    struct lock_engine *engine;
+    struct lock_rule rule;
+    unsigned part;
+    uint64_t seed;
+};
+
+static atomic_uint_fast64_t hammer_ids, hammer_fences;
+
+static unsigned hammer_below(struct hammer *h, unsigned n) {
+    h->seed = h->seed * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(h->seed >> 33) % n;
+}
+
+static void *hammer(void *arg) {
+    struct hammer *h = arg;
+    struct lock_session s;
+    struct lock_plan plan;
+    int64_t now_ms = START_MS;
+    char name[16];
+    engine_session_open(h->engine, &s, atomic_fetch_add(&hammer_ids, 1) + 1, "app", 3);
+    for (int i = 0; i < 20000; i++) {
+        now_ms += 1;
+        snprintf(name, sizeof(name), "lock:%u", hammer_below(h, 40));
+        struct lock_key key = key_of(name);
+        enum lock_verb verb = (enum lock_verb)hammer_below(h, LOCK_OPERATOR);
+        enum lock_outcome outcome = (enum lock_outcome)hammer_below(h, LOCK_UNKNOWN + 1);
+        if (outcome == LOCK_GRANTED && verb != LOCK_ACQUIRE && verb != LOCK_REPLACE && verb != LOCK_SWAP)
+            outcome = LOCK_HELD;
+        struct lock_result r = {.outcome = outcome, .fence = atomic_fetch_add(&hammer_fences, 1) + 1, .pttl_ms = 500};
+        r.leased = hammer_below(h, 2) == 0;
+        r.value = "value";
+        r.value_len = hammer_below(h, 6);
+        engine_begin(h->engine, &s, verb, &key, &h->rule, 0, now_ms, &plan);
+        engine_finish(h->engine, &s, s.id, &plan, &r, "X", "who", now_ms);
+        if (i % 50 == 0)
+            engine_tick(h->engine, h->part, 2, now_ms);
+        if (i % 97 == 0)
+            engine_session_identify(h->engine, &s, i % 2 ? "app" : "other", i % 2 ? 3 : 5);
+        if (i % 61 == 0) {
+            engine_session_close(h->engine, &s, now_ms);
+            engine_session_open(h->engine, &s, atomic_fetch_add(&hammer_ids, 1) + 1, "app", 3);
+            engine_session_library(h->engine, &s, "jedis", 5);
+        }
+        if (i % 500 == 0) {
+            struct lock_stats stat;
+            engine_stats(h->engine, &stat);
+        }
+    }
+    engine_session_close(h->engine, &s, now_ms);
+    return NULL;
+}
+
+static void ignore_incident(void *arg, const struct lock_incident *i) {
+}
+
+static void ignore_lease(void *arg, const struct lock_lease *lease) {
+}
+
+static void two_threads_share_an_engine(void **state) {
+    struct fixture *f = *state;
+    struct lock_sink sink = {.incident = ignore_incident, .renew = ignore_lease, .release = ignore_lease};
+    struct lock_engine *engine = engine_new(PROCESS, 1, &sink);
+    struct hammer hammers[2];
+    pthread_t threads[2];
+    for (unsigned i = 0; i < 2; i++) {
+        hammers[i] = (struct hammer){.engine = engine, .rule = f->rule, .part = i, .seed = i + 1};
+        hammers[i].rule.owner = i ? LOCK_OWNER_CLIENT : LOCK_OWNER_AUTO;
+        hammers[i].rule.on_disconnect = LOCK_DISCONNECT_RELEASE;
+        assert_int_equal(pthread_create(&threads[i], NULL, hammer, &hammers[i]), 0);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    struct lock_stats s;
+    engine_stats(engine, &s);
+    assert_true(s.granted > 0);
+    engine_free(engine);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(outcomes_are_read_as_the_scripts_write_them),
+        TEST(libraries_that_share_connections),
+        TEST(tokens_are_unique_and_claims_name_them),
+        TEST(identities_have_names),
+        TEST(connection_uses_its_own_claims_only),
+        TEST(connection_drops_older_claims_on_a_new_acquisition),
+        TEST(auto_prefers_own_claims_and_the_oldest),
+        TEST(auto_keeps_two_sessions_of_one_machine_apart),
+        TEST(auto_shares_once_a_session_lost_against_itself),
+        TEST(a_lost_release_proves_nothing),
+        TEST(a_lease_that_may_have_ended_proves_nothing),
+        TEST(auto_uses_claims_of_a_pooling_library),
+        TEST(auto_uses_claims_of_sessions_that_closed_before),
+        TEST(client_uses_all_claims_of_the_identity),
+        TEST(claims_move_with_the_identity),
+        TEST(databases_and_keys_are_apart),
+        TEST(any_and_operator_have_their_own_rights),
+        TEST(adoption_is_for_those_without_a_claim),
+        TEST(adoption_is_not_for_losers),
+        TEST(the_oldest_sighted_one_where_values_differ),
+        TEST(sightings_do_not_matter_among_constant_values),
+        TEST(a_client_sights_with_any_of_its_sessions),
+        TEST(values_shown_by_other_commands_make_sightings),
+        TEST(what_does_not_spend_uses_the_live_one),
+        TEST(the_plan_tells_what_was_read),
+        TEST(long_values_are_not_remembered),
+        TEST(what_a_session_saw_is_bounded),
+        TEST(a_release_is_spent_whatever_redis_says),
+        TEST(a_release_that_did_nothing_is_not),
+        TEST(releases_in_flight_use_different_claims),
+        TEST(a_lost_release_may_be_repeated),
+        TEST(an_acquisition_that_got_lost_may_be_released),
+        TEST(counters_are_released_by_counting_down),
+        TEST(extensions_and_clobbers_spend_where_they_released),
+        TEST(a_takeover_ends_the_other_lease),
+        TEST(answers_may_overtake_each_other),
+        TEST(refused_releases_are_reported),
+        TEST(ambiguity_is_reported_with_its_way_out),
+        TEST(other_refusals_are_reported),
+        TEST(acquiring_without_an_expiry_is_reported),
+        TEST(an_overrun_is_reported_for_those_who_release),
+        TEST(a_throttle_is_never_reported),
+        TEST(abandoned_leases_are_reported),
+        TEST(a_pool_abandons_with_its_last_connection),
+        TEST(the_operator_takes_a_lock_away),
+        TEST(on_disconnect_release_asks_for_it),
+        TEST(leases_of_the_proxy_are_renewed_every_third),
+        TEST(a_slow_answer_does_not_delay_the_renewal),
+        TEST(touching_the_lock_does_not_delay_the_renewal),
+        TEST(renewal_ends_with_the_applications_own_expiry),
+        TEST(an_expiry_set_beside_a_renewal_wins),
+        TEST(renew_never_and_always),
+        TEST(renewal_ends_with_max_hold),
+        TEST(renewal_ends_with_the_owner),
+        TEST(lost_renewals_are_tried_again),
+        TEST(an_answer_after_the_end_still_counts),
+        TEST(a_renewal_that_finds_the_lease_gone_is_reported),
+        TEST(a_tick_serves_its_part),
+        TEST(claims_are_remembered_for_the_claim_memory),
+        TEST(claims_go_with_their_session_and_lease),
+        TEST(a_claim_in_use_is_not_forgotten),
+        TEST(claims_on_one_key_are_bounded),
+        TEST(a_session_may_be_gone_before_its_answer),
+        TEST(a_claim_is_small),
+        TEST(live_leases_are_listed_newest_first),
+        TEST(two_threads_share_an_engine),
+    };
+    return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
+}
