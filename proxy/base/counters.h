@@ -16,6 +16,11 @@
     COUNTER(client_bytes_in, "bytes read from clients")                                                                \
     COUNTER(client_bytes_out, "bytes written to clients")                                                              \
     COUNTER(protocol_errors, "clients closed for bytes that are no RESP")                                              \
+    COUNTER(pinned_connections, "connections to nodes that one client has for itself now")                             \
+    COUNTER(pinned_transactions, "of these, for WATCH and MULTI")                                                      \
+    COUNTER(pinned_blocking, "of these, for blocking commands")                                                        \
+    COUNTER(pinned_subscribed, "of these, for subscriptions")                                                          \
+    COUNTER(pinned_monitor, "of these, for MONITOR")                                                                   \
     COUNTER(requests_total, "requests taken from clients")                                                             \
     COUNTER(requests_forwarded, "requests forwarded as they came")                                                     \
     COUNTER(requests_locks, "requests rewritten to lock scripts")                                                      \

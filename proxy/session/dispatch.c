@@ -4,9 +4,11 @@
  *      request ── command table ──┬─ local ───── AUTH, HELLO, SELECT, CLIENT, PROXY, ...
  *                                 ├─ lock ────── its key matches a rule: a script
  *                                 ├─ split ───── keys in several slots, or lock keys among others
+ *                                 ├─ pinned ──── MULTI, BLPOP, SUBSCRIBE, ...: a connection of the session's own
  *                                 └─ forward ─── everything else, byte for byte
  *
- * Decides, and leaves the doing to local.c, lock_flow.c, split.c, keyspace.c and proxy_command.c.
+ * Decides, and leaves the doing to local.c, lock_flow.c, split.c, keyspace.c, proxy_command.c, transaction.c,
+ * blocking.c and pubsub.c.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,6 +18,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/lock_flow.h"
+#include "proxy/session/pinned.h"
 #include "proxy/session/session.h"
 
 enum { KEYS_ON_STACK = 64 };
@@ -53,6 +56,10 @@ const char *request_arg_text(const struct resp_request *r, const char *bytes, si
 }
 
 void dispatch_local(struct session *s, const struct command *c, const char *reply, size_t len) {
+    if (s->worker->capture) {
+        text_append(s->worker->capture, reply, len);
+        return;
+    }
     counter_add(&s->worker->counters.requests_local, 1);
     if (list_empty(&s->requests)) { /* nothing is owed before it: no slot needed */
         iobuf_append(&s->out, reply, len);
@@ -181,7 +188,7 @@ static enum dispatch_result dispatch_by_key(struct session *s, const struct comm
 
 /* A command that isn't in the table (a module's, or of a newer Redis): to the node of its first argument, where
  * most commands have their key; Redis's answer says if it is unknown there too. */
-static void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
+void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
     int slot = -1;
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
         slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
@@ -235,6 +242,10 @@ enum dispatch_result dispatch_request(struct session *s, const struct resp_reque
         refuse_unauthenticated(s, c, r, bytes);
         return DISPATCHED;
     }
+    if (s->transaction && transaction_queues(s))
+        return transaction_queue(s, c, r, bytes);
+    if (s->pubsub && pubsub_restricts(s))
+        return pubsub_restricted(s, c, r, bytes);
     if (!c) {
         dispatch_unknown(s, r, bytes);
         return DISPATCHED;
@@ -251,7 +262,9 @@ enum dispatch_result dispatch_request(struct session *s, const struct resp_reque
     case NEED_BLOCKING:
         if (!command_blocks(c, bytes, r))
             return dispatch_by_key(s, c, r, bytes);
-        refuse(s, c, " where it may block: a shared connection would hold up other clients");
+        if (c->id != COMMAND_WAIT && c->id != COMMAND_WAITAOF)
+            return blocking_dispatch(s, c, r, bytes);
+        refuse(s, c, ": it counts for the connection that wrote, and clients share connections");
         return DISPATCHED;
     case NEED_NODE:
         dispatch_forward(s, c, r, bytes, -1);
@@ -268,11 +281,9 @@ enum dispatch_result dispatch_request(struct session *s, const struct resp_reque
     case NEED_PROXY:
         return proxy_dispatch(s, c, r, bytes);
     case NEED_TRANSACTION:
-        refuse(s, c, " yet: it needs a connection of its own");
-        return DISPATCHED;
+        return transaction_dispatch(s, c, r, bytes);
     case NEED_PUBSUB:
-        refuse(s, c, " yet: it needs a connection of its own");
-        return DISPATCHED;
+        return pubsub_dispatch(s, c, r, bytes);
     case NEED_REFUSED:
         refuse(s, c, ": it would change the state of a connection that many clients share");
         return DISPATCHED;

@@ -46,6 +46,31 @@ static bool keep_keys(struct keyspace *k, const char *p, const char *end) {
     return true;
 }
 
+void keyspace_filter(const struct command *c, bool resp3, const char *reply, size_t len, struct text *out) {
+    struct keyspace k = {0};
+    struct resp_item item;
+    char header[RESP_HEADER_MAX];
+    const char *p = reply, *end = reply + len;
+    bool read = resp_item_read(&p, end, &item);
+    if (c->id == COMMAND_RANDOMKEY) {
+        bool guard = read && item.type == '$' && !item.null && lock_guard_is(item.str, item.len);
+        const char *null = resp3 ? "_\r\n" : "$-1\r\n";
+        text_append(out, guard ? null : reply, guard ? strlen(null) : len);
+        return;
+    }
+    const char *keys = reply;
+    if (c->id == COMMAND_SCAN && read && item.type == '*' && item.num == 2)
+        keys = resp_item_end(p, end); /* behind the cursor */
+    if (keys && keep_keys(&k, keys, end)) {
+        text_append(out, reply, (size_t)(keys - reply));
+        text_append(out, header, resp_header_write(header, reply == keys ? reply[0] : '*', k.kept));
+        text_append(out, k.keys.data ? k.keys.data : "", k.keys.len);
+    } else {
+        text_append(out, reply, len); /* an error */
+    }
+    text_clear(&k.keys);
+}
+
 static void keyspace_fail(struct request *r, const char *error) {
     request_fail(r, error);
 }

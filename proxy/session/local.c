@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/session/pinned.h"
 #include "proxy/session/session.h"
 
 enum { DATABASES_MAX = 1000000 };
@@ -334,6 +335,17 @@ static bool client_refused(const struct resp_request *r, const char *bytes) {
     return false;
 }
 
+enum client_way local_client_way(const struct resp_request *r, const char *bytes) {
+    static const struct {
+        const char *name;
+        size_t argc;
+    } answered[] = {{"setname", 3}, {"getname", 2}, {"id", 2}, {"setinfo", 4}, {"info", 2}};
+    for (size_t i = 0; i < sizeof(answered) / sizeof(answered[0]); i++)
+        if (r->argc == answered[i].argc && request_arg_is(r, bytes, 1, answered[i].name))
+            return CLIENT_ANSWERED;
+    return client_refused(r, bytes) ? CLIENT_REFUSED : CLIENT_FORWARDED;
+}
+
 static void do_client(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     char number[RESP_HEADER_MAX], word[64];
     if (request_arg_is(r, bytes, 1, "setname") && r->argc == 3) {
@@ -370,6 +382,8 @@ static void do_quit(struct session *s, const struct command *c) {
 
 static void do_reset(struct session *s, const struct command *c) {
     const struct session_options *o = &s->worker->shared->options;
+    transaction_drop(s);
+    pubsub_drop(s);
     s->db = 0;
     upstream_login_release(s->login);
     s->login = 0;
@@ -390,6 +404,14 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
                                     const char *bytes) {
     if (changes_lane(c) && s->in_flight > 0)
         return DISPATCH_WAIT;
+    if (changes_lane(c) && c->id != COMMAND_RESET && s->transaction) {
+        dispatch_local_error(s, c, "ERR %s between WATCH and EXEC is not supported by lockkeeper", c->name);
+        return DISPATCHED;
+    }
+    if (c->id == COMMAND_HELLO && r->argc > 1 && s->pubsub) {
+        dispatch_local_error(s, c, "ERR hello while subscribed or monitoring is not supported by lockkeeper");
+        return DISPATCHED;
+    }
     switch ((int)c->id) {
     case COMMAND_AUTH:
         do_auth(s, c, r, bytes);

@@ -27,13 +27,14 @@ enum {
 
 /* One script under way: what engine_finish will need. */
 struct lock_call {
-    struct list_node link; /* the others of a clobbering command, or the free list */
+    struct list_node link;   /* the others of a clobbering command, or the free list */
+    struct list_node queued; /* those prepared for the same transaction */
     struct lock_plan plan;
     struct lock_rules *rules; /* reference that keeps plan.rule alive */
     uint64_t session_id;
     call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
     enum lock_ask ask;
-    bool asks;
+    bool asks, clobbers;
     size_t value_len;
     char *value, *key; /* short ones inside, long ones allocated */
     char short_value[SHORT_VALUE], short_key[SHORT_KEY];
@@ -106,10 +107,11 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
     w->free_lock_count -= n != NULL;
     struct lock_call *l = n ? LIST_ENTRY(n, struct lock_call, link) : memory_alloc(sizeof(*l));
     list_init(&l->link);
+    list_init(&l->queued);
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
     l->next = NULL;
-    l->asks = false;
+    l->asks = l->clobbers = false;
     l->value = NULL;
     l->value_len = 0;
     l->key = keep(l->short_key, SHORT_KEY, key, key_len);
@@ -125,6 +127,7 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
 
 static void lock_free(struct worker *w, struct lock_call *l) {
     lock_rules_unref(l->rules);
+    list_remove(&l->queued);
     if (l->value != l->short_value)
         memory_free(l->value);
     if (l->key != l->short_key)
@@ -229,37 +232,74 @@ static void lock_deliver(struct call *c, call_done_fn next, const struct call_en
         request_reply(c->request, end->reply, end->len, true);
 }
 
-static void lock_done(struct call *c, const struct call_end *end) {
-    struct lock_call *l = c->lock;
-    struct worker *w = c->request->worker;
-    struct session *s = c->request->session;
+static void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
+    engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
+                  w->now_ms);
+    lock_free(w, l);
+}
+
+/* The first lock call is the head of a ring of all of a clobbering command's lock keys. */
+static void clobber_learnt(struct worker *w, struct session *s, struct lock_call *first,
+                           const struct lock_result *result) {
+    struct list_node ring;
+    list_init(&ring);
+    list_append(&first->link, &ring);
+    struct list_node *n;
+    while ((n = list_shift(&ring))) {
+        struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
+        struct lock_result each = *result;
+        bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN;
+        if (refused && l != first)
+            each.outcome = LOCK_NOT_SENT; /* one incident for one command */
+        lock_learnt(w, s, l, &each);
+    }
+}
+
+void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                 struct call_end *out, char *answer) {
     struct envelope e = {.reply = end->reply, .reply_len = end->len};
-    char answer[RESP_HEADER_MAX];
     if (!end->error && envelope_read(end->reply, end->len, &e)) {
-        envelope_value(l, &e);
+        if (!l->clobbers)
+            envelope_value(l, &e);
         if (l->asks && l->ask == LOCK_ASK_TOKEN)
             answer_token(s, &e, answer);
     } else {
         e = (struct envelope){.reply = end->reply, .reply_len = end->len};
         lock_failed_outcome(end, &e.result);
     }
-    worker_lease_changed(w, l->plan.rule, &e.result);
-    engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, &e.result, l->command, l->who,
-                  w->now_ms);
+    *out = (struct call_end){
+        .reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
+    if (l->clobbers) {
+        clobber_learnt(w, s, l, &e.result);
+    } else {
+        worker_lease_changed(w, l->plan.rule, &e.result);
+        lock_learnt(w, s, l, &e.result);
+    }
+}
+
+static void lock_done(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
     call_done_fn next = l->next;
-    struct call_end out = {.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
+    struct call_end out;
+    char answer[RESP_HEADER_MAX];
     c->lock = NULL;
-    lock_free(w, l);
+    lock_finish(c->request->worker, c->request->session, l, end, &out, answer);
     lock_deliver(c, next, &out);
 }
 
 /* ---- building the script's call ---------------------------------------------------------------- */
 
-static void build_script(struct worker *w, enum script_id id, size_t keys, size_t args) {
+/* By its source where a NOSCRIPT would come too late. */
+static void build_script(struct worker *w, enum script_id id, bool source, size_t keys, size_t args) {
     const struct script *script = script_get(id);
     build_start(w, 3 + keys + args);
-    build_bulk(w, "EVALSHA", 7);
-    build_bulk(w, script->sha1, 40);
+    if (source) {
+        build_bulk(w, "EVAL", 4);
+        build_bulk(w, script->source, script->len);
+    } else {
+        build_bulk(w, "EVALSHA", 7);
+        build_bulk(w, script->sha1, 40);
+    }
     build_number(w, (int64_t)keys);
 }
 
@@ -299,34 +339,63 @@ static struct lock_call *lock_begin(struct session *s, enum lock_verb verb, cons
     return l;
 }
 
+/* A command that may acquire decides for those behind it in its transaction whose lease they mean: its own. */
+static bool decides(const struct lock_call *l, const struct lock_call *for_key) {
+    enum lock_verb verb = l->plan.verb;
+    bool acquires = verb == LOCK_ACQUIRE || ((verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP) &&
+                                             l->plan.claim == 0);
+    return acquires && l->plan.key.len == for_key->plan.key.len && l->plan.key.db == for_key->plan.key.db &&
+           memcmp(l->key, for_key->key, l->plan.key.len) == 0;
+}
+
+/* Puts a lock call among those of its transaction. */
+static void lock_enqueue(struct session *s, struct list_node *queued, struct lock_call *l) {
+    for (struct list_node *it = queued->prev; it != queued; it = it->prev) {
+        const struct lock_call *before = LIST_ENTRY(it, struct lock_call, queued);
+        if (!decides(before, l))
+            continue;
+        engine_follow(s->worker->shared->engine, &l->plan, &before->plan, s->worker->now_ms);
+        break;
+    }
+    list_append(queued, &l->queued);
+}
+
 /* Sends what is in w->build as a script, which is safe to repeat. */
-static void lock_submit(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done, int slot) {
+static void lock_submit(struct call *call, struct lock_call *l, enum script_id id, int slot) {
     struct worker *w = call->request->worker;
     l->next = call->done;
     call->lock = l;
-    call->done = done;
+    call->done = lock_done;
     call->up.script = script_get(id);
     call->up.repeatable = true;
     call_submit(call, slot, w->build.data, w->build.len);
 }
 
-void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
-               size_t key_len, const struct lock_words *words) {
-    struct session *s = call->request->session;
+struct lock_call *lock_prepare(struct session *s, struct list_node *queued, const struct lock_rule *rule,
+                               const struct lock_command *lc, const char *key, size_t key_len,
+                               const struct lock_words *words) {
     struct worker *w = s->worker;
     counter_add(&w->counters.requests_locks, 1);
     struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len, words->words[0], words->lens[0]);
+    if (queued)
+        lock_enqueue(s, queued, l);
     if (lc->value_at) {
         l->value_len = words->lens[lc->value_at];
         l->value = keep(l->short_value, SHORT_VALUE, words->words[lc->value_at], l->value_len);
     }
-    build_script(w, lc->script, 2, HEADER_ARGS + words->count);
+    build_script(w, lc->script, queued != NULL, 2, HEADER_ARGS + words->count);
     build_bulk(w, key, key_len);
     build_guard(w, key, key_len);
     build_header(w, s->lock.client, &l->plan, NULL, lc->value_at ? lc->value_at + 1 : 0, lc->shape);
     for (size_t i = 0; i < words->count; i++)
         build_bulk(w, words->words[i], words->lens[i]);
-    lock_submit(call, l, lc->script, lock_done, slot_of_key(key, key_len));
+    return l;
+}
+
+void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
+               size_t key_len, const struct lock_words *words) {
+    struct lock_call *l = lock_prepare(call->request->session, NULL, rule, lc, key, key_len, words);
+    lock_submit(call, l, lc->script, slot_of_key(key, key_len));
 }
 
 enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
@@ -358,47 +427,13 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
 
 /* ---- commands that remove or replace whole keys ------------------------------------------------ */
 
-/* The first lock call is the head of a ring of all of the command's lock keys. */
-static void clobber_done(struct call *c, const struct call_end *end) {
-    struct lock_call *first = c->lock;
-    struct worker *w = c->request->worker;
-    struct session *s = c->request->session;
-    struct envelope e = {.reply = end->reply, .reply_len = end->len};
-    if (end->error || !envelope_read(end->reply, end->len, &e)) {
-        e = (struct envelope){.reply = end->reply, .reply_len = end->len};
-        lock_failed_outcome(end, &e.result);
-    }
-    call_done_fn next = first->next;
-    struct call_end out = {.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
-    c->lock = NULL;
-    struct list_node ring;
-    list_init(&ring);
-    list_append(&first->link, &ring);
-    struct list_node *n;
-    while ((n = list_shift(&ring))) {
-        struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
-        struct lock_result result = e.result;
-        bool refused = result.outcome == LOCK_HELD || result.outcome == LOCK_FOREIGN;
-        if (refused && l != first)
-            result.outcome = LOCK_NOT_SENT; /* one incident for one command */
-        engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, &result, l->command, l->who,
-                      w->now_ms);
-        lock_free(w, l);
-    }
-    lock_deliver(c, next, &out);
-}
-
-void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
-                       const char *bytes) {
+struct lock_call *lock_prepare_clobber(struct session *s, struct list_node *queued, const struct command *c,
+                                       const struct resp_request *r, const char *bytes) {
     struct worker *w = s->worker;
     uint32_t found[CLOBBERED_MAX];
     size_t n = lock_clobbered_keys(c, r, bytes, found, CLOBBERED_MAX), locks = 0;
-    if (n > CLOBBERED_MAX) {
-        struct call_end end = {.error = "ERR too many keys for one command that replaces lock keys; send several",
-                               .why = UPSTREAM_NOT_SENT};
-        lock_deliver(call, call->done, &end);
-        return;
-    }
+    if (n > CLOBBERED_MAX)
+        return NULL;
     struct lock_call *calls[CLOBBERED_MAX];
     for (size_t i = 0; i < n; i++) {
         size_t len, name_len;
@@ -408,6 +443,9 @@ void lock_call_clobber(struct call *call, struct session *s, const struct comman
         if (!rule)
             continue;
         calls[locks] = lock_begin(s, LOCK_CLOBBER, rule, key, len, name, name_len);
+        calls[locks]->clobbers = true;
+        if (queued)
+            lock_enqueue(s, queued, calls[locks]);
         if (locks > 0)
             list_append(&calls[0]->link, &calls[locks]->link);
         found[locks++] = found[i];
@@ -417,7 +455,7 @@ void lock_call_clobber(struct call *call, struct session *s, const struct comman
     size_t other_count = key_count > 0 && key_count <= CLOBBERED_MAX ? (size_t)key_count : 0;
     char count[24];
     snprintf(count, sizeof(count), "%zu", locks);
-    build_script(w, SCRIPT_CLOBBER, 2 * locks + other_count, HEADER_ARGS + 2 * locks + r->argc);
+    build_script(w, SCRIPT_CLOBBER, queued != NULL, 2 * locks + other_count, HEADER_ARGS + 2 * locks + r->argc);
     for (size_t i = 0; i < locks; i++) {
         build_bulk(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
         build_guard(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
@@ -433,8 +471,18 @@ void lock_call_clobber(struct call *call, struct session *s, const struct comman
         build_text(w, calls[i]->plan.right);
     for (size_t i = 0; i < r->argc; i++)
         build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
-    int slot = slot_of_key(bytes + r->argv[found[0]].off, r->argv[found[0]].len);
-    lock_submit(call, calls[0], SCRIPT_CLOBBER, clobber_done, slot);
+    return calls[0];
+}
+
+void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
+                       const char *bytes) {
+    struct lock_call *l = lock_prepare_clobber(s, NULL, c, r, bytes);
+    if (!l) {
+        struct call_end end = {.error = LOCK_TOO_MANY_KEYS, .why = UPSTREAM_NOT_SENT};
+        lock_deliver(call, call->done, &end);
+        return;
+    }
+    lock_submit(call, l, SCRIPT_CLOBBER, slot_of_key(l->key, l->plan.key.len));
 }
 
 void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r,
@@ -461,7 +509,7 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
                                      key_len, "PROXY RELEASE", release ? 13 : 0);
     l->asks = true;
     l->ask = what;
-    build_script(w, id, 2, HEADER_ARGS + (release ? 2 : 0));
+    build_script(w, id, false, 2, HEADER_ARGS + (release ? 2 : 0));
     build_bulk(w, key, key_len);
     build_guard(w, key, key_len);
     build_header(w, s->lock.client, &l->plan, NULL, 0, "int");
@@ -469,7 +517,7 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
         build_text(w, "DEL");
         build_bulk(w, key, key_len);
     }
-    lock_submit(&request->call, l, id, lock_done, slot_of_key(key, key_len));
+    lock_submit(&request->call, l, id, slot_of_key(key, key_len));
     return DISPATCHED;
 }
 
@@ -515,7 +563,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
     memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
     enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
-    build_script(w, id, 2, HEADER_ARGS + (renewal ? 0 : 2));
+    build_script(w, id, false, 2, HEADER_ARGS + (renewal ? 0 : 2));
     build_bulk(w, work->name, work->key.len);
     build_guard(w, work->name, work->key.len);
     struct lock_rule rule = {.lease_ms = lease->lease_ms};

@@ -45,6 +45,22 @@ struct lock_words {
 void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
                size_t key_len, const struct lock_words *words);
 
+/* The same in two steps, for scripts that go inside a transaction. lock_prepare begins it and leaves the script's call
+ * in w->build; `queued` is the list of the transaction's lock calls so far, which this one joins: where an earlier one
+ * may acquire the same key, this one speaks for the lease acquired there. (NULL: no transaction; the script is called
+ * by its SHA1 then, and by its source otherwise.) lock_finish ends it with the script's reply or the error: *out is
+ * for the client, its reply borrowed from `end` or in `answer` (RESP_HEADER_MAX bytes). s NULL: it is gone. */
+struct lock_call;
+struct lock_call *lock_prepare(struct session *s, struct list_node *queued, const struct lock_rule *rule,
+                               const struct lock_command *lc, const char *key, size_t key_len,
+                               const struct lock_words *words);
+/* NULL: LOCK_TOO_MANY_KEYS. */
+struct lock_call *lock_prepare_clobber(struct session *s, struct list_node *queued, const struct command *c,
+                                       const struct resp_request *r, const char *bytes);
+void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                 struct call_end *out, char *answer);
+#define LOCK_TOO_MANY_KEYS "ERR too many keys for one command that replaces lock keys; send several"
+
 /* A whole request on one lock key. */
 enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,

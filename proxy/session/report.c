@@ -59,9 +59,9 @@ static void report_node(void *arg, const struct upstream_node_info *node) {
     char name[32];
     snprintf(name, sizeof(name), "node%zu", lines->count++);
     lines->report->line(lines->report->arg, name,
-                        "address=%s,state=%s,role=%s,slots=%u,connections=%u,in_flight=%zu,unsent=%zu,requests=%llu,"
+                        "address=%s,state=%s,role=%s,slots=%u,connections=%u,pinned=%u,in_flight=%zu,unsent=%zu,requests=%llu,"
                         "reconnects=%llu,redirects=%llu",
-                        node->address, node->state, node->master ? "master" : "other", node->slots, node->connections,
+                        node->address, node->state, node->master ? "master" : "other", node->slots, node->connections, node->pinned,
                         node->in_flight, node->unsent_bytes, (unsigned long long)node->requests,
                         (unsigned long long)node->reconnects, (unsigned long long)node->redirects);
 }
@@ -105,6 +105,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "upstream", "%s", o->upstream_text);
     struct node_lines lines = {.report = r};
     upstream_each_node(w->upstream, report_node, &lines);
+    report_counters(shared, "pinned", r);
     report_locks_section(shared, r);
     r->section(r->arg, "Commands");
     report_counters(shared, "requests", r);

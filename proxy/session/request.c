@@ -9,6 +9,7 @@
 
 #include "proxy/base/memory.h"
 #include "proxy/session/lock_flow.h"
+#include "proxy/session/pinned.h"
 #include "proxy/session/session.h"
 
 enum { FREE_REQUESTS_MAX = 4096, FREE_CALLS_MAX = 4096, ERROR_MAX = 1024 };
@@ -135,6 +136,8 @@ static void session_release_done(struct session *s) {
         bool close_after = r->close_after;
         request_leave(r);
         request_free(r);
+        if (s->pubsub)
+            pubsub_release(s);
         if (close_after) {
             session_finish(s);
             return;
@@ -301,6 +304,12 @@ void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane
 void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
     struct upstream_lane lane = session_lane(c->request->session);
     call_submit_lane(c, slot, &lane, bytes, len);
+}
+
+void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking) {
+    const char *error = upstream_pin_submit(pin, &c->up, bytes, len, asking);
+    if (error)
+        c->up.ops->fail(&c->up, UPSTREAM_NOT_SENT, error);
 }
 
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len) {

@@ -11,6 +11,7 @@
 #include "proxy/session/session.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,6 +19,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/pinned.h"
 
 enum {
     INPUT_START = 4096,
@@ -81,7 +83,11 @@ void session_close(struct session *s, const char *reason) {
         r->session = NULL;
         if (r->done)
             request_reply(r, "", 0, true);
+        else if (s->blocked && r->state && r->command->need == NEED_BLOCKING)
+            blocking_left(r);
     }
+    transaction_drop(s);
+    pubsub_drop(s);
     s->in_flight = 0;
     engine_session_close(w->shared->engine, &s->lock, w->now_ms);
     iobuf_clear(&s->out);
@@ -287,6 +293,11 @@ static void session_pause_reading(struct session *s, bool pause) {
         ev_io_start(s->worker->loop, &s->io);
 }
 
+bool session_left(const struct session *s) {
+    struct pollfd p = {.fd = s->fd, .events = POLLRDHUP};
+    return s->read_paused && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 static void session_half_closed_end(struct session *s) {
     if (s->half_closed && s->state == SESSION_OPEN)
         session_finish(s);
@@ -354,6 +365,10 @@ static void session_read(struct session *s) {
     if (n < 0) {
         if (errno != EAGAIN && errno != EINTR)
             session_close(s, strerror(errno));
+        return;
+    }
+    if (n == 0 && s->blocked) { /* what it waits for must not come for nobody */
+        session_close(s, "the client left while it was blocked");
         return;
     }
     if (n == 0) { /* the client has said all it will say: it gets its replies first */

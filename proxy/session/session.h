@@ -26,6 +26,8 @@
 struct session;
 struct request;
 struct call;
+struct transaction;
+struct pubsub;
 
 enum {
     SESSION_REQUESTS_MAX = 1024,         /* in flight; more wait in the socket */
@@ -66,6 +68,7 @@ struct worker {
     struct resp_request scanner; /* for input that is complete in `scratch` */
     char *scratch;               /* what a read puts its bytes in */
     struct text build;           /* a request being put together */
+    struct text *capture;        /* NULL, or where the proxy's own answers go instead */
     int64_t now_ms;              /* wall clock of this turn */
     struct ev_prepare prepare;
     struct ev_check check;
@@ -121,6 +124,8 @@ void call_release(struct worker *w, struct call *c);
 /* Submits to the node of `slot`. What can't be queued ends at once through `done` or the request's reply. */
 void call_submit(struct call *c, int slot, const char *bytes, size_t len);
 void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len);
+/* Over a connection of the session's own; `asking`: behind an ASKING. */
+void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking);
 /* To one master by its number. */
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len);
 
@@ -182,6 +187,7 @@ struct session {
     enum session_state state;
     bool half_closed;    /* the client has shut down its side */
     bool read_paused;
+    bool blocked;        /* in a blocking command: that it leaves is noticed at once */
     bool authenticated;
     bool is_dirty, is_runnable;
     uint8_t protocol; /* 2 or 3 */
@@ -197,6 +203,8 @@ struct session {
     struct list_node requests;
     struct iobuf out;
     struct session_input *input; /* NULL while nothing waits */
+    struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
+    struct pubsub *pubsub;           /* NULL: neither subscriptions nor MONITOR */
     double last_active;
     double over_soft_since; /* output above the soft limit since; 0: it isn't */
     int64_t opened_ms;
@@ -209,6 +217,8 @@ struct session *session_new(struct worker *w, int fd, const char *address);
 void session_close(struct session *s, const char *reason);
 /* Closes it once what it is owed has been written. */
 void session_finish(struct session *s);
+/* Whether the client has closed the connection behind bytes that are not read yet (while reading is paused). */
+bool session_left(const struct session *s);
 /* Goes on with input that waited. */
 void session_resume(struct session *s);
 /* Writes output; at the end of a loop turn. */
@@ -240,6 +250,8 @@ enum dispatch_result dispatch_request(struct session *s, const struct resp_reque
 /* Forwards the request as it is to the node of `slot` (-1: any). */
 void dispatch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                       int slot);
+/* A command that isn't in the table. */
+void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes);
 /* Answers without a node: `reply` is whole RESP. */
 void dispatch_local(struct session *s, const struct command *c, const char *reply, size_t len);
 void dispatch_local_error(struct session *s, const struct command *c, const char *format, ...)
@@ -256,9 +268,16 @@ void split_all_masters(struct session *s, const struct command *c, const struct 
 /* keyspace.c: KEYS, SCAN, RANDOMKEY without guard records. */
 void keyspace_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
+/* Keeps the elements of KEYS, SCAN and RANDOMKEY that clients may see: appends the reply without the others. */
+void keyspace_filter(const struct command *c, bool resp3, const char *reply, size_t len, struct text *out);
+
 /* local.c: AUTH HELLO SELECT QUIT CLIENT RESET READONLY READWRITE ASKING. */
 enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
+
+/* Who deals with a CLIENT command of this subcommand. */
+enum client_way { CLIENT_ANSWERED, CLIENT_REFUSED, CLIENT_FORWARDED };
+enum client_way local_client_way(const struct resp_request *r, const char *bytes);
 
 /* proxy_command.c: the PROXY family. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

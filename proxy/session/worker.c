@@ -203,11 +203,14 @@ static void turn_start(struct ev_loop *loop, struct ev_check *check, int events)
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
-    if (timeout <= 0 && w->shared->options.output_limit_soft <= 0)
+    bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
+    if (timeout <= 0 && w->shared->options.output_limit_soft <= 0 && !blocked)
         return; /* nothing depends on time */
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
-        if (timeout > 0 && list_empty(&s->requests) && now - s->last_active > timeout)
+        if (s->blocked && session_left(s))
+            session_close(s, "the client left while it was blocked");
+        else if (timeout > 0 && list_empty(&s->requests) && !s->pubsub && now - s->last_active > timeout)
             session_close(s, "idle");
         else if (s->over_soft_since > 0)
             session_mark_dirty(s);
@@ -241,7 +244,7 @@ static void worker_drain(struct worker *w) {
     bool late = ev_time() >= w->drain_until;
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
-        if (late || (list_empty(&s->requests) && s->out.unsent == 0))
+        if (late || s->blocked || (list_empty(&s->requests) && s->out.unsent == 0))
             session_close(s, "the proxy stops");
     }
     worker_lease_work(w);

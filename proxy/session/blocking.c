@@ -1,0 +1,206 @@
+/*
+ * Blocking commands: each on a connection of its own, so that nobody else waits with it.
+ *
+ *      BLPOP ──> pin to the keys' node, patient ──> reply ──> client; the connection is given back
+ *                      │ MOVED, ASK: pinned anew to the other node          │ the client leaves meanwhile:
+ *                      └ TRYAGAIN and its kin: again after a delay          └ the connection closes at once
+ *
+ * A blocked session's later requests wait, as in Redis. The connection that closes with its client is what keeps an
+ * element from being popped for nobody. None of the errors that are followed here comes after an execution.
+ */
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/pinned.h"
+
+enum { HOPS_MAX = 5, DELAYS_MAX = 6, DELAY_FIRST_MS = 20, KEYS_ON_STACK = 64 };
+
+struct blocked {
+    struct request *request;
+    struct upstream_pin *pin; /* NULL while it waits for another attempt */
+    int slot;
+    unsigned hops, delays;
+    struct ev_timer again;
+    size_t len;
+    char bytes[]; /* the command, for another attempt */
+};
+
+/* ---- pins ---------------------------------------------------------------------------------------- */
+
+static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
+    switch (why) {
+    case PIN_TRANSACTION:
+        return &w->counters.pinned_transactions;
+    case PIN_BLOCKING:
+        return &w->counters.pinned_blocking;
+    case PIN_SUBSCRIBED:
+        return &w->counters.pinned_subscribed;
+    case PIN_MONITOR:
+        return &w->counters.pinned_monitor;
+    }
+    return NULL;
+}
+
+struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
+                              const struct upstream_pin_events *events, const char **error) {
+    struct worker *w = s->worker;
+    struct upstream_lane lane = session_lane(s);
+    struct upstream_pin *pin = upstream_pin_open(w->upstream, node, &lane, events, error);
+    if (!pin)
+        return NULL;
+    counter_add(&w->counters.pinned_connections, 1);
+    counter_add(pin_counter(w, why), 1);
+    return pin;
+}
+
+void pin_give(struct worker *w, struct upstream_pin *pin, enum pin_reason why, bool clean) {
+    counter_sub(&w->counters.pinned_connections, 1);
+    counter_sub(pin_counter(w, why), 1);
+    upstream_unpin(pin, clean);
+}
+
+int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    uint32_t on_stack[KEYS_ON_STACK], *keys = on_stack;
+    int count = command_keys(c, bytes, r, keys, KEYS_ON_STACK), slot = -1;
+    if (count <= 0 || !upstream_is_cluster(s->worker->upstream))
+        return count > 0 ? 0 : -1;
+    if (count > KEYS_ON_STACK) {
+        keys = memory_alloc((size_t)count * sizeof(*keys));
+        count = command_keys(c, bytes, r, keys, (size_t)count);
+    }
+    for (int i = 0; i < count && slot != -2; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, keys[i], &len);
+        int this = slot_of_key(key, len);
+        slot = slot >= 0 && slot != this ? -2 : this;
+    }
+    if (keys != on_stack)
+        memory_free(keys);
+    return slot;
+}
+
+/* ---- one blocking command -------------------------------------------------------------------------- */
+
+static void blocked_done(struct call *c, const struct call_end *end);
+
+static void blocked_unpin(struct blocked *b, bool clean) {
+    if (b->pin)
+        pin_give(b->request->worker, b->pin, PIN_BLOCKING, clean);
+    b->pin = NULL;
+}
+
+/* Takes what is known of the blocked command out of its request, which may be answered then. */
+static void blocked_end(struct blocked *b, bool clean) {
+    struct request *r = b->request;
+    blocked_unpin(b, clean);
+    ev_timer_stop(r->worker->loop, &b->again);
+    if (r->session)
+        r->session->blocked = false;
+    r->state = NULL;
+    memory_free(b);
+}
+
+static void blocked_start(struct blocked *b, struct upstream_node *node, bool asking) {
+    static const struct upstream_pin_events none;
+    struct request *r = b->request;
+    const char *error;
+    b->pin = pin_take(r->session, node, PIN_BLOCKING, &none, &error);
+    if (!b->pin) {
+        blocked_end(b, false);
+        request_fail(r, error);
+        return;
+    }
+    upstream_pin_patient(b->pin, true);
+    call_init(&r->call, r, blocked_done);
+    call_submit_pin(&r->call, b->pin, b->bytes, b->len, asking);
+}
+
+static struct upstream_node *blocked_node(struct blocked *b) {
+    struct upstream *u = b->request->worker->upstream;
+    return b->slot >= 0 ? upstream_node_of_slot(u, b->slot) : upstream_any_node(u, b->request->call.up.affinity);
+}
+
+static void blocked_again(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct blocked *b = timer->data;
+    blocked_start(b, blocked_node(b), false);
+}
+
+static bool error_is(const struct call_end *end, const char *word) {
+    size_t len = strlen(word);
+    return end->len > len + 1 && memcmp(end->reply + 1, word, len) == 0 && end->reply[len + 1] == ' ';
+}
+
+/* Whether the node's error sends the command elsewhere, or wants it again; if so, that is seen to. */
+static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
+    if (!upstream_is_cluster(b->request->worker->upstream) || b->slot < 0)
+        return false;
+    bool ask;
+    struct upstream_node *to = upstream_pin_redirect(b->pin, end->reply + 1, end->len - 3, &ask);
+    if (to) {
+        if (b->hops++ >= HOPS_MAX)
+            return false;
+        blocked_unpin(b, true);
+        blocked_start(b, to, ask);
+        return true;
+    }
+    if (!error_is(end, "TRYAGAIN") && !error_is(end, "CLUSTERDOWN") && !error_is(end, "LOADING") &&
+        !error_is(end, "MASTERDOWN"))
+        return false;
+    if (b->delays >= DELAYS_MAX)
+        return false;
+    blocked_unpin(b, true);
+    ev_timer_set(&b->again, (double)(DELAY_FIRST_MS << b->delays++) / 1000., 0.);
+    ev_timer_start(b->request->worker->loop, &b->again);
+    return true;
+}
+
+static void blocked_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct blocked *b = r->state;
+    if (r->session && !end->error && end->reply[0] == '-' && blocked_redirected(b, end))
+        return;
+    blocked_end(b, !end->error && r->session);
+    if (end->error)
+        request_fail(r, end->error);
+    else
+        request_reply(r, end->reply, end->len, true);
+}
+
+enum dispatch_result blocking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes) {
+    if (s->in_flight > 0)
+        return DISPATCH_WAIT; /* what it waits for may be in one of them */
+    int slot = pin_slot(s, c, r, bytes);
+    if (slot == -2) {
+        dispatch_local_error(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+        return DISPATCHED;
+    }
+    if (s->half_closed) { /* nobody could tell a client that waits from one that has left */
+        session_finish(s);
+        return DISPATCHED;
+    }
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, c);
+    struct blocked *b = memory_alloc(sizeof(*b) + r->len);
+    *b = (struct blocked){.request = request, .slot = slot, .len = r->len};
+    memcpy(b->bytes, bytes, r->len);
+    ev_timer_init(&b->again, blocked_again, 0., 0.);
+    b->again.data = b;
+    request->state = b;
+    request->ends_barrier = true;
+    s->barrier = true;
+    s->blocked = true;
+    blocked_start(b, blocked_node(b), false);
+    return DISPATCHED;
+}
+
+void blocking_left(struct request *r) {
+    struct blocked *b = r->state;
+    if (b->pin) { /* its call fails when the connection is closed, at the end of the turn */
+        blocked_unpin(b, false);
+        return;
+    }
+    blocked_end(b, false);
+    request_reply(r, "", 0, true);
+}

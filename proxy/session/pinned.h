@@ -1,0 +1,56 @@
+/*
+ * Sessions in a state that shared connections can't carry, each with connections of its own meanwhile: transactions,
+ * blocking commands, subscriptions and MONITOR.
+ */
+#ifndef LOCKKEEPER_SESSION_PINNED_H
+#define LOCKKEEPER_SESSION_PINNED_H
+
+#include "proxy/session/session.h"
+
+/* ---- blocking.c: pins and why, blocking commands ------------------------------------------------- */
+
+enum pin_reason { PIN_TRANSACTION, PIN_BLOCKING, PIN_SUBSCRIBED, PIN_MONITOR };
+
+/* upstream_pin_open in the session's lane, and upstream_unpin, counted for PROXY INFO. */
+struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
+                              const struct upstream_pin_events *events, const char **error)
+    __attribute__((warn_unused_result));
+void pin_give(struct worker *w, struct upstream_pin *pin, enum pin_reason why, bool clean);
+
+/* The one slot of all keys; 0 on a standalone, -1 without keys, -2 where they differ. */
+int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* BLPOP and its kin; *r may block. */
+enum dispatch_result blocking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes);
+/* The session of a blocked request is gone: its connection closes. */
+void blocking_left(struct request *r);
+
+/* ---- transaction.c ------------------------------------------------------------------------------- */
+
+/* MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH inside. */
+enum dispatch_result transaction_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                          const char *bytes);
+/* Whether requests are queued. */
+bool transaction_queues(const struct session *s);
+/* A request inside MULTI; c NULL: not in the table. */
+enum dispatch_result transaction_queue(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes);
+/* Ends it without EXEC: RESET, or the session is gone. */
+void transaction_drop(struct session *s);
+
+/* ---- pubsub.c ------------------------------------------------------------------------------------ */
+
+/* SUBSCRIBE and its kin, MONITOR. */
+enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes);
+/* In RESP2's subscribe mode: deals with what is not allowed there, and with PING. False: it goes its normal way. */
+bool pubsub_restricts(const struct session *s);
+enum dispatch_result pubsub_restricted(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes);
+/* No reply is being written: messages that waited for that go out. */
+void pubsub_release(struct session *s);
+/* Ends all subscriptions: RESET, or the session is gone. */
+void pubsub_drop(struct session *s);
+
+#endif

@@ -1,0 +1,62 @@
+/*
+ * What transaction.c (the states, and what is queued) and exec.c (what becomes of EXEC's reply) share.
+ */
+#ifndef LOCKKEEPER_SESSION_TRANSACTION_H
+#define LOCKKEEPER_SESSION_TRANSACTION_H
+
+#include "proxy/session/lock_flow.h"
+#include "proxy/session/pinned.h"
+
+enum { TRANSACTION_ERROR_MAX = 512 };
+
+enum transaction_state {
+    TRANSACTION_WATCHING, /* WATCH, no MULTI yet */
+    TRANSACTION_QUEUEING
+};
+
+/* A queued command whose element of EXEC's array is not the client's. Others need no item. */
+enum item_kind {
+    ITEM_LOCK,  /* a lock script's envelope */
+    ITEM_PLAIN, /* an integer that is summed up */
+    ITEM_LOCAL, /* a PING in the place of what the proxy answers itself */
+    ITEM_KEYS   /* KEYS, SCAN, RANDOMKEY: guard records are left out */
+};
+
+struct transaction_item {
+    struct list_node link;
+    enum item_kind kind;
+    uint32_t at;    /* its element */
+    uint32_t group; /* so many elements from this one on are one to the client, their sum; 0: in such a group */
+    struct lock_call *lock;
+    const struct command *command;
+    size_t len;
+    char bytes[]; /* ITEM_LOCAL: the request */
+};
+
+struct transaction {
+    struct worker *worker;
+    enum transaction_state state;
+    struct upstream_pin *pin; /* NULL: no node has been chosen, or it is lost */
+    int slot;                 /* whose key chose the node, -1 none */
+    bool watched;
+    bool multi_sent, multi_ok; /* to the node; it said OK, or did so before on this connection */
+    bool aborted;              /* a command was refused here: EXEC says so */
+    bool lost;                 /* the node; `error` says how */
+    bool unclean;              /* something queued may leave a state on the connection */
+    uint32_t count;            /* commands queued */
+    struct list_node early;    /* cluster: commands without a key before the first with one */
+    size_t early_bytes;
+    struct list_node items; /* in the order of their elements */
+    struct list_node locks; /* the items' lock calls, in order: lock_prepare's list */
+    unsigned hops;          /* WATCH that was redirected */
+    char error[TRANSACTION_ERROR_MAX];
+};
+
+/* Frees it, with the pin; lock calls that have not ended were not sent. */
+void transaction_free(struct transaction *t, struct session *s, bool clean);
+/* Sends EXEC; the request is the transaction's owner from here on. */
+void transaction_exec(struct transaction *t, struct request *request);
+/* Sends DISCARD or UNWATCH, and answers with `reply` where it is given, else with the node's reply. */
+void transaction_leave(struct transaction *t, struct request *request, const char *command, const char *reply);
+
+#endif
