@@ -97,6 +97,7 @@ static void plan_claim(struct shard *sh, struct lock_plan *plan, struct claim *c
     if (!c)
         return;
     plan->claim = c->token;
+    plan->uses = true;
     c->uses++;
     token_write(sh->engine, c->token, plan->claim_token);
     if (spends(plan->verb))

@@ -89,6 +89,7 @@ struct lock_plan {
     uint64_t attempt;            /* token number of this attempt */
     uint64_t claim;              /* token number of the chosen claim, 0 none */
     bool several;                /* other claims could have been meant */
+    bool uses;                   /* private: the claim counts this command among its uses */
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
     const char *right;           /* ARGV 5; static */

@@ -44,20 +44,19 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
     return s->pooling_library;
 }
 
-/* A closed session's leases: kept for its client's other sessions where those share, abandoned otherwise. */
+/* A closed session's leases: kept for its client's other sessions where those share, abandoned otherwise. Those may
+ * come and go meanwhile, in other threads. The peer is not freed. */
 static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
+    p->in_flight++;
     LIST_FOREACH_SAFE(n, &p->claims) {
         struct claim *c = LIST_ENTRY(n, struct claim, of_peer);
         struct entry *en = c->entry;
         if (!lease_owner_here(c))
             lease_abandon(sh, c, now_ms);
-        if (!claim_is_over(c, now_ms)) {
-            lease_schedule(sh, c, now_ms);
-        } else {
-            claim_remove(sh, c);
+        if (!lease_schedule(sh, c, now_ms))
             entry_settle(sh, en);
-        }
     }
+    p->in_flight--;
 }
 
 static void close_peer(struct shard *sh, struct peer *p, int64_t now_ms) {

@@ -804,6 +804,33 @@ static void answers_may_overtake_each_other(void **state) {
     assert_int_equal(stats(f).claims, 3);
 }
 
+static void a_transaction_speaks_for_what_it_acquires(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan first, second, third;
+    open_as(f, &a, 1, "app");
+    uint64_t old = acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    begin(f, &a, LOCK_ACQUIRE, "lock:x", &first);
+    begin(f, &a, LOCK_EXTEND, "lock:x", &second);
+    engine_follow(f->engine, &second, &first, f->now_ms);
+    begin(f, &a, LOCK_RELEASE, "lock:x", &third);
+    assert_int_equal(third.claim, old);
+    engine_follow(f->engine, &third, &first, f->now_ms);
+    assert_int_equal(second.claim, first.attempt);
+    assert_string_equal(third.claim_token, first.attempt_token);
+    struct lock_result granted = result(LOCK_GRANTED, ++f->fence), done = result(LOCK_DONE, f->fence),
+                       released = result(LOCK_RELEASED, f->fence);
+    granted.pttl_ms = done.pttl_ms = 5000;
+    finish(f, &a, &first, &granted);
+    finish(f, &a, &second, &done);
+    finish(f, &a, &third, &released);
+    /* The older claim was given back, and goes in its time. */
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), old);
+    pass(f, 120000);
+    assert_int_equal(stats(f).claims, 0);
+}
+
 /* ---- incidents ---------------------------------------------------------------------------------- */
 
 static void refused_releases_are_reported(void **state) {
@@ -1481,6 +1508,7 @@ int main(void) {
         TEST(extensions_and_clobbers_spend_where_they_released),
         TEST(a_takeover_ends_the_other_lease),
         TEST(answers_may_overtake_each_other),
+        TEST(a_transaction_speaks_for_what_it_acquires),
         TEST(refused_releases_are_reported),
         TEST(ambiguity_is_reported_with_its_way_out),
         TEST(other_refusals_are_reported),

@@ -1,0 +1,52 @@
+/*
+ * Private to proxy/lock/: an answer on its way through the engine. learn.c takes from it what is known of the lock
+ * now, settle.c what becomes of the claims.
+ */
+#ifndef LOCKKEEPER_LOCK_FINISH_H
+#define LOCKKEEPER_LOCK_FINISH_H
+
+#include "proxy/lock/state.h"
+
+/* One engine_finish under way, its shard locked. */
+struct finish {
+    struct lock_engine *e;
+    struct shard *sh;
+    const struct lock_plan *plan;
+    const struct lock_result *result;
+    struct peer *peer;
+    struct entry *entry; /* NULL: nothing is known of the key */
+    struct claim *claim; /* the plan's, while it is there */
+    struct occasion on;
+    uint64_t hash;
+    int64_t now_ms;
+};
+
+/* The key's entry, made if there is none. */
+struct entry *finish_entry(struct finish *f);
+/* HELD or FOREIGN. */
+bool finish_refused(const struct finish *f);
+/* The claim's next deadline; it may be over and is dropped then. Returns whether it is still there. */
+bool finish_schedule(struct finish *f, struct claim *c);
+
+/* ---- learn.c ---------------------------------------------------------------------------------- */
+
+/* Which lease is live, and which are gone. */
+void learn(struct finish *f);
+/* All leases up to this fence are gone. */
+void learn_gone(struct finish *f, uint64_t fence, enum lease_end why);
+/* The session wanted the lock and did not get it. */
+void learn_loss(struct finish *f);
+/* The same for a command that does nothing but acquire: it may show that connections are shared. */
+void learn_lost_attempt(struct finish *f);
+/* GET was answered. */
+void learn_read(struct finish *f);
+/* A session was shown the key's value. */
+void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule, uint64_t fence,
+                 const char *value, size_t len, int64_t now_ms);
+
+/* ---- settle.c --------------------------------------------------------------------------------- */
+
+/* The consequences for claims, renewals and incidents, by the command's verb. */
+void settle(struct finish *f);
+
+#endif

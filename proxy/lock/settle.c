@@ -1,0 +1,285 @@
+/*
+ * What an answer means for claims: made, spent, put back; what is renewed from now on, and what is reported.
+ * Which lease is live has been learnt before (learn.c).
+ */
+#include "proxy/lock/finish.h"
+
+static void claim_value(struct finish *f, struct claim *c) {
+    const struct lock_result *r = f->result;
+    if (!c || !r->value)
+        return;
+    uint64_t hash = hash_bytes(&f->e->value_seed, r->value, r->value_len);
+    if (c->valued && (c->value != hash))
+        c->sighted = c->sighted_any = false;
+    c->valued = true;
+    c->value = hash;
+}
+
+/* One worker does one thing after another: what it acquires now ends what it had. */
+static void drop_older(struct finish *f) {
+    for (struct claim *c = f->entry->claims, *next; c; c = next) {
+        next = c->next;
+        if (c->peer != f->peer || c->uses)
+            continue;
+        if (c == f->claim)
+            f->claim = NULL;
+        claim_remove(f->sh, c);
+    }
+}
+
+static void settle_granted(struct finish *f) {
+    const struct lock_rule *rule = f->plan->rule;
+    const struct lock_result *r = f->result;
+    struct entry *en = finish_entry(f);
+    struct witness *w = witness_find(en, f->peer);
+    if (w) {
+        w->lost = false;
+        w->lost_fence = 0;
+    }
+    if (rule->owner == LOCK_OWNER_CONNECTION) {
+        drop_older(f);
+        if (w)
+            witness_forget_seen(w);
+    }
+    struct claim *c = claim_add(f->sh, en, f->peer, rule, f->plan->attempt, r->fence);
+    c->login = f->plan->login;
+    c->granted_ms = f->now_ms;
+    claim_value(f, c);
+    c->touch = f->plan->attempt;
+    lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
+    if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* overtaken by a later answer */
+        lease_end(f->sh, c, LEASE_TAKEN, f->now_ms);
+    f->sh->stats.granted++;
+    if (r->leased)
+        incident_report(f->sh, INCIDENT_NO_EXPIRY, &f->on,
+                        c->renewing ? "lease of %lld ms given, renewed while its owner is connected"
+                                    : "lease of %lld ms given",
+                        (long long)rule->lease_ms);
+    else if (r->pttl_ms == -1)
+        incident_report(f->sh, INCIDENT_NO_EXPIRY, &f->on, "left without an expiry: the rule gives no lease");
+    if (f->peer->closed && !lease_owner_here(c))
+        lease_abandon(f->sh, c, f->now_ms);
+    finish_schedule(f, c);
+}
+
+/* It may have acquired: a release that follows is not somebody else's. Nothing is renewed for it. */
+static void settle_unknown_acquisition(struct finish *f) {
+    const struct lock_rule *rule = f->plan->rule;
+    if (f->claim && claim_is_live(f->claim, f->now_ms))
+        return; /* it changed that one, or it did not */
+    struct claim *c = claim_add(f->sh, finish_entry(f), f->peer, rule, f->plan->attempt, 0);
+    c->login = f->plan->login;
+    c->granted_ms = f->now_ms;
+    c->end_ms = f->now_ms + rule->lease_ms;
+    c->reported = c->let_go = true;
+    claim_value(f, c);
+    finish_schedule(f, c);
+}
+
+/* The claim with the live lease, where the script let the caller touch it whoever it is. */
+static struct claim *touched(struct finish *f) {
+    if (f->claim && f->claim->fence == f->result->fence)
+        return f->claim;
+    for (struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
+        if (c->fence && c->fence == f->result->fence)
+            return c;
+    return f->claim && !f->claim->fence ? f->claim : NULL;
+}
+
+static void settle_done(struct finish *f) {
+    struct claim *c = touched(f);
+    /* Answers to commands of several sessions may cross: the newest command counts. */
+    if (!c || c->touch > f->plan->attempt)
+        return;
+    c->touch = f->plan->attempt;
+    if (!c->fence) { /* what had been unknown */
+        c->fence = f->result->fence;
+        c->reported = f->peer->closed;
+    }
+    if (f->plan->verb != LOCK_EXTEND)
+        claim_value(f, c);
+    int64_t end_ms = c->end_ms;
+    lease_set(f->sh, c, f->result->pttl_ms, f->result->leased, f->plan->begun_ms, f->now_ms);
+    if (f->plan->verb == LOCK_REPLACE && c->end_ms && (!end_ms || c->end_ms < end_ms))
+        c->let_go = true; /* SET XX with a short expiry is how some release */
+    finish_schedule(f, c);
+}
+
+static void spend(struct finish *f, struct claim *c) {
+    if (!c)
+        return;
+    if (c == f->claim)
+        f->claim = NULL;
+    struct peer *p = c->peer;
+    claim_remove(f->sh, c);
+    if (p != f->peer)
+        peer_settle(f->sh, p);
+}
+
+/* The session wanted to be rid of what it has on the key. If that is one worker, it may believe that it is. */
+static void let_go(struct finish *f) {
+    for (struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
+        if (c->peer == f->peer)
+            c->let_go = true;
+}
+
+/* A claim set aside that was not spent after all. */
+static void restore(struct finish *f) {
+    struct claim *c = f->claim;
+    if (!c || !c->aside)
+        return;
+    c->aside = false;
+    finish_schedule(f, c);
+}
+
+static void report_refused_release(struct finish *f) {
+    f->sh->stats.refused_releases++;
+    if (!f->claim) {
+        incident_report(f->sh, INCIDENT_FOREIGN_RELEASE, &f->on, "refused: this client holds no lease of the lock");
+        return;
+    }
+    incident_report(f->sh, INCIDENT_LATE_RELEASE, &f->on,
+                    "refused: the lease that it was for has ended, another one is live");
+    if (!f->plan->several || !f->result->fence)
+        return;
+    for (struct claim *c = f->entry->claims; c; c = c->next)
+        if (c != f->claim && c->fence == f->result->fence && c->peer->client == f->peer->client) {
+            incident_report(f->sh, INCIDENT_AMBIGUOUS, &f->on,
+                            "refused: it counts for the older of several leases; to tell workers apart: owner "
+                            "connection, a connection a worker for locks, CLIENT SETNAME a worker, or values of "
+                            "their own with read, compare, delete");
+            break;
+        }
+}
+
+static void settle_release(struct finish *f) {
+    let_go(f);
+    switch (f->result->outcome) {
+    case LOCK_NOT_SENT:
+    case LOCK_ERROR:
+        restore(f);
+        return;
+    case LOCK_UNKNOWN:
+        if (f->claim) { /* kept for a repeat, and no longer renewed */
+            f->claim->doubtful = true;
+            f->claim->renewing = false;
+            restore(f);
+        }
+        return;
+    case LOCK_HELD:
+    case LOCK_FOREIGN:
+        report_refused_release(f);
+        break;
+    default:
+        break;
+    }
+    bool released = f->result->outcome == LOCK_RELEASED || f->result->outcome == LOCK_ADOPTED;
+    if (released)
+        f->sh->stats.released++;
+    if (released || f->claim)
+        releaser_note(f->e, f->plan->rule, f->peer->client);
+    if (released && strcmp(f->plan->right, "any") == 0)
+        spend(f, touched(f));
+    spend(f, f->claim);
+}
+
+/* Commands that may free the lock besides what they are for. */
+static void settle_freed(struct finish *f) {
+    struct claim *c = touched(f);
+    if (!c)
+        c = f->claim;
+    if (!c)
+        return;
+    f->sh->stats.released++;
+    releaser_note(f->e, f->plan->rule, f->peer->client);
+    uint64_t fence = c->fence;
+    spend(f, c);
+    learn_gone(f, fence, LEASE_TAKEN);
+}
+
+static void settle_change(struct finish *f) {
+    enum lock_verb verb = f->plan->verb;
+    bool unanswered = f->result->outcome == LOCK_UNKNOWN || f->result->outcome == LOCK_NOT_SENT;
+    bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR;
+    if (in_vain && (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP))
+        learn_loss(f);
+    if (verb == LOCK_COUNT_DOWN || (verb == LOCK_REPLACE && unanswered))
+        let_go(f);
+    switch (f->result->outcome) {
+    case LOCK_GRANTED:
+        settle_granted(f);
+        break;
+    case LOCK_DONE:
+        settle_done(f);
+        break;
+    case LOCK_RELEASED:
+        settle_freed(f);
+        break;
+    case LOCK_COUNTED:
+        claim_value(f, touched(f));
+        if (verb == LOCK_COUNT_UP)
+            learn_lost_attempt(f);
+        else
+            spend(f, f->claim); /* a late release: somebody else's counter is there now */
+        break;
+    case LOCK_HELD:
+    case LOCK_FOREIGN:
+        if (verb == LOCK_ACQUIRE) {
+            learn_lost_attempt(f);
+        } else if (verb == LOCK_EXTEND) {
+            f->sh->stats.refused_extends++;
+            incident_report(f->sh, INCIDENT_FOREIGN_EXTEND, &f->on,
+                            "refused: this client does not hold the lock; its expiry is unchanged");
+        } else if (verb == LOCK_COUNT_DOWN) {
+            report_refused_release(f);
+            spend(f, f->claim);
+        } else {
+            incident_report(f->sh, INCIDENT_OVERWRITE, &f->on,
+                            "refused: somebody else holds the lock; nothing was written");
+            if (verb != LOCK_CLOBBER)
+                learn_loss(f);
+        }
+        break;
+    case LOCK_FREE:
+        if (verb == LOCK_COUNT_DOWN)
+            spend(f, f->claim);
+        else if (verb == LOCK_COUNT_UP)
+            learn_loss(f); /* it counted, and is not above zero yet */
+        break;
+    case LOCK_UNKNOWN:
+        if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP)
+            settle_unknown_acquisition(f);
+        break;
+    default:
+        break;
+    }
+    if (verb == LOCK_COUNT_DOWN)
+        restore(f);
+}
+
+void settle(struct finish *f) {
+    switch (f->plan->verb) {
+    case LOCK_ACQUIRE:
+    case LOCK_REPLACE:
+    case LOCK_SWAP:
+    case LOCK_EXTEND:
+    case LOCK_COUNT_UP:
+    case LOCK_COUNT_DOWN:
+    case LOCK_CLOBBER:
+        settle_change(f);
+        break;
+    case LOCK_RELEASE:
+        settle_release(f);
+        break;
+    case LOCK_READ:
+        learn_read(f);
+        break;
+    case LOCK_OPERATOR:
+        /* The holder's claim stays, for the release that the holder will still send. */
+        if (f->result->outcome == LOCK_RELEASED)
+            incident_report(f->sh, INCIDENT_OPERATOR_RELEASE, &f->on, "released");
+        break;
+    case LOCK_INSPECT:
+        break;
+    }
+}
