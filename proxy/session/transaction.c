@@ -32,6 +32,8 @@ struct early {
 };
 
 static const char QUEUED[] = "+QUEUED\r\n";
+static const char EXECABORT_ARITY[] =
+    "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n";
 static const char EXECABORT[] = "-EXECABORT Transaction discarded because of previous errors.\r\n";
 
 /* ---- life ------------------------------------------------------------------------------------------ */
@@ -293,12 +295,16 @@ static void early_send(struct session *s) {
     }
 }
 
+static bool multi_pending(const struct transaction *t) {
+    return t->pin && t->multi_sent && !t->multi_ok && !t->lost;
+}
+
 /* Sees to it that the transaction's node takes commands; `slot` of the command at hand, -1: none. */
 static enum ready make_ready(struct session *s, const struct command *c, int slot, bool any) {
     struct transaction *t = s->transaction;
     struct upstream *u = s->worker->upstream;
     const char *error = NULL;
-    if (t->pin && !t->multi_ok && t->multi_sent && !t->lost)
+    if (multi_pending(t))
         return READY_LATER;
     if (t->lost) {
         refuse(s, c, "%s", t->error);
@@ -571,20 +577,28 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
 
 /* ---- the commands ---------------------------------------------------------------------------------- */
 
+/* Ends the transaction unexecuted, here and at its node. */
+static enum dispatch_result leave(struct session *s, const struct command *c, const char *reply) {
+    struct transaction *t = s->transaction;
+    if (multi_pending(t))
+        return DISPATCH_WAIT;
+    if (t->pin && t->multi_ok) {
+        transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nDISCARD\r\n", reply);
+    } else {
+        transaction_drop(s);
+        dispatch_local(s, c, reply, strlen(reply));
+    }
+    return DISPATCHED;
+}
+
 static enum dispatch_result exec(struct session *s, const struct command *c) {
     struct transaction *t = s->transaction;
-    if (t->pin && t->multi_sent && !t->multi_ok && !t->lost)
+    if (multi_pending(t))
         return DISPATCH_WAIT;
-    bool failed = t->aborted || t->lost;
-    if (failed && t->pin && t->multi_ok) {
-        transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nDISCARD\r\n", EXECABORT);
-        return DISPATCHED;
-    }
-    if (failed) {
-        if (t->aborted)
-            dispatch_local(s, c, EXECABORT, sizeof(EXECABORT) - 1);
-        else
-            dispatch_local_error(s, c, "%s", t->error);
+    if (t->aborted)
+        return leave(s, c, EXECABORT);
+    if (t->lost) {
+        dispatch_local_error(s, c, "%s", t->error);
         transaction_drop(s);
         return DISPATCHED;
     }
@@ -599,19 +613,6 @@ static enum dispatch_result exec(struct session *s, const struct command *c) {
     if (ready != READY)
         return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
     transaction_exec(t, transaction_ends(s, c));
-    return DISPATCHED;
-}
-
-static enum dispatch_result discard(struct session *s, const struct command *c) {
-    struct transaction *t = s->transaction;
-    if (t->pin && t->multi_sent && !t->multi_ok && !t->lost)
-        return DISPATCH_WAIT;
-    if (t->pin && t->multi_ok) {
-        transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nDISCARD\r\n", NULL);
-        return DISPATCHED;
-    }
-    transaction_drop(s);
-    dispatch_local(s, c, "+OK\r\n", 5);
     return DISPATCHED;
 }
 
@@ -636,7 +637,7 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct comman
         return DISPATCHED;
     case COMMAND_DISCARD:
         if (queueing)
-            return discard(s, c);
+            return leave(s, c, "+OK\r\n");
         dispatch_local_error(s, c, "ERR DISCARD without MULTI");
         return DISPATCHED;
     default:
@@ -682,6 +683,8 @@ static enum dispatch_result queue_unknown(struct session *s, const struct resp_r
 
 enum dispatch_result transaction_queue(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes) {
+    if (c && c->id == COMMAND_EXEC && r->argc > 1)
+        return leave(s, c, EXECABORT_ARITY);
     if (c && !command_arity_ok(c, r->argc))
         return refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
     if (c && c->need == NEED_TRANSACTION && c->id != COMMAND_UNWATCH)
