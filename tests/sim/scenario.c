@@ -66,16 +66,18 @@ static void draw_rule(struct draw *d, struct lock_rule *r) {
     r->on_disconnect = chance(d, 70) ? LOCK_DISCONNECT_KEEP : LOCK_DISCONNECT_RELEASE;
 }
 
+/* The calmer a run is, the more is promised for it. */
 static void draw_trouble(struct draw *d, struct scenario *sc) {
+    unsigned calm = chance(d, 50) ? 4 : 1;
     sc->deaths = chance(d, 40);
-    sc->reconnects = chance(d, 20);
-    sc->restarts = chance(d, 10);
-    sc->loses = chance(d, 25);
-    sc->outside = chance(d, 15);
-    sc->operators = chance(d, 15);
-    sc->finals = chance(d, 30);
-    sc->strays = chance(d, 20);
-    sc->silent = chance(d, 20) || (sc->idioms & (BIT(IDIOM_THROTTLE) | BIT(IDIOM_DEADLINE)));
+    sc->reconnects = chance(d, 20 / calm);
+    sc->restarts = chance(d, 10 / calm);
+    sc->loses = chance(d, 25 / calm);
+    sc->outside = chance(d, 15 / calm);
+    sc->operators = chance(d, 15 / calm);
+    sc->finals = chance(d, 30 / calm);
+    sc->strays = chance(d, 20 / calm);
+    sc->silent = chance(d, 20 / calm) || (sc->idioms & (BIT(IDIOM_THROTTLE) | BIT(IDIOM_DEADLINE)));
     sc->stranger = chance(d, 50);
     sc->punctual = chance(d, 30);
 }

@@ -1,5 +1,5 @@
 /*
- * What happens: time passes, workers send, scripts run, answers come or get lost, connections and proxies go.
+ * The world's beginning, its steps and its end: chance, connections, proxies, time.
  */
 #include "tests/sim/world.h"
 
@@ -52,49 +52,34 @@ void world_fail(struct world *w, const char *rule, const char *format, ...) {
     va_end(args);
 }
 
-static const char *outcome_text(enum lock_outcome o) {
+const char *world_outcome(enum lock_outcome o) {
     static const char *const TEXTS[] = {"granted", "done",    "released", "adopted", "open",     "counted",
                                         "held",    "foreign", "free",     "error",   "not sent", "unknown"};
     return TEXTS[o];
 }
 
-static void log_flight(struct world *w, const struct flight *f, const char *what) {
-    if (!w->log)
-        return;
-    char text[96];
-    if (f->kind == FLIGHT_RENEWAL)
-        snprintf(text, sizeof(text), "renewal of %s", f->token_text + 36);
-    else
-        command_text(&f->command, text, sizeof(text));
-    const char *by = f->kind == FLIGHT_OPERATOR ? "operator" : f->kind == FLIGHT_COMMAND ? "worker" : "proxy";
-    world_event(w, "%s %d, session %" PRIu64 ", key %d: %s (attempt %s claim %s %s) %s%s", by, f->worker, f->session_id,
-                f->key, text, f->plan.attempt_token[0] ? f->plan.attempt_token + 36 : "",
-                f->plan.claim ? f->plan.claim_token + 36 : "-", f->plan.right ? f->plan.right : "", what,
-                f->ran ? outcome_text(f->envelope.outcome) : "");
-}
-
 /* ---- connections and proxies -------------------------------------------------------------------- */
 
-static struct lock_key key_name(int key) {
+struct lock_key world_key(int key) {
     static const char *const NAMES[MODEL_KEYS] = {"lock:0", "lock:1", "lock:2"};
     return (struct lock_key){.db = 0, .name = NAMES[key], .len = 6};
 }
 
-static void process_identity(int process, char *out) {
+void world_identity(int process, char *out) {
     if (process < 0)
         snprintf(out, MODEL_NAME, "stranger");
     else
         snprintf(out, MODEL_NAME, "app-%d", process);
 }
 
-static void conn_open(struct world *w, int i) {
+void conn_open(struct world *w, int i) {
     struct conn *c = &w->conns[i];
     char identity[MODEL_NAME];
     c->open = true;
     c->busy = false;
     c->id = ++w->session_ids;
     memset(c->read_fence, 0, sizeof(c->read_fence));
-    process_identity(c->process, identity);
+    world_identity(c->process, identity);
     struct lock_engine *e = w->proxies[c->proxy].engine;
     engine_session_open(e, &c->session, c->id, identity, strlen(identity));
     if (w->sc.library && c->process >= 0)
@@ -102,7 +87,7 @@ static void conn_open(struct world *w, int i) {
 }
 
 /* The connection is lost to its worker; what is under way on it goes on without. */
-static void conn_forget(struct world *w, int i, bool proxy_gone) {
+void conn_forget(struct world *w, int i, bool proxy_gone) {
     struct conn *c = &w->conns[i];
     c->open = c->busy = false;
     for (size_t n = 0; n < FLIGHTS; n++) {
@@ -123,38 +108,13 @@ static void conn_forget(struct world *w, int i, bool proxy_gone) {
     w->proven[c->process] = w->perhaps_proven[c->process] = false;
 }
 
-static void conn_close(struct world *w, int i) {
+void conn_close(struct world *w, int i) {
     struct conn *c = &w->conns[i];
     if (!c->open)
         return;
     world_event(w, "session %" PRIu64 " closes", c->id);
     conn_forget(w, i, false);
     engine_session_close(w->proxies[c->proxy].engine, &c->session, w->redis.now_ms);
-}
-
-static struct flight *flight_new(struct world *w, enum flight_kind kind) {
-    for (size_t i = 0; i < FLIGHTS; i++) {
-        struct flight *f = &w->flights[i];
-        if (f->used)
-            continue;
-        memset(f, 0, offsetof(struct flight, plan));
-        f->plan.attempt_token[0] = f->plan.claim_token[0] = '\0';
-        f->plan.claim = 0;
-        f->plan.right = NULL;
-        f->used = true;
-        f->kind = kind;
-        f->worker = f->conn = -1;
-        f->token_text[0] = '\0';
-        return f;
-    }
-    return NULL;
-}
-
-static unsigned flights_free(const struct world *w) {
-    unsigned n = 0;
-    for (size_t i = 0; i < FLIGHTS; i++)
-        n += !w->flights[i].used;
-    return n;
 }
 
 static void sink_incident(void *arg, const struct lock_incident *incident) {
@@ -185,7 +145,7 @@ static void sink_renew(void *arg, const struct lock_lease *lease) {
     check_renewal_asked(p->world, p, lease);
     struct flight *f = lease_flight(p, lease, FLIGHT_RENEWAL);
     if (f)
-        log_flight(p->world, f, "asked");
+        flight_log(p->world, f, "asked");
     p->world->renewals++;
 }
 
@@ -200,7 +160,7 @@ static void sink_release(void *arg, const struct lock_lease *lease) {
     f->plan.right = lease->right;
     memcpy(f->plan.attempt_token, lease->token_text, LOCK_TOKEN_MAX);
     memcpy(f->plan.claim_token, lease->token_text, LOCK_TOKEN_MAX);
-    log_flight(p->world, f, "asked");
+    flight_log(p->world, f, "asked");
 }
 
 static void proxy_start(struct world *w, int i) {
@@ -213,7 +173,7 @@ static void proxy_start(struct world *w, int i) {
     p->engine = engine_new(p->id, w->sc.seed + p->life, &sink);
 }
 
-static void proxy_restart(struct world *w, int i) {
+void proxy_restart(struct world *w, int i) {
     struct proxy *p = &w->proxies[i];
     world_event(w, "proxy %d restarts", i);
     for (int c = 0; c < CONNS; c++)
@@ -221,335 +181,6 @@ static void proxy_restart(struct world *w, int i) {
             conn_forget(w, c, true);
     engine_free(p->engine);
     proxy_start(w, i);
-}
-
-/* ---- scripts ------------------------------------------------------------------------------------ */
-
-static void flight_run(struct world *w, struct flight *f) {
-    struct model_key before;
-    model_expire(&w->redis, f->key);
-    check_passed(w, f->key, BY_TIME);
-    before = w->redis.keys[f->key];
-    if (f->kind == FLIGHT_RENEWAL) {
-        f->envelope = model_renew(&w->redis, f->key, f->token_text, f->right, f->lease_ms);
-        f->ran = true;
-        check_renewed(w, f, &before);
-        log_flight(w, f, "ran: ");
-        return;
-    }
-    struct model_args a = {
-        .attempt = f->plan.attempt_token,
-        .claim = f->plan.claim_token,
-        .identity = f->identity,
-        .proxy = w->proxies[f->proxy].id,
-        .right = f->plan.right,
-        .lease_ms = w->sc.rule.lease_ms,
-        .read_fence = f->plan.read_fence,
-        .command = f->command,
-    };
-    char seen[LOCK_SEEN_MAX + 1];
-    if (f->kind != FLIGHT_RELEASE && f->plan.seen_known) {
-        memcpy(seen, f->plan.seen, f->plan.seen_len);
-        seen[f->plan.seen_len] = '\0';
-        a.seen = seen;
-    }
-    f->envelope = model_script(&w->redis, f->key, &a);
-    f->ran = true;
-    log_flight(w, f, "ran: ");
-    const struct truth *t = &w->truth[f->key];
-    f->own_session = f->plan.verb == LOCK_ACQUIRE && f->envelope.outcome == LOCK_HELD && t->told &&
-                     t->fence == f->envelope.fence && t->session_id == f->session_id;
-    check_script(w, f, &before);
-}
-
-static void learn_proven(struct world *w, const struct flight *f) {
-    struct truth *t = &w->truth[f->key];
-    int process = f->worker >= 0 ? w->workers[f->worker].process : -1;
-    enum lock_verb verb = f->plan.verb;
-    if ((verb == LOCK_RELEASE || verb == LOCK_REPLACE || verb == LOCK_COUNT_DOWN) && t->session_id == f->session_id)
-        t->let_go = true; /* no proof for the engine: one worker may have meant to release */
-    if (process >= 0 && f->own_session && !f->orphan) {
-        world_event(w, "session %" PRIu64 " lost against its own lease", f->session_id);
-        w->perhaps_proven[process] = true;
-        bool sure = t->live && t->fence == f->envelope.fence && !t->let_go;
-        w->proven[process] = w->proven[process] || sure;
-    }
-}
-
-static void result_of(const struct flight *f, struct lock_result *r) {
-    const struct model_envelope *e = &f->envelope;
-    bool is_refused = e->outcome == LOCK_HELD || e->outcome == LOCK_FOREIGN;
-    *r = (struct lock_result){.outcome = e->outcome,
-                              .fence = e->fence,
-                              .pttl_ms = e->pttl_ms,
-                              .holder = e->owner,
-                              .holder_len = strlen(e->owner),
-                              .leased = e->leased};
-    enum lock_verb verb = f->plan.verb;
-    if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || (verb == LOCK_SWAP && !is_refused))
-        r->value = f->command.value;
-    else if ((verb == LOCK_READ || verb == LOCK_SWAP) && e->reply.kind == REPLY_TEXT)
-        r->value = e->reply.text;
-    r->value_len = r->value ? strlen(r->value) : 0;
-}
-
-static void finish_with(struct world *w, struct flight *f, const struct lock_result *r) {
-    struct proxy *p = &w->proxies[f->proxy];
-    struct conn *c = f->conn >= 0 ? &w->conns[f->conn] : NULL;
-    bool open = c && c->open && c->id == f->session_id;
-    char text[8] = "COMMAND";
-    engine_finish(p->engine, open ? &c->session : NULL, f->session_id, &f->plan, r, text, "10.0.0.1:1234",
-                  w->redis.now_ms);
-    if (open)
-        c->busy = false;
-}
-
-/* The answer arrives. */
-static void flight_answer(struct world *w, struct flight *f) {
-    struct proxy *p = &w->proxies[f->proxy];
-    if (f->kind == FLIGHT_RELEASE || f->proxy_life != p->life)
-        return;
-    if (f->kind == FLIGHT_RENEWAL) {
-        struct lock_key key = key_name(f->key);
-        engine_renewed(p->engine, &key, f->token, f->envelope.outcome, w->redis.now_ms);
-        return;
-    }
-    struct lock_result r;
-    result_of(f, &r);
-    log_flight(w, f, "answered: ");
-    finish_with(w, f, &r);
-    struct truth *t = &w->truth[f->key];
-    if (r.outcome == LOCK_GRANTED && t->live && t->fence == r.fence) {
-        t->told = true;
-        t->told_ms = w->redis.now_ms;
-    }
-    learn_proven(w, f);
-    struct conn *c = &w->conns[f->conn];
-    if (f->plan.verb == LOCK_READ && c->open && c->id == f->session_id) {
-        c->read_fence[f->key] = r.outcome == LOCK_HELD ? r.fence : 0;
-        check_shown(w, c->process, f->key, c->read_fence[f->key]);
-    }
-    if (!f->orphan && f->kind == FLIGHT_COMMAND)
-        worker_answer(w, f->worker, f, false);
-}
-
-static void flight_deliver(struct world *w, struct flight *f) {
-    flight_answer(w, f);
-    f->used = false;
-}
-
-/* The proxy learns nothing but this. */
-static void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
-    struct proxy *p = &w->proxies[f->proxy];
-    bool may_run = outcome == LOCK_UNKNOWN && !f->ran;
-    world_event(w, "flight of worker %d on key %d: %s", f->worker, f->key, outcome_text(outcome));
-    if (f->proxy_life == p->life && f->kind == FLIGHT_RENEWAL) {
-        struct lock_key key = key_name(f->key);
-        engine_renewed(p->engine, &key, f->token, outcome, w->redis.now_ms);
-    } else if (f->proxy_life == p->life && (f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR)) {
-        struct lock_result r = {.outcome = outcome};
-        enum lock_verb verb = f->plan.verb;
-        if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP) {
-            r.value = f->command.value;
-            r.value_len = strlen(r.value);
-        }
-        finish_with(w, f, &r);
-        if (!f->orphan && f->kind == FLIGHT_COMMAND)
-            worker_answer(w, f->worker, f, true);
-    }
-    f->orphan = f->ghost = true;
-    if (!may_run)
-        f->used = false;
-}
-
-static void flight_progress(struct world *w, struct flight *f) {
-    bool gone = f->ghost || f->proxy_life != w->proxies[f->proxy].life;
-    if (gone) {
-        if (!f->ran && world_chance(w, 50))
-            flight_run(w, f);
-        f->used = false;
-    } else if (!f->ran) {
-        if (w->sc.loses && world_chance(w, 3))
-            flight_fail(w, f, LOCK_NOT_SENT);
-        else if (w->sc.loses && world_chance(w, 3))
-            flight_fail(w, f, LOCK_UNKNOWN);
-        else
-            flight_run(w, f);
-    } else if (w->sc.loses && f->kind != FLIGHT_RENEWAL && world_chance(w, 5)) {
-        f->repeated = true; /* the answer got lost, the same attempt is sent again */
-        flight_run(w, f);
-    } else if (w->sc.loses && world_chance(w, 3)) {
-        flight_fail(w, f, LOCK_UNKNOWN);
-    } else {
-        flight_deliver(w, f);
-    }
-}
-
-static struct flight *any_flight(struct world *w) {
-    unsigned start = world_below(w, FLIGHTS);
-    for (unsigned i = 0; i < FLIGHTS; i++) {
-        struct flight *f = &w->flights[(start + i) % FLIGHTS];
-        if (f->used)
-            return f;
-    }
-    return NULL;
-}
-
-/* ---- sending ------------------------------------------------------------------------------------ */
-
-static int conn_for(struct world *w, int worker) {
-    const struct worker *k = &w->workers[worker];
-    unsigned start = world_below(w, CONNS);
-    for (unsigned n = 0; n < CONNS; n++) {
-        int i = (int)((start + n) % CONNS);
-        struct conn *c = &w->conns[i];
-        if (c->process != k->process || (c->worker >= 0 && c->worker != worker) || c->id == UINT64_MAX)
-            continue;
-        if (!c->open)
-            conn_open(w, i);
-        if (!c->busy)
-            return i;
-    }
-    return -1;
-}
-
-static void launch(struct world *w, struct flight *f, int conn, int key) {
-    struct conn *c = &w->conns[conn];
-    struct lock_key name = key_name(key);
-    f->conn = conn;
-    f->key = key;
-    f->proxy = c->proxy;
-    f->proxy_life = w->proxies[c->proxy].life;
-    f->session_id = c->id;
-    f->read_fence = c->read_fence[key];
-    process_identity(c->process, f->identity);
-    enum lock_verb verb = f->kind == FLIGHT_OPERATOR ? LOCK_OPERATOR : model_verb(&f->command);
-    engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, &w->sc.rule, 7, w->redis.now_ms, &f->plan);
-    c->busy = true;
-    log_flight(w, f, "sent");
-}
-
-/* Whether the worker had something to send. */
-static bool send_one(struct world *w, int worker) {
-    struct worker *k = &w->workers[worker];
-    struct model_command c;
-    bool releases;
-    if (k->busy || flights_free(w) < FLIGHTS / 3)
-        return false;
-    if (!k->alive) {
-        if (world_chance(w, 20))
-            worker_start_again(w, worker);
-        return false;
-    }
-    int conn = conn_for(w, worker);
-    if (conn < 0 || !worker_command(w, worker, &c, &releases))
-        return false;
-    struct flight *f = flight_new(w, FLIGHT_COMMAND);
-    f->worker = worker;
-    f->command = c;
-    f->releases = releases;
-    f->own_fence = k->fence;
-    launch(w, f, conn, k->key);
-    worker_sent(w, worker, &c, releases);
-    return true;
-}
-
-static bool somebody_sends(struct world *w) {
-    for (int tries = 0; tries < 8; tries++) {
-        int process = (int)world_below(w, w->sc.processes), place = (int)world_below(w, w->sc.workers);
-        bool stranger = w->sc.stranger && world_chance(w, 6);
-        if (send_one(w, stranger ? (int)STRANGER : process * WORKERS_EACH + place))
-            return true;
-    }
-    return false;
-}
-
-/* ---- trouble ------------------------------------------------------------------------------------ */
-
-static void worker_dies(struct world *w, int worker) {
-    struct worker *k = &w->workers[worker];
-    if (!k->alive || k->process < 0)
-        return;
-    world_event(w, "worker %d dies", worker);
-    for (size_t i = 0; i < FLIGHTS; i++) {
-        struct flight *f = &w->flights[i];
-        if (f->used && f->kind == FLIGHT_COMMAND && f->worker == worker)
-            f->orphan = true;
-    }
-    k->alive = k->busy = false;
-    for (int key = 0; key < MODEL_KEYS; key++)
-        if (w->truth[key].live && w->truth[key].worker == worker)
-            w->truth[key].worker = -1;
-    k->fence = 0;
-    for (int i = 0; i < CONNS; i++)
-        if (w->conns[i].worker == worker)
-            conn_close(w, i);
-}
-
-static void process_dies(struct world *w, int process) {
-    for (int i = 0; i < WORKERS; i++)
-        if (w->workers[i].process == process)
-            worker_dies(w, i);
-    for (int i = 0; i < CONNS; i++)
-        if (w->conns[i].process == process)
-            conn_close(w, i);
-}
-
-static unsigned conns_open(const struct world *w, int process) {
-    unsigned n = 0;
-    for (int i = 0; i < CONNS; i++)
-        n += w->conns[i].open && w->conns[i].process == process;
-    return n;
-}
-
-static void go_around(struct world *w) {
-    int key = (int)world_below(w, w->sc.keys);
-    struct model_command c = {.op = OP_SET, .ms = 1 + world_below(w, 2000)};
-    static const enum model_op OPS[] = {OP_SET, OP_DEL, OP_PEXPIRE, OP_SET_NX};
-    c.op = OPS[world_below(w, COUNT(OPS))];
-    snprintf(c.value, sizeof(c.value), world_chance(w, 50) ? "outside" : "1");
-    const struct model_guard *g = model_live(&w->redis, key);
-    /* Writing the very bytes that a lease has does not show in Redis. */
-    if (c.op != OP_DEL && c.op != OP_PEXPIRE && w->redis.keys[key].guard.exists && strcmp(c.value, "1") == 0)
-        return;
-    (void)g;
-    world_event(w, "around the proxy: op %d on key %d", (int)c.op, key);
-    model_native(&w->redis, key, &c);
-    check_passed(w, key, BY_OUTSIDE);
-}
-
-static void operate(struct world *w) {
-    struct conn *c = &w->conns[STRANGER];
-    if (!c->open)
-        conn_open(w, STRANGER);
-    if (c->busy || flights_free(w) < FLIGHTS / 3)
-        return;
-    struct flight *f = flight_new(w, FLIGHT_OPERATOR);
-    f->command = (struct model_command){.op = OP_DEL};
-    launch(w, f, STRANGER, (int)world_below(w, w->sc.keys));
-}
-
-static void trouble(struct world *w) {
-    const struct scenario *sc = &w->sc;
-    int process = (int)world_below(w, sc->processes);
-    if (sc->deaths && world_chance(w, 12)) {
-        if (world_chance(w, 15))
-            process_dies(w, process);
-        else
-            worker_dies(w, (int)world_below(w, WORKERS));
-    }
-    if (sc->reconnects && world_chance(w, 12)) {
-        int i = (int)world_below(w, CONNS);
-        bool last = conns_open(w, w->conns[i].process) < 2 && w->conns[i].worker < 0;
-        if (w->conns[i].process >= 0 && (!last || !sc->never_wrong))
-            conn_close(w, i);
-    }
-    if (sc->restarts && world_chance(w, 2))
-        proxy_restart(w, (int)world_below(w, sc->proxies));
-    if (sc->outside && world_chance(w, 10))
-        go_around(w);
-    if (sc->operators && world_chance(w, 10))
-        operate(w);
 }
 
 /* ---- time --------------------------------------------------------------------------------------- */
@@ -582,10 +213,10 @@ static void pass_time(struct world *w, int64_t ms) {
 void world_step(struct world *w) {
     w->step++;
     unsigned what = world_below(w, 100);
-    if (what < 40 && somebody_sends(w))
+    if (what < 40 && flight_somebody_sends(w))
         return;
     if (what < 85) {
-        struct flight *f = any_flight(w);
+        struct flight *f = flight_any(w);
         if (f) {
             flight_progress(w, f);
             return;
@@ -595,7 +226,7 @@ void world_step(struct world *w) {
         unsigned most = !w->sc.punctual && world_chance(w, 8) ? 1500 : 80;
         pass_time(w, 1 + world_below(w, most));
     } else {
-        trouble(w);
+        trouble_strikes(w);
     }
 }
 
@@ -684,13 +315,12 @@ void world_end(struct world *w) {
     for (int i = 0; i < CONNS; i++)
         conn_close(w, i);
     struct flight *f;
-    while ((f = any_flight(w)) && !w->failure)
+    while ((f = flight_any(w)) && !w->failure)
         flight_progress(w, f);
     if (w->failure)
         return;
-    w->closing = true;
     check_freed(w);
-    while ((f = any_flight(w)) && !w->failure)
+    while ((f = flight_any(w)) && !w->failure)
         flight_progress(w, f);
     if (!w->failure)
         check_forgotten(w);

@@ -188,6 +188,31 @@ void world_step(struct world *w);
 /* Everybody leaves; time passes; L1. */
 void world_end(struct world *w);
 
+struct lock_key world_key(int key);
+void world_identity(int process, char *out);
+const char *world_outcome(enum lock_outcome o);
+void conn_open(struct world *w, int i);
+/* The connection is lost to its worker; what is under way on it goes on without. */
+void conn_forget(struct world *w, int i, bool proxy_gone);
+void conn_close(struct world *w, int i);
+void proxy_restart(struct world *w, int i);
+
+/* flight.c: commands under way. */
+struct flight *flight_new(struct world *w, enum flight_kind kind);
+unsigned flight_places(const struct world *w);
+struct flight *flight_any(struct world *w);
+void flight_launch(struct world *w, struct flight *f, int conn, int key);
+/* Whether anybody had something to send. */
+bool flight_somebody_sends(struct world *w);
+void flight_run(struct world *w, struct flight *f);
+void flight_deliver(struct world *w, struct flight *f);
+/* What happens to it next, by chance. */
+void flight_progress(struct world *w, struct flight *f);
+void flight_log(struct world *w, const struct flight *f, const char *what);
+
+/* trouble.c: what goes wrong. */
+void trouble_strikes(struct world *w);
+
 /* worker.c: what workers send, and what they make of the answers. */
 bool worker_command(struct world *w, int worker, struct model_command *c, bool *releases);
 void worker_sent(struct world *w, int worker, const struct model_command *c, bool releases);

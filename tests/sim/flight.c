@@ -1,0 +1,292 @@
+/*
+ * Commands under way: begun in an engine, run in the model, answered, lost, repeated, late.
+ */
+#include "tests/sim/world.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- their places ------------------------------------------------------------------------------ */
+
+void flight_log(struct world *w, const struct flight *f, const char *what) {
+    if (!w->log)
+        return;
+    char text[96];
+    if (f->kind == FLIGHT_RENEWAL)
+        snprintf(text, sizeof(text), "renewal of %s", f->token_text + 36);
+    else
+        command_text(&f->command, text, sizeof(text));
+    const char *by = f->kind == FLIGHT_OPERATOR ? "operator" : f->kind == FLIGHT_COMMAND ? "worker" : "proxy";
+    world_event(w, "%s %d, session %" PRIu64 ", key %d: %s (attempt %s claim %s %s) %s%s", by, f->worker, f->session_id,
+                f->key, text, f->plan.attempt_token[0] ? f->plan.attempt_token + 36 : "",
+                f->plan.claim ? f->plan.claim_token + 36 : "-", f->plan.right ? f->plan.right : "", what,
+                f->ran ? world_outcome(f->envelope.outcome) : "");
+}
+
+struct flight *flight_new(struct world *w, enum flight_kind kind) {
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        struct flight *f = &w->flights[i];
+        if (f->used)
+            continue;
+        memset(f, 0, offsetof(struct flight, plan));
+        f->plan.attempt_token[0] = f->plan.claim_token[0] = '\0';
+        f->plan.claim = 0;
+        f->plan.right = NULL;
+        f->used = true;
+        f->kind = kind;
+        f->worker = f->conn = -1;
+        f->token_text[0] = '\0';
+        return f;
+    }
+    return NULL;
+}
+
+unsigned flight_places(const struct world *w) {
+    unsigned n = 0;
+    for (size_t i = 0; i < FLIGHTS; i++)
+        n += !w->flights[i].used;
+    return n;
+}
+
+/* ---- scripts ------------------------------------------------------------------------------------ */
+
+void flight_run(struct world *w, struct flight *f) {
+    struct model_key before;
+    model_expire(&w->redis, f->key);
+    check_passed(w, f->key, BY_TIME);
+    before = w->redis.keys[f->key];
+    if (f->kind == FLIGHT_RENEWAL) {
+        f->envelope = model_renew(&w->redis, f->key, f->token_text, f->right, f->lease_ms);
+        f->ran = true;
+        check_renewed(w, f, &before);
+        flight_log(w, f, "ran: ");
+        return;
+    }
+    struct model_args a = {
+        .attempt = f->plan.attempt_token,
+        .claim = f->plan.claim_token,
+        .identity = f->identity,
+        .proxy = w->proxies[f->proxy].id,
+        .right = f->plan.right,
+        .lease_ms = w->sc.rule.lease_ms,
+        .read_fence = f->plan.read_fence,
+        .command = f->command,
+    };
+    char seen[LOCK_SEEN_MAX + 1];
+    if (f->kind != FLIGHT_RELEASE && f->plan.seen_known) {
+        memcpy(seen, f->plan.seen, f->plan.seen_len);
+        seen[f->plan.seen_len] = '\0';
+        a.seen = seen;
+    }
+    f->envelope = model_script(&w->redis, f->key, &a);
+    f->ran = true;
+    flight_log(w, f, "ran: ");
+    const struct truth *t = &w->truth[f->key];
+    f->own_session = f->plan.verb == LOCK_ACQUIRE && f->envelope.outcome == LOCK_HELD && t->told &&
+                     t->fence == f->envelope.fence && t->session_id == f->session_id;
+    check_script(w, f, &before);
+}
+
+static void learn_proven(struct world *w, const struct flight *f) {
+    struct truth *t = &w->truth[f->key];
+    int process = f->worker >= 0 ? w->workers[f->worker].process : -1;
+    enum lock_verb verb = f->plan.verb;
+    if ((verb == LOCK_RELEASE || verb == LOCK_REPLACE || verb == LOCK_COUNT_DOWN) && t->session_id == f->session_id)
+        t->let_go = true; /* no proof for the engine: one worker may have meant to release */
+    if (process >= 0 && f->own_session && !f->orphan) {
+        world_event(w, "session %" PRIu64 " lost against its own lease", f->session_id);
+        w->perhaps_proven[process] = true;
+        bool sure = t->live && t->fence == f->envelope.fence && !t->let_go;
+        w->proven[process] = w->proven[process] || sure;
+    }
+}
+
+static void result_of(const struct flight *f, struct lock_result *r) {
+    const struct model_envelope *e = &f->envelope;
+    bool is_refused = e->outcome == LOCK_HELD || e->outcome == LOCK_FOREIGN;
+    *r = (struct lock_result){.outcome = e->outcome,
+                              .fence = e->fence,
+                              .pttl_ms = e->pttl_ms,
+                              .holder = e->owner,
+                              .holder_len = strlen(e->owner),
+                              .leased = e->leased};
+    enum lock_verb verb = f->plan.verb;
+    if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || (verb == LOCK_SWAP && !is_refused))
+        r->value = f->command.value;
+    else if ((verb == LOCK_READ || verb == LOCK_SWAP) && e->reply.kind == REPLY_TEXT)
+        r->value = e->reply.text;
+    r->value_len = r->value ? strlen(r->value) : 0;
+}
+
+static void finish_with(struct world *w, struct flight *f, const struct lock_result *r) {
+    struct proxy *p = &w->proxies[f->proxy];
+    struct conn *c = f->conn >= 0 ? &w->conns[f->conn] : NULL;
+    bool open = c && c->open && c->id == f->session_id;
+    char text[8] = "COMMAND";
+    engine_finish(p->engine, open ? &c->session : NULL, f->session_id, &f->plan, r, text, "10.0.0.1:1234",
+                  w->redis.now_ms);
+    if (open)
+        c->busy = false;
+}
+
+/* The answer arrives. */
+static void flight_answer(struct world *w, struct flight *f) {
+    struct proxy *p = &w->proxies[f->proxy];
+    if (f->kind == FLIGHT_RELEASE || f->proxy_life != p->life)
+        return;
+    if (f->kind == FLIGHT_RENEWAL) {
+        struct lock_key key = world_key(f->key);
+        engine_renewed(p->engine, &key, f->token, f->envelope.outcome, w->redis.now_ms);
+        return;
+    }
+    struct lock_result r;
+    result_of(f, &r);
+    flight_log(w, f, "answered: ");
+    finish_with(w, f, &r);
+    struct truth *t = &w->truth[f->key];
+    if (r.outcome == LOCK_GRANTED && t->live && t->fence == r.fence) {
+        t->told = true;
+        t->told_ms = w->redis.now_ms;
+    }
+    learn_proven(w, f);
+    struct conn *c = &w->conns[f->conn];
+    if (f->plan.verb == LOCK_READ && c->open && c->id == f->session_id) {
+        c->read_fence[f->key] = r.outcome == LOCK_HELD ? r.fence : 0;
+        check_shown(w, c->process, f->key, c->read_fence[f->key]);
+    }
+    if (!f->orphan && f->kind == FLIGHT_COMMAND)
+        worker_answer(w, f->worker, f, false);
+}
+
+void flight_deliver(struct world *w, struct flight *f) {
+    flight_answer(w, f);
+    f->used = false;
+}
+
+/* The proxy learns nothing but this. */
+static void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
+    struct proxy *p = &w->proxies[f->proxy];
+    bool may_run = outcome == LOCK_UNKNOWN && !f->ran;
+    world_event(w, "flight of worker %d on key %d: %s", f->worker, f->key, world_outcome(outcome));
+    if (f->proxy_life == p->life && f->kind == FLIGHT_RENEWAL) {
+        struct lock_key key = world_key(f->key);
+        engine_renewed(p->engine, &key, f->token, outcome, w->redis.now_ms);
+    } else if (f->proxy_life == p->life && (f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR)) {
+        struct lock_result r = {.outcome = outcome};
+        enum lock_verb verb = f->plan.verb;
+        if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP) {
+            r.value = f->command.value;
+            r.value_len = strlen(r.value);
+        }
+        finish_with(w, f, &r);
+        if (!f->orphan && f->kind == FLIGHT_COMMAND)
+            worker_answer(w, f->worker, f, true);
+    }
+    f->orphan = f->ghost = true;
+    if (!may_run)
+        f->used = false;
+}
+
+void flight_progress(struct world *w, struct flight *f) {
+    bool gone = f->ghost || f->proxy_life != w->proxies[f->proxy].life;
+    if (gone) {
+        if (!f->ran && world_chance(w, 50))
+            flight_run(w, f);
+        f->used = false;
+    } else if (!f->ran) {
+        if (w->sc.loses && world_chance(w, 3))
+            flight_fail(w, f, LOCK_NOT_SENT);
+        else if (w->sc.loses && world_chance(w, 3))
+            flight_fail(w, f, LOCK_UNKNOWN);
+        else
+            flight_run(w, f);
+    } else if (w->sc.loses && f->kind != FLIGHT_RENEWAL && world_chance(w, 5)) {
+        f->repeated = true; /* the answer got lost, the same attempt is sent again */
+        flight_run(w, f);
+    } else if (w->sc.loses && world_chance(w, 3)) {
+        flight_fail(w, f, LOCK_UNKNOWN);
+    } else {
+        flight_deliver(w, f);
+    }
+}
+
+struct flight *flight_any(struct world *w) {
+    unsigned start = world_below(w, FLIGHTS);
+    for (unsigned i = 0; i < FLIGHTS; i++) {
+        struct flight *f = &w->flights[(start + i) % FLIGHTS];
+        if (f->used)
+            return f;
+    }
+    return NULL;
+}
+
+/* ---- sending ------------------------------------------------------------------------------------ */
+
+static int conn_for(struct world *w, int worker) {
+    const struct worker *k = &w->workers[worker];
+    unsigned start = world_below(w, CONNS);
+    for (unsigned n = 0; n < CONNS; n++) {
+        int i = (int)((start + n) % CONNS);
+        struct conn *c = &w->conns[i];
+        if (c->process != k->process || (c->worker >= 0 && c->worker != worker) || c->id == UINT64_MAX)
+            continue;
+        if (!c->open)
+            conn_open(w, i);
+        if (!c->busy)
+            return i;
+    }
+    return -1;
+}
+
+void flight_launch(struct world *w, struct flight *f, int conn, int key) {
+    struct conn *c = &w->conns[conn];
+    struct lock_key name = world_key(key);
+    f->conn = conn;
+    f->key = key;
+    f->proxy = c->proxy;
+    f->proxy_life = w->proxies[c->proxy].life;
+    f->session_id = c->id;
+    f->read_fence = c->read_fence[key];
+    world_identity(c->process, f->identity);
+    enum lock_verb verb = f->kind == FLIGHT_OPERATOR ? LOCK_OPERATOR : model_verb(&f->command);
+    engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, &w->sc.rule, 7, w->redis.now_ms, &f->plan);
+    c->busy = true;
+    flight_log(w, f, "sent");
+}
+
+/* Whether the worker had something to send. */
+static bool send_one(struct world *w, int worker) {
+    struct worker *k = &w->workers[worker];
+    struct model_command c;
+    bool releases;
+    if (k->busy || flight_places(w) < FLIGHTS / 3)
+        return false;
+    if (!k->alive) {
+        if (world_chance(w, 20))
+            worker_start_again(w, worker);
+        return false;
+    }
+    int conn = conn_for(w, worker);
+    if (conn < 0 || !worker_command(w, worker, &c, &releases))
+        return false;
+    struct flight *f = flight_new(w, FLIGHT_COMMAND);
+    f->worker = worker;
+    f->command = c;
+    f->releases = releases;
+    f->own_fence = k->fence;
+    flight_launch(w, f, conn, k->key);
+    worker_sent(w, worker, &c, releases);
+    return true;
+}
+
+bool flight_somebody_sends(struct world *w) {
+    for (int tries = 0; tries < 8; tries++) {
+        int process = (int)world_below(w, w->sc.processes), place = (int)world_below(w, w->sc.workers);
+        bool stranger = w->sc.stranger && world_chance(w, 6);
+        if (send_one(w, stranger ? (int)STRANGER : process * WORKERS_EACH + place))
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,95 @@
+/*
+ * What goes wrong: workers and processes die, connections are lost, proxies restart, people go around them.
+ */
+#include "tests/sim/world.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static void worker_dies(struct world *w, int worker) {
+    struct worker *k = &w->workers[worker];
+    if (!k->alive || k->process < 0)
+        return;
+    world_event(w, "worker %d dies", worker);
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        struct flight *f = &w->flights[i];
+        if (f->used && f->kind == FLIGHT_COMMAND && f->worker == worker)
+            f->orphan = true;
+    }
+    k->alive = k->busy = false;
+    for (int key = 0; key < MODEL_KEYS; key++)
+        if (w->truth[key].live && w->truth[key].worker == worker)
+            w->truth[key].worker = -1;
+    k->fence = 0;
+    for (int i = 0; i < CONNS; i++)
+        if (w->conns[i].worker == worker)
+            conn_close(w, i);
+}
+
+static void process_dies(struct world *w, int process) {
+    for (int i = 0; i < WORKERS; i++)
+        if (w->workers[i].process == process)
+            worker_dies(w, i);
+    for (int i = 0; i < CONNS; i++)
+        if (w->conns[i].process == process)
+            conn_close(w, i);
+}
+
+static unsigned conns_open(const struct world *w, int process) {
+    unsigned n = 0;
+    for (int i = 0; i < CONNS; i++)
+        n += w->conns[i].open && w->conns[i].process == process;
+    return n;
+}
+
+static void go_around(struct world *w) {
+    int key = (int)world_below(w, w->sc.keys);
+    struct model_command c = {.op = OP_SET, .ms = 1 + world_below(w, 2000)};
+    static const enum model_op OPS[] = {OP_SET, OP_DEL, OP_PEXPIRE, OP_SET_NX};
+    c.op = OPS[world_below(w, COUNT(OPS))];
+    snprintf(c.value, sizeof(c.value), world_chance(w, 50) ? "outside" : "1");
+    /* Writing the very bytes that a lease has does not show in Redis. */
+    if (c.op != OP_DEL && c.op != OP_PEXPIRE && w->redis.keys[key].guard.exists && strcmp(c.value, "1") == 0)
+        return;
+    world_event(w, "around the proxy: op %d on key %d", (int)c.op, key);
+    model_native(&w->redis, key, &c);
+    check_passed(w, key, BY_OUTSIDE);
+}
+
+static void operate(struct world *w) {
+    struct conn *c = &w->conns[STRANGER];
+    if (!c->open)
+        conn_open(w, STRANGER);
+    if (c->busy || flight_places(w) < FLIGHTS / 3)
+        return;
+    struct flight *f = flight_new(w, FLIGHT_OPERATOR);
+    f->command = (struct model_command){.op = OP_DEL};
+    flight_launch(w, f, STRANGER, (int)world_below(w, w->sc.keys));
+}
+
+void trouble_strikes(struct world *w) {
+    const struct scenario *sc = &w->sc;
+    int process = (int)world_below(w, sc->processes);
+    if (sc->deaths && world_chance(w, 12)) {
+        if (world_chance(w, 15))
+            process_dies(w, process);
+        else
+            worker_dies(w, (int)world_below(w, WORKERS));
+    }
+    if (sc->reconnects && world_chance(w, 12)) {
+        int i = (int)world_below(w, CONNS);
+        bool last = conns_open(w, w->conns[i].process) < 2 && w->conns[i].worker < 0;
+        if (w->conns[i].process >= 0 && (!last || !sc->never_wrong))
+            conn_close(w, i);
+    }
+    if (sc->restarts && world_chance(w, 2))
+        proxy_restart(w, (int)world_below(w, sc->proxies));
+    if (sc->outside && world_chance(w, 10))
+        go_around(w);
+    if (sc->operators && world_chance(w, 10))
+        operate(w);
+}
