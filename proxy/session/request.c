@@ -126,7 +126,8 @@ static void session_release_done(struct session *s) {
     struct list_node *n;
     while ((n = list_first(&s->requests))) {
         struct request *r = LIST_ENTRY(n, struct request, link);
-        if (r->call.held_len > 0) {
+        /* What a call with `done` of its own holds so far is no reply yet. */
+        if (r->call.held_len > 0 && (r->done || !r->call.done)) {
             iobuf_append(&s->out, call_held(&r->call), r->call.held_len);
             r->started = true;
             call_drop_held(&r->call);

@@ -9,7 +9,7 @@ import pytest
 
 from fake import FakeNode, slot_map
 from resp import Error, encode
-from servers import Proxy, until
+from servers import HOST, SLOTS, Proxy, slot_of, until
 
 
 # ---- ways around a lock -----------------------------------------------------------------------
@@ -136,6 +136,65 @@ def test_half_close_while_requests_wait(start_proxy, connect, first):
         proxy.signal(signal.SIGCONT)
         assert c.read_all() == b"+OK\r\n+OK\r\n+OK\r\n"
     node.stop()
+
+
+class TwoNodes:
+    """A cluster of two nodes: a key {a} is the first one's, a key {b} the second one's. Answers are given by hand."""
+
+    def __init__(self):
+        self.asked = []
+        self.nodes = []
+        self.nodes += [FakeNode(self.handle), FakeNode(self.handle)]
+        self.upstream = "cluster 127.0.0.1:%d" % self.nodes[0].port
+
+    def handle(self, words, connection):
+        if words[0].upper() == b"CLUSTER":
+            half = slot_of("{b}")
+            assert slot_of("{a}") > half
+            return slot_map((half + 1, SLOTS - 1, HOST, self.nodes[0].port), (0, half, HOST, self.nodes[1].port))
+        if words[0].upper() == b"PING":
+            return b"+PONG\r\n"
+        self.asked.append((words, connection))
+        return b""
+
+    def await_asked(self, count):
+        until(lambda: len(self.asked) >= count, what="%d requests at the nodes" % count)
+
+    def answer(self, word, data):
+        next(c for words, c in self.asked if word in words).send(data)
+
+    def stop(self):
+        for node in self.nodes:
+            node.stop()
+
+
+@pytest.fixture
+def two_nodes():
+    nodes = TwoNodes()
+    yield nodes
+    nodes.stop()
+
+
+def test_half_of_an_answer_that_is_not_the_clients(start_proxy, connect, two_nodes):
+    """A script's answer is in the middle when the reply before it leaves: nothing of it is the client's yet."""
+    proxy = start_proxy(two_nodes.upstream, "lock lock:*")
+    value = b"v" * 300000
+    envelope = b"*6\r\n$%d\r\n%s\r\n$4\r\nheld\r\n:5\r\n:-3\r\n$1\r\no\r\n:0\r\n" % (len(value), value)
+    with connect(proxy) as c:
+        c.send(encode("GET", "{a}") + encode("GET", "lock:{b}"))
+        two_nodes.await_asked(2)
+        two_nodes.answer(b"lock:{b}", envelope[:200000])
+        until(lambda: "in_flight=1" in c2_info(proxy), what="both nodes' being asked")
+        time.sleep(0.2)  # for the part to arrive, which shows nowhere
+        two_nodes.answer(b"{a}", b"$1\r\na\r\n")
+        assert c.read_raw() == b"$1\r\na\r\n"
+        two_nodes.answer(b"lock:{b}", envelope[200000:])
+        assert c.read_raw() == b"$%d\r\n%s\r\n" % (len(value), value)
+
+
+def c2_info(proxy):
+    with proxy.client() as c:
+        return c("PROXY", "INFO", "upstreams")
 
 
 # ---- start and stop -----------------------------------------------------------------------------
