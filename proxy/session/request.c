@@ -12,7 +12,7 @@
 #include "proxy/session/pinned.h"
 #include "proxy/session/session.h"
 
-enum { FREE_REQUESTS_MAX = 4096, FREE_CALLS_MAX = 4096, ERROR_MAX = 1024 };
+enum { FREE_REQUESTS_MAX = 4096, FREE_CALLS_MAX = 4096, ERROR_MAX = 1024, HELD_NOTICED = 64 * 1024 };
 
 /* ---- held bytes -------------------------------------------------------------------------------- */
 
@@ -129,6 +129,7 @@ static void session_release_done(struct session *s) {
         /* What a call with `done` of its own holds so far is no reply yet. */
         if (r->call.held_len > 0 && (r->done || !r->call.done)) {
             iobuf_append(&s->out, call_held(&r->call), r->call.held_len);
+            s->held_bytes -= r->call.held_len;
             r->started = true;
             call_drop_held(&r->call);
         }
@@ -166,6 +167,9 @@ void request_reply(struct request *r, const char *data, size_t len, bool last) {
         return;
     }
     call_hold(&r->call, data, len);
+    s->held_bytes += len;
+    if (s->held_bytes >= HELD_NOTICED) /* its limits are looked at when it is flushed */
+        session_mark_dirty(s);
 }
 
 void request_error(struct request *r, const char *error) {
@@ -187,6 +191,7 @@ void request_fail(struct request *r, const char *error) {
         request_reply(r, "", 0, true);
         return;
     }
+    s->held_bytes -= r->call.held_len;
     call_drop_held(&r->call);
     request_error(r, error);
 }

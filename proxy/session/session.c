@@ -425,7 +425,7 @@ static void session_watch_writable(struct session *s, bool on) {
 /* client-output-buffer-limit: above the hard limit at once, above the soft one for its time. */
 static bool session_over_limit(struct session *s) {
     const struct session_options *o = &s->worker->shared->options;
-    int64_t unsent = (int64_t)s->out.unsent;
+    int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);
     if (o->output_limit_hard > 0 && unsent > o->output_limit_hard)
         return true;
     if (o->output_limit_soft <= 0 || unsent <= o->output_limit_soft) {
@@ -454,7 +454,7 @@ void session_flush(struct session *s) {
         session_close(s, "finished");
         return;
     }
-    if (s->out.unsent > 0 && session_over_limit(s)) {
+    if (session_over_limit(s)) {
         log_warning("client %llu (%s): closed: it does not read its replies (client-output-buffer-limit)",
                     (unsigned long long)s->lock.id, s->address);
         session_close(s, "output buffer limit");

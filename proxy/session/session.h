@@ -196,6 +196,7 @@ struct session {
     uint32_t in_flight;
     uint32_t redirected; /* of those in flight */
     size_t in_flight_bytes;
+    size_t held_bytes; /* of replies that wait for those before them */
     bool barrier;        /* the next requests wait for one in flight: request_barrier */
     uint32_t db, login;
     uint64_t epoch; /* of the slot map that requests in flight were routed by */

@@ -197,6 +197,20 @@ def c2_info(proxy):
         return c("PROXY", "INFO", "upstreams")
 
 
+def test_replies_that_wait_for_others_count_as_output(start_proxy, connect, two_nodes):
+    """One node is slow, another sends much: the client's limit is for both."""
+    proxy = start_proxy(two_nodes.upstream, "client-output-buffer-limit normal 2mb 0 0")
+    with connect(proxy) as c:
+        c.send(encode("GET", "{a}") + encode("GET", "{b}") * 8)
+        two_nodes.await_asked(9)
+        big = b"$1000000\r\n" + b"v" * 1000000 + b"\r\n"
+        two_nodes.answer(b"{b}", big)
+        assert "client-output-buffer-limit" not in proxy.log()
+        two_nodes.answer(b"{b}", big * 2)
+        assert c.read_all() == b""
+    until(lambda: "does not read its replies" in proxy.log(), what="the limit's work")
+
+
 # ---- start and stop -----------------------------------------------------------------------------
 
 
