@@ -49,8 +49,7 @@ static struct chunk *chunk_new(struct chunk_pool *pool, size_t need) {
     return c;
 }
 
-/* A chunk goes back when neither a buffer nor a holder needs it. */
-static void chunk_recycle(struct chunk *c) {
+void chunk_recycle(struct chunk *c) {
     if (c->linked || c->refs > 0)
         return;
     struct chunk_pool *pool = c->pool;
@@ -66,11 +65,6 @@ static void chunk_unlink(struct chunk *c) {
     list_remove(&c->link);
     c->linked = false;
     chunk_recycle(c);
-}
-
-void chunk_release(struct chunk *holder) {
-    holder->refs--;
-    chunk_recycle(holder);
 }
 
 void iobuf_init(struct iobuf *b, struct chunk_pool *pool) {
@@ -97,15 +91,19 @@ static struct chunk *iobuf_extend(struct iobuf *b, size_t need) {
     return c;
 }
 
-char *iobuf_reserve(struct iobuf *b, size_t len) {
+struct chunk *iobuf_make_room(struct iobuf *b, size_t len) {
     struct chunk *c = iobuf_tail(b);
-    if (c && c->cap - c->used >= len)
-        return c->data + c->used;
     /* A chunk reserved earlier and never filled would stay in the chain with nothing to write. */
     if (c && c->used == 0)
         chunk_unlink(c);
-    c = iobuf_extend(b, len);
-    return c->data;
+    return iobuf_extend(b, len);
+}
+
+char *iobuf_reserve(struct iobuf *b, size_t len) {
+    struct chunk *c = iobuf_room(b, len);
+    if (!c)
+        c = iobuf_make_room(b, len);
+    return c->data + c->used;
 }
 
 void iobuf_commit(struct iobuf *b, size_t len) {
@@ -113,8 +111,7 @@ void iobuf_commit(struct iobuf *b, size_t len) {
     b->unsent += len;
 }
 
-void iobuf_append(struct iobuf *b, const void *data, size_t len) {
-    const char *p = data;
+void iobuf_append_spread(struct iobuf *b, const char *p, size_t len) {
     struct chunk *c = iobuf_tail(b);
     b->unsent += len;
     while (len > 0) {
@@ -126,21 +123,6 @@ void iobuf_append(struct iobuf *b, const void *data, size_t len) {
         p += n;
         len -= n;
     }
-}
-
-char *iobuf_append_held(struct iobuf *b, const void *data, size_t len, struct chunk **holder) {
-    char *at = iobuf_reserve(b, len);
-    if (len > 0)
-        memcpy(at, data, len);
-    struct chunk *c = iobuf_tail(b);
-    c->refs++;
-    *holder = c;
-    iobuf_commit(b, len);
-    return at;
-}
-
-bool iobuf_sent(const struct chunk *holder, const char *bytes) {
-    return holder->data + holder->sent > bytes;
 }
 
 static void iobuf_consume(struct iobuf *b, size_t n) {

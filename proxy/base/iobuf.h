@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/types.h>
 
 #include "proxy/base/list.h"
@@ -55,8 +56,29 @@ void iobuf_init(struct iobuf *b, struct chunk_pool *pool);
 /* Drops all bytes; referenced chunks live on until they are released. */
 void iobuf_clear(struct iobuf *b);
 
+/* The last chunk where it has room for `len` bytes, else NULL. */
+static inline struct chunk *iobuf_room(const struct iobuf *b, size_t len) {
+    if (list_empty(&b->chunks))
+        return NULL;
+    struct chunk *c = LIST_ENTRY(b->chunks.prev, struct chunk, link);
+    return c->cap - c->used >= len ? c : NULL;
+}
+
+/* The same, made if there is none: what goes there stays in one piece. */
+struct chunk *iobuf_make_room(struct iobuf *b, size_t len);
+void iobuf_append_spread(struct iobuf *b, const char *data, size_t len);
+
 /* Appends bytes, which are copied and may be spread over chunks. */
-void iobuf_append(struct iobuf *b, const void *data, size_t len);
+static inline void iobuf_append(struct iobuf *b, const void *data, size_t len) {
+    struct chunk *c = iobuf_room(b, len);
+    if (!c) {
+        iobuf_append_spread(b, data, len);
+        return;
+    }
+    memcpy(c->data + c->used, data, len);
+    c->used += len;
+    b->unsent += len;
+}
 
 /* Room for `len` bytes in one piece at the tail; the caller fills it and calls iobuf_commit with as
  * many bytes as were written to it, at most `len`. */
@@ -65,11 +87,29 @@ void iobuf_commit(struct iobuf *b, size_t len);
 
 /* Appends bytes in one piece and returns where they are. *holder is a reference to their chunk,
  * to be given back with chunk_release. */
-char *iobuf_append_held(struct iobuf *b, const void *data, size_t len, struct chunk **holder);
-void chunk_release(struct chunk *holder);
+static inline char *iobuf_append_held(struct iobuf *b, const void *data, size_t len, struct chunk **holder) {
+    struct chunk *c = iobuf_room(b, len);
+    if (!c)
+        c = iobuf_make_room(b, len);
+    char *at = memcpy(c->data + c->used, data, len);
+    c->used += len;
+    b->unsent += len;
+    c->refs++;
+    *holder = c;
+    return at;
+}
+
+/* A chunk goes back when neither a buffer nor a holder needs it. */
+void chunk_recycle(struct chunk *c);
+static inline void chunk_release(struct chunk *holder) {
+    if (--holder->refs == 0 && !holder->linked)
+        chunk_recycle(holder);
+}
 
 /* Whether any byte at or after `bytes` (inside the chunk) has been written. */
-bool iobuf_sent(const struct chunk *holder, const char *bytes);
+static inline bool iobuf_sent(const struct chunk *holder, const char *bytes) {
+    return holder->data + holder->sent > bytes;
+}
 
 /* Writes as much as the socket takes. Returns the bytes written (0 where the socket is full, or
  * nothing is to be written), or -1 with errno where the connection is broken. */

@@ -115,22 +115,38 @@ static bool any_lock_key(struct session *s, const struct resp_request *r, const 
     return false;
 }
 
+static int slot_for(const struct session *s, const char *key, size_t len) {
+    return upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
+}
+
+static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c,
+                                                                        const struct resp_request *r,
+                                                                        const char *bytes, uint32_t key_index,
+                                                                        const struct lock_rule *rule) {
+    size_t len;
+    const char *key = request_arg(r, bytes, key_index, &len);
+    struct lock_command lc;
+    if (lock_must_wait(s, key, len))
+        return DISPATCH_WAIT;
+    if (lock_command_of(c, r, bytes, &lc))
+        return lock_dispatch(s, c, r, bytes, &lc, key_index, rule);
+    if (lock_clobbers(s, c, r, bytes))
+        lock_dispatch_clobber(s, c, r, bytes);
+    else
+        dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
+    return DISPATCHED;
+}
+
 /* A command with one key: the usual case, without a list of keys. */
-static enum dispatch_result dispatch_single(struct session *s, const struct command *c, const struct resp_request *r,
-                                            const char *bytes, uint32_t key_index) {
+static inline enum dispatch_result dispatch_single(struct session *s, const struct command *c,
+                                                   const struct resp_request *r, const char *bytes,
+                                                   uint32_t key_index) {
     size_t len;
     const char *key = request_arg(r, bytes, key_index, &len);
     const struct lock_rule *rule = lock_rule_for(s, key, len);
-    struct lock_command lc;
-    if (rule && lock_must_wait(s, key, len))
-        return DISPATCH_WAIT;
-    if (rule && lock_command_of(c, r, bytes, &lc))
-        return lock_dispatch(s, c, r, bytes, &lc, key_index, rule);
-    if (rule && lock_clobbers(s, c, r, bytes)) {
-        lock_dispatch_clobber(s, c, r, bytes);
-        return DISPATCHED;
-    }
-    dispatch_forward(s, c, r, bytes, upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0);
+    if (rule)
+        return dispatch_lock_key(s, c, r, bytes, key_index, rule);
+    dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
 }
 
@@ -158,10 +174,9 @@ static enum dispatch_result dispatch_keys(struct session *s, const struct comman
     return DISPATCHED;
 }
 
-static enum dispatch_result dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r,
-                                            const char *bytes) {
-    if (!c->find && c->first > 0 && c->last == c->first && c->split == SPLIT_NONE)
-        return dispatch_single(s, c, r, bytes, (uint32_t)c->first);
+static __attribute__((noinline)) enum dispatch_result dispatch_by_key_list(struct session *s, const struct command *c,
+                                                                           const struct resp_request *r,
+                                                                           const char *bytes) {
     if (c->split == SPLIT_MSET && r->argc % 2 == 0) { /* a node of a cluster would say CROSSSLOT first */
         dispatch_local_error(s, c, "ERR wrong number of arguments for 'mset' command");
         return DISPATCHED;
@@ -182,6 +197,13 @@ static enum dispatch_result dispatch_by_key(struct session *s, const struct comm
     if (keys != on_stack)
         memory_free(keys);
     return result;
+}
+
+static inline enum dispatch_result dispatch_by_key(struct session *s, const struct command *c,
+                                                   const struct resp_request *r, const char *bytes) {
+    if (!c->find && c->first > 0 && c->last == c->first && c->split == SPLIT_NONE)
+        return dispatch_single(s, c, r, bytes, (uint32_t)c->first);
+    return dispatch_by_key_list(s, c, r, bytes);
 }
 
 /* ---- the way ------------------------------------------------------------------------------------- */

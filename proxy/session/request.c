@@ -36,7 +36,8 @@ static const char *call_held(const struct call *c) {
 }
 
 static void call_drop_held(struct call *c) {
-    memory_free(c->held_big);
+    if (c->held_big)
+        memory_free(c->held_big);
     c->held_big = NULL;
     c->held_len = c->held_cap = 0;
 }
@@ -257,10 +258,10 @@ static const struct upstream_request_ops call_ops = {
 };
 
 void call_init(struct call *c, struct request *r, call_done_fn done) {
-    memset(&c->up, 0, sizeof(c->up));
     c->up.ops = &call_ops;
+    c->up.script = NULL;
+    c->up.repeatable = c->up.in_flight = false;
     c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;
-    list_init(&c->up.link);
     list_init(&c->link);
     c->request = r;
     c->done = done;

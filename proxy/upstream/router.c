@@ -59,6 +59,8 @@ static void request_redirected(struct upstream_request *r) {
 /* ---- placing ---- */
 
 struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity) {
+    if (u->master_count == 1)
+        return u->masters[0];
     for (size_t i = 0; i < u->master_count; i++) {
         struct upstream_node *n = u->masters[(affinity + i) % u->master_count];
         if (!node_backing_off(n))
