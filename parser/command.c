@@ -265,10 +265,15 @@ static inline uint64_t pack_word(const char *s, size_t len) {
     return lower_word(byte_at(s, 0) | byte_at(s, len / 2) | byte_at(s, len - 1));
 }
 
+/* One to SHORT_NAME_LEN bytes. */
+static inline uint64_t pack_short_name(const char *s, size_t len) {
+    return pack_word(s, len) | (uint64_t)len << 56;
+}
+
 static inline bool pack_name(const char *s, size_t len, struct name *n) {
     n->words[1] = n->words[2] = 0;
     if (len - 1 < SHORT_NAME_LEN) {
-        n->words[0] = pack_word(s, len) | (uint64_t)len << 56;
+        n->words[0] = pack_short_name(s, len);
         return true;
     }
     if (len - 1 >= NAME_MAX_LEN) {
@@ -313,17 +318,26 @@ void command_table_init(void) {
     }
 }
 
-const struct command *command_lookup(const char *name, size_t len) {
-    struct name n;
-    if (!pack_name(name, len, &n)) {
-        return NULL;
-    }
-    for (size_t at = hash_name(&n); table[at].command; at = (at + 1) % TABLE_SIZE) {
-        if (same_name(&table[at].name, &n)) {
+static inline const struct command *find_name(const struct name *n) {
+    for (size_t at = hash_name(n); table[at].command; at = (at + 1) % TABLE_SIZE) {
+        if (same_name(&table[at].name, n)) {
             return table[at].command;
         }
     }
     return NULL;
+}
+
+static __attribute__((noinline)) const struct command *find_long_name(const char *name, size_t len) {
+    struct name n;
+    return pack_name(name, len, &n) ? find_name(&n) : NULL;
+}
+
+const struct command *command_lookup(const char *name, size_t len) {
+    if (len - 1 >= SHORT_NAME_LEN) {
+        return find_long_name(name, len);
+    }
+    struct name n = {{pack_short_name(name, len), 0, 0}};
+    return find_name(&n);
 }
 
 const struct command *command_by_id(enum command_id id) {

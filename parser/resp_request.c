@@ -198,7 +198,7 @@ static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, 
 
 /* Takes arguments for as long as they are complete, in canonical form, and not longer than `max`. What it
  * stops at is for scan_argument to judge. */
-static void take_arguments(struct resp_request *r, const char *data, size_t len, uint64_t max) {
+static inline void take_arguments(struct resp_request *r, const char *data, size_t len, uint64_t max) {
     const char *end = data + len;
     const char *p = data + r->pos;
     struct resp_arg *arg = r->argv + r->argc;
@@ -249,15 +249,16 @@ static enum resp_status scan_argument(struct resp_request *r, const char *data, 
     return RESP_OK;
 }
 
+static inline uint64_t longest_argument(const struct resp_limits *limits) {
+    bool short_only = limits->unauthenticated && limits->bulk_max > RESP_UNAUTH_BULK_MAX;
+    return short_only ? RESP_UNAUTH_BULK_MAX : (uint64_t)limits->bulk_max;
+}
+
 static enum resp_status scan_arguments(struct resp_request *r, const char *data, size_t len,
                                        const struct resp_limits *limits) {
-    uint64_t max = (uint64_t)limits->bulk_max;
-    if (limits->unauthenticated && max > RESP_UNAUTH_BULK_MAX) {
-        max = RESP_UNAUTH_BULK_MAX;
-    }
     while (r->args_left) {
         if (r->bulk_len < 0) {
-            take_arguments(r, data, len, max);
+            take_arguments(r, data, len, longest_argument(limits));
             if (!r->args_left) {
                 break;
             }
@@ -271,8 +272,9 @@ static enum resp_status scan_arguments(struct resp_request *r, const char *data,
     return RESP_OK;
 }
 
-enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
-                                   const struct resp_limits *limits) {
+/* What is not in canonical form from its first byte on, or not complete. */
+static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_request *r, const char *data, size_t len,
+                                                              const struct resp_limits *limits) {
     if (r->pos == 0) {
         if (len == 0) {
             return RESP_MORE;
@@ -281,20 +283,31 @@ enum resp_status resp_request_scan(struct resp_request *r, const char *data, siz
             return scan_inline(r, data, len);
         }
         r->form = RESP_MULTIBULK;
-        if (len >= 4 && (unsigned char)data[1] - (unsigned)'1' < 9 && data[2] == '\r' && data[3] == '\n') {
-            r->args_left = (size_t)(data[1] - '0');
-            r->pos = 4;
-        } else {
-            enum resp_status status = scan_count(r, data, len, limits);
-            if (status != RESP_OK) {
-                return status;
-            }
-            if (r->args_left == 0) {
-                r->form = RESP_EMPTY;
-                r->len = r->pos;
-                return RESP_OK;
-            }
+        enum resp_status status = scan_count(r, data, len, limits);
+        if (status != RESP_OK) {
+            return status;
+        }
+        if (r->args_left == 0) {
+            r->form = RESP_EMPTY;
+            r->len = r->pos;
+            return RESP_OK;
         }
     }
     return scan_arguments(r, data, len, limits);
+}
+
+enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
+                                   const struct resp_limits *limits) {
+    if (r->pos == 0 && len >= 4 && data[0] == '*' && (unsigned char)data[1] - (unsigned)'1' < 9 &&
+        resp_is_crlf(data + 2)) {
+        r->form = RESP_MULTIBULK;
+        r->args_left = (size_t)(data[1] - '0');
+        r->pos = 4;
+        take_arguments(r, data, len, longest_argument(limits));
+        if (!r->args_left) {
+            r->len = r->pos;
+            return RESP_OK;
+        }
+    }
+    return scan_slowly(r, data, len, limits);
 }

@@ -82,11 +82,16 @@ void request_barrier(struct request *r) {
     r->session->barrier = true;
 }
 
-static void request_free(struct request *r) {
-    struct worker *w = r->worker;
+static __attribute__((noinline)) void request_free_parts(struct request *r) {
     struct list_node *n;
     while ((n = list_shift(&r->parts)))
-        call_release(w, LIST_ENTRY(n, struct call, link));
+        call_release(r->worker, LIST_ENTRY(n, struct call, link));
+}
+
+static inline void request_free(struct request *r) {
+    struct worker *w = r->worker;
+    if (!list_empty(&r->parts))
+        request_free_parts(r);
     call_drop_held(&r->call);
     list_remove(&r->link);
     if (w->free_request_count < FREE_REQUESTS_MAX) {
@@ -199,12 +204,8 @@ void request_fail(struct request *r, const char *error) {
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 
-static void call_reply(struct upstream_request *up, const char *data, size_t len, bool last) {
-    struct call *c = (struct call *)(void *)up;
-    if (!c->done) {
-        request_reply(c->request, data, len, last);
-        return;
-    }
+/* For who wants the reply whole. */
+static __attribute__((noinline)) void call_collect(struct call *c, const char *data, size_t len, bool last) {
     if (!last || c->held_len > 0)
         call_hold(c, data, len);
     if (!last)
@@ -225,6 +226,14 @@ static void call_reply(struct upstream_request *up, const char *data, size_t len
     c->held_len = c->held_cap = 0;
     c->done(c, &end);
     memory_free(big);
+}
+
+static void call_reply(struct upstream_request *up, const char *data, size_t len, bool last) {
+    struct call *c = (struct call *)(void *)up;
+    if (c->done)
+        call_collect(c, data, len, last);
+    else
+        request_reply(c->request, data, len, last);
 }
 
 static void call_fail_end(struct call *c, enum upstream_failure why, const char *error) {

@@ -103,10 +103,6 @@ const char *upstream_node_address(const struct upstream_node *n) {
 
 /* ---- lanes ---- */
 
-static bool lane_equal(const struct upstream_lane *a, const struct upstream_lane *b) {
-    return a->login == b->login && a->db == b->db && a->protocol == b->protocol;
-}
-
 /* The lanes in use come to the front, so that the first is nearly always the right one. */
 static struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
     LIST_FOREACH(it, &n->pools) {
@@ -138,10 +134,10 @@ void pool_release(struct upstream_pool *p) {
     memory_free(p);
 }
 
-struct upstream_conn *node_conn(struct upstream_node *n, const struct upstream_lane *lane, uint32_t affinity) {
+struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, uint32_t affinity) {
     struct upstream *u = n->u;
     struct upstream_pool *p = pool_find(n, lane);
-    unsigned index = u->connections == 1 ? 0 : affinity % u->connections;
+    unsigned index = pool_index(u, affinity);
     if (p && p->conns[index])
         return p->conns[index];
     if (node_backing_off(n)) {

@@ -105,17 +105,19 @@ static struct upstream_request *oldest(struct upstream_conn *c) {
     return n ? LIST_ENTRY(n, struct upstream_request, link) : NULL;
 }
 
+/* A complete error reply. True: the request is on its way again. */
+static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, struct upstream_request *r,
+                                                    const char *data, size_t len) {
+    return error_text(c, &data, &len) && router_error(c->u, c->node, r, data, len);
+}
+
 /* Hands a complete reply, or the end of one, to its request, which then is the owner's again. */
-static void deliver_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+static inline void deliver_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
     list_remove(&r->link);
     c->in_flight--;
     c->asking_done = false;
-    if (!c->passing) {
-        const char *text = data;
-        size_t text_len = len;
-        if (error_text(c, &text, &text_len) && router_error(c->u, c->node, r, text, text_len))
-            return;
-    }
+    if (c->scan.type == '-' && !c->passing && error_handled(c, r, data, len))
+        return;
     c->passing = false;
     request_end(r);
     r->ops->reply(r, data, len, true);

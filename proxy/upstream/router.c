@@ -90,7 +90,7 @@ const char *router_no_node(struct upstream *u) {
 }
 
 /* Queues a request on a node, or on the one that serves its slot (`to` NULL). NULL, or an error for router_outcome. */
-static const char *place(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
+static inline const char *place(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
     struct upstream_node *n = u->closing ? NULL : to ? to : choose_node(u, r);
     if (!n)
         return router_no_node(u);
@@ -125,17 +125,19 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
     r->len = len;
 }
 
-static const char *submit(struct upstream *u, struct upstream_request *r, int slot, struct upstream_node *to,
-                          const struct upstream_lane *lane, const char *bytes, size_t len) {
-    request_begin(r, slot, to, lane, bytes, len);
-    const char *error = place(u, r, NULL);
-    r->in_flight = !error;
-    if (!error)
-        return NULL;
+static __attribute__((noinline)) const char *not_taken(struct upstream *u, const char *error) {
     char text[sizeof(u->error)];
     router_outcome(text, sizeof(text), error, false);
     memcpy(u->error, text, sizeof(text));
     return u->error;
+}
+
+static inline const char *submit(struct upstream *u, struct upstream_request *r, int slot, struct upstream_node *to,
+                                 const struct upstream_lane *lane, const char *bytes, size_t len) {
+    request_begin(r, slot, to, lane, bytes, len);
+    const char *error = place(u, r, NULL);
+    r->in_flight = !error;
+    return error ? not_taken(u, error) : NULL;
 }
 
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
