@@ -212,9 +212,13 @@ static int find_debug(const char *data, const struct resp_request *request, uint
 
 /* ---- the table --------------------------------------------------------------------------- */
 
+#define ONLY_KEY(flags, first, last, split)                                                                            \
+    ((first) == (last) && (split) == SPLIT_NONE && !((flags)&COMMAND_MOVABLE_KEYS) ? (first) : 0)
+
 static const struct command commands[COMMAND_COUNT] = {
 #define COMMAND(id, name, arity, flags, first, last, step, find, split, need)                                          \
-    [COMMAND_##id] = {COMMAND_##id, name, arity, flags, first, last, step, find, split, need},
+    [COMMAND_##id] = {COMMAND_##id, name, arity, flags, first, last, step, ONLY_KEY(flags, first, last, split), find, \
+                      split, need},
 #include "parser/command_table.h"
 #undef COMMAND
 };

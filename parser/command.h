@@ -68,6 +68,7 @@ struct command {
     int16_t arity;    /* with the name; negative: at least so many */
     uint16_t flags;
     int16_t first, last, step; /* of the keys, as COMMAND says; first 0: none */
+    int16_t only;              /* the one argument that is a key, of a command that has no others; else 0 */
     command_find_fn find;      /* NULL where first/last/step say it all */
     enum command_split split;
     enum command_need need;

@@ -261,9 +261,8 @@ static const char *resume(struct resp_reply *r, const char *p, const char *end) 
     return NULL;
 }
 
-enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t len, size_t *used) {
-    const char *p = data;
-    const char *end = data + len;
+static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_reply *r, const char *data, const char *p,
+                                                              const char *end, size_t *used) {
     while (p < end) {
         const char *next = r->state == STATE_TYPE ? element(r, p, end) : resume(r, p, end);
         if (!next) {
@@ -276,6 +275,23 @@ enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t 
             return RESP_OK;
         }
     }
-    *used = len;
+    *used = (size_t)(end - data);
     return RESP_MORE;
+}
+
+/* Most replies are one element that is complete. */
+enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t len, size_t *used) {
+    const char *p = data;
+    if (r->state == STATE_TYPE && len > 0) {
+        p = element(r, data, data + len);
+        if (p && r->pending == 0) {
+            *used = (size_t)(p - data);
+            return RESP_OK;
+        }
+        if (!p) {
+            *used = 0;
+            return RESP_BAD;
+        }
+    }
+    return scan_slowly(r, data, p, data + len, used);
 }

@@ -268,9 +268,8 @@ static bool entry_matches(const struct rule_entry *entry, const char *key, size_
     return false;
 }
 
-const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len) {
-    if (len > 0 && !rules->begins[(unsigned char)key[0]])
-        return NULL;
+static __attribute__((noinline)) const struct lock_rule *first_match(const struct lock_rules *rules, const char *key,
+                                                                     size_t len) {
     for (size_t i = 0; i < rules->count; i++) {
         struct rule_entry *entry = rules->entries[i];
         if (entry_matches(entry, key, len)) {
@@ -279,6 +278,12 @@ const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const c
         }
     }
     return NULL;
+}
+
+const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len) {
+    if (len > 0 && !rules->begins[(unsigned char)key[0]])
+        return NULL;
+    return first_match(rules, key, len);
 }
 
 /* ---- text ---------------------------------------------------------------------------------- */

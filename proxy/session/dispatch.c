@@ -201,8 +201,8 @@ static __attribute__((noinline)) enum dispatch_result dispatch_by_key_list(struc
 
 static inline enum dispatch_result dispatch_by_key(struct session *s, const struct command *c,
                                                    const struct resp_request *r, const char *bytes) {
-    if (!c->find && c->first > 0 && c->last == c->first && c->split == SPLIT_NONE)
-        return dispatch_single(s, c, r, bytes, (uint32_t)c->first);
+    if (c->only)
+        return dispatch_single(s, c, r, bytes, (uint32_t)c->only);
     return dispatch_by_key_list(s, c, r, bytes);
 }
 

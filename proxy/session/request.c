@@ -103,7 +103,7 @@ static inline void request_free(struct request *r) {
 }
 
 /* Takes a finished request out of its session: what it held up may go on. */
-static void request_leave(struct request *r) {
+static inline void request_leave(struct request *r) {
     struct session *s = r->session;
     s->in_flight--;
     s->in_flight_bytes -= r->bytes;
@@ -127,8 +127,27 @@ static void request_unbusy(struct request *r) {
     r->lock_busy = 0;
 }
 
+/* Takes the head, which is done, out of the queue. False: the session is to end behind it. */
+static inline bool head_ends(struct session *s, struct request *r) {
+    bool close_after = r->close_after;
+    request_leave(r);
+    request_free(r);
+    if (s->pubsub)
+        pubsub_release(s);
+    if (close_after)
+        session_finish(s);
+    return !close_after;
+}
+
+/* Whether the head has something to be moved to the output. */
+static inline bool head_waits(const struct session *s) {
+    const struct list_node *n = s->requests.next;
+    const struct request *r = LIST_ENTRY(n, struct request, link);
+    return n != &s->requests && (r->done || r->call.held_len > 0);
+}
+
 /* Moves the replies of all requests that are done, from the head on, to the output. */
-static void session_release_done(struct session *s) {
+static __attribute__((noinline)) void session_release_done(struct session *s) {
     struct list_node *n;
     while ((n = list_first(&s->requests))) {
         struct request *r = LIST_ENTRY(n, struct request, link);
@@ -139,17 +158,8 @@ static void session_release_done(struct session *s) {
             r->started = true;
             call_drop_held(&r->call);
         }
-        if (!r->done)
+        if (!r->done || !head_ends(s, r))
             return;
-        bool close_after = r->close_after;
-        request_leave(r);
-        request_free(r);
-        if (s->pubsub)
-            pubsub_release(s);
-        if (close_after) {
-            session_finish(s);
-            return;
-        }
     }
 }
 
@@ -168,7 +178,7 @@ void request_reply(struct request *r, const char *data, size_t len, bool last) {
         iobuf_append(&s->out, data, len);
         r->started = true;
         session_mark_dirty(s);
-        if (last)
+        if (last && head_ends(s, r) && head_waits(s))
             session_release_done(s);
         return;
     }

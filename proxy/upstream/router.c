@@ -58,9 +58,7 @@ static void request_redirected(struct upstream_request *r) {
 
 /* ---- placing ---- */
 
-struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity) {
-    if (u->master_count == 1)
-        return u->masters[0];
+static __attribute__((noinline)) struct upstream_node *well_node(struct upstream *u, uint32_t affinity) {
     for (size_t i = 0; i < u->master_count; i++) {
         struct upstream_node *n = u->masters[(affinity + i) % u->master_count];
         if (!node_backing_off(n))
@@ -69,7 +67,11 @@ struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity) {
     return u->master_count > 0 ? u->masters[affinity % u->master_count] : NULL;
 }
 
-static struct upstream_node *choose_node(struct upstream *u, const struct upstream_request *r) {
+struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity) {
+    return u->master_count == 1 ? u->masters[0] : well_node(u, affinity);
+}
+
+static inline struct upstream_node *choose_node(struct upstream *u, const struct upstream_request *r) {
     if (r->node)
         return r->node;
     if (r->slot >= 0 && u->slots)
