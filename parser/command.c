@@ -217,8 +217,8 @@ static int find_debug(const char *data, const struct resp_request *request, uint
 
 static const struct command commands[COMMAND_COUNT] = {
 #define COMMAND(id, name, arity, flags, first, last, step, find, split, need)                                          \
-    [COMMAND_##id] = {COMMAND_##id, name, arity, flags, first, last, step, ONLY_KEY(flags, first, last, split), find, \
-                      split, need},
+    [COMMAND_##id] = {COMMAND_##id, name,  arity, flags, first, last, step, ONLY_KEY(flags, first, last, split),       \
+                      find,         split, need},
 #include "parser/command_table.h"
 #undef COMMAND
 };

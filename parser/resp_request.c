@@ -22,6 +22,8 @@
 
 /* An argv of up to this many arguments is kept from one request to the next. */
 enum { ARGV_KEEP = 256 };
+/* The shortest argument is "$0\r\n\r\n". */
+enum { RESP_ARGUMENT_MIN = 6 };
 
 static const char *const TOO_BIG_INLINE = "Protocol error: too big inline request";
 static const char *const TOO_BIG_COUNT = "Protocol error: too big mbulk count string";
@@ -196,16 +198,14 @@ static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, 
     return RESP_OK;
 }
 
-/* Takes arguments for as long as they are complete, in canonical form, and not longer than `max`. What it
- * stops at is for scan_argument to judge. */
-static inline void take_arguments(struct resp_request *r, const char *data, size_t len, uint64_t max) {
+/* Takes arguments into arg...stop for as long as they are complete, in canonical form, and not longer than `max`, from
+ * `from` on in the data. Returns the next free place, and moves *from. What it stops at is for scan_argument to judge.
+ */
+static inline struct resp_arg *take_arguments(struct resp_arg *arg, const struct resp_arg *stop, const char *data,
+                                              size_t len, size_t *from, uint64_t max) {
     const char *end = data + len;
-    const char *p = data + r->pos;
-    struct resp_arg *arg = r->argv + r->argc;
-    size_t room = r->argv_cap - r->argc;
-    size_t count = r->args_left < room ? r->args_left : room;
-    struct resp_arg *stop = arg + count;
-    while (arg < stop && p < end && *p == '$') {
+    const char *p = data + *from;
+    while (arg < stop && end - p >= RESP_ARGUMENT_MIN && *p == '$') {
         uint64_t n;
         const char *q = resp_length(p + 1, end, &n);
         if (!q || n > max || (uint64_t)(end - q) < n + 2 || !resp_is_crlf(q + n)) {
@@ -216,10 +216,18 @@ static inline void take_arguments(struct resp_request *r, const char *data, size
         arg++;
         p = q + n + 2;
     }
-    size_t taken = (size_t)(arg - (r->argv + r->argc));
+    *from = (size_t)(p - data);
+    return arg;
+}
+
+/* Goes on with what take_arguments can take. */
+static void take_more(struct resp_request *r, const char *data, size_t len, uint64_t max) {
+    struct resp_arg *arg = r->argv + r->argc;
+    size_t room = r->argv_cap - r->argc;
+    const struct resp_arg *stop = arg + (r->args_left < room ? r->args_left : room);
+    size_t taken = (size_t)(take_arguments(arg, stop, data, len, &r->pos, max) - arg);
     r->argc += taken;
     r->args_left -= taken;
-    r->pos = (size_t)(p - data);
 }
 
 /* Takes the next argument, whatever it looks like. */
@@ -258,7 +266,7 @@ static enum resp_status scan_arguments(struct resp_request *r, const char *data,
                                        const struct resp_limits *limits) {
     while (r->args_left) {
         if (r->bulk_len < 0) {
-            take_arguments(r, data, len, longest_argument(limits));
+            take_more(r, data, len, longest_argument(limits));
             if (!r->args_left) {
                 break;
             }
@@ -298,16 +306,20 @@ static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_reques
 
 enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
                                    const struct resp_limits *limits) {
-    if (r->pos == 0 && len >= 4 && data[0] == '*' && (unsigned char)data[1] - (unsigned)'1' < 9 &&
+    if (r->pos == 0 && len >= 4 && data[0] == '*' && (unsigned char)data[1] - (unsigned)'1' < RESP_ARGV_INLINE &&
         resp_is_crlf(data + 2)) {
+        size_t count = (size_t)(data[1] - '0'), pos = 4;
+        struct resp_arg *stop = r->argv + count;
+        struct resp_arg *arg = take_arguments(r->argv, stop, data, len, &pos, longest_argument(limits));
         r->form = RESP_MULTIBULK;
-        r->args_left = (size_t)(data[1] - '0');
-        r->pos = 4;
-        take_arguments(r, data, len, longest_argument(limits));
-        if (!r->args_left) {
-            r->len = r->pos;
+        r->pos = pos;
+        if (arg == stop) {
+            r->argc = count;
+            r->len = pos;
             return RESP_OK;
         }
+        r->argc = (size_t)(arg - r->argv);
+        r->args_left = count - r->argc;
     }
     return scan_slowly(r, data, len, limits);
 }

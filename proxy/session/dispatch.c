@@ -120,8 +120,8 @@ static int slot_for(const struct session *s, const char *key, size_t len) {
 }
 
 static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c,
-                                                                        const struct resp_request *r,
-                                                                        const char *bytes, uint32_t key_index,
+                                                                        const struct resp_request *r, const char *bytes,
+                                                                        uint32_t key_index,
                                                                         const struct lock_rule *rule) {
     size_t len;
     const char *key = request_arg(r, bytes, key_index, &len);
@@ -174,9 +174,8 @@ static enum dispatch_result dispatch_keys(struct session *s, const struct comman
     return DISPATCHED;
 }
 
-static __attribute__((noinline)) enum dispatch_result dispatch_by_key_list(struct session *s, const struct command *c,
-                                                                           const struct resp_request *r,
-                                                                           const char *bytes) {
+static __attribute__((noinline)) enum dispatch_result
+dispatch_by_key_list(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     if (c->split == SPLIT_MSET && r->argc % 2 == 0) { /* a node of a cluster would say CROSSSLOT first */
         dispatch_local_error(s, c, "ERR wrong number of arguments for 'mset' command");
         return DISPATCHED;
@@ -258,7 +257,7 @@ static bool keyspace_must_wait(const struct session *s, const struct command *c)
     return whole && lock_any_busy(s);
 }
 
-enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
+inline enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
     const struct command *c = command_lookup(bytes + r->argv[0].off, r->argv[0].len);
     if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
         refuse_unauthenticated(s, c, r, bytes);

@@ -44,7 +44,7 @@ struct lock_call {
 
 /* ---- which keys, and one after another -------------------------------------------------------- */
 
-const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len) {
+inline const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len) {
     const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
     return rule && rule->mode == LOCK_MODE_ENFORCE && !lock_guard_is(key, len) ? rule : NULL;
 }

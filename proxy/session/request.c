@@ -44,29 +44,43 @@ static void call_drop_held(struct call *c) {
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-static struct request *request_take(struct worker *w, struct session *s, const struct command *command) {
+/* Memory for a call: as a call is when it is given back. */
+static void call_blank(struct call *c) {
+    list_init(&c->link);
+    c->held_len = c->held_cap = 0;
+    c->held_big = NULL;
+}
+
+/* The same for a request. */
+static __attribute__((noinline)) struct request *request_blank(struct worker *w) {
+    struct request *r = memory_alloc(sizeof(*r));
+    list_init(&r->link);
+    list_init(&r->parts);
+    r->worker = w;
+    call_blank(&r->call);
+    return r;
+}
+
+static inline struct request *request_take(struct worker *w, struct session *s, const struct command *command) {
     struct request *r;
     if (w->free_request_count > 0) {
         r = LIST_ENTRY(list_shift(&w->free_requests), struct request, link);
         w->free_request_count--;
     } else {
-        r = memory_alloc(sizeof(*r));
-        list_init(&r->link);
+        r = request_blank(w);
     }
     r->session = s;
-    r->worker = w;
     r->command = command;
     r->done = r->started = r->redirected = r->close_after = r->ends_barrier = false;
     r->lock_busy = 0;
     r->parts_left = 0;
     r->bytes = 0;
     r->state = NULL;
-    list_init(&r->parts);
     call_init(&r->call, r, NULL);
     return r;
 }
 
-struct request *request_new(struct session *s, const struct command *command) {
+inline struct request *request_new(struct session *s, const struct command *command) {
     struct request *r = request_take(s->worker, s, command);
     list_append(&s->requests, &r->link);
     s->in_flight++;
@@ -281,13 +295,10 @@ void call_init(struct call *c, struct request *r, call_done_fn done) {
     c->up.script = NULL;
     c->up.repeatable = c->up.in_flight = false;
     c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;
-    list_init(&c->link);
     c->request = r;
     c->done = done;
     c->lock = NULL;
     c->index = c->count = 0;
-    c->held_len = c->held_cap = 0;
-    c->held_big = NULL;
 }
 
 struct call *call_new(struct request *r, call_done_fn done) {
@@ -298,6 +309,7 @@ struct call *call_new(struct request *r, call_done_fn done) {
         w->free_call_count--;
     } else {
         c = memory_alloc(sizeof(*c));
+        call_blank(c);
     }
     call_init(c, r, done);
     list_append(&r->parts, &c->link);
@@ -316,7 +328,7 @@ void call_release(struct worker *w, struct call *c) {
     }
 }
 
-void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
+static inline void submit(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
     struct request *r = c->request;
     if (r->session) {
         r->bytes += len;
@@ -327,9 +339,13 @@ void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane
         call_fail(&c->up, UPSTREAM_NOT_SENT, error);
 }
 
-void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
+void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
+    submit(c, slot, lane, bytes, len);
+}
+
+inline void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
     struct upstream_lane lane = session_lane(c->request->session);
-    call_submit_lane(c, slot, &lane, bytes, len);
+    submit(c, slot, &lane, bytes, len);
 }
 
 void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking) {

@@ -257,7 +257,7 @@ void conn_ready(struct upstream_conn *c) {
 
 /* ---- requests ---- */
 
-void conn_send(struct upstream_conn *c, struct upstream_request *r) {
+inline void conn_send(struct upstream_conn *c, struct upstream_request *r) {
     struct chunk *before = r->chunk;
     if (r->asking)
         iobuf_append(&c->out, asking, sizeof(asking) - 1);

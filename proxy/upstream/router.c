@@ -272,8 +272,7 @@ static bool word_is(const char *text, size_t len, const char *word) {
 }
 
 /* "MOVED SLOT HOST:PORT", "ASK SLOT HOST:PORT": where to. An empty host is the answering node's own. */
-struct upstream_node *router_redirect_target(struct upstream_node *from, const char *text, size_t len,
-                                             unsigned *slot) {
+struct upstream_node *router_redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot) {
     const char *end = text + len, *number = memchr(text, ' ', len);
     if (!number)
         return NULL;
