@@ -10,6 +10,7 @@ program is at fault. Exit status 1 if anything failed.
 
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ import servers  # noqa: E402
 from clients import CLIENTS, FEATURES, LOCK_CHECKS, LOCKS, Missing, Workshop  # noqa: E402
 
 CLIENT_SECONDS = 30
-REFUSED = "not supported by lockkeeper"
+REFUSED = re.compile(r"ERR [A-Z0-9| ]+ is not supported by lockkeeper")  # what follows says why, in as many words
 USER, PASSWORD = "app", "app-secret"
 PROXY_PASSWORD = "proxy-secret"
 
@@ -60,7 +61,10 @@ def cell_of(state, why):
         return Cell("ok")
     if state == "none":
         return Cell("none", why)
-    return Cell("refused" if REFUSED in why else "FAILED", why or "no reason given")
+    refusal = REFUSED.search(why)
+    if refusal:
+        return Cell("refused", refusal.group())
+    return Cell("FAILED", why or "no reason given")
 
 
 class Run:
