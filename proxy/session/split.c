@@ -16,7 +16,7 @@
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
-enum { ERROR_LINE_MAX = 512 };
+enum { ERROR_LINE_MAX = 512, LOCK_PARTS_MAX = 10000 /* each is a script's call, much longer than its key */ };
 
 struct item {
     uint32_t arg;   /* index of the key among the arguments */
@@ -247,17 +247,23 @@ static void split_send(struct session *s, struct request *request, const struct 
 enum dispatch_result split_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes, const uint32_t *keys, size_t key_count) {
     struct item *items = memory_alloc(key_count * sizeof(*items));
-    bool locks = false;
+    size_t locks = 0, lock_parts = 0;
     for (size_t i = 0; i < key_count; i++) {
         item_set(s, &items[i], c, r, bytes, keys[i], i);
-        locks = locks || items[i].rule;
+        locks += items[i].rule != NULL;
+        lock_parts += own_part(c, &items[i]);
+    }
+    if (lock_parts > LOCK_PARTS_MAX) {
+        memory_free(items);
+        dispatch_local_error(s, c, "ERR too many lock keys for one command that releases them; send several");
+        return DISPATCHED;
     }
     qsort(items, key_count, sizeof(*items), item_compare);
     counter_add(&s->worker->counters.requests_split, 1);
     struct request *request = request_new(s, c);
-    if (locks)
+    if (locks > 0)
         lock_busy_all(request);
-    if (locks && c->split == SPLIT_MSET) /* a script that sets other keys too */
+    if (locks > 0 && c->split == SPLIT_MSET) /* a script that sets other keys too */
         request_barrier(request);
     struct split *split = memory_zalloc(sizeof(*split));
     split->kind = c->split;

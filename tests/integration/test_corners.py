@@ -290,6 +290,20 @@ def test_bind_of_what_is_no_address(start_redis, address):
         drop(proxy)
 
 
+# ---- memory -----------------------------------------------------------------------------------
+
+
+def test_too_many_lock_keys_for_one_del(client, direct, key):
+    """Each would be a script's call of its own, and one request of a few MB gigabytes of them."""
+    name = key("lock:many")
+    assert client("SET", name, 1, "NX", "EX", 50) == "OK"
+    many = ["%s:%d" % (name, i) for i in range(10000)]
+    assert str(client("DEL", name, *many)).startswith("ERR too many lock keys")
+    assert direct("GET", name) == "1"
+    assert client("DEL", name, *many[1:]) == 1
+    assert client("DEL", *["plain:%d" % i for i in range(20000)]) == 0
+
+
 # ---- what nodes say -----------------------------------------------------------------------------
 
 
