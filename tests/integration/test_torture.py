@@ -50,12 +50,14 @@ SCAN 0 MATCH * COUNT n TYPE string|RANDOMKEY|DBSIZE|FLUSHDB|PING|PING v|ECHO v|T
 HELLO 2|HELLO 3|HELLO n|HELLO 3 SETNAME v|HELLO 3 AUTH v v|AUTH v|AUTH v v|CLIENT SETNAME v|CLIENT SETNAME w
 CLIENT GETNAME|CLIENT ID|CLIENT INFO|CLIENT SETINFO lib-name w|CLIENT SETINFO v v|CLIENT LIST|CLIENT v|READONLY|ASKING
 RESET|COMMAND COUNT|COMMAND INFO GET|INFO server|CONFIG GET v|CLUSTER KEYSLOT k|v v|NOSUCH k v|LOLWUT
-MULTI|EXEC|DISCARD|WATCH k k|UNWATCH
+MULTI|EXEC|DISCARD|WATCH k k|UNWATCH|BLPOP k k 0.01|BLMOVE k k LEFT RIGHT 0.01|BZPOPMIN k 0.01|WAIT 0 5
+XREAD BLOCK 5 STREAMS k $|BRPOPLPUSH k k 0.01
 PROXY HELP|PROXY INFO|PROXY INFO v|PROXY LOCKS|PROXY LOCKS v|PROXY LOCK k|PROXY TOKEN k|PROXY RELEASE k|PROXY RULES
 PROXY INCIDENTS n|PROXY EXPLAIN v|PROXY EXPLAIN SET k v w n|PROXY EXPLAIN DEL k k k|PROXY EXPLAIN EVAL v n k
 PROXY EXPLAIN SORT k STORE k|PROXY EXPLAIN PROXY EXPLAIN v|PROXY RELOAD|PROXY v|PROXY
 """
 TEMPLATES = [t.split() for line in TEMPLATES.strip().split("\n") for t in line.split("|")]
+PATIENT = {b"BLPOP", b"BLMOVE", b"BZPOPMIN", b"WAIT", b"XREAD", b"BRPOPLPUSH"}
 DANGEROUS = {b"SHUTDOWN", b"DEBUG", b"QUIT", b"MONITOR", b"POST", b"HOST:"}
 
 
@@ -63,7 +65,7 @@ def command(rng):
     """The words of a request."""
     kinds = {"k": KEYS, "v": VALUES, "n": NUMBERS, "w": WORDS}
     words = [rng.choice(kinds[w]) if w in kinds else w.encode() for w in rng.choice(TEMPLATES)]
-    damage = rng.random()
+    damage = 1 if words[0] in PATIENT else rng.random()  # a damaged one might wait for ever
     if damage < 0.06 and len(words) > 1:
         del words[rng.randrange(1, len(words))]
     elif damage < 0.12:
