@@ -258,21 +258,20 @@ static void refused(struct feed *f, const char *data, size_t len) {
     request_reply(r, data, len, true);
 }
 
-/* MONITOR's first line, its OK, comes from every node; the client gets the first. False: an ordinary line. */
+/* MONITOR's first line, its OK, comes from every node; the client gets the last one, as from then on it sees all.
+ * False: an ordinary line. */
 static bool greeting(struct feed *f, const char *data, size_t len) {
     struct pubsub *p = f->of;
     if (f->greeted)
-        return false;
+        return p->waiting != NULL; /* too early for the client */
     f->greeted = true;
+    bool refused_it = data[0] == '-';
+    if (!p->waiting || (!refused_it && --p->expected > 0))
+        return true;
     struct request *r = p->waiting;
     p->waiting = NULL;
-    if (r)
-        request_reply(r, data, len, true);
-    if (data[0] == '-') { /* one of several: all have the same users, so that all say so */
-        if (r)
-            p->monitor = false;
-        return true;
-    }
+    p->monitor = !refused_it;
+    request_reply(r, data, len, true);
     return true;
 }
 
@@ -463,17 +462,20 @@ static enum dispatch_result monitor(struct session *s, const struct command *c, 
     struct upstream *u = s->worker->upstream;
     struct pubsub *p = pubsub_get(s);
     const char *error = "UPSTREAM no master is known; the request was not sent";
+    int64_t feeds = 0;
     p->monitor = true;
     for (size_t i = 0; i < upstream_master_count(u); i++) {
         struct feed *f = feed_to(p, upstream_master(u, i), &error);
-        if (f)
-            upstream_pin_send(f->pin, bytes, len);
+        if (!f)
+            continue;
+        upstream_pin_send(f->pin, bytes, len);
+        feeds++;
     }
-    if (list_empty(&p->feeds)) {
+    if (feeds == 0) {
         p->monitor = false;
         return no_feed(s, c, error);
     }
-    await(p, c, 1);
+    await(p, c, feeds);
     return DISPATCHED;
 }
 
@@ -538,9 +540,10 @@ static void not_allowed(struct session *s, const struct command *c, const struct
     for (char *p = sub; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p + 'a' - 'A') : *p;
     dispatch_local_error(s, c,
-                         "ERR Can't execute '%s%s%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
+                         "%s Can't execute '%s%s%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
                          "allowed in this context",
-                         c->name, *sub ? "|" : "", sub);
+                         c->id == COMMAND_EXEC ? "EXECABORT Transaction discarded because of:" : "ERR", c->name,
+                         *sub ? "|" : "", sub);
 }
 
 enum dispatch_result pubsub_restricted(struct session *s, const struct command *c, const struct resp_request *r,
