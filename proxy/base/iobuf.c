@@ -15,7 +15,7 @@ void chunk_pool_init(struct chunk_pool *pool, size_t free_max) {
     list_init(&pool->free);
     pool->free_count = 0;
     pool->free_max = free_max;
-    pool->total_bytes = 0;
+    pool->total_bytes = pool->peak_bytes = 0;
 }
 
 static void chunk_free(struct chunk *c) {
@@ -46,6 +46,8 @@ static struct chunk *chunk_new(struct chunk_pool *pool, size_t need) {
     c->cap = cap;
     c->used = c->sent = 0;
     pool->total_bytes += cap;
+    if (pool->total_bytes > pool->peak_bytes)
+        pool->peak_bytes = pool->total_bytes;
     return c;
 }
 

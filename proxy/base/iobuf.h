@@ -39,6 +39,7 @@ struct chunk_pool {
     size_t free_count;
     size_t free_max;    /* more than so many are given back to malloc */
     size_t total_bytes; /* in use and free */
+    size_t peak_bytes;  /* the most that total_bytes has been; whoever reads it may lower it */
 };
 
 struct iobuf {

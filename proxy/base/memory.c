@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 static void out_of_memory(size_t size) {
     fprintf(stderr, "lockkeeper: out of memory: %zu bytes could not be allocated\n", size);
@@ -44,4 +47,10 @@ char *memory_strdup(const char *s) {
 
 void memory_free(void *p) {
     free(p);
+}
+
+void memory_trim(void) {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }

@@ -19,7 +19,7 @@
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
-enum { ACCEPT_BATCH = 64, CHUNKS_KEPT = 256, SHARED_TICK_MS = 100 };
+enum { ACCEPT_BATCH = 64, CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TRIM_BYTES = 8 * 1024 * 1024 };
 
 static const double TICK_SECONDS = 1.0;
 static const double ACCEPT_PAUSE_SECONDS = 0.2;
@@ -200,8 +200,18 @@ static void turn_start(struct ev_loop *loop, struct ev_check *check, int events)
 
 /* ---- time ---------------------------------------------------------------------------------------- */
 
+/* malloc keeps the pieces that a burst of values leaves behind; a few in use between them keep all of them. */
+static void worker_trim(struct worker *w) {
+    struct chunk_pool *pool = &w->chunks;
+    if (pool->peak_bytes - pool->total_bytes < TRIM_BYTES || pool->total_bytes > pool->peak_bytes / 2)
+        return;
+    pool->peak_bytes = pool->total_bytes;
+    memory_trim();
+}
+
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
+    worker_trim(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
     if (timeout <= 0 && w->shared->options.output_limit_soft <= 0 && !blocked)
