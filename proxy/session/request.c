@@ -284,10 +284,36 @@ static void call_redirected(struct upstream_request *up) {
     }
 }
 
+/* Whether it was sent for the slot, or writes to all of them (FLUSHALL). */
+static bool request_uses_slot(const struct request *r, int slot) {
+    bool everywhere = r->command && (r->command->flags & COMMAND_WRITE);
+    if (r->call.up.in_flight && (r->call.up.slot == slot || (r->call.up.slot < 0 && everywhere)))
+        return true;
+    LIST_FOREACH(it, &r->parts) {
+        const struct call *part = LIST_ENTRY(it, struct call, link);
+        if (part->up.slot == slot || (part->up.slot < 0 && everywhere))
+            return true;
+    }
+    return false;
+}
+
+/* What waits is overtaken by what was sent behind it. Lock scripts may be: what concerns their keys waits for them. */
+static bool call_may_wait(const struct upstream_request *up) {
+    const struct call *c = (const struct call *)(const void *)up;
+    const struct request *r = c->request;
+    if (!r->session || c->lock || up->slot < 0)
+        return true;
+    for (struct list_node *n = r->link.next; n != &r->session->requests; n = n->next)
+        if (request_uses_slot(LIST_ENTRY(n, struct request, link), up->slot))
+            return false;
+    return true;
+}
+
 static const struct upstream_request_ops call_ops = {
     .reply = call_reply,
     .fail = call_fail,
     .redirected = call_redirected,
+    .may_wait = call_may_wait,
 };
 
 void call_init(struct call *c, struct request *r, call_done_fn done) {

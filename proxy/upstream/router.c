@@ -181,7 +181,7 @@ static void stand_in_fail(struct upstream_request *r, enum upstream_failure why,
 }
 
 struct upstream_request *router_stand_in(struct upstream *u, struct upstream_request *r) {
-    static const struct upstream_request_ops ops = {stand_in_reply, stand_in_fail, NULL};
+    static const struct upstream_request_ops ops = {.reply = stand_in_reply, .fail = stand_in_fail};
     struct list_node *n = list_shift(&u->stand_ins);
     struct stand_in *s = n ? LIST_ENTRY(n, struct stand_in, request.link) : memory_alloc(sizeof(*s));
     u->stand_in_count -= n != NULL;
@@ -223,7 +223,7 @@ static void arm_retry(struct upstream *u, int64_t at_ms) {
 }
 
 static bool delay(struct upstream *u, struct upstream_request *r) {
-    if (r->delays >= DELAYS_MAX)
+    if (r->delays >= DELAYS_MAX || (r->ops->may_wait && !r->ops->may_wait(r)))
         return false;
     int64_t wait = DELAY_FIRST_MS << r->delays++;
     if (wait > DELAY_LONGEST_MS)

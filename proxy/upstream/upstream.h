@@ -75,6 +75,9 @@ struct upstream_request_ops {
     /* May be NULL. The request was redirected (or has to be repeated) and is on its way to another node, so
      * later requests of the same client must not overtake it. Called at most once a request. */
     void (*redirected)(struct upstream_request *r);
+    /* May be NULL: always. Whether the request may be repeated after a delay (TRYAGAIN and its kin). No, where later
+     * requests of the same client are on their way that must not overtake it: it ends with the node's error. */
+    bool (*may_wait)(const struct upstream_request *r);
 };
 
 /* A request in flight. Embedded in the caller's structure; fields are private to this folder, except those of the

@@ -338,7 +338,8 @@ static void call_redirected(struct upstream_request *r) {
     ((struct call *)(void *)r)->redirects++;
 }
 
-static const struct upstream_request_ops call_ops = {call_reply, call_fail, call_redirected};
+static const struct upstream_request_ops call_ops = {
+    .reply = call_reply, .fail = call_fail, .redirected = call_redirected};
 static const struct upstream_lane plain_lane = {0, 0, 2};
 
 static void call_init(struct call *c) {
