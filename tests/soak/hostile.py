@@ -47,9 +47,12 @@ class Hostile:
             return
         word = "%s/%d" % (self.id, self.rng.randrange(10**9))
         bad = self.rng.choice([b"*x\r\n", b"*1\r\n$-5\r\n", b"*1\r\n!3\r\nabc\r\n", b"*99999999999\r\n"])
+        begun = self.record.now()
         replies = await link.exchange_bytes(encode("ECHO", word) * 3 + bad + encode("ECHO", "never"), 4)
         if self.net.may_close(self.proxy.address):
             return
+        if self.record.disturbed(begun, self.world.error_causes, 6):
+            replies[:3] = [word if str(reply).startswith("UPSTREAM ") else reply for reply in replies[:3]]
         if replies[:3] != [word] * 3 or not str(replies[3]).startswith("ERR Protocol error"):
             self.record.violation("protocol error", "%s: %r" % (self.id, replies))
         if not await self.wait_closed(link, self.world.bound):

@@ -60,11 +60,13 @@ class Lock:
     def violation(self, kind, text):
         self.record.violation(kind, "%s (%s): %s" % (self.name, self.idiom, text), list(self.history))
 
-    def granted(self, worker, sent, replied, px):
+    def granted(self, worker, sent, replied, px, until=None):
         self.record.counts["locks"] += 1
         self.suspect = None
         self.note(worker.who, "granted, lease %s" % px)
         hold = Hold(self, worker, sent, replied, px)
+        if until is not None:
+            hold.until, hold.renewed = min(hold.until, until), False
         for other in self.holds:
             if hold.sure(replied, self.record) and other.sure(replied, self.record):
                 self.violation("double holder", "%s was granted it while %s holds it" % (worker.who, other.worker.who))
@@ -255,8 +257,7 @@ class Worker:
         if reply not in won or reply is None:
             lock.lost(self, sent)
             return reply, False
-        self.hold = lock.granted(self, sent, self.record.now(), px)
-        self.hold.until = min(self.hold.until, until or self.hold.until)
+        self.hold = lock.granted(self, sent, self.record.now(), px, until)
         if self.alone and self.rng.random() < 0.1:
             await self.check_fence(lock)
         return reply, True
@@ -309,6 +310,7 @@ class Worker:
         if reply == 0:
             self.record.counts["releases refused"] += 1
             lock.might_be_held(MAX_HOLD + LEASE)
+            self.maybe[lock] = self.record.now() + MAX_HOLD + 2 * LEASE
         return reply
 
     async def loser(self, lock):
@@ -426,8 +428,7 @@ class Worker:
                 self.left.add(lock)
                 return
             self.record.counts["takeovers"] += 1
-            self.hold = lock.granted(self, sent, self.record.now(), None)
-            self.hold.until = min(self.hold.until, self.mark - SLACK)
+            self.hold = lock.granted(self, sent, self.record.now(), None, self.mark - SLACK)
         self.hold.renewed = False
         self.hold.over = self.hold.replied + MAX_HOLD + LEASE
         await self.work(lock, lock.px)
@@ -447,9 +448,9 @@ class Worker:
 
     async def incr_decr(self, lock):
         """The losers take back what they have counted, the holder too."""
-        _, won = await self.acquire(lock, "INCR", lock.name, won=(1,))
+        # Not sure of it before its own EXPIRE: the expiry of the one before is still on the key, as without the proxy.
+        _, won = await self.acquire(lock, "INCR", lock.name, won=(1,), until=0)
         if won:
-            self.hold.until = 0  # the expiry of the one before is still on the key, as without the proxy
             await self.expire(lock)
             await self.work(lock, lock.px)
             self.hold.over = self.hold.replied + 100

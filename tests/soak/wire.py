@@ -172,6 +172,9 @@ class Net:
             if reply is GONE:
                 return None
             if isinstance(reply, Error):
+                if reply.startswith("UPSTREAM ") and self.record.disturbed(self.record.now(), ("kill", "stop", "connections"), 6):
+                    link.close()
+                    return None
                 self.violation("setup", "%s %r: %r" % (who, command, reply))
         return link
 
