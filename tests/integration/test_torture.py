@@ -174,3 +174,41 @@ def test_torture(backend, start_proxy, rng, threads):
         assert c("PING") == "PONG"
         assert "# Locks" in c("PROXY", "INFO")
     backend.flush()
+
+
+# ---- S1 ---------------------------------------------------------------------------------------
+
+# These may change what somebody else holds: counters by design, GETSET by taking over what it read, scripts and
+# FLUSHDB by being beyond the rules; the rest changes who or where the session is.
+BEYOND = {"INCR", "DECR", "INCRBY", "DECRBY", "INCRBYFLOAT", "APPEND", "SETRANGE", "SETBIT", "GETSET", "EVAL", "EVALSHA",
+          "FLUSHDB", "PROXY", "SELECT", "RESET", "HELLO", "AUTH", "CLIENT", "KEYS", "SCAN", "BLPOP", "BLMOVE", "BZPOPMIN",
+          "WAIT", "XREAD", "BRPOPLPUSH"}
+
+
+def test_nobody_changes_a_lock_that_is_not_theirs(backend, start_proxy, connect, rng):
+    """Whatever another session sends: the holder's value and expiry stay as they are."""
+    proxy = start_proxy(backend, "lock lock:connection:* owner connection", "lock lock:*")
+    words_of = [t for t in TEMPLATES if t[0] not in BEYOND and not (t[0] == "SET" and ("GET" in t or "w" in t))]
+    words_of += [["MULTI"], ["EXEC"], ["EXEC"], ["GET", "k"]]
+    options = [w for w in WORDS if w != b"GET"]
+    direct = backend.direct()
+    until, serial = time.monotonic() + 3, 0
+    while time.monotonic() < until:
+        serial += 1
+        lock = b"lock:%s:{t}%d" % (rng.choice([b"connection", b"auto"]), serial)
+        value = rng.choice([b"1", b"0", b"-3", b"uuid", b""])
+        kinds = {"k": [lock, lock, b"{t}plain", b"{t}other"], "v": VALUES, "n": NUMBERS, "w": options}
+        with proxy.client() as holder, proxy.client() as other:
+            assert holder("CLIENT", "SETNAME", "holder") == other("CLIENT", "SETNAME", "other") == "OK"
+            assert holder("SET", lock, value, "NX", "EX", 50) == "OK"
+            sent = []
+            for _ in range(20):
+                words = [rng.choice(kinds[w]) if w in kinds else w.encode() for w in rng.choice(words_of)]
+                if rng.random() < 0.1:
+                    words += [rng.choice(options)] * rng.choice([1, 1, 15])
+                sent.append((words, other.raw(*words)[:200]))
+                assert direct("GET", lock.decode()) == value.decode(), sent
+                assert 40000 < direct("PTTL", lock.decode()) <= 50000, sent
+            assert holder("DEL", lock) == 1
+    assert serial > 3
+    direct.close()
