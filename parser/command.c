@@ -322,26 +322,31 @@ void command_table_init(void) {
     }
 }
 
-static inline const struct command *find_name(const struct name *n) {
-    for (size_t at = hash_name(n); table[at].command; at = (at + 1) % TABLE_SIZE) {
-        if (same_name(&table[at].name, n)) {
+static __attribute__((noinline)) const struct command *find_long_name(const char *name, size_t len) {
+    struct name n;
+    if (!pack_name(name, len, &n)) {
+        return NULL;
+    }
+    for (size_t at = hash_name(&n); table[at].command; at = (at + 1) % TABLE_SIZE) {
+        if (same_name(&table[at].name, &n)) {
             return table[at].command;
         }
     }
     return NULL;
 }
 
-static __attribute__((noinline)) const struct command *find_long_name(const char *name, size_t len) {
-    struct name n;
-    return pack_name(name, len, &n) ? find_name(&n) : NULL;
-}
-
 const struct command *command_lookup(const char *name, size_t len) {
     if (len - 1 >= SHORT_NAME_LEN) {
         return find_long_name(name, len);
     }
+    /* One word says it all: no row of a longer name has a control character in the place of the length. */
     struct name n = {{pack_short_name(name, len), 0, 0}};
-    return find_name(&n);
+    for (size_t at = hash_name(&n); table[at].command; at = (at + 1) % TABLE_SIZE) {
+        if (table[at].name.words[0] == n.words[0]) {
+            return table[at].command;
+        }
+    }
+    return NULL;
 }
 
 const struct command *command_by_id(enum command_id id) {

@@ -32,20 +32,23 @@ static inline const char *resp_length_of_digits(const char *p, const char *end, 
     return q + 2;
 }
 
-/* Reads "N\r\n" at p. Returns the byte behind it, or NULL. */
-static inline const char *resp_length(const char *p, const char *end, uint64_t *number) {
-    if (end - p >= 4) { /* most lengths have one digit or two: no loop */
-        unsigned first = (unsigned char)p[0] - (unsigned)'0', second = (unsigned char)p[1] - (unsigned)'0';
-        if (first < 10 && resp_is_crlf(p + 1)) {
-            *number = first;
-            return p + 3;
-        }
-        if (first - 1 < 9 && second < 10 && resp_is_crlf(p + 2)) {
-            *number = first * 10 + second;
-            return p + 4;
-        }
+/* Reads "N\r\n" at p, where four bytes are there at least. Returns the byte behind it, or NULL. */
+static inline const char *resp_length_of_four(const char *p, const char *end, uint64_t *number) {
+    unsigned first = (unsigned char)p[0] - (unsigned)'0', second = (unsigned char)p[1] - (unsigned)'0';
+    /* Most lengths have one digit or two: no loop. */
+    if (first < 10 && resp_is_crlf(p + 1)) {
+        *number = first;
+        return p + 3;
+    }
+    if (first - 1 < 9 && second < 10 && resp_is_crlf(p + 2)) {
+        *number = first * 10 + second;
+        return p + 4;
     }
     return resp_length_of_digits(p, end, number);
+}
+
+static inline const char *resp_length(const char *p, const char *end, uint64_t *number) {
+    return end - p >= 4 ? resp_length_of_four(p, end, number) : resp_length_of_digits(p, end, number);
 }
 
 #endif

@@ -207,7 +207,7 @@ static inline struct resp_arg *take_arguments(struct resp_arg *arg, const struct
     const char *p = data + *from;
     while (arg < stop && end - p >= RESP_ARGUMENT_MIN && *p == '$') {
         uint64_t n;
-        const char *q = resp_length(p + 1, end, &n);
+        const char *q = resp_length_of_four(p + 1, end, &n);
         if (!q || n > max || (uint64_t)(end - q) < n + 2 || !resp_is_crlf(q + n)) {
             break;
         }

@@ -49,10 +49,15 @@ static inline void list_prepend(struct list_node *head, struct list_node *node) 
     list_append(head->next, node);
 }
 
-/* Takes a node out of its list, if it is in one. */
-static inline void list_remove(struct list_node *node) {
+/* Takes a node out of its list, which is put elsewhere or freed at once: it points anywhere then. */
+static inline void list_cut(struct list_node *node) {
     node->prev->next = node->next;
     node->next->prev = node->prev;
+}
+
+/* Takes a node out of its list, if it is in one. */
+static inline void list_remove(struct list_node *node) {
+    list_cut(node);
     list_init(node);
 }
 
@@ -66,6 +71,20 @@ static inline struct list_node *list_shift(struct list_node *head) {
     struct list_node *node = list_first(head);
     if (node)
         list_remove(node);
+    return node;
+}
+
+/* Free lists: a stack of nodes that are in no list. Only `next` means anything there. */
+static inline void stack_push(struct list_node **top, struct list_node *node) {
+    node->next = *top;
+    *top = node;
+}
+
+/* Takes one, which is in no list and not initialised, or NULL. */
+static inline struct list_node *stack_pop(struct list_node **top) {
+    struct list_node *node = *top;
+    if (node)
+        *top = node->next;
     return node;
 }
 

@@ -81,11 +81,16 @@ void dispatch_local_error(struct session *s, const struct command *c, const char
     dispatch_local(s, c, line, len + 2);
 }
 
-void dispatch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                      int slot) {
+static inline void forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                           int slot) {
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, c);
     call_submit(&request->call, slot, bytes, r->len);
+}
+
+void dispatch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                      int slot) {
+    forward(s, c, r, bytes, slot);
 }
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
@@ -146,7 +151,7 @@ static inline enum dispatch_result dispatch_single(struct session *s, const stru
     const struct lock_rule *rule = lock_rule_for(s, key, len);
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, key_index, rule);
-    dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
+    forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
 }
 

@@ -16,6 +16,8 @@ enum { FREE_REQUESTS_MAX = 4096, FREE_CALLS_MAX = 4096, ERROR_MAX = 1024, HELD_N
 
 /* ---- held bytes -------------------------------------------------------------------------------- */
 
+static const struct upstream_request_ops call_ops;
+
 static void call_hold(struct call *c, const char *data, size_t len) {
     size_t need = c->held_len + len;
     char *to = c->held_big ? c->held_big : c->held;
@@ -36,8 +38,9 @@ static const char *call_held(const struct call *c) {
 }
 
 static void call_drop_held(struct call *c) {
-    if (c->held_big)
-        memory_free(c->held_big);
+    if (c->held_len == 0)
+        return;
+    memory_free(c->held_big);
     c->held_big = NULL;
     c->held_len = c->held_cap = 0;
 }
@@ -46,6 +49,7 @@ static void call_drop_held(struct call *c) {
 
 /* Memory for a call: as a call is when it is given back. */
 static void call_blank(struct call *c) {
+    c->up.ops = &call_ops;
     list_init(&c->link);
     c->held_len = c->held_cap = 0;
     c->held_big = NULL;
@@ -54,7 +58,6 @@ static void call_blank(struct call *c) {
 /* The same for a request. */
 static __attribute__((noinline)) struct request *request_blank(struct worker *w) {
     struct request *r = memory_alloc(sizeof(*r));
-    list_init(&r->link);
     list_init(&r->parts);
     r->worker = w;
     call_blank(&r->call);
@@ -62,13 +65,9 @@ static __attribute__((noinline)) struct request *request_blank(struct worker *w)
 }
 
 static inline struct request *request_take(struct worker *w, struct session *s, const struct command *command) {
-    struct request *r;
-    if (w->free_request_count > 0) {
-        r = LIST_ENTRY(list_shift(&w->free_requests), struct request, link);
-        w->free_request_count--;
-    } else {
-        r = request_blank(w);
-    }
+    struct list_node *n = stack_pop(&w->free_requests);
+    struct request *r = n ? LIST_ENTRY(n, struct request, link) : request_blank(w);
+    w->free_request_count -= n != NULL;
     r->session = s;
     r->command = command;
     r->done = r->started = r->redirected = r->close_after = r->ends_barrier = false;
@@ -88,7 +87,9 @@ inline struct request *request_new(struct session *s, const struct command *comm
 }
 
 struct request *request_internal(struct worker *w) {
-    return request_take(w, NULL, NULL);
+    struct request *r = request_take(w, NULL, NULL);
+    list_init(&r->link);
+    return r;
 }
 
 void request_barrier(struct request *r) {
@@ -107,9 +108,9 @@ static inline void request_free(struct request *r) {
     if (!list_empty(&r->parts))
         request_free_parts(r);
     call_drop_held(&r->call);
-    list_remove(&r->link);
+    list_cut(&r->link);
     if (w->free_request_count < FREE_REQUESTS_MAX) {
-        list_prepend(&w->free_requests, &r->link);
+        stack_push(&w->free_requests, &r->link);
         w->free_request_count++;
     } else {
         memory_free(r);
@@ -317,7 +318,6 @@ static const struct upstream_request_ops call_ops = {
 };
 
 void call_init(struct call *c, struct request *r, call_done_fn done) {
-    c->up.ops = &call_ops;
     c->up.script = NULL;
     c->up.repeatable = c->up.in_flight = false;
     c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;

@@ -59,7 +59,8 @@ struct worker {
     struct list_node dirty;    /* have output to write */
     struct list_node runnable; /* may go on with requests that waited */
     struct list_node closed;   /* to be freed at the end of the turn */
-    struct list_node free_requests, free_calls;
+    struct list_node *free_requests; /* a stack */
+    struct list_node free_calls;
     size_t free_request_count, free_call_count;
     struct list_node free_locks; /* lock_flow.c's */
     size_t free_lock_count;

@@ -385,7 +385,6 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const int
     list_init(&w->dirty);
     list_init(&w->runnable);
     list_init(&w->closed);
-    list_init(&w->free_requests);
     list_init(&w->free_calls);
     list_init(&w->free_locks);
     list_init(&w->lease_notes);
@@ -429,7 +428,9 @@ void worker_free(struct worker *w) {
     upstream_free(w->upstream); /* fails what is in flight, whose slots go back to the free lists */
     worker_close_listeners(w);
     memory_free(w->listeners);
-    free_list(&w->free_requests, offsetof(struct request, link));
+    struct list_node *n;
+    while ((n = stack_pop(&w->free_requests)))
+        memory_free(LIST_ENTRY(n, struct request, link));
     free_list(&w->free_calls, offsetof(struct call, link));
     lock_free_pool(w);
     free_list(&w->lease_notes, offsetof(struct lease_note, link));

@@ -119,7 +119,6 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
     r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = r->pinned = false;
     r->slot = slot;
     r->lane = *lane;
-    list_init(&r->link);
     r->conn = NULL;
     r->node = to;
     r->chunk = NULL;
