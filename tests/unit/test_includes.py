@@ -29,6 +29,8 @@ LAYERS = {
     "tests/fuzz": (("parser", "proxy/base"), ()),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),
+    # Programs of applications: they know nothing of the proxy.
+    "tests/clients": ((), ("hiredis",)),
 }
 # Files that may include less than their folder.
 FILES = {
