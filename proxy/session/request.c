@@ -16,8 +16,6 @@ enum { FREE_REQUESTS_MAX = 4096, FREE_CALLS_MAX = 4096, ERROR_MAX = 1024, HELD_N
 
 /* ---- held bytes -------------------------------------------------------------------------------- */
 
-static const struct upstream_request_ops call_ops;
-
 static void call_hold(struct call *c, const char *data, size_t len) {
     size_t need = c->held_len + len;
     char *to = c->held_big ? c->held_big : c->held;
@@ -49,7 +47,6 @@ static void call_drop_held(struct call *c) {
 
 /* Memory for a call: as a call is when it is given back. */
 static void call_blank(struct call *c) {
-    c->up.ops = &call_ops;
     list_init(&c->link);
     c->held_len = c->held_cap = 0;
     c->held_big = NULL;
@@ -318,6 +315,7 @@ static const struct upstream_request_ops call_ops = {
 };
 
 void call_init(struct call *c, struct request *r, call_done_fn done) {
+    c->up.ops = &call_ops; /* EXEC has others */
     c->up.script = NULL;
     c->up.repeatable = c->up.in_flight = false;
     c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;
