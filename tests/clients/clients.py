@@ -4,11 +4,11 @@ A client is a program in this folder. It gets the addresses in its environment, 
 other, and says on standard output, one line each:
 
     version  the library's version
-    FEATURE  ok | fail | none  why          (fields between tabs)
+    FEATURE  ok | fail | none | kept  why   (fields between tabs)
     restart                                 asks for a restart of the proxy; a line on standard input: it is done
 
 What the proxy doesn't serve shows as a failure with the proxy's words in it; run.py tells that apart. 'none' is for
-what the library itself hasn't got.
+what the library itself hasn't got, 'kept' for a lock that was safe, but stayed held until its lease ended.
 """
 
 import os

@@ -19,6 +19,9 @@ const settings = {
 
 class NotInLibrary extends Error {}
 
+/** Safe, but a lock stayed held until its lease ended. */
+class Kept extends Error {}
+
 function say(...fields) {
     process.stdout.write(fields.map((f) => String(f).replace(/\s+/g, ' ')).join('\t') + '\n');
 }
@@ -64,10 +67,10 @@ async function run(features) {
             say(name, 'ok');
         } catch (error) {
             const text = why ? `${error.message}; ${why.message}` : error.message || String(error);
-            say(name, error instanceof NotInLibrary ? 'none' : 'fail', text);
+            say(name, error instanceof NotInLibrary ? 'none' : error instanceof Kept ? 'kept' : 'fail', text);
         }
     }
     process.exit(0);
 }
 
-module.exports = { assert, bytes, settings, NotInLibrary, say, sleep, within, until, restartProxy, run };
+module.exports = { assert, bytes, settings, NotInLibrary, Kept, say, sleep, within, until, restartProxy, run };

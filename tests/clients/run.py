@@ -34,16 +34,17 @@ RULES = [
     "lock lock.* lease 2s",
     "lock mutex:* lease 2s",
     "lock *:lock lease 2s",
+    "lock @simple-redis-mutex:lock-* lease 2s",
 ]
 
 
 class Cell:
     def __init__(self, state, why=""):
-        self.state = state  # ok, refused, none, FAILED
+        self.state = state  # ok, kept, refused, none, FAILED
         self.why = why
 
     def text(self):
-        return {"ok": "ok", "refused": "n/s", "none": "-", "FAILED": "FAIL"}[self.state]
+        return {"ok": "ok", "kept": "kept", "refused": "n/s", "none": "-", "FAILED": "FAIL"}[self.state]
 
 
 class Result:
@@ -59,8 +60,8 @@ class Result:
 def cell_of(state, why):
     if state == "ok":
         return Cell("ok")
-    if state == "none":
-        return Cell("none", why)
+    if state in ("none", "kept"):
+        return Cell(state, why)
     refusal = REFUSED.search(why)
     if refusal:
         return Cell("refused", refusal.group())
@@ -275,8 +276,9 @@ def report(clients, lanes, absent, seconds):
     table("client", [c for c in clients if c in CLIENTS], FEATURES, lanes)
     table("lock", [c for c in clients if c in LOCKS], LOCK_CHECKS, lanes)
     print("\nok: on one Redis and on a cluster; a/b where the two differ; -: the library hasn't got it; n/s: refused by "
-          "the proxy with a clear error; FAIL: wrong")
-    for state, title in [("refused", "not supported"), ("none", "not in the library"), ("FAILED", "FAILED")]:
+          "the proxy with\na clear error; kept: safe, but the lock stayed held until its lease ended; FAIL: wrong")
+    for state, title in [("refused", "not supported"), ("none", "not in the library"), ("kept", "kept"),
+                         ("FAILED", "FAILED")]:
         found = reasons(clients, lanes, state)
         if found:
             print("\n%s:" % title)
@@ -295,14 +297,14 @@ def report(clients, lanes, absent, seconds):
     for lane in lanes:
         if lane.error:
             print("\n%s" % lane.error)
-    counts = {"ok": 0, "refused": 0, "none": 0, "FAILED": 0}
+    counts = {"ok": 0, "kept": 0, "refused": 0, "none": 0, "FAILED": 0}
     for lane in lanes:
         for result in lane.results.values():
             for cell in result.cells.values():
                 counts[cell.state] += 1
     failed = counts["FAILED"] + len(problems) + sum(1 for lane in lanes if lane.error)
-    print("\n%d ok, %d not supported, %d not in the library, %d FAILED; %d clients not run; %.0f s" % (
-        counts["ok"], counts["refused"], counts["none"], failed, len(absent), seconds))
+    print("\n%d ok, %d kept, %d not supported, %d not in the library, %d FAILED; %d clients not run; %.0f s" % (
+        counts["ok"], counts["kept"], counts["refused"], counts["none"], failed, len(absent), seconds))
     if counts["ok"] == 0:
         print("nothing was tested")
         return failed + 1
