@@ -106,7 +106,8 @@ class Faults:
         with node.client() as control:
             for line in control("CLIENT", "LIST", "TYPE", "normal").splitlines():
                 fields = dict(word.split("=", 1) for word in line.split(" ") if "=" in word)
-                own = fields["name"] == OWN_NAME or fields["cmd"] in ("client|list", "restore-asking", "migrate")
+                own = fields["name"] == OWN_NAME or fields["cmd"].startswith(
+                    ("NULL", "client|", "cluster|", "restore", "migrate", "info"))
                 if not own and self.rng.random() < share:
                     control("CLIENT", "KILL", "ID", fields["id"])
 
@@ -143,8 +144,9 @@ class Faults:
             await asyncio.sleep(self.rng.uniform(0, 1))
             await away(proxy.again)
         finally:
-            self.world.net.dying[proxy.address] = False
             self.record.end(window)
+            await asyncio.sleep(0.3)  # what was on its way meanwhile is heard of later
+            self.world.net.dying[proxy.address] = False
 
     # ---- slots
 

@@ -99,7 +99,7 @@ class Hostile:
         causes = self.record.disturbed(begun, self.world.error_causes, 6)
         for n, reply in enumerate(replies):
             expected = "OK" if n == 0 else value if n % 2 else "%s/%d" % (self.id, n // 2 - 1)
-            if reply != expected and not (causes and (isinstance(reply, Error) or reply is None and n % 2)) \
+            if reply != expected and not (causes and (isinstance(reply, Error) or reply is GONE or reply is None and n % 2)) \
                     and not (reply is GONE and self.net.may_close(self.proxy.address)):
                 self.record.violation("slow reader", "%s: reply %d of %d is %.80r, expected %.80r" % (
                     self.id, n, len(replies), reply, expected))

@@ -273,8 +273,8 @@ def soak(args, kind):
     if world.record.violations:
         print("  proxy's logs: %s" % " ".join(p.log_path for p in world.proxies))
         print("  its configuration:\n    " + "\n    ".join(world.config))
-        print("  again: LOCKKEEPER=%s %s --seconds %d --seed %s --backend %s --clients %d --faults %s" % (
-            servers.binary(), sys.argv[0], args.seconds, args.seed, kind, args.clients, ",".join(args.faults)))
+        print("  again: LOCKKEEPER=%s %s --seconds %d --seed %s --backend %s --clients %d --load %s --faults %s" % (
+            servers.binary(), sys.argv[0], args.seconds, args.seed, kind, args.clients, args.load, ",".join(args.faults)))
     return not world.record.violations
 
 

@@ -52,6 +52,7 @@ class Ordinary:
         self.id = "c%d" % number
         self.big = big
         self.serial = 0
+        self.known = self.record.now()
         self.link = None
         self.db = rng.choice([0, 0, 0, 3, 9]) if world.backend.kind == "standalone" else 0
         self.protocol = rng.choice([2, 2, 3])
@@ -179,8 +180,10 @@ class Ordinary:
         self.record.counts["unsure replies"] += len(lost)
         if self.record.disturbed(begun, ("kill",)):
             lost = {*self.texts, *self.numbers, *self.locks}
-        elif gone or self.link.expected:  # whose are they on another connection? Not a matter for exact replies
-            lost.update(self.locks)
+        for op in ops:  # what these write depends on what was there
+            if op.command[0] in ("APPEND", "SETNX"):
+                for key in lost.intersection(op.keys):
+                    key.possible = None
         for key in lost:
             self.leave(key)
         return gone
@@ -197,7 +200,7 @@ class Ordinary:
 
     def leave(self, key):
         """Its state is unknown: what it may hold at the end is looked at then."""
-        if key.kind != "lock" and not self.big:
+        if key.kind != "lock" and key.possible is not None and not self.big:
             self.world.retire(self.db, key.name, key.kind, (key.low, key.high), set(key.possible), key.since)
         key.renew()
 
@@ -222,6 +225,8 @@ class Ordinary:
     # ---- the loop
 
     async def connect(self):
+        for key in self.locks:  # whose they are on another connection is not a matter of exact replies
+            self.leave(key)
         setup = [("HELLO", "3")] if self.protocol == 3 else []
         setup.append(("CLIENT", "SETNAME", self.id))
         if self.db:
@@ -236,6 +241,10 @@ class Ordinary:
             if (not self.link or self.link.closed) and not await self.connect():
                 await asyncio.sleep(0.3)
                 continue
+            if self.record.disturbed(self.known, ("kill",)):  # while it slept
+                for key in (*self.texts, *self.numbers, *self.locks):
+                    self.leave(key)
+            self.known = self.record.now()
             ops = [self.one() for _ in range(rng.choice([1, 1, 2, 5, 12, 40]) if not self.big else rng.randint(1, 4))]
             begun = self.record.now()
             future = self.link.exchange([op.command for op in ops])
@@ -255,8 +264,6 @@ class Ordinary:
                 await self.link.done
             if 0.03 <= roll < 0.05:
                 self.link.close()
-                for key in self.locks:
-                    self.leave(key)
             await asyncio.sleep(rng.expovariate(1 / (self.world.pause * (5 if self.big else 1))))
         if self.link:
             self.link.close()

@@ -182,6 +182,9 @@ class Net:
         return self.record.over or self.dying.get(address, False)
 
     def unexpected_close(self, link, error):
+        if link.buffer and self.record.disturbed(self.record.now(), ("kill", "stop", "connections"), 3):
+            self.counts["closed in the middle of a reply"] += 1  # its node was lost: nothing else can be said
+            return
         if not self.may_close(link.address):
             self.violation("closed", "%s: the proxy closed its connection (%s)" % (link.who, error))
 
