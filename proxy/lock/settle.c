@@ -246,6 +246,11 @@ static void settle_change(struct finish *f) {
         else if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* it counted, and is not above zero yet */
         break;
+    case LOCK_OPEN:
+    case LOCK_ADOPTED:
+        if (verb == LOCK_COUNT_UP)
+            learn_loss(f); /* it counted on what is not its own */
+        break;
     case LOCK_UNKNOWN:
         if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP)
             settle_unknown_acquisition(f);
