@@ -25,7 +25,11 @@ if won then
   end
   redis.call('HSET', record, 'token', mine, 'fence', fence, 'value', ARGV[10 + ARGV[9]], 'kind', 'string',
     'extra', '0', 'owner', ARGV[3], 'proxy', ARGV[4], 'leased', given, 'since', t[1] .. string.sub(micros, 1, 3))
-  if pttl >= 0 then redis.call('PEXPIRE', record, pttl + 10000) else redis.call('PERSIST', record) end
+  if pttl >= 0 and pttl < 9e15 then
+    redis.call('PEXPIRE', record, string.format('%.0f', pttl + 10000))
+  else
+    redis.call('PERSIST', record)
+  end
   return {answer, 'granted', tonumber(fence), pttl, ARGV[3], tonumber(given)}
 end
 

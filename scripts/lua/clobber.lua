@@ -4,7 +4,8 @@
 -- ARGV  1 to 10 as in common.lua, but 2 (claim) is n; then n claims and n rights, then the command
 -- Every lock must be free or the caller's (each by its own claim), else LOCKED and nothing is done. Afterwards a
 -- lock that is gone or changed has lost its lease: the outcome is 'released', or 'done' where the command left the
--- caller's locks as they were (RENAMENX that answers 0). S1, S4.
+-- caller's locks as they were (RENAMENX that answers 0). A string that stands at a lock key now and has no expiry gets
+-- the rule's lease, once: nobody owns it, but it ends. S1, S4, L1.
 local n = tonumber(claim)
 local rights = {}
 for i = 1, n do rights[i] = {claim = ARGV[10 + i], right = ARGV[10 + n + i]} end
@@ -26,9 +27,11 @@ local reply = redis.pcall(unpack(ARGV, 11 + 2 * n))
 if failed(reply) then return envelope(reply, 'error') end
 for i = 1, n do
   local s = states[i]
-  guard = s.guard
-  local same = redis.pcall('GET', s.lock) == s.value and (redis.call('PTTL', s.lock) == -1) == (s.pttl == -1)
+  lock, guard = s.lock, s.guard
+  local value = redis.pcall('GET', lock)
+  local same = value == s.value and (redis.call('PTTL', lock) == -1) == (s.pttl == -1)
   if s.value and not same then outcome = 'released' end
+  if type(value) == 'string' and not same then bound() end
   if s.token and not same then forget(s, '1') else disown(s) end
 end
 return envelope(reply, outcome)

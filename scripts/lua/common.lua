@@ -121,9 +121,10 @@ local function bound()
   return pttl, leased
 end
 
+-- A lock that outlives civilisation has a guard record without an end: its sum may be none that PEXPIRE takes.
 local function keep_guard(pttl)
-  if pttl >= 0 then
-    redis.call('PEXPIRE', guard, pttl + GUARD_OUTLIVES_MS)
+  if pttl >= 0 and pttl < 9e15 then
+    redis.call('PEXPIRE', guard, string.format('%.0f', pttl + GUARD_OUTLIVES_MS))
   else
     redis.call('PERSIST', guard)
   end

@@ -17,14 +17,26 @@ local old = s.value
 local before = old and redis.call('PTTL', lock)
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
+local function undo()
+  if old then
+    redis.call('SET', lock, old)
+    if before > 0 then redis.call('PEXPIRE', lock, string.format('%.0f', before)) end
+  else
+    redis.call('DEL', lock)
+  end
+end
+if type(reply) == 'number' and math.abs(reply) > 9007199254740991 then -- a script can't repeat it exactly
+  undo()
+  return envelope({err = 'ERR the number is too large for a lock key; nothing was changed'}, 'error')
+end
 local value = redis.call('GET', lock)
 local said = tostring(reply)
 if type(reply) == 'number' then said = string.format('%.0f', reply) end
 if not value then return envelope(reply, 'free', nil, -2) end -- SETRANGE with an empty value
-if not old or not above_zero(old) then
-  if not above_zero(value) then -- still free
+if not old or (not s.token and not above_zero(old)) then
+  if not above_zero(value) then -- still free; what was made of nothing ends as a lock would
     disown(s)
-    return envelope(reply, 'free', nil, redis.call('PTTL', lock))
+    return envelope(reply, 'free', nil, old and redis.call('PTTL', lock) or bound())
   end
   local mine, pttl = take(s, value, 'counter')
   redis.call('HSET', guard, 'attempt', attempt, 'reply', said)
@@ -47,14 +59,17 @@ if how and (not above_zero(value) or (s.token and now and now <= extra)) then --
   return envelope(reply, 'released', s, redis.call('PTTL', lock))
 end
 
+if not how and s.token and not above_zero(old) and above_zero(value) then -- 1 would say: acquired
+  undo()
+  return envelope(locked(s), why, s)
+end
 if not how then
   local by = now and was and now - was or 0
   -- the holder has released, and a loser takes back its own
   local remains = not s.token and not s.stale_token and was and was <= extra and extra + by >= 0
   extra = math.max(extra + by, 0)
   if not remains and (not above_zero(value) or (s.token and now and now <= extra)) then -- undo
-    redis.call('SET', lock, old)
-    if before > 0 then redis.call('PEXPIRE', lock, before) end
+    undo()
     return envelope(type(reply) == 'number' and 0 or reply, why, s)
   end
   redis.call('HSET', guard, 'extra', string.format('%.0f', extra))

@@ -6,6 +6,6 @@ local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
 if s.token ~= claim then return envelope(0, s.token and 'held' or 'foreign', s) end
 if not s.leased and right ~= 'always' then return envelope(0, 'done', s, redis.call('PTTL', lock)) end
-redis.call('PEXPIRE', lock, lease)
-redis.call('PEXPIRE', guard, lease + GUARD_OUTLIVES_MS)
+redis.call('PEXPIRE', lock, ARGV[6])
+keep_guard(lease)
 return envelope(1, 'done', s, lease)

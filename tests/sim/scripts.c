@@ -351,10 +351,11 @@ static struct model_envelope count(struct run *r) {
     const char *value = r->k->value;
     char said[MODEL_VALUE];
     snprintf(said, sizeof(said), "%" PRId64, reply.number);
-    if (!s.value || !above_zero(s.text)) {
+    if (!s.value || (!s.token && !above_zero(s.text))) {
         if (!above_zero(value)) {
+            bool leased;
             disown(r, &s);
-            return envelope(reply, LOCK_FREE, NULL, model_pttl(r->m, r->key));
+            return envelope(reply, LOCK_FREE, NULL, s.value ? model_pttl(r->m, r->key) : bound(r, &leased));
         }
         int64_t pttl;
         struct state mine = take(r, &s, value, &pttl);
@@ -376,6 +377,11 @@ static struct model_envelope count(struct run *r) {
             disown(r, &s);
         }
         return envelope(reply, LOCK_RELEASED, &s, model_pttl(r->m, r->key));
+    }
+    if (!may && s.token && was <= 0 && now > 0) {
+        memcpy(r->k->value, s.text, sizeof(s.text));
+        r->k->expire_ms = before;
+        return envelope(plain(REPLY_ERROR), how, &s, NOT_ASKED);
     }
     if (!may) {
         int64_t by = now - was;
@@ -416,6 +422,9 @@ static struct model_envelope clobber(struct run *r) {
         return envelope(reply, LOCK_ERROR, NULL, NOT_ASKED);
     bool same = r->k->exists && !r->k->list && s.value && !s.wrong_type && is(r->k->value, s.text) &&
                 endless == !r->k->expire_ms;
+    bool leased;
+    if (r->k->exists && !r->k->list && !same)
+        bound(r, &leased);
     if (s.token && !same)
         forget(r, "1");
     else
