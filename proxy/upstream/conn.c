@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -412,12 +413,21 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     }
 }
 
+/* Whether the node has done its part, and it is this process that did not get to see it: it was stopped, or short of
+ * processor time. */
+static bool conn_has_news(const struct upstream_conn *c) {
+    const struct iobuf *out = c->state == CONN_HANDSHAKE ? &c->handshake : &c->out;
+    bool writes = c->state == CONN_CONNECTING || out->unsent > 0;
+    struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
+    return poll(&p, 1, 0) > 0;
+}
+
 bool conn_check(struct upstream_conn *c, int64_t now) {
     char reason[64];
     switch (c->state) {
     case CONN_CONNECTING:
     case CONN_HANDSHAKE:
-        if (now < c->deadline_ms)
+        if (now < c->deadline_ms || conn_has_news(c))
             return true;
         snprintf(reason, sizeof(reason), "no answer within %lld ms", (long long)c->u->connect_ms);
         conn_close(c, CONN_UNREACHABLE, reason);
@@ -425,7 +435,7 @@ bool conn_check(struct upstream_conn *c, int64_t now) {
     case CONN_READY:
         if (c->in_flight == 0 || (c->pin && c->pin->patient))
             return false;
-        if (now - c->progress_ms < c->u->timeout_ms)
+        if (now - c->progress_ms < c->u->timeout_ms || conn_has_news(c))
             return true;
         snprintf(reason, sizeof(reason), "did not answer for %lld ms", (long long)c->u->timeout_ms);
         conn_close(c, CONN_TIMEOUT, reason);
