@@ -1,6 +1,8 @@
 """What the soak test (tests/soak) has found, each in its smallest form."""
 
+import signal
 import threading
+import time
 
 import pytest
 
@@ -94,3 +96,25 @@ def test_memory_comes_back_after_replies_that_nobody_read(start_redis, start_pro
         thread.join()
     until(lambda: proxy.memory() - before < 24 << 20, 15, "the memory's return")
     assert client("GET", "lock:1.1") == "1"
+
+
+def test_a_proxy_that_was_stopped_does_not_blame_the_node(start_redis, start_proxy, connect):
+    """It did not get to run for longer than upstream-timeout. The answer is there, and so is the connection."""
+    server = start_redis()
+    proxy = start_proxy(server, "upstream-timeout 700ms")
+    client = connect(proxy)
+    assert client("SET", "k", "v") == "OK"
+    for _ in range(8):
+        server.pause()
+        client.send(encode("GET", "k"))
+        until(lambda: "in_flight=1" in proxy_info(connect(proxy)), 5, "the request's way to the node")
+        proxy.signal(signal.SIGSTOP)
+        server.resume()
+        time.sleep(0.9)  # what is being tested: longer than upstream-timeout
+        proxy.signal(signal.SIGCONT)
+        assert client.read() == "v"
+
+
+def proxy_info(client):
+    with client:
+        return client("PROXY", "INFO", "upstreams")
