@@ -190,6 +190,7 @@ static void exec_streamed(struct upstream_request *up, const char *data, size_t 
     bool first = c->count++ == 0;
     if (last) {
         r->state = NULL;
+        up->ops = t->ops;
         transaction_free(t, r->session, !first || leaves_clean(data, len));
     }
     if (first && last && exec_moved(data, len))
@@ -210,7 +211,9 @@ static void exec_stream_failed(struct upstream_request *up, enum upstream_failur
     char copy[TRANSACTION_ERROR_MAX];
     snprintf(copy, sizeof(copy), "%s", error);
     struct call_end end = {.error = copy, .why = why};
-    exec_failed(((struct call *)(void *)up)->request, &end);
+    struct request *r = ((struct call *)(void *)up)->request;
+    up->ops = ((struct transaction *)r->state)->ops;
+    exec_failed(r, &end);
 }
 
 static void exec_collected(struct call *c, const struct call_end *end) {
@@ -245,6 +248,7 @@ void transaction_exec(struct transaction *t, struct request *request) {
     static const struct upstream_request_ops stream = {.reply = exec_streamed, .fail = exec_stream_failed};
     static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
     request->state = t;
+    t->ops = request->call.up.ops;
     if (list_empty(&t->items))
         request->call.up.ops = &stream;
     else

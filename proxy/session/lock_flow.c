@@ -289,9 +289,12 @@ static void lock_done(struct call *c, const struct call_end *end) {
 
 /* ---- building the script's call ---------------------------------------------------------------- */
 
-/* By its source where a NOSCRIPT would come too late. */
-static void build_script(struct worker *w, enum script_id id, bool source, size_t keys, size_t args) {
+/* In a transaction the first call of a script is by its source: a NOSCRIPT would come too late. */
+static void build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args) {
     const struct script *script = script_get(id);
+    bool source = queue && !(queue->sources & 1u << id);
+    if (source)
+        queue->sources |= 1u << id;
     build_start(w, 3 + keys + args);
     if (source) {
         build_bulk(w, "EVAL", 4);
@@ -339,25 +342,37 @@ static struct lock_call *lock_begin(struct session *s, enum lock_verb verb, cons
     return l;
 }
 
-/* A command that may acquire decides for those behind it in its transaction whose lease they mean: its own. */
-static bool decides(const struct lock_call *l, const struct lock_call *for_key) {
-    enum lock_verb verb = l->plan.verb;
-    bool acquires = verb == LOCK_ACQUIRE || ((verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP) &&
-                                             l->plan.claim == 0);
-    return acquires && l->plan.key.len == for_key->plan.key.len && l->plan.key.db == for_key->plan.key.db &&
-           memcmp(l->key, for_key->key, l->plan.key.len) == 0;
+static bool same_key(const struct lock_call *a, const struct lock_call *b) {
+    return a->plan.key.len == b->plan.key.len && a->plan.key.db == b->plan.key.db &&
+           memcmp(a->key, b->key, a->plan.key.len) == 0;
 }
 
-/* Puts a lock call among those of its transaction. */
-static void lock_enqueue(struct session *s, struct list_node *queued, struct lock_call *l) {
-    for (struct list_node *it = queued->prev; it != queued; it = it->prev) {
+/* What may acquire a lease of its own. */
+static bool may_acquire(const struct lock_plan *plan) {
+    return plan->verb == LOCK_ACQUIRE ||
+           ((plan->verb == LOCK_REPLACE || plan->verb == LOCK_SWAP || plan->verb == LOCK_COUNT_UP) && plan->claim == 0);
+}
+
+static bool may_release(const struct lock_plan *plan) {
+    return plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_CLOBBER;
+}
+
+/* Puts a lock call among those of its transaction, where no other client comes between: it speaks for the lease that
+ * one before it acquires. If several may, the first behind a release is the one: where it does not, none does. */
+static void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l) {
+    const struct lock_plan *acquirer = NULL;
+    for (struct list_node *it = queue->calls.prev; it != &queue->calls; it = it->prev) {
         const struct lock_call *before = LIST_ENTRY(it, struct lock_call, queued);
-        if (!decides(before, l))
+        if (!same_key(before, l))
             continue;
-        engine_follow(s->worker->shared->engine, &l->plan, &before->plan, s->worker->now_ms);
-        break;
+        if (acquirer && may_release(&before->plan))
+            break;
+        if (may_acquire(&before->plan))
+            acquirer = &before->plan;
     }
-    list_append(queued, &l->queued);
+    if (acquirer)
+        engine_follow(s->worker->shared->engine, &l->plan, acquirer, s->worker->now_ms);
+    list_append(&queue->calls, &l->queued);
 }
 
 /* Sends what is in w->build as a script, which is safe to repeat. */
@@ -371,19 +386,19 @@ static void lock_submit(struct call *call, struct lock_call *l, enum script_id i
     call_submit(call, slot, w->build.data, w->build.len);
 }
 
-struct lock_call *lock_prepare(struct session *s, struct list_node *queued, const struct lock_rule *rule,
+struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                const struct lock_command *lc, const char *key, size_t key_len,
                                const struct lock_words *words) {
     struct worker *w = s->worker;
     counter_add(&w->counters.requests_locks, 1);
     struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len, words->words[0], words->lens[0]);
-    if (queued)
-        lock_enqueue(s, queued, l);
+    if (queue)
+        lock_enqueue(s, queue, l);
     if (lc->value_at) {
         l->value_len = words->lens[lc->value_at];
         l->value = keep(l->short_value, SHORT_VALUE, words->words[lc->value_at], l->value_len);
     }
-    build_script(w, lc->script, queued != NULL, 2, HEADER_ARGS + words->count);
+    build_script(w, lc->script, queue, 2, HEADER_ARGS + words->count);
     build_bulk(w, key, key_len);
     build_guard(w, key, key_len);
     build_header(w, s->lock.client, &l->plan, NULL, lc->value_at ? lc->value_at + 1 : 0, lc->shape);
@@ -427,7 +442,7 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
 
 /* ---- commands that remove or replace whole keys ------------------------------------------------ */
 
-struct lock_call *lock_prepare_clobber(struct session *s, struct list_node *queued, const struct command *c,
+struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
                                        const struct resp_request *r, const char *bytes) {
     struct worker *w = s->worker;
     uint32_t found[CLOBBERED_MAX];
@@ -444,8 +459,8 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct list_node *queu
             continue;
         calls[locks] = lock_begin(s, LOCK_CLOBBER, rule, key, len, name, name_len);
         calls[locks]->clobbers = true;
-        if (queued)
-            lock_enqueue(s, queued, calls[locks]);
+        if (queue)
+            lock_enqueue(s, queue, calls[locks]);
         if (locks > 0)
             list_append(&calls[0]->link, &calls[locks]->link);
         found[locks++] = found[i];
@@ -455,7 +470,7 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct list_node *queu
     size_t other_count = key_count > 0 && key_count <= CLOBBERED_MAX ? (size_t)key_count : 0;
     char count[24];
     snprintf(count, sizeof(count), "%zu", locks);
-    build_script(w, SCRIPT_CLOBBER, queued != NULL, 2 * locks + other_count, HEADER_ARGS + 2 * locks + r->argc);
+    build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + other_count, HEADER_ARGS + 2 * locks + r->argc);
     for (size_t i = 0; i < locks; i++) {
         build_bulk(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
         build_guard(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
@@ -509,7 +524,7 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
                                      key_len, "PROXY RELEASE", release ? 13 : 0);
     l->asks = true;
     l->ask = what;
-    build_script(w, id, false, 2, HEADER_ARGS + (release ? 2 : 0));
+    build_script(w, id, NULL, 2, HEADER_ARGS + (release ? 2 : 0));
     build_bulk(w, key, key_len);
     build_guard(w, key, key_len);
     build_header(w, s->lock.client, &l->plan, NULL, 0, "int");
@@ -563,7 +578,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
     memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
     enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
-    build_script(w, id, false, 2, HEADER_ARGS + (renewal ? 0 : 2));
+    build_script(w, id, NULL, 2, HEADER_ARGS + (renewal ? 0 : 2));
     build_bulk(w, work->name, work->key.len);
     build_guard(w, work->name, work->key.len);
     struct lock_rule rule = {.lease_ms = lease->lease_ms};

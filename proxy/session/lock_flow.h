@@ -45,17 +45,23 @@ struct lock_words {
 void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
                size_t key_len, const struct lock_words *words);
 
+/* The lock calls of one transaction, in order. */
+struct lock_queue {
+    struct list_node calls;
+    unsigned sources; /* scripts that were sent by their source, as bits */
+};
+
 /* The same in two steps, for scripts that go inside a transaction. lock_prepare begins it and leaves the script's call
- * in w->build; `queued` is the list of the transaction's lock calls so far, which this one joins: where an earlier one
- * may acquire the same key, this one speaks for the lease acquired there. (NULL: no transaction; the script is called
- * by its SHA1 then, and by its source otherwise.) lock_finish ends it with the script's reply or the error: *out is
- * for the client, its reply borrowed from `end` or in `answer` (RESP_HEADER_MAX bytes). s NULL: it is gone. */
+ * in w->build. The call joins `queue` (NULL: no transaction): where an earlier one there may acquire the same key, this
+ * one speaks for the lease acquired there. The first call of a script in a transaction is by its source. lock_finish
+ * ends it with the script's reply or the error: *out is for the client, its reply borrowed from `end` or in `answer`
+ * (RESP_HEADER_MAX bytes). s NULL: it is gone. */
 struct lock_call;
-struct lock_call *lock_prepare(struct session *s, struct list_node *queued, const struct lock_rule *rule,
+struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                const struct lock_command *lc, const char *key, size_t key_len,
                                const struct lock_words *words);
 /* NULL: LOCK_TOO_MANY_KEYS. */
-struct lock_call *lock_prepare_clobber(struct session *s, struct list_node *queued, const struct command *c,
+struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
                                        const struct resp_request *r, const char *bytes);
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct call_end *out, char *answer);

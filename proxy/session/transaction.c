@@ -22,7 +22,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 
-enum { EARLY_MAX = 1024, EARLY_BYTES_MAX = 1024 * 1024, HOPS_MAX = 5, WORDS_MAX = 16 };
+enum { EARLY_MAX = 1024, EARLY_BYTES_MAX = 1024 * 1024, HOPS_MAX = 5, WORDS_MAX = 16, LOCKS_MAX = 1000 };
 
 /* A command that waits for its node to be known. */
 struct early {
@@ -54,7 +54,7 @@ static struct transaction *transaction_get(struct session *s) {
     t->slot = -1;
     list_init(&t->early);
     list_init(&t->items);
-    list_init(&t->locks);
+    list_init(&t->locks.calls);
     s->transaction = t;
     return t;
 }
@@ -409,6 +409,7 @@ static void queue_call(struct session *s, struct call *call, const char *bytes, 
 }
 
 static void queue_one(struct session *s, const struct command *c, const char *bytes, size_t len, bool rewritten) {
+    counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
     queue_call(s, &request->call, bytes, len, rewritten);
@@ -461,10 +462,19 @@ static bool words_of(const struct resp_request *r, const char *bytes, const char
     return true;
 }
 
+/* Each is remembered until EXEC, with all that its script was told. */
+static bool too_many_locks(struct session *s, const struct command *c, size_t more) {
+    if (s->transaction->lock_count + more <= LOCKS_MAX)
+        return false;
+    refuse(s, c, "ERR too many lock commands in one transaction");
+    return true;
+}
+
 /* Queues what lock_prepare has left in w->build as an element of its own. */
 static void queue_script(struct session *s, struct call *call, const struct command *c, struct lock_call *lock,
                          uint32_t group) {
     struct worker *w = s->worker;
+    s->transaction->lock_count++;
     item_add(s->transaction, ITEM_LOCK, group, lock, c, NULL, 0);
     queue_call(s, call, w->build.data, w->build.len, true);
 }
@@ -492,6 +502,8 @@ static void queue_release(struct session *s, const struct command *c, const stru
         texts[1] = request_arg(r, bytes, i, &lens[1]);
         *(lock_rule_for(s, texts[1], lens[1]) ? &locks : &others) += 1;
     }
+    if (too_many_locks(s, c, locks))
+        return;
     uint32_t group = (uint32_t)(locks + (others > 0));
     struct request *request = request_new(s, c);
     request->parts_left = 1;
@@ -540,6 +552,8 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
     if (single && words_of(r, bytes, texts, lens, &words)) {
         const struct lock_rule *rule = lock_rule_for(s, texts[1], lens[1]);
         if (rule && lock_command_of(c, r, bytes, &lc)) {
+            if (too_many_locks(s, c, 1))
+                return;
             queue_lock(s, c, r, bytes, &lc, 1, rule, &words);
             return;
         }
@@ -551,6 +565,8 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
         queue_one(s, c, bytes, r->len, false);
         return;
     }
+    if (too_many_locks(s, c, 1))
+        return;
     counter_add(&s->worker->counters.requests_locks, 1);
     struct lock_call *lock = lock_prepare_clobber(s, &s->transaction->locks, c, r, bytes);
     if (!lock) {

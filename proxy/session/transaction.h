@@ -46,9 +46,11 @@ struct transaction {
     uint32_t count;            /* commands queued */
     struct list_node early;    /* cluster: commands without a key before the first with one */
     size_t early_bytes;
-    struct list_node items; /* in the order of their elements */
-    struct list_node locks; /* the items' lock calls, in order: lock_prepare's list */
-    unsigned hops;          /* WATCH that was redirected */
+    struct list_node items;  /* in the order of their elements */
+    struct lock_queue locks; /* the items' lock calls */
+    size_t lock_count;
+    unsigned hops;                          /* WATCH that was redirected */
+    const struct upstream_request_ops *ops; /* a call's own, while EXEC streams in another way */
     char error[TRANSACTION_ERROR_MAX];
 };
 

@@ -362,7 +362,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
         break;
     case CONN_LOST:
     case CONN_TIMEOUT:
-        if (!c->proven)
+        if (!c->proven && !c->pin) /* a pin may have waited for its first reply for hours */
             node_failed(n, reason);
         else if (c->in_flight > 0)
             node_log(n, end == CONN_LOST ? "was lost" : "does not answer", reason);

@@ -334,6 +334,7 @@ def test_lost_with_exec_on_its_way(start_redis, start_proxy, connect):
             assert client(*command) == "QUEUED"
         redis.pause()
         client.send(encode("EXEC") + encode("PING"))
+        until(lambda: "in_flight=1" in admin(client), what="EXEC to be on its way")
         redis.kill()
         reply = client.read()
         assert isinstance(reply, Error) and reply.startswith("UPSTREAM") and "unknown" in reply, reply
@@ -607,7 +608,7 @@ def test_overwriting(proxy, connect, direct, tagged):
 def test_own_lease_in_one_transaction(client, direct, lock):
     """Each command uses the lease that the one before it has made."""
     assert transact(client, ["SETNX", lock, "1"], ["DEL", lock], ["SETNX", lock, "2"], ["SETNX", lock, "3"],
-                    ["PEXPIRE", lock, "5000"], ["GET", lock]) == [1, 1, 1, 0, 0, "2"]
+                    ["PEXPIRE", lock, "5000"], ["GET", lock]) == [1, 1, 1, 0, 1, "2"]
     assert client("DEL", lock) == 1
     assert transact(client, ["SET", lock, "1"], ["SET", lock, "2"], ["PEXPIRE", lock, "5000"], ["GET", lock],
                     ["GETDEL", lock], ["EXISTS", lock]) == ["OK", "OK", 1, "2", "2", 0]
@@ -666,6 +667,24 @@ def test_nothing_stays_behind(farm, start_proxy, backend, connect, tagged):
         assert transact(client, ["SETNX", lock, "1"], ["EXPIRE", lock, "5"], ["DEL", lock, tag]) == [1, 1, 1]
     assert info(client, "leases") == 0
     assert info(client, "claims") == 0
+
+
+def test_script_flush_between(client, direct, backend, lock):
+    """The scripts of a transaction don't depend on what the node remembers."""
+    assert client("MULTI") == "OK"
+    for command in (["SETNX", lock, "1"], ["SETNX", lock, "2"], ["EXPIRE", lock, "5"], ["DEL", lock], ["DEL", lock]):
+        assert client(*command) == "QUEUED"
+    backend.node_of(lock).run("SCRIPT", "FLUSH")
+    assert client("EXEC") == [1, 0, 1, 1, 0]
+
+
+def test_too_many_lock_commands(client, direct, lock):
+    replies = client.pipeline([["MULTI"]] + [["SETNX", lock, "1"]] * 1001 + [["EXEC"]])
+    assert replies[1:1001] == [b"+QUEUED\r\n"] * 1000
+    assert replies[1001] == b"-ERR too many lock commands in one transaction\r\n"
+    assert replies[1002] == b"-" + ABORTED.encode() + b"\r\n"
+    assert direct("EXISTS", lock) == 0
+    assert transact(client, ["DEL", "x" + lock, *[lock + str(i) for i in range(500)]]) == [0]
 
 
 # ---- a client library ---------------------------------------------------------------------------------------
