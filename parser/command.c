@@ -335,7 +335,7 @@ static __attribute__((noinline)) const struct command *find_long_name(const char
     return NULL;
 }
 
-const struct command *command_lookup(const char *name, size_t len) {
+inline const struct command *command_lookup(const char *name, size_t len) {
     if (len - 1 >= SHORT_NAME_LEN) {
         return find_long_name(name, len);
     }

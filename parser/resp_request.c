@@ -205,7 +205,11 @@ static inline struct resp_arg *take_arguments(struct resp_arg *arg, const struct
                                               size_t len, size_t *from, uint64_t max) {
     const char *end = data + len;
     const char *p = data + *from;
-    while (arg < stop && end - p >= RESP_ARGUMENT_MIN && *p == '$') {
+    if (len < RESP_ARGUMENT_MIN) {
+        return arg;
+    }
+    const char *last = end - RESP_ARGUMENT_MIN;
+    while (arg < stop && p <= last && *p == '$') {
         uint64_t n;
         const char *q = resp_length_of_four(p + 1, end, &n);
         if (!q || n > max || (uint64_t)(end - q) < n + 2 || !resp_is_crlf(q + n)) {

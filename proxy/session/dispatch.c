@@ -81,8 +81,8 @@ void dispatch_local_error(struct session *s, const struct command *c, const char
     dispatch_local(s, c, line, len + 2);
 }
 
-static inline void forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                           int slot) {
+static inline __attribute__((always_inline)) void forward(struct session *s, const struct command *c,
+                                                          const struct resp_request *r, const char *bytes, int slot) {
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, c);
     call_submit(&request->call, slot, bytes, r->len);
@@ -142,16 +142,16 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
     return DISPATCHED;
 }
 
-/* A command with one key: the usual case, without a list of keys. */
-static inline enum dispatch_result dispatch_single(struct session *s, const struct command *c,
-                                                   const struct resp_request *r, const char *bytes,
-                                                   uint32_t key_index) {
+/* A command of which this is the one key. */
+static __attribute__((noinline)) enum dispatch_result dispatch_single(struct session *s, const struct command *c,
+                                                                      const struct resp_request *r, const char *bytes,
+                                                                      uint32_t key_index) {
     size_t len;
     const char *key = request_arg(r, bytes, key_index, &len);
     const struct lock_rule *rule = lock_rule_for(s, key, len);
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, key_index, rule);
-    forward(s, c, r, bytes, slot_for(s, key, len));
+    dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
 }
 
@@ -203,11 +203,18 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
     return result;
 }
 
-static inline enum dispatch_result dispatch_by_key(struct session *s, const struct command *c,
-                                                   const struct resp_request *r, const char *bytes) {
-    if (c->only)
-        return dispatch_single(s, c, r, bytes, (uint32_t)c->only);
-    return dispatch_by_key_list(s, c, r, bytes);
+/* The usual case has one key and no rule for it: all of its way is inline. */
+static inline __attribute__((always_inline)) enum dispatch_result
+dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    if (!c->only)
+        return dispatch_by_key_list(s, c, r, bytes);
+    size_t len;
+    const char *key = request_arg(r, bytes, (size_t)c->only, &len);
+    const struct lock_rule *rule = lock_rule_for(s, key, len);
+    if (rule)
+        return dispatch_lock_key(s, c, r, bytes, (uint32_t)c->only, rule);
+    forward(s, c, r, bytes, slot_for(s, key, len));
+    return DISPATCHED;
 }
 
 /* ---- the way ------------------------------------------------------------------------------------- */
@@ -286,8 +293,8 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
     case NEED_KEY:
         return dispatch_by_key(s, c, r, bytes);
     case NEED_BLOCKING:
-        if (!command_blocks(c, bytes, r))
-            return dispatch_by_key(s, c, r, bytes);
+        if (!command_blocks(c, bytes, r)) /* XREAD without BLOCK */
+            return dispatch_by_key_list(s, c, r, bytes);
         if (c->id != COMMAND_WAIT && c->id != COMMAND_WAITAOF)
             return blocking_dispatch(s, c, r, bytes);
         refuse(s, c, ": it counts for the connection that wrote, and clients share connections");

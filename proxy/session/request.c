@@ -317,6 +317,7 @@ static const struct upstream_request_ops call_ops = {
 void call_init(struct call *c, struct request *r, call_done_fn done) {
     c->up.ops = &call_ops; /* EXEC has others */
     c->up.script = NULL;
+    c->up.slot = 0;
     c->up.repeatable = c->up.in_flight = false;
     c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;
     c->request = r;

@@ -22,15 +22,8 @@
 
 enum { KEEPALIVE_IDLE_S = 20, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3 };
 
-static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
-
 static void on_readable(struct ev_loop *loop, ev_io *w, int revents);
 static void on_writable(struct ev_loop *loop, ev_io *w, int revents);
-
-static void conn_mark(struct upstream_conn *c) {
-    if (list_empty(&c->dirty))
-        list_append(&c->u->dirty, &c->dirty);
-}
 
 static void want_write(struct upstream_conn *c, bool wanted) {
     if (wanted && !ev_is_active(&c->writable))
@@ -258,24 +251,15 @@ void conn_ready(struct upstream_conn *c) {
 
 /* ---- requests ---- */
 
-inline void conn_send(struct upstream_conn *c, struct upstream_request *r) {
-    struct chunk *before = r->chunk;
-    if (r->asking)
-        iobuf_append(&c->out, asking, sizeof(asking) - 1);
-    r->bytes = iobuf_append_held(&c->out, r->bytes, r->len, &r->chunk);
-    if (before)
-        chunk_release(before);
-    r->conn = c;
-    r->streaming = false;
-    list_append(&c->pending, &r->link);
-    c->node->requests++;
-    if (c->state == CONN_READY) {
-        if (c->in_flight == 0)
-            c->progress_ms = clock_ms();
-        conn_mark(c);
-    }
-    if (c->in_flight++ == 0)
-        upstream_wake(c->u);
+void conn_send_asking(struct upstream_conn *c) {
+    static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
+    iobuf_append(&c->out, asking, sizeof(asking) - 1);
+}
+
+void conn_busy(struct upstream_conn *c) {
+    if (c->state == CONN_READY)
+        c->progress_ms = clock_ms();
+    upstream_wake(c->u);
 }
 
 void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len) {

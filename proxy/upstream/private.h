@@ -253,8 +253,31 @@ struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
 /* Frees one that is in the graveyard. */
 void conn_free(struct upstream_conn *c);
+/* There is something to write. */
+static inline void conn_mark(struct upstream_conn *c) {
+    if (list_empty(&c->dirty))
+        list_append(&c->u->dirty, &c->dirty);
+}
+void conn_send_asking(struct upstream_conn *c);
+/* Nothing was in flight, now something is. */
+void conn_busy(struct upstream_conn *c);
 /* Queues a request with its bytes (which are copied), ASKING before it if it says so. */
-void conn_send(struct upstream_conn *c, struct upstream_request *r);
+static inline void conn_send(struct upstream_conn *c, struct upstream_request *r) {
+    struct chunk *before = r->chunk;
+    if (r->asking)
+        conn_send_asking(c);
+    r->bytes = iobuf_append_held(&c->out, r->bytes, r->len, &r->chunk);
+    if (before)
+        chunk_release(before);
+    r->conn = c;
+    r->streaming = false;
+    list_append(&c->pending, &r->link);
+    c->node->requests++;
+    if (c->state == CONN_READY)
+        conn_mark(c);
+    if (c->in_flight++ == 0)
+        conn_busy(c);
+}
 /* Takes an abandoned request out, or puts the stand-in into its place where the bytes have to go. */
 void conn_drop(struct upstream_conn *c, struct upstream_request *r);
 void conn_flush(struct upstream_conn *c);
