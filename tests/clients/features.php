@@ -44,6 +44,16 @@ function until(callable $condition, float $seconds = 5): void
     }
 }
 
+/** Publishes again and again, as long as nobody is there; on a cluster for two seconds, for the count is one node's. */
+function publish_until_heard(callable $publish): void
+{
+    for ($end = microtime(true) + 2; microtime(true) < $end; usleep(50000)) {
+        if ($publish() > 0 && !CLUSTER) {
+            return;
+        }
+    }
+}
+
 /** Runs something in a process of its own, which is waited for at the end. */
 function in_child(callable $work): int
 {

@@ -249,7 +249,8 @@ const features = {
         mine.on('pmessageBuffer', (pattern, channel, message) => got.push(['pmessage', message]));
         equal(await mine.subscribe('news', 'more'), 2);
         equal(await mine.psubscribe('new*'), 3);
-        equal(await c.publish('news', bytes), 2);
+        const receivers = await c.publish('news', bytes);
+        if (!settings.cluster) equal(receivers, 2); // on a cluster PUBLISH counts the receivers of one node
         await until(() => got.length === 2);
         assert(got.every(([, message]) => bytes.equals(message)));
         equal(await mine.unsubscribe('news', 'more'), 1); // by name: without, ioredis waits for a count of 0

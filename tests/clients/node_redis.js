@@ -267,7 +267,8 @@ const features = {
         const got = [];
         await mine.subscribe(['news', 'more'], (message) => got.push(message), true);
         await mine.pSubscribe('new*', (message) => got.push(message), true);
-        equal(await c.publish('news', bytes), 2);
+        const receivers = await c.publish('news', bytes);
+        if (!settings.cluster) equal(receivers, 2); // on a cluster PUBLISH counts the receivers of one node
         await until(() => got.length === 2);
         assert(got.every((message) => bytes.equals(message)));
         await mine.unsubscribe(['news', 'more']); // by name: without, some versions wait for a count of 0

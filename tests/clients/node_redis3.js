@@ -212,7 +212,8 @@ const features = {
         mine.on('pmessage', (pattern, channel, message) => got.push(message));
         await call(mine, 'subscribe', 'news', 'more');
         await call(mine, 'psubscribe', 'new*');
-        equal(await run1('publish', 'news', 'a\r\nb'), 2);
+        const receivers = await run1('publish', 'news', 'a\r\nb');
+        if (!settings.cluster) equal(receivers, 2); // on a cluster PUBLISH counts the receivers of one node
         await until(() => got.length === 2);
         equal(got, ['a\r\nb', 'a\r\nb']);
         await call(mine, 'unsubscribe', 'news', 'more');

@@ -224,7 +224,8 @@ my @features = (
         my $got;
         my $callback = sub { $got = $_[0] };
         $mine->subscribe('news', 'more', $callback);
-        expect($c->publish('news', $bytes), 1);
+        my $receivers = $c->publish('news', $bytes);
+        expect($receivers, 1) if $ENV{LK_BACKEND} ne 'cluster'; # on a cluster PUBLISH counts the receivers of one node
         $mine->wait_for_messages(3) until defined $got;
         expect($got, $bytes);
         $mine->unsubscribe('news', 'more', $callback);

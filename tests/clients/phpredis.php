@@ -215,7 +215,7 @@ $features = [
         $mine = open();
         in_child(function () {
             $other = open();
-            until(fn () => $other->publish('news', BYTES) > 0);
+            publish_until_heard(fn () => $other->publish('news', BYTES));
         });
         $got = null;
         try {

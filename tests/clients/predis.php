@@ -189,7 +189,7 @@ $features = [
         expect(is_array($first) ? $first : (string) $first, ['subscribe', 'news', 1]);
         in_child(function () {
             $other = open();
-            until(fn () => $other->publish('news', BYTES) > 0);
+            publish_until_heard(fn () => $other->publish('news', BYTES));
         });
         $got = null;
         $loop = open()->pubSubLoop();

@@ -314,7 +314,8 @@ def pubsub():
     p.subscribe("news", "more")
     p.psubscribe("new*")
     expect([p.get_message(timeout=3)["type"] for _ in range(3)], ["subscribe", "subscribe", "psubscribe"])
-    expect(new().publish("news", BYTES), 2)
+    receivers = new().publish("news", BYTES)
+    assert CLUSTER or receivers == 2, receivers  # on a cluster PUBLISH counts the receivers of one node
     got = [p.get_message(timeout=3) for _ in range(2)]
     expect(sorted((m["type"], m["data"]) for m in got), [("message", BYTES), ("pmessage", BYTES)])
     p.unsubscribe()

@@ -1,6 +1,6 @@
 """Real client libraries and lock libraries through the proxy, on one Redis and on a cluster: tables of what works.
 
-    run.py [--quick] [--direct] [NAME ...]
+    run.py [--quick] [--direct] [--threads N] [NAME ...]
 
 Knows servers and tables; what a client does is in its own program (clients.py lists them and says how they talk).
 Each client has a proxy of its own, so that one client's restart or crash is not another's failure. The two kinds of
@@ -8,6 +8,7 @@ backend run side by side. --direct leaves the proxy out: all that a client does 
 program is at fault. Exit status 1 if anything failed.
 """
 
+import argparse
 import os
 import queue
 import re
@@ -71,8 +72,9 @@ def cell_of(state, why):
 class Run:
     """One client's program on one backend, with a proxy of its own."""
 
-    def __init__(self, backend, login, direct, command, shop, features):
+    def __init__(self, backend, login, lines, direct, command, shop, features):
         self.backend = backend
+        self.lines = lines  # of the proxy's configuration
         self.login = login  # asks for PROXY_PASSWORD
         self.direct = direct
         self.command = command
@@ -144,7 +146,7 @@ class Run:
         proxy = None
         try:
             self.backend.flush()
-            proxy = Direct(self.backend) if self.direct else servers.Proxy(self.backend, *RULES)
+            proxy = Direct(self.backend) if self.direct else servers.Proxy(self.backend, *self.lines)
             end = self.converse(proxy)
             for feature in self.features:
                 if feature not in self.result.cells:
@@ -183,8 +185,9 @@ class Direct:
 class Lane(threading.Thread):
     """All clients on one kind of backend, one after the other."""
 
-    def __init__(self, kind, jobs, shop, direct):
+    def __init__(self, kind, jobs, shop, threads, direct):
         super().__init__()
+        self.lines = ["threads %d" % threads, *RULES]
         self.kind = kind
         self.direct = direct
         self.jobs = jobs  # (client, command, features)
@@ -204,7 +207,7 @@ class Lane(threading.Thread):
                 login = servers.Proxy(backend, "requirepass " + PROXY_PASSWORD)
             for client, command, features in self.jobs:
                 if self.kind in client.backends:
-                    result = Run(backend, login, self.direct, command, self.shop, features).go()
+                    result = Run(backend, login, self.lines, self.direct, command, self.shop, features).go()
                     self.results[client.name] = result
                     if sys.stderr.isatty():
                         print("%-30s %-10s %5.1f s" % (client.name, self.kind, result.seconds), file=sys.stderr)
@@ -312,13 +315,18 @@ def report(clients, lanes, absent, seconds):
 
 
 def main(words):
-    quick, direct = "--quick" in words, "--direct" in words
-    names = [word for word in words if word not in ("--quick", "--direct")]
+    parser = argparse.ArgumentParser(description="Runs client libraries through the proxy.")
+    parser.add_argument("--quick", action="store_true", help="only what needs neither npm nor other languages")
+    parser.add_argument("--direct", action="store_true", help="without the proxy")
+    parser.add_argument("--threads", type=int, default=1, help="of the proxy")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these rows")
+    options = parser.parse_args(words)
+    names, direct = options.names, options.direct
     known = {client.name for client in CLIENTS + LOCKS}
     for name in names:
         if name not in known:
             raise SystemExit("run.py: '%s': expected %s" % (name, ", ".join(sorted(known))))
-    clients = [c for c in CLIENTS + LOCKS if (c.quick or not quick) and (not names or c.name in names)]
+    clients = [c for c in CLIENTS + LOCKS if (c.quick or not options.quick) and (not names or c.name in names)]
     if not direct:
         servers.binary()
     started = time.monotonic()
@@ -329,7 +337,7 @@ def main(words):
             jobs.append((client, client.prepare(shop), FEATURES if client in CLIENTS else LOCK_CHECKS))
         except Missing as missing:
             absent[client.name] = str(missing)
-    lanes = [Lane(kind, jobs, shop, direct) for kind in (KINDS[:1] if direct else KINDS)]
+    lanes = [Lane(kind, jobs, shop, options.threads, direct) for kind in (KINDS[:1] if direct else KINDS)]
     for lane in lanes:
         lane.start()
     for lane in lanes:

@@ -316,7 +316,9 @@ var features = []struct {
 				panic(got)
 			case redis.Subscription:
 				if got.Count == 2 {
-					want("2", c, "PUBLISH", "news", binary)
+					receivers, err := redis.Int(c.Do("PUBLISH", "news", binary))
+					check(err)
+					equal(cluster || receivers == 2, true) // on a cluster PUBLISH counts the receivers of one node
 				}
 			case redis.Message:
 				equal(string(got.Data), binary)
