@@ -38,6 +38,7 @@ if not old or (not s.token and not above_zero(old)) then
     disown(s)
     return envelope(reply, 'free', nil, old and redis.call('PTTL', lock) or bound())
   end
+  if old then redis.call('PERSIST', lock) end -- what is left of an earlier lease's time is not this one's
   local mine, pttl = take(s, value, 'counter')
   redis.call('HSET', guard, 'attempt', attempt, 'reply', said)
   return envelope(reply, 'granted', mine, pttl)
@@ -48,7 +49,6 @@ local now, was = tonumber(value), tonumber(old)
 local extra = tonumber(redis.call('HGET', guard, 'extra') or 0)
 
 if how and (not above_zero(value) or (s.token and now and now <= extra)) then -- released
-  if s.leased and now <= 0 then redis.call('PERSIST', lock) end -- the application gave it no expiry
   if s.token then
     redis.call('HSET', guard, 'value', value)
     forget(s, said)

@@ -358,6 +358,7 @@ static struct model_envelope count(struct run *r) {
             return envelope(reply, LOCK_FREE, NULL, s.value ? model_pttl(r->m, r->key) : bound(r, &leased));
         }
         int64_t pttl;
+        r->k->expire_ms = 0;
         struct state mine = take(r, &s, value, &pttl);
         remember(r, said);
         return envelope(reply, LOCK_GRANTED, &mine, pttl);
@@ -366,8 +367,6 @@ static struct model_envelope count(struct run *r) {
     char *end;
     int64_t now = strtoll(value, NULL, 10), was = strtoll(s.text, &end, 10), extra = r->g->exists ? r->g->extra : 0;
     if (may && (now <= 0 || (s.token && now <= extra))) {
-        if (s.leased && now <= 0)
-            r->k->expire_ms = 0;
         if (s.token) {
             snprintf(r->g->value, sizeof(r->g->value), "%s", value);
             forget(r, said);
