@@ -326,3 +326,50 @@ def test_cursors_of_a_node_that_makes_no_sense(start_proxy, connect, cursor):
     proxy.check()
     for n in nodes:
         n.stop()
+
+
+# ---- locks that never ended, and replies that said too much -------------------------------------
+
+
+def test_a_count_does_not_take_a_lock_whose_value_is_zero(proxy, connect, direct, key):
+    a, b, name = connect(proxy), connect(proxy), key("lock:zero")
+    assert a("SET", name, "0", "NX", "EX", 50) == "OK"
+    reply = b("INCR", name)
+    assert isinstance(reply, Error) and str(reply).startswith("LOCKED"), "1 would say: acquired"
+    assert b("DECR", name) == 0
+    assert direct("GET", name) == "0" and direct("PTTL", name) > 40000
+    assert a("DEL", name) == 1
+
+
+def test_numbers_that_a_script_cannot_hold(proxy, connect, direct, key):
+    a, name = connect(proxy), key("lock:big")
+    for by in ("9007199254740993", str(2 ** 63 - 1), str(-2 ** 63)):
+        reply = a("INCRBY", name, by)
+        assert isinstance(reply, Error), "not a wrong number"
+        assert direct("EXISTS", name) == 0
+    assert a("INCRBY", name, 2 ** 53 - 1) == 2 ** 53 - 1
+    assert isinstance(a("INCR", name), Error)
+    assert direct("GET", name) == str(2 ** 53 - 1) and direct("PTTL", name) > 0
+
+
+@pytest.mark.parametrize("seconds", [900719925474099, 9000000000000])
+def test_an_expiry_in_the_far_future(proxy, connect, direct, key, seconds):
+    a, name = connect(proxy), key("lock:far")
+    assert a("SET", name, "1", "NX", "EX", seconds) == "OK"
+    assert a("PROXY", "TOKEN", name) is not None
+    assert a("EXPIRE", name, seconds) == 1
+    assert connect(proxy)("DEL", name) == 0
+    assert a("DEL", name) == 1 and direct("EXISTS", name) == 0
+
+
+@pytest.mark.parametrize("words", [["MSET", None, "2"], ["MSETNX", None, "2"], ["DECR", None],
+                                   ["COPY", "source", None, "REPLACE"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("held", [False, True], ids=["free", "one's own"])
+def test_what_replaces_a_lock_ends(proxy, connect, direct, key, words, held):
+    a, name, source = connect(proxy), key("lock:{end}"), key("source:{end}")
+    assert a("SET", source, "v") == "OK"
+    if held:
+        assert a("SETNX", name, "1") == 1
+    reply = a(*[name if w is None else source if w == "source" else w for w in words])
+    assert not isinstance(reply, Error)
+    assert direct("EXISTS", name) == 0 or 0 < direct("PTTL", name) <= 30000, "it would be locked for ever"
