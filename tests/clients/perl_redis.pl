@@ -53,7 +53,7 @@ sub until_true {
 # Dies with the proxy's words if it refuses SUBSCRIBE: Redis::Fast doesn't pass them on.
 sub ask_subscribe {
     my $socket = IO::Socket::INET->new(PeerAddr => $host, PeerPort => $port, Timeout => 5) or die "no connection\n";
-    print $socket "SUBSCRIBE news\r\n";
+    print $socket "SUBSCRIBE probe\r\n";
     my $line = <$socket> // '';
     die $line if $line =~ /^-/;
 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# run.sh [--quick] [--direct] [--threads N] [NAME ...]: real client libraries and lock libraries through the proxy, as a table.
+# run.sh [--quick] [--direct] [--threads N] [NAME ...]: real client libraries and lock libraries through the proxy, as
+# a table.
 #
 # Installs what it needs (Debian's packages; npm's in a folder of its own under $LOCKKEEPER_CLIENTS or the temporary
 # folder, never in the repository), builds the proxy in build/ unless LOCKKEEPER names one, and hands over to run.py.
