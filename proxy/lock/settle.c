@@ -170,6 +170,11 @@ static void settle_release(struct finish *f) {
     case LOCK_FOREIGN:
         report_refused_release(f);
         break;
+    case LOCK_FREE:
+        if (f->claim && f->claim->fence && !f->claim->doubtful)
+            incident_report(f->sh, INCIDENT_LATE_RELEASE, &f->on,
+                            "nothing to release: the lease that it was for has ended; the lock is free");
+        break;
     default:
         break;
     }
