@@ -230,7 +230,9 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
         } else if (outcome == LOCK_HELD || outcome == LOCK_FOREIGN || outcome == LOCK_FREE) {
             lease_end(sh, c, LEASE_GONE, now_ms);
         } else {
-            int64_t pause = c->period_ms / 10;
+            int64_t pause = c->period_ms / 10, perhaps_ms = c->renew_ms + c->period_ms;
+            if (outcome == LOCK_UNKNOWN && c->renewing && c->end_ms && c->end_ms < perhaps_ms)
+                c->end_ms = perhaps_ms; /* it may have been done */
             c->renew_ms = now_ms + (pause > RETRY_MIN_MS ? pause : RETRY_MIN_MS);
         }
         if (!lease_schedule(sh, c, now_ms))

@@ -100,7 +100,7 @@ static void settle_done(struct finish *f) {
         claim_value(f, c);
     int64_t end_ms = c->end_ms;
     lease_set(f->sh, c, f->result->pttl_ms, f->result->leased, f->plan->begun_ms, f->now_ms);
-    if (f->plan->verb == LOCK_REPLACE && c->end_ms && (!end_ms || c->end_ms < end_ms))
+    if (f->plan->verb == LOCK_REPLACE && c->end_ms && (!end_ms || c->end_ms <= end_ms))
         c->let_go = true; /* SET XX with a short expiry is how some release */
     finish_schedule(f, c);
 }

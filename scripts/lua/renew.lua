@@ -5,7 +5,11 @@
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
 if s.token ~= claim then return envelope(0, s.token and 'held' or 'foreign', s) end
-if not s.leased and right ~= 'always' then return envelope(0, 'done', s, redis.call('PTTL', lock)) end
-redis.call('PEXPIRE', lock, ARGV[6])
-keep_guard(lease)
-return envelope(1, 'done', s, lease)
+local left = redis.call('PTTL', lock)
+if not s.leased and (right ~= 'always' or left == -1) then return envelope(0, 'done', s, left) end
+if left == -1 or left < lease then -- never shorter: the holder may have set a longer one meanwhile
+  redis.call('PEXPIRE', lock, ARGV[6])
+  keep_guard(lease)
+  left = lease
+end
+return envelope(1, 'done', s, left)

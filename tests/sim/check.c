@@ -63,7 +63,7 @@ static void ended_by_other(struct world *w, const struct flight *f, const struct
         return;
     w->wrong++;
     world_event(w, "wrong: worker %d ended the lease that worker %d holds", f->worker, t->worker);
-    bool proven = sc->wrong_once_proven_never && w->proven[t->process];
+    bool proven = sc->wrong_once_proven_never && f->proven;
     if (sc->never_wrong || proven)
         world_fail(w, "S1", "worker %d ended the lease that worker %d holds", f->worker, t->worker);
 }
@@ -136,7 +136,7 @@ static void check_release(struct world *w, const struct flight *f) {
         return;
     w->kept++;
     world_event(w, "kept: worker %d's release did not free its lock", f->worker);
-    if (sc->never_kept)
+    if (sc->never_kept && !w->unsure[t->process][f->key])
         world_fail(w, "L2", "worker %d's release did not free its lock", f->worker);
     if (sc->kept_after_end_only && w->ended_unreleased[t->process][f->key] == 0)
         world_fail(w, "L2", "worker %d's release did not free its lock, and no lease had ended unreleased", f->worker);

@@ -169,6 +169,9 @@ void flight_deliver(struct world *w, struct flight *f) {
 static void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
     struct proxy *p = &w->proxies[f->proxy];
     bool may_run = outcome == LOCK_UNKNOWN && !f->ran;
+    f->unsent = outcome == LOCK_NOT_SENT;
+    if (f->kind == FLIGHT_COMMAND && !f->unsent && w->workers[f->worker].process >= 0)
+        w->unsure[w->workers[f->worker].process][f->key] = true;
     world_event(w, "flight of worker %d on key %d: %s", f->worker, f->key, world_outcome(outcome));
     if (f->proxy_life == p->life && f->kind == FLIGHT_RENEWAL) {
         struct lock_key key = world_key(f->key);
@@ -249,6 +252,7 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     f->proxy_life = w->proxies[c->proxy].life;
     f->session_id = c->id;
     f->read_fence = c->read_fence[key];
+    f->proven = c->process >= 0 && w->proven[c->process];
     world_identity(c->process, f->identity);
     enum lock_verb verb = f->kind == FLIGHT_OPERATOR ? LOCK_OPERATOR : model_verb(&f->command);
     engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, &w->sc.rule, 7, w->redis.now_ms, &f->plan);

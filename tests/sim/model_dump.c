@@ -248,8 +248,9 @@ static void call_renew(struct dump *d, int key) {
     char claim[MODEL_TOKEN];
     snprintf(claim, sizeof(claim), "%s", g && chance(d, 80) ? g->token : "t0");
     const char *right = chance(d, 50) ? "claim" : "always";
-    struct model_envelope e = model_renew(&d->m, key, claim, right, LONG_MS);
-    printf("renew\t%d\t=%s\t%s\t%d", key, claim, right, LONG_MS);
+    int lease_ms = LONG_MS + (chance(d, 50) ? 25000 : -25000);
+    struct model_envelope e = model_renew(&d->m, key, claim, right, lease_ms);
+    printf("renew\t%d\t=%s\t%s\t%d", key, claim, right, lease_ms);
     print_envelope(&e);
 }
 

@@ -107,7 +107,7 @@ static void promise_own(struct scenario *sc) {
         !(sc->idioms & BIT(IDIOM_SHORTEN)) && (!compares || sc->idioms == COMPARE) &&
         (!counts || (sc->idioms == BIT(IDIOM_COUNT) && !sc->library && !sc->strays && !sc->outside && !sc->stranger));
     uses_up = uses_up || owner == LOCK_OWNER_CONNECTION;
-    sc->never_kept = sc->never_wrong && uses_up && !sc->reconnects && !sc->restarts && !sc->loses;
+    sc->never_kept = sc->never_wrong && uses_up && !sc->reconnects && !sc->restarts;
 }
 
 static void promise_shared(struct scenario *sc) {

@@ -479,9 +479,13 @@ struct model_envelope model_renew(struct model *m, int key, const char *claim, c
         return envelope(number(0), LOCK_FREE, NULL, -2);
     if (!s.token || !is(s.lease_token, claim))
         return envelope(number(0), s.token ? LOCK_HELD : LOCK_FOREIGN, &s, NOT_ASKED);
-    if (!s.leased && !is(right, "always"))
-        return envelope(number(0), LOCK_DONE, &s, model_pttl(m, key));
-    r.k->expire_ms = m->now_ms + lease_ms;
-    r.g->expire_ms = m->now_ms + lease_ms + MODEL_GUARD_OUTLIVES_MS;
-    return envelope(number(1), LOCK_DONE, &s, lease_ms);
+    int64_t left = model_pttl(m, key);
+    if (!s.leased && (!is(right, "always") || left == -1))
+        return envelope(number(0), LOCK_DONE, &s, left);
+    if (left == -1 || left < lease_ms) {
+        r.k->expire_ms = m->now_ms + lease_ms;
+        r.g->expire_ms = m->now_ms + lease_ms + MODEL_GUARD_OUTLIVES_MS;
+        left = lease_ms;
+    }
+    return envelope(number(1), LOCK_DONE, &s, left);
 }

@@ -117,9 +117,10 @@ static void give_up(struct world *w, int worker) {
 /* The work is over, or not yet. False: nothing to send. */
 static bool holding(struct world *w, struct worker *k, int worker, struct model_command *c) {
     if (w->redis.now_ms < k->until_ms) {
-        if (k->idiom != IDIOM_EXTENDING || !world_chance(w, 30))
+        bool extends = k->idiom == IDIOM_EXTENDING, looks = k->idiom == IDIOM_SETNX;
+        if (!(extends || looks) || !world_chance(w, 30))
             return false;
-        *c = (struct model_command){.op = OP_PEXPIRE, .ms = w->sc.expiry_ms};
+        *c = (struct model_command){.op = looks ? OP_GETEX : OP_PEXPIRE, .ms = looks ? 0 : w->sc.expiry_ms};
         return true;
     }
     bool too_late = k->lost_ms && w->redis.now_ms > k->lost_ms + w->sc.rule.claim_memory_ms / 2;
@@ -244,6 +245,16 @@ static void compared(struct world *w, int worker, const struct model_reply *r) {
         give_up(w, worker);
 }
 
+/* Its release did not leave: it tries again. */
+static void not_released(struct world *w, int worker, const struct flight *f) {
+    struct worker *k = &w->workers[worker];
+    const struct truth *t = &w->truth[f->key];
+    k->fence = f->own_fence;
+    k->holds = t->live && t->fence == k->fence && t->worker == worker;
+    if (!k->holds)
+        k->lost_ms = w->redis.now_ms;
+}
+
 /* No answer, or an error that says nothing. */
 static void no_answer(struct world *w, int worker) {
     struct worker *k = &w->workers[worker];
@@ -273,6 +284,10 @@ static void no_answer(struct world *w, int worker) {
 void worker_answer(struct world *w, int worker, const struct flight *f, bool lost) {
     struct worker *k = &w->workers[worker];
     k->busy = false;
+    if (lost && f->unsent && k->phase == PHASE_RELEASE) {
+        not_released(w, worker, f);
+        return;
+    }
     if (lost) {
         no_answer(w, worker);
         return;

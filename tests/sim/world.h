@@ -27,7 +27,7 @@ enum {
 enum connections { CONN_OWN, CONN_POOL, CONN_SHARED }; /* D, P, M */
 
 enum idiom {
-    IDIOM_SETNX,        /* SETNX, DEL */
+    IDIOM_SETNX,        /* SETNX, GETEX now and then, DEL */
     IDIOM_SETNX_EXPIRE, /* SETNX, PEXPIRE whoever won, DEL */
     IDIOM_CONST,        /* SET NX PX with a constant, DEL */
     IDIOM_UNIQUE,       /* SET NX PX with a value of its own, DEL */
@@ -109,6 +109,7 @@ enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEA
 struct flight {
     bool used, ran;
     bool repeated; /* ran more than once */
+    bool unsent;   /* it never reached Redis */
     bool orphan;   /* its session or worker is gone, its proxy finishes it */
     bool ghost;    /* its proxy has given it up as well, and yet it may run */
     enum flight_kind kind;
@@ -117,6 +118,7 @@ struct flight {
     uint64_t session_id;
     bool releases;       /* the worker means to release with it */
     uint64_t own_fence;  /* of the lease that its worker had when it was sent */
+    bool proven;         /* its client was known to share connections when it was sent */
     bool own_session;    /* it ran into a lease of its own session */
     bool was_own;        /* the live lease was the worker's when it ran */
     uint64_t read_fence; /* last read of its session when it was sent */
@@ -161,6 +163,7 @@ struct world {
     struct flight flights[FLIGHTS];
     struct truth truth[MODEL_KEYS];
     unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
+    bool unsure[PROCESSES][MODEL_KEYS];                /* a command's outcome got lost */
     bool proven[PROCESSES], perhaps_proven[PROCESSES]; /* to share connections: surely; at least in appearance */
     bool closing;                                      /* everybody is gone */
     uint64_t wrong, kept, granted, lost, renewals;
