@@ -1,7 +1,7 @@
 // ioredis through the proxy: ioredis.js PACKAGE. One connection multiplexed by the whole process.
 'use strict';
 
-const { assert, bytes, settings, say, sleep, until, restartProxy, run } = require('./features.js');
+const { assert, bytes, settings, say, until, restartProxy, run } = require('./features.js');
 
 const name = process.argv[2];
 const Redis = require(name);

@@ -1,7 +1,7 @@
 // node-redis 4 and later through the proxy: node_redis.js PACKAGE RESP-VERSION. One multiplexed connection.
 'use strict';
 
-const { assert, bytes, settings, NotInLibrary, say, sleep, until, restartProxy, run } = require('./features.js');
+const { assert, bytes, settings, say, until, restartProxy, run } = require('./features.js');
 
 const [name, resp] = process.argv.slice(2);
 const redis = require(name);

@@ -154,13 +154,14 @@ class Run:
             if end:
                 self.result.problem = " | ".join([end, *self.noise[-6:]])
             proxy.stop()
-            proxy.remove()
         except AssertionError as error:  # the proxy crashed, or a sanitizer has something to say
             self.result.problem = str(error)
         finally:
             if proxy is not None and proxy in servers.Proxy.started:
                 proxy.kill()
                 servers.Proxy.started.remove(proxy)
+            if proxy is not None:
+                proxy.remove()
         self.result.seconds = time.monotonic() - started
         return self.result
 
@@ -212,12 +213,12 @@ class Lane(threading.Thread):
                     if sys.stderr.isatty():
                         print("%-30s %-10s %5.1f s" % (client.name, self.kind, result.seconds), file=sys.stderr)
             login.stop()
-            login.remove()
         except Exception as error:  # shown by the main thread
             self.error = "%s: %s" % (self.kind, error)
         finally:
-            if login is not None and login.running():
+            if login is not None:
                 login.kill()
+                login.remove()
             if backend is not None:
                 backend.stop()
 
