@@ -8,7 +8,7 @@
  *                                 └─ forward ─── everything else, byte for byte
  *
  * Decides, and leaves the doing to local.c, lock_flow.c, split.c, keyspace.c, proxy_command.c, transaction.c,
- * blocking.c and pubsub.c.
+ * queue.c, blocking.c and pubsub.c.
  */
 #include <stdarg.h>
 #include <stdio.h>

@@ -26,7 +26,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
 /* The session of a blocked request is gone: its connection closes. */
 void blocking_left(struct request *r);
 
-/* ---- transaction.c ------------------------------------------------------------------------------- */
+/* ---- transaction.c, queue.c ----------------------------------------------------------------------- */
 
 /* MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH inside. */
 enum dispatch_result transaction_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

@@ -1,5 +1,6 @@
 /*
- * What transaction.c (the states, and what is queued) and exec.c (what becomes of EXEC's reply) share.
+ * What transaction.c (the states and the node), queue.c (what is queued) and exec.c (what becomes of EXEC's reply)
+ * share.
  */
 #ifndef LOCKKEEPER_SESSION_TRANSACTION_H
 #define LOCKKEEPER_SESSION_TRANSACTION_H
@@ -44,7 +45,7 @@ struct transaction {
     bool lost;                 /* the node; `error` says how */
     bool unclean;              /* something queued may leave a state on the connection */
     uint32_t count;            /* commands queued */
-    struct list_node early;    /* cluster: commands without a key before the first with one */
+    struct list_node early;    /* struct early: cluster: commands without a key before the first with one */
     size_t early_bytes;
     struct list_node items;  /* in the order of their elements */
     struct lock_queue locks; /* the items' lock calls */
@@ -54,6 +55,26 @@ struct transaction {
     char error[TRANSACTION_ERROR_MAX];
 };
 
+/* A command that waits for its node to be known. */
+struct early {
+    struct list_node link; /* first: freed by it */
+    size_t len;
+    char bytes[];
+};
+
+enum ready {
+    READY,
+    READY_LATER,    /* the node has to answer first */
+    READY_NEVER,    /* the client was told why */
+    READY_WITH_KEYS /* cluster: no key has said which node yet */
+};
+
+/* Sees to it that the transaction's node takes commands; `slot` is that of the command at hand, -1: none. `any`: it has
+ * to be some node now. */
+enum ready transaction_ready(struct session *s, const struct command *c, int slot, bool any);
+/* Answers a request inside MULTI that will not be queued: EXEC fails. */
+enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Frees it, with the pin; lock calls that have not ended were not sent. */
 void transaction_free(struct transaction *t, struct session *s, bool clean);
 /* Sends EXEC; the request is the transaction's owner from here on. */
