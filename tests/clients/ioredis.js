@@ -154,7 +154,9 @@ const features = {
 
     async pipeline() {
         const p = c.pipeline();
-        for (let i = 0; i < 200; i++) p.set(`p:${i}`, i).incr('count').rpush('list', i).get(`p:${i}`).hset('hash', i, 'v');
+        for (let i = 0; i < 200; i++) {
+            p.set(`p:${i}`, i).incr('count').rpush('list', i).get(`p:${i}`).hset('hash', i, 'v');
+        }
         const replies = await p.exec();
         equal(replies.length, 1000);
         for (let i = 0; i < 200; i++) {

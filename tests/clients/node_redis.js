@@ -207,7 +207,9 @@ const features = {
         const names = [...Array(500).keys()].map((i) => `scan:${i}`);
         await c.mSet(Object.fromEntries(names.map((n) => [n, '1'])));
         const found = new Set();
-        for await (const some of c.scanIterator({ MATCH: 'scan:*', COUNT: 20 })) [some].flat().forEach((n) => found.add(n));
+        for await (const some of c.scanIterator({ MATCH: 'scan:*', COUNT: 20 })) {
+            [some].flat().forEach((n) => found.add(n));
+        }
         equal([...found].sort(), names.sort());
         await c.hSet('sh', Object.fromEntries(names.map((n) => [n, '1'])));
         let fields = 0;

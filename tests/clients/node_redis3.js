@@ -133,7 +133,9 @@ const features = {
 
     async pipeline() {
         const batch = c.batch();
-        for (let i = 0; i < 200; i++) batch.set(`p:${i}`, i).incr('count').rpush('list', i).get(`p:${i}`).hset('hash', i, 'v');
+        for (let i = 0; i < 200; i++) {
+            batch.set(`p:${i}`, i).incr('count').rpush('list', i).get(`p:${i}`).hset('hash', i, 'v');
+        }
         const replies = await exec(batch);
         equal(replies.length, 1000);
         for (let i = 0; i < 200; i++) equal(replies.slice(5 * i, 5 * i + 5), ['OK', i + 1, i + 1, String(i), 1]);

@@ -206,7 +206,7 @@ $features = [
         $c->set('before', 1);
         restart_proxy();
         try {
-            $c->get('before'); // Predis closes the lost connection with an exception, and opens another at the next call
+            $c->get('before'); // an exception closes the lost connection; the next call opens another
         } catch (Predis\Connection\ConnectionException $error) {
         }
         expect($c->get('before'), '1');

@@ -279,8 +279,8 @@ def report(clients, lanes, absent, seconds):
     """Prints everything; returns how many cells or runs failed."""
     table("client", [c for c in clients if c in CLIENTS], FEATURES, lanes)
     table("lock", [c for c in clients if c in LOCKS], LOCK_CHECKS, lanes)
-    print("\nok: on one Redis and on a cluster; a/b where the two differ; -: the library hasn't got it; n/s: refused by "
-          "the proxy with\na clear error; kept: safe, but the lock stayed held until its lease ended; FAIL: wrong")
+    print("\nok: on one Redis and on a cluster; a/b where the two differ; -: the library hasn't got it; n/s: refused "
+          "by the proxy\nwith a clear error; kept: safe, but the lock stayed held until its lease ended; FAIL: wrong")
     for state, title in [("refused", "not supported"), ("none", "not in the library"), ("kept", "kept"),
                          ("FAILED", "FAILED")]:
         found = reasons(clients, lanes, state)
