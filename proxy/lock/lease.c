@@ -45,6 +45,8 @@ static void revive(struct shard *sh, struct claim *c) {
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms) {
     if (pttl_ms < -1)
         return;
+    if (pttl_ms > FAR_MS)
+        pttl_ms = FAR_MS;
     revive(sh, c);
     int64_t end_ms = pttl_ms < 0 ? 0 : now_ms + pttl_ms;
     int64_t inexact_ms = now_ms - since_ms + 50, moved_ms = end_ms - c->end_ms;

@@ -120,6 +120,33 @@ static bool any_lock_key(struct session *s, const struct resp_request *r, const 
     return false;
 }
 
+/* Guard records are the scripts' alone: whoever could write one could take a lock. */
+static bool is_guard(const char *key, size_t len) {
+    static const char prefix[8] = {'l', 'o', 'c', 'k', 'k', 'e', 'e', 'p'};
+    return len > sizeof(prefix) && memcmp(key, prefix, sizeof(prefix)) == 0 && lock_guard_is(key, len);
+}
+
+static bool any_guard(const struct command *c, const struct resp_request *r, const char *bytes, const uint32_t *keys,
+                      size_t count) {
+    for (size_t i = 0; i < count && !(c->flags & COMMAND_READONLY); i++)
+        if (is_guard(bytes + r->argv[keys[i]].off, r->argv[keys[i]].len))
+            return true;
+    return false;
+}
+
+bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes) {
+    uint32_t on_stack[KEYS_ON_STACK], *keys = on_stack;
+    int count = command_keys(c, bytes, r, keys, KEYS_ON_STACK);
+    if (count > KEYS_ON_STACK) {
+        keys = memory_alloc((size_t)count * sizeof(*keys));
+        count = command_keys(c, bytes, r, keys, (size_t)count);
+    }
+    bool found = count > 0 && any_guard(c, r, bytes, keys, (size_t)count);
+    if (keys != on_stack)
+        memory_free(keys);
+    return found;
+}
+
 static int slot_for(const struct session *s, const char *key, size_t len) {
     return upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
 }
@@ -194,6 +221,8 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
     enum dispatch_result result = DISPATCHED;
     if (count <= 0) /* malformed, or no key after all: Redis says what is wrong */
         dispatch_forward(s, c, r, bytes, -1);
+    else if (any_guard(c, r, bytes, keys, (size_t)count))
+        dispatch_local_error(s, c, "%s", GUARD_REFUSED);
     else if (count == 1 && c->split != SPLIT_NONE && c->split != SPLIT_MSET && c->split != SPLIT_MGET)
         result = dispatch_single(s, c, r, bytes, keys[0]);
     else
@@ -213,6 +242,10 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
     const struct lock_rule *rule = lock_rule_for(s, key, len);
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, (uint32_t)c->only, rule);
+    if (is_guard(key, len) && !(c->flags & COMMAND_READONLY)) {
+        dispatch_local_error(s, c, "%s", GUARD_REFUSED);
+        return DISPATCHED;
+    }
     forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
 }
@@ -295,6 +328,10 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
     case NEED_BLOCKING:
         if (!command_blocks(c, bytes, r)) /* XREAD without BLOCK */
             return dispatch_by_key_list(s, c, r, bytes);
+        if (dispatch_writes_guard(c, r, bytes)) {
+            dispatch_local_error(s, c, "%s", GUARD_REFUSED);
+            return DISPATCHED;
+        }
         if (c->id != COMMAND_WAIT && c->id != COMMAND_WAITAOF)
             return blocking_dispatch(s, c, r, bytes);
         refuse(s, c, ": it counts for the connection that wrote, and clients share connections");

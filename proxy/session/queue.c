@@ -272,6 +272,8 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
 
 static enum dispatch_result queue_by_key(struct session *s, const struct command *c, const struct resp_request *r,
                                          const char *bytes) {
+    if (dispatch_writes_guard(c, r, bytes))
+        return transaction_refuse(s, c, "%s", GUARD_REFUSED);
     int slot = pin_slot(s, c, r, bytes);
     if (slot == -2)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");

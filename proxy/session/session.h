@@ -249,6 +249,10 @@ enum dispatch_result {
 /* One complete request of the session. `bytes` is what is forwarded (r->len bytes, canonical). */
 enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes);
 
+/* Whether a command that is no mere reading names a guard record as a key; and the answer to it. */
+bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes);
+#define GUARD_REFUSED "ERR the key is a guard record of lockkeeper's; it can't be changed through the proxy"
+
 /* Forwards the request as it is to the node of `slot` (-1: any). */
 void dispatch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                       int slot);
