@@ -50,7 +50,8 @@ void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len);
 /* CLIENT SETINFO lib-name. Returns whether the name is one of a pooling or multiplexing library. */
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len);
-/* The session is gone. Abandoned leases are reported to the sink; on-disconnect release asks it for releases. */
+/* The session is gone; its id stays valid for engine_finish. Abandoned leases are reported to the sink; on-disconnect
+ * release asks it for releases. */
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 /* The identity as text, borrowed, for guard records and people. */
 const char *lock_client_name(const struct lock_client *c, size_t *len);
@@ -165,7 +166,7 @@ struct lock_lease {
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a
  * thread serves its part). Returns the ms until it wants to be called again, at most 1000. */
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
-/* What became of a renewal: outcome DONE, or HELD, FOREIGN, FREE (the lease is gone: renewal_lost), or UNKNOWN or
+/* What became of a renewal, said once for each that the sink was asked for: outcome DONE, or HELD, FOREIGN, FREE (the lease is gone: renewal_lost), or UNKNOWN or
  * NOT_SENT (it is tried again while the lease may still be live). */
 void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, enum lock_outcome outcome,
                     int64_t now_ms);

@@ -92,7 +92,7 @@ while IFS='|' read -r name file rest; do
         echo "$name: does not compile"
         failures=$((failures + 1))
     elif notices "$d"; then
-        echo "$name: noticed: $(grep -m1 FAILED "$d/out" || echo crash)"
+        echo "$name: noticed: $(grep -m1 FAILED "$d/out" || echo "it hangs or crashes")"
     else
         echo "$name: NOT NOTICED"
         failures=$((failures + 1))

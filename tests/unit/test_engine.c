@@ -464,6 +464,16 @@ static void any_and_operator_have_their_own_rights(void **state) {
     open_as(f, &a, 1, "app");
     open_as(f, &b, 2, "else");
     assert_string_equal(would_right(f, &a, LOCK_OPERATOR, "lock:x"), "operator");
+    /* PROXY LOCK and RELEASE may name a key that no rule matches. */
+    struct lock_plan plan;
+    struct lock_key plain = key_of("plain");
+    struct lock_result done = result(LOCK_RELEASED, 0);
+    engine_begin(f->engine, &a, LOCK_INSPECT, &plain, NULL, 0, f->now_ms, &plan);
+    finish(f, &a, &plan, &done);
+    engine_begin(f->engine, &a, LOCK_OPERATOR, &plain, NULL, 0, f->now_ms, &plan);
+    finish(f, &a, &plan, &done);
+    incident(f, INCIDENT_OPERATOR_RELEASE);
+    f->note_count = 0;
     f->rule.owner = LOCK_OWNER_ANY;
     acquire(f, &a, "lock:x", "1", 30000, false);
     assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:x"), "any");
