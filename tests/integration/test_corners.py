@@ -373,3 +373,22 @@ def test_what_replaces_a_lock_ends(proxy, connect, direct, key, words, held):
     reply = a(*[name if w is None else source if w == "source" else w for w in words])
     assert not isinstance(reply, Error)
     assert direct("EXISTS", name) == 0 or 0 < direct("PTTL", name) <= 30000, "it would be locked for ever"
+
+
+def test_guard_records_are_the_proxys_alone(proxy, connect, direct, backend, key):
+    a, b, name = connect(proxy), connect(proxy), key("lock:guarded")
+    assert a("SETNX", name, "1") == 1
+    guard = next(k for k in backend.keys() if k.startswith("lockkeeper:{") and k.endswith(":" + name))
+    tag = guard[len("lockkeeper:"):guard.index("}") + 1]
+    for words in (["DEL", guard], ["DEL", "x" + tag, guard], ["HSET", guard, "token", "mine"], ["EXPIRE", guard, "1"],
+                  ["RENAME", guard, "x" + tag], ["SET", guard, "1"], ["EVAL", "return redis.call('del', KEYS[1])", "1", guard],
+                  ["BLMOVE", "x" + tag, guard, "LEFT", "LEFT", "0.01"], ["UNLINK", guard]):
+        reply = b(*words)
+        assert isinstance(reply, Error) and "guard record" in str(reply), words
+    assert b("MULTI") == "OK"
+    assert isinstance(b("DEL", guard), Error)
+    assert isinstance(b("EXEC"), Error)
+    assert b("HGET", guard, "kind") == "string", "looking is allowed"
+    assert b("SET", "x" + tag, guard) == "OK", "it is no key here"
+    assert direct("HEXISTS", guard, "token") == 1
+    assert a("DEL", name) == 1
