@@ -37,8 +37,8 @@ static void run_server(const struct embedded *e, pid_t parent) {
     dup2(null, STDIN_FILENO);
     dup2(null, STDOUT_FILENO);
     dup2(null, STDERR_FILENO);
-    execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", e->socket, "--unixsocketperm", "700",
-           "--dir", e->folder, "--save", "", "--appendonly", "no", "--daemonize", "no", (char *)NULL);
+    execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", e->socket, "--unixsocketperm", "700", "--dir",
+           e->folder, "--save", "", "--appendonly", "no", "--daemonize", "no", (char *)NULL);
     _exit(127);
 }
 

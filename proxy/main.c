@@ -86,11 +86,8 @@ static void admin_rules(void *worker, const struct report *report) {
 static bool run_admin(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count,
                       bool resp3, struct text *reply) {
     struct application *app = arg;
-    struct admin_source source = {.arg = w,
-                                  .info = admin_info,
-                                  .locks = admin_locks,
-                                  .rules = admin_rules,
-                                  .incidents = app->incidents};
+    struct admin_source source = {
+        .arg = w, .info = admin_info, .locks = admin_locks, .rules = admin_rules, .incidents = app->incidents};
     return admin_command(&source, words, lens, count, resp3, reply);
 }
 
@@ -215,8 +212,9 @@ static void options_of(struct application *app) {
 
 static bool start_upstream(struct application *app, char *error, size_t size) {
     if (app->config->upstream == CONFIG_SENTINEL) {
-        snprintf(error, size, "upstream 'sentinel': expected embedded, standalone or cluster; this version can't follow "
-                              "Sentinels yet");
+        snprintf(error, size,
+                 "upstream 'sentinel': expected embedded, standalone or cluster; this version can't follow "
+                 "Sentinels yet");
         return false;
     }
     if (app->config->upstream != CONFIG_EMBEDDED)
@@ -271,8 +269,7 @@ static void run(struct application *app) {
     for (unsigned i = 0; i < threads; i++) {
         size_t count;
         const int *fds = listen_of_thread(&app->listeners, i, &count);
-        app->shared.workers[i] =
-            worker_new(&app->shared, i, fds, count, app->config->rules, worker_ready, app);
+        app->shared.workers[i] = worker_new(&app->shared, i, fds, count, app->config->rules, worker_ready, app);
     }
     watch_signal(app, &app->on_term, SIGTERM, on_stop);
     watch_signal(app, &app->on_int, SIGINT, on_stop);
@@ -352,10 +349,8 @@ static int serve(struct application *app) {
     app->shared.reload_arg = app;
     app->shared.admin = run_admin;
     app->shared.admin_arg = app;
-    app->sink = (struct lock_sink){.arg = app,
-                                   .incident = record_incident,
-                                   .renew = worker_note_renewal,
-                                   .release = worker_note_release};
+    app->sink = (struct lock_sink){
+        .arg = app, .incident = record_incident, .renew = worker_note_renewal, .release = worker_note_release};
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
     log_notice("lockkeeper %s is starting, pid %d, upstream %s, %zu lock rules", LOCKKEEPER_VERSION, (int)getpid(),
                app->shared.options.upstream_text, lock_rules_count(app->config->rules));

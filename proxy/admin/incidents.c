@@ -54,8 +54,8 @@ static void printable(char *to, size_t size, const char *key, size_t len) {
 void incidents_add(struct incidents *i, const struct incident *incident) {
     char key[KEY_MAX];
     printable(key, sizeof(key), incident->key, incident->key_len);
-    log_notice("incident %s: %s on %s by %s%s%s: %s", incident->kind, incident->command[0] ? incident->command : "-", key,
-               incident->client[0] ? incident->client : "the proxy", incident->holder[0] ? ", held by " : "",
+    log_notice("incident %s: %s on %s by %s%s%s: %s", incident->kind, incident->command[0] ? incident->command : "-",
+               key, incident->client[0] ? incident->client : "the proxy", incident->holder[0] ? ", held by " : "",
                incident->holder, incident->action);
     pthread_mutex_lock(&i->mutex);
     struct entry *e = &i->entries[i->next];
@@ -73,7 +73,8 @@ void incidents_add(struct incidents *i, const struct incident *incident) {
     pthread_mutex_unlock(&i->mutex);
 }
 
-void incidents_each(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg) {
+void incidents_each(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident *incident),
+                    void *arg) {
     pthread_mutex_lock(&i->mutex);
     for (size_t n = 0; n < i->count && n < max; n++) {
         const struct entry *e = &i->entries[(i->next + i->capacity - 1 - n) % i->capacity];

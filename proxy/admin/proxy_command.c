@@ -102,8 +102,7 @@ static void info_line(void *arg, const char *name, const char *format, ...) {
     text_printf(&info->out, "%s:%s\r\n", name, value);
 }
 
-static void do_info(const struct admin_source *source, const char *wanted, size_t len, bool resp3,
-                    struct text *reply) {
+static void do_info(const struct admin_source *source, const char *wanted, size_t len, bool resp3, struct text *reply) {
     struct info info = {.wanted = wanted, .wanted_len = len};
     struct report report = {.arg = &info, .section = info_section, .line = info_line};
     source->info(source->arg, &report);

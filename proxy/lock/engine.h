@@ -28,8 +28,8 @@ struct lock_engine;
 struct lock_client; /* a client identity; reference-counted, thread-safe */
 
 enum {
-    LOCK_TOKEN_MAX = 64,      /* "UUID:N" with its NUL */
-    LOCK_SEEN_MAX = 1024,     /* a longer value is not remembered as read */
+    LOCK_TOKEN_MAX = 64,  /* "UUID:N" with its NUL */
+    LOCK_SEEN_MAX = 1024, /* a longer value is not remembered as read */
     LOCK_IDENTITY_MAX = 256
 };
 
@@ -37,15 +37,14 @@ enum {
 
 /* What the engine knows of a session. Owned by the session layer, which opens and closes it here. */
 struct lock_session {
-    uint64_t id;        /* unique in this process, growing with time of opening */
+    uint64_t id; /* unique in this process, growing with time of opening */
     struct lock_client *client;
     bool pooling_library; /* CLIENT SETINFO lib-name is in the table of libraries that pool or multiplex */
     uint64_t shards;      /* private: which shards know this session */
 };
 
 /* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). */
-void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity,
-                         size_t len);
+void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len);
 /* The identity changed (AUTH, CLIENT SETNAME). The session's claims move with it. */
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len);
 /* CLIENT SETINFO lib-name. Returns whether the name is one of a pooling or multiplexing library. */
@@ -60,17 +59,17 @@ const char *lock_client_name(const struct lock_client *c, size_t *len);
 
 /* What a command means to a lock; the session layer derives it from the command and its options. */
 enum lock_verb {
-    LOCK_ACQUIRE,      /* SETNX, SET NX */
-    LOCK_REPLACE,      /* SET, SETEX, PSETEX, SET XX */
-    LOCK_SWAP,         /* GETSET, SET GET */
-    LOCK_RELEASE,      /* DEL, UNLINK, GETDEL: spends the claim */
-    LOCK_EXTEND,       /* EXPIRE and its kin, PERSIST, GETEX */
-    LOCK_COUNT_UP,     /* INCR, APPEND, SETRANGE: may acquire */
-    LOCK_COUNT_DOWN,   /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */
-    LOCK_READ,         /* GET: shows the value */
-    LOCK_CLOBBER,      /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */
-    LOCK_INSPECT,      /* PROXY LOCK, PROXY TOKEN */
-    LOCK_OPERATOR      /* PROXY RELEASE */
+    LOCK_ACQUIRE,    /* SETNX, SET NX */
+    LOCK_REPLACE,    /* SET, SETEX, PSETEX, SET XX */
+    LOCK_SWAP,       /* GETSET, SET GET */
+    LOCK_RELEASE,    /* DEL, UNLINK, GETDEL: spends the claim */
+    LOCK_EXTEND,     /* EXPIRE and its kin, PERSIST, GETEX */
+    LOCK_COUNT_UP,   /* INCR, APPEND, SETRANGE: may acquire */
+    LOCK_COUNT_DOWN, /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */
+    LOCK_READ,       /* GET: shows the value */
+    LOCK_CLOBBER,    /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */
+    LOCK_INSPECT,    /* PROXY LOCK, PROXY TOKEN */
+    LOCK_OPERATOR    /* PROXY RELEASE */
 };
 
 /* A lock: databases are kept apart, keys are bytes. */
@@ -82,20 +81,20 @@ struct lock_key {
 
 /* What the script may be told; filled by engine_begin. */
 struct lock_plan {
-    struct lock_key key;         /* borrowed from the caller until engine_finish */
+    struct lock_key key;          /* borrowed from the caller until engine_finish */
     const struct lock_rule *rule; /* held by the caller */
     enum lock_verb verb;
-    uint32_t login;              /* opaque: whose upstream connections its renewals use */
+    uint32_t login; /* opaque: whose upstream connections its renewals use */
     int64_t begun_ms;
-    uint64_t attempt;            /* token number of this attempt */
-    uint64_t claim;              /* token number of the chosen claim, 0 none */
-    bool several;                /* other claims could have been meant */
-    bool uses;                   /* private: the claim counts this command among its uses */
+    uint64_t attempt;                   /* token number of this attempt */
+    uint64_t claim;                     /* token number of the chosen claim, 0 none */
+    bool several;                       /* other claims could have been meant */
+    bool uses;                          /* private: the claim counts this command among its uses */
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
-    const char *right;           /* ARGV 5; static */
-    uint64_t read_fence;         /* ARGV 7 */
-    bool seen_known;             /* ARGV 8 */
+    const char *right;                  /* ARGV 5; static */
+    uint64_t read_fence;                /* ARGV 7 */
+    bool seen_known;                    /* ARGV 8 */
     size_t seen_len;
     char seen[LOCK_SEEN_MAX];
 };
@@ -122,12 +121,12 @@ bool lock_outcome_parse(const char *text, size_t len, enum lock_outcome *outcome
 struct lock_result {
     enum lock_outcome outcome;
     uint64_t fence;
-    int64_t pttl_ms;        /* as the script returned it */
-    const char *holder;     /* identity in the guard record of the live lease; borrowed, may be NULL */
+    int64_t pttl_ms;    /* as the script returned it */
+    const char *holder; /* identity in the guard record of the live lease; borrowed, may be NULL */
     size_t holder_len;
-    const char *value;      /* acquire, replace, swap: the value written; read: the value shown; else NULL */
+    const char *value; /* acquire, replace, swap: the value written; read: the value shown; else NULL */
     size_t value_len;
-    bool leased;            /* the live lease's expiry is the proxy's own (the envelope's last element) */
+    bool leased; /* the live lease's expiry is the proxy's own (the envelope's last element) */
 };
 
 /* Chooses on whose behalf the command speaks. The shard's memory of the key is touched, and for LOCK_RELEASE
@@ -147,8 +146,8 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
 
 /* The session was shown the key's value by a command that is not a script of ours (MGET, GETRANGE, ...): makes
  * sightings; value NULL: the key does not exist. The lease's fence is not known. */
-void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key,
-                const struct lock_rule *rule, const char *value, size_t len, int64_t now_ms);
+void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key, const struct lock_rule *rule,
+                const char *value, size_t len, int64_t now_ms);
 
 /* ---- time ---------------------------------------------------------------------------------- */
 
@@ -166,8 +165,8 @@ struct lock_lease {
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a
  * thread serves its part). Returns the ms until it wants to be called again, at most 1000. */
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
-/* What became of a renewal, said once for each that the sink was asked for: outcome DONE, or HELD, FOREIGN, FREE (the lease is gone: renewal_lost), or UNKNOWN or
- * NOT_SENT (it is tried again while the lease may still be live). */
+/* What became of a renewal, said once for each that the sink was asked for: outcome DONE, or HELD, FOREIGN, FREE (the
+ * lease is gone: renewal_lost), or UNKNOWN or NOT_SENT (it is tried again while the lease may still be live). */
 void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, enum lock_outcome outcome,
                     int64_t now_ms);
 
@@ -194,8 +193,8 @@ struct lock_incident {
     enum lock_incident_kind kind;
     int64_t time_ms;
     struct lock_key key;
-    const char *client;  /* who: address and name; "" if it is the proxy */
-    const char *holder;  /* who holds the lock; "" nobody */
+    const char *client; /* who: address and name; "" if it is the proxy */
+    const char *holder; /* who holds the lock; "" nobody */
     size_t holder_len;
     const char *command; /* what the application sent; "" nothing */
     const char *action;  /* what the proxy did: "refused", "lease of 30000 ms given, renewed while connected", ... */
@@ -232,7 +231,7 @@ struct lock_view {
     uint64_t renewals;
 };
 /* Calls fn for leases believed live, newest first, at most max. fn must not call the engine. */
-void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max, void (*fn)(void *arg, const struct lock_view *v),
-                       void *arg);
+void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
+                       void (*fn)(void *arg, const struct lock_view *v), void *arg);
 
 #endif

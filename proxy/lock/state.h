@@ -39,7 +39,7 @@ enum {
 };
 
 #define NO_DEADLINE INT64_MAX
-#define FAR_MS ((int64_t)1 << 50) /* 35,000 years: a lease that ends later ends then, and sums don't overflow */
+#define FAR_MS      ((int64_t)1 << 50) /* 35,000 years: a lease that ends later ends then, and sums don't overflow */
 
 /* ---- deadlines ------------------------------------------------------------------------------- */
 

@@ -104,8 +104,7 @@ static void keys_done(struct call *c, const struct call_end *end) {
     text_clear(&error);
 }
 
-static void keys_dispatch(struct session *s, struct request *request, const struct resp_request *r,
-                          const char *bytes) {
+static void keys_dispatch(struct session *s, struct request *request, const struct resp_request *r, const char *bytes) {
     struct keyspace *k = request->state;
     request->parts_left = 1;
     for (size_t i = 0; i < k->masters; i++)
@@ -166,8 +165,7 @@ static void scan_done(struct call *c, const struct call_end *end) {
     text_clear(&keys);
 }
 
-static void scan_dispatch(struct session *s, struct request *request, const struct resp_request *r,
-                          const char *bytes) {
+static void scan_dispatch(struct session *s, struct request *request, const struct resp_request *r, const char *bytes) {
     struct worker *w = s->worker;
     struct keyspace *k = request->state;
     size_t len;

@@ -306,9 +306,8 @@ static void client_info(struct session *s, const struct command *c) {
                 "qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=%zu tot-mem=%zu events=r "
                 "cmd=client|info user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
                 (unsigned long long)s->lock.id, s->address, s->fd, s->name ? s->name : "",
-                (now - (long long)s->opened_ms) / 1000, s->db, s->out.unsent, sizeof(*s),
-                s->user ? s->user : "default", s->protocol, s->lib_name ? s->lib_name : "",
-                s->lib_version ? s->lib_version : "");
+                (now - (long long)s->opened_ms) / 1000, s->db, s->out.unsent, sizeof(*s), s->user ? s->user : "default",
+                s->protocol, s->lib_name ? s->lib_name : "", s->lib_version ? s->lib_version : "");
     if (s->protocol == 3) {
         char head[32];
         size_t n = (size_t)snprintf(head, sizeof(head), "=%zu\r\ntxt:", line.len + 4);
@@ -327,8 +326,8 @@ static void client_info(struct session *s, const struct command *c) {
 
 /* Subcommands that concern the connection itself, which here is shared, or other clients of the node. */
 static bool client_refused(const struct resp_request *r, const char *bytes) {
-    static const char *const names[] = {"reply",    "tracking", "caching", "getredir", "trackinginfo", "list",
-                                        "kill",     "pause",    "unpause", "no-evict", "no-touch",     "unblock"};
+    static const char *const names[] = {"reply", "tracking", "caching", "getredir", "trackinginfo", "list",
+                                        "kill",  "pause",    "unpause", "no-evict", "no-touch",     "unblock"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (request_arg_is(r, bytes, 1, names[i]))
             return true;

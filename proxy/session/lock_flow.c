@@ -183,8 +183,8 @@ static void envelope_value(const struct lock_call *l, struct envelope *e) {
     struct resp_item item;
     const char *p = e->reply;
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
-    bool shows = verb == LOCK_READ || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN ||
-                 (verb == LOCK_SWAP && refused);
+    bool shows =
+        verb == LOCK_READ || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN || (verb == LOCK_SWAP && refused);
     e->result.value = l->value;
     e->result.value_len = l->value_len;
     if (shows && resp_item_read(&p, e->reply + e->reply_len, &item) && !item.null && item.type != '-') {
@@ -267,8 +267,8 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
         e = (struct envelope){.reply = end->reply, .reply_len = end->len};
         lock_failed_outcome(end, &e.result);
     }
-    *out = (struct call_end){
-        .reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
+    *out =
+        (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
     if (l->clobbers) {
         clobber_learnt(w, s, l, &e.result);
     } else {

@@ -74,8 +74,7 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
 /* Whether the command would remove or replace a lock key; and the script that does it if it may: as a request, or as
  * a part of a split with its own `call`. */
 bool lock_clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
-void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r,
-                           const char *bytes);
+void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
                        const char *bytes);
 

@@ -90,8 +90,7 @@ static void explain_key(struct session *s, struct text *out, size_t *count, cons
     pair(out, count, "node", node ? upstream_node_address(node) : "none serves this slot now");
 }
 
-static void proxy_explain(struct session *s, const struct command *c, const struct resp_request *r,
-                          const char *bytes) {
+static void proxy_explain(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     /* The command's own arguments as a request: the offsets are into the same bytes. */
     struct resp_request sub = *r;
     sub.argv = r->argv + 2;

@@ -58,12 +58,13 @@ static void report_node(void *arg, const struct upstream_node_info *node) {
     struct node_lines *lines = arg;
     char name[32];
     snprintf(name, sizeof(name), "node%zu", lines->count++);
-    lines->report->line(lines->report->arg, name,
-                        "address=%s,state=%s,role=%s,slots=%u,connections=%u,pinned=%u,in_flight=%zu,unsent=%zu,requests=%llu,"
-                        "reconnects=%llu,redirects=%llu",
-                        node->address, node->state, node->master ? "master" : "other", node->slots, node->connections, node->pinned,
-                        node->in_flight, node->unsent_bytes, (unsigned long long)node->requests,
-                        (unsigned long long)node->reconnects, (unsigned long long)node->redirects);
+    lines->report->line(
+        lines->report->arg, name,
+        "address=%s,state=%s,role=%s,slots=%u,connections=%u,pinned=%u,in_flight=%zu,unsent=%zu,requests=%llu,"
+        "reconnects=%llu,redirects=%llu",
+        node->address, node->state, node->master ? "master" : "other", node->slots, node->connections, node->pinned,
+        node->in_flight, node->unsent_bytes, (unsigned long long)node->requests, (unsigned long long)node->reconnects,
+        (unsigned long long)node->redirects);
 }
 
 static void report_locks_section(const struct proxy_shared *shared, const struct report *r) {

@@ -243,8 +243,7 @@ static bool session_must_wait(struct session *s) {
         return false;
     }
     return s->barrier || s->redirected > 0 || s->in_flight >= SESSION_REQUESTS_MAX ||
-           s->in_flight_bytes >= SESSION_BYTES_MAX ||
-           s->epoch != upstream_epoch(s->worker->upstream);
+           s->in_flight_bytes >= SESSION_BYTES_MAX || s->epoch != upstream_epoch(s->worker->upstream);
 }
 
 bool session_unauthenticated(const struct session *s) {
@@ -253,8 +252,7 @@ bool session_unauthenticated(const struct session *s) {
 
 /* Dispatches what is complete in [data, data + len). Returns the bytes consumed; *waits is set where a complete
  * request has to wait. The scanner keeps its place in a request that isn't complete. */
-static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len,
-                           bool *waits) {
+static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len, bool *waits) {
     size_t used = 0;
     *waits = false;
     while (used < len && s->state == SESSION_OPEN) {

@@ -32,7 +32,7 @@ struct pubsub;
 enum {
     SESSION_REQUESTS_MAX = 1024,         /* in flight; more wait in the socket */
     SESSION_BYTES_MAX = 4 * 1024 * 1024, /* of these requests; one may be longer */
-    CALL_INLINE = 88,            /* bytes of a waiting reply kept without an allocation */
+    CALL_INLINE = 88,                    /* bytes of a waiting reply kept without an allocation */
     SESSION_ADDRESS_MAX = 56,
     LOCK_BUSY_SLOTS = 16,
     LOCK_BUSY_ALL = 255
@@ -55,10 +55,10 @@ struct worker {
     struct counters counters;
     struct listener *listeners;
     size_t listener_count;
-    struct list_node sessions; /* open */
-    struct list_node dirty;    /* have output to write */
-    struct list_node runnable; /* may go on with requests that waited */
-    struct list_node closed;   /* to be freed at the end of the turn */
+    struct list_node sessions;       /* open */
+    struct list_node dirty;          /* have output to write */
+    struct list_node runnable;       /* may go on with requests that waited */
+    struct list_node closed;         /* to be freed at the end of the turn */
     struct list_node *free_requests; /* a stack */
     struct list_node free_calls;
     size_t free_request_count, free_call_count;
@@ -66,11 +66,11 @@ struct worker {
     size_t free_lock_count;
     struct list_node lease_notes; /* renewals and releases that the engine has asked for */
     size_t lease_works;           /* those under way */
-    struct resp_request scanner; /* for input that is complete in `scratch` */
-    char *scratch;               /* what a read puts its bytes in */
-    struct text build;           /* a request being put together */
-    struct text *capture;        /* NULL, or where the proxy's own answers go instead */
-    int64_t now_ms;              /* wall clock of this turn */
+    struct resp_request scanner;  /* for input that is complete in `scratch` */
+    char *scratch;                /* what a read puts its bytes in */
+    struct text build;            /* a request being put together */
+    struct text *capture;         /* NULL, or where the proxy's own answers go instead */
+    int64_t now_ms;               /* wall clock of this turn */
     struct ev_prepare prepare;
     struct ev_check check;
     struct ev_async wake;
@@ -110,8 +110,8 @@ struct call {
     struct request *request;
     struct list_node link; /* in request->parts, or the worker's free list */
     call_done_fn done;     /* NULL: bytes go straight to the request's reply */
-    void *lock; /* lock_flow.c's: the lock command that it carries, or NULL */
-    uint32_t index, count;  /* of a split: first item, items */
+    void *lock;            /* lock_flow.c's: the lock command that it carries, or NULL */
+    uint32_t index, count; /* of a split: first item, items */
     size_t held_len, held_cap;
     char *held_big; /* NULL: held is inline */
     char held[CALL_INLINE];
@@ -134,12 +134,12 @@ void call_submit_master(struct call *c, size_t master, const char *bytes, size_t
 
 /* What a session may have to remember of a request until it ends. */
 struct request {
-    struct list_node link; /* in session->requests; alone once the session is gone */
+    struct list_node link;   /* in session->requests; alone once the session is gone */
     struct session *session; /* NULL once it is gone */
     struct worker *worker;
     const struct command *command;
-    bool done;      /* the reply is complete */
-    bool started;   /* part of it is in the session's output */
+    bool done;    /* the reply is complete */
+    bool started; /* part of it is in the session's output */
     bool redirected;
     bool close_after; /* QUIT */
     bool ends_barrier;
@@ -147,7 +147,7 @@ struct request {
     uint32_t parts_left;
     size_t bytes;           /* sent for it */
     struct list_node parts; /* calls of a split */
-    void *state;    /* what the request's own code needs: struct split, ... */
+    void *state;            /* what the request's own code needs: struct split, ... */
     struct call call;
 };
 
@@ -186,25 +186,25 @@ struct session {
     struct ev_io io;
     int fd;
     enum session_state state;
-    bool half_closed;    /* the client has shut down its side */
+    bool half_closed; /* the client has shut down its side */
     bool read_paused;
-    bool blocked;        /* in a blocking command: that it leaves is noticed at once */
+    bool blocked; /* in a blocking command: that it leaves is noticed at once */
     bool authenticated;
     bool is_dirty, is_runnable;
-    uint8_t protocol; /* 2 or 3 */
+    uint8_t protocol;                    /* 2 or 3 */
     uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
     uint16_t lock_busy_all;              /* those that concern several keys */
     uint32_t in_flight;
     uint32_t redirected; /* of those in flight */
     size_t in_flight_bytes;
     size_t held_bytes; /* of replies that wait for those before them */
-    bool barrier;        /* the next requests wait for one in flight: request_barrier */
+    bool barrier;      /* the next requests wait for one in flight: request_barrier */
     uint32_t db, login;
     uint64_t epoch; /* of the slot map that requests in flight were routed by */
     struct list_node link, dirty_link, runnable_link;
     struct list_node requests;
     struct iobuf out;
-    struct session_input *input; /* NULL while nothing waits */
+    struct session_input *input;     /* NULL while nothing waits */
     struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
     struct pubsub *pubsub;           /* NULL: neither subscriptions nor MONITOR */
     double last_active;

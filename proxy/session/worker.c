@@ -117,8 +117,7 @@ static void worker_listen(struct worker *w, bool on) {
 
 /* Out of descriptors: the clients wait in the backlog for a moment, instead of a loop that spins. */
 static void accept_pause(struct worker *w) {
-    log_warning("accepting pauses: %s; raise the limit of open files (ulimit -n) or lower maxclients",
-                strerror(errno));
+    log_warning("accepting pauses: %s; raise the limit of open files (ulimit -n) or lower maxclients", strerror(errno));
     worker_listen(w, false);
     ev_timer_set(&w->accept_pause, ACCEPT_PAUSE_SECONDS, 0.);
     ev_timer_start(w->loop, &w->accept_pause);
@@ -285,7 +284,7 @@ static void worker_begin_stop(struct worker *w, int64_t drain_ms) {
     w->tick.data = w;
     ev_timer_start(w->loop, &w->tick);
     LIST_FOREACH_SAFE(it, &w->sessions)
-        session_finish(LIST_ENTRY(it, struct session, link));
+    session_finish(LIST_ENTRY(it, struct session, link));
 }
 
 static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
@@ -423,7 +422,7 @@ static void free_list(struct list_node *head, size_t offset) {
 void worker_free(struct worker *w) {
     thread_notes = &w->lease_notes;
     LIST_FOREACH_SAFE(it, &w->sessions)
-        session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
+    session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
     worker_free_closed(w);
     upstream_free(w->upstream); /* fails what is in flight, whose slots go back to the free lists */
     worker_close_listeners(w);
