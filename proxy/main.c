@@ -29,6 +29,10 @@
 
 enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, DRAIN_MS = 5000, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
 
+_Static_assert((int)IDENTITY_ADDRESS == IDENTIFY_ADDRESS && (int)IDENTITY_USER == IDENTIFY_USER &&
+                   (int)IDENTITY_NAME == IDENTIFY_NAME && (int)IDENTITY_PORT == IDENTIFY_PORT,
+               "client-identity's fields are the same bits for the configuration and for sessions");
+
 struct application {
     int argc;
     char **argv;
