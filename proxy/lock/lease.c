@@ -103,8 +103,6 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
         due = c->end_ms ? c->end_ms + (c->asked ? RENEWAL_GRACE_MS : 0) : NO_DEADLINE;
         if (c->renewing && !c->asked && c->renew_ms < due)
             due = c->renew_ms;
-    } else if (c->uses || c->asked) {
-        due = now_ms + TICK_MAX_MS;
     } else if (claim_is_over(c, now_ms)) {
         struct peer *p = c->peer;
         claim_remove(sh, c);
@@ -112,6 +110,8 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
         return false;
     } else {
         due = c->end_ms + c->rule->claim_memory_ms;
+        if (due <= now_ms) /* kept while it is in use */
+            due = now_ms + TICK_MAX_MS;
     }
     timer_set(&sh->timers, &c->timer, due);
     return true;

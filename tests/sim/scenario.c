@@ -59,7 +59,7 @@ static void draw_rule(struct draw *d, struct lock_rule *r) {
     r->owner = (enum lock_owner)below(d, 4);
     if (r->owner == LOCK_OWNER_ANY && chance(d, 70))
         r->owner = LOCK_OWNER_AUTO;
-    r->claim_memory_ms = chance(d, 80) ? 60000 : (int64_t)below(d, 2000);
+    r->claim_memory_ms = chance(d, 75) ? 60000 : (int64_t)below(d, chance(d, 50) ? 20 : 2000);
     r->lease_ms = LEASES[below(d, 3)];
     r->renew = chance(d, 70) ? LOCK_RENEW_AUTO : chance(d, 50) ? LOCK_RENEW_ALWAYS : LOCK_RENEW_NEVER;
     r->max_hold_ms = chance(d, 50) ? 300000 : 2000 + (int64_t)below(d, 8000);
