@@ -10,11 +10,10 @@
  */
 #include <string.h>
 
-#include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/pinned.h"
 
-enum { HOPS_MAX = 5, DELAYS_MAX = 6, DELAY_FIRST_MS = 20, KEYS_ON_STACK = 64 };
+enum { HOPS_MAX = 5, DELAYS_MAX = 6, DELAY_FIRST_MS = 20 };
 
 struct blocked {
     struct request *request;
@@ -61,22 +60,12 @@ void pin_give(struct worker *w, struct upstream_pin *pin, enum pin_reason why, b
 }
 
 int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    uint32_t on_stack[KEYS_ON_STACK], *keys = on_stack;
-    int count = command_keys(c, bytes, r, keys, KEYS_ON_STACK), slot = -1;
-    if (count <= 0 || !upstream_is_cluster(s->worker->upstream))
-        return count > 0 ? 0 : -1;
-    if (count > KEYS_ON_STACK) {
-        keys = memory_alloc((size_t)count * sizeof(*keys));
-        count = command_keys(c, bytes, r, keys, (size_t)count);
-    }
-    for (int i = 0; i < count && slot != -2; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, keys[i], &len);
-        int this = slot_of_key(key, len);
-        slot = slot >= 0 && slot != this ? -2 : this;
-    }
-    if (keys != on_stack)
-        memory_free(keys);
+    struct key_list list;
+    key_list_find(&list, c, r, bytes);
+    int slot = -1;
+    if (list.count > 0)
+        slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, list.keys, (size_t)list.count) : 0;
+    key_list_clear(&list);
     return slot;
 }
 

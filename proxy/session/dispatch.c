@@ -21,8 +21,6 @@
 #include "proxy/session/pinned.h"
 #include "proxy/session/session.h"
 
-enum { KEYS_ON_STACK = 64 };
-
 /* ---- building blocks ---------------------------------------------------------------------------- */
 
 void build_start(struct worker *w, size_t argc) {
@@ -95,8 +93,21 @@ void dispatch_forward(struct session *s, const struct command *c, const struct r
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* The slot of all keys, or -2 where they differ. */
-static int common_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count) {
+void key_list_find(struct key_list *list, const struct command *c, const struct resp_request *r, const char *bytes) {
+    list->keys = list->on_stack;
+    list->count = command_keys(c, bytes, r, list->keys, KEYS_ON_STACK);
+    if (list->count > KEYS_ON_STACK) {
+        list->keys = memory_alloc((size_t)list->count * sizeof(*list->keys));
+        list->count = command_keys(c, bytes, r, list->keys, (size_t)list->count);
+    }
+}
+
+void key_list_clear(struct key_list *list) {
+    if (list->keys != list->on_stack)
+        memory_free(list->keys);
+}
+
+int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count) {
     int slot = -1;
     for (size_t i = 0; i < count; i++) {
         size_t len;
@@ -135,15 +146,10 @@ static bool any_guard(const struct command *c, const struct resp_request *r, con
 }
 
 bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes) {
-    uint32_t on_stack[KEYS_ON_STACK], *keys = on_stack;
-    int count = command_keys(c, bytes, r, keys, KEYS_ON_STACK);
-    if (count > KEYS_ON_STACK) {
-        keys = memory_alloc((size_t)count * sizeof(*keys));
-        count = command_keys(c, bytes, r, keys, (size_t)count);
-    }
-    bool found = count > 0 && any_guard(c, r, bytes, keys, (size_t)count);
-    if (keys != on_stack)
-        memory_free(keys);
+    struct key_list list;
+    key_list_find(&list, c, r, bytes);
+    bool found = list.count > 0 && any_guard(c, r, bytes, list.keys, (size_t)list.count);
+    key_list_clear(&list);
     return found;
 }
 
@@ -189,7 +195,7 @@ static bool locks_matter(const struct command *c) {
 
 static enum dispatch_result dispatch_keys(struct session *s, const struct command *c, const struct resp_request *r,
                                           const char *bytes, const uint32_t *keys, size_t count) {
-    int slot = upstream_is_cluster(s->worker->upstream) ? common_slot(r, bytes, keys, count) : 0;
+    int slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, keys, count) : 0;
     bool locks = any_lock_key(s, r, bytes, keys, count);
     if (locks && lock_any_busy(s))
         return DISPATCH_WAIT;
@@ -212,23 +218,19 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
         dispatch_local_error(s, c, "ERR wrong number of arguments for 'mset' command");
         return DISPATCHED;
     }
-    uint32_t on_stack[KEYS_ON_STACK], *keys = on_stack;
-    int count = command_keys(c, bytes, r, keys, KEYS_ON_STACK);
-    if (count > KEYS_ON_STACK) {
-        keys = memory_alloc((size_t)count * sizeof(*keys));
-        count = command_keys(c, bytes, r, keys, (size_t)count);
-    }
+    struct key_list list;
+    key_list_find(&list, c, r, bytes);
+    size_t count = list.count > 0 ? (size_t)list.count : 0;
     enum dispatch_result result = DISPATCHED;
-    if (count <= 0) /* malformed, or no key after all: Redis says what is wrong */
+    if (count == 0) /* malformed, or no key after all: Redis says what is wrong */
         dispatch_forward(s, c, r, bytes, -1);
-    else if (any_guard(c, r, bytes, keys, (size_t)count))
+    else if (any_guard(c, r, bytes, list.keys, count))
         dispatch_local_error(s, c, "%s", GUARD_REFUSED);
     else if (count == 1 && c->split != SPLIT_NONE && c->split != SPLIT_MSET && c->split != SPLIT_MGET)
-        result = dispatch_single(s, c, r, bytes, keys[0]);
+        result = dispatch_single(s, c, r, bytes, list.keys[0]);
     else
-        result = dispatch_keys(s, c, r, bytes, keys, (size_t)count);
-    if (keys != on_stack)
-        memory_free(keys);
+        result = dispatch_keys(s, c, r, bytes, list.keys, count);
+    key_list_clear(&list);
     return result;
 }
 

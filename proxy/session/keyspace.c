@@ -71,10 +71,6 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
     text_clear(&k.keys);
 }
 
-static void keyspace_fail(struct request *r, const char *error) {
-    request_fail(r, error);
-}
-
 /* ---- KEYS --------------------------------------------------------------------------------------- */
 
 static void keys_done(struct call *c, const struct call_end *end) {
@@ -95,7 +91,7 @@ static void keys_done(struct call *c, const struct call_end *end) {
     memset(&k->error, 0, sizeof(k->error));
     keyspace_free(r);
     if (error.len > 0) {
-        keyspace_fail(r, error.data);
+        request_fail(r, error.data);
     } else {
         request_reply(r, header, resp_header_write(header, '*', kept), false);
         request_reply(r, keys.data ? keys.data : "", keys.len, true);
@@ -140,7 +136,7 @@ static void scan_done(struct call *c, const struct call_end *end) {
         char error[512];
         snprintf(error, sizeof(error), "%s", end->error);
         keyspace_free(r);
-        keyspace_fail(r, error);
+        request_fail(r, error);
         return;
     }
     if (end->reply[0] == '-') {
@@ -151,7 +147,7 @@ static void scan_done(struct call *c, const struct call_end *end) {
     if (!resp_item_read(&p, stop, &outer) || outer.type != '*' || outer.num != 2 ||
         !resp_item_read(&p, stop, &cursor) || !scan_next(k, &cursor, &next) || !keep_keys(k, p, stop)) {
         keyspace_free(r);
-        keyspace_fail(r, "UPSTREAM a node's answer to SCAN makes no sense");
+        request_fail(r, "UPSTREAM a node's answer to SCAN makes no sense");
         return;
     }
     char digits[24], head[64];
@@ -197,7 +193,7 @@ static void random_done(struct call *c, const struct call_end *end) {
         char error[512];
         snprintf(error, sizeof(error), "%s", end->error);
         keyspace_free(r);
-        keyspace_fail(r, error);
+        request_fail(r, error);
         return;
     }
     bool read = resp_item_read(&p, end->reply + end->len, &item);

@@ -249,6 +249,18 @@ enum dispatch_result {
 /* One complete request of the session. `bytes` is what is forwarded (r->len bytes, canonical). */
 enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes);
 
+/* A command's keys as argument indexes; count as command_keys has it. Every find is followed by a clear. */
+enum { KEYS_ON_STACK = 64 };
+struct key_list {
+    int count;
+    uint32_t *keys; /* on_stack, or an allocation */
+    uint32_t on_stack[KEYS_ON_STACK];
+};
+void key_list_find(struct key_list *list, const struct command *c, const struct resp_request *r, const char *bytes);
+void key_list_clear(struct key_list *list);
+/* The slot of all keys, -1 where there are none, or -2 where they differ. */
+int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count);
+
 /* Whether a command that is no mere reading names a guard record as a key; and the answer to it. */
 bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes);
 #define GUARD_REFUSED "ERR the key is a guard record of lockkeeper's; it can't be changed through the proxy"
