@@ -1,0 +1,305 @@
+/*
+ * A lock script's call: its memory from a command to the reply, its words, and the envelope that comes back.
+ *
+ *      words of the command ──> EVALSHA sha 2 KEY GUARD (10 of common.lua's ARGV) words... ──> node
+ *      client's reply <── first element of the envelope <── {reply, outcome, fence, pttl, owner, leased}
+ *
+ * The first element goes to the client as the bytes that Redis sent. Decides nothing: that is the engine's, and the
+ * scripts'. Which command becomes which script is its callers'.
+ */
+#include "proxy/session/lock_call.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+
+enum { FREE_LOCKS_MAX = 1024 };
+
+/* ---- a lock call's memory ---------------------------------------------------------------------- */
+
+static char *keep_text(char *inside, size_t size, const char *data, size_t len) {
+    if (len > size)
+        return memory_strndup(data, len);
+    memcpy(inside, data, len);
+    return inside;
+}
+
+static struct lock_call *lock_new(struct session *s, const char *key, size_t key_len, const char *command,
+                                  size_t command_len) {
+    struct worker *w = s->worker;
+    struct list_node *n = list_shift(&w->free_locks);
+    w->free_lock_count -= n != NULL;
+    struct lock_call *l = n ? LIST_ENTRY(n, struct lock_call, link) : memory_alloc(sizeof(*l));
+    list_init(&l->link);
+    list_init(&l->queued);
+    l->rules = lock_rules_ref(w->rules);
+    l->session_id = s->lock.id;
+    l->next = NULL;
+    l->asks = l->clobbers = false;
+    l->value = NULL;
+    l->value_len = 0;
+    l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);
+    size_t i;
+    for (i = 0; i < command_len && i < LOCK_COMMAND_MAX - 1; i++)
+        l->command[i] = command[i] >= 'a' && command[i] <= 'z' ? (char)(command[i] - 'a' + 'A') : command[i];
+    l->command[i] = '\0';
+    memcpy(l->who, s->address, sizeof(s->address));
+    if (s->name)
+        session_who(s, l->who, sizeof(l->who));
+    return l;
+}
+
+static void lock_free(struct worker *w, struct lock_call *l) {
+    lock_rules_unref(l->rules);
+    list_remove(&l->queued);
+    if (l->value != l->short_value)
+        memory_free(l->value);
+    if (l->key != l->short_key)
+        memory_free(l->key);
+    if (w->free_lock_count >= FREE_LOCKS_MAX) {
+        memory_free(l);
+        return;
+    }
+    w->free_lock_count++;
+    list_append(&w->free_locks, &l->link);
+}
+
+void lock_call_value(struct lock_call *l, const char *value, size_t len) {
+    l->value_len = len;
+    l->value = keep_text(l->short_value, LOCK_SHORT_VALUE, value, len);
+}
+
+void lock_free_pool(struct worker *w) {
+    struct list_node *n;
+    while ((n = list_shift(&w->free_locks)))
+        memory_free(LIST_ENTRY(n, struct lock_call, link));
+}
+
+/* ---- the envelope ------------------------------------------------------------------------------ */
+
+bool lock_envelope_read(const char *data, size_t len, struct lock_envelope *e) {
+    const char *p = data, *end = data + len;
+    struct resp_item item, fields[5];
+    if (!resp_item_read(&p, end, &item) || item.type != '*' || item.num != 6)
+        return false;
+    e->reply = p;
+    p = resp_item_end(p, end);
+    if (!p)
+        return false;
+    e->reply_len = (size_t)(p - e->reply);
+    for (size_t i = 0; i < 5; i++)
+        if (!resp_item_read(&p, end, &fields[i]))
+            return false;
+    struct lock_result *r = &e->result;
+    r->fence = (uint64_t)fields[1].num;
+    r->pttl_ms = fields[2].num;
+    r->holder = fields[3].str;
+    r->holder_len = fields[3].len;
+    r->leased = fields[4].num == 1;
+    return lock_outcome_parse(fields[0].str, fields[0].len, &r->outcome);
+}
+
+/* The value that the command left or showed, for sightings. */
+static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
+    enum lock_verb verb = l->plan.verb;
+    struct resp_item item;
+    const char *p = e->reply;
+    bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
+    bool shows =
+        verb == LOCK_READ || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN || (verb == LOCK_SWAP && refused);
+    e->result.value = l->value;
+    e->result.value_len = l->value_len;
+    if (shows && resp_item_read(&p, e->reply + e->reply_len, &item) && !item.null && item.type != '-') {
+        e->result.value = item.str;
+        e->result.value_len = item.len;
+    }
+}
+
+void lock_failed_outcome(const struct call_end *end, struct lock_result *result) {
+    bool sent = !end->error || end->why == UPSTREAM_UNKNOWN;
+    result->outcome = sent ? LOCK_UNKNOWN : LOCK_NOT_SENT;
+    /* Redis refused the whole script (NOPERM, OOM, ...): nothing was done. */
+    if (!end->error && end->len > 0 && end->reply[0] == '-')
+        result->outcome = LOCK_ERROR;
+}
+
+/* PROXY TOKEN wants the fence alone. */
+static void answer_token(const struct session *s, struct lock_envelope *e, char *out) {
+    e->reply = out;
+    if (e->result.outcome == LOCK_DONE || e->result.outcome == LOCK_ADOPTED)
+        e->reply_len = resp_header_write(out, ':', (int64_t)e->result.fence);
+    else
+        e->reply_len = (size_t)sprintf(out, "%s", s && s->protocol == 3 ? "_\r\n" : "$-1\r\n");
+}
+
+/* The error for the client: the upstream's, or that the node's answer is no envelope. */
+static const char *script_error(const struct call_end *end, const struct lock_result *result) {
+    if (end->error || result->outcome != LOCK_UNKNOWN)
+        return end->error;
+    return "UPSTREAM a node's answer to a lock script makes no sense; the outcome of the request is unknown";
+}
+
+/* A lease that the proxy has to renew may be due before the engine's next turn. */
+static void worker_lease_changed(struct worker *w, const struct lock_rule *rule, const struct lock_result *result) {
+    if (result->pttl_ms > 0 && (result->leased || rule->renew == LOCK_RENEW_ALWAYS))
+        worker_engine_due(w, result->pttl_ms / 3);
+}
+
+void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end) {
+    if (next)
+        next(c, end);
+    else if (end->error)
+        request_fail(c->request, end->error);
+    else
+        request_reply(c->request, end->reply, end->len, true);
+}
+
+static void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
+    engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
+                  w->now_ms);
+    lock_free(w, l);
+}
+
+/* The first lock call is the head of a ring of all of a clobbering command's lock keys. */
+static void clobber_learnt(struct worker *w, struct session *s, struct lock_call *first,
+                           const struct lock_result *result) {
+    struct list_node ring;
+    list_init(&ring);
+    list_append(&first->link, &ring);
+    struct list_node *n;
+    while ((n = list_shift(&ring))) {
+        struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
+        struct lock_result each = *result;
+        bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN;
+        if (refused && l != first)
+            each.outcome = LOCK_NOT_SENT; /* one incident for one command */
+        lock_learnt(w, s, l, &each);
+    }
+}
+
+void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                 struct call_end *out, char *answer) {
+    struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
+    if (!end->error && lock_envelope_read(end->reply, end->len, &e)) {
+        if (!l->clobbers)
+            envelope_value(l, &e);
+        if (l->asks && l->ask == LOCK_ASK_TOKEN)
+            answer_token(s, &e, answer);
+    } else {
+        e = (struct lock_envelope){.reply = end->reply, .reply_len = end->len};
+        lock_failed_outcome(end, &e.result);
+    }
+    *out =
+        (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
+    if (l->clobbers) {
+        clobber_learnt(w, s, l, &e.result);
+    } else {
+        worker_lease_changed(w, l->plan.rule, &e.result);
+        lock_learnt(w, s, l, &e.result);
+    }
+}
+
+static void lock_done(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    call_done_fn next = l->next;
+    struct call_end out;
+    char answer[RESP_HEADER_MAX];
+    c->lock = NULL;
+    lock_finish(c->request->worker, c->request->session, l, end, &out, answer);
+    lock_deliver(c, next, &out);
+}
+
+/* ---- building the script's call ---------------------------------------------------------------- */
+
+void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args) {
+    const struct script *script = script_get(id);
+    bool source = queue && !(queue->sources & 1u << id);
+    if (source)
+        queue->sources |= 1u << id;
+    build_start(w, 3 + keys + args);
+    if (source) {
+        build_bulk(w, "EVAL", 4);
+        build_bulk(w, script->source, script->len);
+    } else {
+        build_bulk(w, "EVALSHA", 7);
+        build_bulk(w, script->sha1, 40);
+    }
+    build_number(w, (int64_t)keys);
+}
+
+void lock_build_guard(struct worker *w, const char *key, size_t len) {
+    char small[256];
+    char *guard = len + LOCK_GUARD_EXTRA <= sizeof(small) ? small : memory_alloc(len + LOCK_GUARD_EXTRA);
+    build_bulk(w, guard, lock_guard_key(key, len, guard));
+    if (guard != small)
+        memory_free(guard);
+}
+
+void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
+                       const char *claim, uint32_t at, const char *shape) {
+    size_t len = 0;
+    const char *identity = client ? lock_client_name(client, &len) : "";
+    char seen[LOCK_SEEN_MAX + 1];
+    build_text(w, plan->attempt_token);
+    build_text(w, claim ? claim : plan->claim_token);
+    build_bulk(w, identity, len);
+    build_text(w, w->shared->options.process_id);
+    build_text(w, plan->right);
+    build_number(w, plan->rule ? plan->rule->lease_ms : 0);
+    build_number(w, (int64_t)plan->read_fence);
+    seen[0] = '=';
+    memcpy(seen + 1, plan->seen, plan->seen_known ? plan->seen_len : 0);
+    build_bulk(w, seen, plan->seen_known ? plan->seen_len + 1 : 0);
+    build_number(w, at);
+    build_text(w, shape);
+}
+
+struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
+                             size_t key_len, const char *command, size_t command_len) {
+    struct lock_call *l = lock_new(s, key, key_len, command, command_len);
+    struct lock_key name = {.db = s->db, .name = l->key, .len = key_len};
+    engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->login, s->worker->now_ms, &l->plan);
+    return l;
+}
+
+static bool same_key(const struct lock_call *a, const struct lock_call *b) {
+    return a->plan.key.len == b->plan.key.len && a->plan.key.db == b->plan.key.db &&
+           memcmp(a->key, b->key, a->plan.key.len) == 0;
+}
+
+/* What may acquire a lease of its own. */
+static bool may_acquire(const struct lock_plan *plan) {
+    return plan->verb == LOCK_ACQUIRE ||
+           ((plan->verb == LOCK_REPLACE || plan->verb == LOCK_SWAP || plan->verb == LOCK_COUNT_UP) && plan->claim == 0);
+}
+
+static bool may_release(const struct lock_plan *plan) {
+    return plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_CLOBBER;
+}
+
+void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l) {
+    const struct lock_plan *acquirer = NULL;
+    for (struct list_node *it = queue->calls.prev; it != &queue->calls; it = it->prev) {
+        const struct lock_call *before = LIST_ENTRY(it, struct lock_call, queued);
+        if (!same_key(before, l))
+            continue;
+        if (acquirer && may_release(&before->plan))
+            break;
+        if (may_acquire(&before->plan))
+            acquirer = &before->plan;
+    }
+    if (acquirer)
+        engine_follow(s->worker->shared->engine, &l->plan, acquirer, s->worker->now_ms);
+    list_append(&queue->calls, &l->queued);
+}
+
+void lock_submit(struct call *call, struct lock_call *l, enum script_id id, int slot) {
+    struct worker *w = call->request->worker;
+    l->next = call->done;
+    call->lock = l;
+    call->done = lock_done;
+    call->up.script = script_get(id);
+    call->up.repeatable = true;
+    call_submit(call, slot, w->build.data, w->build.len);
+}

@@ -1,0 +1,68 @@
+/*
+ * What the files of the lock flow (lock_*.c) share: a script's call under way, its words, and its envelope. Everybody
+ * else includes lock_flow.h.
+ */
+#ifndef LOCKKEEPER_SESSION_LOCK_CALL_H
+#define LOCKKEEPER_SESSION_LOCK_CALL_H
+
+#include "proxy/session/lock_flow.h"
+
+enum {
+    LOCK_SHORT_VALUE = 96,
+    LOCK_SHORT_KEY = 96,
+    LOCK_COMMAND_MAX = 24,
+    LOCK_HEADER_ARGS = 10,   /* ARGV that every lock script takes */
+    LOCK_CLOBBERED_MAX = 256 /* keys of one clobbering command */
+};
+
+/* One script under way: what engine_finish will need. */
+struct lock_call {
+    struct list_node link;   /* the others of a clobbering command, or the free list */
+    struct list_node queued; /* those prepared for the same transaction */
+    struct lock_plan plan;
+    struct lock_rules *rules; /* reference that keeps plan.rule alive */
+    uint64_t session_id;
+    call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
+    enum lock_ask ask;
+    bool asks, clobbers;
+    size_t value_len;
+    char *value, *key; /* short ones inside, long ones allocated */
+    char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
+    char command[LOCK_COMMAND_MAX];
+    char who[SESSION_ADDRESS_MAX + 72];
+};
+
+/* Starts a call: its memory, and the engine's plan. `command` is for incidents. */
+struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
+                             size_t key_len, const char *command, size_t command_len);
+/* Copies the value that the command would leave. */
+void lock_call_value(struct lock_call *l, const char *value, size_t len);
+/* Puts a lock call among those of its transaction, where no other client comes between: it speaks for the lease that
+ * one before it acquires. If several may, the first behind a release is the one: where it does not, none does. */
+void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
+/* Sends what is in w->build as a script, which is safe to repeat. */
+void lock_submit(struct call *call, struct lock_call *l, enum script_id id, int slot);
+/* Hands a reply or an error on: to `next`, or without one to the client. */
+void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
+
+/* The words of a script's call, into w->build in this order: script and number of keys (`args` counts all of ARGV);
+ * each key with its guard; ARGV 1 to 10, where `claim` stands in for the plan's own if it is given; the rest.
+ * In a transaction the first call of a script is by its source: a NOSCRIPT would come too late. */
+void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args);
+void lock_build_guard(struct worker *w, const char *key, size_t len);
+void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
+                       const char *claim, uint32_t at, const char *shape);
+
+/* {reply, outcome, fence, pttl, owner, leased}; all pointers go into the bytes that were read. */
+struct lock_envelope {
+    const char *reply; /* the client's part */
+    size_t reply_len;
+    struct lock_result result;
+};
+
+/* False: these bytes are no envelope. */
+bool lock_envelope_read(const char *data, size_t len, struct lock_envelope *e);
+/* The outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
+void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
+
+#endif

@@ -1,0 +1,90 @@
+/*
+ * Commands that remove or replace whole keys, lock keys among them: one script asks for all of those locks, and runs
+ * the command as it came where none stands in the way.
+ */
+#include <stdio.h>
+
+#include "parser/slot.h"
+#include "proxy/session/lock_call.h"
+#include "proxy/session/lock_flow.h"
+
+bool lock_clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    uint32_t keys[LOCK_CLOBBERED_MAX];
+    size_t n = lock_clobbered_keys(c, r, bytes, keys, LOCK_CLOBBERED_MAX);
+    if (n > LOCK_CLOBBERED_MAX)
+        return true; /* lock_call_clobber looks again, and says no */
+    for (size_t i = 0; i < n; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, keys[i], &len);
+        if (lock_rule_for(s, key, len))
+            return true;
+    }
+    return false;
+}
+
+struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
+                                       const struct resp_request *r, const char *bytes) {
+    struct worker *w = s->worker;
+    uint32_t found[LOCK_CLOBBERED_MAX];
+    size_t n = lock_clobbered_keys(c, r, bytes, found, LOCK_CLOBBERED_MAX), locks = 0;
+    if (n > LOCK_CLOBBERED_MAX)
+        return NULL;
+    struct lock_call *calls[LOCK_CLOBBERED_MAX];
+    for (size_t i = 0; i < n; i++) {
+        size_t len, name_len;
+        const char *key = request_arg(r, bytes, found[i], &len);
+        const char *name = request_arg(r, bytes, 0, &name_len);
+        const struct lock_rule *rule = lock_rule_for(s, key, len);
+        if (!rule)
+            continue;
+        calls[locks] = lock_begin(s, LOCK_CLOBBER, rule, key, len, name, name_len);
+        calls[locks]->clobbers = true;
+        if (queue)
+            lock_enqueue(s, queue, calls[locks]);
+        if (locks > 0)
+            list_append(&calls[0]->link, &calls[locks]->link);
+        found[locks++] = found[i];
+    }
+    uint32_t others[LOCK_CLOBBERED_MAX];
+    int key_count = command_keys(c, bytes, r, others, LOCK_CLOBBERED_MAX);
+    size_t other_count = key_count > 0 && key_count <= LOCK_CLOBBERED_MAX ? (size_t)key_count : 0;
+    char count[24];
+    snprintf(count, sizeof(count), "%zu", locks);
+    lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + other_count, LOCK_HEADER_ARGS + 2 * locks + r->argc);
+    for (size_t i = 0; i < locks; i++) {
+        build_bulk(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
+        lock_build_guard(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
+    }
+    for (size_t i = 0; i < other_count; i++)
+        build_bulk(w, bytes + r->argv[others[i]].off, r->argv[others[i]].len);
+    if (locks > 1)
+        calls[0]->plan.seen_known = false; /* it was seen under one of the keys alone */
+    lock_build_header(w, s->lock.client, &calls[0]->plan, count, 0, "int");
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, calls[i]->plan.claim_token);
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, calls[i]->plan.right);
+    for (size_t i = 0; i < r->argc; i++)
+        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    return calls[0];
+}
+
+void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
+                       const char *bytes) {
+    struct lock_call *l = lock_prepare_clobber(s, NULL, c, r, bytes);
+    if (!l) {
+        struct call_end end = {.error = LOCK_TOO_MANY_KEYS, .why = UPSTREAM_NOT_SENT};
+        lock_deliver(call, call->done, &end);
+        return;
+    }
+    lock_submit(call, l, SCRIPT_CLOBBER, slot_of_key(l->key, l->plan.key.len));
+}
+
+void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r,
+                           const char *bytes) {
+    counter_add(&s->worker->counters.requests_locks, 1);
+    struct request *request = request_new(s, c);
+    lock_busy_all(request);
+    request_barrier(request);
+    lock_call_clobber(&request->call, s, c, r, bytes);
+}

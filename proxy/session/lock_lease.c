@@ -1,0 +1,79 @@
+/*
+ * The proxy's own work on leases: renewals, and releases for an owner that has disconnected. Asked for by the engine's
+ * sink, carried out in the worker's thread, without a session.
+ */
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/lock_call.h"
+#include "proxy/session/lock_flow.h"
+
+/* A renewal under way, or a release because the owner has disconnected. */
+struct lease_work {
+    bool renewal;
+    uint64_t token;
+    int64_t lease_ms;
+    struct lock_key key;
+    char name[];
+};
+
+static void lease_done(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct lease_work *work = c->lock;
+    struct lock_envelope e = {.reply = NULL};
+    if (end->error || !lock_envelope_read(end->reply, end->len, &e))
+        lock_failed_outcome(end, &e.result);
+    if (e.result.outcome == LOCK_ERROR) {
+        e.result.outcome = LOCK_NOT_SENT;
+        log_warning("a lease could not be renewed: %.*s", (int)(end->len > 200 ? 200 : end->len - 2), end->reply);
+    }
+    if (work->renewal) {
+        worker_engine_due(w, work->lease_ms / 3);
+        engine_renewed(w->shared->engine, &work->key, work->token, e.result.outcome, w->now_ms);
+    }
+    c->lock = NULL;
+    memory_free(work);
+    w->lease_works--;
+    request_reply(c->request, "", 0, true);
+}
+
+static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal) {
+    struct lease_work *work = memory_alloc(sizeof(*work) + lease->key.len);
+    memcpy(work->name, lease->key.name, lease->key.len);
+    work->renewal = renewal;
+    work->token = lease->token;
+    work->lease_ms = lease->lease_ms;
+    work->key = (struct lock_key){.db = lease->key.db, .name = work->name, .len = lease->key.len};
+    struct lock_plan plan = {.right = lease->right};
+    memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
+    memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
+    enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
+    lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS + (renewal ? 0 : 2));
+    build_bulk(w, work->name, work->key.len);
+    lock_build_guard(w, work->name, work->key.len);
+    struct lock_rule rule = {.lease_ms = lease->lease_ms};
+    plan.rule = &rule;
+    lock_build_header(w, NULL, &plan, NULL, 0, "int");
+    if (!renewal) {
+        build_text(w, "DEL");
+        build_bulk(w, work->name, work->key.len);
+    }
+    struct request *request = request_internal(w);
+    w->lease_works++;
+    request->call.lock = work;
+    request->call.done = lease_done;
+    request->call.up.script = script_get(id);
+    request->call.up.repeatable = true;
+    struct upstream_lane lane = {.login = lease->login, .db = lease->key.db, .protocol = 2};
+    call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
+}
+
+void lock_renew(struct worker *w, const struct lock_lease *lease) {
+    lease_work(w, lease, true);
+}
+
+void lock_release(struct worker *w, const struct lock_lease *lease) {
+    lease_work(w, lease, false);
+}
