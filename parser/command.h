@@ -23,14 +23,14 @@ enum command_split {
 
 /* What a command needs of the proxy. */
 enum command_need {
-    NEED_KEY,         /* forwarded to the node of its keys; where a request of it has none (EVAL script 0, OBJECT
-                         HELP), or malformed ones, to any node, which says what is wrong */
-    NEED_NODE,        /* no key: forwarded to one node, any node (PING, TIME, COMMAND, ...) */
-    NEED_ALL_SUM,     /* sent to all masters, integers added: DBSIZE, KEYS-like are their own */
-    NEED_ALL_SAME,    /* sent to all masters, first error or first reply: FLUSHALL, SCRIPT LOAD, ... */
-    NEED_KEYSPACE,    /* KEYS, SCAN, RANDOMKEY: filtered, on cluster put together from all masters */
-    NEED_SESSION,     /* answered or tracked by the session itself: AUTH, HELLO, SELECT, QUIT, CLIENT, RESET, ... */
-    NEED_PROXY,       /* the PROXY command */
+    NEED_KEY,      /* forwarded to the node of its keys; where a request of it has none (EVAL script 0, OBJECT
+                      HELP), or malformed ones, to any node, which says what is wrong */
+    NEED_NODE,     /* no key: forwarded to one node, any node (PING, TIME, COMMAND, ...) */
+    NEED_MASTERS,  /* no key: for one master or for all of them, as its subcommand has it: DBSIZE, SCRIPT, INFO, ... */
+    NEED_CLUSTER,  /* CLUSTER: on a cluster the proxy shows itself as the one master of all slots */
+    NEED_KEYSPACE, /* KEYS, SCAN, RANDOMKEY: filtered, on cluster put together from all masters */
+    NEED_SESSION,  /* answered or tracked by the session itself: AUTH, HELLO, SELECT, QUIT, CLIENT, RESET, ... */
+    NEED_PROXY,    /* the PROXY command */
     NEED_TRANSACTION, /* MULTI EXEC DISCARD WATCH UNWATCH */
     NEED_PUBSUB,      /* SUBSCRIBE and its kin; PUBLISH is NEED_NODE or NEED_KEY */
     NEED_BLOCKING,    /* may block: BLPOP, BRPOP, XREAD BLOCK ... (see command_blocks) */

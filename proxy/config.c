@@ -334,6 +334,7 @@ void config_free(struct config *config) {
     memory_free(config->sentinel_name);
     memory_free(config->upstream_user);
     memory_free(config->upstream_password);
+    memory_free(config->cluster_announce_ip);
     memory_free(config->admin_bind);
     lock_rules_unref(config->rules);
     memory_free(config->file);

@@ -47,6 +47,8 @@ struct config {
     char *upstream_user, *upstream_password; /* NULL */
     int64_t upstream_connections;            /* 1 to 64 */
     int64_t upstream_timeout_ms;             /* 5s */
+    char *cluster_announce_ip;               /* NULL: where a client connected to */
+    int64_t cluster_announce_port;           /* 0: the same */
     unsigned client_identity;                /* IDENTITY_ bits */
     int64_t admin_port;
     char *admin_bind;

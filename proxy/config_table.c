@@ -422,6 +422,13 @@ static const struct directive TABLE[] = {
      .words_max = 1,
      .expected = "a time from 1ms to 1d, like 5s"},
 
+    {{"cluster-announce-ip", "HOST", "\"\"",
+      "the proxy's address in CLUSTER SLOTS; \"\": the one a client connected to"},
+     TEXT(cluster_announce_ip),
+     .expected = "one address or host name"},
+    {{"cluster-announce-port", "PORT", "0", "the proxy's port in CLUSTER SLOTS; 0: the one a client connected to"},
+     NUMBER(cluster_announce_port, 0, 65535)},
+
     {{"lock", "PATTERN [OPTION VALUE] ...", "lock:*", "a lock rule; the first that matches a key applies"},
      LIST(read_lock),
      .expected = "a key pattern, then options and their values"},

@@ -197,6 +197,8 @@ static void options_of(struct application *app) {
         .started_ms = (int64_t)time(NULL) * 1000,
         .threads = (unsigned)c->threads,
         .port = (int)c->port,
+        .announce_ip = c->cluster_announce_ip,
+        .announce_port = (int)c->cluster_announce_port,
     };
     static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
     text_printf(&app->upstream_text, "%s", kinds[c->upstream]);

@@ -222,8 +222,8 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
     key_list_find(&list, c, r, bytes);
     size_t count = list.count > 0 ? (size_t)list.count : 0;
     enum dispatch_result result = DISPATCHED;
-    if (count == 0) /* malformed, or no key after all: Redis says what is wrong */
-        dispatch_forward(s, c, r, bytes, -1);
+    if (count == 0) /* malformed, and Redis says what is wrong, or no key after all, as in MEMORY PURGE */
+        result = masters_dispatch(s, c, r, bytes);
     else if (any_guard(c, r, bytes, list.keys, count))
         dispatch_local_error(s, c, "%s", GUARD_REFUSED);
     else if (count == 1 && c->split != SPLIT_NONE && c->split != SPLIT_MSET && c->split != SPLIT_MGET)
@@ -300,7 +300,7 @@ static void refuse_unauthenticated(struct session *s, const struct command *c, c
 
 /* Commands on the whole keyspace are behind the lock commands before them, which may have to be sent twice. */
 static bool keyspace_must_wait(const struct session *s, const struct command *c) {
-    bool whole = c->need == NEED_KEYSPACE || c->need == NEED_ALL_SUM || c->need == NEED_ALL_SAME;
+    bool whole = c->need == NEED_KEYSPACE || c->need == NEED_MASTERS;
     return whole && lock_any_busy(s);
 }
 
@@ -341,10 +341,10 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
     case NEED_NODE:
         dispatch_forward(s, c, r, bytes, -1);
         return DISPATCHED;
-    case NEED_ALL_SUM:
-    case NEED_ALL_SAME:
-        split_all_masters(s, c, r, bytes);
-        return DISPATCHED;
+    case NEED_MASTERS:
+        return masters_dispatch(s, c, r, bytes);
+    case NEED_CLUSTER:
+        return cluster_dispatch(s, c, r, bytes);
     case NEED_KEYSPACE:
         keyspace_dispatch(s, c, r, bytes);
         return DISPATCHED;

@@ -57,6 +57,8 @@ static void item_local(struct session *s, const struct transaction_item *item, s
         s->worker->capture = out;
         if (item->command->need == NEED_PROXY)
             proxy_dispatch(s, item->command, &r, item->bytes);
+        else if (item->command->need == NEED_CLUSTER)
+            cluster_dispatch(s, item->command, &r, item->bytes);
         else
             local_dispatch(s, item->command, &r, item->bytes);
         s->worker->capture = NULL;

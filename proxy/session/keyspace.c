@@ -1,8 +1,12 @@
 /*
  * KEYS, SCAN, RANDOMKEY: guard records are never shown, and on a cluster all masters are one keyspace.
  *
- *      SCAN's cursor on a cluster = the node's cursor * masters + the master's number. A master that is done passes
- *      the cursor on to the next one; 0 after the last.
+ *      SCAN's cursor on a cluster:  | 17 bits: print of the slot map | 10: the master's number | 36: its own cursor |
+ *
+ * A master that is done passes the cursor on to the next one; 0 after the last. Masters are numbered by address, so any
+ * proxy goes on with a cursor of any other. Where the slots have moved since the cursor was made, keys may have moved
+ * from a master that is still to come to one that is done: the scan begins anew, which shows keys twice, but misses
+ * none (SCAN promises no more).
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,9 +16,12 @@
 
 enum { RANDOM_TRIES = 16 };
 
+enum { CURSOR_BITS = 36, MASTER_BITS = 10, PRINT_BITS = 17 };
+
 struct keyspace {
     size_t masters;
-    size_t master; /* SCAN, RANDOMKEY: the one asked */
+    size_t master;  /* SCAN, RANDOMKEY: the one asked */
+    uint64_t print; /* SCAN: of the slot map */
     int tries;
     int64_t kept;
     struct text keys; /* elements that stay, encoded */
@@ -71,6 +78,29 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
     text_clear(&k.keys);
 }
 
+/* The node's reply is the client's, but for guard records. */
+static void keys_filter_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct text out = {0};
+    if (r->state)
+        keyspace_free(r);
+    if (end->error) {
+        request_fail(r, end->error);
+        return;
+    }
+    keyspace_filter(r->command, r->session && r->session->protocol == 3, end->reply, end->len, &out);
+    request_reply(r, out.data, out.len, true);
+    text_clear(&out);
+}
+
+void keyspace_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                      int slot) {
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, c);
+    request->call.done = keys_filter_done;
+    call_submit(&request->call, slot, bytes, r->len);
+}
+
 /* ---- KEYS --------------------------------------------------------------------------------------- */
 
 static void keys_done(struct call *c, const struct call_end *end) {
@@ -113,17 +143,30 @@ static void keys_dispatch(struct session *s, struct request *request, const stru
 
 /* ---- SCAN --------------------------------------------------------------------------------------- */
 
-/* The client's cursor, from the node's. False where the node's is none that a client could send back. */
+static int64_t cursor_make(uint64_t print, size_t master, int64_t at) {
+    return (int64_t)(print << (CURSOR_BITS + MASTER_BITS) | (uint64_t)master << CURSOR_BITS) | at;
+}
+
+/* The client's cursor, from the node's. False where the node's is none, or points into a table that no memory holds. */
 static bool scan_next(const struct keyspace *k, const struct resp_item *cursor, int64_t *next) {
     int64_t at;
-    if (!resp_integer(cursor->str, cursor->len, &at) || at < 0)
+    if (!resp_integer(cursor->str, cursor->len, &at) || at < 0 || at >> CURSOR_BITS != 0)
         return false;
-    if (at == 0) {
-        *next = k->master + 1 < k->masters ? (int64_t)k->master + 1 : 0;
-        return true;
-    }
-    return !__builtin_mul_overflow(at, (int64_t)k->masters, next) &&
-           !__builtin_add_overflow(*next, (int64_t)k->master, next);
+    if (at == 0 && k->master + 1 >= k->masters)
+        *next = 0;
+    else
+        *next = cursor_make(k->print, at == 0 ? k->master + 1 : k->master, at);
+    return true;
+}
+
+/* Finds where a client's cursor goes on; returns the node's cursor. */
+static int64_t scan_place(struct keyspace *k, uint64_t print, int64_t cursor) {
+    k->print = print >> (64 - PRINT_BITS);
+    k->master = (size_t)(cursor >> CURSOR_BITS & ((1 << MASTER_BITS) - 1));
+    if ((uint64_t)cursor >> (CURSOR_BITS + MASTER_BITS) == k->print && k->master < k->masters)
+        return cursor & (((int64_t)1 << CURSOR_BITS) - 1);
+    k->master = 0;
+    return 0;
 }
 
 static void scan_done(struct call *c, const struct call_end *end) {
@@ -168,15 +211,20 @@ static void scan_dispatch(struct session *s, struct request *request, const stru
     const char *text = request_arg(r, bytes, 1, &len);
     int64_t cursor;
     request->call.done = scan_done;
-    if (k->masters <= 1 || !resp_integer(text, len, &cursor) || cursor < 0) {
-        k->masters = 1;
+    if (!upstream_is_cluster(w->upstream) || !resp_integer(text, len, &cursor) || cursor < 0) {
+        request->call.done = keys_filter_done;
         call_submit(&request->call, -1, bytes, r->len);
         return;
     }
-    k->master = (size_t)(cursor % (int64_t)k->masters);
+    if (k->masters > (size_t)1 << MASTER_BITS) {
+        keyspace_free(request);
+        request_error(request, "ERR SCAN reaches at most 1024 masters through lockkeeper");
+        return;
+    }
+    cursor = scan_place(k, upstream_map_print(w->upstream), cursor);
     build_start(w, r->argc);
     build_bulk(w, bytes + r->argv[0].off, r->argv[0].len);
-    build_number(w, cursor / (int64_t)k->masters);
+    build_number(w, cursor);
     for (size_t i = 2; i < r->argc; i++)
         build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
     call_submit_master(&request->call, k->master, w->build.data, w->build.len);

@@ -344,10 +344,18 @@ enum dispatch_result transaction_queue(struct session *s, const struct command *
     case NEED_BLOCKING: /* inside a transaction nothing blocks */
         return queue_by_key(s, c, r, bytes);
     case NEED_NODE:
-    case NEED_ALL_SUM:
-    case NEED_ALL_SAME:
     case NEED_TRANSACTION:
         return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+    case NEED_MASTERS:
+        if (masters_refuses(s, c, r, bytes))
+            return transaction_refuse(s, c, "ERR %s is not supported by lockkeeper", masters_refuses(s, c, r, bytes));
+        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+    case NEED_CLUSTER:
+        if (!upstream_is_cluster(s->worker->upstream))
+            return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+        if (cluster_answers(s, r, bytes))
+            return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+        return transaction_refuse(s, c, "ERR this CLUSTER command can't be used inside MULTI");
     case NEED_KEYSPACE:
         if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream))
             return transaction_refuse(s, c, "ERR SCAN inside MULTI is not supported by lockkeeper on a cluster");

@@ -280,11 +280,28 @@ void dispatch_local_error(struct session *s, const struct command *c, const char
 /* split.c: multi-key commands over slots, or with lock keys among the others. */
 enum dispatch_result split_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes, const uint32_t *keys, size_t key_count);
-/* All masters, merged. */
-void split_all_masters(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+/* masters.c: commands about the whole server, on a cluster for one or all of its masters. */
+enum dispatch_result masters_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                      const char *bytes);
+/* Whether it makes no sense through a proxy; `what` for the error then, which ends "is not supported by lockkeeper". */
+const char *masters_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
+                            const char *bytes);
+
+/* info.c: the replies of several nodes to INFO as one: the first's, with what adds up added up. */
+void info_merge(const struct text *replies, size_t count, struct text *out);
+
+/* cluster.c: the CLUSTER family. */
+enum dispatch_result cluster_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                      const char *bytes);
+/* Whether the proxy itself answers it. */
+bool cluster_answers(const struct session *s, const struct resp_request *r, const char *bytes);
 
 /* keyspace.c: KEYS, SCAN, RANDOMKEY without guard records. */
 void keyspace_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* Forwards a request whose reply is an array of keys to the node of `slot`, and takes guard records out of it. */
+void keyspace_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                      int slot);
 
 /* Keeps the elements of KEYS, SCAN and RANDOMKEY that clients may see: appends the reply without the others. */
 void keyspace_filter(const struct command *c, bool resp3, const char *reply, size_t len, struct text *out);

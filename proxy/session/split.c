@@ -35,7 +35,6 @@ struct piece {
 
 struct split {
     enum command_split kind;
-    bool first_reply; /* all masters: the first good reply is the reply */
     int64_t sum;
     size_t item_count;
     struct item *items;   /* sorted by slot; a part has items [index, index + count) */
@@ -44,7 +43,6 @@ struct split {
     size_t part_count;
     char error[ERROR_LINE_MAX];
     bool failed;
-    struct text reply;
 };
 
 static void split_free(struct split *split) {
@@ -55,7 +53,6 @@ static void split_free(struct split *split) {
     memory_free(split->kept);
     memory_free(split->items);
     memory_free(split->pieces);
-    text_clear(&split->reply);
     memory_free(split);
 }
 
@@ -96,14 +93,12 @@ static void split_finish(struct request *r) {
         request_reply(r, number, resp_header_write(number, ':', split->sum), true);
     } else if (split->kind == SPLIT_MSET) {
         request_reply(r, "+OK\r\n", 5, true);
-    } else if (split->kind == SPLIT_MGET) {
+    } else {
         split_sightings(r, split);
         request_reply(r, number, resp_header_write(number, '*', (int64_t)split->item_count), false);
         for (size_t i = 0; i < split->item_count; i++)
             request_reply(r, split->pieces[i].data, split->pieces[i].len, false);
         request_reply(r, "", 0, true);
-    } else {
-        request_reply(r, split->reply.data, split->reply.len, true);
     }
     split_free(split);
 }
@@ -136,9 +131,6 @@ static void split_part_done(struct call *c, const struct call_end *end) {
         split_note_error(split, end->error, strlen(end->error));
     } else if (end->reply[0] == '-') {
         split_note_error(split, end->reply + 1, end->len - 3);
-    } else if (split->first_reply) {
-        if (split->reply.len == 0)
-            text_append(&split->reply, end->reply, end->len);
     } else if (split->kind == SPLIT_SUM) {
         if (resp_item_read(&p, end->reply + end->len, &item) && item.type == ':')
             split->sum += item.num;
@@ -279,25 +271,4 @@ enum dispatch_result split_dispatch(struct session *s, const struct command *c, 
     if (--request->parts_left == 0)
         split_finish(request);
     return DISPATCHED;
-}
-
-/* ---- all masters ---------------------------------------------------------------------------------- */
-
-void split_all_masters(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    size_t masters = upstream_master_count(s->worker->upstream);
-    if (masters <= 1) {
-        dispatch_forward(s, c, r, bytes, -1);
-        return;
-    }
-    counter_add(&s->worker->counters.requests_split, 1);
-    struct request *request = request_new(s, c);
-    struct split *split = memory_zalloc(sizeof(*split));
-    split->kind = c->need == NEED_ALL_SUM ? SPLIT_SUM : SPLIT_NONE;
-    split->first_reply = c->need == NEED_ALL_SAME;
-    request->state = split;
-    request->parts_left = 1;
-    for (size_t i = 0; i < masters; i++)
-        call_submit_master(call_new(request, split_part_done), i, bytes, r->len);
-    if (--request->parts_left == 0)
-        split_finish(request);
 }

@@ -38,6 +38,8 @@ struct session_options {
     int64_t started_ms;     /* wall clock */
     unsigned threads;
     int port;
+    const char *announce_ip;   /* what CLUSTER SLOTS and its kin show; NULL: where the client connected to */
+    int announce_port;         /* 0: the same */
     const char *upstream_text; /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
 };
 

@@ -2,12 +2,17 @@
  * The slot map of a cluster: which node serves which slot, and the list of masters that follows from it. Sixteen
  * thousand pointers, so that routing is one load. A standalone has no map, and one master.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "proxy/base/memory.h"
 #include "proxy/upstream/private.h"
 
-/* Masters in the order in which their nodes became known, which stays the same. */
+static int by_address(const void *a, const void *b) {
+    return strcmp((*(struct upstream_node *const *)a)->address, (*(struct upstream_node *const *)b)->address);
+}
+
+/* Masters in the order of their addresses: every thread and every proxy has the same one. */
 static void list_masters(struct upstream *u) {
     size_t count = 0;
     LIST_FOREACH(it, &u->nodes)
@@ -20,6 +25,7 @@ static void list_masters(struct upstream *u) {
         if (n->slots > 0)
             u->masters[i++] = n;
     }
+    qsort(u->masters, count, sizeof(struct upstream_node *), by_address);
 }
 
 void map_move(struct upstream *u, unsigned slot, struct upstream_node *to) {
@@ -62,6 +68,28 @@ bool upstream_is_cluster(const struct upstream *u) {
 
 uint64_t upstream_epoch(const struct upstream *u) {
     return u->epoch;
+}
+
+unsigned upstream_slots_covered(const struct upstream *u) {
+    return u->covered;
+}
+
+uint64_t upstream_map_print(struct upstream *u) {
+    if (!u->slots || u->print_epoch == u->epoch + 1)
+        return u->print;
+    uint64_t print = 0;
+    const struct upstream_node *last = NULL;
+    for (uint64_t slot = 0; slot < SLOT_COUNT; slot++) {
+        const struct upstream_node *n = u->slots[slot];
+        if (n == last)
+            continue;
+        uint64_t mixed = (print ^ (n ? n->hash : 0) ^ slot << 32) * 0x9e3779b97f4a7c15u;
+        print = mixed ^ mixed >> 29;
+        last = n;
+    }
+    u->print = print;
+    u->print_epoch = u->epoch + 1;
+    return print;
 }
 
 size_t upstream_master_count(const struct upstream *u) {

@@ -99,7 +99,8 @@ struct upstream {
     size_t master_count;
     unsigned covered; /* slots with a node */
     uint64_t epoch;
-    struct topology *topology; /* NULL for a standalone */
+    uint64_t print, print_epoch; /* upstream_map_print's, and 1 + the epoch that it is of */
+    struct topology *topology;   /* NULL for a standalone */
 
     ev_timer tick, retry, start;
     int64_t swept_ms;

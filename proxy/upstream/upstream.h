@@ -186,7 +186,12 @@ bool upstream_is_cluster(const struct upstream *u);
 /* Changes whenever a slot moves to another node. A session with requests in flight waits for them before it
  * sends on under a new epoch, so that no request overtakes an earlier one. */
 uint64_t upstream_epoch(const struct upstream *u);
-/* Masters that serve slots (standalone: the one node), in a stable order. */
+/* How many slots have a node that serves them; all of a standalone's. */
+unsigned upstream_slots_covered(const struct upstream *u);
+/* A number for who serves what: equal in every proxy and thread that has the same map, another one after a slot has
+ * moved or a master has been replaced. */
+uint64_t upstream_map_print(struct upstream *u);
+/* Masters that serve slots (standalone: the one node), in the order of their addresses. */
 size_t upstream_master_count(const struct upstream *u);
 struct upstream_node *upstream_master(const struct upstream *u, size_t i);
 /* The node that serves a slot, or NULL; its address as text, borrowed. */

@@ -105,8 +105,8 @@ static void test_rows_make_sense(void **state) {
             assert_true(keys);
             break;
         case NEED_NODE:
-        case NEED_ALL_SUM:
-        case NEED_ALL_SAME:
+        case NEED_MASTERS:
+        case NEED_CLUSTER:
         case NEED_KEYSPACE:
         case NEED_SESSION:
         case NEED_PROXY:
@@ -129,9 +129,9 @@ static void test_needs(void **state) {
         const char *names;
     } needs[] = {
         {NEED_KEY, "get set setnx del eval object memory xgroup xinfo spublish sort migrate mget hset delifeq hexpire"},
-        {NEED_NODE, "ping time echo info command publish config swapdb shutdown replicaof failover cluster lastsave"},
-        {NEED_ALL_SUM, "dbsize"},
-        {NEED_ALL_SAME, "flushall flushdb script function"},
+        {NEED_NODE, "ping time echo command publish swapdb replicaof failover"},
+        {NEED_MASTERS, "dbsize flushall flushdb script function info config lastsave shutdown slowlog"},
+        {NEED_CLUSTER, "cluster"},
         {NEED_KEYSPACE, "keys scan randomkey"},
         {NEED_SESSION, "auth hello select quit client reset readonly readwrite asking"},
         {NEED_PROXY, "proxy"},
