@@ -31,7 +31,7 @@ class Hold:
 
     def sure(self, at, record):
         """Whether the lease certainly lives: by the clock, or by renewals that nothing can have disturbed."""
-        if self.released or record.disturbed(self.sent, ("kill",)):
+        if self.released or self.worker.gone() or record.disturbed(self.sent, ("kill",)):
             return False
         if at < self.until:
             return True
@@ -140,7 +140,6 @@ class Process:
             if self.links and not any(link.closed for link in self.links):
                 return True
             self.die()
-            self.generation += 1
             self.name = "%s.%d" % (self.base, self.generation)
             self.free = asyncio.Queue()
             for n in range(self.size):
@@ -169,6 +168,7 @@ class Process:
 
     def die(self):
         """The process crashes: every connection closes, whatever is in flight."""
+        self.generation += 1
         for link in self.links:
             link.close()
         self.links = []
@@ -199,9 +199,13 @@ class Worker:
         self.maybe = {}  # lock: until when it may be held without this worker's knowing
         self.left = set()  # locks that it once let end: under owner auto a later release may count for those leases
 
+    def gone(self):
+        """Its process has crashed, and it has not noticed yet."""
+        return self.process is not None and self.process.generation != self.generation
+
     async def call(self, lock, *command):
-        if self.process and self.process.generation != self.generation:
-            raise Dead  # its process crashed meanwhile
+        if self.gone():
+            raise Dead
         sent = self.record.now()
         reply = await self.calls(*command)
         shown = reply if not isinstance(reply, str) else reply[:80]
