@@ -143,8 +143,27 @@ static void choose(struct shard *sh, struct entry *en, const struct peer *self, 
         plan->right = "adopt";
 }
 
+/* Workers that share connections read over one and swap over another: what counts as read is what any of them was
+ * shown, the newest lease first. */
+static const struct witness *newest_reading(const struct entry *en, const struct peer *self,
+                                            const struct lock_rule *rule, const struct witness *own) {
+    const struct witness *best = own;
+    if (!client_shares(self->client, rule, self->pooling))
+        return own;
+    for (const struct witness *w = en->witnesses; w; w = w->next) {
+        if (w->peer->client != self->client || !(w->seen_known || w->read_fence))
+            continue;
+        if (!client_shares(self->client, rule, w->peer->pooling))
+            continue;
+        if (!best || w->read_fence > best->read_fence || (w->read_fence == best->read_fence && !best->seen_known))
+            best = w;
+    }
+    return best;
+}
+
 void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
-    const struct witness *w = en ? witness_find(en, self) : NULL;
+    const struct witness *own = en ? witness_find(en, self) : NULL;
+    const struct witness *w = en && plan->verb == LOCK_SWAP ? newest_reading(en, self, plan->rule, own) : own;
     plan->right = "claim";
     if (w) {
         plan->read_fence = w->read_fence;
@@ -160,7 +179,7 @@ void attribute(struct shard *sh, struct entry *en, const struct peer *self, int6
     else if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY)
         plan->right = "any";
     else
-        choose(sh, en, self, w, now_ms, plan);
+        choose(sh, en, self, own, now_ms, plan);
 }
 
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct lock_rule *rule,

@@ -108,7 +108,7 @@ struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t h
 }
 
 void entry_settle(struct shard *sh, struct entry *en) {
-    if (en->claims || en->witness_count)
+    if (en->claims || en->witnesses)
         return;
     struct entry **at = &sh->entries[en->hash & (sh->entry_buckets - 1)];
     while (*at != en)
@@ -288,7 +288,11 @@ struct witness *witness_get(struct shard *sh, struct entry *en, struct peer *p) 
     w->timer.kind = TIMER_WITNESS;
     w->entry = en;
     w->peer = p;
-    en->witness_count++;
+    w->next = en->witnesses;
+    w->at = &en->witnesses;
+    if (w->next)
+        w->next->at = &w->next;
+    en->witnesses = w;
     list_append(&p->witnesses, &w->of_peer);
     p->witness_count++;
     return w;
@@ -317,7 +321,9 @@ void witness_see(struct witness *w, uint64_t fence, const char *value, size_t le
 }
 
 void witness_remove(struct shard *sh, struct witness *w) {
-    w->entry->witness_count--;
+    *w->at = w->next;
+    if (w->next)
+        w->next->at = w->at;
     list_remove(&w->of_peer);
     w->peer->witness_count--;
     timer_set(&sh->timers, &w->timer, NO_DEADLINE);

@@ -9,9 +9,9 @@
  *                                                                    │    └─ its claims and witnesses here
  *                                                                    └─ timers: a heap of deadlines
  *
- * A claim is in its entry's list, in its peer's list, and (while it has a deadline) in the heap; a witness likewise,
- * but its entry only counts it: a contended key has as many as there are contenders, a session has few. All of
- * that belongs to one shard, so one mutex is enough for everything a command does. An entry lives while it has a
+ * A claim is in its entry's list, in its peer's list, and (while it has a deadline) in the heap; a witness likewise. A
+ * contended key has as many witnesses as there are contenders, a session has few: look for one among its peer's. All
+ * of that belongs to one shard, so one mutex is enough for everything a command does. An entry lives while it has a
  * claim or a witness; a peer while its session is open, or has claims, or a command in flight.
  *
  * Locks are taken in the order shard, then clients; never two shards at once.
@@ -126,7 +126,8 @@ struct entry {
     uint64_t live_fence;  /* newest lease known, and not known to be gone; 0 none */
     uint64_t live_since;  /* the token counter when it became known */
     uint64_t gone_fence;  /* newest lease known to be gone */
-    uint32_t claim_count, witness_count;
+    struct witness *witnesses;
+    uint32_t claim_count;
     uint32_t db;
     uint32_t len;
     char name[];
@@ -166,6 +167,7 @@ struct claim {
 /* What a session lost on a key, and what it was shown. */
 struct witness {
     struct timer timer;
+    struct witness *next, **at; /* of the entry, and the pointer to this one */
     struct entry *entry;
     struct peer *peer;
     struct list_node of_peer;

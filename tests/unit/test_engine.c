@@ -629,6 +629,40 @@ static void the_plan_tells_what_was_read(void **state) {
     finish(f, &a, &plan, &unsent);
 }
 
+/* Workers read over one connection of a pool and swap over another. */
+static void a_client_that_shares_swaps_what_any_of_it_read(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, other;
+    struct lock_plan plan;
+    struct lock_result unsent = result(LOCK_NOT_SENT, 0);
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &other, 3, "else");
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    show_value(f, &b, "lock:x", "old", 70);
+    show_value(f, &a, "lock:x", "deadline", 77);
+    show_value(f, &other, "lock:x", "newer", 80);
+    begin(f, &b, LOCK_SWAP, "lock:x", &plan);
+    assert_int_equal(plan.read_fence, 77);
+    assert_int_equal(plan.seen_len, 8);
+    finish(f, &b, &plan, &unsent);
+    engine_session_close(f->engine, &a, f->now_ms);
+    begin(f, &b, LOCK_SWAP, "lock:x", &plan);
+    assert_int_equal(plan.read_fence, 70);
+    finish(f, &b, &plan, &unsent);
+    /* Under auto from the moment that it is known, or is said by the library's name. */
+    f->rule.owner = LOCK_OWNER_AUTO;
+    open_as(f, &a, 4, "app");
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_int_equal(plan.read_fence, 0);
+    finish(f, &a, &plan, &unsent);
+    engine_session_library(f->engine, &a, "jedis", 5);
+    engine_session_library(f->engine, &b, "jedis", 5);
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_int_equal(plan.read_fence, 70);
+    finish(f, &a, &plan, &unsent);
+}
+
 static void long_values_are_not_remembered(void **state) {
     struct fixture *f = *state;
     static char value[LOCK_SEEN_MAX + 2];
@@ -1521,6 +1555,7 @@ int main(void) {
         TEST(values_shown_by_other_commands_make_sightings),
         TEST(what_does_not_spend_uses_the_live_one),
         TEST(the_plan_tells_what_was_read),
+        TEST(a_client_that_shares_swaps_what_any_of_it_read),
         TEST(long_values_are_not_remembered),
         TEST(what_a_session_saw_is_bounded),
         TEST(a_release_is_spent_whatever_redis_says),
