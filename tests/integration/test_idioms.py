@@ -1,449 +1,605 @@
-"""Lock code as applications have it, one connection a worker.
+"""The lock idioms that applications have, each on each connection model (stage.py): first directly on Redis, where the
+known thing must go wrong, then the very same code through the proxy, where it must not.
 
-Each scenario is first run directly on Redis, where it must go wrong in the way that is known of it, and then the
-very same code runs through the proxy, where it must not.
+A test is a row of the table on one model, owner and backend. The rows mostly wait for leases to end, so all that are
+wanted of a backend run side by side before the first test looks at its own. Colleagues are workers of one process,
+rivals of several; on D the two are the same. Where workers share connections and the bytes on the wire do not say
+which of them speaks, a row has colleagues only as far as something is promised.
 """
 
+import collections
+import concurrent.futures
 import pickle
+import traceback
 
 import pytest
 
-from resp import Client, Error
+import servers
+from resp import Error
+from stage import LONG, Stage, T, is_locked, watch
 from servers import until
 
-T = 150  # ms; the end of a lease
+SIDE_BY_SIDE = 24
+CONFIGS = ["D-auto", "D-connection", "P-auto", "P-client", "M-auto", "M-client"]
+RULES = [rule for owner in ("auto", "connection", "client", "any")
+         for rule in ("lock lock:%s:* owner %s lease 1s max-hold 2500ms" % (owner, owner),
+                      "lock :1:lock-%s-* owner %s" % (owner, owner))] + ["lock lock:proof:*"]
+
+Row = collections.namedtuple("Row", "scenario models owner prefix redis proxy")
+ROWS = {}
 
 
-class Stage:
-    """Workers A, B, C, ... of a scenario: connections of the same client, either all direct or all through the
-    proxy."""
+def row(title, redis, proxy, models="DPM", owner=None, prefix="lock:%s:idiom"):
+    """A scenario(stage): what it gives directly on Redis, and through the proxy; a dict is by model."""
 
-    def __init__(self, connect, direct, name):
-        self.connect = connect
-        self.direct = direct
-        self.name = name
-        self.workers = []
+    def add(scenario):
+        ROWS[title] = Row(scenario, models, owner, prefix, redis, proxy)
+        return scenario
 
-    def worker(self):
-        worker = self.connect()
-        self.workers.append(worker)
-        return worker
-
-    def several(self, count):
-        return [self.worker() for _ in range(count)]
-
-    def ended(self, timeout=10):
-        """Waits for the end of the lock's lease (T)."""
-        until(lambda: self.direct("EXISTS", self.name) == 0, timeout, "the end of " + self.name, 0.005)
-
-    def free(self):
-        return self.direct("EXISTS", self.name) == 0
-
-    def ttl(self):
-        return self.direct("PTTL", self.name)
-
-    def crash(self, worker):
-        """The worker's process is gone."""
-        self.workers.remove(worker)
-        worker.close()
-
-    def close(self):
-        for worker in self.workers:
-            worker.close()
+    return add
 
 
-# Short leases make the scenarios of crashes quick; the rules differ in nothing else.
-OWNERS = {"auto": "lock {p} owner auto lease 1s", "connection": "lock {p} owner connection lease 1s"}
+# ---- 1: SETNX ... DEL ----
 
 
-@pytest.fixture(scope="module", params=OWNERS)
-def idiom_proxies(request, farm):
-    """A proxy for each backend, with one rule: owner auto, or owner connection."""
-    import servers
-
-    started = {}
-
-    def proxy(backend):
-        if backend.kind not in started:
-            started[backend.kind] = servers.Proxy(
-                backend, *[OWNERS[request.param].format(p=p) for p in ("lock:*", ":1:lock*")])
-        return started[backend.kind]
-
-    yield proxy
-    for p in started.values():
-        p.stop()
-        p.remove()
+@row("1 crash after SETNX", redis=0, proxy=1)
+def crash_after_setnx(s):
+    """Locked for ever; through the proxy the lease ends."""
+    a, b = s.rivals(2)
+    assert a("SETNX", s.name, "1") == 1
+    assert b("SETNX", s.name, "1") == 0
+    ends = s.ttl() != -1
+    s.crash(a)
+    if ends:
+        s.ended()
+    return b("SETNX", s.name, "1")
 
 
-@pytest.fixture
-def run(idiom_proxies, backend, direct, key):
-    """run(scenario, name): what it gives on Redis, and what it gives through the proxy."""
-    stages = []
+@row("1 renewed while connected", redis=(1, 1), proxy=(1, 1))
+def renewed_while_connected(s):
+    """A holder that works longer than the lease keeps its lock, though its colleagues keep trying."""
 
-    def both(scenario, name="lock:idiom"):
-        results = []
-        for connect in (backend.direct, lambda: Client(proxy.address)):
-            stage = Stage(connect, direct, key(name))
-            stages.append(stage)
-            results.append(scenario(stage))
-        return results
+    def lost():
+        assert b("SETNX", s.name, "1") == c("SETNX", s.name, "1") == 0
 
-    proxy = idiom_proxies(backend)
-    yield both
-    for stage in stages:
-        stage.close()
+    a, b = s.workers(2)
+    (c,) = s.rivals(1)
+    assert a("SETNX", s.name, "1") == 1
+    watch(1.7, lost)
+    return a("DEL", s.name), c("SETNX", s.name, "1")
 
 
-# ---- 1 ----
+@row("1 a worker dies, its process lives", redis=(False, 0), proxy=(True, 1), models="PM")
+def worker_dies(s):
+    """Nobody sees that on the wire: the lease is renewed until max-hold."""
+    a, b = s.workers(2)
+    assert a("SETNX", s.name, "1") == 1
+    ends = s.ttl() != -1
+    if ends:
+        s.ended()
+    return ends, b("SETNX", s.name, "1")
 
 
-def test_1_crash_after_setnx(run):
-    """SETNX without an expiry; the holder crashes: locked for ever."""
-
-    def scenario(s):
-        a, b = s.several(2)
-        assert a("SETNX", s.name, "1") == 1
-        assert b("SETNX", s.name, "1") == 0
-        ends = s.ttl() != -1
-        s.crash(a)
-        if ends:
-            s.ended()
-        return b("SETNX", s.name, "1")
-
-    assert run(scenario) == [0, 1]
+# ---- 2: SETNX, EXPIRE ... DEL ----
 
 
-def test_1_lease_is_renewed_while_connected(run):
-    """And a holder that works longer than the lease keeps its lock."""
-    import time
-
-    def scenario(s):
-        a, b = s.several(2)
-        assert a("SETNX", s.name, "1") == 1
-        deadline = time.monotonic() + 2.2
-        while time.monotonic() < deadline:
-            assert b("SETNX", s.name, "1") == 0
-        return a("DEL", s.name), b("SETNX", s.name, "1")
-
-    assert run(scenario) == [(1, 1), (1, 1)]
+@row("2 crash between SETNX and EXPIRE", redis=True, proxy=False)
+def crash_before_expire(s):
+    a, b = s.rivals(2)
+    assert a("SETNX", s.name, "1") == 1
+    s.crash(a)
+    assert b("SETNX", s.name, "1") == 0
+    return s.ttl() == -1
 
 
-# ---- 2 ----
-
-
-def test_2_crash_between_setnx_and_expire(run):
-    def scenario(s):
-        a, b = s.several(2)
-        assert a("SETNX", s.name, "1") == 1
-        s.crash(a)  # before its EXPIRE
-        return s.ttl() == -1
-
-    assert run(scenario) == [True, False]
-
-
-@pytest.mark.parametrize("expire", ["EXPIRE", "PEXPIRE"])
-def test_2_losers_keep_a_dead_lock_alive(run, expire):
+def losers_expire(s, expire):
     """Every contender sends its EXPIRE whether its SETNX won or not."""
-
-    def scenario(s):
-        a, b = s.several(2)
-        assert a("SETNX", s.name, "1") == 1
-        assert a("PEXPIRE", s.name, T) == 1
-        s.crash(a)
-        assert b("SETNX", s.name, "1") == 0
-        answer = b(expire, s.name, 100 if expire == "EXPIRE" else 100000)
-        return answer, s.ttl() > T
-
-    assert run(scenario) == [(1, True), (0, False)]
+    a, b = s.rivals(2)
+    assert a("SETNX", s.name, "1") == 1
+    assert a("PEXPIRE", s.name, 5000) == 1
+    s.crash(a)
+    assert b("SETNX", s.name, "1") == 0
+    return b(expire, s.name, LONG if expire == "PEXPIRE" else LONG // 1000), s.ttl() > 5000
 
 
-def test_2_works(run):
-    """The good case gives the same replies."""
+row("2 losers' EXPIRE", redis=(1, True), proxy=(0, False))(lambda s: losers_expire(s, "EXPIRE"))
+row("2 losers' PEXPIRE", redis=(1, True), proxy=(0, False))(lambda s: losers_expire(s, "PEXPIRE"))
+GOOD_2 = [1, 0, 1, True, 1, 1, 1, 1, True]
 
-    def scenario(s):
-        a, b = s.several(2)
-        return [a("SETNX", s.name, "1"), b("SETNX", s.name, "1"), a("EXPIRE", s.name, 5), 4000 < s.ttl() <= 5000,
-                a("DEL", s.name), b("SETNX", s.name, "1"), b("EXPIRE", s.name, 5), b("DEL", s.name), s.free()]
 
-    good = [1, 0, 1, True, 1, 1, 1, 1, True]
-    assert run(scenario) == [good, good]
+@row("2 works", redis=GOOD_2, proxy=GOOD_2)
+def setnx_expire_del(s):
+    a, b = s.workers(2)
+    return [a("SETNX", s.name, "1"), b("SETNX", s.name, "1"), a("EXPIRE", s.name, 5), 3000 < s.ttl() <= 5000,
+            a("DEL", s.name), b("SETNX", s.name, "1"), b("EXPIRE", s.name, 5), b("DEL", s.name), s.free()]
+
+
+# ---- 3: MULTI, SETNX, EXPIRE, EXEC ----
+
+
+@row("3 losers' EXPIRE inside MULTI", redis=([b"*2\r\n:1\r\n:1\r\n", b"*2\r\n:0\r\n:1\r\n"], True, 1),
+     proxy=([b"*2\r\n:1\r\n:1\r\n", b"*2\r\n:0\r\n:0\r\n"], False, 1))
+def transaction(s):
+    a, b = s.rivals(2)
+
+    def acquire(worker, ms):
+        return worker.transaction(("SETNX", s.name, "1"), ("PEXPIRE", s.name, ms))
+
+    replies = [acquire(a, 5000), acquire(b, LONG)]
+    return replies, s.ttl() > 5000, a("DEL", s.name)
+
+
+@row("3 late DEL", redis=(1, b"*2\r\n:1\r\n:1\r\n"), proxy=(0, b"*2\r\n:0\r\n:0\r\n"))
+def transaction_late(s):
+    a, b = s.workers(2)
+    (c,) = s.rivals(1)
+
+    def acquire(worker, ms):
+        return worker.transaction(("SETNX", s.name, "1"), ("PEXPIRE", s.name, ms))
+
+    assert acquire(a, T) == b"*2\r\n:1\r\n:1\r\n"
+    s.ended()
+    assert acquire(b, LONG) == b"*2\r\n:1\r\n:1\r\n"
+    return a("DEL", s.name), acquire(c, LONG)
 
 
 # ---- 4, 5, 17: a late DEL ----
 
-
-LATE = {
-    "4 constant value, seconds": (["SET", "K", "true", "NX", "PX", str(T)], "lock:idiom"),
-    "5 a value of one's own, never compared": (["SET", "K", "W", "NX", "PX", str(T)], "lock:idiom"),
-    "17 a cache library's add": (["SET", "K", "P", "PX", str(T), "NX"], ":1:lock-report"),
-    "4 SETNX and PEXPIRE": (["SETNX", "K", "1"], "lock:idiom"),
+FORMS = {
+    "4": ["SET", "K", "true", "NX", "PX", "T"],
+    "4 SETNX, PEXPIRE": ["SETNX", "K", "1"],
+    "5": ["SET", "K", "W", "NX", "PX", "T"],
+    "17": ["SET", "K", "PICKLE", "PX", "T", "NX"],
 }
 
 
-def acquire(stage, worker, number, form, expiry=None):
-    words = {"K": stage.name, "W": "7d2b-%d" % number, "P": pickle.dumps(True)}
-    command = [words.get(word, word) for word in form]
-    if expiry:
-        command = [str(expiry) if word == str(T) else word for word in command]
-    won = worker(*command) in ("OK", 1)
+def acquire(s, worker, form, number, expiry):
+    words = {"K": s.name, "W": "7d2b-%d" % number, "PICKLE": pickle.dumps(True), "T": expiry}
+    won = worker(*[words.get(word, word) for word in form]) in ("OK", 1)
     if won and form[0] == "SETNX":
-        worker("PEXPIRE", stage.name, expiry or T)
+        assert worker("PEXPIRE", s.name, expiry) == 1
     return won
 
 
-@pytest.mark.parametrize("case", LATE)
-def test_late_delete(run, case):
+def late_delete(s, form, b, c, a):
     """A acquires, its lease ends, B acquires, A's DEL frees B's lock, C enters: two in the critical section."""
-    form, name = LATE[case]
-
-    def scenario(s):
-        a, b, c = s.several(3)
-        assert acquire(s, a, 1, form)
-        s.ended()
-        assert acquire(s, b, 2, form, 60000)
-        late = a("DEL", s.name)
-        two_inside = acquire(s, c, 3, form, 60000)
-        return late, two_inside, b("DEL", s.name)
-
-    assert run(scenario, name) == [(1, True, 1), (0, False, 1)]
+    assert acquire(s, a, form, 1, T)
+    s.ended()
+    assert acquire(s, b, form, 2, LONG)
+    late = a("DEL", s.name)
+    two_inside = acquire(s, c, form, 3, LONG)
+    return late, two_inside, b("DEL", s.name), s.free()
 
 
-def test_17_the_value_comes_back(run):
-    value = pickle.dumps({"a": [1, 2.5, b"\0\r\n"], "b": None})
+def holder_first(s, form):
+    """The holder's DEL comes before the late one. Where the two workers share connections, and nothing was read, the
+    bytes do not say whose it is: the lock then stays held, until the late DEL or the end of the lease, and there is an
+    incident that says so."""
+    a, b = s.workers(2)
+    (c,) = s.rivals(1)
+    assert acquire(s, a, form, 1, T)
+    s.ended()
+    assert acquire(s, b, form, 2, LONG)
+    released = b("DEL", s.name)
+    two_inside = acquire(s, c, form, 3, LONG) and released == 0
+    return released, two_inside, a("DEL", s.name), "ambiguous" in s.incidents()
 
-    def scenario(s):
-        (a,) = s.several(1)
-        assert a("SET", s.name, value, "NX", "PX", 60000) == "OK"
-        return a("GET", s.name).encode("utf-8", "surrogateescape"), a("DEL", s.name), s.free()
 
-    assert run(scenario, ":1:lock-report") == [(value, 1, True)] * 2
+for _title, _form in FORMS.items():
+    _prefix = ":1:lock-%s-report" if _title == "17" else "lock:%s:late"
+    row(_title + ", late DEL of a colleague", redis=(1, True, 1, True), proxy=(0, False, 1, True), prefix=_prefix)(
+        lambda s, form=_form: late_delete(s, form, *s.workers(3)))
+    row(_title + ", late DEL of a rival", redis=(1, True, 1, True), proxy=(0, False, 1, True), prefix=_prefix)(
+        lambda s, form=_form: late_delete(s, form, *s.rivals(3)))
+    row(_title + ", late DEL behind the holder's", redis=(1, False, 1, False), prefix=_prefix,
+        proxy={"D": (1, False, 0, False), "PM": (0, False, 1, True)})(lambda s, form=_form: holder_first(s, form))
+
+PICKLED = pickle.dumps({"a": [1, 2.5, b"\0\r\n"], "b": None})
+GOOD_17 = ("OK", None, PICKLED, 1, True)
 
 
-# ---- 6 ----
+@row("17 the value comes back", redis=GOOD_17, proxy=GOOD_17, prefix=":1:lock-%s-report")
+def value_comes_back(s):
+    a, b = s.workers(2)
+    return (a("SET", s.name, PICKLED, "NX", "PX", LONG), b("SET", s.name, PICKLED, "PX", LONG, "NX"),
+            b("GET", s.name).encode("utf-8", "surrogateescape"), a("DEL", s.name), s.free())
 
 
-def test_6_get_compare_delete(run):
+# ---- 6: read, compare, delete ----
+
+
+def read_before_the_end(s, a, b, c):
     """A's GET still shows A's value; then the lease ends, B acquires, and A's DEL frees B's lock."""
+    assert a("SET", s.name, "uuid-a", "NX", "PX", 2 * T) == "OK"
+    assert a("GET", s.name) == "uuid-a"  # mine: I may delete it
+    s.ended()
+    assert b("SET", s.name, "uuid-b", "NX", "PX", LONG) == "OK"
+    late = a("DEL", s.name)
+    two_inside = c("SET", s.name, "uuid-c", "NX", "PX", LONG) == "OK"
+    if not two_inside:
+        assert b("GET", s.name) == "uuid-b"
+    return late, two_inside, b("DEL", s.name)
 
-    def scenario(s):
-        a, b, c = s.several(3)
-        assert a("SET", s.name, "uuid-a", "NX", "PX", T) == "OK"
-        assert a("GET", s.name) == "uuid-a"  # mine: I may delete it
+
+row("6 late DEL of a colleague", redis=(1, True, 1), proxy=(0, False, 1))(lambda s: read_before_the_end(s, *s.workers(3)))
+row("6 late DEL of a rival", redis=(1, True, 1), proxy=(0, False, 1))(lambda s: read_before_the_end(s, *s.rivals(3)))
+
+
+@row("6 a colleague's lease ended unread", redis=(1, True), proxy=(1, True))
+def sighted_goes_first(s):
+    """B has seen its own value, A nothing: B's DEL is B's, on every model."""
+    a, b = s.workers(2)
+    assert a("SET", s.name, "uuid-a", "NX", "PX", T) == "OK"
+    s.ended()
+    assert b("SET", s.name, "uuid-b", "NX", "PX", LONG) == "OK"
+    assert b("GET", s.name) == "uuid-b"
+    released = b("DEL", s.name), s.free()
+    assert a("GET", s.name) is None  # and A, late, sees that there is nothing of its own
+    return released
+
+
+@row("6 both have seen their own", redis=(1, False, 1), proxy={"D": (1, False, 0), "PM": (0, False, 1)})
+def both_sighted(s):
+    """A saw its value, lost its lease, and has not released yet: the two releases free the lock together, B's too."""
+    a, b = s.workers(2)
+    (c,) = s.rivals(1)
+    assert a("SET", s.name, "uuid-a", "NX", "PX", 2 * T) == "OK"
+    assert a("GET", s.name) == "uuid-a"
+    s.ended()
+    assert b("SET", s.name, "uuid-b", "NX", "PX", LONG) == "OK"
+    assert b("GET", s.name) == "uuid-b"
+    released = b("DEL", s.name)
+    two_inside = c("SET", s.name, "uuid-c", "NX", "PX", LONG) == "OK" and released == 0
+    return released, two_inside, a("DEL", s.name)
+
+
+GOOD_6 = ["OK", True, 1] * 3
+
+
+@row("6 works", redis=GOOD_6, proxy=GOOD_6)
+def read_compare_delete(s):
+    a, b = s.workers(2)
+    replies = []
+    for worker, value in ((a, "uuid-a"), (b, "uuid-b"), (a, "uuid-a2")):
+        replies.append(worker("SET", s.name, value, "NX", "PX", LONG))
+        replies.append(worker("GET", s.name) == value)
+        replies.append(worker("DEL", s.name))
+    return replies
+
+
+# ---- 8: a deadline as the value, taken over with GETSET ----
+
+
+def takeover(s, b, c, swap):
+    """A is gone and its deadline is past. B and C both see that; B's GETSET wins, and C's, which loses, overwrites B's
+    deadline all the same."""
+    (a,) = s.rivals(1)
+    assert a("SETNX", s.name, "100") == 1
+    assert a("PEXPIRE", s.name, LONG) == 1
+    s.crash(a)
+    assert b("SETNX", s.name, "900") == c("SETNX", s.name, "901") == 0
+    assert b("GET", s.name) == c("GET", s.name) == "100"
+    won = [worker for worker, deadline in ((b, "900"), (c, "901"))
+           if worker(*[{"K": s.name, "V": deadline}.get(word, word) for word in swap]) == "100"]
+    return won == [b], s.value(), b("DEL", s.name), s.free()
+
+
+GETSET, SET_GET = ["GETSET", "K", "V"], ["SET", "K", "V", "PX", str(LONG), "GET"]
+row("8 the loser is a rival", redis=(True, "901", 1, True), proxy=(True, "900", 1, True))(
+    lambda s: takeover(s, *s.rivals(2), GETSET))
+row("8 the loser is a colleague", redis=(True, "901", 1, True), proxy=(True, "900", 1, True))(
+    lambda s: takeover(s, *s.workers(2), GETSET))
+row("8 with SET GET", redis=(True, "901", 1, True), proxy=(True, "900", 1, True))(
+    lambda s: takeover(s, *s.workers(2), SET_GET))
+
+
+def taken_over(s, a, b):
+    """A's lock is taken over, and A's late DEL frees the new holder's."""
+    (c,) = s.rivals(1)
+    assert a("SETNX", s.name, "100") == 1
+    assert b("GET", s.name) == "100"
+    assert b("GETSET", s.name, "900") == "100"
+    late = a("DEL", s.name)
+    return late, c("SETNX", s.name, "901"), b("DEL", s.name)
+
+
+row("8 late DEL of a rival", redis=(1, 1, 1), proxy=(0, 0, 1))(lambda s: taken_over(s, *s.rivals(2)))
+
+
+# ---- 11: WATCH, GET, MULTI, DEL, EXEC ----
+
+
+def watched_release(s, worker, value, between=None):
+    """The connection is the worker's for as long as it takes. Returns EXEC's reply, or "" if the value was another."""
+    link = worker.own()
+    assert link("WATCH", s.name) == "OK"
+    if link("GET", s.name) != value:
+        assert link("UNWATCH") == "OK"
+        return ""
+    if between:
+        between()
+    assert link("MULTI") == "OK"
+    assert link("DEL", s.name) == "QUEUED"
+    return link("EXEC")
+
+
+@row("11 works", redis=[[1], True, "", [1]], proxy=[[1], True, "", [1]])
+def watch_get_del(s):
+    a, b = s.workers(2)
+    assert a("SET", s.name, "uuid-a", "NX", "PX", LONG) == "OK"
+    replies = [watched_release(s, a, "uuid-a"), s.free()]
+    assert b("SET", s.name, "uuid-b", "NX", "PX", LONG) == "OK"
+    return replies + [watched_release(s, a, "uuid-a"), watched_release(s, b, "uuid-b")]
+
+
+def watched_late(s, a, b):
+    """Right by itself: the lease ends between GET and EXEC, and EXEC does nothing."""
+
+    def between():
         s.ended()
-        assert b("SET", s.name, "uuid-b", "NX", "PX", 60000) == "OK"
-        late = a("DEL", s.name)
-        two_inside = c("SET", s.name, "uuid-c", "NX", "PX", 60000) == "OK"
-        if not two_inside:
-            assert b("GET", s.name) == "uuid-b"
-        return late, two_inside, b("DEL", s.name)
+        assert b("SET", s.name, "uuid-b", "NX", "PX", LONG) == "OK"
 
-    assert run(scenario) == [(1, True, 1), (0, False, 1)]
+    assert a("SET", s.name, "uuid-a", "NX", "PX", 2 * T) == "OK"
+    return watched_release(s, a, "uuid-a", between), s.value(), watched_release(s, b, "uuid-b")
 
 
-def test_6_works(run):
-    def scenario(s):
-        a, b = s.several(2)
-        replies = []
-        for worker, value in ((a, "uuid-a"), (b, "uuid-b"), (a, "uuid-a2")):
-            replies.append(worker("SET", s.name, value, "NX", "PX", 60000))
-            replies.append(worker("GET", s.name) == value)
-            replies.append(worker("DEL", s.name))
-        return replies
-
-    assert run(scenario) == [["OK", True, 1] * 3] * 2
+row("11 late", redis=(None, "uuid-b", [1]), proxy=(None, "uuid-b", [1]))(lambda s: watched_late(s, *s.rivals(2)))
 
 
-# ---- 13 ----
+# ---- 13: INCR, 1 means acquired ----
 
 
-def test_13_counter_crash(run):
-    """INCR, 1 means acquired; a crash before EXPIRE: locked for ever."""
+@row("13 crash after INCR", redis=False, proxy=True)
+def counter_crash(s):
+    a, b = s.rivals(2)
+    assert a("INCR", s.name) == 1
+    assert b("INCR", s.name) == 2
+    ends = s.ttl() != -1
+    s.crash(a)
+    if ends:
+        s.ended()
+    return b("INCR", s.name) == 1
 
-    def scenario(s):
-        a, b = s.several(2)
-        assert a("INCR", s.name) == 1
-        assert b("INCR", s.name) == 2
-        ends = s.ttl() != -1
-        s.crash(a)
-        if ends:
+
+@row("13 losers' EXPIRE", redis=(1, True), proxy=(0, False))
+def counter_losers_expire(s):
+    a, b = s.rivals(2)
+    assert a("INCR", s.name) == 1
+    assert a("PEXPIRE", s.name, 5000) == 1
+    s.crash(a)
+    assert b("INCR", s.name) == 2
+    return b("EXPIRE", s.name, LONG // 1000), s.ttl() > 5000
+
+
+def counter_late(s, release, a, b, c):
+    """Also by DECR: a late one makes the counter zero under its holder, and the next INCR wins."""
+    for worker, ms in ((a, T), (b, LONG)):
+        assert worker("INCR", s.name) == 1
+        assert worker("PEXPIRE", s.name, ms) == 1
+        if worker is a:
             s.ended()
-        return b("INCR", s.name) == 1
-
-    assert run(scenario) == [False, True]
-
-
-def test_13_counter_losers_expire(run):
-    """A loser's EXPIRE keeps the dead counter alive."""
-
-    def scenario(s):
-        a, b = s.several(2)
-        assert a("INCR", s.name) == 1
-        assert a("PEXPIRE", s.name, T) == 1
-        s.crash(a)
-        assert b("INCR", s.name) == 2
-        return b("EXPIRE", s.name, 100), s.ttl() > T
-
-    assert run(scenario) == [(1, True), (0, False)]
+    late = a(release, s.name)
+    return late, c("INCR", s.name) == 1
 
 
-def test_13_counter_late_delete(run):
-    def scenario(s):
-        a, b, c = s.several(3)
-        assert a("INCR", s.name) == 1
-        assert a("PEXPIRE", s.name, T) == 1
-        s.ended()
-        assert b("INCR", s.name) == 1
-        assert b("EXPIRE", s.name, 100) == 1
-        late = a("DEL", s.name)
-        return late, c("INCR", s.name) == 1
+for _release, _late in (("DEL", 1), ("DECR", 0)):
+    row("13 late %s of a colleague" % _release, redis=(_late, True), proxy=(0, False))(
+        lambda s, release=_release: counter_late(s, release, *s.workers(3)))
+    row("13 late %s of a rival" % _release, redis=(_late, True), proxy=(0, False))(
+        lambda s, release=_release: counter_late(s, release, *s.rivals(3)))
 
-    assert run(scenario) == [(1, True), (0, False)]
+GOOD_13 = [1, 1, 2, 1, 0, 1, 1, 1, True]
 
 
-def test_13_counter_late_decrement(run):
-    """Release by DECR: a late one makes the counter zero under its holder, and the next INCR wins."""
-
-    def scenario(s):
-        a, b, c = s.several(3)
-        assert a("INCR", s.name) == 1
-        assert a("PEXPIRE", s.name, T) == 1
-        s.ended()
-        assert b("INCR", s.name) == 1
-        assert b("EXPIRE", s.name, 100) == 1
-        late = a("DECR", s.name)
-        return late, c("INCR", s.name) == 1
-
-    assert run(scenario) == [(0, True), (0, False)]
+@row("13 works", redis=GOOD_13, proxy=GOOD_13)
+def counter(s):
+    a, b = s.workers(2)
+    return [a("INCR", s.name), a("EXPIRE", s.name, 50), b("INCR", s.name), b("DECR", s.name), a("DECR", s.name),
+            b("INCR", s.name), b("EXPIRE", s.name, 50), b("DEL", s.name), s.free()]
 
 
-def test_13_works(run):
-    def scenario(s):
-        a, b = s.several(2)
-        return [a("INCR", s.name), a("EXPIRE", s.name, 50), b("INCR", s.name), b("DECR", s.name), a("DECR", s.name),
-                b("INCR", s.name), b("EXPIRE", s.name, 50), b("DEL", s.name), s.free()]
-
-    good = [1, 1, 2, 1, 0, 1, 1, 1, True]
-    assert run(scenario) == [good, good]
+# ---- 14: DEL in `finally` ----
 
 
-# ---- 14 ----
-
-
-@pytest.mark.parametrize("release", ["DEL", "UNLINK", "GETDEL"])
-def test_14_delete_in_finally(run, release):
+def loser_deletes(s, release):
     """The loser deletes too."""
-
-    def scenario(s):
-        a, b, c = s.several(3)
-        assert a("SET", s.name, "1", "NX", "PX", 60000) == "OK"
-        assert b("SET", s.name, "1", "NX", "PX", 60000) is None
-        answer = b(release, s.name)
-        two_inside = c("SET", s.name, "1", "NX", "PX", 60000) == "OK"
-        return answer, two_inside
-
-    assert run(scenario) == [(1 if release != "GETDEL" else "1", True), (0 if release != "GETDEL" else None, False)]
+    a, b, c = s.rivals(3)
+    assert a("SET", s.name, "1", "NX", "PX", LONG) == "OK"
+    assert b("SET", s.name, "1", "NX", "PX", LONG) is None
+    answer = b(release, s.name)
+    two_inside = c("SET", s.name, "1", "NX", "PX", LONG) == "OK"
+    return answer, two_inside
 
 
-# ---- 15 ----
+for _release, _done, _refused in (("DEL", 1, 0), ("UNLINK", 1, 0), ("GETDEL", "1", None)):
+    row("14 %s in finally" % _release, redis=(_done, True), proxy=(_refused, False))(
+        lambda s, release=_release: loser_deletes(s, release))
 
 
-def test_15_set_xx_as_a_release(run):
+# ---- 15: SET XX as a release or an extension ----
+
+
+@row("15 late, as a release", redis=("OK", True), proxy=(None, False))
+def xx_release(s):
     """A's late SET XX overwrites B's value and shortens B's expiry."""
-
-    def scenario(s):
-        a, b, c = s.several(3)
-        assert a("SET", s.name, "a", "NX", "PX", T) == "OK"
+    a, b, c = s.rivals(3)
+    assert a("SET", s.name, "a", "NX", "PX", T) == "OK"
+    s.ended()
+    assert b("SET", s.name, "b", "NX", "PX", LONG) == "OK"
+    late = a("SET", s.name, "a", "XX", "PX", 1)
+    if late:
         s.ended()
-        assert b("SET", s.name, "b", "NX", "PX", 60000) == "OK"
-        late = a("SET", s.name, "a", "XX", "PX", 1)
-        until(lambda: s.free() or late is None, 5, "the end")
-        two_inside = c("SET", s.name, "c", "NX", "PX", 60000) == "OK"
-        return late, two_inside
-
-    assert run(scenario) == [("OK", True), (None, False)]
+    return late, c("SET", s.name, "c", "NX", "PX", LONG) == "OK"
 
 
-def test_15_set_xx_as_an_extension(run):
-    def scenario(s):
-        a, b = s.several(2)
-        assert a("SET", s.name, "a", "NX", "PX", T) == "OK"
-        s.ended()
-        assert b("SET", s.name, "b", "NX", "PX", 60000) == "OK"
-        late = a("SET", s.name, "a", "XX", "PX", 600000)
-        return late, b("GET", s.name) == "b", s.ttl() <= 60000
-
-    assert run(scenario) == [("OK", False, False), (None, True, True)]
+@row("15 late, as an extension", redis=("OK", "a", True), proxy=(None, "b", False))
+def xx_extension(s):
+    a, b = s.rivals(2)
+    assert a("SET", s.name, "a", "NX", "PX", T) == "OK"
+    s.ended()
+    assert b("SET", s.name, "b", "NX", "PX", LONG) == "OK"
+    return a("SET", s.name, "a", "XX", "PX", 10 * LONG), s.value(), s.ttl() > LONG
 
 
-def test_15_works(run):
-    def scenario(s):
-        a, b = s.several(2)
-        first = [a("SET", s.name, "a", "NX", "PX", 5000), a("SET", s.name, "a2", "XX", "PX", 60000), 50000 < s.ttl(),
-                 b("SET", s.name, "b", "NX"), a("SET", s.name, "a3", "XX", "PX", 1)]
-        s.ended()
-        return first + [b("SET", s.name, "b", "NX", "PX", 1000)]
-
-    good = ["OK", "OK", True, None, "OK", "OK"]
-    assert run(scenario) == [good, good]
+GOOD_15 = ["OK", "OK", True, None, "OK", "OK"]
 
 
-# ---- 16 ----
+@row("15 works", redis=GOOD_15, proxy=GOOD_15)
+def xx(s):
+    a, b = s.workers(2)
+    first = [a("SET", s.name, "a", "NX", "PX", 5000), a("SET", s.name, "a2", "XX", "PX", LONG), LONG - 10000 < s.ttl(),
+             b("SET", s.name, "b", "NX"), a("SET", s.name, "a3", "XX", "PX", 1)]
+    s.ended()
+    return first + [b("SET", s.name, "b", "NX", "PX", 1000)]
 
 
-@pytest.mark.parametrize("form", [["SET", "K", "W", "EX", "5"], ["SETEX", "K", "5", "W"], ["SET", "K", "W"]], ids=" ".join)
-def test_16_set_after_a_get_that_showed_nothing(run, form):
+# ---- 16: SET without NX ----
+
+
+def both_set(s, form):
     """Both see nothing, both set, both work."""
-
-    def scenario(s):
-        a, b = s.several(2)
-        assert a("GET", s.name) is None
-        assert b("GET", s.name) is None
-        inside = []
-        for worker, value in ((a, "a"), (b, "b")):
-            reply = worker(*[{"K": s.name, "W": value}.get(word, word) for word in form])
-            if reply == "OK":
-                inside.append(value)
-            else:
-                assert isinstance(reply, Error) and reply.startswith("LOCKED ")
-        return inside, a("GET", s.name), a("DEL", s.name)
-
-    assert run(scenario) == [(["a", "b"], "b", 1), (["a"], "a", 1)]
+    a, b = s.rivals(2)
+    assert a("GET", s.name) is b("GET", s.name) is None
+    inside = []
+    for worker, value in ((a, "a"), (b, "b")):
+        reply = worker(*[{"K": s.name, "W": value}.get(word, word) for word in form])
+        assert reply == "OK" or is_locked(reply), reply
+        if reply == "OK":
+            inside.append(value)
+    return inside, s.value(), a("DEL", s.name)
 
 
-# ---- 18 ----
+for _form in (["SET", "K", "W", "EX", "5"], ["SETEX", "K", "5", "W"], ["SET", "K", "W"]):
+    row("16 " + " ".join(_form), redis=(["a", "b"], "b", 1), proxy=(["a"], "a", 1))(
+        lambda s, form=_form: both_set(s, form))
 
 
-def test_18_throttle(run):
+# ---- 18: a throttle ----
+
+
+@row("18 a throttle", redis=("OK", None, True, "OK", []), proxy=("OK", None, True, "OK", []))
+def throttle(s):
     """Nothing is wrong with it, and nothing changes: it expires exactly when the application said."""
-
-    def scenario(s):
-        a, b = s.several(2)
-        replies = [a("SET", s.name, "1", "NX", "PX", 1500), b("SET", s.name, "1", "NX", "PX", 1500)]
-        assert 1000 < s.ttl() <= 1500
+    a, b = s.workers(2)
+    first, second = a("SET", s.name, "1", "NX", "PX", 1200), b("SET", s.name, "1", "NX", "PX", 1200)
+    exact = 0 < s.ttl() <= 1200
+    if s.model == "D":
         s.crash(a)
-        assert s.ttl() <= 1500
-        s.ended(3)
-        return replies + [b("SET", s.name, "1", "NX", "PX", 1500)]
+    s.ended(3)
+    return first, second, exact, b("SET", s.name, "1", "NX", "PX", LONG), s.incidents()
 
-    assert run(scenario) == [["OK", None, "OK"]] * 2
+
+# ---- 19: released by somebody else on purpose ----
+
+QUEUED = (["OK", None, 1, True, "OK", 1], [])
+KEPT = (["OK", None, 0, False, None, 0], ["foreign_release", "foreign_release"])
+
+
+def queued_job(s):
+    """Acquired when a job is queued, released by the process that runs it."""
+    a, b, c = s.rivals(3)
+
+    def queue(worker):
+        return worker("SET", s.name, "job", "NX", "PX", LONG)
+
+    return [queue(a), queue(c), b("DEL", s.name), s.free(), queue(c), b("DEL", s.name)], s.incidents()
+
+
+row("19 owner any", redis=QUEUED, proxy=QUEUED, owner="any")(queued_job)
+row("19 what the other owners do", redis=QUEUED, proxy=KEPT)(queued_job)
+
+
+# ---- the runs ------------------------------------------------------------------------------------
+
+
+class Runs:
+    """Every row that is wanted of a backend: on Redis once a model, through the proxy once a configuration."""
+
+    def __init__(self, farm):
+        self.farm = farm
+        self.proxies, self.results = {}, {}
+
+    def proxy(self, backend):
+        if backend.kind not in self.proxies:
+            self.proxies[backend.kind] = servers.Proxy(backend, *RULES)
+        return self.proxies[backend.kind]
+
+    def start(self, kind, wanted):
+        backend = self.farm.backend(kind)
+        proxy = self.proxy(backend)
+        jobs = {(title, how) for title, config in wanted for how in (config, config[0])}
+        with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            futures = {job: pool.submit(self.one, backend, proxy, *job) for job in sorted(jobs)}
+            self.results[kind] = {job: future.result() for job, future in futures.items()}
+
+    def one(self, backend, proxy, title, how):
+        """The scenario's result, or (as text) what became of it. `how`: a configuration, or a model on Redis."""
+        wanted = ROWS[title]
+        model, _, owner = how.partition("-")
+        name = "%s:%s:%s" % (wanted.prefix % (wanted.owner or owner or "direct"), how, title.replace(" ", "-"))
+        node = backend.node_of(name).address
+        stage = Stage(proxy.address if owner else node, node, model, owner, name, bool(owner))
+        try:
+            return wanted.scenario(stage)
+        except Exception:  # shown by the test
+            return Error(traceback.format_exc())
+        finally:
+            stage.close()
+
+    def stop(self):
+        for proxy in self.proxies.values():
+            try:
+                proxy.stop()
+            finally:
+                proxy.remove()
+
+
+@pytest.fixture(scope="module")
+def runs(farm):
+    runs = Runs(farm)
+    yield runs
+    runs.stop()
+
+
+def by_model(expected, model):
+    if not isinstance(expected, dict):
+        return expected
+    return next(value for models, value in expected.items() if model in models)
+
+
+def tests():
+    return [(title, config) for title, wanted in ROWS.items() for config in CONFIGS if config[0] in wanted.models]
+
+
+@pytest.mark.parametrize("title, config", tests(), ids=lambda value: value)
+def test_idiom(request, runs, backend_kind, title, config):
+    if backend_kind not in runs.results:
+        params = [item.callspec.params for item in request.session.items if item.originalname == "test_idiom"]
+        runs.start(backend_kind, {(p["title"], p["config"]) for p in params if p["backend_kind"] == backend_kind})
+    results, wanted = runs.results[backend_kind], ROWS[title]
+    for how, expected in ((config[0], wanted.redis), (config, wanted.proxy)):
+        result = results[title, how]
+        assert not isinstance(result, Error), "%s: %s" % (how, result)
+        assert result == by_model(expected, config[0]), how
 
 
 # ---- all at once ----
 
 
-def test_many_workers_are_never_two(run, rng):
+@pytest.mark.parametrize("owner", ["auto", "connection"])
+def test_many_workers_are_never_two(runs, backend, key, rng, owner):
     """Workers with idiom 4 under contention, some of them slower than their lease: directly, two are inside at the
     same time; through the proxy, every late DEL answers 0 and the lock is only ever released by its holder."""
 
     def scenario(s):
-        workers = s.several(6)
+        workers = s.workers(6)
         stolen = 0
         holder = None
         overdue = []
         for _ in range(40):
             worker = rng.choice(workers)
             if worker in overdue:
-                before = s.direct("GET", s.name)
+                before = s.value()
                 if worker("DEL", s.name) == 1 and holder is not None and before is not None:
                     stolen += 1
                     holder = None
@@ -453,15 +609,27 @@ def test_many_workers_are_never_two(run, rng):
                     holder = None
             elif holder is None:
                 slow = rng.random() < 0.5
-                if worker("SET", s.name, "true", "NX", "PX", 20 if slow else 60000) == "OK":
+                if worker("SET", s.name, "true", "NX", "PX", 20 if slow else LONG) == "OK":
                     if slow:
-                        s.ended()
+                        until(s.free, 10, "the end of a lease", 0.005)
                         overdue.append(worker)
                     else:
                         holder = worker
         return stolen
 
-    on_redis, through_the_proxy = run(scenario)
+    def both():
+        found = []
+        for proxied in (False, True):
+            name = key("lock:%s:many" % owner)
+            node = backend.node_of(name).address
+            stage = Stage(runs.proxy(backend).address if proxied else node, node, "D", owner, name, proxied)
+            try:
+                found.append(scenario(stage))
+            finally:
+                stage.close()
+        return found
+
+    on_redis, through_the_proxy = both()
     while on_redis == 0:  # the dice have to show it first
-        on_redis, through_the_proxy = run(scenario)
+        on_redis, through_the_proxy = both()
     assert on_redis > 0 and through_the_proxy == 0
