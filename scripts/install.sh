@@ -1,5 +1,6 @@
 #!/bin/sh
-# install.sh build|test|bench|clients ...: installs from Debian (12 or 13) what the purpose needs and this machine lacks.
+# install.sh build|package|test|bench|clients ...: installs from Debian (12 or 13) what the purpose needs and this
+# machine lacks.
 #
 # Nothing is asked, and nothing is said unless it fails. Where everything is there already, nothing is touched and no
 # rights are needed. A service of a newly installed package (Redis on port 6379, haproxy, nutcracker) is neither
@@ -11,8 +12,9 @@ want=
 for purpose in "$@"; do
     case $purpose in
     build) ;;
+    package) need="$need dpkg-dev" ;;
     test)
-        need="$need ninja-build libcmocka-dev python3-pytest python3-redis netcat-openbsd spin"
+        need="$need ninja-build libcmocka-dev python3-pytest python3-redis netcat-openbsd spin dpkg-dev groff-base"
         want="$want clang libclang-rt-dev clang-format"
         ;;
     bench) want="$want nutcracker haproxy valgrind strace" ;;
@@ -23,7 +25,7 @@ for purpose in "$@"; do
         want="$want lua5.1 lua-redis"
         ;;
     *)
-        echo "install.sh: '$purpose': expected build, test, bench or clients" >&2
+        echo "install.sh: '$purpose': expected build, package, test, bench or clients" >&2
         exit 1
         ;;
     esac

@@ -1,0 +1,44 @@
+# What is installed where, and the Debian package (cpack -G DEB in the build folder).
+include(GNUInstallDirs)
+
+set(CONF ${CMAKE_CURRENT_LIST_DIR})
+set(CONF_MAN ${CMAKE_CURRENT_BINARY_DIR}/lockkeeper.conf.5)
+add_custom_command(
+  OUTPUT ${CONF_MAN}
+  COMMAND awk -f ${CMAKE_CURRENT_SOURCE_DIR}/scripts/conf_man.awk ${CONF}/lockkeeper.conf > ${CONF_MAN}
+  DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/scripts/conf_man.awk ${CONF}/lockkeeper.conf
+  COMMENT "Writing lockkeeper.conf(5)"
+  VERBATIM)
+add_custom_target(man ALL DEPENDS ${CONF_MAN})
+
+install(TARGETS lockkeeper RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES ${CONF}/lockkeeper.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${CONF_MAN} DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
+install(FILES ${CONF}/standalone.conf ${CONF}/cluster.conf ${CONF}/embedded.conf
+              ${CMAKE_CURRENT_SOURCE_DIR}/README.md
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# Paths of a package, not of a prefix: the unit names them.
+install(FILES ${CONF}/lockkeeper.conf DESTINATION /etc/lockkeeper COMPONENT package EXCLUDE_FROM_ALL)
+install(FILES ${CONF}/lockkeeper.service DESTINATION /lib/systemd/system COMPONENT package EXCLUDE_FROM_ALL)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_PACKAGE_CONTACT "lockkeeper maintainers <root@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "proxy for Redis that makes legacy locks safe")
+set(CPACK_PACKAGE_DESCRIPTION
+    "Stands between applications and Redis or Redis Cluster and turns the lock commands it recognises (SETNX, SET NX, \
+EXPIRE, DEL and so on) into scripts that check whose lock it is. Applications are not changed: they connect to the \
+proxy's port instead of Redis's.")
+set(CPACK_COMPONENTS_ALL Unspecified package)
+set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION net)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS adduser)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS redis-server)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA
+    ${CONF}/debian/postinst ${CONF}/debian/prerm ${CONF}/debian/postrm ${CONF}/debian/conffiles)
+include(CPack)

@@ -1,0 +1,81 @@
+"""The Debian package, made from the build under test: what is in it, and that its parts fit together."""
+
+import configparser
+import os
+import re
+import subprocess
+
+import pytest
+
+import servers
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def run(*command, **options):
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, **options).stdout
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """The package unpacked (files in /root, control files in /control)."""
+    folder = tmp_path_factory.mktemp("package")
+    build = os.path.dirname(os.path.abspath(servers.binary()))
+    if not os.path.exists(os.path.join(build, "CPackConfig.cmake")):
+        pytest.skip("the program under test is not in a build folder")
+    run("cmake", "--build", build, "--target", "man")
+    run("cpack", "-G", "DEB", "-D", "CPACK_STRIP_FILES=OFF", "-B", str(folder), cwd=build)
+    (deb,) = folder.glob("lockkeeper_*.deb")
+    run("dpkg-deb", "-x", str(deb), str(folder / "root"))
+    run("dpkg-deb", "-e", str(deb), str(folder / "control"))
+    return folder
+
+
+def unit(package):
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str
+    parser.read(package / "root/lib/systemd/system/lockkeeper.service")
+    return parser["Service"]
+
+
+def test_the_unit_starts_what_the_package_has(package):
+    service = unit(package)
+    program, configuration, *directives = service["ExecStart"].split()
+    assert os.access(package / "root" / program[1:], os.X_OK)
+    assert (package / "root" / configuration[1:]).exists()
+    assert configuration in (package / "control/conffiles").read_text().split()
+    assert service["Type"] == "notify" and directives == ["--supervised", "systemd"]
+    said = run(package / "root" / program[1:], "--test-conf", package / "root" / configuration[1:], *directives)
+    assert "ok" in said.lower()
+
+
+def test_the_user_of_the_unit_is_made_at_installation(package):
+    user = unit(package)["User"]
+    postinst = (package / "control/postinst").read_text()
+    assert re.search(rf"^\s*adduser --system --group .* {user}$", postinst, re.M)
+    assert "adduser" in (package / "control/control").read_text()
+    for script in ("postinst", "prerm", "postrm"):
+        run("sh", "-n", package / "control" / script)
+        assert os.access(package / "control" / script, os.X_OK)
+
+
+@pytest.mark.parametrize("page", ["man1/lockkeeper.1", "man5/lockkeeper.conf.5"])
+def test_manual_pages_have_no_mistakes(package, page):
+    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", package / "root/usr/share/man" / page],
+                          capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+
+
+def test_the_manual_shows_every_directive(package):
+    page = run("groff", "-man", "-Tascii", "-P-cbou", package / "root/usr/share/man/man5/lockkeeper.conf.5")
+    shown = set(re.findall(r"^       ([a-z-]+)(?: |$)", page, re.M))
+    names = set(re.findall(r"^  ([a-z-]+) \S", run(servers.binary(), "--help"), re.M))
+    assert len(names) > 20 and names <= shown
+
+
+def test_files_are_root_s_and_only_the_program_is_executable(package):
+    for line in run("dpkg-deb", "-c", next(package.glob("*.deb"))).splitlines():
+        mode, owner, path = line.split()[0], line.split()[1], line.split()[-1]
+        assert owner == "root/root" and mode[5] == "-" and mode[8] == "-", line
+        if mode[0] == "-":
+            assert ("x" in mode) == (path == "./usr/bin/lockkeeper"), line
