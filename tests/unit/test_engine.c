@@ -3,7 +3,6 @@
  * Long interleavings are the simulator's (tests/sim).
  */
 #include <inttypes.h>
-#include <malloc.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -1386,28 +1385,6 @@ static void a_session_may_be_gone_before_its_answer(void **state) {
     assert_int_equal(stats(f).claims, 0);
 }
 
-/* A live claim with its key takes at most 300 bytes. Sanitizers keep their own books. */
-static void a_claim_is_small(void **state) {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
-    struct fixture *f = *state;
-    enum { CLAIMS = 100000 };
-    struct lock_session a;
-    char key[32];
-    open_as(f, &a, 1, "app");
-    size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
-    for (int i = 0; i < CLAIMS; i++) {
-        snprintf(key, sizeof(key), "lock:resource:%06d", i); /* 20 bytes */
-        acquire(f, &a, key, "value", 60000, false);
-    }
-    size_t used = mallinfo2().uordblks + mallinfo2().hblkhd - before;
-    print_message("%zu bytes a claim\n", used / CLAIMS);
-    assert_true(used / CLAIMS <= 300);
-    assert_int_equal(stats(f).leases, CLAIMS);
-#else
-    skip();
-#endif
-}
-
 /* ---- looking in ---------------------------------------------------------------------------------- */
 
 struct seen_leases {
@@ -1596,7 +1573,6 @@ int main(void) {
         TEST(a_claim_in_use_is_not_forgotten),
         TEST(claims_on_one_key_are_bounded),
         TEST(a_session_may_be_gone_before_its_answer),
-        TEST(a_claim_is_small),
         TEST(live_leases_are_listed_newest_first),
         TEST(two_threads_share_an_engine),
     };
