@@ -172,7 +172,7 @@ void attribute(struct shard *sh, struct entry *en, const struct peer *self, int6
         if (plan->seen_len)
             memcpy(plan->seen, w->seen, w->seen_len);
     }
-    if (plan->verb == LOCK_READ)
+    if (plan->verb == LOCK_READ || plan->verb == LOCK_SCRIPT)
         return;
     if (plan->verb == LOCK_OPERATOR)
         plan->right = "operator";

@@ -68,6 +68,7 @@ enum lock_verb {
     LOCK_COUNT_DOWN, /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */
     LOCK_READ,       /* GET: shows the value */
     LOCK_CLOBBER,    /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */
+    LOCK_SCRIPT,     /* what a script of the application's has made of the lock: adopts, spends, changes nothing */
     LOCK_INSPECT,    /* PROXY LOCK, PROXY TOKEN */
     LOCK_OPERATOR    /* PROXY RELEASE */
 };

@@ -48,5 +48,16 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
 
 /* The consequences for claims, renewals and incidents, by the command's verb. */
 void settle(struct finish *f);
+/* The attempt is the live lease: its claim. */
+void settle_granted(struct finish *f);
+/* Something was changed within the live lease: its claim follows, whoever's it is. */
+void settle_done(struct finish *f);
+/* The claim is used up; NULL is allowed. */
+void settle_spend(struct finish *f, struct claim *c);
+
+/* ---- adopt.c ---------------------------------------------------------------------------------- */
+
+/* What a script of the application's has done. */
+void settle_script(struct finish *f);
 
 #endif

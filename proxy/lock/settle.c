@@ -27,7 +27,7 @@ static void drop_older(struct finish *f) {
     }
 }
 
-static void settle_granted(struct finish *f) {
+void settle_granted(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
     const struct lock_result *r = f->result;
     struct entry *en = finish_entry(f);
@@ -86,7 +86,7 @@ static struct claim *touched(struct finish *f) {
     return f->claim && !f->claim->fence ? f->claim : NULL;
 }
 
-static void settle_done(struct finish *f) {
+void settle_done(struct finish *f) {
     struct claim *c = touched(f);
     /* Answers to commands of several sessions may cross: the newest command counts. */
     if (!c || c->touch > f->plan->attempt)
@@ -105,7 +105,7 @@ static void settle_done(struct finish *f) {
     finish_schedule(f, c);
 }
 
-static void spend(struct finish *f, struct claim *c) {
+void settle_spend(struct finish *f, struct claim *c) {
     if (!c)
         return;
     if (c == f->claim)
@@ -184,8 +184,8 @@ static void settle_release(struct finish *f) {
     if (released || f->claim)
         releaser_note(f->e, f->plan->rule, f->peer->client);
     if (released && strcmp(f->plan->right, "any") == 0)
-        spend(f, touched(f));
-    spend(f, f->claim);
+        settle_spend(f, touched(f));
+    settle_spend(f, f->claim);
 }
 
 /* Commands that may free the lock besides what they are for. */
@@ -198,7 +198,7 @@ static void settle_freed(struct finish *f) {
     f->sh->stats.released++;
     releaser_note(f->e, f->plan->rule, f->peer->client);
     uint64_t fence = c->fence;
-    spend(f, c);
+    settle_spend(f, c);
     learn_gone(f, fence, LEASE_TAKEN);
 }
 
@@ -225,7 +225,7 @@ static void settle_change(struct finish *f) {
         if (verb == LOCK_COUNT_UP)
             learn_lost_attempt(f);
         else
-            spend(f, f->claim); /* a late release: somebody else's counter is there now */
+            settle_spend(f, f->claim); /* a late release: somebody else's counter is there now */
         break;
     case LOCK_HELD:
     case LOCK_FOREIGN:
@@ -237,7 +237,7 @@ static void settle_change(struct finish *f) {
                             "refused: this client does not hold the lock; its expiry is unchanged");
         } else if (verb == LOCK_COUNT_DOWN) {
             report_refused_release(f);
-            spend(f, f->claim);
+            settle_spend(f, f->claim);
         } else {
             incident_report(f->sh, INCIDENT_OVERWRITE, &f->on,
                             "refused: somebody else holds the lock; nothing was written");
@@ -247,7 +247,7 @@ static void settle_change(struct finish *f) {
         break;
     case LOCK_FREE:
         if (verb == LOCK_COUNT_DOWN)
-            spend(f, f->claim);
+            settle_spend(f, f->claim);
         else if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* it counted, and is not above zero yet */
         break;
@@ -283,6 +283,9 @@ void settle(struct finish *f) {
         break;
     case LOCK_READ:
         learn_read(f);
+        break;
+    case LOCK_SCRIPT:
+        settle_script(f);
         break;
     case LOCK_OPERATOR:
         /* The holder's claim stays, for the release that the holder will still send. */

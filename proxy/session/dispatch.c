@@ -3,12 +3,13 @@
  *
  *      request ── command table ──┬─ local ───── AUTH, HELLO, SELECT, CLIENT, PROXY, ...
  *                                 ├─ lock ────── its key matches a rule: a script
+ *                                 ├─ script ──── EVAL and its kin on lock keys: as it is, with a step behind it
  *                                 ├─ split ───── keys in several slots, or lock keys among others
  *                                 ├─ pinned ──── MULTI, BLPOP, SUBSCRIBE, ...: a connection of the session's own
  *                                 └─ forward ─── everything else, byte for byte
  *
- * Decides, and leaves the doing to local.c, lock_flow.c, split.c, keyspace.c, proxy_command.c, transaction.c,
- * queue.c, blocking.c and pubsub.c.
+ * Decides, and leaves the doing to local.c, lock_*.c, script_flow.c, split.c, keyspace.c, proxy_command.c,
+ * transaction.c, queue.c, blocking.c and pubsub.c.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/pinned.h"
+#include "proxy/session/script_flow.h"
 #include "proxy/session/session.h"
 
 /* ---- building blocks ---------------------------------------------------------------------------- */
@@ -168,7 +170,9 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
         return DISPATCH_WAIT;
     if (lock_command_of(c, r, bytes, &lc))
         return lock_dispatch(s, c, r, bytes, &lc, key_index, rule);
-    if (lock_clobbers(s, c, r, bytes))
+    if (script_is(c))
+        script_dispatch(s, c, r, bytes, &key_index, 1, slot_for(s, key, len));
+    else if (lock_clobbers(s, c, r, bytes))
         lock_dispatch_clobber(s, c, r, bytes);
     else
         dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
@@ -205,7 +209,9 @@ static enum dispatch_result dispatch_keys(struct session *s, const struct comman
         dispatch_local_error(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
     }
-    if (locks && lock_clobbers(s, c, r, bytes))
+    if (locks && script_is(c))
+        script_dispatch(s, c, r, bytes, keys, count, slot);
+    else if (locks && lock_clobbers(s, c, r, bytes))
         lock_dispatch_clobber(s, c, r, bytes);
     else
         dispatch_forward(s, c, r, bytes, slot);

@@ -81,6 +81,8 @@ static void item_reply(struct transaction *t, struct session *s, struct transact
         struct lock_call *lock = item->lock;
         item->lock = NULL;
         lock_finish(t->worker, s, lock, &end, &part, answer);
+        if (item->kind == ITEM_STEP)
+            return;
         if (part.error)
             append_error(out, part.error);
         else
@@ -152,8 +154,8 @@ static bool exec_rewrite(struct transaction *t, struct session *s, const struct 
         return false;
     int64_t shown = array.num;
     LIST_FOREACH(it, &t->items) {
-        uint32_t group = LIST_ENTRY(it, struct transaction_item, link)->group;
-        shown -= group > 1 ? group - 1 : 0;
+        const struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+        shown -= item->kind == ITEM_STEP ? 1 : item->group > 1 ? item->group - 1 : 0;
     }
     text_commit(out, resp_header_write(text_reserve(out, RESP_HEADER_MAX), '*', shown));
     bool whole = true;

@@ -106,8 +106,8 @@ static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
     struct resp_item item;
     const char *p = e->reply;
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
-    bool shows =
-        verb == LOCK_READ || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN || (verb == LOCK_SWAP && refused);
+    bool shows = verb == LOCK_READ || verb == LOCK_SCRIPT || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN ||
+                 (verb == LOCK_SWAP && refused);
     e->result.value = l->value;
     e->result.value_len = l->value_len;
     if (shows && resp_item_read(&p, e->reply + e->reply_len, &item) && !item.null && item.type != '-') {
@@ -270,7 +270,7 @@ static bool same_key(const struct lock_call *a, const struct lock_call *b) {
 
 /* What may acquire a lease of its own. */
 static bool may_acquire(const struct lock_plan *plan) {
-    return plan->verb == LOCK_ACQUIRE ||
+    return plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT ||
            ((plan->verb == LOCK_REPLACE || plan->verb == LOCK_SWAP || plan->verb == LOCK_COUNT_UP) && plan->claim == 0);
 }
 
@@ -289,7 +289,9 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
         if (may_acquire(&before->plan))
             acquirer = &before->plan;
     }
-    if (acquirer)
+    /* A script may have acquired, or renewed what the session held before. */
+    bool follows = acquirer && l->plan.verb != LOCK_SCRIPT && (acquirer->verb != LOCK_SCRIPT || l->plan.claim == 0);
+    if (follows)
         engine_follow(s->worker->shared->engine, &l->plan, acquirer, s->worker->now_ms);
     list_append(&queue->calls, &l->queued);
 }

@@ -39,7 +39,7 @@ void lock_busy_all(struct request *r) {
     r->session->lock_busy_all++;
 }
 
-static void lock_busy_key(struct request *r, const char *key, size_t len) {
+void lock_busy_key(struct request *r, const char *key, size_t len) {
     unsigned place = busy_place(key, len);
     r->lock_busy = (uint8_t)(place + 1);
     r->session->lock_busy[place]++;

@@ -33,6 +33,7 @@ const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t
  * did. Whether one on this key is in flight (or on any key); and the marking of a request that concerns several. */
 bool lock_must_wait(const struct session *s, const char *key, size_t len);
 bool lock_any_busy(const struct session *s);
+void lock_busy_key(struct request *r, const char *key, size_t len);
 void lock_busy_all(struct request *r);
 
 /* Runs a single-key lock command as one call of `request` (its own, or a part of a split). The command sent to the

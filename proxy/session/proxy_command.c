@@ -7,6 +7,7 @@
 
 #include "parser/slot.h"
 #include "proxy/session/lock_flow.h"
+#include "proxy/session/script_flow.h"
 #include "proxy/session/session.h"
 
 enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 4 };
@@ -33,6 +34,8 @@ static const char *verb_name(enum lock_verb verb) {
         return "read";
     case LOCK_CLOBBER:
         return "remove or replace";
+    case LOCK_SCRIPT:
+        return "a script of the application's";
     case LOCK_INSPECT:
         return "inspect";
     case LOCK_OPERATOR:
@@ -73,6 +76,10 @@ static void explain_key(struct session *s, struct text *out, size_t *count, cons
         pair(out, count, "lock-command", verb_name(lc.verb));
         pair(out, count, "script", script_get(lc.script)->name);
         pair(out, count, "script-sha1", script_get(lc.script)->sha1);
+    } else if (rule && rule->mode == LOCK_MODE_ENFORCE && script_is(c)) {
+        pair(out, count, "lock-command", verb_name(LOCK_SCRIPT));
+        pair(out, count, "script-behind", script_get(SCRIPT_ADOPT)->name);
+        pair(out, count, "script-sha1", script_get(SCRIPT_ADOPT)->sha1);
     } else if (rule && rule->mode == LOCK_MODE_ENFORCE && lock_clobbers(s, c, sub, bytes)) {
         pair(out, count, "lock-command", verb_name(LOCK_CLOBBER));
         pair(out, count, "script", script_get(SCRIPT_CLOBBER)->name);

@@ -3,6 +3,7 @@
  *
  *      as it is                 most commands; the node says +QUEUED or what is wrong
  *      as a script              lock commands; DEL of several keys becomes several elements of EXEC's array
+ *      with a step behind it    the application's own scripts on lock keys
  *      as a PING in its place   what the proxy answers itself, at EXEC
  *      not at all               what would change the connection: EXEC fails then
  *
@@ -13,6 +14,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/script_flow.h"
 #include "proxy/session/transaction.h"
 
 enum { EARLY_MAX = 1024, EARLY_BYTES_MAX = 1024 * 1024, WORDS_MAX = 16, LOCKS_MAX = 1000 };
@@ -163,11 +165,11 @@ static bool too_many_locks(struct session *s, const struct command *c, size_t mo
 }
 
 /* Queues what lock_prepare has left in w->build as an element of its own. */
-static void queue_script(struct session *s, struct call *call, const struct command *c, struct lock_call *lock,
-                         uint32_t group) {
+static void queue_script(struct session *s, struct call *call, const struct command *c, enum item_kind kind,
+                         struct lock_call *lock, uint32_t group) {
     struct worker *w = s->worker;
     s->transaction->lock_count++;
-    item_add(s->transaction, ITEM_LOCK, group, lock, c, NULL, 0);
+    item_add(s->transaction, kind, group, lock, c, NULL, 0);
     queue_call(s, call, w->build.data, w->build.len, true);
 }
 
@@ -178,7 +180,7 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
         lock_prepare(s, &s->transaction->locks, rule, lc, words->words[key_index], words->lens[key_index], words);
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
-    queue_script(s, &request->call, c, lock, 1);
+    queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
 }
 
 /* DEL and UNLINK of several keys: each lock key is a script of its own, the others are one command. */
@@ -205,7 +207,7 @@ static void queue_release(struct session *s, const struct command *c, const stru
         if (!rule)
             continue;
         struct lock_call *lock = lock_prepare(s, &t->locks, rule, &release, texts[1], lens[1], &words);
-        queue_script(s, call_new(request, queued_part_done), c, lock, group);
+        queue_script(s, call_new(request, queued_part_done), c, ITEM_LOCK, lock, group);
         group = 0;
     }
     if (others > 0) {
@@ -233,6 +235,37 @@ static bool has_lock_key(struct session *s, const struct command *c, const struc
     return false;
 }
 
+/* What the node says to a step is EXEC's story. */
+static void queued_step_done(struct call *c, const struct call_end *end) {
+    (void)end;
+    request_reply(c->request, "", 0, true);
+}
+
+/* A script of the application's, and a step behind it for each of its lock keys. */
+static void queue_application(struct session *s, const struct command *c, const struct resp_request *r,
+                              const char *bytes) {
+    struct key_list list;
+    key_list_find(&list, c, r, bytes);
+    size_t count = list.count > 0 ? (size_t)list.count : 0, locks = 0;
+    for (size_t i = 0; i < count; i++)
+        locks += lock_rule_for(s, bytes + r->argv[list.keys[i]].off, r->argv[list.keys[i]].len) != NULL;
+    bool room = !too_many_locks(s, c, locks);
+    if (room)
+        queue_one(s, c, bytes, r->len, false);
+    for (size_t i = 0; room && i < count; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, list.keys[i], &len);
+        const struct lock_rule *rule = lock_rule_for(s, key, len);
+        if (!rule)
+            continue;
+        struct lock_call *lock = script_prepare(s, &s->transaction->locks, rule, r, bytes, list.keys[i], count);
+        struct request *request = request_new(s, c);
+        request->call.done = queued_step_done;
+        queue_script(s, &request->call, c, ITEM_STEP, lock, 1);
+    }
+    key_list_clear(&list);
+}
+
 /* The way of a command with keys whose node is ready: as a script, or as it is. */
 static void queue_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     const char *texts[WORDS_MAX];
@@ -253,6 +286,10 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
         queue_release(s, c, r, bytes);
         return;
     }
+    if (script_is(c)) {
+        queue_application(s, c, r, bytes);
+        return;
+    }
     if (!lock_clobbers(s, c, r, bytes)) {
         queue_one(s, c, bytes, r->len, false);
         return;
@@ -267,7 +304,7 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
     }
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
-    queue_script(s, &request->call, c, lock, 1);
+    queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
 }
 
 static enum dispatch_result queue_by_key(struct session *s, const struct command *c, const struct resp_request *r,

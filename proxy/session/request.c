@@ -67,7 +67,7 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
     w->free_request_count -= n != NULL;
     r->session = s;
     r->command = command;
-    r->done = r->started = r->redirected = r->close_after = r->ends_barrier = false;
+    r->done = r->started = r->redirected = r->close_after = r->ends_barrier = r->silent = false;
     r->lock_busy = 0;
     r->parts_left = 0;
     r->bytes = 0;
@@ -295,15 +295,18 @@ static bool request_uses_slot(const struct request *r, int slot) {
     return false;
 }
 
-/* What waits is overtaken by what was sent behind it. Lock scripts may be: what concerns their keys waits for them. */
+/* What waits is overtaken by what was sent behind it. Lock scripts may be: what concerns their keys waits for them. So
+ * may a script of the application's by the step behind it, which waits as well, or finds nothing. */
 static bool call_may_wait(const struct upstream_request *up) {
     const struct call *c = (const struct call *)(const void *)up;
     const struct request *r = c->request;
     if (!r->session || c->lock || up->slot < 0)
         return true;
-    for (struct list_node *n = r->link.next; n != &r->session->requests; n = n->next)
-        if (request_uses_slot(LIST_ENTRY(n, struct request, link), up->slot))
+    for (struct list_node *n = r->link.next; n != &r->session->requests; n = n->next) {
+        const struct request *behind = LIST_ENTRY(n, struct request, link);
+        if (!behind->silent && request_uses_slot(behind, up->slot))
             return false;
+    }
     return true;
 }
 

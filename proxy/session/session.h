@@ -143,6 +143,7 @@ struct request {
     bool redirected;
     bool close_after; /* QUIT */
     bool ends_barrier;
+    bool silent;       /* owes no reply: it only follows the request before it */
     uint8_t lock_busy; /* 1 + the place in session->lock_busy that it occupies, LOCK_BUSY_ALL, 0 none */
     uint32_t parts_left;
     size_t bytes;           /* sent for it */

@@ -18,6 +18,7 @@ enum transaction_state {
 /* A queued command whose element of EXEC's array is not the client's. Others need no item. */
 enum item_kind {
     ITEM_LOCK,  /* a lock script's envelope */
+    ITEM_STEP,  /* the same behind a script of the application's: no element of the client's */
     ITEM_PLAIN, /* an integer that is summed up */
     ITEM_LOCAL, /* a PING in the place of what the proxy answers itself */
     ITEM_KEYS   /* KEYS, SCAN, RANDOMKEY: guard records are left out */

@@ -25,6 +25,7 @@ enum script_id {
     SCRIPT_READ,
     SCRIPT_RENEW,
     SCRIPT_INSPECT,
+    SCRIPT_ADOPT,
     SCRIPT_TOTAL
 };
 

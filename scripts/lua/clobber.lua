@@ -28,8 +28,9 @@ if failed(reply) then return envelope(reply, 'error') end
 for i = 1, n do
   local s = states[i]
   lock, guard = s.lock, s.guard
-  local value = redis.pcall('GET', lock)
-  local same = value == s.value and (redis.call('PTTL', lock) == -1) == (s.pttl == -1)
+  local now = look()
+  local value = now.value
+  local same = value and (now.token or value) == (s.token or s.value) and (redis.call('PTTL', lock) == -1) == (s.pttl == -1)
   if s.value and not same then outcome = 'released' end
   if type(value) == 'string' and not same then bound() end
   if s.token and not same then forget(s, '1') else disown(s) end

@@ -34,7 +34,7 @@
 --   owner    the identity in the guard record of the live lease, else ''
 --   leased   1 while the live lease's expiry is the proxy's own, else 0
 --
--- Guard record: token fence value kind owner proxy since; leased ('1' while the expiry is the proxy's);
+-- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased ('1' while the expiry is the proxy's);
 -- attempt, reply (the last attempt that released or counted, so that its repeat finds itself done); extra (count.lua).
 --
 -- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
@@ -52,17 +52,25 @@ local function failed(reply)
   return type(reply) == 'table' and reply.err ~= nil
 end
 
+-- Whether the lock still is what the guard record says: its value, or of a hash lock the holder's field.
+local function stands(s)
+  if type(s.value) == 'string' then return s.value == s.held end
+  return s.kind == 'hash' and redis.pcall('HEXISTS', lock, s.held) == 1
+end
+
 -- The lock as it stands. s.value: a string, false (free), or an error table (not a string); s.token: the
--- live lease's token, nil if the lock is free or foreign. A guard record in the time that it outlives its lease
+-- live lease's token, nil if the lock is free or foreign; s.held: what the guard record says that it is held with.
+-- A guard record in the time that it outlives its lease
 -- says nothing of a lock that is there: somebody made that one anew, perhaps with the same constant value.
 local function look()
   local s = {}
   s.value = redis.pcall('GET', lock)
-  local g = redis.call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply')
+  local g = redis.call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply',
+    'kind')
   s.last_fence = tonumber(g[2] or 0)
-  s.attempt, s.reply = g[7], g[8]
+  s.held, s.attempt, s.reply, s.kind = g[3], g[7], g[8], g[9]
   s.stale_token = g[1] and g[1] ~= ''
-  if s.stale_token and s.value and g[3] == s.value then
+  if s.stale_token and s.value and stands(s) then
     local left = redis.call('PTTL', guard)
     if left == -1 or left >= GUARD_OUTLIVES_MS then
       s.stale_token = false
@@ -153,7 +161,7 @@ local function follow(s, value, anew)
   if s.token then
     s.leased = leased or (s.leased and s.keeps_lease)
     redis.call('HSET', guard, 'value', value, 'leased', s.leased and '1' or '0')
-    if anew then redis.call('HSET', guard, 'extra', '0') end
+    if anew then redis.call('HSET', guard, 'extra', '0', 'kind', 'string') end
     keep_guard(pttl)
   else
     disown(s)

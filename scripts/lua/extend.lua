@@ -23,4 +23,4 @@ if s.leased and after == -1 then -- nothing was set: the lease goes on as it was
   s.keeps_lease = true
 end
 if failed(reply) then return envelope(reply, 'error') end
-return envelope(reply, how, s, follow(s, s.value))
+return envelope(reply, how, s, follow(s, s.held))

@@ -13,6 +13,7 @@ if s.value then add('pttl', pttl) end
 if type(s.value) == 'string' then add('value', s.value) end
 if s.token then
   local g = redis.call('HMGET', guard, 'kind', 'since')
+  if s.kind == 'hash' then add('field', s.held) end
   add('kind', g[1])
   add('owner', s.owner)
   add('proxy', s.proxy)

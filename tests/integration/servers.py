@@ -287,7 +287,7 @@ class DirectCluster:
         return self.clients[node]
 
     def __call__(self, *args):
-        at = 3 if str(args[0]).upper() in ("EVAL", "EVALSHA") else 1
+        at = 3 if str(args[0]).upper() in ("EVAL", "EVALSHA", "FCALL") else 1
         node = self.cluster.node_of(args[at]) if len(args) > at else self.cluster.nodes[0]
         return self.node(node)(*args)
 

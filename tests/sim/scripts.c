@@ -465,6 +465,7 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
         return clobber(&r);
     case LOCK_READ:
         return read_lock(&r);
+    case LOCK_SCRIPT:
     case LOCK_INSPECT:
     case LOCK_OPERATOR:
         break;

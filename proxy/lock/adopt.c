@@ -1,0 +1,38 @@
+/*
+ * What the application's own scripts did to a lock: a lease that one acquired is its session's from here on, one that
+ * it ended is spent, and a renewal moves its end.
+ *
+ * A script says nothing of what it was meant to do: one that finds the lock held by somebody else has not lost an
+ * attempt to acquire, and one that finds it free has not come too late.
+ */
+#include "proxy/lock/finish.h"
+
+/* The lease was ended by a script of the client that acquired it, over whichever connection. What another client has
+ * ended (it knew the value) leaves its owner with a release to come, which is expected as ever. */
+static void script_released(struct finish *f) {
+    struct claim *c = f->entry ? f->entry->claims : NULL;
+    while (c && (c->fence != f->result->fence || c->peer->client != f->peer->client))
+        c = c->next;
+    if (!c || c->uses)
+        return;
+    f->sh->stats.released++;
+    releaser_note(f->e, f->plan->rule, f->peer->client);
+    settle_spend(f, c);
+}
+
+void settle_script(struct finish *f) {
+    switch (f->result->outcome) {
+    case LOCK_GRANTED:
+        settle_granted(f);
+        break;
+    case LOCK_HELD:
+        settle_done(f);
+        break;
+    case LOCK_RELEASED:
+        if (f->result->fence)
+            script_released(f);
+        break;
+    default: /* nothing was found, or nothing is known: what the script did is a foreign lock's story then */
+        break;
+    }
+}

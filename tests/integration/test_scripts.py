@@ -1,0 +1,279 @@
+"""The application's own scripts on lock keys: they run as they are, and what they acquire, renew and release is known
+to the proxy from then on, so that careless commands beside careful scripts are checked."""
+
+import hashlib
+import time
+
+import pytest
+
+from resp import Client, Error
+from servers import until
+
+ACQUIRE = "if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 else return 0 end"
+SETNX = "if redis.call('setnx', KEYS[1], ARGV[1]) == 1 then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"
+RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"
+RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
+ENDLESS = "redis.call('set', KEYS[1], ARGV[1]) return {ok = 'HELD'}"
+
+# As Redisson writes them: a hash with a field for each owner, counted.
+HASH_LOCK = """
+if (redis.call('exists', KEYS[1]) == 0) or (redis.call('hexists', KEYS[1], ARGV[2]) == 1) then
+  redis.call('hincrby', KEYS[1], ARGV[2], 1)
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  return nil
+end
+return redis.call('pttl', KEYS[1])
+"""
+HASH_RENEW = """
+if (redis.call('hexists', KEYS[1], ARGV[2]) == 1) then redis.call('pexpire', KEYS[1], ARGV[1]) return 1 end
+return 0
+"""
+HASH_UNLOCK = """
+if (redis.call('hexists', KEYS[1], ARGV[3]) == 0) then return nil end
+local counter = redis.call('hincrby', KEYS[1], ARGV[3], -1)
+if (counter > 0) then redis.call('pexpire', KEYS[1], ARGV[2]) return 0 end
+redis.call('del', KEYS[1])
+redis.call('publish', KEYS[2], ARGV[1])
+return 1
+"""
+
+
+def lock_facts(client, name):
+    words = client("PROXY", "LOCK", name)
+    return dict(zip(words[0::2], words[1::2]))
+
+
+@pytest.fixture
+def pair(proxy, connect):
+    """Two processes, as their names say."""
+    return [connect(proxy, commands=[("CLIENT", "SETNAME", "process-%d" % i)]) for i in (1, 2)]
+
+
+# ---- a lease from a script ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", [ACQUIRE, SETNX], ids=["set", "setnx"])
+def test_careless_commands_beside_careful_scripts(pair, key, script):
+    a, b = pair
+    name = key("lock:script")
+    assert a("EVAL", script, 1, name, "a-value", 60000) == 1
+    assert b("EVAL", script, 1, name, "b-value", 60000) == 0
+    facts = lock_facts(a, name)
+    assert (facts["state"], facts["value"], facts["kind"], facts["expiry"]) == ("held", "a-value", "string", "application")
+    assert [b("PEXPIRE", name, 1), b("DEL", name), b("GETDEL", name), b("PERSIST", name)] == [0, 0, None, 0]
+    assert isinstance(b("SET", name, "b-value"), Error)
+    assert a("PROXY", "TOKEN", name) == facts["fence"] and b("PROXY", "TOKEN", name) is None
+    assert a("PEXPIRE", name, 90000) == 1 and a("PTTL", name) > 60000
+    assert a("DEL", name) == 1
+    assert b("EVAL", script, 1, name, "b-value", 60000) == 1
+    assert lock_facts(b, name)["fence"] > facts["fence"]
+
+
+def test_a_release_by_script_spends_the_claim(client, key):
+    """Otherwise the next DEL would count for the lease that the script has released."""
+    name = key("lock:script")
+    for _ in range(3):
+        assert client("EVAL", ACQUIRE, 1, name, "constant", 60000) == 1
+        assert client("EVAL", RELEASE, 1, name, "constant") == 1
+    assert client("PROXY", "LOCKS", name) == []
+    assert client("SET", name, "constant", "NX", "PX", 60000) == "OK"
+    assert client("DEL", name) == 1
+
+
+def test_a_renewal_by_script_moves_the_guard_records_end(pair, backend, direct, key):
+    a, b = pair
+    name = key("lock:script")
+    assert a("EVAL", ACQUIRE, 1, name, "v", 1000) == 1
+    assert a("EVAL", RENEW, 1, name, "v", 60000) == 1
+    assert b("DEL", name) == 0
+    guard = next(k for k in backend.keys() if k.startswith("lockkeeper:") and k.endswith(":" + name))
+    assert direct("PTTL", guard) > 65000
+    assert a("EVAL", RENEW, 1, name, "v", 1) == 1
+    until(lambda: a("EXISTS", name) == 0, 5, "the end of the lease", 0.005)
+
+
+def test_no_expiry_gets_the_rules_lease_renewed(pair, key):
+    a, b = pair
+    name = key("lock:short:script")
+    assert a("EVAL", ENDLESS, 1, name, "v") == "HELD"
+    assert 0 < b("PTTL", name) <= 900
+    assert lock_facts(b, name)["expiry"] == "lease"
+    deadline = time.monotonic() + 1.5
+    while time.monotonic() < deadline:
+        assert b("SETNX", name, "w") == 0
+    assert a("DEL", name) == 1
+
+
+def test_the_applications_expiry_is_not_renewed(pair, key):
+    """Also where it takes the place of the proxy's lease."""
+    a, b = pair
+    name = key("lock:short:script")
+    assert a("EVAL", ENDLESS, 1, name, "v") == "HELD"
+    assert a("EVAL", RENEW, 1, name, "v", 300) == 1
+    assert lock_facts(a, name)["expiry"] == "application"
+    until(lambda: b("EXISTS", name) == 0, 5, "the end of the application's expiry", 0.005)
+
+
+def test_nothing_is_adopted_that_the_script_does_not_hold(pair, direct, key):
+    a, b = pair
+    name = key("lock:script")
+    direct("SET", name, "somebody", "PX", 60000)
+    assert a("EVAL", ACQUIRE, 1, name, "a-value", 60000) == 0
+    assert lock_facts(a, name)["state"] == "foreign"
+    assert [a("DEL", name), a("PEXPIRE", name, 1), b("DEL", name)] == [0, 0, 0]
+
+
+def test_noscript_and_errors_pass_through(pair, oracle, key):
+    a, b = pair
+    name = key("lock:script")
+    sha = hashlib.sha1((ACQUIRE + " -- %s" % name).encode()).hexdigest()
+    with oracle.client() as redis:
+        for command in (("EVALSHA", sha, 1, name, "v", 1), ("EVAL", "return redis.call('nonsense')", 1, name),
+                        ("EVAL", "not lua", 1, name), ("FCALL", "none", 1, name), ("EVAL", ACQUIRE, 2, name)):
+            assert a.raw(*command) == redis.raw(*command)
+    assert a("PROXY", "LOCKS", name) == []
+    assert a("EVAL", ACQUIRE + " -- %s" % name, 1, name, "v", 60000) == 1
+    assert a("EVALSHA", sha, 1, name, "w", 60000) == 0
+    assert b("DEL", name) == 0 and a("DEL", name) == 1
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_replies_are_redis_own(proxy, oracle, connect, key, protocol):
+    """Whatever shape they have, in one packet with what is before and behind."""
+    name = "{%s}" % key("t")
+    locks, plain = ["lock:%s:%d" % (name, i) for i in (1, 2)], "plain:" + name
+    scripts = [
+        ("EVAL", "return redis.call('set', KEYS[1], ARGV[1], 'PX', 50000)", 1, locks[0], "v"),
+        ("EVAL", "return {1, {2, 'three', false}, redis.call('get', KEYS[2])}", 2, plain, locks[0], "v"),
+        ("EVAL", "return ARGV[1]", 1, locks[0], "x" * 300000),
+        ("EVAL", "redis.setresp(3) return redis.call('hgetall', KEYS[1])", 1, "lock:none" + name),
+        ("EVAL", "for i = 1, #KEYS do redis.call('set', KEYS[i], ARGV[i], 'PX', 9000) end", 2, *locks, "v", "w"),
+        ("EVAL", "return {err = 'MINE no'}", 1, locks[1], *range(500)),
+        ("EVAL", "return nil", 2, locks[1], locks[1], ""),
+        ("EVAL_RO", "return redis.call('get', KEYS[1])", 1, locks[1]),
+        ("EVAL", "return 1", 0, locks[1]),
+    ]
+    commands = [("HELLO", protocol)]
+    for script in scripts:
+        commands += [("SET", plain, script[0]), script, ("GET", plain), script, ("EXISTS", *locks)]
+    got = connect(proxy).pipeline(commands)[1:]
+    want = connect(oracle).pipeline(commands)[1:]
+    assert got == want
+
+
+def test_one_step_a_script_and_only_on_lock_keys(proxy, backend, client, key):
+    def calls():
+        total = 0
+        for server in backend.nodes:
+            with Client(server.address) as node:
+                for line in node("INFO", "commandstats").splitlines():
+                    if line.startswith(("cmdstat_evalsha:", "cmdstat_eval:")):
+                        total += int(line.split("calls=")[1].split(",")[0])
+        return total
+
+    name = key("{lock}")
+    client("EVAL", "return 1", 1, "lock:" + name)  # the steps' own script is known from here on
+    for keys, steps in (([name], 0), (["lock:" + name], 1), (["lock:a" + name, "lock:b" + name, name], 2)):
+        before = calls()
+        assert client("EVAL", "return 1", len(keys), *keys) == 1
+        assert calls() - before == 1 + steps
+
+
+def test_several_locks_in_one_script(pair, key):
+    """Redlock clients and multi-locks name several."""
+    a, b = pair
+    tag = "{%s}" % key("t")
+    names = ["lock:%s:%d" % (tag, i) for i in range(3)]
+    every = "for i, k in ipairs(KEYS) do if redis.call('exists', k) == 1 then return 0 end end " \
+            "for i, k in ipairs(KEYS) do redis.call('set', k, ARGV[1], 'PX', ARGV[2]) end return #KEYS"
+    assert a("EVAL", every, 3, *names, "v", 60000) == 3
+    assert b("EVAL", every, 3, *names, "w", 60000) == 0
+    assert b("DEL", *names) == 0
+    assert a("DEL", *names) == 3
+    assert b("EVAL", every, 3, *names, "w", 60000) == 3
+
+
+def test_functions(pair, backend, key):
+    a, b = pair
+    code = "#!lua name=%s\nredis.register_function('%s', function(KEYS, ARGV) " \
+           "if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end return 0 end)"
+    name, library = key("lock:script"), "lib" + str(time.time_ns())
+    assert a("FUNCTION", "LOAD", code % (library, library)) == library
+    assert a("FCALL", library, 1, name, "v", 60000) == 1
+    assert b("FCALL", library, 1, name, "w", 60000) == 0
+    assert [b("PEXPIRE", name, 1), b("DEL", name), a("PEXPIRE", name, 9000), a("DEL", name)] == [0, 0, 1, 1]
+    a("FUNCTION", "DELETE", library)
+
+
+def test_inside_multi(pair, key):
+    """EXEC's array has the application's elements alone; what follows in the transaction speaks for the lease."""
+    a, b = pair
+    name = key("lock:{script}")
+    for command in (("MULTI",), ("EVAL", ACQUIRE, 1, name, "v", 60000), ("SET", "plain:{script}", "x"),
+                    ("PEXPIRE", name, 90000), ("GET", name)):
+        assert a(*command) in ("OK", "QUEUED")
+    assert a("EXEC") == [1, "OK", 1, "v"]
+    assert b("DEL", name) == 0
+    for command in (("MULTI",), ("EVAL", RENEW, 1, name, "v", 70000), ("PEXPIRE", name, 50000), ("DEL", name)):
+        assert a(*command) in ("OK", "QUEUED")
+    assert a("EXEC") == [1, 1, 1]
+    for command in (("MULTI",), ("EVAL", ACQUIRE, 1, name, "w", 60000)):
+        assert b(*command) in ("OK", "QUEUED")
+    assert b("EXEC") == [1]
+    for command in (("MULTI",), ("EVAL", ACQUIRE, 1, name, "v", 60000), ("PEXPIRE", name, 1), ("DEL", name)):
+        assert a(*command) in ("OK", "QUEUED")
+    assert a("EXEC") == [0, 0, 0]
+    assert b("DEL", name) == 1
+    assert b("MULTI") == "OK" and b("EVAL", ACQUIRE, 1, name, "w", 60000) == "QUEUED" and b("DISCARD") == "OK"
+    assert b("EXISTS", name) == 0
+
+
+def test_a_client_that_leaves_behind_its_script(proxy, connect, backend, key):
+    """Its lease has an owner all the same: nobody else removes it."""
+    name = key("lock:script")
+    gone = connect(proxy, commands=[("CLIENT", "SETNAME", "gone")])
+    gone.pipeline([("PING",)])
+    from resp import encode
+
+    gone.send(encode("EVAL", ACQUIRE, 1, name, "v", 60000))
+    gone.close()
+    other = connect(proxy, commands=[("CLIENT", "SETNAME", "other")])
+    until(lambda: other("EXISTS", name) == 1, 5, "the lock of who left")
+    until(lambda: lock_facts(other, name)["state"] == "held", 5, "its lease")
+    assert other("DEL", name) == 0
+
+
+# ---- hash locks ----------------------------------------------------------------------------------------
+
+
+def test_hash_lock_as_redisson_has_it(pair, key):
+    a, b = pair
+    tag = "{%s}" % key("t")
+    name, channel = "lock:" + tag, "redisson_lock__channel:" + tag
+    assert a("EVAL", HASH_LOCK, 1, name, 60000, "uuid-a:1") is None
+    assert a("EVAL", HASH_LOCK, 1, name, 60000, "uuid-a:1") is None
+    assert 0 < b("EVAL", HASH_LOCK, 1, name, 60000, "uuid-b:1") <= 60000
+    facts = lock_facts(a, name)
+    assert (facts["state"], facts["kind"], facts["field"]) == ("held", "hash", "uuid-a:1")
+    assert [b("PEXPIRE", name, 1), b("DEL", name), b("UNLINK", name)] == [0, 0, 0]
+    assert isinstance(b("SET", name, "mine"), Error) and isinstance(b("RENAME", name, name + "x"), Error)
+    assert b("SETNX", name, "mine") == 0
+    assert a("EVAL", HASH_RENEW, 1, name, 90000, "uuid-a:1") == 1
+    assert a("PEXPIRE", name, 95000) == 1 and b("PTTL", name) > 90000
+    assert b("EVAL", HASH_UNLOCK, 2, name, channel, 0, 30000, "uuid-b:1") is None
+    assert a("EVAL", HASH_UNLOCK, 2, name, channel, 0, 30000, "uuid-a:1") == 0
+    assert b("DEL", name) == 0 and lock_facts(b, name)["fence"] == facts["fence"]
+    assert a("EVAL", HASH_UNLOCK, 2, name, channel, 0, 30000, "uuid-a:1") == 1
+    assert b("EVAL", HASH_LOCK, 1, name, 60000, "uuid-b:1") is None
+    assert lock_facts(b, name)["fence"] > facts["fence"]
+    assert a("DEL", name) == 0 and b("DEL", name) == 1
+
+
+def test_hash_lock_without_expiry_is_renewed(pair, key):
+    a, b = pair
+    name = key("lock:short:hash")
+    assert a("EVAL", "return redis.call('hset', KEYS[1], ARGV[1], 1)", 1, name, "me") == 1
+    deadline = time.monotonic() + 1.5
+    while time.monotonic() < deadline:
+        assert b("EXISTS", name) == 1
+    assert a("DEL", name) == 1
