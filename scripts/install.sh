@@ -12,9 +12,9 @@ want=
 for purpose in "$@"; do
     case $purpose in
     build) ;;
-    package) need="$need dpkg-dev" ;;
+    package) need="$need dpkg-dev file" ;;
     test)
-        need="$need ninja-build libcmocka-dev python3-pytest python3-redis netcat-openbsd spin dpkg-dev groff-base"
+        need="$need ninja-build libcmocka-dev python3-pytest python3-redis netcat-openbsd spin dpkg-dev file groff-base"
         want="$want clang libclang-rt-dev clang-format"
         ;;
     bench) want="$want nutcracker haproxy valgrind strace" ;;
