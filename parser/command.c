@@ -399,3 +399,27 @@ bool request_arg_is(const struct resp_request *request, const char *data, size_t
     }
     return word[len] == '\0';
 }
+
+bool command_has_subcommands(const struct command *c) {
+    switch ((int)c->id) {
+    case COMMAND_ACL:
+    case COMMAND_CLIENT:
+    case COMMAND_CLUSTER:
+    case COMMAND_CONFIG:
+    case COMMAND_FUNCTION:
+    case COMMAND_LATENCY:
+    case COMMAND_MEMORY:
+    case COMMAND_MODULE:
+    case COMMAND_OBJECT:
+    case COMMAND_PUBSUB:
+    case COMMAND_SCRIPT:
+    case COMMAND_SLOWLOG:
+    case COMMAND_XGROUP:
+    case COMMAND_XINFO:
+        return true;
+    case COMMAND_COMMAND:
+        return true;
+    default:
+        return false;
+    }
+}

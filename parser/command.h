@@ -93,6 +93,9 @@ int command_keys(const struct command *c, const char *data, const struct resp_re
 /* Whether this very request may block (XREAD and XREADGROUP only with BLOCK). */
 bool command_blocks(const struct command *c, const char *data, const struct resp_request *request);
 
+/* Whether Redis names it with its first argument: "client|list". */
+bool command_has_subcommands(const struct command *c);
+
 /* Argument i as text: *len bytes, borrowed from `data`. */
 static inline const char *request_arg(const struct resp_request *request, const char *data, size_t i, size_t *len) {
     *len = request->argv[i].len;

@@ -20,6 +20,7 @@ struct blocked {
     struct upstream_pin *pin; /* NULL while it waits for another attempt */
     int slot;
     unsigned hops, delays;
+    bool meant; /* by a CLIENT UNBLOCK: its connection serves nobody else afterwards */
     struct ev_timer again;
     size_t len;
     char bytes[]; /* the command, for another attempt */
@@ -82,12 +83,26 @@ static void blocked_unpin(struct blocked *b, bool clean) {
 /* Takes what is known of the blocked command out of its request, which may be answered then. */
 static void blocked_end(struct blocked *b, bool clean) {
     struct request *r = b->request;
-    blocked_unpin(b, clean);
+    blocked_unpin(b, clean && !b->meant);
     ev_timer_stop(r->worker->loop, &b->again);
     if (r->session)
         r->session->blocked = false;
     r->state = NULL;
     memory_free(b);
+}
+
+/* Who the connection is at its node: asked once, for CLIENT UNBLOCK. */
+static void blocked_id(struct call *c, const struct call_end *end) {
+    struct blocked *b = c->request->state;
+    struct resp_item item;
+    const char *p = end->reply;
+    if (b->pin && !end->error)
+        *upstream_pin_number(b->pin) = resp_item_read(&p, p + end->len, &item) && item.type == ':' ? item.num : -1;
+}
+
+static void blocked_ask_id(struct blocked *b) {
+    static const char ask[] = "*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n";
+    call_submit_pin(call_new(b->request, blocked_id), b->pin, ask, sizeof(ask) - 1, false);
 }
 
 static void blocked_start(struct blocked *b, struct upstream_node *node, bool asking) {
@@ -101,6 +116,8 @@ static void blocked_start(struct blocked *b, struct upstream_node *node, bool as
         return;
     }
     upstream_pin_patient(b->pin, true);
+    if (*upstream_pin_number(b->pin) == 0)
+        blocked_ask_id(b);
     call_init(&r->call, r, blocked_done);
     call_submit_pin(&r->call, b->pin, b->bytes, b->len, asking);
 }
@@ -182,6 +199,19 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
     s->blocked = true;
     blocked_start(b, blocked_node(b), false);
     return DISPATCHED;
+}
+
+bool blocking_place(struct session *s, const char **node, int64_t *client) {
+    struct list_node *n = list_first(&s->requests);
+    struct request *r = n && s->blocked ? LIST_ENTRY(n, struct request, link) : NULL;
+    struct blocked *b = r ? r->state : NULL;
+    struct upstream_node *at = b && b->pin ? upstream_pin_node(b->pin) : NULL;
+    if (!at || *upstream_pin_number(b->pin) <= 0)
+        return false;
+    *node = upstream_node_address(at);
+    *client = *upstream_pin_number(b->pin);
+    b->meant = true;
+    return true;
 }
 
 void blocking_left(struct request *r) {

@@ -61,6 +61,8 @@ void dispatch_local(struct session *s, const struct command *c, const char *repl
         return;
     }
     counter_add(&s->worker->counters.requests_local, 1);
+    if (s->reply_mode != REPLY_ON)
+        return;
     if (list_empty(&s->requests)) { /* nothing is owed before it: no slot needed */
         iobuf_append(&s->out, reply, len);
         session_mark_dirty(s);
@@ -310,12 +312,26 @@ static bool keyspace_must_wait(const struct session *s, const struct command *c)
     return whole && lock_any_busy(s);
 }
 
+/* For CLIENT LIST. Commands on keys are left out: most traffic has none. */
+static void note_subcommand(struct session *s, const struct command *c, const struct resp_request *r,
+                            const char *bytes) {
+    s->last_word[0] = '\0';
+    if (r->argc < 2 || !command_has_subcommands(c))
+        return;
+    request_arg_text(r, bytes, 1, s->last_word, sizeof(s->last_word));
+    for (char *p = s->last_word; *p; p++)
+        *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
+}
+
 inline enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
     const struct command *c = command_lookup(bytes + r->argv[0].off, r->argv[0].len);
+    s->last = c;
     if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
         refuse_unauthenticated(s, c, r, bytes);
         return DISPATCHED;
     }
+    if (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes))
+        return DISPATCH_WAIT;
     if (s->transaction && transaction_queues(s))
         return transaction_queue(s, c, r, bytes);
     if (s->pubsub && pubsub_restricts(s))
@@ -345,16 +361,20 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
         refuse(s, c, ": it counts for the connection that wrote, and clients share connections");
         return DISPATCHED;
     case NEED_NODE:
+        note_subcommand(s, c, r, bytes);
         dispatch_forward(s, c, r, bytes, -1);
         return DISPATCHED;
     case NEED_MASTERS:
+        note_subcommand(s, c, r, bytes);
         return masters_dispatch(s, c, r, bytes);
     case NEED_CLUSTER:
+        note_subcommand(s, c, r, bytes);
         return cluster_dispatch(s, c, r, bytes);
     case NEED_KEYSPACE:
         keyspace_dispatch(s, c, r, bytes);
         return DISPATCHED;
     case NEED_SESSION:
+        note_subcommand(s, c, r, bytes);
         return local_dispatch(s, c, r, bytes);
     case NEED_PROXY:
         return proxy_dispatch(s, c, r, bytes);

@@ -48,14 +48,17 @@ static void append_error(struct text *out, const char *error) {
     text_append(out, "\r\n", 2);
 }
 
-/* What the proxy answers itself, in its turn. */
-static void item_local(struct session *s, const struct transaction_item *item, struct text *out) {
+/* What the proxy answers itself, or has to know of, in its turn. */
+static void item_local(struct session *s, const struct transaction_item *item, const char *element, size_t len,
+                       struct text *out) {
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     struct resp_request r;
     resp_request_init(&r);
     if (s && resp_request_scan(&r, item->bytes, item->len, &limits) == RESP_OK) {
         s->worker->capture = out;
-        if (item->command->need == NEED_PROXY)
+        if (item->kind == ITEM_STATE)
+            local_changed(s, item->command, &r, item->bytes, element, len, out);
+        else if (item->command->need == NEED_PROXY)
             proxy_dispatch(s, item->command, &r, item->bytes);
         else if (item->command->need == NEED_CLUSTER)
             cluster_dispatch(s, item->command, &r, item->bytes);
@@ -71,10 +74,11 @@ static void item_reply(struct transaction *t, struct session *s, struct transact
                        size_t len, struct text *out) {
     struct call_end end = {.reply = element, .len = len}, part;
     char answer[RESP_HEADER_MAX];
-    if (item->kind == ITEM_PLAIN || (item->kind == ITEM_LOCAL && element[0] == '-')) {
+    bool ours = item->kind == ITEM_LOCAL || item->kind == ITEM_STATE;
+    if (item->kind == ITEM_PLAIN || (ours && element[0] == '-')) {
         text_append(out, element, len);
-    } else if (item->kind == ITEM_LOCAL) {
-        item_local(s, item, out);
+    } else if (ours) {
+        item_local(s, item, element, len, out);
     } else if (item->kind == ITEM_KEYS) {
         keyspace_filter(item->command, s && s->protocol == 3, element, len, out);
     } else {

@@ -1,5 +1,5 @@
 /*
- * Commands about the session itself: AUTH, HELLO, SELECT, CLIENT, QUIT, RESET, READONLY, READWRITE, ASKING.
+ * Commands about the session itself: AUTH, HELLO, SELECT, QUIT, RESET, READONLY, READWRITE, ASKING.
  *
  * A session's database, protocol and user are those of the shared connections that it uses (its lane). A change is
  * tried on a connection of the new lane; where the node refuses it, the client gets the node's own words and nothing
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/session/client.h"
 #include "proxy/session/pinned.h"
 #include "proxy/session/session.h"
 
@@ -30,33 +31,27 @@ static void change_free(struct change *change) {
     memory_free(change);
 }
 
-static void set_text(char **field, const char *text, size_t len) {
-    memory_free(*field);
-    *field = len > 0 ? memory_strndup(text, len) : NULL;
-}
-
-/* Redis's rule for names that appear in CLIENT LIST. */
-static bool name_ok(const char *name, size_t len) {
-    for (size_t i = 0; i < len; i++)
-        if (name[i] < '!' || name[i] > '~')
-            return false;
-    return true;
-}
-
-/* The reply of HELLO names a connection id: that of the shared connection. The client gets its own. */
-static void reply_hello(struct request *r, const struct call_end *end) {
+/* The reply of HELLO names a connection id: that of the node's connection. The client gets its own. */
+static void append_hello(const struct session *s, const char *reply, size_t len, struct text *out) {
     static const char mark[] = "$2\r\nid\r\n:";
-    const char *at = r->session ? memmem(end->reply, end->len, mark, sizeof(mark) - 1) : NULL;
-    const char *tail = at ? memchr(at + sizeof(mark) - 1, '\r', end->len - (size_t)(at - end->reply) - 9) : NULL;
+    const char *at = memmem(reply, len, mark, sizeof(mark) - 1);
+    size_t head = at ? (size_t)(at - reply) + sizeof(mark) - 1 : len;
+    const char *tail = memchr(reply + head, '\r', len - head);
     if (!tail) {
-        request_reply(r, end->reply, end->len, true);
+        text_append(out, reply, len);
         return;
     }
-    char id[24];
-    size_t head = (size_t)(at - end->reply) + sizeof(mark) - 1;
-    request_reply(r, end->reply, head, false);
-    request_reply(r, id, (size_t)snprintf(id, sizeof(id), "%llu", (unsigned long long)r->session->lock.id), false);
-    request_reply(r, tail, end->len - (size_t)(tail - end->reply), true);
+    text_append(out, reply, head);
+    text_printf(out, "%llu", (unsigned long long)s->lock.id);
+    text_append(out, tail, len - (size_t)(tail - reply));
+}
+
+static void reply_hello(struct request *r, const struct call_end *end) {
+    struct text reply = {0};
+    if (r->session)
+        append_hello(r->session, end->reply, end->len, &reply);
+    request_reply(r, reply.len > 0 ? reply.data : "", reply.len, true);
+    text_clear(&reply);
 }
 
 static void change_apply(struct session *s, struct change *change) {
@@ -69,10 +64,10 @@ static void change_apply(struct session *s, struct change *change) {
     }
     if (change->authenticates) {
         s->authenticated = true;
-        set_text(&s->user, change->user ? change->user : "", change->user ? strlen(change->user) : 0);
+        client_set_text(&s->user, change->user ? change->user : "", change->user ? strlen(change->user) : 0);
     }
     if (change->name)
-        set_text(&s->name, change->name, strlen(change->name));
+        client_set_text(&s->name, change->name, strlen(change->name));
     session_identify(s);
 }
 
@@ -101,13 +96,22 @@ static void change_done(struct call *c, const struct call_end *end) {
     }
 }
 
-/* Sends `probe` over the new lane, and holds later requests back until it has been answered. */
-static void change_start(struct session *s, const struct command *c, struct change *change, const char *probe) {
+/* Sends `probe` over the new lane, and holds later requests back until it has been answered. A connection that
+ * watches keys has to follow: there it is the client's own words, if the proxy has no password of its own in them. */
+static void change_start(struct session *s, const struct command *c, struct change *change, const char *probe,
+                         const struct resp_request *r, const char *bytes) {
+    struct upstream_pin *pin = transaction_pin_to_change(s);
+    bool own_password = change->authenticates && s->worker->shared->options.requirepass;
     struct request *request = request_new(s, c);
     request->state = change;
     request->call.done = change_done;
     request_barrier(request);
-    call_submit_lane(&request->call, -1, &change->lane, probe, strlen(probe));
+    if (!pin)
+        call_submit_lane(&request->call, -1, &change->lane, probe, strlen(probe));
+    else if (own_password)
+        call_submit_pin(&request->call, pin, probe, strlen(probe), false);
+    else
+        call_submit_pin(&request->call, pin, bytes, r->len, false);
 }
 
 static struct change *change_new(const struct session *s) {
@@ -167,7 +171,7 @@ static void do_auth(struct session *s, const struct command *c, const struct res
         dispatch_local(s, c, "+OK\r\n", 5);
         return;
     }
-    change_start(s, c, change, "*1\r\n$4\r\nPING\r\n");
+    change_start(s, c, change, "*1\r\n$4\r\nPING\r\n", r, bytes);
 }
 
 /* HELLO's options. Returns NULL, or the error. */
@@ -184,7 +188,7 @@ static const char *hello_options(struct session *s, struct change *change, const
             i += 2;
         } else if (request_arg_is(r, bytes, i, "setname") && left >= 1) {
             const char *name = request_arg(r, bytes, i + 1, &len);
-            if (!name_ok(name, len))
+            if (!client_name_ok(name, len))
                 return "ERR Client names cannot contain spaces, newlines or special characters.";
             memory_free(change->name);
             change->name = memory_strndup(name, len);
@@ -224,7 +228,8 @@ static void do_hello(struct session *s, const struct command *c, const struct re
     }
     change->hello = true;
     change->lane.protocol = (uint8_t)protocol;
-    change_start(s, c, change, protocol == 3 ? "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n" : "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n");
+    change_start(s, c, change, protocol == 3 ? "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n" : "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n",
+                 r, bytes);
 }
 
 static void do_select(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -245,129 +250,7 @@ static void do_select(struct session *s, const struct command *c, const struct r
     }
     struct change *change = change_new(s);
     change->lane.db = (uint32_t)db;
-    change_start(s, c, change, "*1\r\n$4\r\nPING\r\n");
-}
-
-/* ---- CLIENT -------------------------------------------------------------------------------------- */
-
-static void reply_bulk(struct session *s, const struct command *c, const char *text, size_t len) {
-    struct text reply;
-    text_init(&reply);
-    char *at = text_reserve(&reply, resp_bulk_size(len));
-    text_commit(&reply, (size_t)(resp_bulk_write(at, text, len) - at));
-    dispatch_local(s, c, reply.data, reply.len);
-    text_clear(&reply);
-}
-
-static void reply_null(struct session *s, const struct command *c) {
-    dispatch_local(s, c, s->protocol == 3 ? "_\r\n" : "$-1\r\n", s->protocol == 3 ? 3 : 5);
-}
-
-static void client_setname(struct session *s, const struct command *c, const struct resp_request *r,
-                           const char *bytes) {
-    size_t len;
-    const char *name = request_arg(r, bytes, 2, &len);
-    if (!name_ok(name, len)) {
-        dispatch_local_error(s, c, "ERR Client names cannot contain spaces, newlines or special characters.");
-        return;
-    }
-    set_text(&s->name, name, len);
-    session_identify(s);
-    dispatch_local(s, c, "+OK\r\n", 5);
-}
-
-static void client_setinfo(struct session *s, const struct command *c, const struct resp_request *r,
-                           const char *bytes) {
-    size_t len;
-    const char *value = request_arg(r, bytes, 3, &len);
-    bool name = request_arg_is(r, bytes, 2, "lib-name");
-    char word[64];
-    if (!name && !request_arg_is(r, bytes, 2, "lib-ver")) {
-        dispatch_local_error(s, c, "ERR Unrecognized option '%s'", request_arg_text(r, bytes, 2, word, sizeof(word)));
-        return;
-    }
-    if (!name_ok(value, len)) {
-        dispatch_local_error(s, c, "ERR %s cannot contain spaces, newlines or special characters.",
-                             name ? "lib-name" : "lib-ver");
-        return;
-    }
-    set_text(name ? &s->lib_name : &s->lib_version, value, len);
-    if (name)
-        engine_session_library(s->worker->shared->engine, &s->lock, value, len);
-    dispatch_local(s, c, "+OK\r\n", 5);
-}
-
-static void client_info(struct session *s, const struct command *c) {
-    struct text line;
-    text_init(&line);
-    long long now = (long long)s->worker->now_ms;
-    text_printf(&line,
-                "id=%llu addr=%s laddr= fd=%d name=%s age=%lld idle=0 flags=N db=%u sub=0 psub=0 ssub=0 multi=-1 "
-                "qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=%zu tot-mem=%zu events=r "
-                "cmd=client|info user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
-                (unsigned long long)s->lock.id, s->address, s->fd, s->name ? s->name : "",
-                (now - (long long)s->opened_ms) / 1000, s->db, s->out.unsent, sizeof(*s), s->user ? s->user : "default",
-                s->protocol, s->lib_name ? s->lib_name : "", s->lib_version ? s->lib_version : "");
-    if (s->protocol == 3) {
-        char head[32];
-        size_t n = (size_t)snprintf(head, sizeof(head), "=%zu\r\ntxt:", line.len + 4);
-        struct text reply;
-        text_init(&reply);
-        text_append(&reply, head, n);
-        text_append(&reply, line.data, line.len);
-        text_append(&reply, "\r\n", 2);
-        dispatch_local(s, c, reply.data, reply.len);
-        text_clear(&reply);
-    } else {
-        reply_bulk(s, c, line.data, line.len);
-    }
-    text_clear(&line);
-}
-
-/* Subcommands that concern the connection itself, which here is shared, or other clients of the node. */
-static bool client_refused(const struct resp_request *r, const char *bytes) {
-    static const char *const names[] = {"reply", "tracking", "caching", "getredir", "trackinginfo", "list",
-                                        "kill",  "pause",    "unpause", "no-evict", "no-touch",     "unblock"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (request_arg_is(r, bytes, 1, names[i]))
-            return true;
-    return false;
-}
-
-enum client_way local_client_way(const struct resp_request *r, const char *bytes) {
-    static const struct {
-        const char *name;
-        size_t argc;
-    } answered[] = {{"setname", 3}, {"getname", 2}, {"id", 2}, {"setinfo", 4}, {"info", 2}};
-    for (size_t i = 0; i < sizeof(answered) / sizeof(answered[0]); i++)
-        if (r->argc == answered[i].argc && request_arg_is(r, bytes, 1, answered[i].name))
-            return CLIENT_ANSWERED;
-    return client_refused(r, bytes) ? CLIENT_REFUSED : CLIENT_FORWARDED;
-}
-
-static void do_client(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    char number[RESP_HEADER_MAX], word[64];
-    if (request_arg_is(r, bytes, 1, "setname") && r->argc == 3) {
-        client_setname(s, c, r, bytes);
-    } else if (request_arg_is(r, bytes, 1, "getname") && r->argc == 2) {
-        if (s->name)
-            reply_bulk(s, c, s->name, strlen(s->name));
-        else
-            reply_null(s, c);
-    } else if (request_arg_is(r, bytes, 1, "id") && r->argc == 2) {
-        dispatch_local(s, c, number, resp_header_write(number, ':', (int64_t)s->lock.id));
-    } else if (request_arg_is(r, bytes, 1, "setinfo") && r->argc == 4) {
-        client_setinfo(s, c, r, bytes);
-    } else if (request_arg_is(r, bytes, 1, "info") && r->argc == 2) {
-        client_info(s, c);
-    } else if (client_refused(r, bytes)) {
-        request_arg_text(r, bytes, 1, word, sizeof(word));
-        for (char *p = word; *p; p++)
-            *p = *p >= 'a' && *p <= 'z' ? (char)(*p - 'a' + 'A') : *p;
-        dispatch_local_error(s, c, "ERR CLIENT %s is not supported by lockkeeper", word);
-    } else { /* unknown, or a wrong number of arguments: Redis's words */
-        dispatch_forward(s, c, r, bytes, -1);
-    }
+    change_start(s, c, change, "*1\r\n$4\r\nPING\r\n", r, bytes);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------ */
@@ -388,10 +271,40 @@ static void do_reset(struct session *s, const struct command *c) {
     s->login = 0;
     s->protocol = 2;
     s->authenticated = o->requirepass == NULL;
-    set_text(&s->name, "", 0);
-    set_text(&s->user, "", 0);
+    client_set_text(&s->name, "", 0);
+    client_set_text(&s->user, "", 0);
+    s->no_evict = false;
+    s->reply_mode = REPLY_ON;
     session_identify(s);
     dispatch_local(s, c, "+RESET\r\n", 8);
+}
+
+void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                   const char *element, size_t len, struct text *out) {
+    struct change *change = change_new(s);
+    char error[128];
+    size_t arg_len, user_len = 0;
+    int64_t number = s->protocol;
+    if (c->id == COMMAND_SELECT) {
+        const char *db = request_arg(r, bytes, 1, &arg_len);
+        if (resp_integer(db, arg_len, &number))
+            change->lane.db = (uint32_t)number;
+    } else if (c->id == COMMAND_AUTH) {
+        const char *user = r->argc == 3 ? request_arg(r, bytes, 1, &user_len) : NULL;
+        const char *password = request_arg(r, bytes, r->argc - 1, &arg_len);
+        (void)change_login(s, change, user, user_len, password, arg_len);
+    } else {
+        const char *version = r->argc > 1 ? request_arg(r, bytes, 1, &arg_len) : NULL;
+        (void)hello_options(s, change, r, bytes, error, sizeof(error));
+        if (version && resp_integer(version, arg_len, &number))
+            change->lane.protocol = (uint8_t)number;
+    }
+    change_apply(s, change);
+    change_free(change);
+    if (c->id == COMMAND_HELLO)
+        append_hello(s, element, len, out);
+    else
+        text_append(out, element, len);
 }
 
 /* Whether a command changes the lane: it waits for what is in flight, which another connection could overtake. */
@@ -401,12 +314,8 @@ static bool changes_lane(const struct command *c) {
 
 enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
-    if (changes_lane(c) && s->in_flight > 0)
+    if (changes_lane(c) && s->in_flight > 0 && !s->worker->capture)
         return DISPATCH_WAIT;
-    if (changes_lane(c) && c->id != COMMAND_RESET && s->transaction) {
-        dispatch_local_error(s, c, "ERR %s between WATCH and EXEC is not supported by lockkeeper", c->name);
-        return DISPATCHED;
-    }
     if (c->id == COMMAND_HELLO && r->argc > 1 && s->pubsub) {
         dispatch_local_error(s, c, "ERR hello while subscribed or monitoring is not supported by lockkeeper");
         return DISPATCHED;
@@ -422,8 +331,7 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
         do_select(s, c, r, bytes);
         break;
     case COMMAND_CLIENT:
-        do_client(s, c, r, bytes);
-        break;
+        return client_dispatch(s, c, r, bytes);
     case COMMAND_QUIT:
         do_quit(s, c);
         break;

@@ -25,6 +25,9 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
                                        const char *bytes);
 /* The session of a blocked request is gone: its connection closes. */
 void blocking_left(struct request *r);
+/* For CLIENT UNBLOCK: the node of a blocked session and who the session is there. From here on the connection is used
+ * for nothing else any more. False: it is not blocked at a node. */
+bool blocking_place(struct session *s, const char **node, int64_t *client);
 
 /* ---- transaction.c, queue.c ----------------------------------------------------------------------- */
 
@@ -33,6 +36,13 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct comman
                                           const char *bytes);
 /* Whether requests are queued. */
 bool transaction_queues(const struct session *s);
+/* The connection of a session that watches, for SELECT, AUTH and HELLO, which change it too: it serves nobody else
+ * afterwards. NULL: there is none. */
+struct upstream_pin *transaction_pin_to_change(struct session *s);
+/* Whether a change is among them. */
+bool transaction_writes(const struct session *s);
+/* How many, -1 outside of MULTI. */
+int64_t transaction_count(const struct session *s);
 /* A request inside MULTI; c NULL: not in the table. */
 enum dispatch_result transaction_queue(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes);
@@ -50,6 +60,12 @@ enum dispatch_result pubsub_restricted(struct session *s, const struct command *
                                        const char *bytes);
 /* No reply is being written: messages that waited for that go out. */
 void pubsub_release(struct session *s);
+/* What a session listens to. */
+struct pubsub_counts {
+    int64_t channels, patterns, shards;
+    bool monitor;
+};
+struct pubsub_counts pubsub_count(const struct session *s);
 /* Ends all subscriptions: RESET, or the session is gone. */
 void pubsub_drop(struct session *s);
 

@@ -93,6 +93,13 @@ static int64_t shard_count(const struct pubsub *p) {
     return sum;
 }
 
+struct pubsub_counts pubsub_count(const struct session *s) {
+    const struct pubsub *p = s->pubsub;
+    if (!p)
+        return (struct pubsub_counts){0};
+    return (struct pubsub_counts){p->channels, p->patterns, shard_count(p), p->monitor};
+}
+
 static bool idle(const struct pubsub *p) {
     return !p->monitor && !p->waiting && p->channels + p->patterns + shard_count(p) == 0;
 }
@@ -508,34 +515,9 @@ bool pubsub_restricts(const struct session *s) {
     return s->protocol == 2 && !s->pubsub->monitor;
 }
 
-/* Commands whose name in Redis's words has a second part. */
-static bool has_subcommands(const struct command *c) {
-    switch ((int)c->id) {
-    case COMMAND_ACL:
-    case COMMAND_CLIENT:
-    case COMMAND_CLUSTER:
-    case COMMAND_CONFIG:
-    case COMMAND_FUNCTION:
-    case COMMAND_LATENCY:
-    case COMMAND_MEMORY:
-    case COMMAND_MODULE:
-    case COMMAND_OBJECT:
-    case COMMAND_PUBSUB:
-    case COMMAND_SCRIPT:
-    case COMMAND_SLOWLOG:
-    case COMMAND_XGROUP:
-    case COMMAND_XINFO:
-        return true;
-    case COMMAND_COMMAND:
-        return true;
-    default:
-        return false;
-    }
-}
-
 static void not_allowed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     char sub[64] = "";
-    if (has_subcommands(c) && r->argc > 1)
+    if (command_has_subcommands(c) && r->argc > 1)
         request_arg_text(r, bytes, 1, sub, sizeof(sub));
     for (char *p = sub; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p + 'a' - 'A') : *p;

@@ -14,6 +14,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/client.h"
 #include "proxy/session/script_flow.h"
 #include "proxy/session/transaction.h"
 
@@ -137,7 +138,7 @@ static enum dispatch_result queue_plain(struct session *s, const struct command 
     size_t len = kind == ITEM_LOCAL ? sizeof(ping) - 1 : r->len;
     bool rewritten = kind != ITEM_PLAIN;
     if (rewritten)
-        item_add(t, kind, 1, NULL, c, bytes, kind == ITEM_LOCAL ? r->len : 0);
+        item_add(t, kind, 1, NULL, c, bytes, kind == ITEM_LOCAL || kind == ITEM_STATE ? r->len : 0);
     if (ready == READY_WITH_KEYS)
         return queue_early(s, c, sent, len);
     queue_one(s, c, sent, len, rewritten);
@@ -307,10 +308,27 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
     queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
 }
 
+/* Whether a key of any command is a lock's. */
+static bool names_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct key_list list;
+    bool found = false;
+    key_list_find(&list, c, r, bytes);
+    for (int i = 0; i < list.count && !found; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, list.keys[i], &len);
+        found = lock_rule_for(s, key, len) != NULL;
+    }
+    key_list_clear(&list);
+    return found;
+}
+
 static enum dispatch_result queue_by_key(struct session *s, const struct command *c, const struct resp_request *r,
                                          const char *bytes) {
     if (dispatch_writes_guard(c, r, bytes))
         return transaction_refuse(s, c, "%s", GUARD_REFUSED);
+    if (s->transaction->changes && names_lock(s, c, r, bytes))
+        return transaction_refuse(
+            s, c, "ERR a lock command behind SELECT, AUTH or HELLO in one transaction is not supported by lockkeeper");
     int slot = pin_slot(s, c, r, bytes);
     if (slot == -2)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
@@ -324,6 +342,20 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
 
 /* ---- the way ----------------------------------------------------------------------------------------- */
 
+/* What changes the session is run by the node in its turn, and counts here once EXEC has done it. */
+static enum dispatch_result queue_state(struct session *s, const struct command *c, const struct resp_request *r,
+                                        const char *bytes) {
+    bool own_password = s->worker->shared->options.requirepass != NULL;
+    if (own_password && c->id == COMMAND_AUTH)
+        return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+    if (own_password && c->id == COMMAND_HELLO && r->argc > 2)
+        return transaction_refuse(s, c,
+                                  "ERR hello with options inside MULTI is not supported where lockkeeper has a "
+                                  "password of its own (requirepass)");
+    s->transaction->unclean = s->transaction->changes = true;
+    return queue_plain(s, c, r, bytes, -1, ITEM_STATE);
+}
+
 static enum dispatch_result queue_session(struct session *s, const struct command *c, const struct resp_request *r,
                                           const char *bytes) {
     char word[64];
@@ -334,13 +366,13 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
     case COMMAND_AUTH:
     case COMMAND_HELLO:
     case COMMAND_SELECT:
-        return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper", c->name);
+        return queue_state(s, c, r, bytes);
     case COMMAND_CLIENT:
-        switch (local_client_way(r, bytes)) {
+        switch (client_way_in_multi(r, bytes)) {
         case CLIENT_ANSWERED:
             return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
         case CLIENT_REFUSED:
-            return transaction_refuse(s, c, "ERR CLIENT %s is not supported by lockkeeper",
+            return transaction_refuse(s, c, "ERR CLIENT %s inside MULTI is not supported by lockkeeper",
                                       request_arg_text(r, bytes, 1, word, sizeof(word)));
         case CLIENT_FORWARDED:
             return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
@@ -370,6 +402,7 @@ enum dispatch_result transaction_queue(struct session *s, const struct command *
         return queue_session(s, c, r, bytes);
     if (s->in_flight >= SESSION_REQUESTS_MAX)
         return DISPATCH_WAIT;
+    s->transaction->writes = s->transaction->writes || pause_replicates(c, r, bytes);
     if (s->transaction->aborted && !s->transaction->pin) { /* EXEC says no, whatever is queued */
         dispatch_local(s, c, QUEUED, sizeof(QUEUED) - 1);
         return DISPATCHED;

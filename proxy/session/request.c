@@ -78,6 +78,7 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
 
 inline struct request *request_new(struct session *s, const struct command *command) {
     struct request *r = request_take(s->worker, s, command);
+    r->muted = s->reply_mode != REPLY_ON;
     list_append(&s->requests, &r->link);
     s->in_flight++;
     return r;
@@ -186,9 +187,11 @@ void request_reply(struct request *r, const char *data, size_t len, bool last) {
             request_free(r);
         return;
     }
+    if (r->muted)
+        len = 0;
     if (s->requests.next == &r->link) {
         iobuf_append(&s->out, data, len);
-        r->started = true;
+        r->started = !r->muted;
         session_mark_dirty(s);
         if (last && head_ends(s, r) && head_waits(s))
             session_release_done(s);

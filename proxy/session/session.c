@@ -10,7 +10,9 @@
  */
 #include "proxy/session/session.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -154,6 +156,21 @@ size_t session_who(const struct session *s, char *out, size_t size) {
     return n < (int)size ? (size_t)n : size - 1;
 }
 
+void session_address_text(const struct sockaddr_storage *a, char *out, size_t size) {
+    char host[INET6_ADDRSTRLEN] = "";
+    if (a->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const void *)a;
+        inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
+        snprintf(out, size, "%s:%d", host, ntohs(in->sin_port));
+    } else if (a->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const void *)a;
+        inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
+        snprintf(out, size, "[%s]:%d", host, ntohs(in6->sin6_port));
+    } else {
+        snprintf(out, size, "unix:0");
+    }
+}
+
 struct upstream_lane session_lane(const struct session *s) {
     return (struct upstream_lane){.login = s->login, .db = s->db, .protocol = s->protocol};
 }
@@ -228,6 +245,8 @@ static enum dispatch_result session_request(struct session *s, const struct resp
         return DISPATCHED;
     enum dispatch_result result =
         r->form == RESP_INLINE || r->irregular ? dispatch_encoded(s, r, data) : dispatch_request(s, r, data);
+    if (s->reply_mode >= REPLY_SKIP_NEXT && result == DISPATCHED)
+        s->reply_mode = s->reply_mode == REPLY_SKIP_NEXT ? REPLY_SKIP : REPLY_ON;
     if (result == DISPATCHED)
         counter_add(&s->worker->counters.requests_total, 1);
     else

@@ -21,6 +21,7 @@
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
+#include "proxy/session/tour.h"
 #include "proxy/session/worker.h"
 
 struct session;
@@ -44,6 +45,8 @@ struct listener {
     struct ev_io io;
     struct worker *worker;
 };
+
+enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
 
 struct worker {
     struct proxy_shared *shared;
@@ -75,6 +78,9 @@ struct worker {
     struct ev_check check;
     struct ev_async wake;
     struct ev_timer tick, engine_tick, accept_pause;
+    enum pause_kind pause; /* CLIENT PAUSE, until pause_timer is due */
+    struct ev_timer pause_timer;
+    struct tour_stop tours;
     void (*ready)(void *arg, const char *error);
     void *ready_arg;
     bool accepting, stopping;
@@ -144,6 +150,7 @@ struct request {
     bool close_after; /* QUIT */
     bool ends_barrier;
     bool silent;       /* owes no reply: it only follows the request before it */
+    bool muted;        /* CLIENT REPLY: the client is not told */
     uint8_t lock_busy; /* 1 + the place in session->lock_busy that it occupies, LOCK_BUSY_ALL, 0 none */
     uint32_t parts_left;
     size_t bytes;           /* sent for it */
@@ -181,6 +188,9 @@ struct session_input {
     struct resp_request scanner;
 };
 
+/* CLIENT REPLY. */
+enum reply_mode { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP };
+
 struct session {
     struct lock_session lock; /* id, client identity */
     struct worker *worker;
@@ -192,6 +202,8 @@ struct session {
     bool blocked; /* in a blocking command: that it leaves is noticed at once */
     bool authenticated;
     bool is_dirty, is_runnable;
+    bool no_evict; /* CLIENT NO-EVICT: only shown */
+    enum reply_mode reply_mode;
     uint8_t protocol;                    /* 2 or 3 */
     uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
     uint16_t lock_busy_all;              /* those that concern several keys */
@@ -208,6 +220,9 @@ struct session {
     struct session_input *input;     /* NULL while nothing waits */
     struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
     struct pubsub *pubsub;           /* NULL: neither subscriptions nor MONITOR */
+    const struct command *last;      /* command; NULL: not in the table */
+    char last_word[16];              /* its subcommand, "" none */
+    size_t reading;                  /* bytes of the request at hand, while CLIENT shows this client */
     double last_active;
     double over_soft_since; /* output above the soft limit since; 0: it isn't */
     int64_t opened_ms;
@@ -234,6 +249,10 @@ void session_mark_runnable(struct session *s);
 void session_identify(struct session *s);
 /* "10.0.0.5:3321 name" for incidents; returns its length. */
 size_t session_who(const struct session *s, char *out, size_t size);
+
+/* "10.0.0.5:3321", "[::1]:3321", "unix:0". */
+struct sockaddr_storage;
+void session_address_text(const struct sockaddr_storage *a, char *out, size_t size);
 
 /* Who has not logged in, to the proxy or (login 0) to a node that wants it. */
 bool session_unauthenticated(const struct session *s);
@@ -307,13 +326,17 @@ void keyspace_forward(struct session *s, const struct command *c, const struct r
 /* Keeps the elements of KEYS, SCAN and RANDOMKEY that clients may see: appends the reply without the others. */
 void keyspace_filter(const struct command *c, bool resp3, const char *reply, size_t len, struct text *out);
 
-/* local.c: AUTH HELLO SELECT QUIT CLIENT RESET READONLY READWRITE ASKING. */
+/* local.c: AUTH HELLO SELECT QUIT RESET, and CLIENT by client.h; READONLY READWRITE ASKING. */
 enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 
-/* Who deals with a CLIENT command of this subcommand. */
-enum client_way { CLIENT_ANSWERED, CLIENT_REFUSED, CLIENT_FORWARDED };
-enum client_way local_client_way(const struct resp_request *r, const char *bytes);
+/* pause.c: whether CLIENT PAUSE holds this request; called while there is a pause. */
+bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* SELECT, AUTH or HELLO was run inside a transaction, and the node said yes (`element`): the session follows, and the
+ * client's element is appended. */
+void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                   const char *element, size_t len, struct text *out);
 
 /* proxy_command.c: the PROXY family. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

@@ -61,6 +61,23 @@ bool transaction_queues(const struct session *s) {
     return s->transaction->state == TRANSACTION_QUEUEING;
 }
 
+struct upstream_pin *transaction_pin_to_change(struct session *s) {
+    struct transaction *t = s->transaction;
+    if (!t || !t->pin)
+        return NULL;
+    t->unclean = true;
+    return t->pin;
+}
+
+bool transaction_writes(const struct session *s) {
+    return s->transaction->writes;
+}
+
+int64_t transaction_count(const struct session *s) {
+    const struct transaction *t = s->transaction;
+    return t && t->state == TRANSACTION_QUEUEING ? (int64_t)t->count : -1;
+}
+
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...) {
     char text[TRANSACTION_ERROR_MAX];
     va_list args;

@@ -21,6 +21,7 @@ enum item_kind {
     ITEM_STEP,  /* the same behind a script of the application's: no element of the client's */
     ITEM_PLAIN, /* an integer that is summed up */
     ITEM_LOCAL, /* a PING in the place of what the proxy answers itself */
+    ITEM_STATE, /* SELECT, AUTH, HELLO: changes the session where the node says yes */
     ITEM_KEYS   /* KEYS, SCAN, RANDOMKEY: guard records are left out */
 };
 
@@ -32,7 +33,7 @@ struct transaction_item {
     struct lock_call *lock;
     const struct command *command;
     size_t len;
-    char bytes[]; /* ITEM_LOCAL: the request */
+    char bytes[]; /* ITEM_LOCAL, ITEM_STATE: the request */
 };
 
 struct transaction {
@@ -44,6 +45,8 @@ struct transaction {
     bool multi_sent, multi_ok; /* to the node; it said OK, or did so before on this connection */
     bool aborted;              /* a command was refused here: EXEC says so */
     bool lost;                 /* the node; `error` says how */
+    bool writes;               /* a change is queued */
+    bool changes;              /* a SELECT, AUTH or HELLO is queued */
     bool unclean;              /* something queued may leave a state on the connection */
     uint32_t count;            /* commands queued */
     struct list_node early;    /* struct early: cluster: commands without a key before the first with one */

@@ -16,6 +16,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/client.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
@@ -76,21 +77,6 @@ static void worker_lease_work(struct worker *w) {
 
 /* ---- accepting ----------------------------------------------------------------------------------- */
 
-static void address_text(const struct sockaddr_storage *a, char *out, size_t size) {
-    char host[INET6_ADDRSTRLEN] = "";
-    if (a->ss_family == AF_INET) {
-        const struct sockaddr_in *in = (const void *)a;
-        inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
-        snprintf(out, size, "%s:%d", host, ntohs(in->sin_port));
-    } else if (a->ss_family == AF_INET6) {
-        const struct sockaddr_in6 *in6 = (const void *)a;
-        inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
-        snprintf(out, size, "[%s]:%d", host, ntohs(in6->sin6_port));
-    } else {
-        snprintf(out, size, "unix:0");
-    }
-}
-
 static void socket_options(const struct worker *w, int fd, int family) {
     if (family == AF_UNIX)
         return;
@@ -150,7 +136,7 @@ static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
             continue;
         }
         char address[SESSION_ADDRESS_MAX];
-        address_text(&peer, address, sizeof(address));
+        session_address_text(&peer, address, sizeof(address));
         socket_options(w, fd, peer.ss_family);
         session_new(w, fd, address);
     }
@@ -219,7 +205,8 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         struct session *s = LIST_ENTRY(it, struct session, link);
         if (s->blocked && session_left(s))
             session_close(s, "the client left while it was blocked");
-        else if (timeout > 0 && list_empty(&s->requests) && !s->pubsub && now - s->last_active > timeout)
+        else if (timeout > 0 && list_empty(&s->requests) && !s->pubsub && w->pause == PAUSE_NONE &&
+                 now - s->last_active > timeout)
             session_close(s, "idle");
         else if (s->over_soft_since > 0)
             session_mark_dirty(s);
@@ -290,6 +277,7 @@ static void worker_begin_stop(struct worker *w, int64_t drain_ms) {
 static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     struct worker *w = wake->data;
     worker_new_rules(w);
+    tour_arrivals(w);
     int64_t drain_ms = atomic_load(&w->stop_ms);
     if (drain_ms >= 0 && !w->stopping)
         worker_begin_stop(w, drain_ms);
@@ -367,6 +355,8 @@ static void worker_watchers(struct worker *w) {
     ev_timer_start(w->loop, &w->engine_tick);
     ev_timer_init(&w->accept_pause, accept_resume, ACCEPT_PAUSE_SECONDS, 0.);
     w->accept_pause.data = w;
+    pause_init(w);
+    tour_stop_init(&w->tours);
 }
 
 struct worker *worker_new(struct proxy_shared *shared, unsigned index, const int *listen_fds, size_t listen_count,
@@ -410,6 +400,7 @@ struct ev_loop *worker_loop(struct worker *w) {
 void worker_run(struct worker *w) {
     thread_notes = &w->lease_notes;
     ev_run(w->loop, 0);
+    tour_stop_close(w);
     thread_notes = NULL;
 }
 
@@ -424,6 +415,7 @@ void worker_free(struct worker *w) {
     LIST_FOREACH_SAFE(it, &w->sessions)
     session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
     worker_free_closed(w);
+    tour_stop_clear(w);
     upstream_free(w->upstream); /* fails what is in flight, whose slots go back to the free lists */
     worker_close_listeners(w);
     memory_free(w->listeners);

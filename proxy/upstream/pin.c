@@ -103,6 +103,10 @@ bool *upstream_pin_mark(struct upstream_pin *pin) {
     return &pin->mark;
 }
 
+int64_t *upstream_pin_number(struct upstream_pin *pin) {
+    return &pin->number;
+}
+
 struct upstream_node *upstream_pin_node(const struct upstream_pin *pin) {
     return pin->conn ? pin->conn->node : NULL;
 }

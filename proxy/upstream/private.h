@@ -300,6 +300,7 @@ struct upstream_pin {
     bool owned; /* by a caller; else idle or to be closed */
     bool idle;
     bool stream, patient, mark;
+    int64_t number;
 };
 
 /* Bytes that arrived on the pin's connection and answer no request. */

@@ -168,6 +168,8 @@ void upstream_pin_stream(struct upstream_pin *pin, bool on);
 void upstream_pin_patient(struct upstream_pin *pin, bool on);
 /* A mark of the caller's on the connection, which is still there when the connection is pinned anew. */
 bool *upstream_pin_mark(struct upstream_pin *pin);
+/* The same for a number, 0 on a new connection. */
+int64_t *upstream_pin_number(struct upstream_pin *pin);
 /* NULL once it is lost. */
 struct upstream_node *upstream_pin_node(const struct upstream_pin *pin);
 /* The node that a MOVED or ASK (`text` without '-' and CR LF) of the pin's node points at, NULL if it is none or the

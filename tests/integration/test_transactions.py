@@ -1,9 +1,11 @@
 """WATCH, MULTI, EXEC: each transaction has a connection of its own, and is to its client what it is in Redis."""
 
+import re
 import threading
 
 import pytest
 
+import servers
 from resp import Client, Error, encode
 from servers import slot_of, until
 
@@ -177,7 +179,6 @@ def test_own_answers_are_queued(client, tagged, backend):
     assert isinstance(replies[6], list) and len(replies[6]) > 0
     assert replies[7:] == ["1", "inside"]
     assert client("CLIENT", "GETNAME") == "inside"
-    assert client("CLIENT", "LIST") == "ERR CLIENT LIST is not supported by lockkeeper"
 
 
 def test_a_name_set_inside_a_discarded_transaction(client, tagged):
@@ -216,7 +217,7 @@ def test_scan_hides_guards(farm, connect):
         b"*2\r\n*2\r\n$1\r\n0\r\n*1\r\n$9\r\nlock:scan\r\n-ERR invalid cursor\r\n")
 
 
-@pytest.mark.parametrize("command", ["SELECT 0", "AUTH x", "HELLO 3", "SUBSCRIBE c", "UNSUBSCRIBE", "MONITOR", "SYNC",
+@pytest.mark.parametrize("command", ["SUBSCRIBE c", "UNSUBSCRIBE", "MONITOR", "SYNC",
                                      "CLIENT REPLY OFF", "CLIENT KILL x", "PROXY RELEASE lock:x"])
 def test_refused_inside(client, direct, tagged, command):
     """What is refused inside MULTI makes EXEC fail."""
@@ -233,13 +234,72 @@ def test_refused_inside(client, direct, tagged, command):
         assert client("PING") == "PONG"
 
 
-@pytest.mark.parametrize("command", ["SELECT 0", "AUTH x", "HELLO 2"])
-def test_refused_while_watching(client, tagged, command):
-    name = tagged("watching")
+STATES = ["SELECT 3|GET {t}k|SELECT 0", "SELECT 3", "SELECT 99|SET {t}k 1", "SELECT x", "SELECT", "AUTH wrong", "AUTH a b|PING",
+          "AUTH reader secret|SET {t}k 1|GET {t}k", "AUTH reader secret|AUTH writer secret|SET {t}k 1", "AUTH a b c", "AUTH",
+          "HELLO 3|HGETALL {t}none|GET {t}none", "HELLO 3|HELLO 2|GET {t}none", "HELLO 4|GET {t}k", "HELLO 3 AUTH reader secret|SET {t}k 2",
+          "HELLO 3 AUTH reader wrong|SET {t}k 2", "HELLO 3 SETNAME me", "HELLO 2 NOSUCH", "HELLO|GET {t}none"]
+
+
+@pytest.mark.parametrize("end", ["EXEC", "DISCARD"])
+@pytest.mark.parametrize("script", STATES)
+@pytest.mark.parametrize("before", ["MULTI", "WATCH {t}w|MULTI", "WATCH {t}w"])
+def test_trap_10_states_change_in_their_turn(standalones, connect, script, before, end):
+    """SELECT, AUTH and HELLO inside MULTI and between WATCH and EXEC: what EXEC answers, and what is so afterwards."""
+    if end == "DISCARD" and before == "WATCH {t}w":
+        before = "WATCH {t}w|UNWATCH"
+    found = []
+    for where in standalones:
+        where.flush()
+        c = connect(where.address)
+        got = []
+        steps = before.split("|") + script.split("|")
+        if "MULTI" in before:
+            steps += [end]
+        else:
+            steps += ["MULTI", "SET {t}k 5", "EXEC"]
+        for step in steps + ["GET {t}k", "SET {t}k 9", "SELECT 0", "GET {t}k", "CLIENT GETNAME", "HGETALL {t}none", "ACL WHOAMI"]:
+            reply = c.raw(*step.split(" "))
+            reply = re.sub(rb"(\$2\r\nid\r\n:)\d+", rb"\g<1>N", reply)
+            got.append((step, reply))
+        found.append(got)
+    assert found[1] == found[0]
+
+
+@pytest.fixture(scope="module")
+def standalones(farm):
+    """A Redis with users, and a proxy in front of another like it."""
+    made = [servers.RedisServer(), servers.RedisServer()]
+    for server in made:
+        server.run("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@read", "+@connection", "+@transaction", "+acl|whoami")
+        server.run("ACL", "SETUSER", "writer", "on", ">secret", "~*", "+@all")
+    proxy = servers.Proxy(made[1])
+    proxy.flush = made[1].flush
+    yield made[0], proxy
+    proxy.stop()
+    proxy.remove()
+    for server in made:
+        server.stop()
+
+
+def test_lock_commands_behind_select(client, backend, tagged):
+    name = "lock:" + tagged("select")
+    assert client("MULTI") == "OK"
+    assert client("SELECT", "0") == "QUEUED"
+    assert "behind SELECT" in client("SETNX", name, "1")
+    assert client("EXEC") == ABORTED
     assert client("WATCH", name) == "OK"
-    assert "between WATCH and EXEC" in client(*command.split(" "))
-    client("SET", name, "1")
-    assert client.pipeline([["MULTI"], ["GET", name], ["EXEC"]])[-1] == b"*-1\r\n"
+    assert client("SELECT", "0") == "OK"
+    assert client.pipeline([["MULTI"], ["SETNX", name, "1"], ["EXEC"]])[-1] == b"*1\r\n:1\r\n"
+
+
+def test_a_watch_outlives_a_change(client, direct, tagged):
+    name = tagged("watching")
+    for command in (["HELLO", "3"], ["HELLO", "2"], ["SELECT", "0"]):
+        assert client("WATCH", name) == "OK"
+        client(*command)
+        direct("INCR", name)
+        assert client.pipeline([["MULTI"], ["GET", name], ["EXEC"]])[-1] in (b"*-1\r\n", b"_\r\n")
+        assert client("PING") == "PONG"
 
 
 # ---- trap 11: who leaves, what is lost -----------------------------------------------------------------------

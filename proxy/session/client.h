@@ -1,0 +1,54 @@
+/*
+ * The CLIENT command: what a client says of itself (client.c), what it asks of all clients (client_admin.c), how a
+ * client is shown (client_show.c), and the pause (pause.c).
+ */
+#ifndef LOCKKEEPER_SESSION_CLIENT_H
+#define LOCKKEEPER_SESSION_CLIENT_H
+
+#include "proxy/session/session.h"
+
+/* ---- client.c ------------------------------------------------------------------------------------- */
+
+enum dispatch_result client_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes);
+
+/* What becomes of a CLIENT command inside MULTI. */
+enum client_way { CLIENT_ANSWERED, CLIENT_REFUSED, CLIENT_FORWARDED };
+enum client_way client_way_in_multi(const struct resp_request *r, const char *bytes);
+
+/* Redis's rule for names that appear in CLIENT LIST. */
+bool client_name_ok(const char *name, size_t len);
+/* Replaces a text of the session's; len 0: none. */
+void client_set_text(char **field, const char *text, size_t len);
+
+/* ---- client_admin.c ------------------------------------------------------------------------------- */
+
+/* CLIENT LIST KILL PAUSE UNPAUSE UNBLOCK. False: the words are not right, or it is another subcommand: the node says
+ * what is wrong. */
+bool client_admin(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* ---- client_show.c -------------------------------------------------------------------------------- */
+
+enum client_kind { CLIENT_NORMAL, CLIENT_PUBSUB, CLIENT_MASTER, CLIENT_REPLICA, CLIENT_KIND_UNKNOWN };
+
+enum client_kind client_kind_of(const struct session *s);
+/* "normal", "pubsub", ... in any case. */
+enum client_kind client_kind_named(const char *name, size_t len);
+/* The client's line of CLIENT LIST, with its line feed. */
+void client_show(struct session *s, struct text *out);
+/* Where it came from, and where to: "10.0.0.5:3321". Both write at most SESSION_ADDRESS_MAX * 2 bytes. */
+enum { CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX };
+void client_address(const struct session *s, char *out);
+void client_local_address(const struct session *s, char *out);
+
+/* ---- pause.c -------------------------------------------------------------------------------------- */
+
+void pause_init(struct worker *w);
+/* Holds this worker's clients for so long; one that is longer or stricter stays in force. */
+void pause_start(struct worker *w, bool all, int64_t ms);
+void pause_end(struct worker *w);
+/* Whether a request is one that Redis takes for a change, or for something that replicas have to see: these are what
+ * a pause of writes holds. */
+bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
+
+#endif

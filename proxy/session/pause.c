@@ -1,0 +1,66 @@
+/*
+ * CLIENT PAUSE: requests that came meanwhile wait where they are, in their sessions' input.
+ *
+ * Only clients are held. What the proxy does of its own accord (renewals, releases) goes on, as does what was sent to a
+ * node before. PROXY is always answered.
+ */
+#include "proxy/session/client.h"
+#include "proxy/session/pinned.h"
+
+bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes) {
+    if (!c || (c->flags & COMMAND_WRITE))
+        return true; /* not known: it may be one */
+    switch ((int)c->id) {
+    case COMMAND_EVAL:
+    case COMMAND_EVALSHA:
+    case COMMAND_FCALL:
+    case COMMAND_PFCOUNT:
+    case COMMAND_PUBLISH:
+    case COMMAND_SPUBLISH:
+        return true;
+    case COMMAND_FUNCTION:
+        return r->argc > 1 && (request_arg_is(r, bytes, 1, "load") || request_arg_is(r, bytes, 1, "delete") ||
+                               request_arg_is(r, bytes, 1, "flush") || request_arg_is(r, bytes, 1, "restore"));
+    default:
+        return false;
+    }
+}
+
+bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    if (c && c->need == NEED_PROXY)
+        return false;
+    if (s->worker->pause == PAUSE_ALL || pause_replicates(c, r, bytes))
+        return true;
+    return c->id == COMMAND_EXEC && s->transaction && transaction_writes(s);
+}
+
+void pause_end(struct worker *w) {
+    ev_timer_stop(w->loop, &w->pause_timer);
+    w->pause = PAUSE_NONE;
+    LIST_FOREACH(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (s->input)
+            session_mark_runnable(s);
+    }
+}
+
+static void pause_over(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    pause_end(timer->data);
+}
+
+void pause_init(struct worker *w) {
+    ev_timer_init(&w->pause_timer, pause_over, 0., 0.);
+    w->pause_timer.data = w;
+}
+
+void pause_start(struct worker *w, bool all, int64_t ms) {
+    double wait = (double)ms / 1000.;
+    if (w->pause != PAUSE_NONE) {
+        double left = ev_timer_remaining(w->loop, &w->pause_timer);
+        wait = left > wait ? left : wait;
+    }
+    w->pause = all || w->pause == PAUSE_ALL ? PAUSE_ALL : PAUSE_WRITES;
+    ev_timer_stop(w->loop, &w->pause_timer);
+    ev_timer_set(&w->pause_timer, wait, 0.);
+    ev_timer_start(w->loop, &w->pause_timer);
+}
