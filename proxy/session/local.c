@@ -316,10 +316,6 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
                                     const char *bytes) {
     if (changes_lane(c) && s->in_flight > 0 && !s->worker->capture)
         return DISPATCH_WAIT;
-    if (c->id == COMMAND_HELLO && r->argc > 1 && s->pubsub) {
-        dispatch_local_error(s, c, "ERR hello while subscribed or monitoring is not supported by lockkeeper");
-        return DISPATCHED;
-    }
     switch ((int)c->id) {
     case COMMAND_AUTH:
         do_auth(s, c, r, bytes);

@@ -178,6 +178,30 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
     }
 }
 
+/* Who may not run the script hears what is missing: nobody knows of a script who has sent a SETNX. NULL: it is
+ * something else. */
+static const char *permission_error(const struct call_end *end) {
+    static const struct {
+        const char *start, *word, *answer;
+    } errors[] = {
+        {"-NOPERM", "eval",
+         "-NOPERM this user has no permissions to run the 'evalsha' command, which lockkeeper uses for "
+         "commands on lock keys: grant +eval +evalsha\r\n"},
+        {"-NOPERM", "keys used",
+         "-NOPERM this user has no permissions to access the lock's key, or the guard record "
+         "beside it: grant ~lockkeeper:{*}:* too\r\n"},
+        {"-ERR The user executing", "",
+         "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "
+         "lock command: grant the command itself and +time +exists +type +get +set +del +hget +hmget "
+         "+hset +pttl +pexpire +persist\r\n"},
+    };
+    for (size_t i = 0; !end->error && i < sizeof(errors) / sizeof(errors[0]); i++)
+        if (end->len > strlen(errors[i].start) && memcmp(end->reply, errors[i].start, strlen(errors[i].start)) == 0 &&
+            memmem(end->reply, end->len, errors[i].word, strlen(errors[i].word)))
+            return errors[i].answer;
+    return NULL;
+}
+
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct call_end *out, char *answer) {
     struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
@@ -189,6 +213,11 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
     } else {
         e = (struct lock_envelope){.reply = end->reply, .reply_len = end->len};
         lock_failed_outcome(end, &e.result);
+        const char *missing = permission_error(end);
+        if (missing) {
+            e.reply = missing;
+            e.reply_len = strlen(missing);
+        }
     }
     *out =
         (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};

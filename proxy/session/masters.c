@@ -25,6 +25,8 @@ enum merge {
     MERGE_MIN,     /* of integers */
     MERGE_AND,     /* of arrays of integers, the least of each element */
     MERGE_APPEND,  /* arrays, one behind the other */
+    MERGE_UNION,   /* of arrays of bulks: each once */
+    MERGE_COUNTS,  /* of arrays of names and numbers: the sums */
     MERGE_LATEST,  /* SLOWLOG GET: the arrays' entries, latest first, as many as were asked for */
     MERGE_ANY,     /* one that is no error, or the error that says most */
     MERGE_RUNNING, /* FUNCTION STATS: of the master that runs something */
@@ -58,7 +60,10 @@ static const struct way WAYS[] = {
     {COMMAND_MODULE, "load", MERGE_SAME, false},      {COMMAND_MODULE, "loadex", MERGE_SAME, false},
     {COMMAND_MODULE, "unload", MERGE_SAME, false},    {COMMAND_ACL, "setuser", MERGE_SAME, false},
     {COMMAND_ACL, "deluser", MERGE_SAME, false},      {COMMAND_ACL, "load", MERGE_SAME, false},
-    {COMMAND_ACL, "save", MERGE_SAME, false},         {COMMAND_INFO, NULL, MERGE_INFO, false},
+    {COMMAND_ACL, "save", MERGE_SAME, false},         {COMMAND_ACL, "log", MERGE_APPEND, false},
+    {COMMAND_PUBSUB, "channels", MERGE_UNION, false}, {COMMAND_PUBSUB, "shardchannels", MERGE_UNION, false},
+    {COMMAND_PUBSUB, "numsub", MERGE_COUNTS, false},  {COMMAND_PUBSUB, "shardnumsub", MERGE_COUNTS, false},
+    {COMMAND_PUBSUB, "numpat", MERGE_SUM, false},     {COMMAND_INFO, NULL, MERGE_INFO, false},
     {COMMAND_SHUTDOWN, NULL, MERGE_REFUSED, false},
 };
 
@@ -300,8 +305,12 @@ static bool merge(const struct masters *m, struct text *out) {
         return merge_integers(m, out);
     case MERGE_AND:
         return merge_and(m, out);
-    case MERGE_APPEND:
-        return merge_append(m, out);
+    case MERGE_APPEND: /* ACL LOG RESET has an OK */
+        return m->replies[0].data[0] == '+' ? merge_first(m, out) : merge_append(m, out);
+    case MERGE_UNION:
+        return pubsub_merge_names(m->replies, m->count, out);
+    case MERGE_COUNTS:
+        return pubsub_merge_counts(m->replies, m->count, out);
     case MERGE_LATEST:
         return merge_latest(m, out);
     case MERGE_RUNNING:

@@ -330,6 +330,10 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
 enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 
+/* pubsub_merge.c: the masters' replies to PUBSUB CHANNELS, and to PUBSUB NUMSUB, as one. False: they make no sense. */
+bool pubsub_merge_names(const struct text *replies, size_t count, struct text *out);
+bool pubsub_merge_counts(const struct text *replies, size_t count, struct text *out);
+
 /* pause.c: whether CLIENT PAUSE holds this request; called while there is a pause. */
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 

@@ -193,7 +193,7 @@ REPLIES = [
     [["CLIENT", "REPLY", "SKIP"], ["NOSUCH"], ["GET"], ["CLIENT", "REPLY", "x"]],
     [["CLIENT", "REPLY", "OFF"], ["MULTI"], ["SET", "{t}k", "3"], ["EXEC"], ["CLIENT", "REPLY", "ON"], ["GET", "{t}k"]],
     [["MULTI"], ["SET", "{t}k", "4"], ["EXEC"], ["CLIENT", "REPLY", "SKIP"], ["MULTI"], ["GET", "{t}k"], ["EXEC"]],
-    [["CLIENT", "REPLY", "OFF"], ["BLPOP", "{t}l", "0.01"], ["SELECT", "0"], ["CLIENT", "REPLY", "ON"], ["PING"]],
+    [["CLIENT", "REPLY", "OFF"], ["RPUSH", "{t}l", "a"], ["LPOP", "{t}l"], ["SELECT", "0"], ["CLIENT", "REPLY", "ON"], ["PING"]],
     [["CLIENT", "REPLY", "OFF"], ["RESET"], ["PING"]],
     [["CLIENT", "REPLY", "OFF"], ["CLIENT", "ID"], ["CLIENT", "LIST"], ["INFO"], ["CLIENT", "REPLY", "ON"], ["ECHO", "end"]],
     [["CLIENT", "REPLY", "OFF"], ["QUIT"], ["PING"]],

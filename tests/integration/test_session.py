@@ -28,7 +28,7 @@ def test_quit(client):
         client.read()
 
 
-def test_quit_is_the_last_that_is_served(client, connect, proxy, direct):
+def test_trap_26_quit_is_the_last_that_is_served(client, connect, proxy, direct):
     client.send(encode("SET", "q", "1") + encode("QUIT") + encode("SET", "q", "2"))
     client.read_all()
     assert direct("GET", "q") == "1"
@@ -210,7 +210,7 @@ def test_auth_is_a_sessions_own(users, connect):
         assert nobody("SET", "k", "v") == "OK"
 
 
-def test_failed_auth_keeps_the_user(users, connect):
+def test_trap_22_failed_auth_keeps_the_user(users, connect):
     client = connect(users)
     assert client("AUTH", "reader", "readpass") == "OK"
     assert is_error(client("AUTH", "reader", "wrong"), "WRONGPASS invalid username-password pair or user is disabled.")
@@ -252,6 +252,48 @@ def test_lock_commands_need_the_users_rights(users, connect):
     assert writer("SETNX", "lock:acl", "1") == 1
     assert is_error(reader("DEL", "lock:acl"), "NOPERM")
     assert writer("DEL", "lock:acl") == 1
+
+
+def test_what_a_user_needs_for_locks(start_redis, start_proxy, connect):
+    """Each error says what is to be granted; with all of it granted, the commands work."""
+    server = start_redis()
+    server.run("ACL", "SETUSER", "worker", "on", ">p", "~lock:*", "+setnx", "+ping")
+    proxy = start_proxy(server)
+    client = connect(proxy)
+    assert client("AUTH", "worker", "p") == "OK"
+    assert is_error(client("SETNX", "lock:acl", "1"), "grant +eval +evalsha")
+    server.run("ACL", "SETUSER", "worker", "+eval", "+evalsha")
+    assert is_error(client("SETNX", "lock:acl", "1"), "grant ~lockkeeper:{*}:*")
+    server.run("ACL", "SETUSER", "worker", "~lockkeeper:{*}:*")
+    assert is_error(client("SETNX", "lock:acl", "1"), "+time +exists")
+    server.run("ACL", "SETUSER", "worker", "+time", "+exists", "+type", "+get", "+set", "+del", "+hget", "+hmget", "+hset", "+pttl",
+               "+pexpire", "+persist")
+    assert client("SETNX", "lock:granted", "1") == 1
+    assert client("SETNX", "lock:granted", "1") == 0
+    assert client("DEL", "lock:granted") == 1
+    assert is_error(client("EVAL", "return 1", "1", "other"), "NOPERM")
+
+
+def test_acl(client, backend, connect, key):
+    """On all masters where that is meant."""
+    user = key("user")
+    assert client("ACL", "WHOAMI") == "default"
+    assert client("ACL", "SETUSER", user, "on", ">p", "~*", "+@all") == "OK"
+    for node in backend.nodes if backend.kind == "cluster" else [backend]:
+        assert user in node.run("ACL", "USERS")
+    assert any(user in line for line in client("ACL", "LIST"))
+    assert "on" in client("ACL", "GETUSER", user)[1]
+    assert client("AUTH", user, "p") == "OK"
+    assert client("ACL", "WHOAMI") == user
+    assert client("AUTH", user, "wrong").startswith("WRONGPASS")
+    assert client("ACL", "WHOAMI") == user
+    assert any(user in str(entry) for entry in client("ACL", "LOG"))
+    assert client("ACL", "LOG", "RESET") == "OK"
+    assert client("ACL", "LOG") == []
+    assert client("RESET") == "RESET"
+    assert client("ACL", "WHOAMI") == "default"
+    assert client("ACL", "DELUSER", user) == 1
+    assert client("ACL", "NOSUCH").startswith("ERR unknown subcommand")
 
 
 # ---- the end of a connection ----------------------------------------------------------------------
