@@ -355,8 +355,11 @@ static int serve(struct application *app) {
     app->shared.reload_arg = app;
     app->shared.admin = run_admin;
     app->shared.admin_arg = app;
-    app->sink = (struct lock_sink){
-        .arg = app, .incident = record_incident, .renew = worker_note_renewal, .release = worker_note_release};
+    app->sink = (struct lock_sink){.arg = app,
+                                   .incident = record_incident,
+                                   .renew = worker_note_renewal,
+                                   .release = worker_note_release,
+                                   .leave = worker_note_leaving};
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
     log_notice("lockkeeper %s is starting, pid %d, upstream %s, %zu lock rules", LOCKKEEPER_VERSION, (int)getpid(),
                app->shared.options.upstream_text, lock_rules_count(app->config->rules));

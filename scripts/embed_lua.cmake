@@ -1,11 +1,13 @@
 # Writes the table of Lua scripts as C: cmake -DFOLDER=... -DNAMES=a,b -DOUT=table.c -P embed_lua.cmake
 # A script's text is its own file with common.lua in the place of its line "--@common", or before it where there is no
-# such line; its SHA1 is that of exactly these bytes.
+# such line, and list.lua in the place of its line "--@list", if there is one; its SHA1 is that of exactly these bytes.
 string(REPLACE "," ";" names "${NAMES}")
 set(text "/* Generated from scripts/lua/ at build time. */\n#include \"proxy/upstream/script.h\"\n\n")
 set(rows "")
 file(READ ${FOLDER}/common.lua common HEX)
 string(HEX "--@common\n" mark)
+file(READ ${FOLDER}/list.lua list HEX)
+string(HEX "--@list\n" list_mark)
 foreach(name ${names})
   file(READ ${FOLDER}/${name}.lua own HEX)
   string(FIND "${own}" "${mark}" place)
@@ -14,6 +16,7 @@ foreach(name ${names})
   else()
     string(REPLACE "${mark}" "${common}" hex "${own}")
   endif()
+  string(REPLACE "${list_mark}" "${list}" hex "${hex}")
   string(LENGTH "${hex}" digits)
   math(EXPR size "${digits} / 2")
   string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")

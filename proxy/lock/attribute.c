@@ -162,6 +162,10 @@ static const struct witness *newest_reading(const struct entry *en, const struct
 }
 
 void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
+    if (queue_verb(plan->verb)) {
+        queue_attribute(sh, self, plan);
+        return;
+    }
     const struct witness *own = en ? witness_find(en, self) : NULL;
     const struct witness *w = en && plan->verb == LOCK_SWAP ? newest_reading(en, self, plan->rule, own) : own;
     plan->right = "claim";

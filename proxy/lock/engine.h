@@ -59,18 +59,22 @@ const char *lock_client_name(const struct lock_client *c, size_t *len);
 
 /* What a command means to a lock; the session layer derives it from the command and its options. */
 enum lock_verb {
-    LOCK_ACQUIRE,    /* SETNX, SET NX */
-    LOCK_REPLACE,    /* SET, SETEX, PSETEX, SET XX */
-    LOCK_SWAP,       /* GETSET, SET GET */
-    LOCK_RELEASE,    /* DEL, UNLINK, GETDEL: spends the claim */
-    LOCK_EXTEND,     /* EXPIRE and its kin, PERSIST, GETEX */
-    LOCK_COUNT_UP,   /* INCR, APPEND, SETRANGE: may acquire */
-    LOCK_COUNT_DOWN, /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */
-    LOCK_READ,       /* GET: shows the value */
-    LOCK_CLOBBER,    /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */
-    LOCK_SCRIPT,     /* what a script of the application's has made of the lock: adopts, spends, changes nothing */
-    LOCK_INSPECT,    /* PROXY LOCK, PROXY TOKEN */
-    LOCK_OPERATOR    /* PROXY RELEASE */
+    LOCK_ACQUIRE,      /* SETNX, SET NX */
+    LOCK_REPLACE,      /* SET, SETEX, PSETEX, SET XX */
+    LOCK_SWAP,         /* GETSET, SET GET */
+    LOCK_RELEASE,      /* DEL, UNLINK, GETDEL: spends the claim */
+    LOCK_EXTEND,       /* EXPIRE and its kin, PERSIST, GETEX */
+    LOCK_COUNT_UP,     /* INCR, APPEND, SETRANGE: may acquire */
+    LOCK_COUNT_DOWN,   /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */
+    LOCK_READ,         /* GET: shows the value */
+    LOCK_CLOBBER,      /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */
+    LOCK_SCRIPT,       /* what a script of the application's has made of the lock: adopts, spends, changes nothing */
+    LOCK_QUEUE_PUSH,   /* RPUSH, LPUSH, ...: a node joins a list lock */
+    LOCK_QUEUE_READ,   /* LRANGE, LINDEX, LLEN, LPOS, EXISTS: may make the head's owner the holder */
+    LOCK_QUEUE_REMOVE, /* LREM: names a node, whose owner may */
+    LOCK_QUEUE_SET,    /* LSET, LTRIM */
+    LOCK_INSPECT,      /* PROXY LOCK, PROXY TOKEN */
+    LOCK_OPERATOR      /* PROXY RELEASE */
 };
 
 /* A lock: databases are kept apart, keys are bytes. */
@@ -95,7 +99,7 @@ struct lock_plan {
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
     const char *right;                  /* ARGV 5; static */
     uint64_t read_fence;                /* ARGV 7 */
-    bool seen_known;                    /* ARGV 8 */
+    bool seen_known;                    /* ARGV 8; for LOCK_QUEUE_*: the party (list.lua) */
     size_t seen_len;
     char seen[LOCK_SEEN_MAX];
 };
@@ -125,8 +129,12 @@ struct lock_result {
     int64_t pttl_ms;    /* as the script returned it */
     const char *holder; /* identity in the guard record of the live lease; borrowed, may be NULL */
     size_t holder_len;
-    const char *value; /* acquire, replace, swap: the value written; read: the value shown; else NULL */
+    const char *value; /* acquire, replace, swap: the value written; read: the value shown; LOCK_QUEUE_*: the node
+                          pushed, named, or that the granted lease is for; else NULL */
     size_t value_len;
+    uint64_t lost;          /* dead heads of a list lock that were removed */
+    const char *lost_owner; /* the identity of the last one's owner; borrowed, may be NULL */
+    size_t lost_owner_len;
     bool leased; /* the live lease's expiry is the proxy's own (the envelope's last element) */
 };
 
@@ -173,6 +181,15 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
 
 /* ---- effects ------------------------------------------------------------------------------- */
 
+/* A party (the owner of list locks' nodes, as list.lua has it) that has disconnected. Pointers are borrowed. */
+struct lock_leaving {
+    struct lock_key key;
+    const struct lock_rule *rule;
+    uint32_t login;
+    const char *party;
+    size_t party_len;
+};
+
 enum lock_incident_kind {
     INCIDENT_LATE_RELEASE,
     INCIDENT_FOREIGN_RELEASE,
@@ -204,8 +221,9 @@ struct lock_incident {
 struct lock_sink {
     void *arg;
     void (*incident)(void *arg, const struct lock_incident *incident);
-    void (*renew)(void *arg, const struct lock_lease *lease);   /* from engine_tick */
-    void (*release)(void *arg, const struct lock_lease *lease); /* from engine_session_close and engine_finish */
+    void (*renew)(void *arg, const struct lock_lease *lease);     /* from engine_tick */
+    void (*release)(void *arg, const struct lock_lease *lease);   /* from engine_session_close and engine_finish */
+    void (*leave)(void *arg, const struct lock_leaving *leaving); /* likewise */
 };
 
 /* `process` is this process's UUID (36 characters); `seed` keys the hash tables. */

@@ -40,11 +40,27 @@ void learn_loss(struct finish *f);
 void learn_lost_attempt(struct finish *f);
 /* GET was answered. */
 void learn_read(struct finish *f);
+/* The witness is of use, and is kept for a while from now. */
+void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *rule, int64_t now_ms);
 /* A session was shown the key's value. */
 void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule, uint64_t fence,
                  const char *value, size_t len, int64_t now_ms);
 
 /* ---- settle.c --------------------------------------------------------------------------------- */
+
+/* The attempt is the live lease. */
+void settle_granted(struct finish *f);
+/* The command was carried out on the live lease. */
+void settle_done(struct finish *f);
+/* The command has freed the lock. */
+void settle_freed(struct finish *f);
+void claim_value(struct finish *f, struct claim *c);
+/* A claim is used up. */
+void settle_spend(struct finish *f, struct claim *c);
+/* The claim with the live lease, where the script let the caller touch it whoever it is. */
+struct claim *settle_touched(struct finish *f);
+/* queue.c: the same as settle, for LOCK_QUEUE_*. */
+void queue_settle(struct finish *f);
 
 /* The consequences for claims, renewals and incidents, by the command's verb. */
 void settle(struct finish *f);

@@ -93,8 +93,8 @@ void learn(struct finish *f) {
 
 /* ---- witnesses ------------------------------------------------------------------------------- */
 
-static void witness_touch(struct shard *sh, struct witness *w, const struct lock_rule *rule, int64_t now_ms) {
-    int64_t least = 10000;
+void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *rule, int64_t now_ms) {
+    int64_t least = w->queue_rule && w->queue_rule->lease_ms > 10000 ? w->queue_rule->lease_ms : 10000;
     w->touched_ms = now_ms;
     w->memory_ms = rule && rule->claim_memory_ms > least ? rule->claim_memory_ms : least;
     if (!w->timer.place)
@@ -109,7 +109,7 @@ void learn_loss(struct finish *f) {
     w->lost = true;
     if (f->result->fence)
         w->lost_fence = f->result->fence;
-    witness_touch(f->sh, w, f->plan->rule, f->now_ms);
+    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
     learn_live(f, f->result->fence, LEASE_GONE);
 }
 
@@ -129,7 +129,7 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
                  const char *value, size_t len, int64_t now_ms) {
     struct witness *w = witness_get(sh, en, p);
     witness_see(w, fence, value, len);
-    witness_touch(sh, w, rule, now_ms);
+    learn_touched(sh, w, rule, now_ms);
     attribute_sighting(sh, en, p, rule, value, len);
 }
 

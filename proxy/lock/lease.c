@@ -137,7 +137,8 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     c->renewing = false;
     if (!claim_is_live(c, now_ms) || c->aside || c->doubtful)
         return;
-    bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
+    /* A list lock's node is dead without its owner. */
+    bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE || (c->queue && c->rule->owner != LOCK_OWNER_ANY);
     struct occasion on = proxys_occasion(c, now_ms);
     if (release || release_expected(sh, c)) {
         if (release)
@@ -179,17 +180,20 @@ static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
         entry_settle(sh, en);
 }
 
-/* A witness outlasts its memory while the key has claims that it may be needed to judge. */
+/* A witness outlasts its memory while the key has claims that it may be needed to judge, or nodes that count for as
+ * long as their owner is connected. */
 static void witness_due(struct shard *sh, struct witness *w, int64_t now_ms) {
     struct entry *en = w->entry;
     int64_t until = w->touched_ms + w->memory_ms;
     if (now_ms < until) {
         timer_set(&sh->timers, &w->timer, until);
-    } else if (en->claims) {
+    } else if (en->claims || (w->queue_rule && w->queue_rule->lease_ms == 0 && !w->peer->closed)) {
         timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
     } else {
+        struct peer *p = w->peer;
         witness_remove(sh, w);
         entry_settle(sh, en);
+        peer_settle(sh, p);
     }
 }
 

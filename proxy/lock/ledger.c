@@ -327,6 +327,7 @@ void witness_remove(struct shard *sh, struct witness *w) {
     list_remove(&w->of_peer);
     w->peer->witness_count--;
     timer_set(&sh->timers, &w->timer, NO_DEADLINE);
+    queue_forget(w);
     memory_free(w->seen);
     memory_free(w);
 }

@@ -48,6 +48,14 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
  * come and go meanwhile, in other threads. The peer is not freed. */
 static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
     p->in_flight++;
+    LIST_FOREACH_SAFE(n, &p->witnesses) {
+        struct witness *w = LIST_ENTRY(n, struct witness, of_peer);
+        struct entry *en = w->entry;
+        if (queue_leave(sh, w))
+            continue;
+        witness_remove(sh, w);
+        entry_settle(sh, en);
+    }
     LIST_FOREACH_SAFE(n, &p->claims) {
         struct claim *c = LIST_ENTRY(n, struct claim, of_peer);
         struct entry *en = c->entry;
@@ -62,13 +70,7 @@ static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
 static void close_peer(struct shard *sh, struct peer *p, int64_t now_ms) {
     p->closed = true;
     p->closed_at = atomic_load(&sh->engine->newest_session);
-    while (!list_empty(&p->witnesses)) {
-        struct witness *w = LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer);
-        struct entry *en = w->entry;
-        witness_remove(sh, w);
-        entry_settle(sh, en);
-    }
-    if (!list_empty(&p->claims))
+    if (!list_empty(&p->claims) || !list_empty(&p->witnesses))
         atomic_fetch_add(&p->client->orphans, 1); /* before looking whether others are there: see last_left */
     leave(sh, p, now_ms);
     peer_settle(sh, p);
@@ -85,7 +87,7 @@ static void last_left(struct lock_engine *e, struct lock_client *client, int64_t
         for (uint32_t b = 0; b < sh->peer_buckets; b++)
             for (struct peer *p = sh->peers[b], *next; p; p = next) {
                 next = p->next;
-                if (p->client == client && p->closed && !list_empty(&p->claims)) {
+                if (p->client == client && p->closed && !(list_empty(&p->claims) && list_empty(&p->witnesses))) {
                     leave(sh, p, now_ms);
                     peer_settle(sh, p);
                 }

@@ -4,7 +4,7 @@
  */
 #include "proxy/lock/finish.h"
 
-static void claim_value(struct finish *f, struct claim *c) {
+void claim_value(struct finish *f, struct claim *c) {
     const struct lock_result *r = f->result;
     if (!c || !r->value)
         return;
@@ -44,6 +44,7 @@ void settle_granted(struct finish *f) {
     struct claim *c = claim_add(f->sh, en, f->peer, rule, f->plan->attempt, r->fence);
     c->login = f->plan->login;
     c->granted_ms = f->now_ms;
+    c->queue = queue_verb(f->plan->verb);
     claim_value(f, c);
     c->touch = f->plan->attempt;
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
@@ -76,8 +77,7 @@ static void settle_unknown_acquisition(struct finish *f) {
     finish_schedule(f, c);
 }
 
-/* The claim with the live lease, where the script let the caller touch it whoever it is. */
-static struct claim *touched(struct finish *f) {
+struct claim *settle_touched(struct finish *f) {
     if (f->claim && f->claim->fence == f->result->fence)
         return f->claim;
     for (struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
@@ -87,7 +87,7 @@ static struct claim *touched(struct finish *f) {
 }
 
 void settle_done(struct finish *f) {
-    struct claim *c = touched(f);
+    struct claim *c = settle_touched(f);
     /* Answers to commands of several sessions may cross: the newest command counts. */
     if (!c || c->touch > f->plan->attempt)
         return;
@@ -184,13 +184,13 @@ static void settle_release(struct finish *f) {
     if (released || f->claim)
         releaser_note(f->e, f->plan->rule, f->peer->client);
     if (released && strcmp(f->plan->right, "any") == 0)
-        settle_spend(f, touched(f));
+        settle_spend(f, settle_touched(f));
     settle_spend(f, f->claim);
 }
 
 /* Commands that may free the lock besides what they are for. */
-static void settle_freed(struct finish *f) {
-    struct claim *c = touched(f);
+void settle_freed(struct finish *f) {
+    struct claim *c = settle_touched(f);
     if (!c)
         c = f->claim;
     if (!c)
@@ -221,7 +221,7 @@ static void settle_change(struct finish *f) {
         settle_freed(f);
         break;
     case LOCK_COUNTED:
-        claim_value(f, touched(f));
+        claim_value(f, settle_touched(f));
         if (verb == LOCK_COUNT_UP)
             learn_lost_attempt(f);
         else
@@ -291,6 +291,12 @@ void settle(struct finish *f) {
         /* The holder's claim stays, for the release that the holder will still send. */
         if (f->result->outcome == LOCK_RELEASED)
             incident_report(f->sh, INCIDENT_OPERATOR_RELEASE, &f->on, "released");
+        break;
+    case LOCK_QUEUE_PUSH:
+    case LOCK_QUEUE_READ:
+    case LOCK_QUEUE_REMOVE:
+    case LOCK_QUEUE_SET:
+        queue_settle(f);
         break;
     case LOCK_INSPECT:
         break;

@@ -154,6 +154,7 @@ struct claim {
     bool ended : 1;       /* the lease is not live any more */
     bool aside : 1;       /* a release of it is in flight */
     bool doubtful : 1;    /* a release of it got lost: used again only where there is nothing else */
+    bool queue : 1;       /* of a list lock; its value is the node */
     bool valued : 1;      /* the value is known */
     bool leased : 1;      /* the expiry is the proxy's own */
     bool renewing : 1;    /* the proxy renews it */
@@ -174,8 +175,12 @@ struct witness {
     uint64_t lost_fence; /* of the lease that it lost against; 0 none, foreign, or not known */
     uint64_t read_fence; /* 0 none, foreign, or unknown */
     int64_t touched_ms;
-    int64_t memory_ms; /* kept so long after it was touched */
-    bool lost;         /* the last attempt to acquire was in vain */
+    int64_t memory_ms;                  /* kept so long after it was touched */
+    bool lost;                          /* the last attempt to acquire was in vain */
+    bool queued_own;                    /* it has pushed nodes into a list lock, as a party of its own */
+    bool queued_client;                 /* likewise, for its client */
+    uint32_t login;                     /* of the last push */
+    const struct lock_rule *queue_rule; /* with a reference to its set, where it has pushed */
     bool seen_known;
     uint32_t seen_len, seen_cap;
     char *seen;
@@ -254,6 +259,17 @@ void attribute(struct shard *sh, struct entry *en, const struct peer *self, int6
 /* The session was shown this value: which claims have been sighted by that. */
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct lock_rule *rule,
                         const char *value, size_t len);
+
+/* ---- queue.c ---------------------------------------------------------------------------------- */
+
+bool queue_verb(enum lock_verb verb);
+/* Fills in what the scripts for list locks are told: right and party. */
+void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan);
+/* What a closed session has pushed is dead, unless others of its client are there for it. Returns whether the witness
+ * has to stay for that. */
+bool queue_leave(struct shard *sh, struct witness *w);
+/* Gives back what a witness holds for its nodes. */
+void queue_forget(struct witness *w);
 
 /* ---- lease.c ---------------------------------------------------------------------------------- */
 

@@ -356,6 +356,12 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
             dispatch_local_error(s, c, "%s", GUARD_REFUSED);
             return DISPATCHED;
         }
+        if (lock_clobbers(s, c, r, bytes)) {
+            dispatch_local_error(s, c,
+                                 "LOCKED a blocking command would take or displace a node of a list lock; nothing "
+                                 "was done");
+            return DISPATCHED;
+        }
         if (c->id != COMMAND_WAIT && c->id != COMMAND_WAITAOF)
             return blocking_dispatch(s, c, r, bytes);
         refuse(s, c, ": it counts for the connection that wrote, and clients share connections");

@@ -3,6 +3,7 @@
  *
  *      words of the command ──> EVALSHA sha 2 KEY GUARD (10 of common.lua's ARGV) words... ──> node
  *      client's reply <── first element of the envelope <── {reply, outcome, fence, pttl, owner, leased}
+ *                                                             (and three more for list locks: list.lua)
  *
  * The first element goes to the client as the bytes that Redis sent. Decides nothing: that is the engine's, and the
  * scripts'. Which command becomes which script is its callers'.
@@ -36,7 +37,7 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
     l->next = NULL;
-    l->asks = l->clobbers = false;
+    l->asks = l->clobbers = l->array = false;
     l->value = NULL;
     l->value_len = 0;
     l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);
@@ -80,15 +81,16 @@ void lock_free_pool(struct worker *w) {
 
 bool lock_envelope_read(const char *data, size_t len, struct lock_envelope *e) {
     const char *p = data, *end = data + len;
-    struct resp_item item, fields[5];
-    if (!resp_item_read(&p, end, &item) || item.type != '*' || item.num != 6)
+    struct resp_item item, fields[8];
+    if (!resp_item_read(&p, end, &item) || item.type != '*' || (item.num != 6 && item.num != 9))
         return false;
     e->reply = p;
     p = resp_item_end(p, end);
     if (!p)
         return false;
     e->reply_len = (size_t)(p - e->reply);
-    for (size_t i = 0; i < 5; i++)
+    bool queue = item.num == 9;
+    for (size_t i = 0; i < (queue ? 8 : 5); i++)
         if (!resp_item_read(&p, end, &fields[i]))
             return false;
     struct lock_result *r = &e->result;
@@ -97,6 +99,13 @@ bool lock_envelope_read(const char *data, size_t len, struct lock_envelope *e) {
     r->holder = fields[3].str;
     r->holder_len = fields[3].len;
     r->leased = fields[4].num == 1;
+    if (queue) {
+        r->lost = (uint64_t)fields[5].num;
+        r->lost_owner = fields[6].str;
+        r->lost_owner_len = fields[6].len;
+        r->value = fields[7].str;
+        r->value_len = fields[7].len;
+    }
     return lock_outcome_parse(fields[0].str, fields[0].len, &r->outcome);
 }
 
@@ -108,6 +117,8 @@ static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
     bool shows = verb == LOCK_READ || verb == LOCK_SCRIPT || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN ||
                  (verb == LOCK_SWAP && refused);
+    if (verb == LOCK_QUEUE_READ)
+        return; /* the envelope says which node the lease is for */
     e->result.value = l->value;
     e->result.value_len = l->value_len;
     if (shows && resp_item_read(&p, e->reply + e->reply_len, &item) && !item.null && item.type != '-') {
@@ -131,6 +142,12 @@ static void answer_token(const struct session *s, struct lock_envelope *e, char 
         e->reply_len = resp_header_write(out, ':', (int64_t)e->result.fence);
     else
         e->reply_len = (size_t)sprintf(out, "%s", s && s->protocol == 3 ? "_\r\n" : "$-1\r\n");
+}
+
+/* A script can't say that there is no array, as RESP2 does it. */
+static void answer_array(const struct lock_call *l, struct lock_envelope *e) {
+    if (l->array && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
+        e->reply = "*-1\r\n";
 }
 
 /* The error for the client: the upstream's, or that the node's answer is no envelope. */
@@ -210,6 +227,7 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
             envelope_value(l, &e);
         if (l->asks && l->ask == LOCK_ASK_TOKEN)
             answer_token(s, &e, answer);
+        answer_array(l, &e);
     } else {
         e = (struct lock_envelope){.reply = end->reply, .reply_len = end->len};
         lock_failed_outcome(end, &e.result);

@@ -25,6 +25,7 @@ struct lock_call {
     call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
     enum lock_ask ask;
     bool asks, clobbers;
+    bool array; /* its nil is an array's */
     size_t value_len;
     char *value, *key; /* short ones inside, long ones allocated */
     char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
@@ -53,7 +54,8 @@ void lock_build_guard(struct worker *w, const char *key, size_t len);
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, const char *shape);
 
-/* {reply, outcome, fence, pttl, owner, leased}; all pointers go into the bytes that were read. */
+/* {reply, outcome, fence, pttl, owner, leased}, and for list locks lost, its owner, the node granted; all pointers go
+ * into the bytes that were read. */
 struct lock_envelope {
     const char *reply; /* the client's part */
     size_t reply_len;

@@ -99,6 +99,37 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
     case COMMAND_GET:
         *out = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil"};
         return true;
+    case COMMAND_RPUSH:
+    case COMMAND_RPUSHX:
+    case COMMAND_LPUSH:
+    case COMMAND_LPUSHX:
+        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 2, "int"};
+        return true;
+    case COMMAND_LINSERT:
+        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 4, "int"};
+        return true;
+    case COMMAND_LRANGE:
+    case COMMAND_LINDEX:
+    case COMMAND_LLEN:
+    case COMMAND_LPOS:
+        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "nil"};
+        return true;
+    case COMMAND_EXISTS: /* of one key */
+        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "int"};
+        return r->argc == 2;
+    case COMMAND_LREM:
+        *out = (struct lock_command){LOCK_QUEUE_REMOVE, SCRIPT_LIST_REMOVE, 3, "int"};
+        return true;
+    case COMMAND_LSET:
+        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_SET, 3, "ok"};
+        return true;
+    case COMMAND_LTRIM:
+        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_TRIM, 0, "ok"};
+        return true;
+    case COMMAND_LPOP:
+    case COMMAND_RPOP:
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_LIST_POP, 0, r->argc > 2 ? "array" : "nil"};
+        return true;
     default:
         return false;
     }
@@ -119,6 +150,8 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
     switch ((int)c->id) {
     case COMMAND_RENAME:
     case COMMAND_RENAMENX:
+    case COMMAND_LMOVE:
+    case COMMAND_RPOPLPUSH:
         n = add(keys, max, n, 1);
         return add(keys, max, n, 2);
     case COMMAND_COPY:
@@ -147,6 +180,12 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
     case COMMAND_GEORADIUS:
     case COMMAND_GEORADIUSBYMEMBER:
         return command_keys(c, bytes, r, found, 2) == 2 ? add(keys, max, n, found[1]) : 0; /* the source, STORE's */
+    case COMMAND_LMPOP:
+    case COMMAND_BLPOP:
+    case COMMAND_BRPOP:
+    case COMMAND_BLMOVE:
+    case COMMAND_BRPOPLPUSH:
+    case COMMAND_BLMPOP:
     case COMMAND_MIGRATE:
     case COMMAND_MSETEX:
         count = command_keys(c, bytes, r, keys, max);

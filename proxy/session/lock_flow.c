@@ -53,6 +53,7 @@ struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, cons
     struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len, words->words[0], words->lens[0]);
     if (queue)
         lock_enqueue(s, queue, l);
+    l->array = strcmp(lc->shape, "array") == 0;
     if (lc->value_at) {
         lock_call_value(l, words->words[lc->value_at], words->lens[lc->value_at]);
     }

@@ -82,6 +82,7 @@ void lock_call_clobber(struct call *call, struct session *s, const struct comman
 /* The proxy's own work on leases: asked for by the engine's sink, carried out in the worker's thread. */
 void lock_renew(struct worker *w, const struct lock_lease *lease);
 void lock_release(struct worker *w, const struct lock_lease *lease);
+void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms);
 
 /* At the worker's end. */
 void lock_free_pool(struct worker *w);

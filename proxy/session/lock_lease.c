@@ -10,7 +10,7 @@
 #include "proxy/session/lock_call.h"
 #include "proxy/session/lock_flow.h"
 
-/* A renewal under way, or a release because the owner has disconnected. */
+/* A renewal under way; a release, or a party's nodes declared dead, because the owner has disconnected. */
 struct lease_work {
     bool renewal;
     uint64_t token;
@@ -39,13 +39,30 @@ static void lease_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
+/* Sends the script that is in w->build. */
+static void lease_submit(struct worker *w, struct lease_work *work, enum script_id id, uint32_t login) {
+    struct request *request = request_internal(w);
+    w->lease_works++;
+    request->call.lock = work;
+    request->call.done = lease_done;
+    request->call.up.script = script_get(id);
+    request->call.up.repeatable = true;
+    struct upstream_lane lane = {.login = login, .db = work->key.db, .protocol = 2};
+    call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
+}
+
+static struct lease_work *lease_work_new(const struct lock_key *key) {
+    struct lease_work *work = memory_zalloc(sizeof(*work) + key->len);
+    memcpy(work->name, key->name, key->len);
+    work->key = (struct lock_key){.db = key->db, .name = work->name, .len = key->len};
+    return work;
+}
+
 static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal) {
-    struct lease_work *work = memory_alloc(sizeof(*work) + lease->key.len);
-    memcpy(work->name, lease->key.name, lease->key.len);
+    struct lease_work *work = lease_work_new(&lease->key);
     work->renewal = renewal;
     work->token = lease->token;
     work->lease_ms = lease->lease_ms;
-    work->key = (struct lock_key){.db = lease->key.db, .name = work->name, .len = lease->key.len};
     struct lock_plan plan = {.right = lease->right};
     memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
     memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
@@ -60,14 +77,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
         build_text(w, "DEL");
         build_bulk(w, work->name, work->key.len);
     }
-    struct request *request = request_internal(w);
-    w->lease_works++;
-    request->call.lock = work;
-    request->call.done = lease_done;
-    request->call.up.script = script_get(id);
-    request->call.up.repeatable = true;
-    struct upstream_lane lane = {.login = lease->login, .db = lease->key.db, .protocol = 2};
-    call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
+    lease_submit(w, work, id, lease->login);
 }
 
 void lock_renew(struct worker *w, const struct lock_lease *lease) {
@@ -76,4 +86,16 @@ void lock_renew(struct worker *w, const struct lock_lease *lease) {
 
 void lock_release(struct worker *w, const struct lock_lease *lease) {
     lease_work(w, lease, false);
+}
+
+void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms) {
+    struct lease_work *work = lease_work_new(&leaving->key);
+    struct lock_rule rule = {.lease_ms = lease_ms};
+    struct lock_plan plan = {.right = "own", .rule = &rule, .seen_known = true, .seen_len = leaving->party_len};
+    memcpy(plan.seen, leaving->party, leaving->party_len);
+    lock_build_script(w, SCRIPT_LIST_LEAVE, NULL, 2, LOCK_HEADER_ARGS);
+    build_bulk(w, work->name, work->key.len);
+    lock_build_guard(w, work->name, work->key.len);
+    lock_build_header(w, NULL, &plan, NULL, 0, "int");
+    lease_submit(w, work, SCRIPT_LIST_LEAVE, leaving->login);
 }

@@ -36,6 +36,14 @@ static const char *verb_name(enum lock_verb verb) {
         return "remove or replace";
     case LOCK_SCRIPT:
         return "a script of the application's";
+    case LOCK_QUEUE_PUSH:
+        return "queue push";
+    case LOCK_QUEUE_READ:
+        return "queue read";
+    case LOCK_QUEUE_REMOVE:
+        return "queue remove";
+    case LOCK_QUEUE_SET:
+        return "queue change";
     case LOCK_INSPECT:
         return "inspect";
     case LOCK_OPERATOR:

@@ -274,7 +274,8 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
     struct lock_words words;
     struct lock_command lc;
     bool deletes = c->id == COMMAND_DEL || c->id == COMMAND_UNLINK;
-    bool single = (!c->find && c->first == 1 && c->last == 1 && c->split == SPLIT_NONE) || (deletes && r->argc == 2);
+    bool single = (!c->find && c->first == 1 && c->last == 1 && c->split == SPLIT_NONE) ||
+                  (c->split == SPLIT_SUM && r->argc == 2);
     if (single && words_of(r, bytes, texts, lens, &words)) {
         const struct lock_rule *rule = lock_rule_for(s, texts[1], lens[1]);
         if (rule && lock_command_of(c, r, bytes, &lc)) {

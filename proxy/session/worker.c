@@ -36,14 +36,15 @@ static int64_t wall_ms(void) {
 /* The engine calls with a shard locked: leases are noted, and seen to once it has returned. */
 struct lease_note {
     struct list_node link;
-    bool renewal;
+    enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING } kind;
     struct lock_lease lease;
-    char name[];
+    struct lock_leaving leaving;
+    char name[]; /* and the party that leaves */
 };
 
 static void note_lease(struct list_node *notes, const struct lock_lease *lease, bool renewal) {
     struct lease_note *note = memory_alloc(sizeof(*note) + lease->key.len);
-    note->renewal = renewal;
+    note->kind = renewal ? NOTE_RENEWAL : NOTE_RELEASE;
     note->lease = *lease;
     memcpy(note->name, lease->key.name, lease->key.len);
     note->lease.key.name = note->name;
@@ -63,14 +64,30 @@ void worker_note_release(void *arg, const struct lock_lease *lease) {
     note_lease(thread_notes, lease, false);
 }
 
+void worker_note_leaving(void *arg, const struct lock_leaving *leaving) {
+    struct lease_note *note = memory_alloc(sizeof(*note) + leaving->key.len + leaving->party_len);
+    note->kind = NOTE_LEAVING;
+    note->leaving = *leaving;
+    note->lease.lease_ms = leaving->rule->lease_ms;
+    memcpy(note->name, leaving->key.name, leaving->key.len);
+    memcpy(note->name + leaving->key.len, leaving->party, leaving->party_len);
+    note->leaving.key.name = note->name;
+    note->leaving.party = note->name + leaving->key.len;
+    note->leaving.rule = NULL;
+    list_init(&note->link);
+    list_append(thread_notes, &note->link);
+}
+
 static void worker_lease_work(struct worker *w) {
     struct list_node *n;
     while ((n = list_shift(&w->lease_notes))) {
         struct lease_note *note = LIST_ENTRY(n, struct lease_note, link);
-        if (note->renewal)
+        if (note->kind == NOTE_RENEWAL)
             lock_renew(w, &note->lease);
-        else
+        else if (note->kind == NOTE_RELEASE)
             lock_release(w, &note->lease);
+        else
+            lock_leave(w, &note->leaving, note->lease.lease_ms);
         memory_free(note);
     }
 }

@@ -81,6 +81,7 @@ void worker_report_rules(struct worker *w, const struct report *r);
 /* The engine's sink for leases (struct lock_sink): notes them for the worker whose thread calls the engine. */
 void worker_note_renewal(void *arg, const struct lock_lease *lease);
 void worker_note_release(void *arg, const struct lock_lease *lease);
+void worker_note_leaving(void *arg, const struct lock_leaving *leaving);
 /* After worker_run has returned. */
 void worker_free(struct worker *w);
 

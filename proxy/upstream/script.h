@@ -1,6 +1,7 @@
 /*
  * The Lua scripts of scripts/lua/, embedded at build time with the SHA1 of their exact bytes.
- * Each script is scripts/lua/common.lua followed by its own file. The contract of all is in common.lua.
+ * Each script is scripts/lua/common.lua followed by its own file; those for list locks have list.lua between the two.
+ * The contract of all is in common.lua.
  */
 #ifndef LOCKKEEPER_UPSTREAM_SCRIPT_H
 #define LOCKKEEPER_UPSTREAM_SCRIPT_H
@@ -26,6 +27,13 @@ enum script_id {
     SCRIPT_RENEW,
     SCRIPT_INSPECT,
     SCRIPT_ADOPT,
+    SCRIPT_LIST_PUSH,
+    SCRIPT_LIST_READ,
+    SCRIPT_LIST_REMOVE,
+    SCRIPT_LIST_SET,
+    SCRIPT_LIST_POP,
+    SCRIPT_LIST_TRIM,
+    SCRIPT_LIST_LEAVE,
     SCRIPT_TOTAL
 };
 

@@ -28,6 +28,7 @@ if s.token then
   end
   return envelope(s.held, 'held', s, pttl)
 end
+if s.list then return envelope(false, 'foreign', nil, pttl) end -- a queue's nodes are not the script's
 if s.attempt == attempt then return envelope(false, 'released', {fence = tonumber(s.reply)}, pttl) end -- repeated
 
 local value, kind

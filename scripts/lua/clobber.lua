@@ -19,6 +19,7 @@ for i = 1, n do
   states[i] = s
   if s.value then
     local how, why = may_touch(s)
+    if s.list then how, why = false, s.token and 'held' or 'foreign' end -- nodes of others wait in it
     if not how then return envelope(locked(s), why, s) end
     outcome = 'done'
   end

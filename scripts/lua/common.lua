@@ -58,6 +58,20 @@ local function stands(s)
   return s.kind == 'hash' and redis.pcall('HEXISTS', lock, s.held) == 1
 end
 
+-- A list lock is held by its head, until its own end (0 never): the key outlives it for those who wait. s.overdue: the
+-- holder's node is still there.
+local function look_at_list(s, g)
+  local head, t = redis.pcall('LINDEX', lock, 0), redis.call('TIME')
+  s.list, s.ends = type(head) == 'string', tonumber(redis.call('HGET', guard, 'until') or 0)
+  if not s.stale_token or head ~= s.held then return end
+  if s.ends == 0 or s.ends > t[1] * 1000 + math.floor(t[2] / 1000) then
+    s.stale_token, s.head = false, head
+    s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == '1'
+  else
+    s.overdue = true
+  end
+end
+
 -- The lock as it stands. s.value: a string, false (free), or an error table (not a string); s.token: the
 -- live lease's token, nil if the lock is free or foreign; s.held: what the guard record says that it is held with.
 -- A guard record in the time that it outlives its lease
@@ -77,6 +91,7 @@ local function look()
       s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == '1'
     end
   end
+  if type(s.value) == 'table' and s.kind == 'list' then look_at_list(s, g) end
   return s
 end
 

@@ -1,6 +1,38 @@
 -- extend.lua: EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, PERSIST (shape 'int'), GETEX (shape 'nil').
 -- Holder: lock and guard record together. Anybody else: 0, or GETEX's value with its expiry unchanged. S3, S4.
+-- On a list lock it is the head's end that moves; those who wait keep the key alive beyond it.
 -- While the expiry is the proxy's own lease, the application's view is 'no expiry': NX, XX, GT and LT see that.
+--@common
+--@list
+-- An end in the past is a release: those who wait stay.
+local function extend_head(s, how)
+  local name, n = string.lower(ARGV[11]), tonumber(ARGV[13] or '')
+  if n and name == 'expireat' then n = n - now / 1000 end
+  if n and name == 'pexpireat' then n = n - now end
+  if n and n <= 0 then
+    if #ARGV > 13 then return queue_envelope(0, how, s) end
+    local fence = s.fence or 0
+    remove_head(s, '1')
+    return {1, 'released', fence, -2, s.owner or '', 0, lost, lost_owner, ''}
+  end
+  local before, persists = redis.call('PTTL', lock), name == 'persist'
+  if s.leased then redis.call('PERSIST', lock) end
+  local reply = command()
+  local after = redis.call('PTTL', lock)
+  if after == -1 and s.leased and before >= 0 then -- nothing was set
+    redis.call('PEXPIRE', lock, math.max(before, 1))
+  end
+  if failed(reply) then return envelope(reply, 'error') end
+  if persists then reply = s.token and s.ends > 0 and 1 or reply
+  elseif reply == 0 then return queue_envelope(reply, how, s) end
+  if s.token then
+    s.leased = persists and lease > 0
+    s.ends = s.leased and now + lease or (persists and 0 or now + after)
+    redis.call('HSET', guard, 'until', int(s.ends), 'leased', s.leased and '1' or '0')
+  end
+  if persists then keep_queue() else keep_guard(after) end
+  return queue_envelope(reply, how, s)
+end
 local s = look()
 if not s.value then return envelope(command(), 'free', nil, -2) end
 local how, why = may_touch(s)
@@ -9,6 +41,8 @@ if not how then
   if type(s.value) ~= 'string' then return envelope(s.value, 'error') end
   return envelope(s.value, why, s)
 end
+if s.list and shape == 'nil' then return envelope(command(), 'error') end
+if s.list then return extend_head(s, how) end
 local before = redis.call('PTTL', lock)
 if s.leased then redis.call('PERSIST', lock) end
 local reply = command()

@@ -11,6 +11,10 @@ end
 local pttl = redis.call('PTTL', lock)
 if s.value then add('pttl', pttl) end
 if type(s.value) == 'string' then add('value', s.value) end
+if s.list then
+  if s.head then add('value', s.head) end
+  add('nodes', redis.call('LLEN', lock))
+end
 if s.token then
   local g = redis.call('HMGET', guard, 'kind', 'since')
   if s.kind == 'hash' then add('field', s.held) end

@@ -1,5 +1,5 @@
 -- release.lua: DEL, UNLINK (shape 'int'), GETDEL (shape 'nil'), PROXY RELEASE (right 'operator').
--- Holder: releases. Anybody else: 0 or nil. S1, S4, L2.
+-- Holder: releases. Anybody else: 0 or nil. Of a list lock only the head goes. S1, S4, L2.
 --
 -- The usual case, the holder's own release, is done before common.lua is reached; it does what look and forget do.
 local key, record = KEYS[1], KEYS[2]
@@ -17,6 +17,7 @@ if type(held) == 'string' then
   end
 end
 --@common
+--@list
 local s = look()
 if s.attempt == attempt and s.token ~= attempt then -- repeated; somebody else may have the lock by now
   return envelope(shape == 'int' and 1 or s.reply, 'released', nil, -2)
@@ -26,6 +27,12 @@ local how, why = may_touch(s)
 if not how then
   if shape == 'nil' and type(s.value) ~= 'string' then return envelope(s.value, 'error') end
   return envelope(refusal(), why, s)
+end
+if s.list and shape == 'nil' then return envelope(command(), 'error') end
+if s.list then -- those who wait keep their places
+  local fence = s.fence or 0
+  remove_head(s, '1')
+  return {1, how == 'done' and 'released' or how, fence, -2, s.owner or '', 0, lost, lost_owner, ''}
 end
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end

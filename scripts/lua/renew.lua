@@ -6,6 +6,18 @@ local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
 if s.token ~= claim then return envelope(0, s.token and 'held' or 'foreign', s) end
 local left = redis.call('PTTL', lock)
+if s.list then
+  local t = redis.call('TIME')
+  local now = t[1] * 1000 + math.floor(t[2] / 1000)
+  if not s.leased and (right ~= 'always' or s.ends == 0) then
+    return envelope(0, 'done', s, s.ends == 0 and -1 or s.ends - now)
+  end
+  s.ends = math.max(s.ends, now + lease)
+  redis.call('HSET', guard, 'until', string.format('%.0f', s.ends))
+  if left >= 0 and left < lease then redis.call('PEXPIRE', lock, ARGV[6]) end
+  keep_guard(redis.call('PTTL', lock))
+  return envelope(1, 'done', s, s.ends - now)
+end
 if not s.leased and (right ~= 'always' or left == -1) then return envelope(0, 'done', s, left) end
 if left == -1 or left < lease then -- never shorter: the holder may have set a longer one meanwhile
   redis.call('PEXPIRE', lock, ARGV[6])

@@ -12,6 +12,7 @@ if not s.value then
   return envelope(reply, 'granted', mine, pttl)
 end
 local how, why = may_touch(s)
+if s.list then how, why = false, s.token and 'held' or 'foreign' end -- nodes of others wait in it
 if not how then
   if shape == 'nil' then return envelope(false, why, s) end
   return envelope(locked(s), why, s)

@@ -76,12 +76,16 @@ def load_scripts(redis):
     folder = os.path.join(ROOT, "scripts", "lua")
     with open(os.path.join(folder, "common.lua"), encoding="utf-8") as f:
         common = f.read()
+    with open(os.path.join(folder, "list.lua"), encoding="utf-8") as f:
+        queue = f.read()
     shas = {}
-    for name in ("acquire", "replace", "swap", "release", "extend", "count", "clobber", "read", "renew"):
+    for name in ("acquire", "replace", "swap", "release", "extend", "count", "clobber", "read", "renew", "list_push",
+                 "list_read", "list_remove", "list_set", "list_pop", "list_trim", "list_leave"):
         with open(os.path.join(folder, name + ".lua"), encoding="utf-8") as f:
             own = f.read()
         mark = "--@common\n"  # as scripts/embed_lua.cmake has it
         whole = own.replace(mark, common) if mark in own else common + own
+        whole = whole.replace("--@list\n", queue)
         shas[name] = redis.call("SCRIPT", "LOAD", whole)[5:]
     return shas
 

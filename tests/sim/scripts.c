@@ -466,6 +466,10 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
     case LOCK_READ:
         return read_lock(&r);
     case LOCK_SCRIPT:
+    case LOCK_QUEUE_PUSH:
+    case LOCK_QUEUE_READ:
+    case LOCK_QUEUE_REMOVE:
+    case LOCK_QUEUE_SET:
     case LOCK_INSPECT:
     case LOCK_OPERATOR:
         break;

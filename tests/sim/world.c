@@ -163,9 +163,15 @@ static void sink_release(void *arg, const struct lock_lease *lease) {
     flight_log(p->world, f, "asked");
 }
 
+static void sink_leave(void *arg, const struct lock_leaving *leaving) {
+    (void)arg;
+    (void)leaving;
+}
+
 static void proxy_start(struct world *w, int i) {
     struct proxy *p = &w->proxies[i];
-    struct lock_sink sink = {.arg = p, .incident = sink_incident, .renew = sink_renew, .release = sink_release};
+    struct lock_sink sink = {
+        .arg = p, .incident = sink_incident, .renew = sink_renew, .release = sink_release, .leave = sink_leave};
     p->world = w;
     p->index = i;
     p->life++;

@@ -35,6 +35,8 @@ struct fixture {
     unsigned note_count, renew_count, release_count;
     struct lock_lease renewed, released; /* the last ones; pointers are not to be used */
     char renewed_key[64];
+    unsigned leave_count;
+    char left[LOCK_IDENTITY_MAX];
 };
 
 static void copy(char *out, size_t size, const char *text, size_t len) {
@@ -67,12 +69,19 @@ static void on_release(void *arg, const struct lock_lease *lease) {
     f->released = *lease;
 }
 
+static void on_leave(void *arg, const struct lock_leaving *leaving) {
+    struct fixture *f = arg;
+    f->leave_count++;
+    copy(f->left, sizeof(f->left), leaving->party, leaving->party_len);
+}
+
 static char pattern[] = "lock:*";
 
 static int set_up(void **state) {
     static struct fixture f;
     memset(&f, 0, sizeof(f));
-    struct lock_sink sink = {.arg = &f, .incident = on_incident, .renew = on_renew, .release = on_release};
+    struct lock_sink sink = {
+        .arg = &f, .incident = on_incident, .renew = on_renew, .release = on_release, .leave = on_leave};
     f.engine = engine_new(PROCESS, 42, &sink);
     f.now_ms = START_MS;
     f.fence = 1000;
@@ -1483,9 +1492,13 @@ static void ignore_incident(void *arg, const struct lock_incident *i) {
 static void ignore_lease(void *arg, const struct lock_lease *lease) {
 }
 
+static void ignore_leaving(void *arg, const struct lock_leaving *leaving) {
+}
+
 static void two_threads_share_an_engine(void **state) {
     struct fixture *f = *state;
-    struct lock_sink sink = {.incident = ignore_incident, .renew = ignore_lease, .release = ignore_lease};
+    struct lock_sink sink = {
+        .incident = ignore_incident, .renew = ignore_lease, .release = ignore_lease, .leave = ignore_leaving};
     struct lock_engine *engine = engine_new(PROCESS, 1, &sink);
     struct hammer hammers[2];
     pthread_t threads[2];

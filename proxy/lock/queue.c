@@ -1,0 +1,183 @@
+/*
+ * List locks: who a node's owner is, what a session has in the queue, and what the scripts' answers mean.
+ *
+ * A node is told by its value, so Redis decides whose it is (scripts/lua/list.lua): the engine only says for which
+ * party a session speaks (itself, or its client where connections are shared) and how far that reaches. It remembers
+ * in the session's witness that nodes were pushed, for the moment when the session closes. The holder's lease is a
+ * claim as any other.
+ */
+#include "proxy/lock/finish.h"
+
+#include <stdio.h>
+
+bool queue_verb(enum lock_verb verb) {
+    return verb == LOCK_QUEUE_PUSH || verb == LOCK_QUEUE_READ || verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET;
+}
+
+enum { PARTY_MAX = LOCK_IDENTITY_MAX + 1 }; /* longer than a process's id and a number */
+
+static bool by_client(const struct peer *p, const struct lock_rule *rule) {
+    return rule->owner == LOCK_OWNER_ANY || client_shares(p->client, rule, p->pooling);
+}
+
+/* Not NUL-terminated where it is an identity of full length. Returns the length. */
+static size_t party_write(const struct lock_engine *e, const struct peer *p, bool client, char out[PARTY_MAX]) {
+    if (!client)
+        return (size_t)snprintf(out, PARTY_MAX, "%.*s:%llu", PROCESS_ID_LEN, e->process, (unsigned long long)p->id);
+    memcpy(out, p->client->name, p->client->len);
+    return p->client->len;
+}
+
+void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan) {
+    enum lock_owner owner = plan->rule->owner;
+    bool client = by_client(self, plan->rule);
+    plan->right = owner == LOCK_OWNER_ANY ? "any" : client ? "client" : owner == LOCK_OWNER_AUTO ? "auto" : "own";
+    plan->seen_known = true;
+    plan->seen_len = party_write(sh->engine, self, client, plan->seen);
+}
+
+/* ---- what a session has in queues ------------------------------------------------------------- */
+
+void queue_forget(struct witness *w) {
+    if (w->queue_rule && w->queue_rule->set)
+        lock_rules_unref(w->queue_rule->set);
+    w->queue_rule = NULL;
+    w->queued_own = w->queued_client = false;
+}
+
+static void ask_leave(struct shard *sh, const struct witness *w, bool client) {
+    char party[PARTY_MAX];
+    struct lock_leaving leaving = {
+        .key = entry_key(w->entry),
+        .rule = w->queue_rule,
+        .login = w->login,
+        .party = party,
+        .party_len = party_write(sh->engine, w->peer, client, party),
+    };
+    sh->engine->sink.leave(sh->engine->sink.arg, &leaving);
+}
+
+bool queue_leave(struct shard *sh, struct witness *w) {
+    const struct peer *p = w->peer;
+    const struct lock_rule *rule = w->queue_rule;
+    if (!rule || rule->owner == LOCK_OWNER_ANY)
+        return false;
+    if (client_shares(p->client, rule, p->pooling) && atomic_load(&p->client->open) > 0 &&
+        atomic_load(&p->client->epoch) == p->epoch)
+        return true;
+    if (w->queued_own)
+        ask_leave(sh, w, false);
+    if (w->queued_client)
+        ask_leave(sh, w, true);
+    return false;
+}
+
+static void note_push(struct finish *f) {
+    const struct lock_rule *rule = f->plan->rule;
+    struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
+    if (w->queue_rule != rule) {
+        queue_forget(w);
+        w->queue_rule = rule;
+        if (rule->set)
+            lock_rules_ref(rule->set);
+    }
+    w->login = f->plan->login;
+    *(strcmp(f->plan->right, "client") == 0 ? &w->queued_client : &w->queued_own) = true;
+    learn_touched(f->sh, w, rule, f->now_ms);
+    if (f->peer->closed && !queue_leave(f->sh, w))
+        witness_remove(f->sh, w);
+}
+
+/* It has read: what it has in the queue counts for another while. */
+static void note_read(struct finish *f) {
+    struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
+    if (w && w->queue_rule)
+        learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+}
+
+/* ---- answers ----------------------------------------------------------------------------------- */
+
+static void settle_push(struct finish *f) {
+    switch (f->result->outcome) {
+    case LOCK_GRANTED:
+        note_push(f);
+        settle_granted(f);
+        break;
+    case LOCK_DONE:
+    case LOCK_UNKNOWN: /* it may be there */
+        note_push(f);
+        break;
+    case LOCK_HELD:
+    case LOCK_FOREIGN:
+        f->sh->stats.lost++;
+        incident_report(f->sh, INCIDENT_OVERWRITE, &f->on,
+                        "refused: it would come before a node of somebody else, or take itself for the holder; "
+                        "nothing was pushed");
+        break;
+    default:
+        break;
+    }
+}
+
+/* The caller's claim whose lease was for this node, and is over. */
+static struct claim *claim_for_node(const struct finish *f) {
+    if (!f->result->value)
+        return NULL;
+    uint64_t hash = hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
+    for (struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
+        if (c->queue && c->ended && c->valued && c->value == hash &&
+            (c->peer == f->peer || (c->peer->client == f->peer->client && by_client(f->peer, f->plan->rule))))
+            return c;
+    return NULL;
+}
+
+static void settle_remove(struct finish *f) {
+    enum lock_outcome outcome = f->result->outcome;
+    if (outcome == LOCK_RELEASED) {
+        settle_freed(f);
+    } else if (finish_refused(f) || outcome == LOCK_FREE) {
+        struct claim *c = claim_for_node(f);
+        f->sh->stats.refused_releases += finish_refused(f);
+        if (c)
+            incident_report(f->sh, INCIDENT_LATE_RELEASE, &f->on,
+                            "nothing to release: the node's lease had ended, and it is not in the queue any more");
+        else if (finish_refused(f))
+            incident_report(f->sh, INCIDENT_FOREIGN_RELEASE, &f->on,
+                            "refused: this client has no such node in the queue");
+        settle_spend(f, c);
+    }
+}
+
+void queue_settle(struct finish *f) {
+    if (f->result->lost) {
+        struct occasion on = f->on;
+        on.holder = f->result->lost_owner;
+        on.holder_len = f->result->lost_owner_len;
+        incident_report(f->sh, INCIDENT_LOST_HEAD, &on,
+                        "%llu dead nodes removed from the head of the queue: owner gone, lease over, or not looked for "
+                        "5 s",
+                        (unsigned long long)f->result->lost);
+    }
+    switch (f->plan->verb) {
+    case LOCK_QUEUE_PUSH:
+        settle_push(f);
+        break;
+    case LOCK_QUEUE_READ:
+        note_read(f);
+        if (f->result->outcome == LOCK_GRANTED)
+            settle_granted(f);
+        else if (f->result->outcome == LOCK_DONE)
+            settle_done(f);
+        break;
+    case LOCK_QUEUE_REMOVE:
+        settle_remove(f);
+        break;
+    default: /* LOCK_QUEUE_SET */
+        if (f->result->outcome == LOCK_DONE && f->result->fence)
+            claim_value(f, settle_touched(f));
+        else if (finish_refused(f))
+            incident_report(f->sh, INCIDENT_OVERWRITE, &f->on,
+                            "refused: it would change or remove a node of somebody else; nothing was done");
+        break;
+    }
+}

@@ -1,0 +1,27 @@
+-- list_pop.lua: LPOP and RPOP: the holder releases; anybody else gets nil. RPOP takes the head where it is the only
+-- node. Not more than one node is ever taken. S1, S4, L2.
+--@common
+--@list
+local s = look()
+local count = ARGV[13]
+local function answer(node)
+  if count and node then return {node} end
+  return node
+end
+if s.attempt == attempt and s.token ~= attempt then
+  return queue_envelope(answer(s.reply), 'released')
+end
+local kind = type_of_lock()
+if kind ~= 'list' or count == '0' or (count and not string.find(count, '^%d+$')) or #ARGV > 13 then
+  local reply = command() -- empty, of another type, or an error in Redis's words
+  return envelope(reply, failed(reply) and 'error' or (kind == 'none' and 'free' or 'done'), nil, -2)
+end
+local how, why = false, s.token and 'held' or 'foreign'
+if s.token then how, why = may_touch(s) end
+if not how and right == 'any' then how = 'done' end
+if not how or (string.lower(ARGV[11]) == 'rpop' and redis.call('LLEN', lock) > 1) then
+  return queue_envelope(false, why or 'held', s)
+end
+local fence, owner = s.fence or 0, s.owner or ''
+local head = remove_head(s)
+return {answer(head), how == 'adopted' and how or 'released', fence, -2, owner, 0, lost, lost_owner, ''}

@@ -1,0 +1,48 @@
+-- list_push.lua: RPUSH, RPUSHX, LPUSH, LPUSHX, LINSERT: a node joins the queue.
+-- Dead heads are removed first, and the nodes are registered for the caller's party. LOCKED, and nothing is pushed:
+-- where EXISTS has told the caller that there is no queue and now there is one (it would take itself for the holder);
+-- where a node would come before somebody's; where the node is another party's already. Outcome 'granted' where the
+-- caller may take itself for the holder: EXISTS had said 0, and it is right. S4, S5.
+--@common
+--@list
+local s = look()
+if s.attempt == attempt then -- repeated
+  return queue_envelope(tonumber(s.reply), s.token == attempt and 'granted' or 'done', s)
+end
+local kind = type_of_lock()
+if kind ~= 'list' and kind ~= 'none' then return envelope(command(), 'error') end
+local name = string.lower(ARGV[11])
+local first = name == 'linsert' and #ARGV or 13
+local head = kind == 'list' and prune(s)
+for i = first, #ARGV do
+  local record = node_record(ARGV[i])
+  if record and record.attempt == attempt then
+    return queue_envelope(redis.call('LPOS', lock, ARGV[i]) + 1, s.token == attempt and 'granted' or 'done', s)
+  end
+end
+local function refused()
+  keep_queue()
+  return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)
+end
+local vacant = tonumber(redis.call('HGET', guard, 'v:' .. party) or 0) > 0
+if vacant and redis.call('HINCRBY', guard, 'v:' .. party, -1) <= 0 then redis.call('HDEL', guard, 'v:' .. party) end
+if head then
+  if vacant or (name ~= 'rpush' and name ~= 'rpushx') then return refused() end
+  for i = first, #ARGV do
+    local record = node_record(ARGV[i])
+    if record and not mine(record) then return refused() end
+  end
+end
+local reply = command()
+if failed(reply) then return envelope(reply, 'error') end
+if redis.call('EXISTS', lock) == 0 then return queue_envelope(reply, 'free') end -- RPUSHX, LPUSHX, LINSERT
+for i = first, #ARGV do register(ARGV[i]) end
+refresh(party)
+redis.call('HSET', guard, 'attempt', attempt, 'reply', reply)
+if not head then
+  end_lease(s)
+  head = prune(s)
+  if vacant then hold(s, head) end
+end
+keep_queue()
+return queue_envelope(reply, s.token == attempt and 'granted' or 'done', s)

@@ -1,0 +1,43 @@
+-- list_read.lua: LRANGE, LINDEX, LLEN, LPOS, and EXISTS of one key, on a lock key of whatever type.
+-- Dead heads are removed first. Whoever reads shows that it is there. If the head is the caller's own node, the caller
+-- is the holder from now on ('granted', or 'done' where it was already, with a new lease); EXISTS alone says nothing of
+-- the head, but its 0 is remembered for a RPUSH. S2, S5.
+--@common
+--@list
+local s = look()
+local kind, exists = type_of_lock(), string.lower(ARGV[11]) == 'exists'
+if kind ~= 'list' then
+  local reply = command()
+  if failed(reply) then return envelope(reply, 'error') end
+  if kind == 'none' and exists then
+    redis.call('HINCRBY', guard, 'v:' .. party, 1)
+    redis.call('HSET', guard, 'token', '')
+    if redis.call('PTTL', guard) < VACANCY_MS then redis.call('PEXPIRE', guard, VACANCY_MS) end
+  end
+  return queue_envelope(reply, kind == 'none' and 'free' or 'done')
+end
+local head = prune(s)
+if exists and head and right ~= 'client' and right ~= 'any' then redis.call('HDEL', guard, 'v:' .. party) end
+if counts(party) then refresh(party) end
+local outcome = head and (s.token and 'held' or 'foreign') or 'free'
+if head and not exists and (s.token == attempt or mine(node_record(head))) then
+  if not s.token then
+    hold(s, head)
+    outcome = 'granted'
+  else
+    outcome = s.token == attempt and 'granted' or 'done'
+    if s.token == attempt then granted = head end
+    if s.leased and s.ends < now + lease then
+      s.ends = now + lease
+      redis.call('HSET', guard, 'until', int(s.ends))
+    end
+  end
+end
+keep_queue()
+if exists and not head then
+  redis.call('HINCRBY', guard, 'v:' .. party, 1)
+  redis.call('PEXPIRE', guard, VACANCY_MS)
+end
+local reply = command()
+if failed(reply) then return queue_envelope(reply, 'error') end
+return queue_envelope(reply, outcome, s)

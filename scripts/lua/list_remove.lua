@@ -1,0 +1,31 @@
+-- list_remove.lua: LREM: a node leaves the queue, by its owner alone; else 0. 'released' where it was the holder's,
+-- 'done' where it was waiting. S1, S4.
+--@common
+--@list
+local s = look()
+if s.attempt == attempt then return queue_envelope(tonumber(s.reply), 'released') end
+local kind = type_of_lock()
+if kind ~= 'list' then
+  local reply = command()
+  return envelope(reply, failed(reply) and 'error' or 'free', nil, -2)
+end
+local node = ARGV[14]
+local record = node_record(node)
+if not (record or right == 'any') or not mine(record) then
+  return queue_envelope(0, s.token and 'held' or (record and 'foreign' or 'free'), s)
+end
+local at_head = redis.call('LINDEX', lock, 0) == node
+local reply = command()
+if failed(reply) then return envelope(reply, 'error') end
+if reply == 0 then return queue_envelope(0, s.token and 'held' or 'free', s) end
+if not redis.call('LPOS', lock, node) then unregister(node, record) end
+redis.call('HSET', guard, 'attempt', attempt, 'reply', reply)
+local holder, fence = at_head and s.token, s.fence
+if at_head and (s.token or s.overdue) then
+  s.overdue = false
+  end_lease(s)
+end
+prune(s)
+keep_queue()
+if holder then return {reply, 'released', fence, -2, s.owner, 0, lost, lost_owner, ''} end
+return queue_envelope(reply, 'done', s)

@@ -1,0 +1,33 @@
+-- list_set.lua: LSET: a node is changed by its owner, who keeps it (the counter of a reentrant lock); else LOCKED. S1,
+-- S4.
+--@common
+--@list
+local s = look()
+local kind = type_of_lock()
+local head = kind == 'list' and prune(s)
+local node, old = ARGV[14], head and redis.pcall('LINDEX', lock, ARGV[13])
+if not head or type(old) ~= 'string' then -- no such key, index out of range: in Redis's words
+  if kind == 'list' then keep_queue() end
+  return queue_envelope(command(), 'error')
+end
+local record, other = node_record(old), node_record(node)
+if other and other.attempt == attempt and old == node then -- repeated
+  return queue_envelope({ok = 'OK'}, 'done', s)
+end
+if not mine(record) or (other and not mine(other)) then
+  keep_queue()
+  return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)
+end
+local at_head = old == head and redis.call('LINDEX', lock, 0) == head
+local reply = command()
+if failed(reply) then return queue_envelope(reply, 'error') end
+local changed_head = at_head and redis.call('LINDEX', lock, 0) == node
+if not redis.call('LPOS', lock, old) then unregister(old, record) end
+register(node)
+refresh(party)
+if changed_head then
+  redis.call('HSET', guard, 'head', node)
+  if s.token then redis.call('HSET', guard, 'value', node) end
+end
+keep_queue()
+return queue_envelope(reply, 'done', changed_head and s or nil)

@@ -1,0 +1,496 @@
+"""List locks: a queue of nodes whose head is the holder (RPUSH, LRANGE, LREM), plain and reentrant.
+
+Where an application's code goes wrong directly on Redis, it is run there too and must go wrong. Connections of three
+kinds: D one a worker, P a pool, M one for all workers of a process.
+"""
+
+import itertools
+import time
+
+import pytest
+
+import servers
+from resp import Client, Error
+from servers import until
+
+RULES = ["lock lock:slow:* lease 60s", "lock lock:connection:* owner connection lease 1200ms",
+         "lock lock:client:* owner client lease 1200ms", "lock lock:slowclient:* owner client lease 60s",
+         "lock lock:any:* owner any lease 1200ms", "lock lock:hold:* lease 600ms max-hold 1s",
+         "lock lock:nolease:* lease 0", "lock lock:* lease 1200ms"]
+
+
+@pytest.fixture(scope="module")
+def list_proxies(farm):
+    started = {}
+
+    def proxy(backend):
+        if backend.kind not in started:
+            started[backend.kind] = servers.Proxy(backend, *RULES)
+        return started[backend.kind]
+
+    yield proxy
+    for p in started.values():
+        p.stop()
+        p.remove()
+
+
+@pytest.fixture
+def proxy(list_proxies, backend):
+    return list_proxies(backend)
+
+
+class Process:
+    """A process of an application, with a name where the server can be told one."""
+
+    def __init__(self, connect, model, name):
+        self.connect, self.model, self.name = connect, model, name
+        self.connections = [] if model == "D" else [self.opened() for _ in range(3 if model == "P" else 1)]
+        self.turn = itertools.cycle(self.connections)
+
+    def opened(self):
+        connection = self.connect()
+        connection("CLIENT", "SETNAME", self.name)
+        return connection
+
+    def worker(self):
+        """What a worker calls: on its own connection, or on the next of the process's."""
+        if self.model == "D":
+            self.connections.append(self.opened())
+            return self.connections[-1]
+        return lambda *words: next(self.turn)(*words)
+
+    def die(self):
+        for connection in self.connections:
+            connection.close()
+
+
+@pytest.fixture(params=["D", "P", "M"])
+def model(request):
+    return request.param
+
+
+@pytest.fixture
+def sides(backend, proxy, key):
+    """Both sides of a scenario: (process(name), lock's name), directly and through the proxy."""
+    processes = []
+
+    def both(model, lock):
+        for connect in (backend.direct, lambda: Client(proxy.address)):
+            def process(name, connect=connect):
+                processes.append(Process(connect, model, name))
+                return processes[-1]
+            yield process, key(lock if model == "D" else lock.replace("lock:", "lock:client:").replace(
+                "client:slow:", "slowclient:"))
+
+    yield both
+    for p in processes:
+        p.die()
+
+
+def is_locked(reply):
+    return isinstance(reply, Error) and str(reply).startswith("LOCKED ")
+
+
+def kinds(client, name):
+    return [dict(zip(row[::2], row[1::2]))["kind"] for row in client("PROXY", "INCIDENTS", 500)
+            if dict(zip(row[::2], row[1::2]))["key"] == name]
+
+
+# ---- row 9 -------------------------------------------------------------------------------------------------
+
+
+def test_9_works(sides, model):
+    def scenario(process, name):
+        a, b = process("one").worker(), process("two").worker()
+        got = [a("RPUSH", name, "a:1"), a("LRANGE", name, 0, 0), b("RPUSH", name, "b:1"), b("LRANGE", name, 0, 0),
+               a("LREM", name, 1, "a:1"), b("LRANGE", name, 0, 0), b("LREM", name, 1, "b:1"), b("LRANGE", name, 0, 0)]
+        return got, b("EXISTS", name)
+
+    direct, proxied = [scenario(*side) for side in sides(model, "lock:queue")]
+    assert direct == proxied == ([1, ["a:1"], 2, ["a:1"], 1, ["b:1"], 1, []], 0)
+
+
+def test_9_a_loser_that_walked_away(sides):
+    """Its node blocks the queue for ever; through the proxy for 5 s. All models at once, for the time it takes."""
+
+    def prepare(process, name):
+        a, b, c = process("one").worker(), process("two").worker(), process("three").worker()
+        for worker, node in ((a, "a:1"), (b, "b:1"), (c, "c:1")):
+            worker("RPUSH", name, node)
+        assert a("LRANGE", name, 0, 0) == b("LRANGE", name, 0, 0) == ["a:1"]
+        assert a("LREM", name, 1, "a:1") == 1
+        return c, name  # b never looks again
+
+    began = time.monotonic()
+    directs, proxied = zip(*[[prepare(*side) for side in sides(model, "lock:slow:walked")] for model in "DPM"])
+    for c, name in proxied:
+        until(lambda: c("LRANGE", name, 0, 0) == ["c:1"], 20, "the loser's end", 0.05)
+        assert time.monotonic() - began > 4.5
+        assert c("LREM", name, 1, "c:1") == 1
+    for c, name in directs:
+        assert c("LRANGE", name, 0, 0) == ["b:1"]
+
+
+def test_9_a_process_dies(sides, model):
+    """The holder dies, and the next in the queue with it."""
+
+    def scenario(process, name):
+        one, three = process("one"), process("three").worker()
+        a, b = one.worker(), one.worker()
+        for worker, node in ((a, "a:1"), (b, "b:1"), (three, "c:1")):
+            worker("RPUSH", name, node)
+        assert a("LRANGE", name, 0, 0) == ["a:1"]
+        one.die()
+        try:
+            until(lambda: three("LRANGE", name, 0, 0) == ["c:1"], 2, "the dead nodes' end")
+            return True
+        except AssertionError:
+            return False
+
+    assert [scenario(*side) for side in sides(model, "lock:slow:dies")] == [False, True]
+
+
+def test_9_another_removes_the_holders_node(sides, model):
+    """A client that clears what it takes for stale: the holder's node goes, and two are inside."""
+
+    def scenario(process, name):
+        a, b = process("one").worker(), process("two").worker()
+        a("RPUSH", name, "a:1")
+        assert a("LRANGE", name, 0, 0) == ["a:1"]
+        b("RPUSH", name, "b:1")
+        replies = [b("LREM", name, 1, "a:1"), b("LRANGE", name, 0, 0)]
+        a("LREM", name, 1, "a:1")
+        return replies
+
+    assert [scenario(*side) for side in sides(model, "lock:stale")] == [[1, ["b:1"]], [0, ["a:1"]]]
+
+
+@pytest.mark.parametrize("command", [["LPOP", "K"], ["DEL", "K"], ["UNLINK", "K"]])
+def test_9_another_pops_or_deletes(sides, model, command):
+    def scenario(process, name):
+        a, b = process("one").worker(), process("two").worker()
+        a("RPUSH", name, "a:1")
+        assert a("LRANGE", name, 0, 0) == ["a:1"]
+        b("RPUSH", name, "b:1")
+        words = [name if word == "K" else word for word in command]
+        refused, head = b(*words), b("LRANGE", name, 0, 0)
+        done = a(*words)
+        return refused, head, done, b("LRANGE", name, 0, 0)
+
+    direct, proxied = [scenario(*side) for side in sides(model, "lock:pop")]
+    no, yes = (None, "a:1") if command[0] == "LPOP" else (0, 1)
+    assert direct[0] == yes
+    assert proxied == (no, ["a:1"], yes, ["b:1"])
+
+
+def test_9_holder_keeps_its_lock_beyond_the_lease(proxy, model, key, sides):
+    _, (process, name) = sides(model, "lock:long")
+    a, b = process("one").worker(), process("two").worker()
+    a("RPUSH", name, "a:1")
+    assert a("LRANGE", name, 0, 0) == ["a:1"]
+    b("RPUSH", name, "b:1")
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        assert b("LRANGE", name, 0, 0) == ["a:1"]
+        time.sleep(0.05)
+    assert a("LREM", name, 1, "a:1") == 1
+    assert b("LRANGE", name, 0, 0) == ["b:1"]
+
+
+# ---- row 10 ------------------------------------------------------------------------------------------------
+
+
+def test_10_two_see_no_queue(sides, model):
+    """Both see EXISTS 0, both push, both take themselves for the holder."""
+
+    def scenario(process, name):
+        one = process("one")
+        a, b, c = one.worker(), one.worker(), process("two").worker()
+        assert [w("EXISTS", name) for w in (a, b, c)] == [0, 0, 0]
+        return [isinstance(w("RPUSH", name, node), int) for w, node in ((b, "b:1"), (a, "a:1"), (c, "c:1"))]
+
+    assert [scenario(*side) for side in sides(model, "lock:two")] == [[True, True, True], [True, False, False]]
+
+
+def test_10_works(sides, model):
+    def scenario(process, name):
+        a, b = process("one").worker(), process("two").worker()
+        got = [a("EXISTS", name), a("RPUSH", name, "a:1"), b("EXISTS", name), b("LRANGE", name, 0, 0),
+               a("EXISTS", name), a("LRANGE", name, 0, 0), a("LSET", name, 0, "a:2"), a("LSET", name, 0, "a:1"),
+               b("RPUSH", name, "b:1"), a("LREM", name, 1, "a:1"), b("LRANGE", name, 0, 0), b("LREM", name, 1, "b:1")]
+        return [str(x) if isinstance(x, Error) else x for x in got] + [b("EXISTS", name)]
+
+    good = [0, 1, 1, ["a:1"], 1, ["a:1"], "OK", "OK", 2, 1, ["b:1"], 1, 0]
+    assert [scenario(*side) for side in sides(model, "lock:reentrant")] == [good, good]
+
+
+def test_10_lset_hits_anothers_head(sides, model):
+    def scenario(process, name):
+        one, two = process("one"), process("two")
+        a, b = one.worker(), two.worker()
+        assert a("EXISTS", name) == 0
+        a("RPUSH", name, "a:1")
+        b("RPUSH", name, "b:1")
+        assert a("LREM", name, 1, "a:1") == 1  # its lease was over, say
+        assert b("LRANGE", name, 0, 0) == ["b:1"]
+        late = a("LSET", name, 0, "a:2")
+        return late, b("LRANGE", name, 0, 0)
+
+    direct, proxied = [scenario(*side) for side in sides(model, "lock:lset")]
+    assert direct == ("OK", ["a:2"])
+    assert is_locked(proxied[0]) and proxied[1] == ["b:1"]
+
+
+def test_10_changed_node_is_the_holders(proxy, connect, key):
+    a, b = connect(proxy), connect(proxy)
+    name = key("lock:slow:changed")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    fence = a("PROXY", "TOKEN", name)
+    assert a("LSET", name, 0, "a:2") == "OK"
+    assert a("PROXY", "TOKEN", name) == fence
+    b("RPUSH", name, "b:1")
+    assert a("LREM", name, 1, "a:1") == 0
+    assert b("LREM", name, 1, "a:2") == 0
+    assert a("LREM", name, 1, "a:2") == 1
+    assert b("LINDEX", name, 0) == "b:1"
+    assert b("PROXY", "TOKEN", name) > fence
+
+
+# ---- dead nodes --------------------------------------------------------------------------------------------
+
+
+def test_dead_when_the_owner_does_not_read_for_a_lease(proxy, connect, key):
+    a, b, c = connect(proxy), connect(proxy), connect(proxy)
+    name = key("lock:unread")
+    for w, node in ((a, "a:1"), (b, "b:1"), (c, "c:1")):
+        w("RPUSH", name, node)
+    assert a("LRANGE", name, 0, 0) == ["a:1"]
+    deadline = time.monotonic() + 1.5  # b does not look; the lease is 1.2 s
+    while time.monotonic() < deadline:
+        assert c("LRANGE", name, 0, 0) == ["a:1"]
+        time.sleep(0.05)
+    assert a("LREM", name, 1, "a:1") == 1
+    assert c("LRANGE", name, 0, 0) == ["c:1"]
+    assert "lost_head" in kinds(c, name)
+
+
+def test_max_hold_ends_a_holder(proxy, connect, key):
+    a, b = connect(proxy), connect(proxy)
+    name = key("lock:hold:q")
+    a("RPUSH", name, "a:1")
+    assert a("LRANGE", name, 0, 0) == ["a:1"]
+    b("RPUSH", name, "b:1")
+    until(lambda: b("LRANGE", name, 0, 0) == ["b:1"], 5, "the end of max-hold")
+    assert a("LREM", name, 1, "a:1") == 0
+    assert "late_release" in kinds(a, name)
+    assert b("LREM", name, 1, "b:1") == 1
+
+
+def test_many_dead_nodes_are_removed_little_by_little(proxy, connect, direct, key):
+    a, b = connect(proxy), connect(proxy)
+    name = key("lock:slow:many")
+    for start in range(0, 2000, 500):
+        a("RPUSH", name, *["a:%d" % n for n in range(start, start + 500)])
+    assert b("RPUSH", name, "b:1") == 2001
+    a.close()
+    until(lambda: b("LLEN", name) < 2001, 5, "the owner's end")
+    rounds = 0
+    while b("LRANGE", name, 0, 0) != ["b:1"]:
+        rounds += 1
+        assert rounds < 50
+    assert rounds >= 15
+    b("LREM", name, 1, "b:1")
+    assert direct("EXISTS", name) == 0
+
+
+def test_everything_ends(proxy, connect, direct, key):
+    """With everybody gone, key and guard record go."""
+    a, b = connect(proxy), connect(proxy)
+    name = key("lock:ends")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    b("RPUSH", name, "b:1")
+    a.close()
+    b.close()
+    until(lambda: direct("EXISTS", name) == 0, 3, "the end of the queue")
+
+
+# ---- commands ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [
+    ["LPUSH", "K", "x"], ["LPUSHX", "K", "x"], ["LINSERT", "K", "BEFORE", "a:1", "x"], ["LTRIM", "K", "1", "-1"],
+    ["LSET", "K", "0", "x"], ["RPUSH", "K", "a:1"], ["SET", "K", "x"], ["RPOPLPUSH", "K", "K"],
+    ["LMOVE", "K", "K", "LEFT", "RIGHT"], ["LMPOP", "1", "K", "LEFT"], ["BLPOP", "K", "1"], ["BRPOP", "K", "1"],
+    ["BLMPOP", "1", "1", "K", "LEFT"], ["RENAME", "K", "K"], ["BLMOVE", "K", "K", "LEFT", "RIGHT", "1"]])
+def test_locked(proxy, connect, direct, key, words):
+    a, b = connect(proxy), connect(proxy)
+    name = key("lock:slow:no")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    b("RPUSH", name, "b:1")
+    assert is_locked(b(*[name if word == "K" else word for word in words]))
+    assert direct("LRANGE", name, 0, -1) == ["a:1", "b:1"]
+
+
+@pytest.mark.parametrize("words, reply", [
+    (["LREM", "K", "0", "a:1"], b":0\r\n"), (["LPOP", "K"], b"$-1\r\n"), (["LPOP", "K", "1"], b"*-1\r\n"),
+    (["RPOP", "K"], b"$-1\r\n"), (["RPOP", "K", "2"], b"*-1\r\n"), (["DEL", "K"], b":0\r\n"),
+    (["EXPIRE", "K", "1"], b":0\r\n"), (["PERSIST", "K"], b":0\r\n"), (["SETNX", "K", "1"], b":0\r\n"),
+    (["SET", "K", "1", "NX"], b"$-1\r\n"), (["SET", "K", "1", "XX"], b"$-1\r\n"), (["LPOP", "K", "0"], b"*0\r\n"),
+    (["LREM", "K", "0", "gone"], b":0\r\n")])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_refused(proxy, connect, direct, key, words, reply, protocol):
+    a, b = connect(proxy), connect(proxy, commands=[("HELLO", str(protocol))])
+    name = key("lock:slow:no")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    b("RPUSH", name, "b:1")
+    if protocol == 3 and reply in (b"$-1\r\n", b"*-1\r\n"):
+        reply = b"_\r\n"
+    assert b.raw(*[name if word == "K" else word for word in words]) == reply
+    assert direct("LRANGE", name, 0, -1) == ["a:1", "b:1"]
+
+
+SAME = [
+    ["RPUSH", "K", "n:1"], ["RPUSH", "K", "n:2", "n:3"], ["LRANGE", "K", "0", "-1"], ["LRANGE", "K", "a", "b"],
+    ["LINDEX", "K", "0"], ["LINDEX", "K", "9"], ["LINDEX", "K", "x"], ["LLEN", "K"], ["LPOS", "K", "n:2"],
+    ["LPOS", "K", "zz"], ["LPOS", "K", "n:1", "COUNT", "0"], ["EXISTS", "K"], ["EXISTS", "K", "K"], ["TYPE", "K"],
+    ["LSET", "K", "0", "n:1:2"], ["LSET", "K", "9", "x"], ["LSET", "K", "x", "x"], ["LREM", "K", "x", "n:2"],
+    ["LREM", "K", "1", "n:2"], ["GET", "K"], ["INCR", "K"], ["GETSET", "K", "1"], ["SETNX", "K", "1"], ["STRLEN", "K"],
+    ["SET", "K", "1", "NX", "GET"], ["GETDEL", "K"], ["GETEX", "K"], ["SADD", "K", "1"], ["LPOP", "K", "x"],
+    ["RPUSHX", "K", "n:4"], ["LPOP", "K"], ["LRANGE", "K", "0", "-1"], ["LPOP", "K", "1"], ["LINDEX", "K", "0"],
+    ["DEL", "K"], ["LRANGE", "K", "0", "0"], ["LINDEX", "K", "0"], ["LLEN", "K"], ["LPOS", "K", "x"], ["LPOP", "K"],
+    ["LPOP", "K", "2"], ["LREM", "K", "0", "x"], ["LSET", "K", "0", "x"], ["RPUSHX", "K", "x"], ["LPUSHX", "K", "x"],
+    ["LINSERT", "K", "BEFORE", "a", "b"], ["LTRIM", "K", "0", "1"], ["EXISTS", "K"], ["LPUSH", "K", "n:9"],
+    ["LRANGE", "K", "0", "0"], ["EXPIRE", "K", "100"], ["PERSIST", "K"], ["EXPIRE", "K", "-1"], ["EXISTS", "K"],
+    ["SET", "K", "text"], ["RPUSH", "K", "n"], ["LRANGE", "K", "0", "0"], ["LREM", "K", "0", "n"], ["LPOP", "K"],
+    ["LSET", "K", "0", "n"], ["LTRIM", "K", "0", "0"], ["LPUSH", "K", "n"], ["EXISTS", "K"], ["DEL", "K"]]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_one_client_sees_redis(proxy, oracle, connect, key, protocol):
+    """Byte for byte."""
+    name = key("lock:slow:same")
+    ours, theirs = [connect(x, commands=[("HELLO", str(protocol))]) for x in (proxy, oracle)]
+    for words in SAME:
+        words = [name if word == "K" else word for word in words]
+        assert ours.raw(*words) == theirs.raw(*words), words
+
+
+def test_holder_expires(proxy, connect, direct, key):
+    """The holder's expiry ends its hold, not the queue."""
+    a, b = connect(proxy), connect(proxy)
+    name = key("lock:slow:expire")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    b("RPUSH", name, "b:1")
+    assert b("PEXPIRE", name, 300) == 0
+    assert a("PEXPIRE", name, 300) == 1
+    until(lambda: b("LRANGE", name, 0, 0) == ["b:1"], 3, "the expiry", 0.02)
+    assert a("DEL", name) == 0
+    assert b("DEL", name) == 1
+
+
+def test_pushed_around_the_proxy(proxy, connect, direct, key):
+    """A node that the proxy knows nothing of gets a lease from when it is first seen at the head."""
+    a = connect(proxy)
+    name = key("lock:foreign")
+    direct("RPUSH", name, "old")
+    assert a("RPUSH", name, "a:1") == 2
+    assert a("LREM", name, 1, "old") == 0
+    assert a("LRANGE", name, 0, 0) == ["old"]
+    until(lambda: a("LRANGE", name, 0, 0) == ["a:1"], 4, "the old node's lease")
+
+
+def test_in_a_transaction(proxy, connect, direct, key):
+    a, b = connect(proxy), connect(proxy)
+    name = key("lock:slow:multi")
+    assert a("MULTI") == "OK"
+    for words in (("EXISTS", name), ("RPUSH", name, "a:1"), ("LRANGE", name, 0, 0)):
+        assert a(*words) == "QUEUED"
+    assert a("EXEC") == [0, 1, ["a:1"]]
+    b("MULTI")
+    b("RPUSH", name, "b:1")
+    b("LREM", name, 1, "a:1")
+    b("LPOP", name, 1)
+    b("LSET", name, 0, "b:2")
+    pushed, removed, popped, changed = b("EXEC")
+    assert (pushed, removed, popped) == (2, 0, None) and is_locked(changed)
+    a("MULTI")
+    a("LREM", name, 1, "a:1")
+    assert a("EXEC") == [1]
+    assert direct("LRANGE", name, 0, -1) == ["b:1"]
+
+
+def test_operator(proxy, connect, key):
+    a, b = connect(proxy), connect(proxy)
+    name = key("lock:slow:operator")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    b("RPUSH", name, "b:1")
+    shown = b("PROXY", "LOCK", name)
+    assert shown[shown.index("kind") + 1] == "list" and shown[shown.index("value") + 1] == "a:1"
+    assert b("PROXY", "RELEASE", name) == 1
+    assert b("LRANGE", name, 0, -1) == ["b:1"]
+
+
+def test_owner_any(proxy, connect, key):
+    a, b = connect(proxy), connect(proxy, commands=[("CLIENT", "SETNAME", "somebody")])
+    name = key("lock:any:q")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    a.close()
+    assert b("LREM", name, 1, "a:1") == 1
+
+
+def test_lease_zero(proxy, connect, direct, key):
+    a, b = connect(proxy), connect(proxy)
+    name = key("lock:nolease:q")
+    a("RPUSH", name, "a:1")
+    assert a("LRANGE", name, 0, 0) == ["a:1"]
+    b("RPUSH", name, "b:1")
+    assert direct("TTL", name) == -1
+    assert b("LRANGE", name, 0, 0) == ["a:1"]
+    a.close()
+    until(lambda: b("LRANGE", name, 0, 0) == ["b:1"], 3, "the owner's end")
+
+
+# ---- proxies -----------------------------------------------------------------------------------------------
+
+
+def test_two_proxies(proxy, backend, start_proxy, connect, direct, key):
+    second = start_proxy(backend, *RULES)
+    a = connect(proxy, commands=[("CLIENT", "SETNAME", "lists-a")])
+    b = connect(second, commands=[("CLIENT", "SETNAME", "lists-b")])
+    name, vacant = key("lock:two"), key("lock:two")
+    assert a("EXISTS", vacant) == b("EXISTS", vacant) == 0
+    assert b("RPUSH", vacant, "b:1") == 1
+    assert is_locked(a("RPUSH", vacant, "a:1"))
+    assert a("RPUSH", name, "a:1") == 1 and b("RPUSH", name, "b:1") == 2
+    assert a("LRANGE", name, 0, 0) == b("LRANGE", name, 0, 0) == ["a:1"]
+    fence = int(a("PROXY", "TOKEN", name))
+    assert b("LREM", name, 1, "a:1") == 0 and b("LPOP", name) is None and is_locked(b("LSET", name, 0, "x"))
+    deadline = time.monotonic() + 1.5
+    while time.monotonic() < deadline:
+        assert b("LRANGE", name, 0, 0) == ["a:1"]
+        time.sleep(0.05)
+    a.close()
+    until(lambda: b("LRANGE", name, 0, 0) == ["b:1"], 3, "the owner's end")
+    assert int(b("PROXY", "TOKEN", name)) > fence
+
+
+def test_proxy_killed(proxy, backend, start_proxy, connect, key):
+    """Nobody is left who knows that the owners are gone: their leases end."""
+    first = start_proxy(backend, *RULES)
+    a, b = connect(first), connect(first)
+    c = connect(proxy, commands=[("CLIENT", "SETNAME", "survivor")])
+    name = key("lock:killed")
+    for w, node in ((a, "a:1"), (b, "b:1"), (c, "c:1")):
+        w("RPUSH", name, node)
+    assert a("LRANGE", name, 0, 0) == ["a:1"]
+    first.expected = False
+    first.kill()
+    assert c("LRANGE", name, 0, 0) == ["a:1"]
+    until(lambda: c("LRANGE", name, 0, 0) == ["c:1"], 4, "the leases' end")
