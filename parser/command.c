@@ -210,6 +210,70 @@ static int find_debug(const char *data, const struct resp_request *request, uint
     return (int)f.count;
 }
 
+/* ---- keys as Redis 7 describes them ------------------------------------------------------------- */
+
+/* The argument where a spec's keys begin; 0: the request has none of them. */
+static size_t spec_begin(const struct key_spec *spec, const char *data, const struct resp_request *request) {
+    long argc = (long)request->argc;
+    if (spec->begin == KEYS_BEGIN_INDEX)
+        return spec->at > 0 ? (size_t)spec->at : 0;
+    bool forwards = spec->at > 0;
+    long stop = forwards ? argc - 1 : 1;
+    for (long i = forwards ? spec->at : argc + spec->at; i >= 1 && i < argc && i != stop; i += forwards ? 1 : -1) {
+        if (request_arg_is(request, data, (size_t)i, spec->keyword))
+            return (size_t)i + 1;
+    }
+    return 0;
+}
+
+/* False: the request is malformed. */
+static bool spec_find(const struct key_spec *spec, const char *data, const struct resp_request *request,
+                      struct found *f) {
+    int64_t argc = (int64_t)request->argc, first = (int64_t)spec_begin(spec, data, request), last, number;
+    if (first == 0) {
+        return true;
+    }
+    if (spec->find == KEYS_FIND_KEYNUM) {
+        size_t len;
+        if (first + spec->number_at < 1 || first + spec->number_at >= argc) {
+            return false;
+        }
+        const char *text = request_arg(request, data, (size_t)(first + spec->number_at), &len);
+        if (!resp_integer(text, len, &number) || number < 0 || number > argc) {
+            return false;
+        }
+        if (number == 0) {
+            return true;
+        }
+        first += spec->first;
+        last = first + (number - 1) * spec->step;
+    } else if (spec->last >= 0) {
+        last = first + spec->last;
+    } else if (spec->limit > 1) {
+        last = first + (argc - first) / spec->limit + spec->last;
+    } else {
+        last = argc + spec->last;
+    }
+    if (first < 1 || last < first || last >= argc) {
+        return false;
+    }
+    for (int64_t i = first; i <= last; i += spec->step) {
+        add(f, (size_t)i);
+    }
+    return true;
+}
+
+static int find_by_specs(const struct command *c, const char *data, const struct resp_request *request, uint32_t *keys,
+                         size_t max) {
+    struct found f = {keys, max, 0};
+    for (size_t i = 0; i < c->spec_count; i++) {
+        if (!spec_find(&c->specs[i], data, request, &f)) {
+            return -1;
+        }
+    }
+    return (int)f.count;
+}
+
 /* ---- the table --------------------------------------------------------------------------- */
 
 #define ONLY_KEY(flags, first, last, split)                                                                            \
@@ -218,7 +282,7 @@ static int find_debug(const char *data, const struct resp_request *request, uint
 static const struct command commands[COMMAND_COUNT] = {
 #define COMMAND(id, name, arity, flags, first, last, step, find, split, need)                                          \
     [COMMAND_##id] = {COMMAND_##id, name,  arity, flags, first, last, step, ONLY_KEY(flags, first, last, split),       \
-                      find,         split, need},
+                      find,         split, need,  NULL,  0},
 #include "parser/command_table.h"
 #undef COMMAND
 };
@@ -361,6 +425,9 @@ int command_keys(const struct command *c, const char *data, const struct resp_re
                  size_t max) {
     if (c->find) {
         return c->find(data, request, keys, max);
+    }
+    if (c->spec_count > 0) {
+        return find_by_specs(c, data, request, keys, max);
     }
     if (c->first == 0) {
         return 0;

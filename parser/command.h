@@ -62,6 +62,20 @@ enum command_id {
  * MSET with a key that has no value): what was written to `keys` means nothing then. */
 typedef int (*command_find_fn)(const char *data, const struct resp_request *request, uint32_t *keys, size_t max);
 
+/* Where some of a command's keys are, as Redis 7 describes it (its key specifications). */
+enum { KEY_SPEC_KEYWORD_MAX = 32 };
+struct key_spec {
+    enum { KEYS_BEGIN_UNKNOWN, KEYS_BEGIN_INDEX, KEYS_BEGIN_KEYWORD } begin;
+    enum { KEYS_FIND_UNKNOWN, KEYS_FIND_RANGE, KEYS_FIND_KEYNUM } find;
+    int at;                             /* the index where they begin, or where the keyword is looked for (below 0: from
+                                           the end backwards) */
+    char keyword[KEY_SPEC_KEYWORD_MAX]; /* in lower case; the keys begin behind it */
+    int last, limit;      /* range: up to here, from the beginning or (below 0) the end; the last key is in
+                             the first 1/limit of what is there */
+    int number_at, first; /* keynum: where the number of keys is, and the first of them */
+    int step;
+};
+
 struct command {
     enum command_id id;
     const char *name; /* lower case */
@@ -72,6 +86,8 @@ struct command {
     command_find_fn find;      /* NULL where first/last/step say it all */
     enum command_split split;
     enum command_need need;
+    const struct key_spec *specs; /* NULL for the rows of the table: command_info.h */
+    uint16_t spec_count;
 };
 
 /* Fills the look-up table; main calls it before threads start, tests call it too. */

@@ -8,8 +8,9 @@
  *                                 ├─ pinned ──── MULTI, BLPOP, SUBSCRIBE, ...: a connection of the session's own
  *                                 └─ forward ─── everything else, byte for byte
  *
- * Decides, and leaves the doing to local.c, lock_*.c, script_flow.c, split.c, keyspace.c, proxy_command.c,
- * transaction.c, queue.c, blocking.c and pubsub.c.
+ * What a command is says the table, or else the node (discover.c). Decides, and leaves the doing to local.c, lock_*.c,
+ * script_flow.c, split.c, keyspace.c, masters.c, cluster.c, proxy_command.c, transaction.c, queue.c, blocking.c and
+ * pubsub.c.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/discover.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/pinned.h"
 #include "proxy/session/script_flow.h"
@@ -226,6 +228,10 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
         dispatch_local_error(s, c, "ERR wrong number of arguments for 'mset' command");
         return DISPATCHED;
     }
+    if (discover_asks_keys(c) && upstream_is_cluster(s->worker->upstream)) {
+        discover_keys(s, c, r, bytes);
+        return DISPATCHED;
+    }
     struct key_list list;
     key_list_find(&list, c, r, bytes);
     size_t count = list.count > 0 ? (size_t)list.count : 0;
@@ -262,8 +268,8 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
 
 /* ---- the way ------------------------------------------------------------------------------------- */
 
-/* A command that isn't in the table (a module's, or of a newer Redis): to the node of its first argument, where
- * most commands have their key; Redis's answer says if it is unknown there too. */
+/* A command that is neither in the table nor known to the node that was asked: to the node of its first argument, where
+ * most commands have their key, and that one's answer counts. */
 void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
     int slot = -1;
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
@@ -330,6 +336,8 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
         refuse_unauthenticated(s, c, r, bytes);
         return DISPATCHED;
     }
+    if (!c && !(s->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c) == DISCOVERED_LATER)
+        return DISPATCH_WAIT;
     if (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes))
         return DISPATCH_WAIT;
     if (s->transaction && transaction_queues(s))

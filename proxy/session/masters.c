@@ -3,7 +3,7 @@
  * master can answer for all, or all are asked and their replies become one:
  *
  *      SCRIPT EXISTS a b ──┬─> master 1: 1 0 ──┐
- *                          ├─> master 2: 1 1 ──┼─ MERGE_AND ─> 1 0
+ *                          ├─> master 2: 1 1 ──┼─ MERGE_MIN ─> 1 0
  *                          └─> master 3: 1 0 ──┘
  *
  * What ends or shows a running script goes over a connection of its own, also on a standalone: the shared one may be
@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/session/discover.h"
 #include "proxy/session/pinned.h"
 #include "proxy/session/session.h"
 
@@ -22,9 +23,9 @@ enum merge {
     MERGE_ONE,     /* one master is asked */
     MERGE_SAME,    /* the first reply */
     MERGE_SUM,     /* of integers */
-    MERGE_MIN,     /* of integers */
-    MERGE_AND,     /* of arrays of integers, the least of each element */
-    MERGE_APPEND,  /* arrays, one behind the other */
+    MERGE_MIN,     /* of integers, or of each element of arrays of them */
+    MERGE_MAX,     /* the same */
+    MERGE_APPEND,  /* arrays, one behind the other; of other replies the first (ACL LOG RESET has an OK) */
     MERGE_UNION,   /* of arrays of bulks: each once */
     MERGE_COUNTS,  /* of arrays of names and numbers: the sums */
     MERGE_LATEST,  /* SLOWLOG GET: the arrays' entries, latest first, as many as were asked for */
@@ -44,7 +45,7 @@ struct way {
 static const struct way WAYS[] = {
     {COMMAND_DBSIZE, NULL, MERGE_SUM, false},         {COMMAND_FLUSHALL, NULL, MERGE_SAME, false},
     {COMMAND_FLUSHDB, NULL, MERGE_SAME, false},       {COMMAND_SCRIPT, "load", MERGE_SAME, false},
-    {COMMAND_SCRIPT, "flush", MERGE_SAME, false},     {COMMAND_SCRIPT, "exists", MERGE_AND, false},
+    {COMMAND_SCRIPT, "flush", MERGE_SAME, false},     {COMMAND_SCRIPT, "exists", MERGE_MIN, false},
     {COMMAND_SCRIPT, "kill", MERGE_ANY, true},        {COMMAND_SCRIPT, "debug", MERGE_REFUSED, false},
     {COMMAND_FUNCTION, "load", MERGE_SAME, false},    {COMMAND_FUNCTION, "delete", MERGE_SAME, false},
     {COMMAND_FUNCTION, "flush", MERGE_SAME, false},   {COMMAND_FUNCTION, "restore", MERGE_SAME, false},
@@ -67,8 +68,18 @@ static const struct way WAYS[] = {
     {COMMAND_SHUTDOWN, NULL, MERGE_REFUSED, false},
 };
 
+/* The ways of commands that the table lacks. */
+static const struct way TOLD[] = {
+    [RESPONSE_ANY_SHAPE] = {.merge = MERGE_APPEND},  [RESPONSE_ALL_SUCCEEDED] = {.merge = MERGE_SAME},
+    [RESPONSE_ONE_SUCCEEDED] = {.merge = MERGE_ANY}, [RESPONSE_SUM] = {.merge = MERGE_SUM},
+    [RESPONSE_MIN] = {.merge = MERGE_MIN},           [RESPONSE_MAX] = {.merge = MERGE_MAX},
+    [RESPONSE_AND] = {.merge = MERGE_MIN},           [RESPONSE_OR] = {.merge = MERGE_MAX},
+};
+
 static const struct way *way_of(const struct command *c, const struct resp_request *r, const char *bytes) {
     static const struct way one = {COMMAND_UNKNOWN, NULL, MERGE_ONE, false};
+    if (c->id == COMMAND_UNKNOWN)
+        return c->need == NEED_MASTERS ? &TOLD[discover_response(c)] : &one;
     for (size_t i = 0; i < sizeof(WAYS) / sizeof(WAYS[0]); i++)
         if (WAYS[i].id == c->id && (!WAYS[i].sub || (r->argc > 1 && request_arg_is(r, bytes, 1, WAYS[i].sub))))
             return &WAYS[i];
@@ -132,7 +143,7 @@ static bool merge_integers(const struct masters *m, struct text *out) {
             return false;
         if (m->merge == MERGE_SUM)
             merged += n;
-        else if (i == 0 || n < merged)
+        else if (i == 0 || (m->merge == MERGE_MIN ? n < merged : n > merged))
             merged = n;
     }
     text_printf(out, ":%lld\r\n", (long long)merged);
@@ -150,30 +161,40 @@ static bool read_array(const struct text *reply, const char **p, const char **en
     return true;
 }
 
-static bool merge_and(const struct masters *m, struct text *out) {
+static bool merge_elements(const struct masters *m, struct text *out) {
     const char *p, *end;
     int64_t count, more;
     if (!read_array(&m->replies[0], &p, &end, &count))
         return false;
     size_t size = (size_t)count;
-    int64_t *least = memory_alloc((size + 1) * sizeof(*least));
+    int64_t *merged = memory_alloc((size + 1) * sizeof(*merged));
     bool right = true;
     for (size_t i = 0; right && i < m->count; i++) {
         right = read_array(&m->replies[i], &p, &end, &more) && more == count;
         for (size_t k = 0; right && k < size; k++) {
             struct resp_item item;
             right = resp_item_read(&p, end, &item) && item.type == ':';
-            if (right && (i == 0 || item.num < least[k]))
-                least[k] = item.num;
+            if (right && (i == 0 || (m->merge == MERGE_MIN ? item.num < merged[k] : item.num > merged[k])))
+                merged[k] = item.num;
         }
     }
     if (right) {
         text_printf(out, "*%zu\r\n", size);
         for (size_t k = 0; k < size; k++)
-            text_printf(out, ":%lld\r\n", (long long)least[k]);
+            text_printf(out, ":%lld\r\n", (long long)merged[k]);
     }
-    memory_free(least);
+    memory_free(merged);
     return right;
+}
+
+static bool merge_first(const struct masters *m, struct text *out) {
+    for (size_t i = 0; i < m->count; i++) {
+        if (m->replies[i].len == 0)
+            continue;
+        text_append(out, m->replies[i].data, m->replies[i].len);
+        return true;
+    }
+    return false;
 }
 
 static bool merge_append(const struct masters *m, struct text *out) {
@@ -181,7 +202,7 @@ static bool merge_append(const struct masters *m, struct text *out) {
     int64_t total = 0, count;
     for (size_t i = 0; i < m->count; i++) {
         if (!read_array(&m->replies[i], &p, &end, &count))
-            return false;
+            return merge_first(m, out);
         total += count;
     }
     text_printf(out, "*%lld\r\n", (long long)total);
@@ -243,16 +264,6 @@ static bool merge_latest(const struct masters *m, struct text *out) {
     return right;
 }
 
-static bool merge_first(const struct masters *m, struct text *out) {
-    for (size_t i = 0; i < m->count; i++) {
-        if (m->replies[i].len == 0)
-            continue;
-        text_append(out, m->replies[i].data, m->replies[i].len);
-        return true;
-    }
-    return false;
-}
-
 /* The reply begins with "running_script" and what runs, or null. */
 static bool merge_running(const struct masters *m, struct text *out) {
     for (size_t i = 0; i < m->count; i++) {
@@ -302,11 +313,10 @@ static bool merge(const struct masters *m, struct text *out) {
     switch (m->merge) {
     case MERGE_SUM:
     case MERGE_MIN:
-        return merge_integers(m, out);
-    case MERGE_AND:
-        return merge_and(m, out);
-    case MERGE_APPEND: /* ACL LOG RESET has an OK */
-        return m->replies[0].data[0] == '+' ? merge_first(m, out) : merge_append(m, out);
+    case MERGE_MAX:
+        return m->replies[0].data[0] == ':' ? merge_integers(m, out) : merge_elements(m, out);
+    case MERGE_APPEND:
+        return merge_append(m, out);
     case MERGE_UNION:
         return pubsub_merge_names(m->replies, m->count, out);
     case MERGE_COUNTS:

@@ -397,6 +397,8 @@ enum dispatch_result transaction_queue(struct session *s, const struct command *
                                        const char *bytes) {
     if (c && !command_arity_ok(c, r->argc) && c->id != COMMAND_EXEC)
         return transaction_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
+    if (c && c->id == COMMAND_UNKNOWN)
+        s->transaction->unclean = true; /* nobody knows what it leaves behind */
     if (c && c->need == NEED_TRANSACTION && c->id != COMMAND_UNWATCH)
         return transaction_dispatch(s, c, r, bytes);
     if (c && c->need == NEED_SESSION)

@@ -69,11 +69,14 @@ struct worker {
     size_t free_lock_count;
     struct list_node lease_notes; /* renewals and releases that the engine has asked for */
     size_t lease_works;           /* those under way */
-    struct resp_request scanner;  /* for input that is complete in `scratch` */
-    char *scratch;                /* what a read puts its bytes in */
-    struct text build;            /* a request being put together */
-    struct text *capture;         /* NULL, or where the proxy's own answers go instead */
-    int64_t now_ms;               /* wall clock of this turn */
+    struct list_node discovered;  /* discover.c's: commands that the table lacks */
+    struct list_node discovered_before;
+    size_t discovered_count;
+    struct resp_request scanner; /* for input that is complete in `scratch` */
+    char *scratch;               /* what a read puts its bytes in */
+    struct text build;           /* a request being put together */
+    struct text *capture;        /* NULL, or where the proxy's own answers go instead */
+    int64_t now_ms;              /* wall clock of this turn */
     struct ev_prepare prepare;
     struct ev_check check;
     struct ev_async wake;

@@ -17,6 +17,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/client.h"
+#include "proxy/session/discover.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
@@ -394,6 +395,8 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const int
     list_init(&w->free_calls);
     list_init(&w->free_locks);
     list_init(&w->lease_notes);
+    list_init(&w->discovered);
+    list_init(&w->discovered_before);
     chunk_pool_init(&w->chunks, CHUNKS_KEPT);
     resp_request_init(&w->scanner);
     text_init(&w->build);
@@ -441,6 +444,7 @@ void worker_free(struct worker *w) {
         memory_free(LIST_ENTRY(n, struct request, link));
     free_list(&w->free_calls, offsetof(struct call, link));
     lock_free_pool(w);
+    discover_clear(w);
     free_list(&w->lease_notes, offsetof(struct lease_note, link));
     worker_new_rules(w);
     lock_rules_unref(w->rules);

@@ -29,6 +29,8 @@ LAYERS = {
     "tests/fuzz": (("parser", "proxy/base"), ()),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),
+    # A Redis module, which knows nothing of the proxy.
+    "tests/integration": ((), ()),
     # Programs of applications: they know nothing of the proxy.
     "tests/clients": ((), ("hiredis",)),
 }

@@ -1,0 +1,303 @@
+#include "parser/command_info.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MAX_LEN = 128, SPECS_MAX = 16, SUBS_MAX = 512 };
+
+/* ---- reading ----------------------------------------------------------------------------------- */
+
+/* A place in the reply; `bad` once something was not what was expected, and nothing is read from then on. */
+struct cursor {
+    const char *p, *end;
+    bool bad;
+};
+
+struct word {
+    const char *text;
+    size_t len;
+};
+
+static bool next_item(struct cursor *c, struct resp_item *item) {
+    if (!c->bad && !resp_item_read(&c->p, c->end, item))
+        c->bad = true;
+    return !c->bad;
+}
+
+/* The number of elements of the array that comes next. */
+static size_t next_array(struct cursor *c) {
+    struct resp_item item;
+    if (next_item(c, &item) && (item.type != '*' || item.null))
+        c->bad = true;
+    return c->bad ? 0 : (size_t)item.num;
+}
+
+static int next_int(struct cursor *c) {
+    struct resp_item item;
+    if (next_item(c, &item) && (item.type != ':' || item.num < INT16_MIN || item.num > INT16_MAX))
+        c->bad = true;
+    return c->bad ? 0 : (int)item.num;
+}
+
+static struct word next_word(struct cursor *c) {
+    struct resp_item item;
+    if (next_item(c, &item) && item.type != '$' && item.type != '+')
+        c->bad = true;
+    return c->bad ? (struct word){"", 0} : (struct word){item.str, item.len};
+}
+
+static void skip(struct cursor *c) {
+    const char *next = c->bad ? NULL : resp_item_end(c->p, c->end);
+    if (next)
+        c->p = next;
+    else
+        c->bad = true;
+}
+
+static bool word_is(struct word w, const char *text) {
+    return w.len == strlen(text) && memcmp(w.text, text, w.len) == 0;
+}
+
+/* ---- where keys are ------------------------------------------------------------------------------ */
+
+static void read_begin(struct cursor *c, struct key_spec *spec) {
+    for (size_t n = next_array(c) / 2; n > 0 && !c->bad; n--) {
+        struct word key = next_word(c);
+        if (word_is(key, "type")) {
+            struct word type = next_word(c);
+            spec->begin = word_is(type, "index")     ? KEYS_BEGIN_INDEX
+                          : word_is(type, "keyword") ? KEYS_BEGIN_KEYWORD
+                                                     : KEYS_BEGIN_UNKNOWN;
+            continue;
+        }
+        for (size_t m = next_array(c) / 2; m > 0 && !c->bad; m--) {
+            key = next_word(c);
+            if (word_is(key, "index") || word_is(key, "startfrom")) {
+                spec->at = next_int(c);
+            } else if (word_is(key, "keyword")) {
+                struct word keyword = next_word(c);
+                if (keyword.len >= sizeof(spec->keyword))
+                    c->bad = true;
+                for (size_t i = 0; !c->bad && i < keyword.len; i++) {
+                    char b = keyword.text[i];
+                    spec->keyword[i] = b >= 'A' && b <= 'Z' ? (char)(b + 'a' - 'A') : b;
+                }
+            } else {
+                skip(c);
+            }
+        }
+    }
+}
+
+static void read_find(struct cursor *c, struct key_spec *spec) {
+    for (size_t n = next_array(c) / 2; n > 0 && !c->bad; n--) {
+        struct word key = next_word(c);
+        if (word_is(key, "type")) {
+            struct word type = next_word(c);
+            spec->find = word_is(type, "range")    ? KEYS_FIND_RANGE
+                         : word_is(type, "keynum") ? KEYS_FIND_KEYNUM
+                                                   : KEYS_FIND_UNKNOWN;
+            continue;
+        }
+        for (size_t m = next_array(c) / 2; m > 0 && !c->bad; m--) {
+            key = next_word(c);
+            int *to = word_is(key, "lastkey")     ? &spec->last
+                      : word_is(key, "keystep")   ? &spec->step
+                      : word_is(key, "limit")     ? &spec->limit
+                      : word_is(key, "keynumidx") ? &spec->number_at
+                      : word_is(key, "firstkey")  ? &spec->first
+                                                  : NULL;
+            if (to)
+                *to = next_int(c);
+            else
+                skip(c);
+        }
+    }
+}
+
+/* Returns whether it says all there is to know. */
+static bool read_spec(struct cursor *c, struct key_spec *spec) {
+    bool complete = true;
+    *spec = (struct key_spec){.begin = KEYS_BEGIN_UNKNOWN, .find = KEYS_FIND_UNKNOWN, .step = 1};
+    for (size_t n = next_array(c) / 2; n > 0 && !c->bad; n--) {
+        struct word key = next_word(c);
+        if (word_is(key, "begin_search")) {
+            read_begin(c, spec);
+        } else if (word_is(key, "find_keys")) {
+            read_find(c, spec);
+        } else if (word_is(key, "flags")) {
+            for (size_t m = next_array(c); m > 0 && !c->bad; m--)
+                complete &= !word_is(next_word(c), "incomplete");
+        } else {
+            skip(c);
+        }
+    }
+    return complete && !c->bad && spec->step > 0 && spec->begin != KEYS_BEGIN_UNKNOWN &&
+           spec->find != KEYS_FIND_UNKNOWN;
+}
+
+static void read_specs(struct cursor *c, struct command_info *info) {
+    size_t n = next_array(c);
+    bool complete = n <= SPECS_MAX;
+    struct key_spec *specs = n > 0 && complete ? calloc(n, sizeof(*specs)) : NULL;
+    if (n > 0 && complete && !specs)
+        abort();
+    for (size_t i = 0; i < n && !c->bad; i++) {
+        if (specs)
+            complete &= read_spec(c, &specs[i]);
+        else
+            skip(c);
+    }
+    if (complete && !c->bad) {
+        info->command.specs = specs;
+        info->command.spec_count = (uint16_t)n;
+    } else {
+        free(specs);
+    }
+}
+
+/* ---- a command ------------------------------------------------------------------------------------- */
+
+struct facts {
+    bool blocking, pubsub, noscript, everywhere;
+};
+
+static void read_flags(struct cursor *c, struct command *command, struct facts *facts) {
+    for (size_t n = next_array(c); n > 0 && !c->bad; n--) {
+        struct word flag = next_word(c);
+        if (word_is(flag, "write"))
+            command->flags |= COMMAND_WRITE;
+        else if (word_is(flag, "readonly"))
+            command->flags |= COMMAND_READONLY;
+        else if (word_is(flag, "admin"))
+            command->flags |= COMMAND_ADMIN;
+        else if (word_is(flag, "movablekeys"))
+            command->flags |= COMMAND_MOVABLE_KEYS;
+        facts->blocking |= word_is(flag, "blocking");
+        facts->pubsub |= word_is(flag, "pubsub");
+        facts->noscript |= word_is(flag, "noscript");
+    }
+}
+
+static void read_tips(struct cursor *c, struct command_info *info, struct facts *facts) {
+    static const struct {
+        const char *tip;
+        enum command_response response;
+    } responses[] = {
+        {"response_policy:all_succeeded", RESPONSE_ALL_SUCCEEDED},
+        {"response_policy:one_succeeded", RESPONSE_ONE_SUCCEEDED},
+        {"response_policy:agg_sum", RESPONSE_SUM},
+        {"response_policy:agg_min", RESPONSE_MIN},
+        {"response_policy:agg_max", RESPONSE_MAX},
+        {"response_policy:agg_logical_and", RESPONSE_AND},
+        {"response_policy:agg_logical_or", RESPONSE_OR},
+    };
+    for (size_t n = next_array(c); n > 0 && !c->bad; n--) {
+        struct word tip = next_word(c);
+        facts->everywhere |= word_is(tip, "request_policy:all_shards") || word_is(tip, "request_policy:all_nodes");
+        for (size_t i = 0; i < sizeof(responses) / sizeof(responses[0]); i++)
+            if (word_is(tip, responses[i].tip))
+                info->response = responses[i].response;
+    }
+}
+
+static bool read_info(struct cursor *c, struct command_info *info, bool nested);
+
+static void read_subs(struct cursor *c, struct command_info *info) {
+    size_t n = next_array(c);
+    if (n == 0 || n > SUBS_MAX)
+        return;
+    info->subs = calloc(n, sizeof(*info->subs));
+    if (!info->subs)
+        abort();
+    for (; n > 0 && !c->bad; n--)
+        if (read_info(c, &info->subs[info->sub_count++], true))
+            c->bad |= strchr(info->subs[info->sub_count - 1].command.name, '|') == NULL;
+}
+
+static enum command_need need_of(const struct command_info *info, const struct facts *facts) {
+    const struct command *c = &info->command;
+    if (facts->pubsub && facts->noscript)
+        return NEED_REFUSED; /* a subscription of some kind */
+    if (facts->blocking)
+        return NEED_BLOCKING;
+    if (c->first > 0 || c->spec_count > 0 || info->ask_keys)
+        return NEED_KEY;
+    return facts->everywhere ? NEED_MASTERS : NEED_NODE;
+}
+
+/* name arity flags first last step; then, of Redis 6, categories; then, of 7, tips, specs of keys, subcommands. */
+static bool read_info(struct cursor *c, struct command_info *info, bool nested) {
+    struct facts facts = {false, false, false, false};
+    struct command *command = &info->command;
+    size_t n = next_array(c);
+    if (n < 6)
+        c->bad = true;
+    struct word name = next_word(c);
+    if (name.len == 0 || name.len > NAME_MAX_LEN)
+        c->bad = true;
+    if (c->bad)
+        return false;
+    char *copy = calloc(1, name.len + 1);
+    if (!copy)
+        abort();
+    memcpy(copy, name.text, name.len);
+    command->name = copy;
+    command->arity = (int16_t)next_int(c);
+    read_flags(c, command, &facts);
+    command->first = (int16_t)next_int(c);
+    command->last = (int16_t)next_int(c);
+    command->step = (int16_t)next_int(c);
+    for (size_t i = 6; i < n && !c->bad; i++) {
+        if (i == 7)
+            read_tips(c, info, &facts);
+        else if (i == 8)
+            read_specs(c, info);
+        else if (i == 9 && !nested)
+            read_subs(c, info);
+        else
+            skip(c);
+    }
+    if (command->arity == 0 || command->first < 0 || (command->first > 0 && command->step <= 0))
+        c->bad = true;
+    info->ask_keys = (command->flags & COMMAND_MOVABLE_KEYS) && command->spec_count == 0;
+    if (command->first > 0 && command->first == command->last && !(command->flags & COMMAND_MOVABLE_KEYS))
+        command->only = command->first;
+    command->need = need_of(info, &facts);
+    return !c->bad;
+}
+
+static void info_clear(struct command_info *info) {
+    for (size_t i = 0; i < info->sub_count; i++)
+        info_clear(&info->subs[i]);
+    free(info->subs);
+    free((void *)(uintptr_t)info->command.specs);
+    free((void *)(uintptr_t)info->command.name);
+}
+
+struct command_info *command_info_read(const char *p, const char *end) {
+    struct cursor c = {p, end, false};
+    struct command_info *info = calloc(1, sizeof(*info));
+    if (!info)
+        abort();
+    if (read_info(&c, info, false))
+        return info;
+    command_info_free(info);
+    return NULL;
+}
+
+void command_info_free(struct command_info *info) {
+    if (!info)
+        return;
+    info_clear(info);
+    free(info);
+}
+
+const struct command_info *command_info_of(const struct command_info *info, const char *data,
+                                           const struct resp_request *request) {
+    for (size_t i = 0; i < info->sub_count && request->argc > 1; i++)
+        if (request_arg_is(request, data, 1, strchr(info->subs[i].command.name, '|') + 1))
+            return &info->subs[i];
+    return info;
+}
