@@ -187,6 +187,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
         return DISPATCHED;
     }
     counter_add(&s->worker->counters.requests_forwarded, 1);
+    session_uses(s, slot);
     struct request *request = request_new(s, c);
     struct blocked *b = memory_alloc(sizeof(*b) + r->len);
     *b = (struct blocked){.request = request, .slot = slot, .len = r->len};
@@ -215,6 +216,10 @@ bool blocking_place(struct session *s, const char **node, int64_t *client) {
 }
 
 void blocking_left(struct request *r) {
+    if (wait_is(r->command)) {
+        wait_left(r);
+        return;
+    }
     struct blocked *b = r->state;
     if (b->pin) { /* its call fails when the connection is closed, at the end of the turn */
         blocked_unpin(b, false);

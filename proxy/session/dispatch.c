@@ -9,8 +9,8 @@
  *                                 └─ forward ─── everything else, byte for byte
  *
  * What a command is says the table, or else the node (discover.c). Decides, and leaves the doing to local.c, lock_*.c,
- * script_flow.c, split.c, keyspace.c, masters.c, cluster.c, proxy_command.c, transaction.c, queue.c, blocking.c and
- * pubsub.c.
+ * script_flow.c, split.c, keyspace.c, masters.c, cluster.c, proxy_command.c, transaction.c, queue.c, blocking.c,
+ * wait.c and pubsub.c.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -370,10 +370,7 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
                                  "was done");
             return DISPATCHED;
         }
-        if (c->id != COMMAND_WAIT && c->id != COMMAND_WAITAOF)
-            return blocking_dispatch(s, c, r, bytes);
-        refuse(s, c, ": it counts for the connection that wrote, and clients share connections");
-        return DISPATCHED;
+        return wait_is(c) ? wait_dispatch(s, c, r, bytes) : blocking_dispatch(s, c, r, bytes);
     case NEED_NODE:
         note_subcommand(s, c, r, bytes);
         dispatch_forward(s, c, r, bytes, -1);

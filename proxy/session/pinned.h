@@ -29,6 +29,15 @@ void blocking_left(struct request *r);
  * for nothing else any more. False: it is not blocked at a node. */
 bool blocking_place(struct session *s, const char **node, int64_t *client);
 
+/* ---- wait.c -------------------------------------------------------------------------------------- */
+
+/* WAIT, WAITAOF. */
+bool wait_is(const struct command *c);
+enum dispatch_result wait_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                   const char *bytes);
+/* As blocking_left. */
+void wait_left(struct request *r);
+
 /* ---- transaction.c, queue.c ----------------------------------------------------------------------- */
 
 /* MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH inside. */

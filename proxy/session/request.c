@@ -364,6 +364,7 @@ static inline void submit(struct call *c, int slot, const struct upstream_lane *
     if (r->session) {
         r->bytes += len;
         r->session->in_flight_bytes += len;
+        session_uses(r->session, slot);
     }
     const char *error = upstream_submit(r->worker->upstream, &c->up, slot, lane, bytes, len);
     if (error)
@@ -389,6 +390,7 @@ void call_submit_master(struct call *c, size_t master, const char *bytes, size_t
     struct upstream *u = c->request->worker->upstream;
     struct upstream_lane lane = session_lane(c->request->session);
     const char *error = "UPSTREAM no master is known; the request was not sent";
+    c->request->session->used_slots = UINT64_MAX;
     if (master < upstream_master_count(u))
         error = upstream_submit_to(u, &c->up, upstream_master(u, master), &lane, bytes, len);
     if (error)

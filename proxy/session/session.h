@@ -35,6 +35,7 @@ enum {
     SESSION_BYTES_MAX = 4 * 1024 * 1024, /* of these requests; one may be longer */
     CALL_INLINE = 88,                    /* bytes of a waiting reply kept without an allocation */
     SESSION_ADDRESS_MAX = 56,
+    SESSION_SLOTS_A_BIT = 256, /* of session.used_slots */
     LOCK_BUSY_SLOTS = 16,
     LOCK_BUSY_ALL = 255
 };
@@ -216,7 +217,8 @@ struct session {
     size_t held_bytes; /* of replies that wait for those before them */
     bool barrier;      /* the next requests wait for one in flight: request_barrier */
     uint32_t db, login;
-    uint64_t epoch; /* of the slot map that requests in flight were routed by */
+    uint64_t used_slots; /* bit by bit: of which a request has gone to a node (WAIT) */
+    uint64_t epoch;      /* of the slot map that requests in flight were routed by */
     struct list_node link, dirty_link, runnable_link;
     struct list_node requests;
     struct iobuf out;
@@ -261,6 +263,12 @@ void session_address_text(const struct sockaddr_storage *a, char *out, size_t si
 bool session_unauthenticated(const struct session *s);
 
 struct upstream_lane session_lane(const struct session *s);
+
+/* A request goes to the node of this slot; -1: of none. */
+static inline void session_uses(struct session *s, int slot) {
+    if (slot >= 0)
+        s->used_slots |= (uint64_t)1 << (slot / SESSION_SLOTS_A_BIT);
+}
 
 /* ---- dispatch ---------------------------------------------------------------------------------- */
 

@@ -94,6 +94,7 @@ static bool pin_to(struct session *s, struct upstream_node *node, int slot, cons
     struct upstream_pin_events events = {.arg = t, .lost = node_lost};
     t->pin = pin_take(s, node, PIN_TRANSACTION, &events, error);
     t->slot = slot;
+    session_uses(s, slot);
     return t->pin != NULL;
 }
 

@@ -18,6 +18,7 @@ local function held_with_argument()
   end
 end
 
+if s.list then return envelope(false, s.token and 'held' or 'foreign', s) end -- its nodes are not the script's
 if s.token then
   if s.token == attempt then return envelope(s.held, 'granted', s, pttl) end
   local moved = (pttl == -1) ~= (ends == -1) or (pttl >= 0 and math.abs(pttl + GUARD_OUTLIVES_MS - ends) > SLACK_MS)
@@ -28,7 +29,6 @@ if s.token then
   end
   return envelope(s.held, 'held', s, pttl)
 end
-if s.list then return envelope(false, 'foreign', nil, pttl) end -- a queue's nodes are not the script's
 if s.attempt == attempt then return envelope(false, 'released', {fence = tonumber(s.reply)}, pttl) end -- repeated
 
 local value, kind

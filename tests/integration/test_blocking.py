@@ -114,12 +114,6 @@ def test_keys_of_several_slots(farm, connect):
     assert client("BLPOP", "a", "b", "0.01") is None
 
 
-def test_wait_says_why_not(client):
-    for command in (["WAIT", "0", "0"], ["WAITAOF", "0", "0", "0"]):
-        reply = client(*command)
-        assert isinstance(reply, Error) and "not supported" in reply
-
-
 # ---- trap 25: nobody else waits ------------------------------------------------------------------------------
 
 
