@@ -21,13 +21,17 @@ enum resp_status {
     RESP_BAD   /* not RESP; the connection has to be closed */
 };
 
+/* Bytes enough for "*N\r\n", "$N\r\n" or ":N\r\n". */
+enum { RESP_HEADER_MAX = 24 };
+
 /* ---- requests ---------------------------------------------------------------------------- */
 
 enum {
     RESP_INLINE_MAX = 64 * 1024,      /* an inline request, or a length line, without its end */
     RESP_UNAUTH_ARGS_MAX = 10,        /* before authentication */
     RESP_UNAUTH_BULK_MAX = 16 * 1024, /* before authentication */
-    RESP_ARGV_INLINE = 8              /* arguments kept without an allocation */
+    RESP_ARGV_INLINE = 8,             /* arguments kept without an allocation */
+    RESP_ERROR_TEXT = 48              /* bytes of an error text that is made up */
 };
 
 struct resp_limits {
@@ -63,7 +67,7 @@ struct resp_request {
     size_t args_left; /* arguments to come */
     int64_t bulk_len; /* of the bulk being read, -1: its length line comes next */
     size_t argv_cap;
-    char error_text[48];
+    char error_text[RESP_ERROR_TEXT];
     struct resp_arg argv_inline[RESP_ARGV_INLINE];
 };
 
@@ -83,6 +87,29 @@ void resp_request_move(struct resp_request *to, struct resp_request *from);
  * that was merely announced; running out of it ends the process. */
 enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
                                    const struct resp_limits *limits) __attribute__((warn_unused_result));
+
+/* ---- the rest of a request whose beginning is on its way already ---- */
+
+/* Finds the end of a multibulk without keeping any of it: no arguments, no bytes. */
+struct resp_body {
+    size_t args_left;   /* whose end has not come yet */
+    uint64_t bulk_left; /* bytes of the argument being read, with the two behind it; 0: a length line comes */
+    uint64_t bulk_len;  /* of this argument or the one before */
+    const char *error;  /* after RESP_BAD, as in resp_request */
+    /* ---- private ---- */
+    size_t line_len;  /* bytes of the length line so far */
+    bool line_hidden; /* behind a NUL byte, as resp_request_scan has it */
+    bool line_ended;  /* its CR has come; the byte behind it belongs to it */
+    char line[RESP_HEADER_MAX];
+    char error_text[RESP_ERROR_TEXT];
+};
+
+/* Goes on where a scan of a multibulk has come to (RESP_MORE): the next byte is the one at r->pos. */
+void resp_body_init(struct resp_body *b, const struct resp_request *r);
+/* Scans the next `len` bytes. RESP_OK: the request ends with the first *used of them; RESP_MORE: all belong to it;
+ * RESP_BAD: as resp_request_scan, with the same errors. */
+enum resp_status resp_body_scan(struct resp_body *b, const char *data, size_t len, const struct resp_limits *limits,
+                                size_t *used) __attribute__((warn_unused_result));
 
 /* An upper bound for the output of resp_inline_encode. */
 size_t resp_inline_bound(size_t line_len);
@@ -115,6 +142,9 @@ void resp_reply_init(struct resp_reply *r);
 enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t len, size_t *used)
     __attribute__((warn_unused_result));
 
+/* How many bytes are known to come after RESP_MORE, at least. */
+int64_t resp_reply_ahead(const struct resp_reply *r);
+
 /* ---- looking into a complete reply ------------------------------------------------------- */
 
 /* One element of a well-formed reply that is complete in memory. */
@@ -138,8 +168,6 @@ const char *resp_item_end(const char *p, const char *end);
 
 /* ---- writing ----------------------------------------------------------------------------- */
 
-/* Bytes enough for "*N\r\n", "$N\r\n" or ":N\r\n". */
-enum { RESP_HEADER_MAX = 24 };
 /* Writes TYPE, the number and CR LF; returns the length. */
 size_t resp_header_write(char *out, char type, int64_t n);
 /* Bytes that a bulk string of `len` bytes takes, and the writing of it; returns the end. */

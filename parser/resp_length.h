@@ -1,7 +1,6 @@
 /*
- * A length line as both scanners meet it nearly always: complete, canonical, and not too long. Private to parser/.
- *
- * What it does not take is not malformed: the scanners' states have the rules.
+ * Length lines, as the scanners share them; private to parser/. resp_length reads one as it nearly always is: complete,
+ * canonical, and not too long. What it does not take is not malformed: the scanners' states have the rules.
  */
 #ifndef LOCKKEEPER_PARSER_RESP_LENGTH_H
 #define LOCKKEEPER_PARSER_RESP_LENGTH_H
@@ -10,6 +9,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "parser/resp.h"
+
+/* What is wrong with a "$N" line in Redis's words, or NULL. `type` is its first byte; `text` may hold the result. */
+const char *resp_bulk_line_error(char type, bool valid, int64_t bulk_len, const struct resp_limits *limits,
+                                 char text[RESP_ERROR_TEXT]);
+/* Where it has no end within RESP_INLINE_MAX bytes. */
+extern const char resp_too_big_bulk_line[];
 
 static inline bool resp_is_crlf(const char *p) {
     return memcmp(p, "\r\n", 2) == 0;

@@ -63,6 +63,10 @@ void resp_reply_init(struct resp_reply *r) {
     r->pending = 1;
 }
 
+int64_t resp_reply_ahead(const struct resp_reply *r) {
+    return r->state == STATE_PAYLOAD ? r->number : 0;
+}
+
 /* The byte behind the first CR LF, or NULL. */
 static const char *line_end(const char *p, const char *end) {
     while (p < end && (p = memchr(p, '\r', (size_t)(end - p))) && end - p >= 2) {

@@ -27,7 +27,7 @@ enum { RESP_ARGUMENT_MIN = 6 };
 
 static const char *const TOO_BIG_INLINE = "Protocol error: too big inline request";
 static const char *const TOO_BIG_COUNT = "Protocol error: too big mbulk count string";
-static const char *const TOO_BIG_BULK_COUNT = "Protocol error: too big bulk count string";
+const char resp_too_big_bulk_line[] = "Protocol error: too big bulk count string";
 static const char *const INVALID_COUNT = "Protocol error: invalid multibulk length";
 static const char *const INVALID_BULK = "Protocol error: invalid bulk length";
 static const char *const UNAUTH_COUNT = "Protocol error: unauthenticated multibulk length";
@@ -74,6 +74,21 @@ void resp_request_move(struct resp_request *to, struct resp_request *from) {
         to->error = to->error_text;
     }
     resp_request_init(from);
+}
+
+const char *resp_bulk_line_error(char type, bool valid, int64_t bulk_len, const struct resp_limits *limits,
+                                 char text[RESP_ERROR_TEXT]) {
+    /* Before the number is judged: a wrong type byte is the error that Redis reports first. */
+    if (type != '$') {
+        /* Redis keeps its error replies to one line. */
+        type = type == '\r' || type == '\n' ? ' ' : type;
+        snprintf(text, RESP_ERROR_TEXT, "Protocol error: expected '$', got '%c'", type);
+        return text;
+    }
+    if (!valid || bulk_len < 0 || bulk_len > limits->bulk_max) {
+        return INVALID_BULK;
+    }
+    return bulk_len > RESP_UNAUTH_BULK_MAX && limits->unauthenticated ? UNAUTH_BULK : NULL;
 }
 
 static enum resp_status bad(struct resp_request *r, const char *error) {
@@ -144,15 +159,7 @@ static enum resp_status scan_length_line(struct resp_request *r, const char *dat
     if (len - at < 2) {
         return RESP_MORE;
     }
-    /* Before the number is judged: a wrong type byte is the error that Redis reports first. */
-    if (r->pos > 0 && data[r->pos] != '$') {
-        char got = data[r->pos];
-        /* Redis keeps its error replies to one line. */
-        got = got == '\r' || got == '\n' ? ' ' : got;
-        snprintf(r->error_text, sizeof r->error_text, "Protocol error: expected '$', got '%c'", got);
-        return bad(r, r->error_text);
-    }
-    *valid = resp_integer(data + r->pos + 1, at - r->pos - 1, number);
+    *valid = at > r->pos && resp_integer(data + r->pos + 1, at - r->pos - 1, number);
     if (data[at + 1] != '\n') {
         r->irregular = true;
     }
@@ -184,15 +191,14 @@ static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, 
                                       const struct resp_limits *limits) {
     int64_t bulk_len;
     bool valid;
-    enum resp_status status = scan_length_line(r, data, len, TOO_BIG_BULK_COUNT, &bulk_len, &valid);
+    char type = r->pos < len ? data[r->pos] : '$';
+    enum resp_status status = scan_length_line(r, data, len, resp_too_big_bulk_line, &bulk_len, &valid);
     if (status != RESP_OK) {
         return status;
     }
-    if (!valid || bulk_len < 0 || bulk_len > limits->bulk_max) {
-        return bad(r, INVALID_BULK);
-    }
-    if (bulk_len > RESP_UNAUTH_BULK_MAX && limits->unauthenticated) {
-        return bad(r, UNAUTH_BULK);
+    const char *error = resp_bulk_line_error(type, valid, bulk_len, limits, r->error_text);
+    if (error) {
+        return bad(r, error);
     }
     r->bulk_len = bulk_len;
     return RESP_OK;

@@ -1,7 +1,7 @@
 /*
  * Requests: the stream's requests are the same whether it comes whole or in pieces; what a request says lies within
  * it; a regular one is byte for byte its arguments written anew; an irregular or inline one, encoded anew, is regular
- * and has the same arguments; keys are arguments.
+ * and has the same arguments; keys are arguments; what is left of one has the same end without the beginning.
  *
  * Input: four bytes of cuts, one of limits, then the stream.
  */
@@ -109,6 +109,33 @@ static void check_same(const struct resp_request *a, const struct resp_request *
     CHECK(memcmp(a->argv, b->argv, a->argc * sizeof *a->argv) == 0);
 }
 
+/* The rest of a request behind its first `head` bytes ends where the request does, and errs where it does. */
+static void check_body(struct cuts *cuts, const uint8_t *data, size_t size, size_t head,
+                       const struct resp_limits *limits, const struct resp_request *whole, enum resp_status expected) {
+    struct resp_request beginning;
+    resp_request_init(&beginning);
+    char *copy = exact_copy(data, head);
+    enum resp_status status = resp_request_scan(&beginning, copy, head, limits);
+    free(copy);
+    if (status == RESP_MORE && beginning.pos > 0) {
+        struct resp_body body;
+        size_t at = beginning.pos, used = 0;
+        resp_body_init(&body, &beginning);
+        for (status = RESP_MORE; status == RESP_MORE && at < size; at += used) {
+            size_t piece = cuts_next(cuts);
+            piece = piece < size - at ? piece : size - at;
+            copy = exact_copy(data + at, piece);
+            status = resp_body_scan(&body, copy, piece, limits, &used);
+            free(copy);
+            CHECK(used <= piece && (status != RESP_MORE || used == piece));
+        }
+        CHECK(status == expected);
+        CHECK(status != RESP_OK || at == whole->len);
+        CHECK(status != RESP_BAD || strcmp(body.error, whole->error) == 0);
+    }
+    resp_request_clear(&beginning);
+}
+
 /* Scans one request that comes in pieces. */
 static enum resp_status scan_cut(struct resp_request *r, struct cuts *cuts, const uint8_t *data, size_t size,
                                  const struct resp_limits *limits) {
@@ -148,6 +175,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         char *copy = exact_copy(data, size);
         status = resp_request_scan(&whole, copy, size, &limits);
         CHECK(scan_cut(&cut, &cuts, data, size, &limits) == status);
+        check_body(&cuts, data, size, cuts_next(&cuts) % size, &limits, &whole, status);
         if (status == RESP_BAD) {
             CHECK(strncmp(whole.error, "Protocol error: ", 16) == 0);
             CHECK(strcmp(whole.error, cut.error) == 0);

@@ -85,11 +85,48 @@ static void check_request(struct text t, size_t first, size_t step, const struct
     resp_request_clear(&r);
 }
 
+/* The same end, or the same error, when what is left behind the first `head` bytes is scanned by itself. */
+static void check_body(struct text t, size_t head, size_t step, const struct resp_limits *limits,
+                       const char *expected) {
+    struct resp_request r;
+    struct resp_body body;
+    resp_request_init(&r);
+    if (scan_in_steps(&r, (struct text){t.s, head}, head, 1, limits) != RESP_MORE || r.pos == 0) {
+        resp_request_clear(&r);
+        return;
+    }
+    resp_body_init(&body, &r);
+    enum resp_status status = RESP_MORE;
+    size_t at = r.pos, used = 0;
+    for (; status == RESP_MORE && at < t.len; at += used) {
+        size_t piece = step < t.len - at ? step : t.len - at;
+        char *data = copy_of(t.s + at, piece);
+        status = resp_body_scan(&body, data, piece, limits, &used);
+        free(data);
+    }
+    char got[256];
+    size_t compared = sizeof got;
+    if (status == RESP_BAD) {
+        snprintf(got, sizeof got, "BAD %s", body.error);
+    } else if (status == RESP_MORE) {
+        snprintf(got, sizeof got, "MORE");
+    } else {
+        compared = (size_t)snprintf(got, sizeof got, "MULTIBULK %zu", at);
+    }
+    if (strncmp(got, expected, compared) != 0) {
+        print_error("'%.*s', head %zu, step %zu: %s, not %s\n", (int)t.len, t.s, head, step, got, expected);
+    }
+    assert_int_equal(strncmp(got, expected, compared), 0);
+    resp_request_clear(&r);
+}
+
 static void check_all_cuts(struct text t, const struct resp_limits *limits, const char *expected) {
     check_request(t, t.len, 1, limits, expected);
     check_request(t, 0, 1, limits, expected);
     for (size_t cut = 1; cut < t.len; cut++) {
         check_request(t, cut, t.len, limits, expected);
+        check_body(t, cut, 1, limits, expected);
+        check_body(t, cut, t.len, limits, expected);
     }
 }
 
