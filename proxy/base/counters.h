@@ -21,6 +21,7 @@
     COUNTER(pinned_blocking, "of these, for blocking commands")                                                        \
     COUNTER(pinned_subscribed, "of these, for subscriptions")                                                          \
     COUNTER(pinned_monitor, "of these, for MONITOR")                                                                   \
+    COUNTER(pinned_streams, "of these, for long requests that are passed on while they come")                          \
     COUNTER(requests_total, "requests taken from clients")                                                             \
     COUNTER(requests_forwarded, "requests forwarded as they came")                                                     \
     COUNTER(requests_locks, "requests rewritten to lock scripts")                                                      \

@@ -38,6 +38,8 @@ static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
         return &w->counters.pinned_subscribed;
     case PIN_MONITOR:
         return &w->counters.pinned_monitor;
+    case PIN_STREAM:
+        return &w->counters.pinned_streams;
     }
     return NULL;
 }

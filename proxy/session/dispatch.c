@@ -6,6 +6,7 @@
  *                                 ├─ script ──── EVAL and its kin on lock keys: as it is, with a step behind it
  *                                 ├─ split ───── keys in several slots, or lock keys among others
  *                                 ├─ pinned ──── MULTI, BLPOP, SUBSCRIBE, ...: a connection of the session's own
+ *                                 ├─ stream ──── long ones, passed on while they come
  *                                 └─ forward ─── everything else, byte for byte
  *
  * What a command is says the table, or else the node (discover.c). Decides, and leaves the doing to local.c, lock_*.c,
@@ -327,6 +328,26 @@ static void note_subcommand(struct session *s, const struct command *c, const st
     request_arg_text(r, bytes, 1, s->last_word, sizeof(s->last_word));
     for (char *p = s->last_word; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
+}
+
+bool dispatch_streams(struct session *s, const struct resp_request *r, const char *bytes,
+                      const struct command **command, int *slot) {
+    if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || session_unauthenticated(s) ||
+        (s->transaction && transaction_queues(s)) || (s->pubsub && pubsub_restricts(s)))
+        return false;
+    const struct command *c = command_lookup(bytes + r->argv[0].off, r->argv[0].len);
+    *command = c;
+    *slot = -1;
+    if (!c || !command_arity_ok(c, r->argc + r->args_left))
+        return false;
+    if (c->need == NEED_NODE)
+        return true;
+    if (c->need != NEED_KEY || !c->only || r->argc <= (size_t)c->only)
+        return false;
+    size_t len;
+    const char *key = request_arg(r, bytes, (size_t)c->only, &len);
+    *slot = slot_for(s, key, len);
+    return !lock_rule_for(s, key, len) && !(is_guard(key, len) && !(c->flags & COMMAND_READONLY));
 }
 
 inline enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {

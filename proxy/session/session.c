@@ -1,5 +1,5 @@
 /*
- * Sessions: bytes in, requests out to dispatch; replies in, bytes out.
+ * Sessions: their life, and bytes in, requests out to dispatch. What goes out to the client is output.c's.
  *
  *      socket ──read──> worker's scratch ──scan──> dispatch          (the usual way: nothing is copied)
  *                            │ incomplete, or has to wait
@@ -79,6 +79,8 @@ void session_close(struct session *s, const char *reason) {
     ev_io_stop(w->loop, &s->io);
     close(s->fd);
     s->fd = -1;
+    stream_drop(s);
+    session_go_on(s);
     struct list_node *n;
     while ((n = list_shift(&s->requests))) { /* their calls go on without it */
         struct request *r = LIST_ENTRY(n, struct request, link);
@@ -116,6 +118,7 @@ void session_finish(struct session *s) {
     if (s->state != SESSION_OPEN)
         return;
     s->state = SESSION_FINISHING;
+    stream_drop(s);
     session_mark_dirty(s);
 }
 
@@ -240,17 +243,21 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     return result;
 }
 
-static enum dispatch_result session_request(struct session *s, const struct resp_request *r, const char *data) {
-    if (r->form == RESP_EMPTY)
-        return DISPATCHED;
-    enum dispatch_result result =
-        r->form == RESP_INLINE || r->irregular ? dispatch_encoded(s, r, data) : dispatch_request(s, r, data);
+static inline void session_count(struct session *s, enum dispatch_result result) {
     if (s->reply_mode >= REPLY_SKIP_NEXT && result == DISPATCHED)
         s->reply_mode = s->reply_mode == REPLY_SKIP_NEXT ? REPLY_SKIP : REPLY_ON;
     if (result == DISPATCHED)
         counter_add(&s->worker->counters.requests_total, 1);
     else
         counter_add(&s->worker->counters.requests_waiting, 1);
+}
+
+static enum dispatch_result session_request(struct session *s, const struct resp_request *r, const char *data) {
+    if (r->form == RESP_EMPTY)
+        return DISPATCHED;
+    enum dispatch_result result =
+        r->form == RESP_INLINE || r->irregular ? dispatch_encoded(s, r, data) : dispatch_request(s, r, data);
+    session_count(s, result);
     return result;
 }
 
@@ -269,8 +276,23 @@ bool session_unauthenticated(const struct session *s) {
     return !s->authenticated || (s->worker->upstream_needs_auth && s->login == 0);
 }
 
+/* Whether a request that isn't complete is too long to be waited for. */
+static bool session_streams(const struct resp_request *scanner, size_t len) {
+    return scanner->form == RESP_MULTIBULK && (len > STREAM_MIN || scanner->bulk_len > STREAM_MIN);
+}
+
+/* True: it could be passed on, but has to wait. */
+static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
+    enum dispatch_result result = stream_start(s, scanner, data);
+    if (s->stream || result == DISPATCH_WAIT) {
+        session_count(s, result);
+        resp_request_reset(scanner);
+    }
+    return result == DISPATCH_WAIT;
+}
+
 /* Dispatches what is complete in [data, data + len). Returns the bytes consumed; *waits is set where a complete
- * request has to wait. The scanner keeps its place in a request that isn't complete. */
+ * request has to wait. The scanner keeps its place in a request that isn't complete, unless that is to be passed on. */
 static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len, bool *waits) {
     size_t used = 0;
     *waits = false;
@@ -282,8 +304,11 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
         struct resp_limits limits = {.bulk_max = s->worker->shared->options.bulk_max,
                                      .unauthenticated = session_unauthenticated(s)};
         enum resp_status status = resp_request_scan(scanner, data + used, len - used, &limits);
-        if (status == RESP_MORE)
+        if (status == RESP_MORE) {
+            if (session_streams(scanner, len - used))
+                *waits = session_starts_stream(s, scanner, data + used);
             break;
+        }
         if (status == RESP_BAD) {
             session_protocol_error(s, scanner->error);
             return len;
@@ -320,31 +345,71 @@ static void session_half_closed_end(struct session *s) {
         session_finish(s);
 }
 
+static void session_over_query_limit(struct session *s) {
+    log_warning("client %llu (%s): closed: its request is longer than client-query-buffer-limit",
+                (unsigned long long)s->lock.id, s->address);
+    session_close(s, "query buffer limit");
+}
+
+/* Passes bytes on to the request whose rest they are; returns how many those are. */
+static size_t session_stream(struct session *s, const char *data, size_t len) {
+    const char *error;
+    if (!stream_takes(s->stream))
+        return 0;
+    size_t used = stream_take(s->stream, data, len, &error);
+    if (error) {
+        char copy[RESP_ERROR_TEXT]; /* it may be the stream's */
+        snprintf(copy, sizeof(copy), "%s", error);
+        stream_drop(s);
+        session_protocol_error(s, copy);
+    } else if (s->stream && stream_over_limit(s->stream, s->worker->shared->options.query_buffer_limit)) {
+        session_over_query_limit(s);
+    }
+    return used;
+}
+
+/* Whether reading has to pause for the request that is being passed on. */
+static bool session_stream_full(const struct session *s) {
+    return s->stream && !stream_takes(s->stream);
+}
+
 /* Scans what is in session->input. */
 static void session_scan_input(struct session *s) {
     struct session_input *in = s->input;
-    bool waits;
-    size_t used = session_scan(s, &in->scanner, in->data + in->start, input_len(in), &waits);
+    bool waits = false;
+    if (s->stream && input_len(in) > 0) {
+        size_t taken = session_stream(s, in->data + in->start, input_len(in));
+        if (s->state != SESSION_OPEN)
+            return;
+        in->start += taken;
+    }
+    size_t used = 0;
+    if (!s->stream)
+        used = session_scan(s, &in->scanner, in->data + in->start, input_len(in), &waits);
     if (s->state != SESSION_OPEN)
         return;
     in->start += used;
     if (input_len(in) == 0 && !waits) {
         input_free(s);
-        session_pause_reading(s, false);
+        session_pause_reading(s, session_stream_full(s));
         session_half_closed_end(s);
         return;
     }
     if (!waits)
         session_half_closed_end(s); /* the rest of this request will never come */
     if (s->state == SESSION_OPEN)
-        session_pause_reading(s, s->half_closed || (waits && input_len(in) >= INPUT_PAUSE));
+        session_pause_reading(s, s->half_closed || (waits && input_len(in) >= INPUT_PAUSE) || session_stream_full(s));
 }
 
 void session_resume(struct session *s) {
     s->is_runnable = false;
     list_remove(&s->runnable_link);
-    if (s->state == SESSION_OPEN && s->input)
+    if (s->state != SESSION_OPEN)
+        return;
+    if (s->input)
         session_scan_input(s);
+    else
+        session_pause_reading(s, s->half_closed || session_stream_full(s));
 }
 
 /* Keeps what could not be dispatched. The worker's scanner, with its place in a half request, goes along. */
@@ -361,11 +426,17 @@ static void session_keep(struct session *s, const char *data, size_t len) {
 static void session_got(struct session *s, const char *data, size_t len) {
     struct worker *w = s->worker;
     bool waits;
-    size_t used = session_scan(s, &w->scanner, data, len, &waits);
+    size_t used = 0;
+    if (s->stream)
+        used = session_stream(s, data, len);
+    if (!s->stream && s->state == SESSION_OPEN)
+        used += session_scan(s, &w->scanner, data + used, len - used, &waits);
     if (s->state == SESSION_OPEN && used < len)
         session_keep(s, data + used, len - used);
     else
         resp_request_reset(&w->scanner);
+    if (session_stream_full(s))
+        session_pause_reading(s, true);
 }
 
 static void session_read(struct session *s) {
@@ -405,9 +476,7 @@ static void session_read(struct session *s) {
     }
     in->end += (size_t)n;
     if (input_len(in) > (size_t)w->shared->options.query_buffer_limit) {
-        log_warning("client %llu (%s): closed: its request is longer than client-query-buffer-limit",
-                    (unsigned long long)s->lock.id, s->address);
-        session_close(s, "query buffer limit");
+        session_over_query_limit(s);
         return;
     }
     session_scan_input(s);
@@ -424,58 +493,4 @@ static void session_readable(struct ev_loop *loop, struct ev_io *io, int events)
         }
         session_read(s);
     }
-}
-
-/* ---- output ------------------------------------------------------------------------------------ */
-
-static void session_watch_writable(struct session *s, bool on) {
-    bool now = (s->io.events & EV_WRITE) != 0;
-    if (now == on)
-        return;
-    ev_io_stop(s->worker->loop, &s->io);
-    int events = (s->read_paused ? 0 : EV_READ) | (on ? EV_WRITE : 0);
-    ev_io_set(&s->io, s->fd, events);
-    if (events)
-        ev_io_start(s->worker->loop, &s->io);
-}
-
-/* client-output-buffer-limit: above the hard limit at once, above the soft one for its time. */
-static bool session_over_limit(struct session *s) {
-    const struct session_options *o = &s->worker->shared->options;
-    int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);
-    if (o->output_limit_hard > 0 && unsent > o->output_limit_hard)
-        return true;
-    if (o->output_limit_soft <= 0 || unsent <= o->output_limit_soft) {
-        s->over_soft_since = 0;
-        return false;
-    }
-    double now = ev_now(s->worker->loop);
-    if (s->over_soft_since == 0)
-        s->over_soft_since = now;
-    return (now - s->over_soft_since) * 1000 >= (double)o->output_limit_soft_ms;
-}
-
-void session_flush(struct session *s) {
-    struct worker *w = s->worker;
-    s->is_dirty = false;
-    list_remove(&s->dirty_link);
-    if (s->state == SESSION_CLOSED)
-        return;
-    ssize_t n = iobuf_write(&s->out, s->fd);
-    if (n < 0) {
-        session_close(s, strerror(errno));
-        return;
-    }
-    counter_add(&w->counters.client_bytes_out, (uint64_t)n);
-    if (s->out.unsent == 0 && s->state == SESSION_FINISHING && list_empty(&s->requests)) {
-        session_close(s, "finished");
-        return;
-    }
-    if (session_over_limit(s)) {
-        log_warning("client %llu (%s): closed: it does not read its replies (client-output-buffer-limit)",
-                    (unsigned long long)s->lock.id, s->address);
-        session_close(s, "output buffer limit");
-        return;
-    }
-    session_watch_writable(s, s->out.unsent > 0);
 }

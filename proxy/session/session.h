@@ -29,10 +29,12 @@ struct request;
 struct call;
 struct transaction;
 struct pubsub;
+struct stream;
 
 enum {
     SESSION_REQUESTS_MAX = 1024,         /* in flight; more wait in the socket */
     SESSION_BYTES_MAX = 4 * 1024 * 1024, /* of these requests; one may be longer */
+    STREAM_MIN = 1024 * 1024,            /* a request that is longer is passed on while it comes, if it can be */
     CALL_INLINE = 88,                    /* bytes of a waiting reply kept without an allocation */
     SESSION_ADDRESS_MAX = 56,
     SESSION_SLOTS_A_BIT = 256, /* of session.used_slots */
@@ -204,6 +206,7 @@ struct session {
     bool half_closed; /* the client has shut down its side */
     bool read_paused;
     bool blocked; /* in a blocking command: that it leaves is noticed at once */
+    bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
     bool is_dirty, is_runnable;
     bool no_evict; /* CLIENT NO-EVICT: only shown */
@@ -228,6 +231,7 @@ struct session {
     const struct command *last;      /* command; NULL: not in the table */
     char last_word[16];              /* its subcommand, "" none */
     size_t reading;                  /* bytes of the request at hand, while CLIENT shows this client */
+    struct stream *stream;           /* NULL, or the request whose rest is passed on while it comes */
     double last_active;
     double over_soft_since; /* output above the soft limit since; 0: it isn't */
     int64_t opened_ms;
@@ -246,6 +250,8 @@ bool session_left(const struct session *s);
 void session_resume(struct session *s);
 /* Writes output; at the end of a loop turn. */
 void session_flush(struct session *s);
+/* The node may send the rest of a reply that was held up. */
+void session_go_on(struct session *s);
 void session_free(struct session *s);
 /* There is output to write. */
 void session_mark_dirty(struct session *s);
@@ -296,6 +302,11 @@ int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_
 bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes);
 #define GUARD_REFUSED "ERR the key is a guard record of lockkeeper's; it can't be changed through the proxy"
 
+/* Whether a request of which this much has come can be forwarded before the rest is there: nothing in the rest can
+ * change where it goes. *slot as dispatch_forward has it. */
+bool dispatch_streams(struct session *s, const struct resp_request *r, const char *bytes,
+                      const struct command **command, int *slot);
+
 /* Forwards the request as it is to the node of `slot` (-1: any). */
 void dispatch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                       int slot);
@@ -326,6 +337,19 @@ enum dispatch_result cluster_dispatch(struct session *s, const struct command *c
                                       const char *bytes);
 /* Whether the proxy itself answers it. */
 bool cluster_answers(const struct session *s, const struct resp_request *r, const char *bytes);
+
+/* stream.c: a request that is not complete. DISPATCHED with s->stream set: its bytes, from its first one on, are
+ * stream_take's from now on; DISPATCHED without: it has to be complete; DISPATCH_WAIT: try again. */
+enum dispatch_result stream_start(struct session *s, const struct resp_request *r, const char *bytes);
+/* Whether it takes bytes now; the session is made runnable when it does again. */
+bool stream_takes(const struct stream *st);
+/* Takes the next bytes and returns how many belong to the request; s->stream is NULL behind its last one. *error: NULL,
+ * or the protocol error in them. */
+size_t stream_take(struct stream *st, const char *data, size_t len, const char **error);
+/* Whether an argument is longer than client-query-buffer-limit, as Redis counts it. */
+bool stream_over_limit(const struct stream *st, int64_t query_buffer_limit);
+/* The rest of the request will not come: it ends without a reply, and the node forgets it. */
+void stream_drop(struct session *s);
 
 /* keyspace.c: KEYS, SCAN, RANDOMKEY without guard records. */
 void keyspace_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);

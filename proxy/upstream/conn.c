@@ -268,6 +268,48 @@ void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len) {
         conn_mark(c);
 }
 
+void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last) {
+    struct upstream_request *r = LIST_ENTRY(c->pending.prev, struct upstream_request, link);
+    if (c->out.unsent == 0)
+        conn_busy(c); /* not late for what its owner did not have yet */
+    if (last) {       /* its end is all that has to be found again, to see that it was written */
+        chunk_release(r->chunk);
+        r->bytes = iobuf_append_held(&c->out, bytes, len, &r->chunk);
+        r->len = len;
+        r->open = false;
+    } else {
+        iobuf_append(&c->out, bytes, len);
+    }
+    if (c->state == CONN_READY)
+        conn_mark(c);
+}
+
+void conn_pause(struct upstream_conn *c, bool pause) {
+    if (c->paused == pause)
+        return;
+    c->paused = pause;
+    if (pause) {
+        ev_io_stop(c->u->loop, &c->readable);
+    } else {
+        ev_io_start(c->u->loop, &c->readable);
+        conn_busy(c);
+    }
+}
+
+static void conn_leave_pool(struct upstream_conn *c) {
+    c->pool->conns[c->index] = NULL;
+    pool_release(c->pool);
+    c->pool = NULL;
+}
+
+void conn_retire(struct upstream_conn *c) {
+    if (!c->pool)
+        return;
+    conn_leave_pool(c);
+    c->node->pins++;
+    c->u->epoch++; /* what follows on another connection must not overtake what is under way on this one */
+}
+
 void conn_drop(struct upstream_conn *c, struct upstream_request *r) {
     if (c->state == CONN_READY) {
         router_stand_in(c->u, r);
@@ -287,7 +329,12 @@ static bool oldest_unsent(const struct upstream_conn *c) {
     if (!n)
         return false;
     const struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
-    return !iobuf_sent(r->chunk, r->bytes + r->len - 1);
+    return r->open || !iobuf_sent(r->chunk, r->bytes + r->len - 1);
+}
+
+/* Whether nothing is due of the node: its owner is patient, does not want the reply yet, or has to send on first. */
+static bool owner_is_slow(const struct upstream_conn *c) {
+    return c->paused || (c->pin && (c->pin->patient || (c->pin->open && c->out.unsent == 0)));
 }
 
 void conn_flush(struct upstream_conn *c) {
@@ -304,6 +351,8 @@ void conn_flush(struct upstream_conn *c) {
     if (n > 0 && due_later)
         c->progress_ms = clock_ms();
     want_write(c, c->out.unsent > 0);
+    if (c->pin)
+        pin_written(c->pin);
 }
 
 static void flush_handshake(struct upstream_conn *c) {
@@ -380,13 +429,12 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     conn_set_state(c, CONN_CLOSED);
     c->in_flight = 0;
     struct upstream_pin *pin = c->pin;
-    if (pin) {
+    if (pin)
         pin_detach(pin, n);
-    } else {
-        c->pool->conns[c->index] = NULL;
-        pool_release(c->pool);
-    }
-    c->pool = NULL;
+    else if (c->pool)
+        conn_leave_pool(c);
+    else
+        n->pins--;
     c->pin = NULL;
     c->node = NULL;
     router_lost(u, &requests, n, end, why);
@@ -417,7 +465,9 @@ bool conn_check(struct upstream_conn *c, int64_t now) {
         conn_close(c, CONN_UNREACHABLE, reason);
         return false;
     case CONN_READY:
-        if (c->in_flight == 0 || (c->pin && c->pin->patient))
+        if (c->in_flight == 0 && !c->pool && !c->pin)
+            conn_close(c, CONN_IDLE, "retired");
+        if (c->state == CONN_CLOSED || c->in_flight == 0 || owner_is_slow(c))
             return false;
         if (now - c->progress_ms < c->u->timeout_ms || conn_has_news(c))
             return true;

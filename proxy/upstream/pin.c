@@ -74,16 +74,44 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
     return pin;
 }
 
-const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
-                                bool asking) {
+static const char *pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
+                              bool asking, bool open) {
     if (!pin->conn)
         return not_sent(pin->u, "UPSTREAM the connection to the node was lost");
     request_begin(r, -1, pin->conn->node, &pin->lane, bytes, len);
     r->pinned = true;
     r->asking = asking;
     r->in_flight = true;
+    r->open = pin->open = open;
     conn_send(pin->conn, r);
     return NULL;
+}
+
+const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
+                                bool asking) {
+    return pin_submit(pin, r, bytes, len, asking, false);
+}
+
+const char *upstream_pin_begin(struct upstream_pin *pin, struct upstream_request *r, bool asking) {
+    return pin_submit(pin, r, "", 0, asking, true);
+}
+
+bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, bool last) {
+    struct upstream_conn *c = pin->conn;
+    if (!c || !pin->open)
+        return true;
+    conn_more(c, bytes, len, last);
+    pin->open = !last;
+    pin->full = !last && c->out.unsent > PIN_UNSENT_MAX;
+    return !pin->full;
+}
+
+void pin_written(struct upstream_pin *pin) {
+    if (!pin->full || pin->conn->out.unsent > PIN_UNSENT_LOW)
+        return;
+    pin->full = false;
+    if (pin->owned && pin->events.drained)
+        pin->events.drained(pin->events.arg);
 }
 
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len) {
@@ -128,7 +156,7 @@ static bool reusable(const struct upstream_pin *pin) {
 
 void upstream_unpin(struct upstream_pin *pin, bool clean) {
     pin->owned = false;
-    pin->patient = false;
+    pin->patient = pin->open = pin->full = false;
     memset(&pin->events, 0, sizeof(pin->events));
     if (clean && reusable(pin)) {
         struct upstream_node *n = pin->conn->node;

@@ -35,21 +35,24 @@
 
 enum {
     READ_SCRATCH = 64 * 1024,
-    READS_PER_EVENT = 8,   /* then the loop gets its turn */
-    REPLY_HELD_MAX = 4096, /* a reply cut by the end of the scratch buffer is kept up to here */
-    HOPS_MAX = 5,          /* MOVED and ASK */
-    ATTEMPTS_MAX = 3,      /* lost connections */
-    DELAYS_MAX = 6,        /* TRYAGAIN and its kin: 20 40 80 160 320 400 ms */
+    READS_PER_EVENT = 8,          /* then the loop gets its turn */
+    REPLY_LONG = 4 * 1024 * 1024, /* a reply that is longer has its connection for itself */
+    REPLY_HELD_MAX = 4096,        /* a reply cut by the end of the scratch buffer is kept up to here */
+    HOPS_MAX = 5,                 /* MOVED and ASK */
+    ATTEMPTS_MAX = 3,             /* lost connections */
+    DELAYS_MAX = 6,               /* TRYAGAIN and its kin: 20 40 80 160 320 400 ms */
     DELAY_FIRST_MS = 20,
     DELAY_LONGEST_MS = 400,
     BACKOFF_FIRST_MS = 50,
     BACKOFF_LONGEST_MS = 2000,
     CONNECT_LONGEST_MS = 2000,
-    IDLE_MS = 5 * 60 * 1000, /* a connection without requests is closed */
-    PIN_IDLE_MS = 60 * 1000, /* so is a pin that was given back */
-    PINS_IDLE_MAX = 16,      /* of a node */
-    NODES_MAX = 4096,        /* a node's MOVED may make up no more */
-    NODE_ADDRESSES = 4,      /* of one host name */
+    IDLE_MS = 5 * 60 * 1000,     /* a connection without requests is closed */
+    PIN_IDLE_MS = 60 * 1000,     /* so is a pin that was given back */
+    PINS_IDLE_MAX = 16,          /* of a node */
+    PIN_UNSENT_MAX = 512 * 1024, /* of a request that comes in pieces; its owner is told below */
+    PIN_UNSENT_LOW = 128 * 1024, /* this */
+    NODES_MAX = 4096,            /* a node's MOVED may make up no more */
+    NODE_ADDRESSES = 4,          /* of one host name */
     ADDRESS_MAX = 300,
     REASON_MAX = 256
 };
@@ -138,7 +141,7 @@ struct upstream_node {
     struct list_node pools;
     struct list_node idle_pins; /* latest first */
     unsigned idle_pin_count;
-    unsigned pins; /* open connections of pins */
+    unsigned pins; /* open connections of pins, and others that are in no pool */
 
     struct sockaddr_storage addrs[NODE_ADDRESSES];
     socklen_t addr_lens[NODE_ADDRESSES];
@@ -221,9 +224,10 @@ struct upstream_conn {
     struct list_node dirty; /* u->dirty */
     struct upstream *u;
     struct upstream_node *node; /* NULL in the graveyard, as pool */
-    struct upstream_pool *pool;
-    unsigned index;           /* in pool->conns */
-    struct upstream_pin *pin; /* whose it is; NULL: shared, and in a pool */
+    struct upstream_pool *pool; /* NULL where no requests are to follow */
+    unsigned index;             /* in pool->conns */
+    struct upstream_pin *pin;   /* whose it is; NULL: shared */
+    bool paused;                /* not read: upstream_hold */
     enum conn_state state;
     int fd;
     unsigned tried;      /* addresses of the node */
@@ -242,6 +246,7 @@ struct upstream_conn {
 
     struct resp_reply scan;
     bool passing;     /* the reply being framed is handed on as it comes */
+    size_t passed;    /* bytes of it so far */
     bool asking_done; /* the reply of the oldest request's ASKING is in */
     char *held;       /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
     size_t held_len;
@@ -279,9 +284,15 @@ static inline void conn_send(struct upstream_conn *c, struct upstream_request *r
     if (c->in_flight++ == 0)
         conn_busy(c);
 }
+/* Stops and goes on reading. */
+void conn_pause(struct upstream_conn *c, bool pause);
+/* Takes it out of its pool, if it is in one: it closes when its requests have ended. */
+void conn_retire(struct upstream_conn *c);
 /* Takes an abandoned request out, or puts the stand-in into its place where the bytes have to go. */
 void conn_drop(struct upstream_conn *c, struct upstream_request *r);
 void conn_flush(struct upstream_conn *c);
+/* Queues the next bytes of the newest request, which is open. */
+void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last);
 /* Queues bytes that are no request. */
 void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
 /* All replies of the handshake are in. */
@@ -301,8 +312,12 @@ struct upstream_pin {
     bool idle;
     bool stream, patient, mark;
     int64_t number;
+    bool open; /* the request in flight goes on: upstream_pin_more */
+    bool full; /* its owner waits for `drained` */
 };
 
+/* Some of what was queued on the pin's connection has been written. */
+void pin_written(struct upstream_pin *pin);
 /* Bytes that arrived on the pin's connection and answer no request. */
 void pin_message(struct upstream_pin *pin, const char *data, size_t len, bool last);
 /* Its connection is closed; the requests have not failed yet. */

@@ -124,7 +124,10 @@ static inline void deliver_last(struct upstream_conn *c, struct upstream_request
 }
 
 static void deliver_part(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    c->passed = c->passing ? c->passed + len : len;
     c->passing = true;
+    if (c->passed + (size_t)resp_reply_ahead(&c->scan) > REPLY_LONG)
+        conn_retire(c); /* nobody else is to wait behind it */
     r->streaming = true;
     r->ops->reply(r, data, len, false);
 }
@@ -161,14 +164,31 @@ static void take_part(struct upstream_conn *c, struct upstream_request *r, const
     deliver_part(c, r, data, len);
 }
 
+/* Bytes on a pin that answer no request. */
+static bool take_message(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    if (last)
+        conn_proven(c);
+    pin_message(c->pin, data, len, last);
+    return true;
+}
+
+/* A request on a pin goes on, and there is an answer. False: the connection was closed. */
+static bool take_early(struct upstream_conn *c, const char *data, size_t len) {
+    const struct upstream_request *r = oldest(c);
+    if (!r || (r->asking && !c->asking_done))
+        return true;
+    conn_broken(c, "it answered before it had the whole request", data, len);
+    return false;
+}
+
 /* The next bytes of the message being framed, the final ones with `last`. False: the connection was closed. */
 static bool conn_take(struct upstream_conn *c, const char *data, size_t len, bool last) {
     bool push = c->scan.type == '>';
-    if (c->pin && c->state == CONN_READY && (push || c->pin->stream)) {
-        if (last)
-            conn_proven(c);
-        pin_message(c->pin, data, len, last);
-        return true;
+    if (c->pin && c->state == CONN_READY && (push || c->pin->stream || c->pin->open)) {
+        if (push || c->pin->stream)
+            return take_message(c, data, len, last);
+        if (!take_early(c, data, len))
+            return false;
     }
     if (push)
         return true;
@@ -179,7 +199,7 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
         conn_broken(c, "it sent a reply that nothing had asked for", data, len);
         return false;
     }
-    if (!iobuf_sent(r->chunk, r->bytes + r->len - 1)) {
+    if (!iobuf_sent(r->chunk, r->bytes + r->len - 1) && !r->open) {
         conn_broken(c, "it answered before it had the whole request", data, len);
         return false;
     }

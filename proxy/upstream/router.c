@@ -117,7 +117,7 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
                    const char *bytes, size_t len) {
     r->was_redirected = false;
     r->hops = r->attempts = r->delays = 0;
-    r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = r->pinned = false;
+    r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = r->pinned = r->open = false;
     r->slot = slot;
     r->lane = *lane;
     r->conn = NULL;
@@ -150,6 +150,29 @@ const char *upstream_submit(struct upstream *u, struct upstream_request *r, int 
 const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
                                const struct upstream_lane *lane, const char *bytes, size_t len) {
     return submit(u, r, -1, node, lane, bytes, len);
+}
+
+struct upstream_node *upstream_asked_node(const struct upstream_request *r) {
+    return r->was_redirected && r->asking ? r->told : NULL;
+}
+
+/* ---- replies that nobody takes ---- */
+
+bool upstream_hold(struct upstream_request *r) {
+    struct upstream_conn *c = r->in_flight ? r->conn : NULL;
+    if (!c || c->state != CONN_READY || !r->streaming)
+        return false;
+    conn_retire(c);
+    LIST_FOREACH(it, &c->pending)
+    if (LIST_ENTRY(it, struct upstream_request, link)->affinity != r->affinity)
+        return false;
+    conn_pause(c, true);
+    return true;
+}
+
+void upstream_go_on(struct upstream_request *r) {
+    if (r->in_flight && r->conn)
+        conn_pause(r->conn, false);
 }
 
 /* ---- abandoned requests ---- */
@@ -306,6 +329,7 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     if (!ask)
         map_move(u, slot, to);
     r->asking = ask;
+    r->told = to;
     r->conn = NULL;
     place_again(u, r, to);
     return true;
@@ -403,6 +427,8 @@ void router_lost_text(char *out, size_t size, const char *address, enum conn_end
 }
 
 static bool was_sent(const struct upstream_request *r) {
+    if (r->open) /* nobody runs half a request */
+        return false;
     return r->sent_before || iobuf_sent(r->chunk, r->bytes);
 }
 

@@ -99,11 +99,13 @@ struct upstream_request {
     bool sent_before; /* some bytes left on a connection that is gone */
     bool stand_in;    /* in the place of one that was abandoned */
     bool pinned;      /* on a connection of the caller's own: neither redirected nor repeated */
+    bool open;        /* more of its bytes are to come */
     int32_t slot;
     struct upstream_lane lane;
     struct list_node link;
     struct upstream_conn *conn;
     struct upstream_node *node; /* asked for by upstream_submit_to, else NULL */
+    struct upstream_node *told; /* where a redirect sent it; only after was_redirected */
     struct chunk *chunk;
     const char *bytes;
     size_t len;
@@ -134,6 +136,15 @@ const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, s
                                const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
 
+/* The owner can't take more of a reply of which parts have come: its connection is not read until upstream_go_on, which
+ * has to follow before the owner loses interest. A shared connection is not used for later requests then. False, and
+ * nothing happens, where requests of another affinity wait behind it. */
+bool upstream_hold(struct upstream_request *r) __attribute__((warn_unused_result));
+void upstream_go_on(struct upstream_request *r);
+
+/* The node that an ASK has sent the request to, which has just got its reply, or NULL. For the moment of the reply. */
+struct upstream_node *upstream_asked_node(const struct upstream_request *r);
+
 /* The owner of a request loses interest: its reply will be read and dropped, no callback is called, and the
  * memory of `r` is not touched after this call (the upstream puts a stand-in into its place). */
 void upstream_abandon(struct upstream *u, struct upstream_request *r);
@@ -147,6 +158,8 @@ struct upstream_pin_events {
     /* Bytes that answer no request: of a RESP3 push, and in stream mode of every message. `data` is borrowed; `last`
      * is set with the final bytes of a message. May be NULL. */
     void (*message)(void *arg, const char *data, size_t len, bool last);
+    /* What was queued by upstream_pin_more has gone to the socket, but for little. May be NULL. */
+    void (*drained)(void *arg);
     /* The connection is gone, after its requests have failed. The pin is still to be given back. May be NULL. */
     void (*lost)(void *arg, const char *error);
 };
@@ -160,6 +173,13 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
  * the reply, but the map learns of it. Returns NULL, or the error if the connection is gone. */
 const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
                                 bool asking) __attribute__((warn_unused_result));
+/* A request whose bytes come in pieces, by upstream_pin_more; the last one with `last`. Nothing else may be in flight
+ * on the pin. A node that answers before it has all of it is not listened to any longer. */
+const char *upstream_pin_begin(struct upstream_pin *pin, struct upstream_request *r, bool asking)
+    __attribute__((warn_unused_result));
+/* Queues the next piece (copied). False where more than a moment's worth waits to be written: the caller goes on when
+ * `drained` is called. Nothing happens once the connection is gone. */
+bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, bool last);
 /* Bytes without a request: what comes back is a message. Nothing happens if the connection is gone. */
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len);
 /* Stream mode: all that arrives from now on goes to `message`. No request may be in flight. */
@@ -185,8 +205,8 @@ void upstream_unpin(struct upstream_pin *pin, bool clean);
 void upstream_flush(struct upstream *u);
 
 bool upstream_is_cluster(const struct upstream *u);
-/* Changes whenever a slot moves to another node. A session with requests in flight waits for them before it
- * sends on under a new epoch, so that no request overtakes an earlier one. */
+/* Changes whenever a slot moves to another node, or requests to a node to another connection. A session with requests
+ * in flight waits for them before it sends on under a new epoch, so that no request overtakes an earlier one. */
 uint64_t upstream_epoch(const struct upstream *u);
 /* How many slots have a node that serves them; all of a standalone's. */
 unsigned upstream_slots_covered(const struct upstream *u);
