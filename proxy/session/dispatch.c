@@ -52,8 +52,7 @@ const char *request_arg_text(const struct resp_request *r, const char *bytes, si
     const char *arg = request_arg(r, bytes, i, &len);
     if (len >= size)
         len = size - 1;
-    for (size_t k = 0; k < len; k++)
-        out[k] = arg[k] == '\r' || arg[k] == '\n' || arg[k] == '\0' ? ' ' : arg[k];
+    memcpy(out, arg, len);
     out[len] = '\0';
     return out;
 }
@@ -82,6 +81,11 @@ void dispatch_local_error(struct session *s, const struct command *c, const char
     int n = vsnprintf(line + 1, sizeof(line) - 3, format, args) + 1;
     va_end(args);
     size_t len = n < (int)sizeof(line) - 3 ? (size_t)n : sizeof(line) - 4;
+    while (len > 1 && (line[len - 1] == '\r' || line[len - 1] == '\n')) /* an argument's; Redis does so too */
+        len--;
+    for (size_t i = 1; i < len; i++)
+        if (line[i] == '\r' || line[i] == '\n')
+            line[i] = ' ';
     memcpy(line + len, "\r\n", 2);
     dispatch_local(s, c, line, len + 2);
 }

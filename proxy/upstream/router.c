@@ -387,13 +387,15 @@ bool router_error(struct upstream *u, struct upstream_node *from, struct upstrea
     }
     if (r->script && !r->eval && word_is(text, len, "NOSCRIPT"))
         return rewrite_as_eval(u, from, r);
-    if (!u->slots || r->node || r->slot < 0)
+    if (!u->slots || r->node)
         return false;
     r->sent_before = false; /* it was answered, and not executed */
     if (word_is(text, len, "MOVED"))
         return redirect(u, from, r, text, len, false);
     if (word_is(text, len, "ASK"))
         return redirect(u, from, r, text, len, true);
+    if (r->slot < 0) /* any node will do; MOVED came because it sees a key where the proxy found none: MSETNX k v k */
+        return false;
     if (word_is(text, len, "TRYAGAIN"))
         return delay(u, r);
     if (word_is(text, len, "CLUSTERDOWN") || word_is(text, len, "LOADING") || word_is(text, len, "MASTERDOWN")) {

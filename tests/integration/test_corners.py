@@ -392,3 +392,20 @@ def test_guard_records_are_the_proxys_alone(proxy, connect, direct, backend, key
     assert b("SET", "x" + tag, guard) == "OK", "it is no key here"
     assert direct("HEXISTS", guard, "token") == 1
     assert a("DEL", name) == 1
+
+
+# ---- keys that only the node sees ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [
+    ("MSETNX", "{b}a", "1", "{b}b"),
+    ("EVAL", "return 1", "+1", "{b}a"),
+    ("EVALSHA", "0" * 40, "1 ", "{b}a"),
+    ("CLUSTER", "REPLICAS", "me\r\n"),
+    ("CLUSTER", "REPLICAS", "m\r\ne"),
+], ids=str)
+def test_malformed_on_a_cluster(farm, connect, words):
+    """The client hears what is wrong from a node that serves the key, never MOVED; and in Redis's words."""
+    cluster = farm.backend("cluster")
+    client, node = connect(farm.proxy("cluster")), connect(cluster.node_of("{b}a").address)
+    assert client.raw(*words) == node.raw(*words)
