@@ -1,0 +1,283 @@
+"""Redis and the proxy side by side under random requests: all commands, all argument errors, RESP2 and RESP3, inline,
+pipelines, transactions. Replies are the same bytes but for what differences.py lists, and so is the data in the end.
+
+LOCKKEEPER_SEED=N repeats a run, LOCKKEEPER_RANDOM_SECONDS=N makes each of these longer.
+"""
+
+import hashlib
+import os
+import time
+
+import pytest
+
+import differences
+import servers
+from grammar import Grammar, encoded
+from resp import Closed
+
+SECONDS = float(os.environ.get("LOCKKEEPER_RANDOM_SECONDS") or 5)
+TAGS = ["t%d" % n for n in range(6)]
+DATABASES = 4
+# Spread over slots these are split by the proxy, where a node says CROSSSLOT.
+SPLIT = {"del", "unlink", "exists", "touch", "mget", "mset"}
+
+
+class Pair:
+    """The same requests to Redis and to the proxy; each has data of its own."""
+
+    def __init__(self, oracle, backend, proxy, rng):
+        self.oracle, self.backend, self.proxy, self.rng = oracle, backend, proxy, rng
+        self.clients, self.sent = None, []
+        self.count = 0
+
+    def reopen(self, protocol):
+        self.close()
+        self.clients = [self.oracle.client(timeout=20), self.proxy.client(timeout=20)]
+        if protocol == 3:
+            for client in self.clients:
+                assert client.raw("HELLO", "3")[:1] == b"%"
+
+    def close(self):
+        for client in self.clients or []:
+            client.close()
+        self.clients = None
+
+    def ask(self, requests, inline=False):
+        """The replies of both: [(Redis's, the proxy's)]."""
+        data = b"".join(encoded(words, inline) for words in requests)
+        self.sent = (self.sent + [requests])[-12:]
+        self.count += len(requests)
+        replies = []
+        for client in self.clients:
+            client.send(data)
+        for client in self.clients:
+            try:
+                replies.append([client.read_raw() for _ in requests])
+            except (Closed, TimeoutError) as error:
+                self.fail("the %s has nothing to say: %r" % ("proxy" if replies else "server", error), requests)
+        return list(zip(*replies))
+
+    def check(self, requests, inline=False):
+        for words, (expected, found) in zip(requests, self.ask(requests, inline)):
+            if not differences.same(full_name(words), expected, found):
+                self.fail("%r\nRedis: %r\nproxy: %r" % (words, expected[:800], found[:800]), requests)
+
+    def fail(self, what, requests):
+        raise AssertionError("%s\nin the batch %r\nafter %r" % (what, requests, self.sent[:-1]))
+
+    def check_data(self):
+        deadline = time.monotonic() + 3  # a key that SET made with an end in the past counts until Redis finds it
+        while digest(self.oracle) != digest(self.backend):
+            assert time.monotonic() < deadline, "the data differs after %r:\n%s" % (self.sent, self.differing())
+            time.sleep(0.05)
+
+    def differing(self):
+        """The keys that differ, with their dumps; of database 0."""
+        lines = []
+        for key in sorted({*self.oracle.keys(), *self.backend.keys()}):
+            found = [node.run("DEBUG", "DIGEST-VALUE", key) for node in (self.oracle, self.backend.node_of(key))]
+            if found[0] != found[1]:
+                lines.append("%r: Redis %r, the proxy's %r" % (
+                    key, *(node.run("DUMP", key) for node in (self.oracle, self.backend.node_of(key)))))
+        return "\n".join(lines) or "in their expiry, or in another database"
+
+
+def full_name(words):
+    name = words[0].lower() if words else ""
+    return name + "|" + words[1].lower() if len(words) > 1 and name in CONTAINERS else name
+
+
+CONTAINERS = {"acl", "client", "cluster", "command", "config", "function", "latency", "memory", "module", "object", "pubsub",
+              "script", "slowlog", "xgroup", "xinfo"}
+
+
+def digest(server):
+    """DEBUG DIGEST of all data; that of a cluster is put together from its nodes'."""
+    found = [int(node.run("DEBUG", "DIGEST"), 16) for node in server.nodes]
+    if server.kind == "standalone" and not server.cluster:
+        return found[0]
+    empty = int(hashlib.sha1(hashlib.sha1(bytes(4)).digest()).hexdigest(), 16)  # what database 0 itself counts for
+    result = 0
+    for value in found:
+        result ^= value ^ (empty if value else 0)
+    return result
+
+
+@pytest.fixture(scope="module", params=["standalone", "cluster"])
+def side_by_side(request):
+    """(an oracle, a backend, a proxy in front of the backend). A cluster's oracle has all slots on one node."""
+    options = ["--enable-debug-command", "yes"]
+    oracle = servers.RedisServer(*options, cluster=request.param == "cluster")
+    if oracle.cluster:
+        oracle.run("CLUSTER", "ADDSLOTSRANGE", 0, servers.SLOTS - 1)
+        servers.until(lambda: "cluster_state:ok" in oracle.run("CLUSTER", "INFO"), 30, "the cluster of one node")
+        backend = servers.RedisCluster(*options)
+    else:
+        backend = servers.RedisServer(*options)
+    proxy = servers.Proxy(backend, "lock * mode off")
+    yield oracle, backend, proxy
+    proxy.stop()
+    proxy.remove()
+    oracle.stop()
+    backend.stop()
+
+
+@pytest.fixture
+def pair(side_by_side, rng):
+    pair = Pair(*side_by_side, rng)
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def grammar(pair, rng):
+    clustered = pair.oracle.cluster
+    with pair.oracle.client() as client:
+        grammar = Grammar(client, rng, TAGS if clustered else ())
+    start_over(pair, grammar)
+    return grammar
+
+
+def start_over(pair, grammar):
+    for server in (pair.oracle, pair.backend):
+        server.flush()
+    pair.reopen(2)
+    for words in grammar.populate():
+        pair.check([words])
+        if words[:2] == ["SCRIPT", "LOAD"]:
+            grammar.shas.append(hashlib.sha1(words[2].encode()).hexdigest())
+
+
+def request_of(pair, grammar, but=()):
+    """A request that may be sent. On a cluster, what the proxy splits has its keys in one slot, and so has a part of a
+    transaction: where a node says CROSSSLOT, the proxy may do it, or say so earlier."""
+    while True:
+        name = pair.rng.choice(grammar.names)
+        if name in differences.LEFT_OUT or name in but or name.split("|")[0] in but:
+            continue
+        words, well_formed = grammar.request(name)
+        if grammar.tags and (grammar.mixed or not well_formed) and (name in SPLIT or but is NOT_QUEUED_ON_CLUSTER):
+            continue
+        if full_name(words) in differences.LEFT_OUT:  # a spoilt one
+            continue
+        return words
+
+
+# Transactions have their keys in one slot there, below. A script that EVAL sent is known to its node alone; all those
+# that SCRIPT LOAD sent are known to all, until they are flushed.
+NOT_ON_CLUSTER = {"multi", "watch", "script|flush"}
+
+
+def test_random_commands(pair, grammar):
+    but = NOT_ON_CLUSTER if grammar.tags else differences.NOT_QUEUED  # MULTI may be among them
+    rng, until = pair.rng, time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        pair.reopen(rng.choice((2, 3)))
+        if rng.random() < 0.1:
+            start_over(pair, grammar)
+        for _ in range(60):
+            if rng.random() < 0.1:
+                pair.check([request_of(pair, grammar, but)], inline=True)
+            else:
+                pair.check([request_of(pair, grammar, but) for _ in range(rng.choice((1, 1, 2, 8)))])
+        pair.check_data()
+    print("%d requests" % pair.count)
+
+
+def test_random_transactions(pair, grammar):
+    rng, until = pair.rng, time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        pair.reopen(rng.choice((2, 3)))
+        if rng.random() < 0.1:
+            start_over(pair, grammar)
+        for _ in range(20):
+            transaction(pair, grammar)
+        pair.check_data()
+    print("%d requests" % pair.count)
+
+
+NOT_QUEUED = {"exec", "discard"} | differences.NOT_QUEUED  # it would end there
+# On a cluster a transaction is one node's: these have another meaning in it, or are refused.
+NOT_QUEUED_ON_CLUSTER = NOT_QUEUED | {"flushall", "flushdb", "keys", "scan", "dbsize", "randomkey", "script", "function", "spublish",
+                                         "cluster"}
+
+
+def transaction(pair, grammar):
+    rng = pair.rng
+    queued = []
+    tag = rng.choice(TAGS)
+    while len(queued) < rng.randint(0, 6):
+        words = request_of(pair, grammar, NOT_QUEUED_ON_CLUSTER if grammar.tags else NOT_QUEUED)
+        if grammar.tags:
+            words = [_retag(word, tag) for word in words]
+        queued.append(words)
+    watched = [["WATCH", grammar.key("string") if not grammar.tags else "{%s}s1" % tag]] if rng.random() < 0.3 else []
+    if grammar.tags:  # a proxy of a cluster knows the node by its first key
+        watched.append(["GET", "{%s}s1" % tag])
+        watched[-1:] = [["MULTI"], watched[-1]]
+    else:
+        watched.append(["MULTI"])
+    batch = [*watched, *queued, ["EXEC" if rng.random() < 0.85 else "DISCARD"]]
+    if rng.random() < 0.5:
+        replies = pair.ask(batch)
+    else:
+        replies = [reply for words in batch for reply in pair.ask([words])]
+    for words, (expected, found) in zip(batch[:-1], replies):
+        if expected != found:
+            pair.fail("%r\nRedis: %r\nproxy: %r" % (words, expected[:800], found[:800]), batch)
+    expected, found = replies[-1]
+    if expected == found:
+        return
+    ran = [words for words, reply in zip(batch, replies) if reply[0] == b"+QUEUED\r\n"]
+    a, b = differences.elements(expected), differences.elements(found)
+    if a is None or b is None or len(a) != len(b) or len(a) != len(ran):
+        pair.fail("EXEC\nRedis: %r\nproxy: %r" % (expected[:800], found[:800]), batch)
+    for words, one, other in zip(ran, a, b):
+        if not differences.same(full_name(words), one, other):
+            pair.fail("%r in EXEC\nRedis: %r\nproxy: %r" % (words, one[:800], other[:800]), batch)
+
+
+def _retag(word, tag):
+    return "{%s}%s" % (tag, word.split("}", 1)[1]) if word.startswith("{t") and "}" in word else word
+
+
+PLAIN = ["x", "1", "y", "2", "z", "3", "x", "4"]
+HARMFUL = {"shutdown", "sync", "psync", "monitor", "quit", "save", "bgsave", "bgrewriteaof", "failover", "replconf", "debug",
+           "replicaof", "slaveof", "reset", "pfselftest", "migrate", "multi", "exec", "discard"}
+
+
+def test_every_number_of_arguments(pair, grammar):
+    """Every command and subcommand, from no argument to more than it takes; also under unknown names."""
+    requests = []
+    for name in grammar.names:
+        words = name.split("|")
+        with_more = [words + PLAIN[:n] for n in range(6)]
+        if words[0] in HARMFUL:
+            continue
+        if name in differences.LEFT_OUT or full_name(words) in differences.LEFT_OUT:
+            continue
+        if pair.oracle.cluster:  # in one slot
+            with_more = [[word if word not in PLAIN else "{t}" + word for word in more] for more in with_more]
+        requests += [more for more in with_more if full_name(more) not in differences.LEFT_OUT]
+    containers = sorted({name.split("|")[0] for name in grammar.names if "|" in name})
+    requests += [[name, *more] for name in containers for more in ([], ["nosuch"], ["NoSuch", "a"], ["help", "me"], [""])]
+    requests += [["nosuch"], ["NoSuch", "a", "b"], [""], ["\r\n", "a"], ["x" * 200, "y" * 200], ["get\x00"], ["GET "]]
+    for words in requests:
+        grammar.unblock(words)
+    wrong = []
+    for protocol, queued in ((2, False), (3, False), (2, True)):
+        pair.reopen(protocol)
+        for words in requests:
+            if queued and (full_name(words) in NOT_QUEUED or
+                           pair.oracle.cluster and words[0] in NOT_QUEUED_ON_CLUSTER):
+                continue
+            if queued:  # behind a key, so that a proxy of a cluster knows the node
+                (_, _, (expected, found), (end, end_found)) = pair.ask([["MULTI"], ["GET", "{t}x"], words, ["DISCARD"]])
+                if end != end_found:
+                    wrong.append("DISCARD behind %r\n  Redis: %r\n  proxy: %r" % (words, end, end_found))
+            else:
+                ((expected, found),) = pair.ask([words])
+            if not differences.same(full_name(words), expected, found):
+                wrong.append("%r%s\n  Redis: %r\n  proxy: %r" % (
+                    words, " in MULTI" if queued else "", expected[:200], found[:200]))
+    assert not wrong, "%d differ:\n%s" % (len(wrong), "\n".join(wrong[:100]))
