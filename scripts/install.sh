@@ -1,5 +1,5 @@
 #!/bin/sh
-# install.sh build|package|test|bench|clients ...: installs from Debian (12 or 13) what the purpose needs and this
+# install.sh build|package|test|bench|clients|suite ...: installs from Debian (12 or 13) what the purpose needs and this
 # machine lacks.
 #
 # Nothing is asked, and nothing is said unless it fails. Where everything is there already, nothing is touched and no
@@ -17,6 +17,7 @@ for purpose in "$@"; do
         need="$need ninja-build libcmocka-dev python3-pytest python3-redis netcat-openbsd spin dpkg-dev file groff-base"
         want="$want clang libclang-rt-dev clang-format"
         ;;
+    suite) need="$need tcl dpkg-dev" ;; # Redis's own tests, from Debian's source package
     bench) want="$want nutcracker haproxy valgrind strace" ;;
     clients)
         need="$need python3-redis"
@@ -25,7 +26,7 @@ for purpose in "$@"; do
         want="$want lua5.1 lua-redis"
         ;;
     *)
-        echo "install.sh: '$purpose': expected build, package, test, bench or clients" >&2
+        echo "install.sh: '$purpose': expected build, package, test, bench, clients or suite" >&2
         exit 1
         ;;
     esac
