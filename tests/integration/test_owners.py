@@ -1,0 +1,357 @@
+"""Whose lock a command speaks for, beyond one connection and one thread: threads that share the ledger, clients that are
+recognised as sharing, two proxies on one Redis, a proxy that takes over from its predecessor.
+
+Two proxies with three threads each stand before one Redis. Connections of one name spread over the threads as the
+kernel likes; there are enough of them for several.
+"""
+
+import itertools
+import time
+
+import pytest
+
+import servers
+from resp import Client
+from servers import until
+
+THREADS = 3
+MANY = 12  # connections of a client
+SHORT = 250  # ms
+LONG = 60000
+RULES = [
+    "lock lock:client:* owner client claim-memory 30s",
+    "lock lock:memory:* owner client claim-memory 300ms",
+    "lock lock:connection:* owner connection",
+    "lock lock:any:* owner any",
+    "lock lock:release:* on-disconnect release",
+    "lock lock:pool-release:* owner client on-disconnect release",
+    "lock lock:lease:* owner client lease 600ms max-hold 1500ms",
+    "lock lock:*",
+]
+serial = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def pairs(farm):
+    """pairs(backend): two proxies in front of it."""
+    started = {}
+
+    def pair(backend):
+        if backend.kind not in started:
+            started[backend.kind] = [servers.Proxy(backend, "threads %d" % THREADS, *RULES) for _ in range(2)]
+        return started[backend.kind]
+
+    yield pair
+    for proxy in itertools.chain(*started.values()):
+        proxy.stop()
+        proxy.remove()
+
+
+@pytest.fixture
+def proxies(pairs, backend):
+    return pairs(backend)
+
+
+class People:
+    """Connections that are closed in the end."""
+
+    def __init__(self):
+        self.open = []
+
+    def client(self, proxies, count=1, name=None, library=None):
+        """So many connections of one client, to one proxy or to several by turns."""
+        name = name or "client-%d" % next(serial)
+        where = itertools.cycle(proxies if isinstance(proxies, list) else [proxies])
+        made = []
+        for _ in range(count):
+            c = Client(next(where).address)
+            assert c("CLIENT", "SETNAME", name) == "OK"
+            if library:
+                c("CLIENT", "SETINFO", "lib-name", library)
+            made.append(c)
+        self.open += made
+        return made
+
+
+@pytest.fixture
+def people():
+    people = People()
+    yield people
+    for c in people.open:
+        c.close()
+
+
+def kinds(client, name):
+    found = [i if isinstance(i, dict) else dict(zip(i[0::2], i[1::2])) for i in client("PROXY", "INCIDENTS", 10000)]
+    return [i["kind"] for i in reversed(found) if i["key"] == name]
+
+
+def acquire(c, name, px=LONG, value="1"):
+    return c("SET", name, value, "NX", "PX", px) == "OK"
+
+
+def gone(direct, name):
+    until(lambda: direct("EXISTS", name) == 0, 10, "the end of " + name)
+
+
+# ---- one ledger for all threads -----------------------------------------------------------------------
+
+
+def test_threads_share_the_ledger(proxies, people, direct, key):
+    mine = people.client(proxies[0], MANY)
+    (stranger,) = people.client(proxies[0])
+    for n, c in enumerate(mine):
+        name = key("lock:client:threads")
+        assert acquire(c, name)
+        assert stranger("DEL", name) == stranger("EXPIRE", name, 5) == 0
+        assert mine[n - 1]("EXPIRE", name, 100) == 1
+        assert mine[n - 5]("DEL", name) == 1
+        assert direct("EXISTS", name) == 0
+
+
+def test_late_releases_over_any_thread(proxies, people, direct, key):
+    """The late DEL is spent on the lease that ended, whichever connections the two came over."""
+    mine = people.client(proxies[0], MANY)
+    names = [key("lock:client:late") for _ in mine]
+    for c, name in zip(mine, names):
+        assert acquire(c, name, SHORT)
+    for name in names:
+        gone(direct, name)
+    for n, name in enumerate(names):
+        assert acquire(mine[n - 1], name)
+        assert mine[n - 2]("DEL", name) == 0, "late"
+        assert mine[n - 3]("DEL", name) == 1
+
+
+def test_what_one_thread_learns_holds_in_all(proxies, people, key):
+    """Under auto: a session that loses against its own lease proves its client shared."""
+    mine = people.client(proxies[0], MANY)
+    for shared in (0, 1):
+        for n, c in enumerate(mine):
+            name = key("lock:learnt")
+            assert acquire(c, name)
+            assert mine[n - 1]("DEL", name) == shared
+        if not shared:
+            assert not acquire(mine[-1], name), "its own, still"
+
+
+def test_a_proof_ends_with_the_last_connection(proxies, people, key):
+    name = "client-%d" % next(serial)
+
+    def shared():
+        pair = people.client(proxies[0], 2, name)
+        lock = key("lock:proof")
+        assert acquire(pair[0], lock)
+        reply = pair[1]("DEL", lock)
+        for c in pair:
+            c.close()
+        return reply
+
+    first = people.client(proxies[0], 1, name)
+    lock = key("lock:proof")
+    assert acquire(first[0], lock) and not acquire(first[0], lock)
+    assert shared() == 1
+    first[0].close()
+    until(lambda: shared() == 0, 10, "the end of what was learnt of a client without connections")
+
+
+@pytest.mark.parametrize("library, shares", [("jedis", 1), ("Lettuce", 1), ("ioredis", 1), ("node-redis", 1), ("go-redis", 1),
+                                             ("SE.Redis", 1), ("redisson", 1), ("redis-py", 1), ("redis-py(rq_v1.9)", 1),
+                                             ("phpredis", 0), ("Predis", 0), ("hiredis", 0), ("redis-pyx", 0), ("", 0)])
+def test_libraries(proxies, people, key, library, shares):
+    """Pooling and multiplexing libraries are told by their names."""
+    a, b, c = people.client(proxies[0], 3, library=library)
+    name = key("lock:library")
+    assert acquire(a, name)
+    assert not acquire(c, name)
+    assert c("DEL", name) == 0, "it lost against this very lease"
+    assert b("DEL", name) == shares
+
+
+# ---- claim-memory, client-identity, on-disconnect, max-hold ----------------------------------------------
+
+
+@pytest.mark.parametrize("rule, released", [("lock:client:x", 0), ("lock:memory:x", 1)])
+def test_claim_memory(proxies, people, direct, key, rule, released):
+    """How long a late release is still expected: until then, the next holder's DEL may be taken for it."""
+    a, b, c = people.client(proxies[0], 3)
+    name = key(rule)
+    assert acquire(a, name, 50)  # and never released: its worker is dead
+    gone(direct, name)
+    time.sleep(0.3 + 0.3)  # longer than the shorter memory
+    assert acquire(b, name)
+    assert c("DEL", name) == released
+    assert ("ambiguous" in kinds(c, name)) == (not released)
+    assert c("DEL", name) == 1 - released, "the release that was expected, if it was"
+    assert direct("EXISTS", name) == 0
+
+
+@pytest.mark.parametrize("fields, shared", [("address user name", (1, 0, 0)), ("address", (1, 1, 1)), ("name", (1, 0, 1)),
+                                            ("address user", (1, 1, 0))])
+def test_client_identity(start_redis, start_proxy, people, fields, shared):
+    """Which connections are one client: same name; another name; another user."""
+    redis = start_redis()
+    redis.run("ACL", "SETUSER", "other", "on", "nopass", "~*", "&*", "+@all")
+    proxy = start_proxy(redis, "client-identity " + fields, "lock lock:* owner client")
+    (holder,) = people.client(proxy, name="one")
+    (same,) = people.client(proxy, name="one")
+    (renamed,) = people.client(proxy, name="two")
+    (user,) = people.client(proxy, name="one")
+    assert user("AUTH", "other", "x") == "OK"
+    replies = []
+    for c in (same, renamed, user):
+        assert acquire(holder, "lock:identity")
+        replies.append(c("DEL", "lock:identity"))
+        assert holder("DEL", "lock:identity") == 1 - replies[-1]
+    assert tuple(replies) == shared
+
+
+def test_release_on_disconnect(proxies, people, direct, key):
+    """Of a connection that shares with nobody at once; of a pool when its last connection closes, on whatever thread."""
+    (alone,) = people.client(proxies[0])
+    name, kept = key("lock:release:x"), key("lock:other")
+    assert acquire(alone, name) and acquire(alone, kept)
+    alone.close()
+    gone(direct, name)
+    pool = people.client(proxies[0], MANY)
+    name = key("lock:pool-release:x")
+    assert acquire(pool[0], name)
+    for c in pool[:-1]:
+        c.close()
+    assert pool[-1]("EXPIRE", name, 100) == 1, "somebody is there"
+    assert not acquire(pool[-1], name)
+    pool[-1].close()
+    gone(direct, name)
+    assert direct("EXISTS", kept) == 1
+
+
+def test_a_pools_lease_is_renewed_until_max_hold(proxies, people, direct, key):
+    """Also when the connection that acquired has closed; not beyond max-hold."""
+    a, b = people.client(proxies[0], 2)
+    name = key("lock:lease:x")
+    began = time.monotonic()
+    assert a("SETNX", name, "1") == 1
+    a.close()
+    gone(direct, name)
+    assert time.monotonic() - began > 1.3, "longer than one lease of 600 ms, and renewed while b is there"
+
+
+# ---- two proxies on one Redis ---------------------------------------------------------------------------
+
+
+def fields_of(c, name):
+    reply = c("PROXY", "LOCK", name)
+    return reply if isinstance(reply, dict) else dict(zip(reply[0::2], reply[1::2]))
+
+
+@pytest.mark.parametrize("rule", ["lock:two", "lock:connection:two"])
+def test_two_proxies_agree(proxies, people, direct, key, rng, rule):
+    """Workers with a connection each, on both: every reply is what one table of holders says, and both proxies tell the
+    same of the lock."""
+    workers = [people.client(proxies[n % 2])[0] for n in range(8)]
+    name, holder, fence = key(rule), None, 0
+    for _ in range(120):
+        c = rng.choice(workers)
+        act = rng.choice(["acquire", "acquire", "release", "extend", "overwrite", "swap", "xx"])
+        if act == "acquire":
+            assert acquire(c, name) == (holder is None)
+            if holder is None:
+                holder = c
+                now = int(c("PROXY", "TOKEN", name))
+                assert now > fence
+                fence = now
+        elif act == "release":
+            assert c("DEL", name) == int(c is holder)
+            holder = None if c is holder else holder
+        elif act == "extend":
+            assert c("PEXPIRE", name, LONG) == int(c is holder)
+        elif act == "overwrite" and holder:
+            reply = c("SET", name, "1", "PX", LONG)
+            assert reply == "OK" if c is holder else reply.startswith("LOCKED ")
+        elif act == "swap" and holder:
+            assert c("GETSET", name, "1") == "1"
+        elif act == "xx":
+            assert c("SET", name, "1", "XX", "PX", LONG) == ("OK" if c is holder else None)
+        seen = [fields_of(w, name) for w in workers[:2]]
+        assert [s["state"] for s in seen] == ["held" if holder else "free"] * 2
+        assert not holder or [int(s["fence"]) for s in seen] == [fence] * 2
+        assert [w("PROXY", "TOKEN", name) is not None for w in workers] == [w is holder for w in workers]
+
+
+def test_takeover_across_proxies(proxies, people, direct, key):
+    """A deadline read on one proxy by each of two losers: one GETSET wins, the other's changes nothing."""
+    (a,), (b,), (c,) = [people.client(proxies[n % 2]) for n in range(3)]
+    name = key("lock:takeover")
+    assert a("SETNX", name, "100") == 1
+    assert b("GET", name) == c("GET", name) == "100"
+    assert b("GETSET", name, "900") == "100"
+    assert c("GETSET", name, "901") == "900"
+    assert direct("GET", name) == "900"
+    assert a("DEL", name) == c("DEL", name) == 0
+    assert b("DEL", name) == 1
+
+
+@pytest.mark.parametrize("rule", ["lock:client:x", "lock:shared"])
+def test_a_pool_over_two_proxies(proxies, people, direct, key, rule):
+    """Connections of one client end at either: its own lease counts on the other proxy as a closed session's."""
+    pool = people.client(proxies, 4, library="jedis")
+    (stranger,) = people.client(proxies[1])
+    name = key(rule)
+    assert acquire(pool[0], name)
+    assert stranger("DEL", name) == 0
+    assert pool[1]("EXPIRE", name, 100) == 1
+    assert pool[1]("DEL", name) == 1
+    assert acquire(pool[1], name)
+    assert pool[3]("DEL", name) == 1, "by the claim that is known there"
+    assert direct("EXISTS", name) == 0
+
+
+def test_connections_over_two_proxies_stay_apart(proxies, people, key):
+    """`owner connection`: nobody else's guard record counts."""
+    one, two = people.client(proxies, 2)
+    name = key("lock:connection:x")
+    assert acquire(one, name)
+    assert two("DEL", name) == two("EXPIRE", name, 5) == 0
+    assert one("DEL", name) == 1
+
+
+# ---- a proxy's successor ---------------------------------------------------------------------------------
+
+
+def succeed(proxy):
+    """The proxy is killed, and another starts on the same port."""
+    proxy.expected = False
+    proxy.kill()
+    with open(proxy.log_path, "wb"):
+        pass
+    proxy.launch()
+    proxy.await_ready()
+
+
+def test_a_successor_serves_its_predecessors_locks(backend, start_proxy, people, direct, key):
+    proxy = start_proxy(backend, "threads %d" % THREADS, "lock lock:connection:* owner connection",
+                        "lock lock:client:* owner client", "lock lock:any:* owner any", "lock lock:* lease 900ms")
+    names = {rule: key(rule) for rule in ("lock:client:x", "lock:auto", "lock:connection:x", "lock:any:x")}
+    late, leased = key("lock:client:late"), key("lock:leased")
+    (before,) = people.client(proxy, name="app")
+    for name in names.values():
+        assert acquire(before, name)
+    fence = int(before("PROXY", "TOKEN", names["lock:auto"]))
+    assert acquire(before, late, SHORT)
+    assert before("SETNX", leased, "1") == 1
+    succeed(proxy)
+    stranger, other = people.client(proxy, 2, "stranger")
+    mine = people.client(proxy, 3, "app")
+    for rule, name in names.items():
+        assert not acquire(stranger, name), "it is held"
+        if rule != "lock:any:x":
+            assert other("DEL", name) == other("EXPIRE", name, 5) == 0
+    assert mine[0]("EXPIRE", names["lock:auto"], 100) == 1
+    assert [mine[n]("DEL", name) for n, name in enumerate(list(names.values())[:3])] == [1, 1, 0]
+    assert other("DEL", names["lock:any:x"]) == 1
+    assert acquire(stranger, names["lock:auto"])
+    assert int(stranger("PROXY", "TOKEN", names["lock:auto"])) > fence
+    gone(direct, late)
+    assert acquire(stranger, late)
+    assert mine[0]("DEL", late) == 0, "late, though nobody here remembers its lease"
+    gone(direct, leased)  # not renewed any more
