@@ -72,30 +72,43 @@ void lock_call(struct call *call, const struct lock_rule *rule, const struct loc
     lock_submit(call, l, lc->script, slot_of_key(key, key_len));
 }
 
-enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                   const char *bytes, const struct lock_command *lc, uint32_t key_index,
-                                   const struct lock_rule *rule) {
-    enum { WORDS_ON_STACK = 16, WORDS_MAX = 1000 };
-    const char *on_stack[WORDS_ON_STACK], **texts = on_stack;
-    size_t lens_on_stack[WORDS_ON_STACK], *lens = lens_on_stack;
-    if (r->argc > WORDS_MAX) { /* more than a script can hand on, and none of these commands means anything by them */
-        dispatch_local_error(s, c, "ERR syntax error");
-        return DISPATCHED;
-    }
+bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes) {
+    enum { WORDS_MAX = 1000 };
+    if (r->argc > WORDS_MAX)
+        return false;
+    const char **texts = w->texts;
+    size_t *lens = w->lens;
     if (r->argc > WORDS_ON_STACK) { /* options may be repeated */
         texts = memory_alloc(r->argc * sizeof(*texts));
         lens = memory_alloc(r->argc * sizeof(*lens));
     }
     for (size_t i = 0; i < r->argc; i++)
         texts[i] = request_arg(r, bytes, i, &lens[i]);
-    struct lock_words words = {texts, lens, r->argc};
-    struct request *request = request_new(s, c);
-    lock_busy_key(request, texts[key_index], lens[key_index]);
-    lock_call(&request->call, rule, lc, texts[key_index], lens[key_index], &words);
-    if (texts != on_stack) {
-        memory_free(texts);
-        memory_free(lens);
+    w->all = (struct lock_words){texts, lens, r->argc};
+    return true;
+}
+
+void request_words_clear(struct request_words *w) {
+    if (w->all.words == w->texts)
+        return;
+    memory_free((void *)w->all.words);
+    memory_free((void *)w->all.lens);
+}
+
+enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                   const char *bytes, const struct lock_command *lc, uint32_t key_index,
+                                   const struct lock_rule *rule) {
+    struct request_words words;
+    if (!request_words_take(&words, r, bytes)) {
+        dispatch_local_error(s, c, "ERR syntax error");
+        return DISPATCHED;
     }
+    const char *key = words.all.words[key_index];
+    size_t len = words.all.lens[key_index];
+    struct request *request = request_new(s, c);
+    lock_busy_key(request, key, len);
+    lock_call(&request->call, rule, lc, key, len, &words.all);
+    request_words_clear(&words);
     return DISPATCHED;
 }
 

@@ -36,13 +36,25 @@ bool lock_any_busy(const struct session *s);
 void lock_busy_key(struct request *r, const char *key, size_t len);
 void lock_busy_all(struct request *r);
 
-/* Runs a single-key lock command as one call of `request` (its own, or a part of a split). The command sent to the
- * script is `argc` words: name, then arguments; value_at counts in it. `done` gets the client's reply. */
+/* A command's words: name, then arguments. Borrowed. */
 struct lock_words {
     const char **words;
     const size_t *lens;
     size_t count;
 };
+/* All of a request, borrowed from `bytes`. False if they are more than a script can hand on: none of the commands that
+ * concern locks means anything by so many. request_words_clear afterwards. */
+enum { WORDS_ON_STACK = 16 };
+struct request_words {
+    struct lock_words all;
+    const char *texts[WORDS_ON_STACK]; /* private: where `all` points, unless there are more */
+    size_t lens[WORDS_ON_STACK];
+};
+bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes);
+void request_words_clear(struct request_words *w);
+
+/* Runs a single-key lock command as one call of `request` (its own, or a part of a split). The words are sent to the
+ * script; value_at counts in them. `done` gets the client's reply. */
 void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
                size_t key_len, const struct lock_words *words);
 

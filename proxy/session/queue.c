@@ -18,7 +18,7 @@
 #include "proxy/session/script_flow.h"
 #include "proxy/session/transaction.h"
 
-enum { EARLY_MAX = 1024, EARLY_BYTES_MAX = 1024 * 1024, WORDS_MAX = 16, LOCKS_MAX = 1000 };
+enum { EARLY_MAX = 1024, EARLY_BYTES_MAX = 1024 * 1024, LOCKS_MAX = 1000 };
 
 static const char QUEUED[] = "+QUEUED\r\n";
 
@@ -147,16 +147,6 @@ static enum dispatch_result queue_plain(struct session *s, const struct command 
 
 /* ---- lock keys ------------------------------------------------------------------------------------- */
 
-static bool words_of(const struct resp_request *r, const char *bytes, const char **texts, size_t *lens,
-                     struct lock_words *words) {
-    if (r->argc > WORDS_MAX)
-        return false; /* no lock command has so many: a syntax error, in Redis's words */
-    for (size_t i = 0; i < r->argc; i++)
-        texts[i] = request_arg(r, bytes, i, &lens[i]);
-    *words = (struct lock_words){texts, lens, r->argc};
-    return true;
-}
-
 /* Each is remembered until EXEC, with all that its script was told. */
 static bool too_many_locks(struct session *s, const struct command *c, size_t more) {
     if (s->transaction->lock_count + more <= LOCKS_MAX)
@@ -175,10 +165,15 @@ static void queue_script(struct session *s, struct call *call, const struct comm
 }
 
 static void queue_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                       const struct lock_command *lc, uint32_t key_index, const struct lock_rule *rule,
-                       const struct lock_words *words) {
+                       const struct lock_command *lc, const struct lock_rule *rule) {
+    struct request_words words;
+    if (!request_words_take(&words, r, bytes)) {
+        transaction_refuse(s, c, "ERR syntax error");
+        return;
+    }
     struct lock_call *lock =
-        lock_prepare(s, &s->transaction->locks, rule, lc, words->words[key_index], words->lens[key_index], words);
+        lock_prepare(s, &s->transaction->locks, rule, lc, words.all.words[1], words.all.lens[1], &words.all);
+    request_words_clear(&words);
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
     queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
@@ -269,19 +264,17 @@ static void queue_application(struct session *s, const struct command *c, const 
 
 /* The way of a command with keys whose node is ready: as a script, or as it is. */
 static void queue_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    const char *texts[WORDS_MAX];
-    size_t lens[WORDS_MAX];
-    struct lock_words words;
     struct lock_command lc;
     bool deletes = c->id == COMMAND_DEL || c->id == COMMAND_UNLINK;
     bool single = (!c->find && c->first == 1 && c->last == 1 && c->split == SPLIT_NONE) ||
                   (c->split == SPLIT_SUM && r->argc == 2);
-    if (single && words_of(r, bytes, texts, lens, &words)) {
-        const struct lock_rule *rule = lock_rule_for(s, texts[1], lens[1]);
+    if (single) {
+        size_t len;
+        const char *key = request_arg(r, bytes, 1, &len);
+        const struct lock_rule *rule = lock_rule_for(s, key, len);
         if (rule && lock_command_of(c, r, bytes, &lc)) {
-            if (too_many_locks(s, c, 1))
-                return;
-            queue_lock(s, c, r, bytes, &lc, 1, rule, &words);
+            if (!too_many_locks(s, c, 1))
+                queue_lock(s, c, r, bytes, &lc, rule);
             return;
         }
     } else if (deletes && has_lock_key(s, c, r, bytes)) {

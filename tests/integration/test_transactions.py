@@ -747,6 +747,20 @@ def test_too_many_lock_commands(client, direct, lock):
     assert transact(client, ["DEL", "x" + lock, *[lock + str(i) for i in range(500)]]) == [0]
 
 
+@pytest.mark.parametrize("count", [1, 13, 14, 200, 1100])
+def test_commands_of_many_words(proxy, connect, direct, lock, count):
+    """Redis takes an option as often as it is said; a lock is checked all the same."""
+    holder, other = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in ("holder", "other")]
+    assert holder("SET", lock, "mine", "NX", "EX", 100) == "OK"
+    queued = "QUEUED" if count < 1000 else "ERR syntax error"
+    for options in (["XX"] * count, ["EX", "5"] + ["NX"] * count):
+        assert other("MULTI") == "OK"
+        assert other("SET", lock, "theirs", *options) == queued
+        assert other("EXEC") == ([None] if count < 1000 else ABORTED)
+        assert direct("GET", lock) == "mine"
+    assert transact(holder, ["SET", lock, "new", *["XX"] * min(count, 900)], ["DEL", lock]) == ["OK", 1]
+
+
 # ---- a client library ---------------------------------------------------------------------------------------
 
 
