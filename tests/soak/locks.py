@@ -52,7 +52,7 @@ class Lock:
         self.free_by = 0.0  # nobody can hold it later than that
         self.fence = 0
         self.suspect = None
-        self.auto = name.startswith("lock:d:")
+        self.auto = name.startswith(("lock:d:", "lock:m:"))
 
     def note(self, who, text):
         self.history.append("%s %s %s" % (self.record.stamp(), who, text))
@@ -77,6 +77,12 @@ class Lock:
 
     def might_be_held(self, seconds):
         self.free_by = max(self.free_by, self.record.now() + seconds + DEAD_SLACK)
+
+    def prolonged(self, px):
+        """Somebody who does not hold it has set its expiry, as a colleague of the holder."""
+        for hold in self.holds:
+            hold.until = min(hold.until, self.record.now() - SLACK)
+            hold.over += px
 
     def ended(self, hold):
         """Its holder begins to release it, or dies."""
@@ -104,17 +110,21 @@ class Own:
 
     model = "D"
 
-    def __init__(self, world, proxy, name):
+    def __init__(self, world, proxy, name, nameless):
         self.world, self.proxy, self.name = world, proxy, name
+        self.setup = [] if nameless else [("CLIENT", "SETNAME", name)]
         self.link = None
 
     async def ready(self):
         if self.link is None or self.link.closed:
-            self.link = await self.world.net.open(self.proxy, self.name, [("CLIENT", "SETNAME", self.name)])
+            self.link = await self.world.net.open(self.proxy, self.name, self.setup)
         return self.link is not None
 
     async def __call__(self, *command):
         return await self.link(*command) if self.link else GONE
+
+    async def batch(self, commands):
+        return await self.link.exchange(commands) if self.link else [GONE] * len(commands)
 
     def broken(self):
         return self.link is None or self.link.closed
@@ -152,14 +162,18 @@ class Process:
             return True
 
     async def __call__(self, *command):
+        return (await self.batch([command]))[0]
+
+    async def batch(self, commands):
+        """In one piece, over one connection."""
         if not self.links:
-            return GONE
+            return [GONE] * len(commands)
         if self.model == "M":
-            return await self.links[0](*command)
+            return await self.links[0].exchange(commands)
         free = self.free
         link = await free.get()
         try:
-            return await link(*command)
+            return await link.exchange(commands)
         finally:
             free.put_nowait(link)
 
@@ -186,14 +200,16 @@ class Unknown(Exception):
 
 
 class Worker:
-    def __init__(self, world, proxy, locks, rng, process=None, prefix="w"):
+    """`nameless` ones with a connection of their own are all one client identity."""
+
+    def __init__(self, world, proxy, locks, rng, process=None, prefix="w", nameless=False):
         self.world, self.record, self.proxy, self.locks, self.rng = world, world.record, proxy, locks, rng
-        self.process, self.prefix = process, prefix
+        self.process, self.prefix, self.nameless = process, prefix, nameless
         self.born()
 
     def born(self):
         self.who = "%s%d" % (self.prefix, next(serial))
-        self.calls = self.process or Own(self.world, self.proxy, self.who)
+        self.calls = self.process or Own(self.world, self.proxy, self.who, self.nameless)
         self.alone = self.process is None
         self.generation = self.process.generation if self.process else 0
         self.maybe = {}  # lock: until when it may be held without this worker's knowing
@@ -204,10 +220,19 @@ class Worker:
         return self.process is not None and self.process.generation != self.generation
 
     async def call(self, lock, *command):
+        return (await self.batch(lock, command))[-1]
+
+    async def batch(self, lock, *commands):
+        """Several in one piece; the replies."""
         if self.gone():
             raise Dead
         sent = self.record.now()
-        reply = await self.calls(*command)
+        replies = await self.calls.batch(list(commands))
+        for command, reply in zip(commands, replies):
+            self.look(lock, command, reply, sent)
+        return replies
+
+    def look(self, lock, command, reply, sent):
         shown = reply if not isinstance(reply, str) else reply[:80]
         who = self.who if self.alone else "%s of %s" % (self.who, self.process.name)
         lock.note(who, "%s -> %r  (sent %s)" % (" ".join(str(c) for c in command), shown, self.record.stamp(sent)))
@@ -218,7 +243,6 @@ class Worker:
             raise Unknown
         if isinstance(reply, str) and "/" in reply and not reply.startswith(lock.name + "/"):
             self.record.violation("another client's reply", "%s %r: %r" % (self.who, command, reply))
-        return reply
 
     async def run(self):
         rng = self.rng
@@ -444,6 +468,72 @@ class Worker:
         else:
             self.left.add(lock)
             lock.might_be_held(MAX_HOLD + LEASE)
+
+    async def transaction(self, lock):  # 3
+        px = lock.px
+        sent = self.record.now()
+        replies = (await self.batch(lock, ("MULTI",), ("SETNX", lock.name, lock.name + "/1"),
+                                    ("PEXPIRE", lock.name, int(px * 1000)), ("EXEC",)))[-1]
+        if replies not in ([1, 1], [0, 0], [0, 1]) or (replies[1] > replies[0] and self.alone and
+                                                       self.maybe.get(lock, 0) < sent):
+            lock.violation("transaction", "%s: EXEC answers %r" % (self.who, replies))
+        if replies != [1, 1]:
+            lock.lost(self, sent)
+            if replies == [0, 1]:  # a colleague's, as far as can be told
+                lock.might_be_held(px)
+                lock.prolonged(px)
+            return
+        self.hold = lock.granted(self, sent, self.record.now(), px)
+        await self.work(lock, px)
+        await self.release(lock, "DEL", lock.name)
+
+    async def watched(self, lock):  # 11
+        px = lock.px
+        value = "%s/%s/%d" % (lock.name, self.who, next(serial))
+        _, won = await self.acquire(lock, "SET", lock.name, value, "NX", "PX", int(px * 1000), px=px)
+        if not won:
+            return
+        await self.work(lock, px)
+        hold = self.hold
+        sent = self.record.now()
+        try:
+            _, shown = await self.batch(lock, ("WATCH", lock.name), ("GET", lock.name))
+        except Unknown:
+            await self.calls("UNWATCH")
+            raise
+        if self.rng.random() < 0.3:
+            await self.work(lock, px)
+        if shown != value:
+            await self.call(lock, "UNWATCH")
+        else:
+            lock.note(self.who, "begins to release it")
+            sure = hold.sure(self.record.now(), self.record)
+            lock.ended(hold)
+            reply = (await self.batch(lock, ("MULTI",), ("DEL", lock.name), ("EXEC",)))[-1]
+            hold.released = False
+            undisturbed = not self.record.disturbed(sent, ("connections", "stop", "kill", "migrate"))
+            if reply != [1] and sure and undisturbed and hold.sure(self.record.now(), self.record):
+                lock.violation("refused release", "%s holds it, and EXEC answers %r" % (self.who, reply))
+            hold.released = True
+            if reply == [1]:
+                self.record.counts["releases"] += 1
+        self.left.add(lock)
+        self.maybe[lock] = self.record.now() + 2 * px
+
+    async def get_set(self, lock):  # 16
+        px = lock.px
+        if await self.call(lock, "GET", lock.name) is not None:
+            return
+        _, won = await self.acquire(lock, "SET", lock.name, lock.name + "/1", "PX", int(px * 1000), px=px)
+        if won:
+            await self.work(lock, px)
+            await self.release(lock, "DEL", lock.name)
+
+    async def throttle(self, lock):  # 18
+        """Nobody releases it, and nobody gets it before its time."""
+        _, won = await self.acquire(lock, "SET", lock.name, lock.name + "/1", "NX", "PX", int(lock.px * 1000), px=lock.px)
+        if won:
+            self.hold = None
 
     async def incr_del(self, lock):  # 13
         _, won = await self.acquire(lock, "INCR", lock.name, won=(1,))

@@ -38,6 +38,7 @@ RULES = [
     "lock lock:own:*",
     "lock lock:c:* owner connection lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
     "lock lock:d:* lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
+    "lock lock:m:* lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
     "lock lock:p:* owner client lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
     "lock lock:release:* on-disconnect release",
 ]
@@ -134,17 +135,19 @@ class World:
                                            rng.choice([0.25, 0.5, 1.2])))
             return made
 
-        alone = ["setnx_del", "setnx_expire_del", "constant", "compared", "takeover", "incr_del", "incr_decr"]
-        shared = ["setnx_del", "setnx_expire_del", "constant", "compared", "incr_del"]
+        shared = ["setnx_del", "setnx_expire_del", "transaction", "constant", "compared", "incr_del", "throttle"]
+        alone = [*shared, "takeover", "watched", "incr_decr", "get_set"]
         for prefix in ("c", "d"):
             names = keys(prefix, alone, 2)
-            people += [locks.Worker(self, main, names, own()) for n in many(30)]
+            people += [locks.Worker(self, main, names, own(), nameless=prefix == "c" and n % 2) for n in many(30)]
             people += [locks.Worker(self, second, names, own()) for n in many(8)]
-        names = keys("p", shared, 3)
-        for n in many(6):
-            proxy = second if n % 3 == 2 else main
-            process = locks.Process(self, proxy, "pool%d" % n, "PM"[n % 2], 4 if n % 2 == 0 else 1)
-            people += [locks.Worker(self, proxy, names, own(), process, "q") for _ in range(7)]
+        for prefix, count, models in (("p", 6, "PM"), ("m", 3, "M")):  # owner client, and auto for one connection
+            names = keys(prefix, shared, 3)
+            for n in many(count):
+                proxy = second if n % 3 == 2 else main
+                model = models[n % len(models)]
+                process = locks.Process(self, proxy, "%s%d" % (prefix, n), model, 4 if model == "P" else 1)
+                people += [locks.Worker(self, proxy, names, own(), process, "q") for _ in range(7)]
         return people
 
     async def run(self):

@@ -10,7 +10,7 @@ import asyncio
 from resp import Error
 from wire import GONE
 
-ALLOWED = ("UPSTREAM ", "CLUSTERDOWN ", "TRYAGAIN ", "LOADING ", "MASTERDOWN ")
+ALLOWED = ("UPSTREAM ", "CLUSTERDOWN ", "TRYAGAIN ", "LOADING ", "MASTERDOWN ", "EXECABORT ")
 ERROR_MARGIN = 6.0
 
 
