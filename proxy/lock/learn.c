@@ -118,6 +118,9 @@ void learn_lost_attempt(struct finish *f) {
     learn_loss(f);
     if (!f->result->fence || f->peer->closed || f->plan->verb != LOCK_ACQUIRE)
         return;
+    /* Where each connection is one worker's by the rule, or another is to release, a worker may well ask again. */
+    if (f->plan->rule->owner == LOCK_OWNER_CONNECTION || f->plan->rule->owner == LOCK_OWNER_ANY)
+        return;
     /* The lease in the way is this session's own: several workers use it. Not where one worker may believe that it
      * has released. */
     for (struct claim *c = f->entry->claims; c; c = c->next)

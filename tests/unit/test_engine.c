@@ -358,6 +358,24 @@ static void auto_shares_once_a_session_lost_against_itself(void **state) {
     assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:z"), 0);
 }
 
+/* By the rule each connection is one worker's, or another is to release: that worker may ask twice. */
+static void rules_that_know_better_prove_nothing(void **state) {
+    struct fixture *f = *state;
+    static const enum lock_owner OWNERS[] = {LOCK_OWNER_CONNECTION, LOCK_OWNER_ANY, LOCK_OWNER_CLIENT};
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    for (size_t i = 0; i < sizeof(OWNERS) / sizeof(OWNERS[0]); i++) {
+        f->rule.owner = OWNERS[i];
+        acquire(f, &a, "lock:x", "1", 1000, false);
+        run(f, &a, LOCK_ACQUIRE, "lock:x", LOCK_HELD, f->fence);
+        f->rule.owner = LOCK_OWNER_AUTO;
+        uint64_t claim = acquire(f, &a, "lock:y", "1", 1000, false);
+        assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:y"), OWNERS[i] == LOCK_OWNER_CLIENT ? claim : 0);
+        pass(f, f->rule.claim_memory_ms + 2000);
+    }
+}
+
 static void a_lost_release_proves_nothing(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -1529,6 +1547,7 @@ int main(void) {
         TEST(auto_prefers_own_claims_and_the_oldest),
         TEST(auto_keeps_two_sessions_of_one_machine_apart),
         TEST(auto_shares_once_a_session_lost_against_itself),
+        TEST(rules_that_know_better_prove_nothing),
         TEST(a_lost_release_proves_nothing),
         TEST(a_lease_that_may_have_ended_proves_nothing),
         TEST(auto_uses_claims_of_a_pooling_library),
