@@ -36,7 +36,7 @@ class Hold:
         if at < self.until:
             return True
         return (self.renewed and at < self.sent + MAX_HOLD - SLACK and
-                not record.disturbed(self.sent - 1, ("kill", "stop", "connections", "migrate", "second")))
+                not record.disturbed(self.sent - 1, ("kill", "stop", "connections", "migrate", "second", "slow")))
 
     def certainly_over(self, at, record):
         return not self.renewed and at > self.over
@@ -511,12 +511,13 @@ class Worker:
             lock.ended(hold)
             reply = (await self.batch(lock, ("MULTI",), ("DEL", lock.name), ("EXEC",)))[-1]
             hold.released = False
-            undisturbed = not self.record.disturbed(sent, ("connections", "stop", "kill", "migrate"))
+            undisturbed = not (lock.auto and lock in self.left) and not self.record.disturbed(sent, ("connections", "stop", "kill", "migrate"))
             if reply != [1] and sure and undisturbed and hold.sure(self.record.now(), self.record):
                 lock.violation("refused release", "%s holds it, and EXEC answers %r" % (self.who, reply))
             hold.released = True
             if reply == [1]:
                 self.record.counts["releases"] += 1
+                return
         self.left.add(lock)
         self.maybe[lock] = self.record.now() + 2 * px
 

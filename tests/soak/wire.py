@@ -10,6 +10,7 @@ import socket
 from resp import Error, encode, parse, reply_end
 
 TICK = 0.1
+SLOW = 0.6  # seconds without a reply after which the machine is busy with something else: renewals are late, too
 
 
 class Gone:
@@ -151,6 +152,7 @@ class Net:
         self.links = set()
         self.clock = 0.0  # seconds that this process was there to look; its own delays do not count
         self.slowest = 0.0
+        self.slow = None  # the time in which somebody waits for so long
         self.dying = {}  # address -> whether closes there are expected now
 
     def violation(self, *args, **options):
@@ -196,6 +198,7 @@ class Net:
             await asyncio.sleep(TICK)
             now = loop.time()
             self.clock += min(now - last, 3 * TICK)
+            oldest = now - last  # this process, too
             last = now
             for link in list(self.links):
                 if not link.batches or link.lazy:
@@ -203,7 +206,13 @@ class Net:
                 batch = link.batches[0]
                 age = self.clock - batch.sent
                 self.slowest = max(self.slowest, age)
+                oldest = max(oldest, age)
                 if age > self.bound:
                     self.violation("hang", "%s: no reply for %.1f s to number %d of %d: %s" % (
                         link.who, age, len(batch.replies) + 1, batch.count, batch.text))
                     link.close()
+            if oldest > SLOW and not self.slow:
+                self.slow = self.record.begin("slow")
+            elif oldest <= SLOW and self.slow:
+                self.record.end(self.slow)
+                self.slow = None
