@@ -151,7 +151,7 @@ static const struct witness *newest_reading(const struct entry *en, const struct
     if (!client_shares(self->client, rule, self->pooling))
         return own;
     for (const struct witness *w = en->witnesses; w; w = w->next) {
-        if (w->peer->client != self->client || !(w->seen_known || w->read_fence))
+        if (w->peer->client != self->client || w->wrote || !(w->seen_known || w->read_fence))
             continue;
         if (!client_shares(self->client, rule, w->peer->pooling))
             continue;
@@ -159,6 +159,36 @@ static const struct witness *newest_reading(const struct entry *en, const struct
             best = w;
     }
     return best;
+}
+
+/* Which verbs turn a lock that was acquired under audit into a lease of the scripts' when the rule is enforced later.
+ */
+static bool enrols(enum lock_verb verb) {
+    return verb == LOCK_RELEASE || verb == LOCK_EXTEND || verb == LOCK_REPLACE || verb == LOCK_COUNT_UP ||
+           verb == LOCK_COUNT_DOWN || verb == LOCK_CLOBBER;
+}
+
+/* Redis has no guard record of such a lock, so that a script would let anybody touch it who has seen its value. This
+ * process knows who acquired it: for the owner, `seen` is what it wrote; for others there is no right by seeing. */
+static void plan_enrolment(const struct entry *en, int64_t now_ms, struct lock_plan *plan) {
+    struct claim *live = NULL;
+    for (struct claim *c = en ? en->claims : NULL; c; c = c->next)
+        if (c->observed && claim_is_live(c, now_ms))
+            live = c;
+    if (!live || !enrols(plan->verb))
+        return;
+    plan->seen_known = false;
+    plan->seen_len = 0;
+    if (live->token != plan->claim)
+        return;
+    const struct witness *w = witness_find(en, live->peer);
+    if (!w || !w->seen_known)
+        return;
+    plan->seen_known = true;
+    plan->seen_len = w->seen_len;
+    if (w->seen_len)
+        memcpy(plan->seen, w->seen, w->seen_len);
+    plan->right = "enrol";
 }
 
 void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
@@ -171,8 +201,8 @@ void attribute(struct shard *sh, struct entry *en, const struct peer *self, int6
     plan->right = "claim";
     if (w) {
         plan->read_fence = w->read_fence;
-        plan->seen_known = w->seen_known;
-        plan->seen_len = w->seen_known ? w->seen_len : 0;
+        plan->seen_known = w->seen_known && !w->wrote;
+        plan->seen_len = plan->seen_known ? w->seen_len : 0;
         if (plan->seen_len)
             memcpy(plan->seen, w->seen, w->seen_len);
     }
@@ -182,8 +212,10 @@ void attribute(struct shard *sh, struct entry *en, const struct peer *self, int6
         plan->right = "operator";
     else if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY)
         plan->right = "any";
-    else
+    else {
         choose(sh, en, self, own, now_ms, plan);
+        plan_enrolment(en, now_ms, plan);
+    }
 }
 
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct lock_rule *rule,

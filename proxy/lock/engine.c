@@ -79,10 +79,9 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
 
 /* ---- after it -------------------------------------------------------------------------------- */
 
-void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
-                   const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
-    (void)s; /* what the shard remembers of the session outlives it until here */
-    struct finish f = {
+void finish_start(struct finish *f, struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
+                  const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
+    *f = (struct finish){
         .e = e,
         .plan = plan,
         .result = result,
@@ -95,24 +94,46 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
                .holder = result->holder,
                .holder_len = result->holder_len},
     };
-    f.sh = ledger_shard(e, f.hash);
-    pthread_mutex_lock(&f.sh->mutex);
-    f.peer = peer_find(f.sh, session_id);
-    f.entry = entry_find(f.sh, &plan->key, f.hash);
-    f.claim = f.entry ? claim_find(f.entry, plan->claim) : NULL;
-    if (f.claim && plan->uses)
-        f.claim->uses--;
+    f->sh = ledger_shard(e, f->hash);
+    pthread_mutex_lock(&f->sh->mutex);
+    f->peer = peer_find(f->sh, session_id);
+    f->entry = entry_find(f->sh, &plan->key, f->hash);
+    f->claim = f->entry ? claim_find(f->entry, plan->claim) : NULL;
+    if (f->claim && plan->uses)
+        f->claim->uses--;
+}
+
+void finish_end(struct finish *f) {
+    if (f->claim && f->claim->ended)
+        finish_schedule(f, f->claim);
+    if (f->entry)
+        entry_settle(f->sh, f->entry);
+    f->peer->in_flight--;
+    peer_settle(f->sh, f->peer);
+    pthread_mutex_unlock(&f->sh->mutex);
+}
+
+/* The script has given the lock that was acquired under audit its guard record, and with it a fence. */
+static void enrolled(struct finish *f) {
+    struct claim *c = f->claim;
+    bool done = f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_RELEASED;
+    if (!c || !c->observed || !done || !f->result->fence || strcmp(f->plan->right, "enrol") != 0)
+        return;
+    c->observed = false;
+    c->fence = f->result->fence;
+}
+
+void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
+                   const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
+    (void)s; /* what the shard remembers of the session outlives it until here */
+    struct finish f;
+    finish_start(&f, e, session_id, plan, result, command, client, now_ms);
     if (result->outcome == LOCK_GRANTED)
         finish_entry(&f);
+    enrolled(&f);
     learn(&f);
     settle(&f);
-    if (f.claim && f.claim->ended)
-        finish_schedule(&f, f.claim);
-    if (f.entry)
-        entry_settle(f.sh, f.entry);
-    f.peer->in_flight--;
-    peer_settle(f.sh, f.peer);
-    pthread_mutex_unlock(&f.sh->mutex);
+    finish_end(&f);
 }
 
 void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key, const struct lock_rule *rule,

@@ -19,7 +19,14 @@ struct finish {
     struct occasion on;
     uint64_t hash;
     int64_t now_ms;
+    bool audit;          /* the command ran as it was, and `result` is inferred */
+    const char *refusal; /* then: what enforcing would have answered */
 };
+
+/* Locks the shard and fills in what is known of the key; finish_end is its other half. */
+void finish_start(struct finish *f, struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
+                  const struct lock_result *result, const char *command, const char *client, int64_t now_ms);
+void finish_end(struct finish *f);
 
 /* The key's entry, made if there is none. */
 struct entry *finish_entry(struct finish *f);
@@ -42,6 +49,8 @@ void learn_lost_attempt(struct finish *f);
 void learn_read(struct finish *f);
 /* The witness is of use, and is kept for a while from now. */
 void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *rule, int64_t now_ms);
+/* Audit: the session holds the lease of the value that it wrote, should the rule be enforced later. */
+void learn_wrote(struct finish *f);
 /* A session was shown the key's value. */
 void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule, uint64_t fence,
                  const char *value, size_t len, int64_t now_ms);

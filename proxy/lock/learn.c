@@ -43,10 +43,21 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
         en->live_fence = 0;
 }
 
+/* A script's answer says nothing against a lock that was acquired while its rule was in audit: such a lock has no guard
+ * record, or that of an earlier lease. */
+static bool says_nothing(const struct finish *f) {
+    if (f->audit || !finish_refused(f))
+        return false;
+    for (const struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
+        if (c->observed && claim_is_live(c, f->now_ms))
+            return true;
+    return false;
+}
+
 /* The lease with this fence is live, or was when Redis ran the script. */
 static void learn_live(struct finish *f, uint64_t fence, enum lease_end why_others) {
     struct entry *en = f->entry;
-    if (!en || !fence || fence <= en->gone_fence || fence <= en->live_fence)
+    if (!en || !fence || fence <= en->gone_fence || fence <= en->live_fence || says_nothing(f))
         return;
     learn_gone(f, fence - 1, why_others);
     en->live_fence = fence;
@@ -55,7 +66,7 @@ static void learn_live(struct finish *f, uint64_t fence, enum lease_end why_othe
 
 /* No lease was live. That concerns the one that was known when the command began. */
 static void learn_none(struct finish *f) {
-    if (f->entry && f->plan->attempt > f->entry->live_since)
+    if (f->entry && !says_nothing(f) && f->plan->attempt > f->entry->live_since)
         learn_gone(f, f->entry->live_fence, LEASE_GONE);
 }
 
@@ -134,6 +145,15 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
     witness_see(w, fence, value, len);
     learn_touched(sh, w, rule, now_ms);
     attribute_sighting(sh, en, p, rule, value, len);
+}
+
+void learn_wrote(struct finish *f) {
+    if (f->peer->closed || !f->result->value)
+        return;
+    struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
+    witness_see(w, 0, f->result->value, f->result->value_len);
+    w->wrote = true;
+    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
 void learn_read(struct finish *f) {

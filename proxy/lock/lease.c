@@ -22,7 +22,8 @@ bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, c
 
 /* A lock with an expiry of the application's own whose client never released one is meant to run out. */
 static bool release_expected(const struct shard *sh, const struct claim *c) {
-    return c->fence && !c->aside && !c->doubtful && (c->leased || releaser_known(sh->engine, c->rule, c->peer->client));
+    return c->fence && !c->aside && !c->doubtful &&
+           (c->leased || (c->observed && !c->end_ms) || releaser_known(sh->engine, c->rule, c->peer->client));
 }
 
 /* ---- a lease's course ------------------------------------------------------------------------- */
@@ -58,7 +59,7 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     c->leased = leased;
     c->end_ms = end_ms;
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
-    c->renewing = wanted && c->period_ms > 0 && !c->doubtful && !c->reported;
+    c->renewing = wanted && c->period_ms > 0 && !c->doubtful && !c->reported && !c->observed;
     /* When a third of it is over, counted from when it may have begun. The application may have touched the lock
      * without moving its end. */
     c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
@@ -90,8 +91,8 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the lease was found gone; renewal ended");
     if (why == LEASE_OVER && !c->reported && lease_owner_here(c) && release_expected(sh, c))
         incident_report(sh, INCIDENT_OVERRUN, &on,
-                        "lease ended after %lld ms, its owner is connected; what it still sends will be refused",
-                        (long long)(c->end_ms - c->granted_ms));
+                        "lease ended after %lld ms, its owner is connected; what it still sends %s be refused",
+                        (long long)(c->end_ms - c->granted_ms), c->observed ? "would" : "will");
     /* A renewal in flight may still bring the news that it was in time. */
     if (why != LEASE_OVER || !c->asked)
         c->renewing = false;
@@ -130,6 +131,21 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
     return l;
 }
 
+/* Nothing is done about a lock in audit, and one without an expiry stays for ever. */
+static void report_observed_abandon(struct shard *sh, const struct claim *c, const struct occasion *on, bool release,
+                                    int64_t now_ms) {
+    if (release)
+        incident_report(sh, INCIDENT_ABANDONED, on, "would be released: its owner has disconnected");
+    else if (!c->end_ms && c->rule->lease_ms)
+        incident_report(sh, INCIDENT_ABANDONED, on,
+                        "would end with its lease, in %lld ms: its owner has disconnected, and it has no expiry",
+                        (long long)c->rule->lease_ms);
+    else
+        incident_report(sh, INCIDENT_ABANDONED, on,
+                        "its owner has disconnected; it is kept until its expiry, in %lld ms",
+                        (long long)(c->end_ms ? c->end_ms - now_ms : 0));
+}
+
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (c->reported)
         return;
@@ -141,14 +157,16 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE || (c->queue && c->rule->owner != LOCK_OWNER_ANY);
     struct occasion on = proxys_occasion(c, now_ms);
     if (release || release_expected(sh, c)) {
-        if (release)
+        if (c->observed)
+            report_observed_abandon(sh, c, &on, release, now_ms);
+        else if (release)
             incident_report(sh, INCIDENT_ABANDONED, &on, "released, its owner has disconnected");
         else
             incident_report(sh, INCIDENT_ABANDONED, &on,
                             "its owner has disconnected; kept until its lease ends in %lld ms",
                             (long long)(c->end_ms ? c->end_ms - now_ms : 0));
     }
-    if (release) {
+    if (release && !c->observed) {
         struct lock_lease l = lease_of(sh, c, "claim");
         sh->engine->sink.release(sh->engine->sink.arg, &l);
         lease_end(sh, c, LEASE_TAKEN, now_ms);

@@ -308,6 +308,7 @@ void witness_forget_seen(struct witness *w) {
 
 void witness_see(struct witness *w, uint64_t fence, const char *value, size_t len) {
     w->read_fence = fence;
+    w->wrote = false;
     w->seen_known = len <= LOCK_SEEN_MAX;
     if (!w->seen_known)
         return;

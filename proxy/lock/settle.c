@@ -47,6 +47,7 @@ void settle_granted(struct finish *f) {
     c->queue = queue_verb(f->plan->verb);
     claim_value(f, c);
     c->touch = f->plan->attempt;
+    c->observed = f->audit;
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
     if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* overtaken by a later answer */
         lease_end(f->sh, c, LEASE_TAKEN, f->now_ms);
@@ -56,6 +57,10 @@ void settle_granted(struct finish *f) {
                         c->renewing ? "lease of %lld ms given, renewed while its owner is connected"
                                     : "lease of %lld ms given",
                         (long long)rule->lease_ms);
+    else if (r->pttl_ms == -1 && f->audit && rule->lease_ms)
+        incident_report(f->sh, INCIDENT_NO_EXPIRY, &f->on, "would be given a lease of %lld ms%s",
+                        (long long)rule->lease_ms,
+                        rule->renew == LOCK_RENEW_NEVER ? "" : ", renewed while its owner is connected");
     else if (r->pttl_ms == -1)
         incident_report(f->sh, INCIDENT_NO_EXPIRY, &f->on, "left without an expiry: the rule gives no lease");
     if (f->peer->closed && !lease_owner_here(c))
@@ -132,22 +137,29 @@ static void restore(struct finish *f) {
     finish_schedule(f, c);
 }
 
+/* Something was refused, or would have been. */
+static void report_refusal(struct finish *f, enum lock_incident_kind kind, const char *why) {
+    if (f->audit)
+        incident_report(f->sh, kind, &f->on, "would be refused: %s; %s", f->refusal ? f->refusal : "nothing done", why);
+    else
+        incident_report(f->sh, kind, &f->on, "refused: %s", why);
+}
+
 static void report_refused_release(struct finish *f) {
     f->sh->stats.refused_releases++;
     if (!f->claim) {
-        incident_report(f->sh, INCIDENT_FOREIGN_RELEASE, &f->on, "refused: this client holds no lease of the lock");
+        report_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client holds no lease of the lock");
         return;
     }
-    incident_report(f->sh, INCIDENT_LATE_RELEASE, &f->on,
-                    "refused: the lease that it was for has ended, another one is live");
+    report_refusal(f, INCIDENT_LATE_RELEASE, "the lease that it was for has ended, another one is live");
     if (!f->plan->several || !f->result->fence)
         return;
     for (struct claim *c = f->entry->claims; c; c = c->next)
         if (c != f->claim && c->fence == f->result->fence && c->peer->client == f->peer->client) {
-            incident_report(f->sh, INCIDENT_AMBIGUOUS, &f->on,
-                            "refused: it counts for the older of several leases; to tell workers apart: owner "
-                            "connection, a connection a worker for locks, CLIENT SETNAME a worker, or values of "
-                            "their own with read, compare, delete");
+            report_refusal(f, INCIDENT_AMBIGUOUS,
+                           "it counts for the older of several leases; to tell workers apart: owner connection, a "
+                           "connection a worker for locks, CLIENT SETNAME a worker, or values of their own with read, "
+                           "compare, delete");
             break;
         }
 }
@@ -233,14 +245,16 @@ static void settle_change(struct finish *f) {
             learn_lost_attempt(f);
         } else if (verb == LOCK_EXTEND) {
             f->sh->stats.refused_extends++;
-            incident_report(f->sh, INCIDENT_FOREIGN_EXTEND, &f->on,
-                            "refused: this client does not hold the lock; its expiry is unchanged");
+            report_refusal(f, INCIDENT_FOREIGN_EXTEND,
+                           f->audit ? "this client does not hold the lock"
+                                    : "this client does not hold the lock; its expiry is unchanged");
         } else if (verb == LOCK_COUNT_DOWN) {
             report_refused_release(f);
             settle_spend(f, f->claim);
         } else {
-            incident_report(f->sh, INCIDENT_OVERWRITE, &f->on,
-                            "refused: somebody else holds the lock; nothing was written");
+            report_refusal(f, INCIDENT_OVERWRITE,
+                           f->audit ? "somebody else holds the lock"
+                                    : "somebody else holds the lock; nothing was written");
             if (verb != LOCK_CLOBBER)
                 learn_loss(f);
         }

@@ -163,6 +163,8 @@ struct claim {
     bool sighted_any : 1; /* its own session, or another that may speak for it */
     bool let_go : 1;      /* its owner tried to be rid of it, and may take it for released */
     bool reported : 1;    /* its owner's leaving was dealt with */
+    bool observed : 1;    /* inferred from a command that passed unchanged: Redis has no guard record of it */
+    uint16_t others;      /* observed: what other sessions have counted on top */
 };
 
 /* What a session lost on a key, and what it was shown. */
@@ -182,6 +184,7 @@ struct witness {
     uint32_t login;                     /* of the last push */
     const struct lock_rule *queue_rule; /* with a reference to its set, where it has pushed */
     bool seen_known;
+    bool wrote; /* what was seen is what the session itself wrote: no reading of it */
     uint32_t seen_len, seen_cap;
     char *seen;
 };

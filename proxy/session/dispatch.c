@@ -20,6 +20,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/audit_flow.h"
 #include "proxy/session/discover.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/pinned.h"
@@ -131,15 +132,22 @@ int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_
     return slot;
 }
 
-static bool any_lock_key(struct session *s, const struct resp_request *r, const char *bytes, const uint32_t *keys,
-                         size_t count) {
-    for (size_t i = 0; i < count; i++) {
+/* Whether rules are enforced on some of the keys, or audit them. */
+struct key_rules {
+    bool enforced, audited;
+};
+
+static struct key_rules rules_of_keys(struct session *s, const struct resp_request *r, const char *bytes,
+                                      const uint32_t *keys, size_t count) {
+    struct key_rules found = {false, false};
+    for (size_t i = 0; i < count && !found.enforced; i++) {
         size_t len;
         const char *key = request_arg(r, bytes, keys[i], &len);
-        if (lock_rule_for(s, key, len))
-            return true;
+        const struct lock_rule *rule = lock_rule_watched(s, key, len);
+        found.enforced = rule && rule->mode == LOCK_MODE_ENFORCE;
+        found.audited = found.audited || (rule && rule->mode == LOCK_MODE_AUDIT);
     }
-    return false;
+    return found;
 }
 
 /* Guard records are the scripts' alone: whoever could write one could take a lock. */
@@ -175,6 +183,12 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
     size_t len;
     const char *key = request_arg(r, bytes, key_index, &len);
     struct lock_command lc;
+    if (rule->mode == LOCK_MODE_AUDIT) {
+        if (lock_script_busy(s, key, len))
+            return DISPATCH_WAIT;
+        audit_forward(s, c, r, bytes, slot_for(s, key, len), &key_index, 1);
+        return DISPATCHED;
+    }
     if (lock_must_wait(s, key, len))
         return DISPATCH_WAIT;
     if (lock_command_of(c, r, bytes, &lc))
@@ -194,7 +208,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_single(struct ses
                                                                       uint32_t key_index) {
     size_t len;
     const char *key = request_arg(r, bytes, key_index, &len);
-    const struct lock_rule *rule = lock_rule_for(s, key, len);
+    const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, key_index, rule);
     dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
@@ -209,19 +223,21 @@ static bool locks_matter(const struct command *c) {
 static enum dispatch_result dispatch_keys(struct session *s, const struct command *c, const struct resp_request *r,
                                           const char *bytes, const uint32_t *keys, size_t count) {
     int slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, keys, count) : 0;
-    bool locks = any_lock_key(s, r, bytes, keys, count);
-    if (locks && lock_any_busy(s))
+    struct key_rules rules = rules_of_keys(s, r, bytes, keys, count);
+    if ((rules.enforced && s->audits > 0) || ((rules.enforced || rules.audited) && lock_any_busy(s)))
         return DISPATCH_WAIT;
-    if (c->split != SPLIT_NONE && (slot == -2 || (locks && locks_matter(c))))
+    if (c->split != SPLIT_NONE && (slot == -2 || (rules.enforced && locks_matter(c))))
         return split_dispatch(s, c, r, bytes, keys, count);
     if (slot == -2) {
         dispatch_local_error(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
     }
-    if (locks && script_is(c))
+    if (rules.enforced && script_is(c))
         script_dispatch(s, c, r, bytes, keys, count, slot);
-    else if (locks && lock_clobbers(s, c, r, bytes))
+    else if (rules.enforced && lock_clobbers(s, c, r, bytes))
         lock_dispatch_clobber(s, c, r, bytes);
+    else if (rules.audited)
+        audit_forward(s, c, r, bytes, slot, keys, count);
     else
         dispatch_forward(s, c, r, bytes, slot);
     return DISPATCHED;
@@ -260,7 +276,7 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
         return dispatch_by_key_list(s, c, r, bytes);
     size_t len;
     const char *key = request_arg(r, bytes, (size_t)c->only, &len);
-    const struct lock_rule *rule = lock_rule_for(s, key, len);
+    const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, (uint32_t)c->only, rule);
     if (is_guard(key, len) && !(c->flags & COMMAND_READONLY)) {

@@ -27,6 +27,8 @@ static void items_free(struct transaction *t, struct session *s, const struct ca
         char answer[RESP_HEADER_MAX];
         if (item->lock)
             lock_finish(t->worker, s, item->lock, end, &out, answer);
+        if (item->note)
+            audit_end(t->worker, item->note, end);
         memory_free(item);
     }
 }
@@ -77,6 +79,10 @@ static void item_reply(struct transaction *t, struct session *s, struct transact
     bool ours = item->kind == ITEM_LOCAL || item->kind == ITEM_STATE;
     if (item->kind == ITEM_PLAIN || (ours && element[0] == '-')) {
         text_append(out, element, len);
+    } else if (item->kind == ITEM_AUDIT) {
+        text_append(out, element, len);
+        audit_end(t->worker, item->note, &end);
+        item->note = NULL;
     } else if (ours) {
         item_local(s, item, element, len, out);
     } else if (item->kind == ITEM_KEYS) {

@@ -17,12 +17,21 @@ inline const struct lock_rule *lock_rule_for(struct session *s, const char *key,
     return rule && rule->mode == LOCK_MODE_ENFORCE && !lock_guard_is(key, len) ? rule : NULL;
 }
 
+inline const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len) {
+    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
+    return rule && rule->mode != LOCK_MODE_OFF && !lock_guard_is(key, len) ? rule : NULL;
+}
+
 static unsigned busy_place(const char *key, size_t len) {
     return slot_crc16(key, len) % LOCK_BUSY_SLOTS;
 }
 
-bool lock_must_wait(const struct session *s, const char *key, size_t len) {
+bool lock_script_busy(const struct session *s, const char *key, size_t len) {
     return s->lock_busy_all > 0 || s->lock_busy[busy_place(key, len)] > 0;
+}
+
+bool lock_must_wait(const struct session *s, const char *key, size_t len) {
+    return s->audits > 0 || lock_script_busy(s, key, len);
 }
 
 bool lock_any_busy(const struct session *s) {

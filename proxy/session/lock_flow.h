@@ -29,11 +29,17 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
 /* The rule in force for a key (enforce), or NULL: not a lock key, or not to be enforced. */
 const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
 
+/* The rule of a key that is enforced or audited, or NULL. */
+const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len);
+
 /* A session's lock commands on one key go one after another, so that each is judged by what the one before it
- * did. Whether one on this key is in flight (or on any key); and the marking of a request that concerns several. */
+ * did. Whether one on this key is in flight (or on any key); and the marking of a request that concerns several.
+ * Commands that are audited don't wait for each other, but one that is enforced waits for them. */
 bool lock_must_wait(const struct session *s, const char *key, size_t len);
 bool lock_any_busy(const struct session *s);
 void lock_busy_key(struct request *r, const char *key, size_t len);
+/* Whether a lock script on the key is in flight. */
+bool lock_script_busy(const struct session *s, const char *key, size_t len);
 void lock_busy_all(struct request *r);
 
 /* A command's words: name, then arguments. Borrowed. */

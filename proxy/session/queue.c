@@ -262,6 +262,22 @@ static void queue_application(struct session *s, const struct command *c, const 
     key_list_clear(&list);
 }
 
+/* Keys that are audited: what EXEC's element says of them is noted. */
+static void queue_audited(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct key_list list;
+    if (s->transaction->lock_count >= LOCKS_MAX)
+        return;
+    key_list_find(&list, c, r, bytes);
+    struct audit_note *note = list.count > 0 ? audit_note(s, c, r, bytes, list.keys, (size_t)list.count) : NULL;
+    key_list_clear(&list);
+    if (!note)
+        return;
+    s->transaction->lock_count++;
+    item_add(s->transaction, ITEM_AUDIT, 1, NULL, c, NULL, 0);
+    struct list_node *last = s->transaction->items.prev;
+    LIST_ENTRY(last, struct transaction_item, link)->note = note;
+}
+
 /* The way of a command with keys whose node is ready: as a script, or as it is. */
 static void queue_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct lock_command lc;
@@ -282,10 +298,12 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
         return;
     }
     if (script_is(c)) {
+        queue_audited(s, c, r, bytes);
         queue_application(s, c, r, bytes);
         return;
     }
     if (!lock_clobbers(s, c, r, bytes)) {
+        queue_audited(s, c, r, bytes);
         queue_one(s, c, bytes, r->len, false);
         return;
     }

@@ -214,6 +214,7 @@ struct session {
     uint8_t protocol;                    /* 2 or 3 */
     uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
     uint16_t lock_busy_all;              /* those that concern several keys */
+    uint16_t audits;                     /* commands in flight whose replies are looked at on their way */
     uint32_t in_flight;
     uint32_t redirected; /* of those in flight */
     size_t in_flight_bytes;

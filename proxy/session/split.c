@@ -13,6 +13,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/audit_flow.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
@@ -37,9 +38,10 @@ struct split {
     enum command_split kind;
     int64_t sum;
     size_t item_count;
-    struct item *items;   /* sorted by slot; a part has items [index, index + count) */
-    struct piece *pieces; /* by order */
-    struct text *kept;    /* replies that pieces point into, one a part */
+    struct item *items;      /* sorted by slot; a part has items [index, index + count) */
+    struct piece *pieces;    /* by order */
+    struct text *kept;       /* replies that pieces point into, one a part */
+    struct audit_note *note; /* what it does to keys that are audited, or NULL */
     size_t part_count;
     char error[ERROR_LINE_MAX];
     bool failed;
@@ -82,11 +84,37 @@ static void split_sightings(struct request *r, const struct split *split) {
     }
 }
 
+/* The keys that are audited have been touched by some part; the whole's reply tells what they need. */
+static void split_audited(struct request *r, struct split *split) {
+    struct text whole = {0};
+    char *header = text_reserve(&whole, RESP_HEADER_MAX);
+    struct call_end end = {.why = UPSTREAM_UNKNOWN};
+    if (split->failed) {
+        end.error = split->error;
+    } else if (split->kind == SPLIT_MGET) {
+        text_commit(&whole, resp_header_write(header, '*', (int64_t)split->item_count));
+        for (size_t i = 0; i < split->item_count; i++)
+            text_append(&whole, split->pieces[i].data, split->pieces[i].len);
+    } else if (split->kind == SPLIT_SUM) {
+        text_commit(&whole, resp_header_write(header, ':', split->sum));
+    } else {
+        text_append(&whole, "+OK\r\n", 5);
+    }
+    end.reply = whole.data;
+    end.len = whole.len;
+    if (r->session)
+        audit_released(r->session);
+    audit_end(r->worker, split->note, &end);
+    text_clear(&whole);
+}
+
 /* All parts have ended. */
 static void split_finish(struct request *r) {
     struct split *split = r->state;
     r->state = NULL;
     char number[RESP_HEADER_MAX];
+    if (split->note)
+        split_audited(r, split);
     if (split->failed) {
         request_error(r, split->error);
     } else if (split->kind == SPLIT_SUM) {
@@ -265,6 +293,8 @@ enum dispatch_result split_dispatch(struct session *s, const struct command *c, 
         split->pieces = memory_zalloc(key_count * sizeof(*split->pieces));
         split->kept = memory_zalloc(key_count * sizeof(*split->kept));
     }
+    split->note = audit_note(s, c, r, bytes, keys, key_count);
+    s->audits += split->note != NULL;
     request->state = split;
     request->parts_left = 1; /* held here until all parts are on their way: some may end at once */
     split_send(s, request, c, r, bytes, items, key_count);

@@ -5,7 +5,7 @@
 #ifndef LOCKKEEPER_SESSION_TRANSACTION_H
 #define LOCKKEEPER_SESSION_TRANSACTION_H
 
-#include "proxy/session/lock_flow.h"
+#include "proxy/session/audit_flow.h"
 #include "proxy/session/pinned.h"
 
 enum { TRANSACTION_ERROR_MAX = 512 };
@@ -19,6 +19,7 @@ enum transaction_state {
 enum item_kind {
     ITEM_LOCK,  /* a lock script's envelope */
     ITEM_STEP,  /* the same behind a script of the application's: no element of the client's */
+    ITEM_AUDIT, /* looked at, and passed on as it is */
     ITEM_PLAIN, /* an integer that is summed up */
     ITEM_LOCAL, /* a PING in the place of what the proxy answers itself */
     ITEM_STATE, /* SELECT, AUTH, HELLO: changes the session where the node says yes */
@@ -31,6 +32,7 @@ struct transaction_item {
     uint32_t at;    /* its element */
     uint32_t group; /* so many elements from this one on are one to the client, their sum; 0: in such a group */
     struct lock_call *lock;
+    struct audit_note *note; /* ITEM_AUDIT's */
     const struct command *command;
     size_t len;
     char bytes[]; /* ITEM_LOCAL, ITEM_STATE: the request */

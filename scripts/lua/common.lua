@@ -7,6 +7,7 @@
 --       4 proxy      the id of the calling proxy process
 --       5 right      'claim'     only the claim's lease may be touched
 --                    'adopt'     also one acquired by the same identity through another proxy process
+--                    'enrol'     as 'claim', and a lock without a guard record that holds what was seen is the claim's
 --                    'any'       whoever asks (owner any)
 --                    'operator'  PROXY RELEASE
 --                    'always'    renew.lua alone: the claim's lease, also if its expiry is the application's own
@@ -72,11 +73,11 @@ local function look_at_list(s, g)
   end
 end
 
--- The lock as it stands. s.value: a string, false (free), or an error table (not a string); s.token: the
+-- What Redis has of the lock. s.value: a string, false (free), or an error table (not a string); s.token: the
 -- live lease's token, nil if the lock is free or foreign; s.held: what the guard record says that it is held with.
 -- A guard record in the time that it outlives its lease
 -- says nothing of a lock that is there: somebody made that one anew, perhaps with the same constant value.
-local function look()
+local function examine()
   local s = {}
   s.value = redis.pcall('GET', lock)
   local g = redis.call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply',
@@ -153,16 +154,32 @@ local function keep_guard(pttl)
   end
 end
 
--- Makes the attempt the live lease of the lock, which holds `value` now. Returns its state and PTTL.
-local function take(s, value, kind)
+-- Makes `token` the live lease of the lock, which holds `value` now. Returns its state and PTTL.
+local function own(s, token, value, kind)
   local pttl, leased = bound()
   local t = redis.call('TIME')
   local fence = math.max(s.last_fence + 1, t[1] * 1000000 + t[2])
-  redis.call('HSET', guard, 'token', attempt, 'fence', string.format('%.0f', fence), 'value', value,
+  redis.call('HSET', guard, 'token', token, 'fence', string.format('%.0f', fence), 'value', value,
     'kind', kind or 'string', 'extra', '0', 'owner', identity, 'proxy', proxy, 'leased', leased and '1' or '0',
     'since', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000)))
   keep_guard(pttl)
-  return {token = attempt, fence = fence, owner = identity, leased = leased}, pttl
+  return {token = token, fence = fence, owner = identity, leased = leased}, pttl
+end
+
+local function take(s, value, kind)
+  return own(s, attempt, value, kind)
+end
+
+-- The lock as it stands. By right 'enrol' it was acquired as it came, while its rule was in audit: this proxy saw the
+-- claim granted, and while what it wrote still stands, the claim's lease begins now. The guard record of an earlier lease
+-- says nothing against it: this proxy numbers its tokens, and saw that one end.
+local function look()
+  local s = examine()
+  if right ~= 'enrol' or type(s.value) ~= 'string' or seen ~= '=' .. s.value then return s end
+  local function number(token) return tonumber(string.match(token, ':(%d+)$') or 0) end
+  if s.token and (s.proxy ~= proxy or number(s.token) >= number(claim)) then return s end
+  own(s, claim, s.value)
+  return examine()
 end
 
 -- A foreign lock was changed: it must not come to look like the lease of an old guard record.

@@ -1,0 +1,281 @@
+/*
+ * Audit: from what a command did to what its script would have said. Knows no commands, only verbs and effects.
+ *
+ *      sight ──> attribute ──> infer (outcome, fence) ──> learn, settle ──> what happened all the same
+ *
+ * A lease's fence is a number of the engine's own here, greater than all before it on the key; Redis knows none.
+ */
+#include "proxy/lock/audit.h"
+
+#include "proxy/lock/finish.h"
+
+/* One engine_observe under way. */
+struct audit {
+    struct finish *f;
+    const struct lock_sight *sight;
+    struct claim *live; /* believed live when Redis ran the command; NULL: none is known of */
+    bool mine;          /* it is the claim by which the command speaks */
+    bool late;          /* that claim's lease was certainly over */
+};
+
+uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key) {
+    struct shard *sh = ledger_shard(e, ledger_hash(e, key));
+    pthread_mutex_lock(&sh->mutex);
+    uint64_t number = atomic_fetch_add(&e->attempts, 1) + 1;
+    peer_get(sh, s)->in_flight++;
+    pthread_mutex_unlock(&sh->mutex);
+    return number;
+}
+
+/* ---- what is believed ------------------------------------------------------------------------ */
+
+/* The lease that was live when Redis ran the command. One that became known while the command was on its way may have
+ * come after it: it says nothing. */
+static struct claim *believed(const struct audit *a) {
+    const struct entry *en = a->f->entry;
+    if (!en || !en->live_fence)
+        return NULL;
+    for (struct claim *c = en->claims; c; c = c->next) {
+        bool before = !c->end_ms || c->end_ms > a->sight->begun_ms;
+        if (c->fence == en->live_fence && !c->ended && before &&
+            (c == a->f->claim || en->live_since < a->sight->watched))
+            return c;
+    }
+    return NULL;
+}
+
+/* By our own clock the end is never early: it is counted from when the reply was read. */
+static bool certainly_over(const struct audit *a) {
+    const struct claim *c = a->f->claim;
+    return c && c->fence && c->end_ms && c->end_ms < a->sight->begun_ms;
+}
+
+/* Nobody is known to hold the lock, but this session has asked for it and not got it. */
+static bool lost_before(const struct audit *a) {
+    const struct finish *f = a->f;
+    const struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
+    return w && w->lost && !client_shares(f->peer->client, f->plan->rule, f->peer->pooling);
+}
+
+static uint64_t next_fence(const struct audit *a) {
+    const struct entry *en = finish_entry(a->f);
+    uint64_t fence = en->live_fence > en->gone_fence ? en->live_fence : en->gone_fence;
+    for (const struct claim *c = en->claims; c; c = c->next)
+        if (c->fence > fence)
+            fence = c->fence;
+    return fence + 1;
+}
+
+/* ---- what follows ---------------------------------------------------------------------------- */
+
+static enum lock_outcome conclude(struct audit *a, struct lock_result *r, enum lock_outcome outcome, uint64_t fence) {
+    r->outcome = outcome;
+    r->fence = fence;
+    a->f->result = r;
+    if (a->live && (outcome == LOCK_HELD || outcome == LOCK_COUNTED)) {
+        a->f->on.holder = r->holder = a->live->peer->client->name;
+        a->f->on.holder_len = r->holder_len = a->live->peer->client->len;
+    }
+    learn(a->f);
+    settle(a->f);
+    return outcome;
+}
+
+static enum lock_outcome grant(struct audit *a, struct lock_result *r) {
+    uint64_t fence = next_fence(a);
+    conclude(a, r, LOCK_GRANTED, fence);
+    learn_wrote(a->f);
+    return LOCK_GRANTED;
+}
+
+/* Somebody else's lease, or a lock of which only that is known. `takes`: the caller has it now. */
+static enum lock_outcome refuse(struct audit *a, struct lock_result *r, bool takes) {
+    uint64_t fence = a->live ? a->live->fence : 0;
+    enum lock_outcome outcome = conclude(a, r, a->live ? LOCK_HELD : LOCK_FOREIGN, fence);
+    learn_gone(a->f, fence, LEASE_TAKEN);
+    if (takes)
+        grant(a, r);
+    return outcome;
+}
+
+/* What removes the lock: RELEASE, CLOBBER, a counter back at zero, an expiry in the past. */
+static enum lock_outcome removed(struct audit *a, struct lock_result *r) {
+    if (a->mine)
+        return conclude(a, r, LOCK_RELEASED, a->live->fence);
+    if (a->live)
+        return refuse(a, r, false);
+    if (a->late || (!a->f->claim && lost_before(a)))
+        return refuse(a, r, false);
+    if (a->f->claim)
+        return conclude(a, r, LOCK_RELEASED, a->f->claim->fence);
+    return conclude(a, r, LOCK_OPEN, 0);
+}
+
+/* What changes it and leaves it where it is. */
+static enum lock_outcome changed(struct audit *a, struct lock_result *r) {
+    if (a->mine) {
+        learn_wrote(a->f);
+        return conclude(a, r, LOCK_DONE, a->live->fence);
+    }
+    bool writes = a->sight->verb == LOCK_REPLACE;
+    if (a->live && writes)
+        return refuse(a, r, true);
+    if (a->live) { /* its expiry is another one now */
+        struct claim *live = a->live;
+        conclude(a, r, LOCK_HELD, live->fence);
+        lease_set(a->f->sh, live, r->pttl_ms, false, a->sight->begun_ms, a->f->now_ms);
+        finish_schedule(a->f, live);
+        return LOCK_HELD;
+    }
+    if (writes && !a->sight->exists)
+        return grant(a, r);
+    if (a->late || (!a->f->claim && lost_before(a)))
+        return refuse(a, r, writes);
+    if (a->f->claim && a->f->claim->fence)
+        return conclude(a, r, LOCK_DONE, a->f->claim->fence);
+    return conclude(a, r, LOCK_OPEN, 0);
+}
+
+/* GETSET swaps what its sender last read; otherwise the present value would have been the answer. */
+static enum lock_outcome swapped(struct audit *a, struct lock_result *r) {
+    const struct lock_sight *s = a->sight;
+    const struct lock_plan *plan = a->f->plan;
+    if (!s->old)
+        return grant(a, r);
+    bool as_read = plan->seen_known && plan->seen_len == s->old_len && memcmp(plan->seen, s->old, s->old_len) == 0;
+    if (!a->live)
+        return as_read ? grant(a, r) : conclude(a, r, LOCK_OPEN, 0);
+    if (a->mine && (!plan->read_fence || plan->read_fence == a->live->fence)) {
+        learn_wrote(a->f);
+        return conclude(a, r, LOCK_DONE, a->live->fence);
+    }
+    if (plan->read_fence == a->live->fence)
+        return grant(a, r);
+    if (as_read)
+        return refuse(a, r, true);
+    struct claim *live = a->live;
+    conclude(a, r, LOCK_HELD, live->fence);
+    live->valued = false; /* its lease goes on with another value */
+    return LOCK_HELD;
+}
+
+static enum lock_outcome counted(struct audit *a, struct lock_result *r) {
+    const struct lock_sight *s = a->sight;
+    struct claim *live = a->live;
+    bool up = s->verb == LOCK_COUNT_UP;
+    if (up && s->count > 0 && s->count <= s->by)
+        return grant(a, r);
+    if (!up && s->count <= 0)
+        return live || a->f->claim ? removed(a, r) : conclude(a, r, LOCK_FREE, 0);
+    if (!live)
+        return conclude(a, r, LOCK_OPEN, 0);
+    if (a->mine) /* the losers' part may still be there */
+        return conclude(a, r, !up && s->count <= live->others ? LOCK_RELEASED : LOCK_DONE, live->fence);
+    int64_t others = live->others + (up ? s->by : -s->by);
+    live->others = (uint16_t)(others < 0 ? 0 : others > UINT16_MAX ? UINT16_MAX : others);
+    return conclude(a, r, LOCK_COUNTED, live->fence);
+}
+
+/* A lease that a script may have released, extended or taken: it is not expected to end, or to be released. */
+static enum lock_outcome scripted(struct audit *a, struct lock_result *r) {
+    struct entry *en = a->f->entry;
+    for (struct claim *c = en ? en->claims : NULL, *next; c; c = next) {
+        next = c->next;
+        if (c->uses || !c->observed)
+            continue;
+        if (c->peer == a->f->peer)
+            releaser_note(a->f->e, c->rule, c->peer->client);
+        if (c == a->f->claim)
+            a->f->claim = NULL;
+        struct peer *p = c->peer;
+        claim_remove(a->f->sh, c);
+        if (p != a->f->peer)
+            peer_settle(a->f->sh, p);
+    }
+    if (en && !en->claims)
+        en->live_fence = 0;
+    r->outcome = LOCK_OPEN;
+    return LOCK_OPEN;
+}
+
+static enum lock_outcome done(struct audit *a, struct lock_result *r) {
+    switch (a->sight->verb) {
+    case LOCK_ACQUIRE:
+        return grant(a, r);
+    case LOCK_RELEASE:
+    case LOCK_CLOBBER:
+        return removed(a, r);
+    case LOCK_REPLACE:
+    case LOCK_EXTEND:
+        return changed(a, r);
+    case LOCK_SWAP:
+        return swapped(a, r);
+    case LOCK_COUNT_UP:
+    case LOCK_COUNT_DOWN:
+        return counted(a, r);
+    case LOCK_READ: {
+        bool its = a->live && a->live->valued &&
+                   a->live->value == hash_bytes(&a->f->e->value_seed, a->sight->value, a->sight->value_len);
+        return conclude(a, r, its ? LOCK_HELD : LOCK_FOREIGN, its ? a->live->fence : 0);
+    }
+    case LOCK_SCRIPT:
+        return scripted(a, r);
+    case LOCK_QUEUE_PUSH:
+    case LOCK_QUEUE_READ:
+    case LOCK_QUEUE_REMOVE:
+    case LOCK_QUEUE_SET:
+    case LOCK_INSPECT:
+    case LOCK_OPERATOR:
+        break;
+    }
+    return LOCK_ERROR;
+}
+
+static enum lock_outcome infer(struct audit *a, struct lock_result *r) {
+    switch (a->sight->effect) {
+    case EFFECT_DONE:
+        return done(a, r);
+    case EFFECT_LOST:
+        return conclude(a, r, a->live ? LOCK_HELD : LOCK_FOREIGN, a->live ? a->live->fence : 0);
+    case EFFECT_ABSENT:
+        return conclude(a, r, LOCK_FREE, 0);
+    case EFFECT_REMOVED:
+        return a->sight->verb == LOCK_ACQUIRE || !(a->live || a->f->claim) ? conclude(a, r, LOCK_FREE, 0)
+                                                                           : removed(a, r);
+    case EFFECT_SCRIPTED:
+        return scripted(a, r);
+    case EFFECT_NOTHING:
+        return conclude(a, r, LOCK_ERROR, 0);
+    case EFFECT_NOT_SENT:
+        return conclude(a, r, LOCK_NOT_SENT, 0);
+    case EFFECT_UNKNOWN:
+        return conclude(a, r, LOCK_UNKNOWN, 0);
+    }
+    return LOCK_ERROR;
+}
+
+enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight *sight, int64_t now_ms) {
+    struct lock_plan plan = {.key = sight->key,
+                             .rule = sight->rule,
+                             .verb = sight->verb,
+                             .login = sight->login,
+                             .begun_ms = sight->begun_ms,
+                             .attempt = sight->watched};
+    struct lock_result result = {.pttl_ms = sight->pttl_ms, .value = sight->value, .value_len = sight->value_len};
+    struct finish f;
+    finish_start(&f, e, sight->session_id, &plan, &result, sight->command, sight->client, now_ms);
+    f.audit = true;
+    f.refusal = sight->refusal;
+    attribute(f.sh, f.entry, f.peer, now_ms, &plan);
+    f.claim = f.entry ? claim_find(f.entry, plan.claim) : NULL;
+    if (f.claim && plan.uses)
+        f.claim->uses--;
+    plan.uses = false;
+    struct audit a = {.f = &f, .sight = sight};
+    a.live = believed(&a);
+    a.mine = a.live && (a.live == f.claim || (plan.rule && plan.rule->owner == LOCK_OWNER_ANY));
+    a.late = certainly_over(&a);
+    enum lock_outcome outcome = infer(&a, &result);
+    finish_end(&f);
+    return outcome;
+}
