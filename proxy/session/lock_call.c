@@ -115,8 +115,8 @@ static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
     struct resp_item item;
     const char *p = e->reply;
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
-    bool shows = verb == LOCK_READ || verb == LOCK_SCRIPT || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN ||
-                 (verb == LOCK_SWAP && refused);
+    bool counts = (verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN) && !l->value; /* a hash lock has a field instead */
+    bool shows = verb == LOCK_READ || verb == LOCK_SCRIPT || counts || (verb == LOCK_SWAP && refused);
     if (verb == LOCK_QUEUE_READ)
         return; /* the envelope says which node the lease is for */
     e->result.value = l->value;

@@ -99,6 +99,18 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
     case COMMAND_GET:
         *out = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil"};
         return true;
+    case COMMAND_HSETNX:
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_HASH, 2, "int"};
+        return true;
+    case COMMAND_HSET:
+    case COMMAND_HMSET:
+    case COMMAND_HINCRBY:
+    case COMMAND_HINCRBYFLOAT:
+        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_HASH, 2, "ok"};
+        return true;
+    case COMMAND_HDEL:
+        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_HASH, 2, "int"};
+        return true;
     case COMMAND_RPUSH:
     case COMMAND_RPUSHX:
     case COMMAND_LPUSH:
@@ -170,6 +182,14 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
     case COMMAND_ZRANGESTORE:
     case COMMAND_GEOSEARCHSTORE:
     case COMMAND_PFMERGE:
+    case COMMAND_HSETEX:
+    case COMMAND_HGETEX:
+    case COMMAND_HGETDEL:
+    case COMMAND_HEXPIRE:
+    case COMMAND_HPEXPIRE:
+    case COMMAND_HEXPIREAT:
+    case COMMAND_HPEXPIREAT:
+    case COMMAND_HPERSIST:
         return add(keys, max, n, 1);
     case COMMAND_MSET:
     case COMMAND_MSETNX:

@@ -277,3 +277,70 @@ def test_hash_lock_without_expiry_is_renewed(pair, key):
     while time.monotonic() < deadline:
         assert b("EXISTS", name) == 1
     assert a("DEL", name) == 1
+
+
+# ---- hash commands outside of scripts ----------------------------------------------------------------
+
+
+@pytest.fixture
+def both(proxy, backend, connect, key):
+    """both(*commands) of one session on a key of its own: what Redis answers and what the proxy does."""
+
+    def run(*commands):
+        name = key("lock:hash")
+        results = []
+        for client in (backend.direct(), connect(proxy)):
+            results.append([client(*[name if w == "K" else w for w in c]) for c in commands])
+            client("DEL", name)
+            client.close()
+        return results
+
+    return run
+
+
+def test_a_holders_hash_commands_are_redis_own(both):
+    for acquire in (("HSETNX", "K", "f", "me"), ("HSET", "K", "f", "1"), ("HSET", "K", "f", "1", "g", "2"),
+                    ("HMSET", "K", "f", "1"), ("HINCRBY", "K", "f", "1"), ("HINCRBYFLOAT", "K", "f", "1.5")):
+        direct, through = both(acquire, acquire, ("HGETALL", "K"), ("HSETNX", "K", "f", "x"), ("HSETNX", "K", "h", "x"),
+                               ("HDEL", "K", "g", "h"), ("HEXISTS", "K", "f"), ("PEXPIRE", "K", 50000),
+                               ("HINCRBY", "K", "n", 3), ("HINCRBY", "K", "n", "x"), ("HGET", "K", "f"),
+                               ("HDEL", "K", "n", "f"), ("EXISTS", "K"), ("HDEL", "K", "f"), acquire, ("DEL", "K"),
+                               ("SET", "K", "text"), ("HSETNX", "K", "f", "me"), ("HDEL", "K", "f"))
+        assert through == direct
+
+
+def test_nobody_elses_field(pair, key):
+    a, b = pair
+    name = key("lock:hash")
+    assert a("HSETNX", name, "owner", "a") == 1 and 0 < b("PTTL", name) <= 30000
+    fence = lock_facts(a, name)["fence"]
+    assert [b("HSETNX", name, "owner", "b"), b("HSETNX", name, "other", "b"), b("HDEL", name, "owner")] == [0, 0, 0]
+    for command in (("HSET", name, "owner", "b"), ("HINCRBY", name, "mine", 1), ("HMSET", name, "mine", 1),
+                    ("HINCRBYFLOAT", name, "mine", 1)):
+        reply = b(*command)
+        assert isinstance(reply, Error) and reply.startswith("LOCKED")
+    assert b("HGETALL", name) in (["owner", "a"], {"owner": "a"})
+    assert a("HDEL", name, "owner") == 1
+    assert b("HSETNX", name, "owner", "b") == 1 and lock_facts(b, name)["fence"] > fence
+    assert a("HDEL", name, "owner") == 0 and b("HGET", name, "owner") == "b"
+
+
+def test_late_hdel(pair, key):
+    """A's lease ends, B acquires with the same field, A's release is refused."""
+    a, b = pair
+    name = key("lock:hash")
+    assert a("HSETNX", name, "owner", "a") == 1 and a("PEXPIRE", name, 30) == 1
+    until(lambda: b("HSETNX", name, "owner", "b") == 1, 5, "the end of the lease", 0.005)
+    assert a("HDEL", name, "owner") == 0
+    assert b("HDEL", name, "owner") == 1
+
+
+def test_hash_commands_inside_multi(pair, key):
+    a, b = pair
+    name = key("lock:hash")
+    for command in (("MULTI",), ("HSETNX", name, "f", "a"), ("HSET", name, "f", "aa"), ("PEXPIRE", name, 60000)):
+        assert a(*command) in ("OK", "QUEUED")
+    assert a("EXEC") == [1, 0, 1]
+    for command in (("MULTI",), ("HSETNX", name, "f", "b"), ("HDEL", name, "f")):
+        assert b(*command) in ("OK", "QUEUED")
+    assert b("EXEC") == [0, 0] and a("HGET", name, "f") == "aa"

@@ -1,0 +1,49 @@
+-- hash.lua: HSETNX (shape 'int'), HSET, HMSET, HINCRBY, HINCRBYFLOAT and HDEL on a hash lock, which is held by one of
+-- its fields. Free: acquires, with the first field that the command names. Holder: as Redis; who removes the holder's
+-- field releases. Other: HSETNX and HDEL answer 0, the rest LOCKED: a 1 would say that it holds the lock. S1, S4, S5.
+local s = look()
+local name = string.lower(ARGV[11])
+local function text(reply)
+  if type(reply) == 'number' then return string.format('%.0f', reply) end
+  return type(reply) == 'table' and reply.ok or reply
+end
+local function remember(reply)
+  redis.call('HSET', guard, 'attempt', attempt, 'reply', text(reply))
+end
+
+if s.attempt == attempt then -- repeated
+  local reply = s.reply
+  if name == 'hmset' then reply = {ok = reply} elseif name ~= 'hincrbyfloat' then reply = tonumber(reply) end
+  local outcome = s.token == attempt and 'granted' or (s.token and s.token == claim and 'done' or 'released')
+  return envelope(reply, outcome, s, redis.call('PTTL', lock))
+end
+if not s.value then
+  local reply = command()
+  if failed(reply) then return envelope(reply, 'error') end
+  if redis.call('EXISTS', lock) == 0 then return envelope(reply, 'free', nil, -2) end
+  local mine, pttl = take(s, ARGV[10 + at], 'hash')
+  remember(reply)
+  return envelope(reply, 'granted', mine, pttl)
+end
+if redis.call('TYPE', lock).ok ~= 'hash' then return envelope(command(), 'error') end
+local how, why = may_touch(s)
+if not how then
+  if name == 'hsetnx' or name == 'hdel' then return envelope(0, why, s) end
+  return envelope(locked(s), why, s)
+end
+local reply = command()
+if failed(reply) then return envelope(reply, 'error') end
+if s.token and redis.call('HEXISTS', lock, s.held) == 0 then
+  forget(s, text(reply))
+  return envelope(reply, 'released', s, redis.call('PTTL', lock))
+end
+s.keeps_lease = true
+local pttl
+if s.token then
+  pttl = follow(s, s.held)
+  remember(reply)
+else
+  pttl = redis.call('PTTL', lock)
+  disown(s)
+end
+return envelope(reply, how, s, pttl)
