@@ -37,7 +37,8 @@ NPM = {
 FEATURES = ["connect", "auth", "strings", "binary", "large", "hashes", "lists", "sets", "zsets", "streams", "expiry",
             "multikey", "pipeline", "scripts", "scan", "errors", "pool", "multi", "watch", "blocking", "pubsub",
             "reconnect"]
-LOCK_CHECKS = ["exclusion", "late", "killed"]
+LOCK_CHECKS = ["exclusion", "extend", "late", "killed"]
+DIRECTLY = "late, directly"  # the same check on Redis alone
 
 
 class Missing(Exception):
@@ -121,14 +122,15 @@ class Workshop:
 
 
 class Client:
-    """One row of the table."""
+    """One row of the table. `unsafe`: a lock whose late release frees somebody else's, on Redis alone."""
 
-    def __init__(self, name, prepare, quick=False, backends=("standalone", "cluster"), why=None):
+    def __init__(self, name, prepare, quick=False, backends=("standalone", "cluster"), why=None, unsafe=False):
         self.name = name
         self.prepare = prepare  # (workshop) -> the command to run; raises Missing
         self.quick = quick
         self.backends = backends
         self.why = why  # there are no others
+        self.unsafe = unsafe
 
 
 def script(interpreter, name, *args, probe=None):
@@ -188,8 +190,9 @@ CLIENTS = [
 
 LOCKS = [
     Client("redis-py Lock", python("locks_redis_py.py", "library"), quick=True),
-    Client("redis-py SETNX, connections", python("locks_redis_py.py", "setnx", "connection"), quick=True),
-    Client("redis-py SETNX, pool", python("locks_redis_py.py", "setnx", "pool"), quick=True),
+    Client("redis-py SETNX, connections", python("locks_redis_py.py", "setnx", "connection"), quick=True,
+           unsafe=True),
+    Client("redis-py SETNX, pool", python("locks_redis_py.py", "setnx", "pool"), quick=True, unsafe=True),
     Client("redlock 4 (ioredis)", node("locks_node.js", "redlock4")),
     Client("redlock 5 (ioredis)", node("locks_node.js", "redlock5")),
     Client("redis-semaphore (ioredis)", node("locks_node.js", "redis-semaphore")),
@@ -198,6 +201,11 @@ LOCKS = [
     Client("warlock (redis 3)", node("locks_node.js", "warlock")),
     Client("simple-redis-mutex (redis 5)", node("locks_node.js", "simple-redis-mutex"), backends=("standalone",),
            why="its release script names keys of two slots, so no cluster runs it"),
+    Client("phpredis SET NX", script("php", "locks_hand.php", probe=PHP_REDIS), unsafe=True),
+    Client("redis-rb SET NX", script("ruby", "locks_hand.rb", probe=["-e", "require 'redis'"]), unsafe=True),
+    Client("Perl Redis SET NX", script("perl", "locks_hand.pl", "Redis", probe=["-MRedis", "-e1"]), unsafe=True),
+    Client("Perl Redis::Fast SET NX", script("perl", "locks_hand.pl", "Redis::Fast", probe=["-MRedis::Fast", "-e1"]),
+           unsafe=True),
     Client("Symfony Lock (phpredis)", script("php", "locks_symfony.php", "phpredis", probe=PHP_LOCK)),
     Client("Symfony Lock (Predis)", script("php", "locks_symfony.php", "predis", probe=PHP_LOCK)),
 ]

@@ -60,6 +60,7 @@ async function run(features) {
     process.on('uncaughtException', stray);
     process.on('unhandledRejection', stray);
     for (const [name, feature] of Object.entries(features)) {
+        if (process.env.LK_ONLY && process.env.LK_ONLY !== name) continue;
         why = null;
         try {
             await within(feature(), FEATURE_MS);

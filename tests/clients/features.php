@@ -82,6 +82,9 @@ function run(array $features): void
 {
     error_reporting(E_ALL & ~E_DEPRECATED & ~E_WARNING & ~E_NOTICE);
     foreach ($features as $name => $feature) {
+        if (getenv('LK_ONLY') && getenv('LK_ONLY') !== $name) {
+            continue;
+        }
         try {
             $feature();
             say($name, 'ok');

@@ -1,12 +1,13 @@
 // Lock libraries of npm through the proxy: locks_node.js LIBRARY [hold]. Two multiplexed connections, many workers.
 //
-// exclusion: workers add to a counter that only the lock protects. late: a release after the end of one's own lease
+// exclusion: workers add to a counter that only the lock protects. extend: a lock whose holder extends it outlives its
+// first lease. late: a release after the end of one's own lease
 // frees nobody else's lock. killed: the lock of a killed process ends ('hold' is that process).
 'use strict';
 
 const { spawn } = require('node:child_process');
 const readline = require('node:readline');
-const { assert, settings, Kept, sleep, within, run } = require('./features.js');
+const { assert, settings, Kept, NotInLibrary, sleep, within, run } = require('./features.js');
 
 const [library, hold] = process.argv.slice(2);
 const { host, port } = settings;
@@ -23,14 +24,17 @@ function redis3() {
     return quiet(require('redis3').createClient({ host, port }));
 }
 
-/** For each library: connect() and acquire(client, milliseconds), which waits and returns a function that releases. */
+/**
+ * For each library: connect() and acquire(client, milliseconds, renewing), which waits and returns a function that
+ * releases. That one has a function extend(milliseconds) where the library has; or the library renews by itself.
+ */
 const libraries = {
     redlock4: {
         connect: ioredis,
         async acquire(client, ms) {
             const Redlock = require('redlock4');
             const lock = await new Redlock([client], { retryCount: -1, retryDelay: 10 }).lock('lock:node', ms);
-            return () => lock.unlock();
+            return extensible(() => lock.unlock(), (longer) => lock.extend(longer));
         },
     },
     redlock5: {
@@ -38,17 +42,19 @@ const libraries = {
         async acquire(client, ms) {
             const { default: Redlock } = require('redlock5');
             const redlock = new Redlock([client], { retryCount: -1, retryDelay: 10 });
-            const lock = await redlock.acquire(['lock:node'], ms);
-            return () => redlock.release(lock, { retryCount: 2 }); // it tries a late one again, too
+            let lock = await redlock.acquire(['lock:node'], ms);
+            const release = () => redlock.release(lock, { retryCount: 2 }); // it tries a late one again, too
+            return extensible(release, async (longer) => { lock = await lock.extend(longer); });
         },
     },
     'redis-semaphore': {
         connect: ioredis,
-        async acquire(client, ms) {
+        async acquire(client, ms, renewing) {
             const { Mutex } = require('redis-semaphore');
-            const mutex = new Mutex(client, 'node', { lockTimeout: ms, refreshInterval: 0, acquireTimeout: 8000 });
+            const refreshInterval = renewing ? ms / 3 : 0;
+            const mutex = new Mutex(client, 'node', { lockTimeout: ms, refreshInterval, acquireTimeout: 8000 });
             await mutex.acquire();
-            return () => mutex.release();
+            return extensible(() => mutex.release(), async () => {});
         },
     },
     'redis-lock-setnx': {
@@ -82,6 +88,10 @@ const libraries = {
     },
 };
 
+function extensible(release, extend) {
+    return Object.assign(release, { extend });
+}
+
 /** redis-lock's callbacks as a promise. */
 function old(lock, ms) {
     return new Promise((resolve) => lock('node', ms, (done) => resolve(() => new Promise((free) => done(free)))));
@@ -110,6 +120,23 @@ const checks = {
         assert(unlocked < 48, 'without a lock nothing was lost: this shows nothing');
         const clients = [connect(), connect()];
         equal(await count(8, 6, (n) => acquire(clients[n % 2], 5000)), 48);
+    },
+
+    async extend() {
+        const [one, two] = [connect(), connect()];
+        const release = await acquire(one, 400, true);
+        if (!release.extend) {
+            await release();
+            throw new NotInLibrary('a lock cannot be extended');
+        }
+        await release.extend(2000);
+        await sleep(700);
+        let entered = false;
+        const other = acquire(two, 1000).then((free) => ((entered = true), free));
+        await sleep(150);
+        assert(!entered, 'somebody got in though the lock was extended');
+        await release();
+        await (await within(other, 3000))();
     },
 
     async late() {

@@ -5,7 +5,8 @@
     locks_redis_py.py setnx pool            threads that share a pool, under a rule with 'owner client'
     ... hold SECONDS                        takes the lock, says so, and waits to be killed
 
-exclusion: threads add to a counter that only the lock protects. late: a release after the end of one's own lease
+exclusion: threads add to a counter that only the lock protects. extend: a lock whose holder extends it outlives its
+first lease. late: a release after the end of one's own lease
 frees nobody else's lock. killed: the lock of a killed process ends.
 """
 
@@ -69,6 +70,13 @@ class Worker:
         return self.client.delete(KEY) == 1
 
 
+    def extend(self, seconds):
+        """The lock ends so many seconds from now."""
+        if KIND == "library":
+            return self.lock.extend(seconds, replace_ttl=True)
+        return self.client.pexpire(KEY, int(seconds * 1000))
+
+
 def in_threads(work):
     failures = []
 
@@ -119,6 +127,16 @@ def exclusion():
         expect(worker.release(), True)
 
     expect(count(lock, unlock), THREADS * ROUNDS)
+
+
+def extend():
+    a, b = Worker(), Worker()
+    assert a.acquire(0.4)
+    expect(a.extend(3), True)
+    expect(b.acquire(1, wait=0.7), False)
+    expect(a.release(), True)
+    expect(b.acquire(0.3), True)
+    expect(b.release(), True)
 
 
 def late():
@@ -175,4 +193,4 @@ if sys.argv[-2] == "hold":
     time.sleep(60)
 else:
     say("version", redis.__version__)
-    run([(f.__name__, f) for f in (exclusion, late, killed)])
+    run([(f.__name__, f) for f in (exclusion, extend, late, killed)])

@@ -1,7 +1,8 @@
 <?php
 // Symfony's Lock component (php-symfony-lock) through the proxy: locks_symfony.php phpredis|predis.
 //
-// exclusion: processes add to a counter in a file that only the lock protects. late: a release after the end of one's
+// exclusion: processes add to a counter in a file that only the lock protects. extend: a lock whose holder refreshes it
+// outlives its first lease. late: a release after the end of one's
 // own lease frees nobody else's lock. killed: the lock of a killed process ends.
 
 require __DIR__ . '/features.php';
@@ -72,6 +73,15 @@ run([
             throw new Exception('without a lock nothing was lost: this shows nothing');
         }
         expect(count_in_processes(true), WORKERS * ROUNDS);
+    },
+    'extend' => function () {
+        [$a, $b] = [new_lock(0.4), new_lock(5)];
+        expect(acquire($a), true);
+        $a->refresh(3);
+        expect(acquire($b, 0.7), false);
+        $a->release();
+        expect(acquire($b), true);
+        $b->release();
     },
     'late' => function () {
         [$a, $b, $c] = [new_lock(0.3), new_lock(5), new_lock(5)];

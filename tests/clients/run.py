@@ -21,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "integration"))
 
 import servers  # noqa: E402
-from clients import CLIENTS, FEATURES, LOCK_CHECKS, LOCKS, Missing, Workshop  # noqa: E402
+from clients import CLIENTS, DIRECTLY, FEATURES, LOCK_CHECKS, LOCKS, Missing, Workshop  # noqa: E402
 
 CLIENT_SECONDS = 30
 REFUSED = re.compile(r"ERR [A-Z0-9| ]+ is not supported by lockkeeper")  # what follows says why, in as many words
@@ -41,11 +41,11 @@ RULES = [
 
 class Cell:
     def __init__(self, state, why=""):
-        self.state = state  # ok, kept, refused, none, FAILED
+        self.state = state  # ok, wrong (as it has to be), kept, refused, none, FAILED
         self.why = why
 
     def text(self):
-        return {"ok": "ok", "kept": "kept", "refused": "n/s", "none": "-", "FAILED": "FAIL"}[self.state]
+        return {"ok": "ok", "wrong": "wrong", "kept": "kept", "refused": "n/s", "none": "-", "FAILED": "FAIL"}[self.state]
 
 
 class Result:
@@ -72,7 +72,7 @@ def cell_of(state, why):
 class Run:
     """One client's program on one backend, with a proxy of its own."""
 
-    def __init__(self, backend, login, lines, direct, command, shop, features):
+    def __init__(self, backend, login, lines, direct, command, shop, features, only=None):
         self.backend = backend
         self.lines = lines  # of the proxy's configuration
         self.login = login  # asks for PROXY_PASSWORD
@@ -80,10 +80,12 @@ class Run:
         self.command = command
         self.shop = shop
         self.features = features
+        self.only = only  # one feature
         self.result = Result()
 
     def environment(self, proxy):
-        return dict(os.environ, LK_HOST=servers.HOST, LK_PORT=str(proxy.port), LK_BACKEND=self.backend.kind,
+        only = {"LK_ONLY": self.only} if self.only else {}
+        return dict(os.environ, **only, LK_HOST=servers.HOST, LK_PORT=str(proxy.port), LK_BACKEND=self.backend.kind,
                     LK_LOGIN_PORT=str(self.login.port), LK_LOGIN_PASSWORD=PROXY_PASSWORD, LK_USER=USER,
                     LK_PASSWORD=PASSWORD, NODE_PATH=os.path.join(self.shop.folder, "npm", "node_modules"),
                     PYTHONUNBUFFERED="1")
@@ -209,6 +211,8 @@ class Lane(threading.Thread):
             for client, command, features in self.jobs:
                 if self.kind in client.backends:
                     result = Run(backend, login, self.lines, self.direct, command, self.shop, features).go()
+                    if client in LOCKS and self.kind == "standalone" and not self.direct:
+                        result.cells[DIRECTLY] = self.late_directly(backend, login, client, command)
                     self.results[client.name] = result
                     if sys.stderr.isatty():
                         print("%-30s %-10s %5.1f s" % (client.name, self.kind, result.seconds), file=sys.stderr)
@@ -221,6 +225,15 @@ class Lane(threading.Thread):
                 login.remove()
             if backend is not None:
                 backend.stop()
+
+
+    def late_directly(self, backend, login, client, command):
+        """Without the proxy, a lock that is unsafe by itself must show it."""
+        run = Run(backend, login, self.lines, True, command, self.shop, ["late"], "late").go()
+        cell = run.cells["late"]
+        if not client.unsafe:
+            return cell
+        return Cell("wrong") if cell.state == "FAILED" else Cell("FAILED", "a late release did no harm on Redis alone")
 
 
 # ---- tables -----------------------------------------------------------------------------------
@@ -278,9 +291,11 @@ def places_text(places):
 def report(clients, lanes, absent, seconds):
     """Prints everything; returns how many cells or runs failed."""
     table("client", [c for c in clients if c in CLIENTS], FEATURES, lanes)
-    table("lock", [c for c in clients if c in LOCKS], LOCK_CHECKS, lanes)
+    table("lock", [c for c in clients if c in LOCKS], [*LOCK_CHECKS, DIRECTLY], lanes)
     print("\nok: on one Redis and on a cluster; a/b where the two differ; -: the library hasn't got it; n/s: refused "
-          "by the proxy\nwith a clear error; kept: safe, but the lock stayed held until its lease ended; FAIL: wrong")
+          "by the proxy\nwith a clear error; kept: safe, but the lock stayed held until its lease ended; FAIL: wrong. "
+          "The last column of\nthe locks is the check of late releases on Redis alone: wrong, where the lock is unsafe "
+          "by itself")
     for state, title in [("refused", "not supported"), ("none", "not in the library"), ("kept", "kept"),
                          ("FAILED", "FAILED")]:
         found = reasons(clients, lanes, state)
@@ -301,7 +316,7 @@ def report(clients, lanes, absent, seconds):
     for lane in lanes:
         if lane.error:
             print("\n%s" % lane.error)
-    counts = {"ok": 0, "kept": 0, "refused": 0, "none": 0, "FAILED": 0}
+    counts = {"ok": 0, "wrong": 0, "kept": 0, "refused": 0, "none": 0, "FAILED": 0}
     for lane in lanes:
         for result in lane.results.values():
             for cell in result.cells.values():
