@@ -51,6 +51,17 @@ static struct addrinfo *resolve(const char *address, int64_t port) {
     return list;
 }
 
+int listen_address(const char *address, int64_t port, int backlog) {
+    struct addrinfo *a = resolve(address, port);
+    errno = a ? errno : 0;
+    int fd = a ? tcp_socket(a, false, backlog) : -1;
+    int saved = errno;
+    if (a)
+        freeaddrinfo(a);
+    errno = saved;
+    return fd;
+}
+
 /* One address for all threads. Returns 1 opened, 0 skipped (optional and missing), -1 failed. */
 static int open_address(struct listen_set *set, const struct config *c, const char *address, size_t at, char *error,
                         size_t size) {

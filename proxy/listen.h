@@ -19,6 +19,8 @@ struct listen_set {
     struct text text;
 };
 
+/* One TCP socket that listens on an address of this machine, or -1 with errno (0: it is no address). */
+int listen_address(const char *address, int64_t port, int backlog);
 /* Opens bind x port for each thread (SO_REUSEPORT where there are several), and unixsocket. False with one line in
  * error. The descriptors become the workers'. */
 bool listen_open(struct listen_set *set, const struct config *config, char *error, size_t error_size);

@@ -24,6 +24,7 @@
 #include "proxy/config.h"
 #include "proxy/embedded.h"
 #include "proxy/listen.h"
+#include "proxy/monitor.h"
 #include "proxy/notify.h"
 #include "proxy/session/worker.h"
 
@@ -41,6 +42,7 @@ struct application {
     struct listen_set listeners;
     struct proxy_shared shared;
     struct incidents *incidents;
+    struct monitor *monitor; /* NULL: admin-port 0 */
     struct lock_sink sink;
     pthread_t *threads;
     atomic_uint ready;
@@ -87,11 +89,27 @@ static void admin_rules(void *worker, const struct report *report) {
     worker_report_rules(worker, report);
 }
 
+static void admin_contention(void *worker, const struct report *report) {
+    worker_report_contention(worker, report);
+}
+
+static void admin_nodes(void *worker, const struct report *report) {
+    worker_report_nodes(worker, report);
+}
+
+static struct admin_source admin_source_of(struct application *app, struct worker *w) {
+    return (struct admin_source){.arg = w,
+                                 .info = admin_info,
+                                 .locks = admin_locks,
+                                 .rules = admin_rules,
+                                 .contention = admin_contention,
+                                 .nodes = admin_nodes,
+                                 .incidents = app->incidents};
+}
+
 static bool run_admin(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count,
                       bool resp3, struct text *reply) {
-    struct application *app = arg;
-    struct admin_source source = {
-        .arg = w, .info = admin_info, .locks = admin_locks, .rules = admin_rules, .incidents = app->incidents};
+    struct admin_source source = admin_source_of(arg, w);
     return admin_command(&source, words, lens, count, resp3, reply);
 }
 
@@ -197,6 +215,7 @@ static void options_of(struct application *app) {
         .started_ms = (int64_t)time(NULL) * 1000,
         .threads = (unsigned)c->threads,
         .port = (int)c->port,
+        .monitored = c->admin_port != 0,
         .announce_ip = c->cluster_announce_ip,
         .announce_port = (int)c->cluster_announce_port,
     };
@@ -264,6 +283,21 @@ static void new_process_id(struct application *app) {
     uuid_unparse_lower(id, app->process_id);
 }
 
+static const char *unready(void *arg) {
+    const struct application *app = arg;
+    if (app->stopping)
+        return "the proxy stops";
+    return atomic_load(&app->ready) < app->shared.options.threads ? "not all threads accept clients yet" : NULL;
+}
+
+static void start_monitor(struct application *app) {
+    struct admin_source source = admin_source_of(app, app->shared.workers[0]);
+    if (monitor_start(app->monitor, app->shared.workers[0], &source, unready, app))
+        log_notice("Status page, /metrics, /healthz and /readyz on http://%s/", monitor_text(app->monitor));
+    else
+        log_warning("The HTTP server does not start: there is no status page");
+}
+
 static void *run_thread(void *arg) {
     worker_run(arg);
     return NULL;
@@ -277,6 +311,8 @@ static void run(struct application *app) {
         const int *fds = listen_of_thread(&app->listeners, i, &count);
         app->shared.workers[i] = worker_new(&app->shared, i, fds, count, app->config->rules, worker_ready, app);
     }
+    if (app->monitor)
+        start_monitor(app);
     watch_signal(app, &app->on_term, SIGTERM, on_stop);
     watch_signal(app, &app->on_int, SIGINT, on_stop);
     watch_signal(app, &app->on_hup, SIGHUP, on_reload);
@@ -294,6 +330,7 @@ static void run(struct application *app) {
     unwatch_signals(app);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);
+    monitor_close(app->monitor);
     for (unsigned i = 0; i < threads; i++)
         worker_free(app->shared.workers[i]);
     memory_free(app->threads);
@@ -325,11 +362,8 @@ static bool start(struct application *app, char *error, size_t size) {
     new_process_id(app);
     options_of(app);
     raise_descriptor_limit(app);
-    if (c->admin_port != 0) {
-        snprintf(error, size, "admin-port '%lld': expected 0; this version has no HTTP page yet",
-                 (long long)c->admin_port);
+    if (c->admin_port != 0 && !(app->monitor = monitor_open(c, error, size)))
         return false;
-    }
     if (!listen_open(&app->listeners, c, error, size))
         return false;
     if (!start_upstream(app, error, size))

@@ -7,7 +7,7 @@
 # started nor enabled; one that was there before stays as it is.
 set -eu
 
-need="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev uuid-dev redis-server redis-tools python3"
+need="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev uuid-dev libmicrohttpd-dev redis-server redis-tools python3"
 want=
 for purpose in "$@"; do
     case $purpose in

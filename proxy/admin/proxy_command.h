@@ -18,6 +18,8 @@ struct admin_source {
     /* pattern NULL: all */
     void (*locks)(void *arg, const char *pattern, size_t len, const struct report *report);
     void (*rules)(void *arg, const struct report *report);
+    void (*contention)(void *arg, const struct report *report); /* rows, for the status page */
+    void (*nodes)(void *arg, const struct report *report);      /* the same */
     struct incidents *incidents;
 };
 

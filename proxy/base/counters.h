@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* COUNTER(name, help). Gauges go up and down. */
+/* COUNTER(name, help). */
 #define COUNTER_TABLE(COUNTER)                                                                                         \
     COUNTER(clients_connected, "clients connected now")                                                                \
     COUNTER(clients_total, "clients accepted since the start")                                                         \

@@ -249,6 +249,17 @@ struct lock_view {
     int64_t since_ms, end_ms; /* end 0: none */
     uint64_t renewals;
 };
+/* How a lock was fought over: attempts to acquire it that were lost. */
+enum { CONTENTION_MINUTES = 5 };
+struct lock_contention {
+    struct lock_key key;               /* a very long name is cut */
+    uint32_t waiters;                  /* sessions that lost against the present holder and may try again */
+    uint32_t lost[CONTENTION_MINUTES]; /* by minute, the present one first */
+};
+/* Calls fn for the locks that were fought over most in the last minutes, in no order; fn must not call the engine. */
+void engine_each_contention(struct lock_engine *e, int64_t now_ms,
+                            void (*fn)(void *arg, const struct lock_contention *c), void *arg);
+
 /* Calls fn for leases believed live, newest first, at most max. fn must not call the engine. */
 void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
                        void (*fn)(void *arg, const struct lock_view *v), void *arg);

@@ -126,6 +126,7 @@ void learn_loss(struct finish *f) {
 
 void learn_lost_attempt(struct finish *f) {
     f->sh->stats.lost++;
+    contention_note(f->sh, &f->plan->key, f->hash, f->now_ms);
     learn_loss(f);
     if (!f->result->fence || f->peer->closed || f->plan->verb != LOCK_ACQUIRE)
         return;

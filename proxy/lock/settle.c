@@ -4,6 +4,8 @@
  */
 #include "proxy/lock/finish.h"
 
+#include <stdio.h>
+
 void claim_value(struct finish *f, struct claim *c) {
     const struct lock_result *r = f->result;
     if (!c || !r->value)
@@ -151,7 +153,11 @@ static void report_refused_release(struct finish *f) {
         report_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client holds no lease of the lock");
         return;
     }
-    report_refusal(f, INCIDENT_LATE_RELEASE, "the lease that it was for has ended, another one is live");
+    char why[96] = "the lease that it was for has ended, another one is live";
+    int64_t late_ms = f->claim->end_ms ? f->now_ms - f->claim->end_ms : 0;
+    if (late_ms > 0)
+        snprintf(why, sizeof(why), "its own lease had ended %lld ms before, another one is live", (long long)late_ms);
+    report_refusal(f, INCIDENT_LATE_RELEASE, why);
     if (!f->plan->several || !f->result->fence)
         return;
     for (struct claim *c = f->entry->claims; c; c = c->next)

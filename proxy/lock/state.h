@@ -189,6 +189,17 @@ struct witness {
     char *seen;
 };
 
+/* A row of contention.c's table. */
+enum { CONTENTION_SETS = 16, CONTENTION_WAYS = 4, CONTENTION_KEY_MAX = 160 };
+struct contention {
+    uint64_t hash;
+    int64_t minute; /* that lost[0] counts */
+    uint32_t lost[CONTENTION_MINUTES];
+    uint32_t db, len;
+    bool used;
+    char name[CONTENTION_KEY_MAX]; /* its beginning, where it is longer */
+};
+
 struct shard {
     pthread_mutex_t mutex;
     struct lock_engine *engine;
@@ -197,8 +208,9 @@ struct shard {
     struct peer **peers;
     uint32_t peer_buckets, peer_count;
     struct timer_heap timers;
-    uint32_t live, claims;   /* claims believed live, and all */
-    struct lock_stats stats; /* the counters in it */
+    uint32_t live, claims;         /* claims believed live, and all */
+    struct lock_stats stats;       /* the counters in it */
+    struct contention *contention; /* NULL until an attempt is lost */
 };
 
 struct lock_engine {
@@ -297,6 +309,11 @@ bool lease_owner_here(const struct claim *c);
 /* Who ever released under a rule is expected to release again; who never did is a throttle. */
 void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
 bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+
+/* ---- contention.c ------------------------------------------------------------------------------ */
+
+/* An attempt to acquire the lock was lost; `hash` is the key's. */
+void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash, int64_t now_ms);
 
 /* ---- incident.c -------------------------------------------------------------------------------- */
 

@@ -13,8 +13,7 @@ enum { LOCKS_MAX = 1000, RULE_TEXT_MAX = 512 };
 
 /* ---- PROXY INFO ------------------------------------------------------------------------------------ */
 
-/* A counter's sum over all workers: `offset` is its place in struct counters. */
-static uint64_t counters_sum(const struct proxy_shared *shared, size_t offset) {
+uint64_t counters_sum(const struct proxy_shared *shared, size_t offset) {
     uint64_t sum = 0;
     for (unsigned i = 0; i < shared->options.threads; i++) {
         const char *counters = (const char *)&shared->workers[i]->counters;
@@ -38,7 +37,7 @@ static void report_counters(const struct proxy_shared *shared, const char *prefi
             r->line(r->arg, rows[i].name, "%llu", (unsigned long long)counters_sum(shared, rows[i].offset));
 }
 
-static long long resident_bytes(void) {
+long long resident_bytes(void) {
     long long pages = 0, resident = 0;
     FILE *f = fopen("/proc/self/statm", "r");
     if (f) {
@@ -112,7 +111,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     report_counters(shared, "requests", r);
 }
 
-/* ---- PROXY LOCKS, PROXY RULES ------------------------------------------------------------------------ */
+/* ---- PROXY LOCKS, PROXY RULES, contention ------------------------------------------------------------------------ */
 
 struct lock_rows {
     const struct report *report;
@@ -153,4 +152,21 @@ void worker_report_rules(struct worker *w, const struct report *r) {
         r->text(r->arg, "rule", text, len);
         r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
     }
+}
+
+static void report_fight(void *arg, const struct lock_contention *c) {
+    const struct report *r = arg;
+    char minutes[CONTENTION_MINUTES * 12];
+    size_t len = 0;
+    for (size_t i = CONTENTION_MINUTES; i-- > 0;)
+        len += (size_t)snprintf(minutes + len, sizeof(minutes) - len, "%s%u", len ? " " : "", c->lost[i]);
+    r->row(r->arg);
+    r->text(r->arg, "key", c->key.name, c->key.len);
+    r->number(r->arg, "db", c->key.db);
+    r->number(r->arg, "waiters", c->waiters);
+    r->text(r->arg, "lost-by-minute", minutes, len); /* the present minute last */
+}
+
+void worker_report_contention(struct worker *w, const struct report *r) {
+    engine_each_contention(w->shared->engine, w->now_ms, report_fight, (void *)r);
 }

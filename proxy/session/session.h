@@ -12,6 +12,7 @@
 #define LOCKKEEPER_SESSION_SESSION_H
 
 #include <ev.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,6 +51,20 @@ struct listener {
 };
 
 enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
+
+/* What a worker knows of a node. The numbers are all of one type for metrics.c's table. */
+struct node_figures {
+    char address[256];
+    bool down;
+    uint64_t slots, connections, pinned, in_flight, requests, reconnects, redirects;
+};
+
+/* What a worker leaves for other threads to read. */
+struct node_board {
+    pthread_mutex_t mutex;
+    struct node_figures *nodes;
+    size_t count;
+};
 
 struct worker {
     struct proxy_shared *shared;
@@ -96,12 +111,18 @@ struct worker {
     double drain_until;
     atomic_int_fast64_t stop_ms; /* -1: not asked to stop */
     _Atomic(struct lock_rules *) new_rules;
+    struct node_board board;
 };
 
 enum { WORKER_SCRATCH = 64 * 1024 };
 
 /* Leases may be due in so many ms: the engine is called then, if it would not be earlier. */
 void worker_engine_due(struct worker *w, int64_t in_ms);
+/* metrics.c: writes what is known of the nodes to the worker's board. */
+void node_board_write(struct worker *w);
+/* report.c: a counter's sum over all workers, by its place in struct counters; the process's memory. */
+uint64_t counters_sum(const struct proxy_shared *shared, size_t offset);
+long long resident_bytes(void);
 /* Asks the node again whether it serves those who have not logged in. */
 void worker_probe(struct worker *w);
 

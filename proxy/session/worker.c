@@ -215,6 +215,8 @@ static void worker_trim(struct worker *w) {
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     worker_trim(w);
+    if (w->shared->options.monitored)
+        node_board_write(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
     if (timeout <= 0 && w->shared->options.output_limit_soft <= 0 && !blocked)
@@ -407,6 +409,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const int
         w->listeners[i].worker = w;
         ev_io_init(&w->listeners[i].io, accept_client, listen_fds[i], EV_READ);
     }
+    pthread_mutex_init(&w->board.mutex, NULL);
     worker_watchers(w);
     struct upstream_events events = {.arg = w, .ready = upstream_ready};
     w->upstream = upstream_new(w->loop, &shared->upstream, &w->chunks, &events);
@@ -452,6 +455,8 @@ void worker_free(struct worker *w) {
     text_clear(&w->build);
     chunk_pool_clear(&w->chunks);
     memory_free(w->scratch);
+    pthread_mutex_destroy(&w->board.mutex);
+    memory_free(w->board.nodes);
     ev_loop_destroy(w->loop);
     memory_free(w);
     thread_notes = NULL;

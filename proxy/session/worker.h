@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "proxy/base/counters.h"
+#include "proxy/base/metric.h"
 #include "proxy/base/report.h"
 #include "proxy/base/text.h"
 #include "proxy/lock/engine.h"
@@ -40,6 +41,7 @@ struct session_options {
     int port;
     const char *announce_ip;   /* what CLUSTER SLOTS and its kin show; NULL: where the client connected to */
     int announce_port;         /* 0: the same */
+    bool monitored;            /* somebody may read metrics */
     const char *upstream_text; /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
 };
 
@@ -78,6 +80,13 @@ void worker_set_rules(struct worker *w, struct lock_rules *rules);
 void worker_report_info(struct worker *w, const struct report *r);
 void worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
 void worker_report_rules(struct worker *w, const struct report *r);
+/* For the status page: locks that are fought over, one row each; nodes, one row each. */
+void worker_report_contention(struct worker *w, const struct report *r);
+void worker_report_nodes(struct worker *w, const struct report *r);
+/* For /metrics, over all threads; and whether every slot's node can be reached, as far as is known. From the first
+ * worker's own thread, where options.monitored is set. */
+void worker_report_metrics(struct worker *w, const struct metric_sink *m);
+bool worker_upstream_serves(struct worker *w);
 /* The engine's sink for leases (struct lock_sink): notes them for the worker whose thread calls the engine. */
 void worker_note_renewal(void *arg, const struct lock_lease *lease);
 void worker_note_release(void *arg, const struct lock_lease *lease);

@@ -13,7 +13,8 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 # Folder: (folders whose headers it may include besides its own, libraries besides libc).
-LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/", "cmocka": "cmocka.h"}
+LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
+             "libmicrohttpd": "microhttpd.h", "cmocka": "cmocka.h"}
 EVERYTHING = ("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session", "proxy/admin", "proxy")
 LAYERS = {
     "parser": ((), ()),
@@ -22,7 +23,7 @@ LAYERS = {
     "proxy/upstream": (("parser", "proxy/base"), ("libev", "hiredis")),
     "proxy/session": (("parser", "proxy/base", "proxy/lock", "proxy/upstream"),
                       ("libev", "hiredis", "libuuid")),
-    "proxy/admin": (("proxy/base",), ()),
+    "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
     "proxy": (EVERYTHING, ("libev", "hiredis", "libuuid")),
     # The simulator drives the engine, which has no input or output.
     "tests/sim": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),

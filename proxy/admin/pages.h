@@ -1,0 +1,24 @@
+/*
+ * The pages of the operator's HTTP server: / /status.json /metrics /healthz /readyz.
+ */
+#ifndef LOCKKEEPER_ADMIN_PAGES_H
+#define LOCKKEEPER_ADMIN_PAGES_H
+
+#include <stdbool.h>
+
+#include "proxy/admin/http.h"
+#include "proxy/admin/proxy_command.h"
+#include "proxy/base/metric.h"
+
+struct pages_source {
+    struct admin_source admin;
+    void *arg;
+    void (*metrics)(void *arg, const struct metric_sink *sink);
+    /* NULL if clients are served now, else what is missing, as a sentence's part. */
+    const char *(*unready)(void *arg);
+};
+
+/* Opens the server for a listening socket, as http_open does; `source` is borrowed until it is closed. */
+struct http *pages_open(int listen_fd, struct pages_source *source);
+
+#endif

@@ -1,0 +1,52 @@
+/* Incidents as sentences. */
+#include "proxy/admin/sentence.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+/* What a client did, by kind of incident: before the key, and behind it. */
+struct deed {
+    const char *kind, *before, *behind;
+    bool against; /* the holder is somebody else, and worth a word */
+};
+
+static const struct deed *deed_of(const char *kind) {
+    static const struct deed rows[] = {
+        {"late_release", "tried to release", "", true},
+        {"foreign_release", "tried to release", "", true},
+        {"ambiguous", "released", " with one of several leases", true},
+        {"foreign_extend", "tried to change the expiry of", "", true},
+        {"overwrite", "tried to overwrite", "", true},
+        {"no_expiry", "acquired", " without an expiry", false},
+        {"overrun", "had", " for longer than its lease", false},
+        {"abandoned", "left without releasing", "", false},
+        {"lost_head", "lost its place in the queue of", "", false},
+        {"renewal_lost", "lost the lease of", "", false},
+        {"operator_release", "released", " as an operator", true},
+    };
+    static const struct deed other = {"", "had an incident with", "", true};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strcmp(rows[i].kind, kind) == 0)
+            return &rows[i];
+    return &other;
+}
+
+static void append_key(const struct incident *i, struct text *out) {
+    for (size_t n = 0; n < i->key_len; n++) {
+        unsigned char c = (unsigned char)i->key[n];
+        if (c >= ' ' && c <= '~')
+            text_append(out, &c, 1);
+        else
+            text_printf(out, "\\x%02x", c);
+    }
+}
+
+void sentence_append(const struct incident *i, struct text *out) {
+    const struct deed *deed = deed_of(i->kind);
+    text_printf(out, "%s %s ", i->client[0] ? i->client : "The proxy", deed->before);
+    append_key(i, out);
+    text_printf(out, "%s", deed->behind);
+    if (deed->against && i->holder[0])
+        text_printf(out, "; held by %s", i->holder);
+    text_printf(out, ": %s", i->action);
+}

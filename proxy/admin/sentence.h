@@ -1,0 +1,14 @@
+/*
+ * Incidents as sentences, for people.
+ */
+#ifndef LOCKKEEPER_ADMIN_SENTENCE_H
+#define LOCKKEEPER_ADMIN_SENTENCE_H
+
+#include "proxy/admin/incidents.h"
+#include "proxy/base/text.h"
+
+/* Appends "10.0.0.5:3321 tried to release lock:a; held by 10.0.0.7 default: refused, ...". Bytes of the key that are
+ * no printable ASCII are shown as \xNN. */
+void sentence_append(const struct incident *incident, struct text *out);
+
+#endif

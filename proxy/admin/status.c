@@ -1,0 +1,112 @@
+/* The status page's facts as JSON (RFC 8259). */
+#include "proxy/admin/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/admin/sentence.h"
+
+enum { LINE_MAX = 512, INCIDENTS_SHOWN = 50 };
+
+/* ---- values -------------------------------------------------------------------------------------- */
+
+/* Bytes that are no printable ASCII are shown as \xNN, as keys may be any bytes. */
+static void put_string(struct text *out, const char *data, size_t len) {
+    text_append(out, "\"", 1);
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)data[i];
+        if (c == '"' || c == '\\')
+            text_printf(out, "\\%c", c);
+        else if (c >= ' ' && c <= '~')
+            text_append(out, &c, 1);
+        else
+            text_printf(out, "\\\\x%02x", c);
+    }
+    text_append(out, "\"", 1);
+}
+
+/* ---- reports as arrays and objects --------------------------------------------------------------- */
+
+struct json {
+    struct text *out;
+    size_t rows, fields;
+};
+
+static void put_name(struct json *j, const char *name) {
+    if (j->fields++ > 0)
+        text_append(j->out, ",", 1);
+    put_string(j->out, name, strlen(name));
+    text_append(j->out, ":", 1);
+}
+
+static void json_row(void *arg) {
+    struct json *j = arg;
+    text_printf(j->out, "%s{", j->rows > 0 ? "}," : "");
+    j->rows++;
+    j->fields = 0;
+}
+
+static void json_text(void *arg, const char *name, const char *value, size_t len) {
+    struct json *j = arg;
+    put_name(j, name);
+    put_string(j->out, value, len);
+}
+
+static void json_number(void *arg, const char *name, int64_t value) {
+    struct json *j = arg;
+    put_name(j, name);
+    text_printf(j->out, "%lld", (long long)value);
+}
+
+static void json_section(void *arg, const char *name) {
+}
+
+static void json_line(void *arg, const char *name, const char *format, ...) {
+    char value[LINE_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(value, sizeof(value), format, args);
+    va_end(args);
+    json_text(arg, name, value, strlen(value));
+}
+
+/* "name":[{...},...] of what `report` hands over. */
+static void put_rows(struct text *out, const char *name, void (*report)(void *arg, const struct report *r), void *arg) {
+    struct json j = {.out = out};
+    struct report r = {.arg = &j, .row = json_row, .text = json_text, .number = json_number};
+    text_printf(out, ",\"%s\":[", name);
+    report(arg, &r);
+    text_printf(out, "%s]", j.rows > 0 ? "}" : "");
+}
+
+static void put_incident(void *arg, const struct incident *i) {
+    struct json *j = arg;
+    struct text sentence = {0};
+    sentence_append(i, &sentence);
+    json_row(j);
+    json_number(j, "time-ms", i->time_ms);
+    json_text(j, "kind", i->kind, strlen(i->kind));
+    json_text(j, "text", sentence.data, sentence.len);
+    text_clear(&sentence);
+}
+
+static void all_locks(void *arg, const struct report *r) {
+    const struct admin_source *source = arg;
+    source->locks(source->arg, NULL, 0, r);
+}
+
+void status_json(const struct admin_source *source, bool ready, struct text *out) {
+    struct json j = {.out = out};
+    struct report lines = {.arg = &j, .section = json_section, .line = json_line};
+    text_printf(out, "{\"ready\":%s,\"figures\":{", ready ? "true" : "false");
+    source->info(source->arg, &lines);
+    text_printf(out, "}");
+    put_rows(out, "nodes", source->nodes, source->arg);
+    put_rows(out, "locks", all_locks, (void *)source);
+    put_rows(out, "contention", source->contention, source->arg);
+    j = (struct json){.out = out};
+    text_printf(out, ",\"incidents\":[");
+    incidents_each(source->incidents, INCIDENTS_SHOWN, put_incident, &j);
+    text_printf(out, "%s]}\n", j.rows > 0 ? "}" : "");
+}

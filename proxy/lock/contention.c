@@ -1,0 +1,85 @@
+/*
+ * Which locks are fought over: attempts lost by key and minute, for people who look. A small table a shard, of sets of
+ * four: a key that finds its set full takes the place of the calmest in it, so the busy ones stay. Decides nothing.
+ */
+#include "proxy/lock/state.h"
+
+#include "proxy/base/memory.h"
+
+static int64_t minute_of(int64_t now_ms) {
+    return now_ms / 60000;
+}
+
+/* Bytes of its name that are there. */
+static size_t kept(const struct contention *c) {
+    return c->len < CONTENTION_KEY_MAX ? c->len : CONTENTION_KEY_MAX;
+}
+
+static uint64_t total(const struct contention *c) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < CONTENTION_MINUTES; i++)
+        sum += c->lost[i];
+    return sum;
+}
+
+/* Moves the minutes on: lost[0] is the present one. */
+static void age(struct contention *c, int64_t minute) {
+    int64_t passed = minute - c->minute;
+    if (passed <= 0)
+        return;
+    for (size_t i = CONTENTION_MINUTES; i-- > 0;)
+        c->lost[i] = (int64_t)i >= passed ? c->lost[i - (size_t)passed] : 0;
+    c->minute = minute;
+}
+
+static void take_over(struct contention *c, const struct lock_key *key, uint64_t hash, int64_t minute) {
+    *c = (struct contention){.hash = hash, .minute = minute, .db = key->db, .len = (uint32_t)key->len, .used = true};
+    memcpy(c->name, key->name, kept(c));
+}
+
+void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash, int64_t now_ms) {
+    int64_t minute = minute_of(now_ms);
+    if (!sh->contention)
+        sh->contention = memory_zalloc(CONTENTION_SETS * CONTENTION_WAYS * sizeof(*sh->contention));
+    struct contention *set = &sh->contention[(hash >> 8) % CONTENTION_SETS * CONTENTION_WAYS], *place = NULL;
+    for (size_t i = 0; i < CONTENTION_WAYS; i++) {
+        age(&set[i], minute);
+        if (set[i].used && set[i].hash == hash) {
+            set[i].lost[0]++;
+            return;
+        }
+        if (!place || total(&set[i]) < total(place))
+            place = &set[i];
+    }
+    take_over(place, key, hash, minute);
+    place->lost[0] = 1;
+}
+
+/* Sessions whose last attempt to acquire was lost against the lease that is live. */
+static uint32_t waiters(struct shard *sh, const struct contention *c) {
+    struct lock_key key = {.db = c->db, .name = c->name, .len = c->len};
+    const struct entry *en = kept(c) == c->len ? entry_find(sh, &key, c->hash) : NULL;
+    uint32_t count = 0;
+    for (const struct witness *w = en && en->live_fence ? en->witnesses : NULL; w; w = w->next)
+        count += w->lost && w->lost_fence == en->live_fence;
+    return count;
+}
+
+void engine_each_contention(struct lock_engine *e, int64_t now_ms,
+                            void (*fn)(void *arg, const struct lock_contention *c), void *arg) {
+    for (size_t i = 0; i < SHARDS; i++) {
+        struct shard *sh = &e->shards[i];
+        pthread_mutex_lock(&sh->mutex);
+        for (size_t n = 0; sh->contention && n < CONTENTION_SETS * CONTENTION_WAYS; n++) {
+            struct contention *c = &sh->contention[n];
+            age(c, minute_of(now_ms));
+            if (total(c) == 0)
+                continue;
+            struct lock_contention view = {.key = {.db = c->db, .name = c->name, .len = kept(c)},
+                                           .waiters = waiters(sh, c)};
+            memcpy(view.lost, c->lost, sizeof(view.lost));
+            fn(arg, &view);
+        }
+        pthread_mutex_unlock(&sh->mutex);
+    }
+}

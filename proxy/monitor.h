@@ -1,0 +1,27 @@
+/*
+ * The operator's HTTP server on the first worker's loop: admin-bind and admin-port.
+ */
+#ifndef LOCKKEEPER_MONITOR_H
+#define LOCKKEEPER_MONITOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "proxy/admin/pages.h"
+#include "proxy/config.h"
+#include "proxy/session/worker.h"
+
+struct monitor;
+
+/* Opens the port; before any thread starts, so that a port that is taken is an error at start. NULL with one line in
+ * error. admin_port must not be 0. */
+struct monitor *monitor_open(const struct config *config, char *error, size_t error_size);
+/* Serves from now on: `admin` is copied. unready: as in struct pages_source. False if the server can't start. */
+bool monitor_start(struct monitor *m, struct worker *first, const struct admin_source *admin,
+                   const char *(*unready)(void *arg), void *unready_arg);
+/* "127.0.0.1:9090"; borrowed. */
+const char *monitor_text(const struct monitor *m);
+/* In the loop's thread or after its end, before the worker is freed. NULL is allowed. */
+void monitor_close(struct monitor *m);
+
+#endif

@@ -1,0 +1,214 @@
+"""The operator's HTTP server: metrics, health, the status page."""
+
+import http.client
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+
+import pytest
+
+from servers import HOST, free_port, until
+
+TYPES = {"/": "text/html", "/status.json": "application/json", "/metrics": "text/plain", "/healthz": "text/plain",
+         "/readyz": "text/plain"}
+
+
+class Monitored:
+    def __init__(self, start_proxy, upstream, *lines):
+        self.port = free_port()
+        self.proxy = start_proxy(upstream, "admin-port %d" % self.port, *lines)
+
+    def get(self, path, method="GET", body=None):
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=10)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(), answer
+        finally:
+            connection.close()
+
+    def metrics(self):
+        """{name or name{labels}: value}"""
+        status, text, _ = self.get("/metrics")
+        assert status == 200
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
+                for line in text.splitlines() if not line.startswith("#")}
+
+    def status(self):
+        return json.loads(self.get("/status.json")[1])
+
+
+@pytest.fixture
+def monitored(start_proxy, backend):
+    return Monitored(start_proxy, backend, "lock lock:*")
+
+
+def test_pages_can_be_read_and_nothing_else(monitored):
+    for path, type_ in TYPES.items():
+        status, text, answer = monitored.get(path)
+        assert (status, answer.getheader("Content-Type").split(";")[0]) == (200, type_) and text
+        status, text, head = monitored.get(path, "HEAD")
+        assert (status, text) == (200, "")
+        for method in ("POST", "PUT", "DELETE"):
+            assert monitored.get(path, method, "x=1")[0] == 405
+    assert monitored.get("/nothing")[0] == 404
+    assert monitored.get("/metrics/../../etc/passwd")[0] == 404
+
+
+def test_metrics_are_well_formed(monitored):
+    name = r"lockkeeper_[a-z_]+"
+    _, text, _ = monitored.get("/metrics")
+    described, typed, last = set(), {}, None
+    for line in text.splitlines():
+        found = re.fullmatch(rf"# HELP ({name}) \S.*", line)
+        if found:
+            assert found[1] not in described
+            described.add(found[1])
+            continue
+        found = re.fullmatch(rf"# TYPE ({name}) (counter|gauge|histogram)", line)
+        if found:
+            typed[found[1]] = found[2]
+            last = found[1]
+            assert (found[2] == "counter") == found[1].endswith("_total"), line
+            continue
+        found = re.fullmatch(rf'({name})(\{{[a-z]+="[^"\n]*"\}})? (-?[0-9.e+-]+)', line)
+        assert found and found[1].startswith(last), line
+    assert described == set(typed) and len(typed) > 20
+
+
+def test_metrics_follow_what_happens(monitored, connect):
+    a, b = connect(monitored.proxy), connect(monitored.proxy)
+    before = monitored.metrics()
+    assert a("SETNX", "lock:m", "1") == 1
+    for _ in range(3):
+        assert b("SETNX", "lock:m", "1") == 0
+    assert b("DEL", "lock:m") == 0
+    for _ in range(10):
+        a("GET", "plain")
+    after = monitored.metrics()
+
+    def grown(name):
+        return after["lockkeeper_" + name] - before["lockkeeper_" + name]
+
+    assert after["lockkeeper_clients_connected"] == 2 and after["lockkeeper_leases"] == 1
+    assert grown('acquisitions_total{result="granted"}') == 1
+    assert grown('acquisitions_total{result="lost"}') == 3
+    assert grown('releases_total{result="refused"}') == 1
+    assert grown('incidents_total{kind="foreign_release"}') == 1
+    assert grown('requests_total{kind="lock"}') == 5 and grown('requests_total{kind="forwarded"}') == 10
+    assert grown("client_received_bytes_total") > 0
+    sent = sum(value for name, value in after.items() if name.startswith("lockkeeper_upstream_requests_total"))
+    assert sent >= 15
+
+
+def test_metrics_of_all_threads_are_summed(start_proxy, backend, connect):
+    monitored = Monitored(start_proxy, backend, "threads 3")
+    clients = [connect(monitored.proxy) for _ in range(24)]
+    for n, client in enumerate(clients):
+        client("SET", "key:%d" % n, "v")
+
+    def requests():
+        return sum(value for name, value in monitored.metrics().items()
+                   if name.startswith("lockkeeper_upstream_requests_total"))
+
+    assert monitored.metrics()["lockkeeper_clients_connected"] == 24
+    assert monitored.metrics()['lockkeeper_requests_total{kind="forwarded"}'] == 24
+    until(lambda: requests() >= 24, 10, "the nodes' figures of all threads")
+
+
+def test_the_status_page_s_facts(monitored, connect):
+    a, b = connect(monitored.proxy), connect(monitored.proxy)
+    a("CLIENT", "SETNAME", 'wor"ker')
+    assert a("SET", 'lock:"q"\\\xff<b>\n', "v", "NX", "PX", "60000") == "OK"
+    for _ in range(5):
+        b("SET", 'lock:"q"\\\xff<b>\n', "v", "NX", "PX", "60000")
+    b("DEL", 'lock:"q"\\\xff<b>\n')
+    status = monitored.status()
+    assert status["ready"] is True and status["figures"]["leases"] == "1"
+    (lock,) = status["locks"]
+    shown = 'lock:"q"' + 2 * '\\' + r'xc3\xbf<b>\x0a'
+    assert lock["key"] == shown and 'wor"ker' in lock["owner"]
+    assert 50000 < lock["left-ms"] <= 60000 and lock["age-ms"] < 10000
+    (fight,) = status["contention"]
+    assert (fight["key"], fight["waiters"]) == (shown, 1)
+    minutes = [int(n) for n in fight["lost-by-minute"].split()]
+    assert len(minutes) == 5 and sum(minutes) == 5
+    newest = status["incidents"][0]
+    assert newest["kind"] == "foreign_release"
+    assert re.fullmatch(r"127\.0\.0\.1:\d+ tried to release .*; held by 127\.0\.0\.1 .*: refused: .*", newest["text"])
+    assert all(node["up"] == 1 for node in status["nodes"]) and sum(node["slots"] for node in status["nodes"]) == 16384
+
+
+def test_a_late_release_is_told_with_its_delay(start_proxy, backend, connect):
+    monitored = Monitored(start_proxy, backend, "lock lock:* owner connection")
+    late, next_ = connect(monitored.proxy), connect(monitored.proxy)
+    assert late("SET", "lock:late", "1", "NX", "PX", "50") == "OK"
+    until(lambda: next_("SET", "lock:late", "1", "NX", "PX", "60000") == "OK", 10, "the lease's end")
+    assert late("DEL", "lock:late") == 0
+    told = [i["text"] for i in monitored.status()["incidents"] if i["kind"] == "late_release"]
+    assert re.search(r"tried to release lock:late; held by .*: refused: its own lease had ended \d+ ms before", told[0])
+
+
+def test_ready_only_while_redis_can_be_reached(start_proxy, start_redis, connect):
+    redis = start_redis()
+    monitored = Monitored(start_proxy, redis)
+    assert monitored.get("/readyz")[:2] == (200, "ok\n")
+    redis.kill()
+    client = connect(monitored.proxy)
+
+    def unready():
+        client("GET", "x")
+        return monitored.get("/readyz")[0] == 503
+
+    until(unready, 15, "/readyz to say that the node is gone")
+    assert monitored.get("/readyz")[1] == "a node of the upstream can't be reached\n"
+    assert monitored.get("/healthz")[0] == 200
+    assert monitored.status()["ready"] is False
+    redis.start()
+    until(lambda: client("GET", "x") is None and monitored.get("/readyz")[0] == 200, 15,
+          "/readyz to recover")
+
+
+def test_a_port_that_is_taken_is_an_error_at_start(start_redis):
+    from servers import Proxy
+    redis = start_redis()
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        proxy = Proxy(redis, "admin-port %d" % port, wait=False)
+        try:
+            proxy.expected = False
+            assert proxy.process.wait(10) == 1
+            assert "admin-port %d: can't listen on admin-bind 127.0.0.1: Address already in use" % port in proxy.log()
+        finally:
+            proxy.kill()
+            Proxy.started.remove(proxy)
+
+
+def test_visitors_who_stall_harm_nobody(monitored, connect):
+    """Many connections that send half a request, or never read: clients and other visitors are served."""
+    stalled = [socket.create_connection((HOST, monitored.port)) for _ in range(40)]
+    for s in stalled:
+        s.sendall(b"GET /metrics HTTP/1.1\r\nHo")
+    assert connect(monitored.proxy)("PING") == "PONG"
+    assert monitored.get("/healthz")[0] == 200
+    for s in stalled:
+        s.close()
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium here")
+def test_the_page_in_a_browser(monitored, connect):
+    a, b = connect(monitored.proxy), connect(monitored.proxy)
+    a("SET", "lock:<i>seen</i>", "1", "NX", "PX", "60000")
+    b("SET", "lock:<i>seen</i>", "1", "NX", "PX", "60000")
+    b("DEL", "lock:<i>seen</i>")
+    dom = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000",
+                          "--dump-dom", "http://%s:%d/" % (HOST, monitored.port)],
+                         capture_output=True, text=True, timeout=60).stdout
+    assert '<span id="state" class="state good">serving</span>' in dom
+    assert dom.count("lock:&lt;i&gt;seen&lt;/i&gt;") >= 3  # held, fought over, in an incident
+    assert "tried to release lock:&lt;i&gt;seen&lt;/i&gt;; held by" in dom
