@@ -567,11 +567,11 @@ def by_model(expected, model):
     return next(value for models, value in expected.items() if model in models)
 
 
-def tests():
+def cases():
     return [(title, config) for title, wanted in ROWS.items() for config in CONFIGS if config[0] in wanted.models]
 
 
-@pytest.mark.parametrize("title, config", tests(), ids=lambda value: value)
+@pytest.mark.parametrize("title, config", cases(), ids=lambda value: value)
 def test_idiom(request, runs, backend_kind, title, config):
     if backend_kind not in runs.results:
         params = [item.callspec.params for item in request.session.items if item.originalname == "test_idiom"]
