@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/session/client.h"
 #include "proxy/session/pinned.h"
 
 enum { HOPS_MAX = 5, DELAYS_MAX = 6, DELAY_FIRST_MS = 20 };
@@ -48,6 +49,8 @@ struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enu
                               const struct upstream_pin_events *events, const char **error) {
     struct worker *w = s->worker;
     struct upstream_lane lane = session_lane(s);
+    if (why == PIN_SUBSCRIBED || why == PIN_MONITOR || tracking_state(s).bcast)
+        lane.own = 0; /* it reads no keys, or the messages come over another connection */
     struct upstream_pin *pin = upstream_pin_open(w->upstream, node, &lane, events, error);
     if (!pin)
         return NULL;

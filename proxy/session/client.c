@@ -155,8 +155,8 @@ static const struct own *own_of(const struct resp_request *r, const char *bytes)
     return NULL;
 }
 
-/* Those that would change the connection, which is shared. */
-static bool refused(const struct resp_request *r, const char *bytes) {
+/* Those that are about the connection to the node: tracking.c's. */
+static bool of_the_connection(const struct resp_request *r, const char *bytes) {
     return request_arg_is(r, bytes, 1, "tracking") || request_arg_is(r, bytes, 1, "caching") ||
            request_arg_is(r, bytes, 1, "no-touch");
 }
@@ -169,22 +169,16 @@ enum client_way client_way_in_multi(const struct resp_request *r, const char *by
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         if (request_arg_is(r, bytes, 1, others[i]))
             return CLIENT_REFUSED;
-    return refused(r, bytes) ? CLIENT_REFUSED : CLIENT_FORWARDED;
+    return of_the_connection(r, bytes) ? CLIENT_REFUSED : CLIENT_FORWARDED;
 }
 
 enum dispatch_result client_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                      const char *bytes) {
-    char word[64];
     const struct own *own = own_of(r, bytes);
+    if (of_the_connection(r, bytes))
+        return tracking_dispatch(s, c, r, bytes);
     if ((own && own->answer(s, c, r, bytes)) || client_admin(s, c, r, bytes))
         return DISPATCHED;
-    if (!refused(r, bytes)) {
-        dispatch_forward(s, c, r, bytes, -1);
-        return DISPATCHED;
-    }
-    request_arg_text(r, bytes, 1, word, sizeof(word));
-    for (char *p = word; *p; p++)
-        *p = *p >= 'a' && *p <= 'z' ? (char)(*p - 'a' + 'A') : *p;
-    dispatch_local_error(s, c, "ERR CLIENT %s is not supported by lockkeeper", word);
+    dispatch_forward(s, c, r, bytes, -1);
     return DISPATCHED;
 }

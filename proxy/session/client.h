@@ -41,6 +41,27 @@ enum { CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX };
 void client_address(const struct session *s, char *out);
 void client_local_address(const struct session *s, char *out);
 
+/* ---- tracking.c ------------------------------------------------------------------------------------ */
+
+/* CLIENT TRACKING, CACHING, NO-TOUCH. */
+enum dispatch_result tracking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes);
+struct tracking_state {
+    bool on, bcast;
+};
+struct tracking_state tracking_state(const struct session *s);
+/* These are called where there is a session->tracking. */
+/* No reply is being written: messages that waited for that go out. */
+void tracking_release(struct session *s);
+/* Once a second. */
+void tracking_tick(struct session *s);
+/* A request of the client has been dispatched. */
+void tracking_request_ends(struct session *s);
+/* The CLIENT CACHING that has to go right before `c`, as a call of nobody's, or NULL. */
+struct call *tracking_caching(struct session *s, struct call *c, const char **bytes, size_t *len);
+/* RESET, or the session is gone; does nothing where there is none. */
+void tracking_drop(struct session *s);
+
 /* ---- pause.c -------------------------------------------------------------------------------------- */
 
 void pause_init(struct worker *w);

@@ -266,6 +266,7 @@ static void do_reset(struct session *s, const struct command *c) {
     const struct session_options *o = &s->worker->shared->options;
     transaction_drop(s);
     pubsub_drop(s);
+    tracking_drop(s);
     s->db = 0;
     upstream_login_release(s->login);
     s->login = 0;

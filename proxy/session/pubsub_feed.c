@@ -58,16 +58,9 @@ static size_t held_max(const struct session *s) {
     return limit > 0 ? (size_t)limit : HELD_MAX;
 }
 
-/* Whether a reply has begun and not ended. */
-static bool amid_reply(const struct session *s) {
-    struct list_node *n = list_first(&s->requests);
-    const struct request *head = n ? LIST_ENTRY(n, struct request, link) : NULL;
-    return head && head->started && !head->done;
-}
-
 void pubsub_release(struct session *s) {
     struct pubsub *p = s->pubsub;
-    if (p->held.len == 0 || amid_reply(s))
+    if (p->held.len == 0 || session_amid_reply(s))
         return;
     iobuf_append(&s->out, p->held.data, p->held.len);
     session_mark_dirty(s);
@@ -75,7 +68,7 @@ void pubsub_release(struct session *s) {
 }
 
 static void put(struct session *s, const char *data, size_t len) {
-    if (!amid_reply(s)) {
+    if (!session_amid_reply(s)) {
         iobuf_append(&s->out, data, len);
         session_mark_dirty(s);
         return;

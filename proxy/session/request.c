@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/session/client.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/pinned.h"
 #include "proxy/session/session.h"
@@ -140,6 +141,12 @@ static void request_unbusy(struct request *r) {
     r->lock_busy = 0;
 }
 
+bool session_amid_reply(const struct session *s) {
+    struct list_node *n = list_first(&s->requests);
+    const struct request *head = n ? LIST_ENTRY(n, struct request, link) : NULL;
+    return head && head->started && !head->done;
+}
+
 /* Takes the head, which is done, out of the queue. False: the session is to end behind it. */
 static inline bool head_ends(struct session *s, struct request *r) {
     bool close_after = r->close_after;
@@ -147,6 +154,8 @@ static inline bool head_ends(struct session *s, struct request *r) {
     request_free(r);
     if (s->pubsub)
         pubsub_release(s);
+    if (s->tracking)
+        tracking_release(s);
     if (close_after)
         session_finish(s);
     return !close_after;
@@ -359,6 +368,18 @@ void call_release(struct worker *w, struct call *c) {
     }
 }
 
+/* CLIENT CACHING goes over the same connection right before what it is about. */
+static __attribute__((noinline)) void submit_caching(struct call *c, int slot, const struct upstream_lane *lane) {
+    struct session *s = c->request->session;
+    const char *bytes;
+    size_t len;
+    struct call *before = s && s->tracking ? tracking_caching(s, c, &bytes, &len) : NULL;
+    const char *error =
+        before ? upstream_submit(c->request->worker->upstream, &before->up, slot, lane, bytes, len) : NULL;
+    if (error)
+        call_fail(&before->up, UPSTREAM_NOT_SENT, error);
+}
+
 static inline void submit(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
     struct request *r = c->request;
     if (r->session) {
@@ -366,6 +387,8 @@ static inline void submit(struct call *c, int slot, const struct upstream_lane *
         r->session->in_flight_bytes += len;
         session_uses(r->session, slot);
     }
+    if (lane->own)
+        submit_caching(c, slot, lane);
     const char *error = upstream_submit(r->worker->upstream, &c->up, slot, lane, bytes, len);
     if (error)
         call_fail(&c->up, UPSTREAM_NOT_SENT, error);
@@ -381,18 +404,29 @@ inline void call_submit(struct call *c, int slot, const char *bytes, size_t len)
 }
 
 void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking) {
+    struct session *s = c->request->session;
+    const char *words;
+    size_t words_len;
+    struct call *before = s && s->tracking ? tracking_caching(s, c, &words, &words_len) : NULL;
+    if (before && upstream_pin_submit(pin, &before->up, words, words_len, false))
+        request_reply(before->request, "", 0, true);
     const char *error = upstream_pin_submit(pin, &c->up, bytes, len, asking);
     if (error)
         c->up.ops->fail(&c->up, UPSTREAM_NOT_SENT, error);
 }
 
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len) {
-    struct upstream *u = c->request->worker->upstream;
     struct upstream_lane lane = session_lane(c->request->session);
+    call_submit_master_lane(c, master, &lane, bytes, len);
+}
+
+void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,
+                             size_t len) {
+    struct upstream *u = c->request->worker->upstream;
     const char *error = "UPSTREAM no master is known; the request was not sent";
     c->request->session->used_slots = UINT64_MAX;
     if (master < upstream_master_count(u))
-        error = upstream_submit_to(u, &c->up, upstream_master(u, master), &lane, bytes, len);
+        error = upstream_submit_to(u, &c->up, upstream_master(u, master), lane, bytes, len);
     if (error)
         call_fail(&c->up, UPSTREAM_NOT_SENT, error);
 }

@@ -21,6 +21,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/client.h"
 #include "proxy/session/pinned.h"
 
 enum {
@@ -92,6 +93,7 @@ void session_close(struct session *s, const char *reason) {
     }
     transaction_drop(s);
     pubsub_drop(s);
+    tracking_drop(s);
     s->in_flight = 0;
     engine_session_close(w->shared->engine, &s->lock, w->now_ms);
     iobuf_clear(&s->out);
@@ -175,7 +177,7 @@ void session_address_text(const struct sockaddr_storage *a, char *out, size_t si
 }
 
 struct upstream_lane session_lane(const struct session *s) {
-    return (struct upstream_lane){.login = s->login, .db = s->db, .protocol = s->protocol};
+    return (struct upstream_lane){.login = s->login, .db = s->db, .own = s->own, .protocol = s->protocol};
 }
 
 /* ---- input ------------------------------------------------------------------------------------- */
@@ -246,6 +248,8 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
 static inline void session_count(struct session *s, enum dispatch_result result) {
     if (s->reply_mode >= REPLY_SKIP_NEXT && result == DISPATCHED)
         s->reply_mode = s->reply_mode == REPLY_SKIP_NEXT ? REPLY_SKIP : REPLY_ON;
+    if (s->tracking && result == DISPATCHED)
+        tracking_request_ends(s);
     if (result == DISPATCHED)
         counter_add(&s->worker->counters.requests_total, 1);
     else

@@ -31,6 +31,7 @@ struct call;
 struct transaction;
 struct pubsub;
 struct stream;
+struct tracking;
 
 enum {
     SESSION_REQUESTS_MAX = 1024,         /* in flight; more wait in the socket */
@@ -162,6 +163,8 @@ void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane
 void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking);
 /* To one master by its number. */
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len);
+void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,
+                             size_t len);
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
@@ -241,7 +244,7 @@ struct session {
     size_t in_flight_bytes;
     size_t held_bytes; /* of replies that wait for those before them */
     bool barrier;      /* the next requests wait for one in flight: request_barrier */
-    uint32_t db, login;
+    uint32_t db, login, own;
     uint64_t used_slots; /* bit by bit: of which a request has gone to a node (WAIT) */
     uint64_t epoch;      /* of the slot map that requests in flight were routed by */
     struct list_node link, dirty_link, runnable_link;
@@ -250,6 +253,7 @@ struct session {
     struct session_input *input;     /* NULL while nothing waits */
     struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
     struct pubsub *pubsub;           /* NULL: neither subscriptions nor MONITOR */
+    struct tracking *tracking;       /* NULL: neither CLIENT TRACKING nor NO-TOUCH */
     const struct command *last;      /* command; NULL: not in the table */
     char last_word[16];              /* its subcommand, "" none */
     size_t reading;                  /* bytes of the request at hand, while CLIENT shows this client */
@@ -275,6 +279,8 @@ void session_flush(struct session *s);
 /* The node may send the rest of a reply that was held up. */
 void session_go_on(struct session *s);
 void session_free(struct session *s);
+/* Whether a reply has begun and not ended. */
+bool session_amid_reply(const struct session *s);
 /* There is output to write. */
 void session_mark_dirty(struct session *s);
 void session_mark_runnable(struct session *s);

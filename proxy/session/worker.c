@@ -219,7 +219,8 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         node_board_write(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
-    if (timeout <= 0 && w->shared->options.output_limit_soft <= 0 && !blocked)
+    if (timeout <= 0 && w->shared->options.output_limit_soft <= 0 && !blocked &&
+        counter_read(&w->counters.clients_tracking) == 0)
         return; /* nothing depends on time */
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
@@ -230,6 +231,8 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
             session_close(s, "idle");
         else if (s->over_soft_since > 0)
             session_mark_dirty(s);
+        else if (s->tracking)
+            tracking_tick(s);
     }
 }
 

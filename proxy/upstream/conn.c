@@ -61,6 +61,7 @@ static void conn_set_state(struct upstream_conn *c, enum conn_state state) {
         iobuf_clear(&c->handshake);
         memory_free(c->held);
         c->held = NULL;
+        own_drop_push(c);
         list_remove(&c->dirty);
         list_remove(&c->link);
         list_append(&u->graveyard, &c->link);
@@ -127,6 +128,7 @@ static bool append_handshake(struct upstream_conn *c) {
         iobuf_append(&c->handshake, select, (size_t)len);
         c->handshake_left++;
     }
+    c->handshake_left += own_handshake(c->u, lane->own, &c->handshake);
     return true;
 }
 
@@ -137,6 +139,7 @@ static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_p
     c->node = n;
     c->pool = pool;
     c->pin = pin;
+    c->own = (pin ? &pin->lane : &pool->lane)->own;
     c->fd = -1;
     list_init(&c->link);
     list_init(&c->dirty);
@@ -426,6 +429,7 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     list_splice(&requests, &c->pending);
     LIST_FOREACH(it, &requests)
     LIST_ENTRY(it, struct upstream_request, link)->conn = NULL;
+    uint32_t own = c->state == CONN_READY ? c->own : 0;
     conn_set_state(c, CONN_CLOSED);
     c->in_flight = 0;
     struct upstream_pin *pin = c->pin;
@@ -438,6 +442,8 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     c->pin = NULL;
     c->node = NULL;
     router_lost(u, &requests, n, end, why);
+    if (own)
+        own_lost(u, own);
     if (pin) {
         char error[512];
         router_lost_text(error, sizeof(error), n->address, end, why);

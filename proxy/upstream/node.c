@@ -198,7 +198,7 @@ void node_sweep(struct upstream *u) {
         struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
         bool unused = u->topology && c->node->slots == 0;
         int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
-        if (c->pin && c->pin->owned)
+        if ((c->pin && c->pin->owned) || (!unused && own_keeps(c)))
             continue;
         if (c->state == CONN_READY && c->in_flight == 0 && (unused || now - c->progress_ms > idle_ms))
             conn_close(c, CONN_IDLE, "idle");

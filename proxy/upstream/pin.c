@@ -24,7 +24,7 @@ static void idle_remove(struct upstream_pin *pin, struct upstream_node *n) {
 static struct upstream_pin *idle_take(struct upstream_node *n, const struct upstream_lane *lane) {
     LIST_FOREACH(it, &n->idle_pins) {
         struct upstream_pin *pin = LIST_ENTRY(it, struct upstream_pin, link);
-        if (pin->lane.login != lane->login || pin->lane.db != lane->db || pin->lane.protocol != lane->protocol)
+        if (!lane_equal(&pin->lane, lane))
             continue;
         idle_remove(pin, n);
         return pin;

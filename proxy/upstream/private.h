@@ -8,6 +8,7 @@
  *      conn.c       one connection: states, login, writing
  *      reply.c      one connection: reading, framing, whose reply it is
  *      pin.c        connections of a caller's own
+ *      own.c        lanes of a caller's own
  *      topology.c   CLUSTER SLOTS, by hiredis
  *      login.c      who is logged in
  *      address.c    the text of an address
@@ -31,6 +32,7 @@
 #include "parser/slot.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
+#include "proxy/base/text.h"
 #include "proxy/upstream/upstream.h"
 
 enum {
@@ -96,6 +98,9 @@ struct upstream {
     struct list_node stand_ins; /* free ones */
     size_t stand_in_count;
     struct list_node unpinned; /* pins to be closed and freed */
+    struct list_node owns;
+    uint32_t last_own;
+    bool own_ended; /* one has; its connections may still be open */
 
     struct upstream_node **slots; /* SLOT_COUNT; NULL for a standalone */
     struct upstream_node **masters;
@@ -170,7 +175,7 @@ void node_free(struct upstream_node *n);
  * of the node's pools. */
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, uint32_t affinity);
 static inline bool lane_equal(const struct upstream_lane *a, const struct upstream_lane *b) {
-    return a->login == b->login && a->db == b->db && a->protocol == b->protocol;
+    return a->login == b->login && a->db == b->db && a->own == b->own && a->protocol == b->protocol;
 }
 static inline unsigned pool_index(const struct upstream *u, uint32_t affinity) {
     return u->connections == 1 ? 0 : affinity % u->connections;
@@ -227,6 +232,7 @@ struct upstream_conn {
     struct upstream_pool *pool; /* NULL where no requests are to follow */
     unsigned index;             /* in pool->conns */
     struct upstream_pin *pin;   /* whose it is; NULL: shared */
+    uint32_t own;               /* of its lane: the owner's number, or 0 */
     bool paused;                /* not read: upstream_hold */
     enum conn_state state;
     int fd;
@@ -250,6 +256,7 @@ struct upstream_conn {
     bool asking_done; /* the reply of the oldest request's ASKING is in */
     char *held;       /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
     size_t held_len;
+    struct text *push; /* own.c's: the beginning of a push, or NULL */
 };
 
 /* Opens a connection; NULL: u->error says why. */
@@ -326,6 +333,20 @@ void pin_detach(struct upstream_pin *pin, struct upstream_node *n);
 void pin_lost(struct upstream_pin *pin, const char *error);
 /* Closes and frees what was given back. */
 void pin_close_unpinned(struct upstream *u);
+
+/* ---- own.c ---- */
+
+/* Appends what a lane's connections begin with; returns how many replies will come. */
+unsigned own_handshake(struct upstream *u, uint32_t own, struct iobuf *out);
+/* The next bytes of a push on a connection whose lane has an owner. */
+void own_push(struct upstream_conn *c, const char *data, size_t len, bool last);
+void own_drop_push(struct upstream_conn *c);
+/* Such a connection is gone. */
+void own_lost(struct upstream *u, uint32_t own);
+/* Whether a connection is kept although it is idle: its node remembers something for it. */
+bool own_keeps(const struct upstream_conn *c);
+/* Closes what belongs to nobody any more; not from inside a connection's callback. */
+void own_sweep(struct upstream *u);
 
 /* ---- reply.c ---- */
 

@@ -184,6 +184,10 @@ static bool take_early(struct upstream_conn *c, const char *data, size_t len) {
 /* The next bytes of the message being framed, the final ones with `last`. False: the connection was closed. */
 static bool conn_take(struct upstream_conn *c, const char *data, size_t len, bool last) {
     bool push = c->scan.type == '>';
+    if (push && c->own && !(c->pin && c->pin->stream)) {
+        own_push(c, data, len, last);
+        return true;
+    }
     if (c->pin && c->state == CONN_READY && (push || c->pin->stream || c->pin->open)) {
         if (push || c->pin->stream)
             return take_message(c, data, len, last);

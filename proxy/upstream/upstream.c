@@ -122,6 +122,7 @@ struct upstream *upstream_new(struct ev_loop *loop, const struct upstream_config
     list_init(&u->retrying);
     list_init(&u->stand_ins);
     list_init(&u->unpinned);
+    list_init(&u->owns);
     u->random = (uint64_t)clock_ms() * 1000003u ^ (uint64_t)(uintptr_t)u;
     u->swept_ms = clock_ms();
     u->scratch = memory_alloc(READ_SCRATCH);
@@ -171,6 +172,8 @@ void upstream_free(struct upstream *u) {
 
 void upstream_flush(struct upstream *u) {
     struct list_node *n;
+    if (u->own_ended)
+        own_sweep(u);
     pin_close_unpinned(u);
     while ((n = list_shift(&u->dirty)))
         conn_flush(LIST_ENTRY(n, struct upstream_conn, dirty));

@@ -52,6 +52,7 @@ void upstream_login_release(uint32_t login);
 struct upstream_lane {
     uint32_t login;
     uint32_t db;
+    uint32_t own;     /* upstream_own_new; 0: shared with everybody */
     uint8_t protocol; /* 2 or 3 */
 };
 
@@ -148,6 +149,25 @@ struct upstream_node *upstream_asked_node(const struct upstream_request *r);
 /* The owner of a request loses interest: its reply will be read and dropped, no callback is called, and the
  * memory of `r` is not touched after this call (the upstream puts a stand-in into its place). */
 void upstream_abandon(struct upstream *u, struct upstream_request *r);
+
+/* ---- lanes of one's own ---- */
+
+struct upstream_own_events {
+    void *arg;
+    /* A push, whole; `data` is borrowed. */
+    void (*push)(void *arg, const char *data, size_t len);
+    /* One of the connections is gone, with what the node knew by it. */
+    void (*lost)(void *arg);
+};
+
+/* Connections that one caller has for itself, to whatever nodes its requests over the lane go. The number is for
+ * upstream_lane. */
+uint32_t upstream_own_new(struct upstream *u, const struct upstream_own_events *events);
+/* One more command (whole RESP, copied) that every connection opened from now on begins with. A node that refuses it
+ * refuses the lane. */
+void upstream_own_begin(struct upstream *u, uint32_t own, const char *command, size_t len);
+/* No event comes any more; the connections are closed once nothing is in flight on them. 0 is ignored. */
+void upstream_own_free(struct upstream *u, uint32_t own);
 
 /* ---- pins ---- */
 

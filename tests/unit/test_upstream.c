@@ -122,7 +122,7 @@ static void test_lanes_are_apart(void **state) {
     struct rig rig;
     rig_open(&rig, UPSTREAM_STANDALONE, server.address);
     rig_start(&rig);
-    struct upstream_lane db9 = {0, 9, 2}, resp3 = {0, 0, 3};
+    struct upstream_lane db9 = {.login = 0, .db = 9, .protocol = 2}, resp3 = {.login = 0, .db = 0, .protocol = 3};
     struct call set, here, there, map2, map3;
     CALL_ON(&rig, &set, &db9, -1, "SET", "only-in-9", "v");
     AWAIT(&rig, set.done);
@@ -154,7 +154,9 @@ static void test_logins(void **state) {
     assert_true(alice != 0 && wrong != 0 && alice != wrong);
     assert_int_equal(upstream_login_intern("alice", 5, "secret", 6), alice);
 
-    struct upstream_lane lane = {alice, 2, 3}, wrong_lane = {wrong, 0, 2}, gone_lane = {wrong, 1, 2};
+    struct upstream_lane lane = {.login = alice, .db = 2, .protocol = 3},
+                         wrong_lane = {.login = wrong, .db = 0, .protocol = 2},
+                         gone_lane = {.login = wrong, .db = 1, .protocol = 2};
     struct call who, refused[2], gone;
     CALL_ON(&rig, &who, &lane, -1, "ACL", "WHOAMI");
     CALL_ON(&rig, &refused[0], &wrong_lane, -1, "PING");
@@ -298,7 +300,7 @@ static void test_abandoned_while_connecting(void **state) {
     rig_open(&rig, UPSTREAM_STANDALONE, server.address);
     rig_start(&rig);
     REDIS_OK_REPLY(&server, "DEL early");
-    struct upstream_lane lane = {0, 0, 3};
+    struct upstream_lane lane = {.login = 0, .db = 0, .protocol = 3};
     struct call before, gone, after;
     CALL_ON(&rig, &before, &lane, -1, "ECHO", "before");
     CALL_ON(&rig, &gone, &lane, -1, "SET", "early", "1");
@@ -704,7 +706,7 @@ static void test_silence(void **state) {
     rig.config.timeout_ms = 250;
     rig_start(&rig);
     struct call c;
-    struct upstream_lane resp3 = {0, 0, 3};
+    struct upstream_lane resp3 = {.login = 0, .db = 0, .protocol = 3};
     CALL_ON(&rig, &c, &resp3, -1, "GET", "k");
     AWAIT(&rig, c.done);
     assert_int_equal(c.why, UPSTREAM_NOT_SENT);
@@ -745,7 +747,7 @@ static void test_noise(void **state) {
     while (now_ms() < end) {
         struct call calls[4];
         bool in_flight[4];
-        struct upstream_lane lane = {0, taken % 5 == 0, taken % 3 == 0 ? 3 : 2};
+        struct upstream_lane lane = {.login = 0, .db = taken % 5 == 0, .protocol = taken % 3 == 0 ? 3 : 2};
         for (int i = 0; i < 4; i++) {
             call_init(&calls[i]);
             calls[i].r.repeatable = i == 1;

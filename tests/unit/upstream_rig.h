@@ -340,7 +340,7 @@ static void call_redirected(struct upstream_request *r) {
 
 static const struct upstream_request_ops call_ops = {
     .reply = call_reply, .fail = call_fail, .redirected = call_redirected};
-static const struct upstream_lane plain_lane = {0, 0, 2};
+static const struct upstream_lane plain_lane = {.login = 0, .db = 0, .protocol = 2};
 
 static void call_init(struct call *c) {
     memset(c, 0, sizeof(*c));

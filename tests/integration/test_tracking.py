@@ -1,0 +1,242 @@
+"""CLIENT TRACKING: a client with a cache hears of every key that it read, and nobody else hears of it."""
+
+import pytest
+
+from resp import Error, Push, encode
+from servers import until
+
+
+@pytest.fixture
+def name(key):
+    return lambda text: key("track:" + text)
+
+
+def tracker(proxy, connect, *options):
+    client = connect(proxy)
+    client("HELLO", "3")
+    assert client("CLIENT", "TRACKING", "ON", *options) == "OK"
+    return client
+
+
+def silent(client):
+    """Nothing has come, and nothing does before the answer to a question."""
+    return client("PING") == "PONG"
+
+
+def stale(client):
+    """The keys of the next invalidation, which has to come without being asked for."""
+    message = client.read()
+    assert isinstance(message, Push) and message[0] == "invalidate", message
+    return message[1]
+
+
+SCRIPTS = [
+    "TRACKING ON|TRACKINGINFO|GETREDIR|TRACKING OFF|TRACKINGINFO|GETREDIR|TRACKING OFF",
+    "TRACKING ON OPTIN|TRACKINGINFO|CACHING NO|CACHING YES|CACHING x|CACHING|TRACKING OFF|CACHING YES",
+    "TRACKING ON OPTOUT|CACHING YES|CACHING NO|TRACKINGINFO|TRACKING ON OPTIN|TRACKINGINFO",
+    "TRACKING ON OPTIN OPTOUT|TRACKINGINFO|TRACKING ON BCAST OPTIN|TRACKING ON PREFIX a|TRACKING ON NOSUCH|TRACKING x|TRACKING",
+    "TRACKING ON BCAST|TRACKINGINFO|TRACKING ON|TRACKING ON BCAST PREFIX a|TRACKINGINFO|TRACKING OFF|TRACKING ON",
+    "TRACKING ON BCAST PREFIX a PREFIX b NOLOOP|TRACKINGINFO|TRACKING ON BCAST PREFIX ab|TRACKING ON BCAST PREFIX c|TRACKINGINFO",
+    "TRACKING ON BCAST PREFIX a PREFIX ab|TRACKINGINFO|GETREDIR|NO-TOUCH ON|NO-TOUCH OFF|NO-TOUCH x|NO-TOUCH|TRACKING ON|NO-TOUCH ON",
+    "TRACKING ON NOLOOP|INFO|TRACKING OFF|INFO|TRACKING ON BCAST|INFO",
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_words(proxy, oracle, connect, script, protocol):
+    found = []
+    for where in (oracle, proxy):
+        client = connect(where)
+        client("HELLO", protocol)
+        got = []
+        for words in script.split("|"):
+            reply = client.raw("CLIENT", *words.split(" "))
+            if words == "INFO":
+                reply = [f for f in reply.split() if f.startswith((b"flags=", b"redir="))]
+            elif words == "TRACKINGINFO" and b"prefixes" in reply:
+                head, tail = reply.split(b"prefixes\r\n")
+                reply = (head, sorted(tail.split(b"\r\n")))
+            got.append((words, reply))
+        assert client("RESET") == "RESET"
+        assert client("CLIENT", "GETREDIR") == -1
+        found.append(got)
+    assert found[1] == found[0]
+
+
+def test_trap_21_tracking_is_a_sessions_own(proxy, client, connect, name):
+    one, two, other = tracker(proxy, connect), tracker(proxy, connect), connect(proxy)
+    other("HELLO", "3")
+    a, b, c = name("a"), name("b"), name("c")
+    for k in (a, b, c):
+        client("SET", k, "1")
+    assert one("GET", a) == two("GET", b) == other("GET", c) == "1"
+    for k in (a, b, c):
+        client("SET", k, "2")
+    assert stale(one) == [a]
+    assert stale(two) == [b]
+    assert silent(other) and silent(one) and silent(two)
+    client("SET", a, "3")
+    assert silent(one)
+
+
+def test_keys_on_all_nodes(proxy, client, connect, name):
+    one = tracker(proxy, connect)
+    names = [name("k%d" % i) for i in range(30)]
+    assert one("MGET", *names) == [None] * 30
+    for k in names:
+        client("SET", k, "1")
+    heard = set()
+    while len(heard) < 30:
+        heard.update(stale(one))
+    assert heard == set(names)
+
+
+def test_lock_keys_and_transactions(proxy, client, connect, name):
+    one = tracker(proxy, connect)
+    lock, k = "lock:" + name("l"), name("k")
+    everything = tracker(proxy, connect, "BCAST")
+    assert one("SETNX", lock, "1") == 1
+    assert stale(everything) == [lock]  # and no word of the guard record
+    one.send(encode("GET", lock))
+    until(lambda: one.read() == "1", what="the lock's value, behind what the script's reading brought")
+    assert one.pipeline([["MULTI"], ["GET", k], ["EXEC"]])[-1] == b"*1\r\n_\r\n"
+    client("SET", k, "1")
+    assert stale(one) == [k]
+    one.send(encode("DEL", lock))
+    until(lambda: one.read() == 1, what="the release")
+    while stale(everything) != [lock]:
+        pass
+
+
+def test_bcast(proxy, client, connect, name):
+    prefix = name("bcast")
+    one, all_keys = tracker(proxy, connect, "BCAST", "PREFIX", prefix), tracker(proxy, connect, "BCAST")
+    for i in range(20):
+        client("SET", "%s:%d" % (prefix, i), "1")
+    for c in (one, all_keys):
+        heard = set()
+        while len(heard) < 20:
+            heard.update(stale(c))
+    other = name("other")
+    client("SET", other, "1")
+    assert stale(all_keys) == [other]
+    assert silent(one)
+
+
+def test_noloop(proxy, client, connect, name):
+    one, k = tracker(proxy, connect, "NOLOOP"), name("k")
+    one("SET", k, "1")
+    assert one("GET", k) == "1"
+    assert one("SET", k, "2") == "OK"
+    assert silent(one) and one("GET", k) == "2"
+    client("SET", k, "3")
+    assert stale(one) == [k]
+
+
+def test_optin_and_optout(proxy, client, connect, name):
+    optin, optout = tracker(proxy, connect, "OPTIN"), tracker(proxy, connect, "OPTOUT")
+    names = [name("k%d" % i) for i in range(6)]
+    for c, word, heard in ((optin, "YES", names[:3]), (optout, "NO", names[3:])):
+        c.send(encode("CLIENT", "CACHING", word) + encode("MGET", *names[:3]) + encode("MGET", *names[3:]))
+        assert [c.read() for _ in range(3)] == ["OK", [None] * 3, [None] * 3]
+        for k in names:
+            client("SET", k, "1")
+        got = set()
+        while len(got) < 3:
+            got.update(stale(c))
+        assert got == set(heard)
+        assert silent(c)
+        for k in names:
+            client("DEL", k)
+
+
+def test_pushes_come_between_replies(proxy, client, connect, name):
+    """A large reply is never cut by a message."""
+    one, k, big = tracker(proxy, connect), name("k"), name("big")
+    client("SET", big, "x" * 3000000)
+    for i in range(10):
+        client("SET", k, i)
+        assert one("GET", k) == str(i)
+        one.send(encode("GET", big))
+        client("SET", k, "again")
+        got = [one.read(), one.read()]
+        assert sorted(map(len, got)) == [2, 3000000]
+
+
+def test_state_is_gone_with_the_session(proxy, backend, connect, client, name):
+    """No connection of the node's still tracks for somebody who left."""
+    def tracking_clients():
+        nodes = backend.nodes if backend.kind == "cluster" else [backend]
+        count = 0
+        for node in nodes:
+            with node.client() as direct:
+                count += int([l for l in direct("INFO", "clients").splitlines() if l.startswith("tracking_clients")][0].split(":")[1])
+        return count
+
+    made = [tracker(proxy, connect, *o) for o in ([], ["BCAST"], ["OPTIN"], [])]
+    for c in made:
+        c("GET", name("k"))
+    assert tracking_clients() >= 4
+    made[0]("CLIENT", "TRACKING", "OFF")
+    made[1]("RESET")
+    made[2].close()
+    client("CLIENT", "KILL", "ID", made[3]("CLIENT", "ID"))
+    until(lambda: tracking_clients() == 0, what="the nodes to track for nobody")
+    assert made[0].raw("GET", name("k")) == b"_\r\n"
+    assert made[1].raw("GET", name("k")) == b"$-1\r\n"
+
+
+def test_a_lost_connection_makes_all_stale(proxy, backend, connect, client, name):
+    one, many = tracker(proxy, connect), tracker(proxy, connect, "BCAST")
+    k = name("k")
+    assert one("GET", k) is None
+    node = backend.node_of(k)
+    node.run("CLIENT", "KILL", "TYPE", "normal")
+    assert stale(one) is None
+    assert stale(many) is None
+    assert one("GET", k) is None
+    client("SET", k, "1")
+    assert stale(one) == [k]
+
+    def heard():
+        client("SET", k, "2")
+        many.send(encode("PING"))
+        reply = many.read()
+        while isinstance(reply, Push):
+            if reply[1] == [k]:
+                assert many.read() == "PONG"
+                return True
+            reply = many.read()
+        return False
+
+    until(heard, what="the node to be told of BCAST again")
+
+
+def test_other_states_go_along(farm, connect, name):
+    """SELECT and HELLO keep what is tracked."""
+    backend = farm.backend("standalone")
+    backend.flush()
+    proxy = farm.proxy("standalone")
+    one, other, k = tracker(proxy, connect), connect(proxy), name("k")
+    assert one("GET", k) is None
+    assert one("SELECT", "3") == "OK"
+    assert one("GET", k + "3") is None
+    other("SET", k, "1")
+    assert stale(one) == [k]
+    other("SELECT", "3")
+    other("SET", k + "3", "1")
+    assert stale(one) == [k + "3"]
+    one("GET", k + "3")
+    one("HELLO", "2")
+    other("SET", k + "3", "2")
+    assert one("PING") == "PONG"
+    one("HELLO", "3")
+    one("GET", k)
+    other("SET", k, "1")
+    assert stale(one) == [k]
+
+
+def test_redirect_is_refused(client):
+    assert "not supported" in client("CLIENT", "TRACKING", "ON", "REDIRECT", client("CLIENT", "ID"))
+    assert isinstance(client("CLIENT", "CACHING", "YES"), Error)
