@@ -210,7 +210,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
 bool blocking_place(struct session *s, const char **node, int64_t *client) {
     struct list_node *n = list_first(&s->requests);
     struct request *r = n && s->blocked ? LIST_ENTRY(n, struct request, link) : NULL;
-    struct blocked *b = r ? r->state : NULL;
+    struct blocked *b = r && !wait_is(r->command) ? r->state : NULL;
     struct upstream_node *at = b && b->pin ? upstream_pin_node(b->pin) : NULL;
     if (!at || *upstream_pin_number(b->pin) <= 0)
         return false;

@@ -117,7 +117,7 @@ def test_keys_of_several_slots(farm, connect):
 # ---- trap 25: nobody else waits ------------------------------------------------------------------------------
 
 
-def test_others_do_not_wait(backend, proxy, client, connect, name):
+def test_trap_25_others_do_not_wait_with_the_blocked(backend, proxy, client, connect, name):
     waiters = [connect(proxy) for _ in range(40)]
     for i, waiter in enumerate(waiters):
         waiter.send(encode("BLPOP", name + str(i), "0"))
@@ -181,7 +181,7 @@ def test_queue_of_jobs(proxy, connect, name):
 
 
 @pytest.mark.parametrize("how", ["close", "half-close", "reset", "with requests behind it"])
-def test_leaves_while_blocked(backend, proxy, client, connect, name, how):
+def test_trap_28_leaves_while_blocked(backend, proxy, client, connect, name, how):
     """What is pushed next is not popped for nobody."""
     import socket
     import struct
@@ -241,7 +241,7 @@ def test_stop_does_not_wait_for_blocked_clients(backend, start_proxy, connect, n
 # ---- trap 29: time -----------------------------------------------------------------------------------------
 
 
-def test_outlives_every_timeout(backend, start_proxy, connect, name):
+def test_trap_29_outlives_every_timeout(backend, start_proxy, connect, name):
     """upstream-timeout and the idle timeout of clients are far shorter than the wait."""
     proxy = start_proxy(backend, "upstream-timeout 300ms", "timeout 1")
     waiter, reader, idle = connect(proxy), connect(proxy), connect(proxy)

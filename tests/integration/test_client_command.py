@@ -337,6 +337,15 @@ def test_unblock(own, backend, connect, reason):
 # ---- users ------------------------------------------------------------------------------------------------
 
 
+def test_unblock_of_a_wait(client, connect, proxy):
+    """It is not ended, and nothing else goes wrong."""
+    waiter = connect(proxy)
+    me = waiter("CLIENT", "ID")
+    waiter.send(encode("WAIT", "9", "300"))
+    assert client("CLIENT", "UNBLOCK", me) == 0
+    assert waiter.read() == 0
+
+
 def test_users_need_the_right(start_redis, start_proxy, connect):
     server = start_redis()
     server.run("ACL", "SETUSER", "plain", "on", ">p", "~*", "+@all", "-client")

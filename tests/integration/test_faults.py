@@ -208,7 +208,7 @@ def test_connections_killed_all_the_time(start_redis, start_proxy, connect):
     works_again(client)
 
 
-def test_session_state_outlives_upstream_connections(start_redis, start_proxy, connect):
+def test_trap_21_session_state_outlives_upstream_connections(start_redis, start_proxy, connect):
     """Database, user and protocol are the client's, whatever becomes of the connections to the node."""
     server = start_redis()
     server.run("ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@read", "+@connection")

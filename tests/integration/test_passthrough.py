@@ -265,7 +265,7 @@ def test_in_one_pipeline(client, connect, oracle, protocol):
         same(a, b, ordered, command)
 
 
-def test_protocol_of_one_client_is_not_anothers(proxy, connect, oracle):
+def test_trap_27_protocol_of_one_client_is_not_anothers(proxy, connect, oracle):
     """RESP3's ZRANGE WITHSCORES, HGETALL and nulls have another structure: each client gets its own."""
     two, three, single = connect(proxy), connect(proxy), connect(oracle)
     three("HELLO", "3")

@@ -315,7 +315,7 @@ def test_monitor_ends_with_reset(client, proxy, connect):
     assert client("GET", "k") == "1"
 
 
-def test_monitor_holds_nobody_up(backend, start_proxy, connect):
+def test_trap_25_monitor_holds_nobody_up(backend, start_proxy, connect):
     """A MONITOR that nobody reads is dropped at the output limit; the others don't wait."""
     proxy = start_proxy(backend, "client-output-buffer-limit normal 256kb 0 0")
     monitor, other = connect(proxy), connect(proxy)

@@ -86,7 +86,7 @@ def test_protocol_of_lock_replies(client):
     assert client.raw("GET", "lock:p") == b"_\r\n"
 
 
-def test_select_is_a_sessions_own(farm, connect):
+def test_trap_21_select_is_a_sessions_own(farm, connect):
     backend = farm.backend("standalone")
     backend.flush()
     proxy = farm.proxy("standalone")
@@ -187,6 +187,23 @@ def test_proxy_info_is_its_own(client):
     assert "# Clients" in client("PROXY", "INFO", "clients")
 
 
+def test_swapdb_and_move(farm, connect, oracle):
+    found = []
+    backend = farm.backend("standalone")
+    backend.flush()
+    for where in (oracle, farm.proxy("standalone")):
+        one, two = connect(where), connect(where)
+        one("SELECT", "7")
+        two("SELECT", "8")
+        got = [c.raw(*command) for c, command in (
+            (one, ["SET", "k", "seven"]), (two, ["SET", "k", "eight"]), (one, ["SWAPDB", "7", "8"]), (one, ["GET", "k"]), (two, ["GET", "k"]),
+            (one, ["MOVE", "k", "8"]), (one, ["DEL", "k"]), (two, ["MOVE", "k", "7"]), (one, ["GET", "k"]), (two, ["EXISTS", "k"]),
+            (one, ["MOVE", "k", "7"]), (one, ["MOVE", "k", "99"]), (one, ["SWAPDB", "0", "99"]), (one, ["SWAPDB", "x", "1"]),
+            (one, ["SWAPDB", "7", "7"]), (one, ["SWAPDB", "7"]), (one, ["COPY", "k", "k", "DB", "8"]), (two, ["GET", "k"]))]
+        found.append(got)
+    assert found[1] == found[0]
+
+
 # ---- AUTH --------------------------------------------------------------------------------------
 
 
@@ -199,7 +216,7 @@ def users(start_redis, start_proxy):
     return start_proxy(server)
 
 
-def test_auth_is_a_sessions_own(users, connect):
+def test_trap_21_auth_is_a_sessions_own(users, connect):
     reader, writer, nobody = connect(users), connect(users), connect(users)
     assert reader("AUTH", "reader", "readpass") == "OK"
     assert writer("AUTH", "writer", "writepass") == "OK"

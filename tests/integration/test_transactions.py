@@ -76,7 +76,7 @@ SCRIPTS = {
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("way", ["one packet", "one by one"])
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_same_bytes(backend, proxy, connect, tagged, script, way, protocol):
+def test_trap_11_same_bytes(backend, proxy, connect, tagged, script, way, protocol):
     name = tagged("t")
     commands = [words(text, name) for text in SCRIPTS[script].split("|")]
 
@@ -165,7 +165,7 @@ def test_transactions_do_not_mix(proxy, connect, tagged):
 # ---- trap 10: the proxy's own answers ----------------------------------------------------------------------
 
 
-def test_own_answers_are_queued(client, tagged, backend):
+def test_trap_10_own_answers_are_queued(client, tagged, backend):
     name = tagged("own")
     own = int(client("CLIENT", "ID"))
     client("CLIENT", "SETNAME", "before")
@@ -306,7 +306,7 @@ def test_a_watch_outlives_a_change(client, direct, tagged):
 
 
 @pytest.mark.parametrize("after", ["WATCH", "MULTI", "SET"])
-def test_client_leaves_before_exec(proxy, backend, client, connect, tagged, after):
+def test_trap_11_client_leaves_before_exec(proxy, backend, client, connect, tagged, after):
     name = tagged("leaves")
     before = info(client, "pinned_transactions")
     other = connect(proxy)
@@ -335,7 +335,7 @@ def kill_connections(backend, name):
     backend.node_of(name).run("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
-def test_lost_between_watch_and_multi(backend, client, direct, tagged):
+def test_trap_11_lost_between_watch_and_multi(backend, client, direct, tagged):
     name = tagged("lost")
     client("SET", name, "1")
     assert client("WATCH", name) == "OK"
@@ -351,7 +351,7 @@ def test_lost_between_watch_and_multi(backend, client, direct, tagged):
     assert client.pipeline([["MULTI"], ["GET", name], ["EXEC"]])[-1] == b"*1\r\n$1\r\n2\r\n"
 
 
-def test_lost_between_multi_and_exec(backend, client, tagged):
+def test_trap_11_lost_between_multi_and_exec(backend, client, tagged):
     name = tagged("lost")
     client("WATCH", name)
     client("MULTI")
