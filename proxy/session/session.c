@@ -245,15 +245,22 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     return result;
 }
 
-static inline void session_count(struct session *s, enum dispatch_result result) {
-    if (s->reply_mode >= REPLY_SKIP_NEXT && result == DISPATCHED)
+/* What lasts for one request, or until the next one, has done so. */
+static __attribute__((noinline)) void session_request_over(struct session *s) {
+    if (s->reply_mode >= REPLY_SKIP_NEXT)
         s->reply_mode = s->reply_mode == REPLY_SKIP_NEXT ? REPLY_SKIP : REPLY_ON;
-    if (s->tracking && result == DISPATCHED)
+    if (s->tracking)
         tracking_request_ends(s);
-    if (result == DISPATCHED)
-        counter_add(&s->worker->counters.requests_total, 1);
-    else
+}
+
+static inline void session_count(struct session *s, enum dispatch_result result) {
+    if (result != DISPATCHED) {
         counter_add(&s->worker->counters.requests_waiting, 1);
+        return;
+    }
+    counter_add(&s->worker->counters.requests_total, 1);
+    if (s->tracking || s->reply_mode != REPLY_ON)
+        session_request_over(s);
 }
 
 static enum dispatch_result session_request(struct session *s, const struct resp_request *r, const char *data) {
