@@ -1,17 +1,21 @@
 -- list.lua: what the scripts for list locks share; the build puts it, behind common.lua, at their line "--@list".
 --
 -- The lock is a queue: a list of nodes, of which the head is the holder as soon as its owner has seen it there. Here
---   ARGV  5 right   'own'     a node is the caller's if its party pushed it
---                   'auto'    also one of the same identity, where the caller's party has none itself
+--   ARGV  5 right   'own'     a node is the caller's if its party pushed it; a party does one thing after another, so
+--                             that its older nodes are dead
+--                   'auto'    also one of the same identity that was pushed through another proxy process, where the
+--                             caller's party has none itself; a read counts for those of this process too
 --                   'client'  also one of the same identity
 --                   'any'     every one
 --         8 seen    '=' and the caller's party: its session, or its identity where connections are shared
 -- Guard record, besides the fields of common.lua (value is the holder's node):
 --   until           ms, when the holder's lease ends; '0' never
+--   by              the party that saw it there
 --   head, head_at   the node that was seen at the head, and since when
 --   n:NODE          who pushed it: party, attempt, identity, a line each
 --   p:PARTY         ms, until when the party's nodes count unless it reads again; '0': while it is connected
 --   k:PARTY         how many nodes it has here
+--   l:PARTY         the node that it pushed last
 --   v:PARTY         how often EXISTS has told it that there is no queue, and it has not pushed since
 -- Envelope: behind common.lua's six elements: lost (dead heads removed), the identity of the last one's owner, and
 -- the node of a lease that was granted.
@@ -50,12 +54,13 @@ local function counts(who)
   return ends and (ends == '0' or tonumber(ends) > now)
 end
 
-local function mine(record)
+local function mine(record, reads)
   if right == 'any' then return true end
   if not record then return false end
   if record.party == party then return true end
   if record.identity ~= identity then return false end
-  return right == 'client' or (right == 'auto' and not counts(party))
+  if right ~= 'auto' then return right == 'client' end
+  return not counts(party) and (reads or string.sub(record.party, 1, #proxy) ~= proxy)
 end
 
 -- The queue and its guard record last as long as anything in them counts.
@@ -77,14 +82,19 @@ local function refresh(who)
   redis.call('HSET', guard, 'p:' .. who, lease > 0 and int(now + lease) or '0')
 end
 
+local function newest(record, node)
+  return redis.call('HGET', guard, 'l:' .. record.party) == node
+end
+
 local function register(node)
   if redis.call('HEXISTS', guard, 'n:' .. node) == 0 then redis.call('HINCRBY', guard, 'k:' .. party, 1) end
-  redis.call('HSET', guard, 'n:' .. node, party .. '\n' .. attempt .. '\n' .. identity)
+  redis.call('HSET', guard, 'n:' .. node, party .. '\n' .. attempt .. '\n' .. identity, 'l:' .. party, node)
 end
 
 local function unregister(node, record)
   if not record then return end
   redis.call('HDEL', guard, 'n:' .. node)
+  if newest(record, node) then redis.call('HDEL', guard, 'l:' .. record.party) end
   if redis.call('HINCRBY', guard, 'k:' .. record.party, -1) <= 0 then
     redis.call('HDEL', guard, 'k:' .. record.party, 'p:' .. record.party)
   end
@@ -103,6 +113,7 @@ local function dead(s, head, since)
   local record = node_record(head)
   if not record then return lease > 0 and now >= since + lease end
   if not counts(record.party) and not counts(record.identity) then return true end
+  if right == 'own' and not newest(record, head) then return true end
   return now >= since + HEAD_LOOKS_WITHIN_MS
 end
 
@@ -112,6 +123,10 @@ local function prune(s)
   local known = redis.call('HMGET', guard, 'head', 'head_at')
   local seen_head, since = known[1], tonumber(known[2] or 0)
   local head = redis.call('LINDEX', lock, 0)
+  if head and s.kind ~= 'list' then -- what was here before has left its guard record
+    end_lease(s)
+    s.kind = 'list'
+  end
   while head do
     if head ~= seen_head then
       seen_head, since = head, now
@@ -140,7 +155,7 @@ local function hold(s, head)
   s.ends = lease > 0 and now + lease or 0
   granted = head
   redis.call('HSET', guard, 'token', attempt, 'fence', int(fence), 'value', head, 'kind', 'list', 'extra', '0',
-    'owner', identity, 'proxy', proxy, 'leased', s.leased and '1' or '0', 'since', int(now), 'until', int(s.ends))
+    'owner', identity, 'proxy', proxy, 'leased', s.leased and '1' or '0', 'since', int(now), 'until', int(s.ends), 'by', party)
 end
 
 -- Takes the head out of the queue: its lease is over.

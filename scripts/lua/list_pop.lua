@@ -14,7 +14,7 @@ end
 local kind = type_of_lock()
 if kind ~= 'list' or count == '0' or (count and not string.find(count, '^%d+$')) or #ARGV > 13 then
   local reply = command() -- empty, of another type, or an error in Redis's words
-  return envelope(reply, failed(reply) and 'error' or (kind == 'none' and 'free' or 'done'), nil, -2)
+  return envelope(reply, failed(reply) and 'error' or (kind == 'none' and 'free' or 'done'))
 end
 local how, why = false, s.token and 'held' or 'foreign'
 if s.token then how, why = may_touch(s) end

@@ -1,7 +1,10 @@
 -- list_read.lua: LRANGE, LINDEX, LLEN, LPOS, and EXISTS of one key, on a lock key of whatever type.
 -- Dead heads are removed first. Whoever reads shows that it is there. If the head is the caller's own node, the caller
 -- is the holder from now on ('granted', or 'done' where it was already, with a new lease); EXISTS alone says nothing of
--- the head, but its 0 is remembered for a RPUSH. S2, S5.
+-- the head, but its 0 is remembered for a RPUSH. Where connections are shared a read does not make a lease longer: it
+-- may be a colleague's. 'adopted': a node that is the caller's by its identity alone, or that its party has walked away
+-- from as it seems (it has pushed another since), has a lease from now on that nobody renews; the node's own party takes
+-- it over when it reads. S2, S5, L1.
 --@common
 --@list
 local s = look()
@@ -20,18 +23,21 @@ local head = prune(s)
 if exists and head and right ~= 'client' and right ~= 'any' then redis.call('HDEL', guard, 'v:' .. party) end
 if counts(party) then refresh(party) end
 local outcome = head and (s.token and 'held' or 'foreign') or 'free'
-if head and not exists and (s.token == attempt or mine(node_record(head))) then
-  if not s.token then
+local record = head and not exists and node_record(head)
+if head and not exists and (s.token == attempt or mine(record, true)) then
+  local shared = right == 'client' or right == 'any'
+  local own = record and record.party == party and (shared or newest(record, head))
+  local known = s.token and (redis.call('HGET', guard, 'by') == party or not own)
+  if s.token == attempt then
+    granted = head
+  elseif not known then
     hold(s, head)
-    outcome = 'granted'
-  else
-    outcome = s.token == attempt and 'granted' or 'done'
-    if s.token == attempt then granted = head end
-    if s.leased and s.ends < now + lease then
-      s.ends = now + lease
-      redis.call('HSET', guard, 'until', int(s.ends))
-    end
+  elseif own and s.leased and not shared then
+    s.ends = math.max(s.ends, now + lease)
+    redis.call('HSET', guard, 'until', int(s.ends))
   end
+  outcome = 'done'
+  if s.token == attempt then outcome = (own or right ~= 'auto') and 'granted' or 'adopted' end
 end
 keep_queue()
 if exists and not head then

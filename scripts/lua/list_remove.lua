@@ -7,8 +7,9 @@ if s.attempt == attempt then return queue_envelope(tonumber(s.reply), 'released'
 local kind = type_of_lock()
 if kind ~= 'list' then
   local reply = command()
-  return envelope(reply, failed(reply) and 'error' or 'free', nil, -2)
+  return envelope(reply, failed(reply) and 'error' or 'free')
 end
+if not string.find(ARGV[13], '^-?%d+$') then return envelope(command(), 'error') end
 local node = ARGV[14]
 local record = node_record(node)
 if not (record or right == 'any') or not mine(record) then

@@ -257,6 +257,31 @@ def test_10_changed_node_is_the_holders(proxy, connect, key):
     assert b("PROXY", "TOKEN", name) > fence
 
 
+def test_same_client_another_connection(proxy, connect, direct, key):
+    """Two connections of one client under owner auto, as two redis-cli of one machine: two owners."""
+    a, b = connect(proxy), connect(proxy)
+    name = key("lock:slow:peer")
+    a("RPUSH", name, "a:1")
+    assert is_locked(b("LSET", name, 0, "b:1")) and b("LREM", name, 1, "a:1") == 0
+    assert a("LRANGE", name, 0, 0) == ["a:1"]
+    assert is_locked(b("LSET", name, 0, "b:1")) and b("LREM", name, 1, "a:1") == 0
+    assert b("DEL", name) == 0 and b("LPOP", name) is None
+    assert direct("LRANGE", name, 0, -1) == ["a:1"]
+
+
+def test_a_worker_that_comes_again(proxy, connect, direct, key):
+    """It walked away from an older node, which does not stand in its way for ever."""
+    a, b = connect(proxy), connect(proxy)
+    for name in (key("lock:connection:again"), key("lock:again")):
+        b("RPUSH", name, "b:1")
+        b("LRANGE", name, 0, 0)
+        a("RPUSH", name, "a:1")
+        a("RPUSH", name, "a:2")
+        assert b("LREM", name, 1, "b:1") == 1
+        until(lambda: a("LRANGE", name, 0, 0) == ["a:2"], 4, "the older node's end", 0.05)
+        assert a("LREM", name, 1, "a:2") == 1
+
+
 # ---- dead nodes --------------------------------------------------------------------------------------------
 
 
@@ -354,8 +379,8 @@ def test_refused(proxy, connect, direct, key, words, reply, protocol):
 
 
 SAME = [
-    ["RPUSH", "K", "n:1"], ["RPUSH", "K", "n:2", "n:3"], ["LRANGE", "K", "0", "-1"], ["LRANGE", "K", "a", "b"],
-    ["LINDEX", "K", "0"], ["LINDEX", "K", "9"], ["LINDEX", "K", "x"], ["LLEN", "K"], ["LPOS", "K", "n:2"],
+    ["RPUSH", "K", "n:1"], ["LRANGE", "K", "0", "-1"], ["LRANGE", "K", "a", "b"],
+    ["LINDEX", "K", "0"], ["LINDEX", "K", "9"], ["LINDEX", "K", "x"], ["LLEN", "K"], ["LPOS", "K", "n:1"],
     ["LPOS", "K", "zz"], ["LPOS", "K", "n:1", "COUNT", "0"], ["EXISTS", "K"], ["EXISTS", "K", "K"], ["TYPE", "K"],
     ["LSET", "K", "0", "n:1:2"], ["LSET", "K", "9", "x"], ["LSET", "K", "x", "x"], ["LREM", "K", "x", "n:2"],
     ["LREM", "K", "1", "n:2"], ["GET", "K"], ["INCR", "K"], ["GETSET", "K", "1"], ["SETNX", "K", "1"], ["STRLEN", "K"],

@@ -15,8 +15,12 @@ static int process_of(const struct world *w, int worker) {
     return worker < 0 ? -1 : w->workers[worker].process;
 }
 
+const struct model_guard *check_live(struct world *w, int key) {
+    return w->sc.queue ? model_queue_live(&w->redis, key) : model_live(&w->redis, key);
+}
+
 /* The truth's lease is not live any more. */
-static void lease_ended(struct world *w, int key) {
+void check_lease_ended(struct world *w, int key) {
     struct truth *t = &w->truth[key];
     t->live = false;
     if (t->process < 0)
@@ -42,7 +46,7 @@ static bool worker_holds(const struct world *w, const struct truth *t) {
 }
 
 /* S1: a lease was ended by a command that is not its worker's. */
-static void ended_by_other(struct world *w, const struct flight *f, const struct truth *t) {
+void check_ended_by_other(struct world *w, const struct flight *f, const struct truth *t) {
     const struct scenario *sc = &w->sc;
     if (f->kind == FLIGHT_OPERATOR || sc->rule.owner == LOCK_OWNER_ANY)
         return;
@@ -147,7 +151,7 @@ static void check_release(struct world *w, const struct flight *f) {
 void check_script(struct world *w, struct flight *f, const struct model_key *before) {
     struct truth *t = &w->truth[f->key];
     struct model_key *now = &w->redis.keys[f->key];
-    const struct model_guard *g = model_live(&w->redis, f->key);
+    const struct model_guard *g = check_live(w, f->key);
     bool was_live = t->live, own = t->live && f->worker >= 0 && f->worker == t->worker;
     bool releases_own = was_live && f->releases && f->own_fence == t->fence;
     f->was_own = own || releases_own;
@@ -155,8 +159,8 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
         world_fail(w, "S4", "a refused command changed something");
     if (t->live && !same_lease(t, g)) {
         if (!f->was_own)
-            ended_by_other(w, f, t);
-        lease_ended(w, f->key);
+            check_ended_by_other(w, f, t);
+        check_lease_ended(w, f->key);
     } else if (t->live && !f->was_own && f->envelope.outcome != LOCK_COUNTED) {
         if (before->expire_ms != now->expire_ms || strcmp(before->value, now->value) != 0)
             moved_by_other(w, f, t);
@@ -173,7 +177,7 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
 
 void check_renewed(struct world *w, const struct flight *f, const struct model_key *before) {
     struct truth *t = &w->truth[f->key];
-    const struct model_guard *g = model_live(&w->redis, f->key);
+    const struct model_guard *g = check_live(w, f->key);
     bool changed = memcmp(before, &w->redis.keys[f->key], sizeof(*before)) != 0;
     if (t->live && !same_lease(t, g))
         world_fail(w, "S1", "a renewal ended a lease");
@@ -225,13 +229,13 @@ void check_passed(struct world *w, int key, enum cause cause) {
     struct truth *t = &w->truth[key];
     if (!t->live)
         return;
-    if (same_lease(t, model_live(&w->redis, key)))
+    if (same_lease(t, check_live(w, key)))
         return;
     if (cause == BY_TIME)
         check_expired(w, key);
     world_event(w, "lease %" PRIu64 " of worker %d on key %d ended (%s)", t->fence, t->worker, key,
                 cause == BY_TIME ? "time" : "outside");
-    lease_ended(w, key);
+    check_lease_ended(w, key);
 }
 
 void check_shown(struct world *w, int process, int key, uint64_t fence) {

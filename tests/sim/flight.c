@@ -16,6 +16,8 @@ void flight_log(struct world *w, const struct flight *f, const char *what) {
     char text[96];
     if (f->kind == FLIGHT_RENEWAL)
         snprintf(text, sizeof(text), "renewal of %s", f->token_text + 36);
+    else if (f->kind == FLIGHT_LEAVE)
+        snprintf(text, sizeof(text), "%s leaves", f->token_text);
     else
         command_text(&f->command, text, sizeof(text));
     const char *by = f->kind == FLIGHT_OPERATOR ? "operator" : f->kind == FLIGHT_COMMAND ? "worker" : "proxy";
@@ -57,6 +59,17 @@ void flight_run(struct world *w, struct flight *f) {
     model_expire(&w->redis, f->key);
     check_passed(w, f->key, BY_TIME);
     before = w->redis.keys[f->key];
+    static struct model_queue queue;
+    if (w->sc.queue)
+        queue = w->redis.queues[f->key];
+    if (f->kind == FLIGHT_LEAVE) {
+        model_queue_leave(&w->redis, f->key, f->token_text, w->sc.rule.lease_ms);
+        f->envelope = (struct model_envelope){.outcome = LOCK_DONE};
+        f->ran = true;
+        check_list_script(w, f, &queue);
+        flight_log(w, f, "ran: ");
+        return;
+    }
     if (f->kind == FLIGHT_RENEWAL) {
         f->envelope = model_renew(&w->redis, f->key, f->token_text, f->right, f->lease_ms);
         f->ran = true;
@@ -86,7 +99,10 @@ void flight_run(struct world *w, struct flight *f) {
     const struct truth *t = &w->truth[f->key];
     f->own_session = f->plan.verb == LOCK_ACQUIRE && f->envelope.outcome == LOCK_HELD && t->told &&
                      t->fence == f->envelope.fence && t->session_id == f->session_id;
-    check_script(w, f, &before);
+    if (w->sc.queue)
+        check_list_script(w, f, &queue);
+    else
+        check_script(w, f, &before);
 }
 
 static void learn_proven(struct world *w, const struct flight *f) {
@@ -117,6 +133,12 @@ static void result_of(const struct flight *f, struct lock_result *r) {
         r->value = f->command.value;
     else if ((verb == LOCK_READ || verb == LOCK_SWAP) && e->reply.kind == REPLY_TEXT)
         r->value = e->reply.text;
+    if (verb == LOCK_QUEUE_PUSH || verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET)
+        r->value = f->command.value;
+    else if (verb == LOCK_QUEUE_READ && e->granted[0])
+        r->value = e->granted;
+    r->lost = e->lost;
+    r->lost_owner = "";
     r->value_len = r->value ? strlen(r->value) : 0;
 }
 
@@ -134,7 +156,7 @@ static void finish_with(struct world *w, struct flight *f, const struct lock_res
 /* The answer arrives. */
 static void flight_answer(struct world *w, struct flight *f) {
     struct proxy *p = &w->proxies[f->proxy];
-    if (f->kind == FLIGHT_RELEASE || f->proxy_life != p->life)
+    if (f->kind == FLIGHT_RELEASE || f->kind == FLIGHT_LEAVE || f->proxy_life != p->life)
         return;
     if (f->kind == FLIGHT_RENEWAL) {
         struct lock_key key = world_key(f->key);
@@ -179,7 +201,7 @@ static void flight_fail(struct world *w, struct flight *f, enum lock_outcome out
     } else if (f->proxy_life == p->life && (f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR)) {
         struct lock_result r = {.outcome = outcome};
         enum lock_verb verb = f->plan.verb;
-        if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP) {
+        if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_QUEUE_PUSH) {
             r.value = f->command.value;
             r.value_len = strlen(r.value);
         }

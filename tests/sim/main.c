@@ -1,5 +1,5 @@
 /*
- * The simulator: sim [--steps N] [--seed S] [--length L] [--alone] [--verbose]
+ * The simulator: sim [--steps N] [--seed S] [--length L] [--lists] [--alone] [--verbose]
  *
  * Runs scenario after scenario, each drawn from the seed, until N steps were made, and checks the rules after every
  * step. A failing scenario is run again to show what led to it, with the command line that replays it alone.
@@ -15,7 +15,7 @@
 struct options {
     long steps, length;
     uint64_t seed;
-    bool seeded, alone, verbose;
+    bool seeded, lists, alone, verbose;
 };
 
 struct totals {
@@ -23,9 +23,9 @@ struct totals {
     uint64_t granted, lost, renewals, wrong, kept;
 };
 
-static bool run(struct world *w, uint64_t seed, long length, bool log, bool tell) {
-    world_open(w, seed, log, tell);
-    while (w->step < length && !w->failure)
+static bool run(struct world *w, uint64_t seed, const struct options *o, bool log, bool tell) {
+    world_open(w, seed, o->lists, log, tell);
+    while (w->step < o->length && !w->failure)
         world_step(w);
     if (!w->failure)
         world_end(w);
@@ -40,7 +40,8 @@ static void show(struct world *w, const struct options *o) {
     unsigned shown = w->event_count < max ? w->event_count : (unsigned)max;
     for (unsigned i = w->event_count - shown; i != w->event_count; i++)
         printf("%s\n", w->events[i % max]);
-    printf("replay: sim --alone --seed %" PRIu64 " --length %ld --verbose\n", w->sc.seed, o->length);
+    printf("replay: sim --alone --seed %" PRIu64 " --length %ld%s --verbose\n", w->sc.seed, o->length,
+           o->lists ? " --lists" : "");
 }
 
 static uint64_t mix(uint64_t seed, uint64_t i) {
@@ -54,6 +55,8 @@ static bool options_read(struct options *o, int argc, char **argv) {
         bool more = i + 1 < argc;
         if (strcmp(argv[i], "--alone") == 0)
             o->alone = true;
+        else if (strcmp(argv[i], "--lists") == 0)
+            o->lists = true;
         else if (strcmp(argv[i], "--verbose") == 0)
             o->verbose = true;
         else if (strcmp(argv[i], "--steps") == 0 && more)
@@ -84,7 +87,7 @@ static void add(struct totals *t, const struct world *w) {
 int main(int argc, char **argv) {
     struct options o = {.steps = 1000000, .length = 2000};
     if (!options_read(&o, argc, argv)) {
-        fprintf(stderr, "usage: sim [--steps N] [--seed S] [--length L] [--alone] [--verbose]\n");
+        fprintf(stderr, "usage: sim [--steps N] [--seed S] [--length L] [--lists] [--alone] [--verbose]\n");
         return 2;
     }
     if (!o.seeded)
@@ -96,8 +99,8 @@ int main(int argc, char **argv) {
     struct totals t = {0};
     while (t.steps < o.steps) {
         uint64_t seed = o.alone ? o.seed : mix(o.seed, (uint64_t)t.scenarios);
-        if (!run(&w, seed, o.length, false, false)) {
-            run(&w, seed, o.length, true, o.alone && o.verbose);
+        if (!run(&w, seed, &o, false, false)) {
+            run(&w, seed, &o, true, o.alone && o.verbose);
             show(&w, &o);
             return 1;
         }

@@ -7,6 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+void model_guard_clear(struct model *m, int key) {
+    struct model_queue *q = &m->queues[key];
+    memset(&m->keys[key].guard, 0, sizeof(m->keys[key].guard));
+    q->record_count = q->party_count = 0;
+    q->kind = q->seen_head = false;
+    q->until_ms = q->head_at_ms = 0;
+    q->head[0] = q->by[0] = '\0';
+}
+
 void model_expire(struct model *m, int key) {
     struct model_key *k = &m->keys[key];
     if (k->exists && k->expire_ms && m->now_ms >= k->expire_ms) {
@@ -15,7 +24,9 @@ void model_expire(struct model *m, int key) {
     }
     struct model_guard *g = &k->guard;
     if (g->exists && g->expire_ms && m->now_ms >= g->expire_ms)
-        memset(g, 0, sizeof(*g));
+        model_guard_clear(m, key);
+    if (!k->exists || !k->list)
+        m->queues[key].count = 0;
 }
 
 int64_t model_pttl(struct model *m, int key) {
@@ -97,8 +108,7 @@ static struct model_reply incrby(struct model_key *k, const struct model_command
     return int_reply(n);
 }
 
-struct model_reply model_native(struct model *m, int key, const struct model_command *c) {
-    model_expire(m, key);
+static struct model_reply native(struct model *m, int key, const struct model_command *c) {
     struct model_key *k = &m->keys[key];
     bool text = k->exists && !k->list;
     struct model_reply old = text ? text_reply(k->value) : NIL;
@@ -161,10 +171,32 @@ struct model_reply model_native(struct model *m, int key, const struct model_com
         return incrby(k, c);
     case OP_GET:
         return k->list ? WRONG : old;
+    case OP_RPUSH:
+        if (text)
+            return WRONG;
+        if (!k->exists)
+            k->expire_ms = 0;
+        k->exists = k->list = true;
+        snprintf(m->queues[key].nodes[m->queues[key].count++], QUEUE_NODE, "%s", c->value);
+        return int_reply(m->queues[key].count);
+    case OP_LPUSH:
+    case OP_LINDEX:
+    case OP_EXISTS:
+    case OP_LREM:
+    case OP_LSET:
+    case OP_LPOP:
     case OP_KINDS:
         break;
     }
     abort();
+}
+
+struct model_reply model_native(struct model *m, int key, const struct model_command *c) {
+    model_expire(m, key);
+    struct model_reply r = native(m, key, c);
+    if (!m->keys[key].exists || !m->keys[key].list)
+        m->queues[key].count = 0;
+    return r;
 }
 
 enum lock_verb model_verb(const struct model_command *c) {
@@ -192,6 +224,18 @@ enum lock_verb model_verb(const struct model_command *c) {
         return LOCK_CLOBBER;
     case OP_GET:
         return LOCK_READ;
+    case OP_RPUSH:
+    case OP_LPUSH:
+        return LOCK_QUEUE_PUSH;
+    case OP_LINDEX:
+    case OP_EXISTS:
+        return LOCK_QUEUE_READ;
+    case OP_LREM:
+        return LOCK_QUEUE_REMOVE;
+    case OP_LSET:
+        return LOCK_QUEUE_SET;
+    case OP_LPOP:
+        return LOCK_RELEASE;
     case OP_KINDS:
         break;
     }
@@ -200,6 +244,10 @@ enum lock_verb model_verb(const struct model_command *c) {
 
 int model_value_at(const struct model_command *c) {
     enum lock_verb verb = model_verb(c);
+    if (verb == LOCK_QUEUE_PUSH)
+        return 3;
+    if (verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET)
+        return 4;
     return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP ? 3 : 0;
 }
 
@@ -207,6 +255,7 @@ const char *model_shape(const struct model_command *c) {
     switch (c->op) {
     case OP_SET_NX:
     case OP_SET:
+    case OP_LSET:
         return "ok";
     case OP_SET_NX_GET:
     case OP_SET_XX:
@@ -215,6 +264,8 @@ const char *model_shape(const struct model_command *c) {
     case OP_GETDEL:
     case OP_GETEX:
     case OP_GET:
+    case OP_LINDEX:
+    case OP_LPOP:
         return "nil";
     default:
         return "int";

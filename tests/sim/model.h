@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "proxy/lock/engine.h"
+#include "tests/sim/lists.h"
 
 enum {
     MODEL_KEYS = 3,
@@ -30,7 +31,7 @@ struct model_guard {
 };
 
 struct model_key {
-    bool exists, list; /* a list: of the wrong type */
+    bool exists, list; /* a list: of the wrong type for string locks */
     int64_t expire_ms; /* 0 none */
     char value[MODEL_VALUE];
     struct model_guard guard;
@@ -40,6 +41,7 @@ struct model {
     int64_t now_ms;
     uint64_t us; /* the clock that fences take */
     struct model_key keys[MODEL_KEYS];
+    struct model_queue queues[MODEL_KEYS]; /* beside the keys */
 };
 
 enum model_op {
@@ -58,6 +60,13 @@ enum model_op {
     OP_INCRBY,
     OP_MSET,
     OP_GET,
+    OP_RPUSH,
+    OP_LPUSH,
+    OP_LINDEX, /* of the head */
+    OP_EXISTS,
+    OP_LREM,
+    OP_LSET, /* of the head */
+    OP_LPOP,
     OP_KINDS
 };
 
@@ -84,7 +93,7 @@ struct model_args {
     const char *attempt, *claim, *identity, *proxy, *right;
     int64_t lease_ms;
     uint64_t read_fence;
-    const char *seen; /* NULL: not known */
+    const char *seen; /* NULL: not known; for list locks the party */
     struct model_command command;
 };
 
@@ -95,6 +104,9 @@ struct model_envelope {
     int64_t pttl_ms;
     char owner[MODEL_NAME];
     bool leased;
+    bool queue; /* it may have nine elements */
+    unsigned lost;
+    char granted[QUEUE_NODE];
 };
 
 /* The command as Redis runs it by itself. */
@@ -109,6 +121,17 @@ const struct model_guard *model_live(struct model *m, int key);
 struct model_envelope model_script(struct model *m, int key, const struct model_args *a);
 /* PROXY RELEASE is model_script with OP_DEL; renewals are these. */
 struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms);
+
+/* Whether a list lock is there; its live lease's guard record, or NULL. */
+bool model_is_queue(const struct model *m, int key);
+const struct model_guard *model_queue_live(struct model *m, int key);
+/* lists.c: the scripts for list locks, and the others' where the key is one; model_script and model_renew call them. */
+struct model_envelope model_queue_script(struct model *m, int key, const struct model_args *a);
+struct model_envelope model_queue_renew(struct model *m, int key, const char *claim, const char *right,
+                                        int64_t lease_ms);
+void model_queue_leave(struct model *m, int key, const char *party, int64_t lease_ms);
+/* Nothing is left of the guard record. */
+void model_guard_clear(struct model *m, int key);
 
 enum lock_verb model_verb(const struct model_command *c);
 /* Whether the script gets the position of the value, and which; 0 none. */

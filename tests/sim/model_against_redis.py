@@ -135,7 +135,7 @@ class Run:
         return self.fences.setdefault(key, Fences())
 
     def compare(self, key, got, want):
-        if not isinstance(got, list) or len(got) != 6:
+        if not isinstance(got, list) or len(got) not in (6, 9):
             return "no envelope: %r" % (got,)
         reply, outcome, fence, pttl, owner, leased = want
         problems = []
@@ -175,6 +175,10 @@ class Run:
         got = self.redis.call("EVALSHA", self.shas["renew"], 2, self.lock(key), self.guard(key), *header)
         return self.compare(key, got, want), got
 
+    def leave(self, key, party, lease):
+        header = ["none", "", "", "", "auto", lease, 0, "=" + party, 0, "int"]
+        return "", self.redis.call("EVALSHA", self.shas["list_leave"], 2, self.lock(key), self.guard(key), *header)
+
     def native(self, key, *rest):
         split = rest.index("|")
         got = self.redis.call(*self.words(key, rest[:split]))
@@ -187,7 +191,7 @@ class Run:
     def drop(self, key, what):
         return "", self.redis.call("DEL", self.lock(key) if what == "lock" else self.guard(key))
 
-    def state(self, key, exists, value, pttl, token, fence, held, owner, proxy, leased, extra, guard_pttl):
+    def state(self, key, exists, value, pttl, token, fence, held, owner, proxy, leased, extra, guard_pttl, nodes):
         got = self.redis.call("GET", self.lock(key))
         guard = self.redis.call("HMGET", self.guard(key), "token", "fence", "value", "owner", "proxy", "leased", "extra")
         ends = [number(self.redis.call("PTTL", k)) for k in (self.lock(key), self.guard(key))]
@@ -195,6 +199,10 @@ class Run:
         have = [there, "" if got == "error" else text(got), text(guard[0]), text(guard[2]), text(guard[3]), text(guard[4]),
                 int(text(guard[5]) or 0), int(text(guard[6]) or 0)]
         want = [int(exists), plain(value), plain(token), plain(held), plain(owner), plain(proxy), int(leased), int(extra)]
+        if self.redis.call("TYPE", self.lock(key)) == "list":
+            got = [text(node) for node in self.redis.call("LRANGE", self.lock(key), 0, -1)]
+            have.append(got)
+            want.append(plain(nodes).split())
         problems = ["%s, not %s" % (h, w) for h, w in zip(have, want) if h != w]
         if not self.fence(key).same(int(fence), int(text(guard[1]) or 0)):
             problems.append("fence")

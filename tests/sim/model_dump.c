@@ -7,8 +7,9 @@
  *   drop KEY lock|guard                      as if it had expired
  *   script NAME KEY ATTEMPT CLAIM IDENTITY PROXY RIGHT LEASE READ SEEN AT SHAPE COMMAND...
  *          | REPLY OUTCOME FENCE PTTL OWNER LEASED
+ *   leave KEY PARTY LEASE                    a party has disconnected
  *   renew KEY CLAIM RIGHT LEASE | REPLY OUTCOME FENCE PTTL OWNER LEASED
- *   state KEY EXISTS VALUE PTTL TOKEN FENCE VALUE OWNER PROXY LEASED EXTRA GUARD-PTTL
+ *   state KEY EXISTS VALUE PTTL TOKEN FENCE VALUE OWNER PROXY LEASED EXTRA GUARD-PTTL NODES
  * Time stands still in the model; expiries are long, so that it may pass in the real Redis.
  */
 #include <inttypes.h>
@@ -49,8 +50,11 @@ static const char *some_value(struct dump *d) {
 }
 
 static void draw_command(struct dump *d, int key, struct model_command *c) {
-    *c = (struct model_command){.op = (enum model_op)below(d, OP_KINDS)};
-    if (chance(d, 25))
+    bool queue = model_is_queue(&d->m, key) || key == MODEL_KEYS - 1; /* one key is a queue most of the time */
+    *c = (struct model_command){.op = (enum model_op)below(d, chance(d, 10) ? OP_KINDS : OP_RPUSH)};
+    if (queue && chance(d, 90))
+        c->op = (enum model_op)(OP_RPUSH + below(d, OP_KINDS - OP_RPUSH));
+    else if (chance(d, 25))
         c->op = OP_INCRBY;
     c->ms = chance(d, 45) ? 0 : chance(d, 85) ? LONG_MS + 100000 * (int64_t)below(d, 4) : -1;
     c->by = chance(d, 50) ? 1 : chance(d, 70) ? -1 : (int64_t)below(d, 5) - 2;
@@ -134,6 +138,27 @@ static void print_command(const struct model_command *c) {
     case OP_GET:
         printf("GET\tK");
         break;
+    case OP_RPUSH:
+        printf("RPUSH\tK\t=%s", c->value);
+        break;
+    case OP_LPUSH:
+        printf("LPUSH\tK\t=%s", c->value);
+        break;
+    case OP_LINDEX:
+        printf("LINDEX\tK\t0");
+        break;
+    case OP_EXISTS:
+        printf("EXISTS\tK");
+        break;
+    case OP_LREM:
+        printf("LREM\tK\t1\t=%s", c->value);
+        break;
+    case OP_LSET:
+        printf("LSET\tK\t0\t=%s", c->value);
+        break;
+    case OP_LPOP:
+        printf("LPOP\tK");
+        break;
     case OP_KINDS:
         abort();
     }
@@ -172,12 +197,17 @@ static void print_state(struct dump *d, int key) {
     struct model_key *k = &d->m.keys[key];
     const struct model_guard *g = &k->guard;
     int64_t guard_pttl = !g->exists ? -2 : !g->expire_ms ? -1 : g->expire_ms - d->m.now_ms;
-    printf("state\t%d\t%d\t=%s\t%" PRId64 "\t=%s\t%" PRIu64 "\t=%s\t=%s\t=%s\t%d\t%" PRId64 "\t%" PRId64 "\n", key,
+    printf("state\t%d\t%d\t=%s\t%" PRId64 "\t=%s\t%" PRIu64 "\t=%s\t=%s\t=%s\t%d\t%" PRId64 "\t%" PRId64 "\t=", key,
            k->exists, k->exists && !k->list ? k->value : "", model_pttl(&d->m, key), g->token, g->fence, g->value,
            g->owner, g->proxy, g->leased, g->extra, guard_pttl);
+    for (unsigned i = 0; k->exists && k->list && i < d->m.queues[key].count; i++)
+        printf("%s ", d->m.queues[key].nodes[i]);
+    printf("\n");
 }
 
 static const char *script_name(const struct model_command *c) {
+    if (c->op == OP_LPOP)
+        return "list_pop";
     switch (model_verb(c)) {
     case LOCK_ACQUIRE:
         return "acquire";
@@ -196,9 +226,37 @@ static const char *script_name(const struct model_command *c) {
         return "clobber";
     case LOCK_READ:
         return "read";
+    case LOCK_QUEUE_PUSH:
+        return "list_push";
+    case LOCK_QUEUE_READ:
+        return "list_read";
+    case LOCK_QUEUE_REMOVE:
+        return "list_remove";
+    case LOCK_QUEUE_SET:
+        return "list_set";
     default:
         abort();
     }
+}
+
+/* A list lock's caller: one of four sessions, or its identity where connections are shared. */
+static void draw_party(struct dump *d, int key, struct model_args *a) {
+    static const char *const RIGHTS[] = {"own", "own", "auto", "client", "any"};
+    static const char *const SESSIONS[] = {"proxy-1:1", "proxy-2:2", "proxy-1:3", "proxy-2:4"};
+    unsigned who = below(d, 4);
+    a->right = RIGHTS[below(d, 5)];
+    a->identity = who < 2 ? "app-a" : "app-b";
+    bool session = strcmp(a->right, "own") == 0 || strcmp(a->right, "auto") == 0;
+    snprintf(d->last_seen[key], MODEL_VALUE, "%s", session ? SESSIONS[who] : a->identity);
+    a->seen = d->last_seen[key];
+    const struct model_queue *q = &d->m.queues[key];
+    bool known = q->count && chance(d, a->command.op == OP_RPUSH ? 10 : 70);
+    if (known)
+        snprintf(a->command.value, sizeof(a->command.value), "%s", q->nodes[below(d, q->count)]);
+    else
+        snprintf(a->command.value, sizeof(a->command.value), "n%" PRIu64, d->tokens);
+    if (a->command.op == OP_RPUSH && q->count > 40)
+        a->command.op = OP_LINDEX;
 }
 
 static void draw_args(struct dump *d, int key, struct model_args *a) {
@@ -223,6 +281,8 @@ static void draw_args(struct dump *d, int key, struct model_args *a) {
         .seen = chance(d, 50) ? d->last_seen[key] : NULL,
     };
     draw_command(d, key, &a->command);
+    if (model_verb(&a->command) >= LOCK_QUEUE_PUSH && model_verb(&a->command) <= LOCK_QUEUE_SET)
+        draw_party(d, key, a);
     /* Right 'any' and 'operator' belong to releases for the most part. */
     if (strcmp(a->right, "operator") == 0)
         a->command = (struct model_command){.op = OP_DEL};
@@ -233,6 +293,9 @@ static void call_script(struct dump *d, int key) {
     bool repeat = d->repeatable[key] && chance(d, 12);
     if (!repeat)
         draw_args(d, key, a);
+    bool queue = model_is_queue(&d->m, key);
+    if (queue && (a->command.op == OP_PERSIST || a->command.op == OP_PEXPIRE))
+        a->command = (struct model_command){.op = OP_PEXPIRE, .ms = chance(d, 80) ? LONG_MS + 300000 : -1};
     /* GT and LT depend on how much time has passed. */
     d->repeatable[key] = a->command.op != OP_PEXPIRE || a->command.when == WHEN_ALWAYS;
     printf("script\t%s\t%d\t%s\t=%s\t%s\t%s\t%s\t%" PRId64 "\t%" PRIu64 "\t%s%s\t%d\t%s\t", script_name(&a->command),
@@ -254,12 +317,22 @@ static void call_renew(struct dump *d, int key) {
     print_envelope(&e);
 }
 
+static void call_leave(struct dump *d, int key) {
+    char party[16];
+    unsigned who = 1 + below(d, 4);
+    snprintf(party, sizeof(party), "proxy-%u:%u", 2 - who % 2, who);
+    model_queue_leave(&d->m, key, party, LONG_MS);
+    printf("leave\t%d\t%s\t%d\n", key, party, LONG_MS);
+}
+
 static void call_native(struct dump *d, int key) {
     struct model_command c;
-    draw_command(d, key, &c);
+    do
+        draw_command(d, key, &c);
+    while (c.op > OP_RPUSH || (c.op == OP_RPUSH && d->m.queues[key].count > 40));
     if (chance(d, 10)) {
         model_native(&d->m, key, &(struct model_command){.op = OP_DEL});
-        d->m.keys[key].exists = d->m.keys[key].list = true;
+        model_native(&d->m, key, &(struct model_command){.op = OP_RPUSH, .value = "x"});
         printf("list\t%d\n", key);
         return;
     }
@@ -273,9 +346,8 @@ static void call_native(struct dump *d, int key) {
 
 static void drop(struct dump *d, int key) {
     bool guard = chance(d, 30);
-    struct model_key *k = &d->m.keys[key];
     if (guard)
-        memset(&k->guard, 0, sizeof(k->guard));
+        model_guard_clear(&d->m, key);
     else
         model_native(&d->m, key, &(struct model_command){.op = OP_DEL});
     printf("drop\t%d\t%s\n", key, guard ? "guard" : "lock");
@@ -296,8 +368,10 @@ int main(int argc, char **argv) {
         unsigned what = below(&d, 100);
         if (what < 80)
             call_script(&d, key);
-        else if (what < 88)
+        else if (what < 86)
             call_renew(&d, key);
+        else if (what < 88)
+            call_leave(&d, key);
         else if (what < 95)
             call_native(&d, key);
         else

@@ -46,13 +46,23 @@ fence-stands-still|tests/sim/scripts.c|s/mine.fence = s->last_fence + 1 > r->m->
 renewal-of-others|tests/sim/scripts.c|s/if (!s.token || !is(s.lease_token, claim))/if (!s.token)/
 refused-writes|tests/sim/scripts.c|/^static struct model_envelope extend/,/^}/s/            return envelope(number(0), how, \&s, NOT_ASKED);/            { command(r); return envelope(number(0), how, \&s, NOT_ASKED); }/
 no-lease|tests/sim/scripts.c|s/\*leased = pttl == -1 \&\& r->a->lease_ms > 0;/*leased = false;/
+anyones-node|tests/sim/lists.c|s/    if (!is(record->identity, r->a->identity))$/    if (false)/
+colleagues-node|tests/sim/lists.c|s/    if (is(record->party, r->a->seen))$/    if (true)/
+heads-never-die|tests/sim/lists.c|s/    return now >= since + QUEUE_LOOKS_WITHIN_MS;/    return false;/
+waiting-dies|tests/sim/lists.c|s/    return now >= since + QUEUE_LOOKS_WITHIN_MS;/    return true;/
+leases-of-heads-never-end|tests/sim/lists.c|s/^    if (r->overdue)$/    if (false)/
+anyone-pops|tests/sim/lists.c|s/    if (!may)$/    if (false)/
+vacancy-forgotten|tests/sim/lists.c|s/    bool vacant = party \&\& party->vacant > 0;/    bool vacant = false;/
+queue-without-end|tests/sim/lists.c|s/    if (r->a->lease_ms > 0 \&\& pttl < r->a->lease_ms) {/    if (false) {/
+nobody-leaves|proxy/lock/lease.c|s/(c->queue \&\& c->rule->owner != LOCK_OWNER_ANY)/false/
+nobody-is-told|proxy/lock/queue.c|s/^    if (!rule || rule->owner == LOCK_OWNER_ANY)$/    if (true)/
 guard-comes-alive|tests/sim/model.c|s/(!g->expire_ms || g->expire_ms - m->now_ms >= MODEL_GUARD_OUTLIVES_MS)/true/
 '
 
 build() { # folder
     local d=$1
     cc -std=c11 -D_GNU_SOURCE -O1 -fno-strict-aliasing -w -I"$d" \
-        "$d"/tests/sim/{main,world,flight,trouble,worker,check,scenario,model,scripts}.c "$d"/proxy/lock/*.c \
+        "$d"/tests/sim/{main,world,flight,trouble,worker,list_worker,check,check_list,scenario,model,scripts,lists}.c "$d"/proxy/lock/*.c \
         "$d"/proxy/base/{memory,glob,units}.c "$d"/parser/slot.c -o "$d/sim" -lpthread
 }
 

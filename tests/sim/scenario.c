@@ -44,9 +44,9 @@ static uint32_t draw_idioms(struct draw *d) {
     case 2:
         return COMPARE;
     case 3:
-        return BIT(below(d, IDIOM_KINDS));
+        return BIT(below(d, STRING_IDIOMS));
     default:
-        return (below(d, BIT(IDIOM_KINDS)) & below(d, BIT(IDIOM_KINDS))) | BIT(below(d, IDIOM_KINDS));
+        return (below(d, BIT(STRING_IDIOMS)) & below(d, BIT(STRING_IDIOMS))) | BIT(below(d, STRING_IDIOMS));
     }
 }
 
@@ -127,7 +127,28 @@ static void promise_shared(struct scenario *sc) {
     sc->kept_after_sight_only = exact && subset(sc->idioms, COMPARE) && !sc->stranger;
 }
 
-void scenario_draw(struct scenario *sc, uint64_t seed) {
+/* A scenario of list locks. Nodes are told by their values, so that nobody ends another's lease on any model; what is
+ * seen and pushed over connections that don't count as shared, and are, is promised nothing. */
+static void draw_queue(struct draw *d, struct scenario *sc) {
+    enum lock_owner owner = sc->rule.owner;
+    bool own = sc->connections == CONN_OWN;
+    bool client = owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && sc->library);
+    unsigned which = below(d, own && !client ? 3 : 2);
+    sc->queue = true;
+    sc->idioms = which == 0   ? BIT(IDIOM_QUEUE)
+                 : which == 1 ? BIT(IDIOM_REENTRANT)
+                              : BIT(IDIOM_QUEUE) | BIT(IDIOM_REENTRANT);
+    sc->outside = sc->strays = sc->finals = false;
+    sc->apart = own && !client && owner != LOCK_OWNER_ANY && !sc->reconnects && !sc->restarts &&
+                (owner == LOCK_OWNER_CONNECTION || sc->proxies == 1);
+    /* LSET says which place, not which node. */
+    sc->never_wrong = owner != LOCK_OWNER_ANY && (sc->apart || sc->idioms == BIT(IDIOM_QUEUE));
+    sc->wrong_once_proven_never = sc->never_kept = sc->kept_after_end_only = sc->kept_after_sight_only = false;
+    bool calm = !sc->reconnects && !sc->restarts && !sc->loses && !(sc->deaths && client);
+    sc->queue_exact = calm && owner != LOCK_OWNER_ANY && (own || client);
+}
+
+void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {
     struct draw d = {seed};
     *sc = (struct scenario){.seed = seed};
     sc->connections = (enum connections)below(&d, 3);
@@ -145,6 +166,8 @@ void scenario_draw(struct scenario *sc, uint64_t seed) {
         promise_own(sc);
     else
         promise_shared(sc);
+    if (chance(&d, 20) || lists)
+        draw_queue(&d, sc);
 }
 
 void scenario_print(const struct scenario *sc) {
@@ -170,4 +193,6 @@ void scenario_print(const struct scenario *sc) {
            sc->wrong_once_proven_never ? " never-wrong-once-proven" : "", sc->never_kept ? " never-kept" : "",
            sc->kept_after_end_only ? " kept-only-after-an-end" : "",
            sc->kept_after_sight_only ? " kept-only-after-a-sight" : "");
+    if (sc->queue)
+        printf("  list locks:%s%s\n", sc->apart ? " workers apart" : "", sc->queue_exact ? " exact" : "");
 }

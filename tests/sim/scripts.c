@@ -12,6 +12,7 @@
 /* look() */
 struct state {
     bool value, wrong_type; /* the key exists; it is no string */
+    bool list;              /* it is a list lock */
     bool token;             /* a lease is live */
     bool leased, keeps_lease;
     char text[MODEL_VALUE], lease_token[MODEL_TOKEN], owner[MODEL_NAME], proxy[MODEL_NAME];
@@ -37,7 +38,8 @@ static struct state look(struct run *r) {
     s.last_fence = r->g->fence;
     memcpy(s.attempt, r->g->attempt, sizeof(s.attempt));
     memcpy(s.reply, r->g->reply, sizeof(s.reply));
-    if (model_live(r->m, r->key)) {
+    s.list = model_is_queue(r->m, r->key);
+    if (model_live(r->m, r->key) || model_queue_live(r->m, r->key)) {
         s.token = true;
         s.fence = r->g->fence;
         s.leased = r->g->leased;
@@ -149,6 +151,7 @@ static struct state take(struct run *r, const struct state *s, const char *value
     snprintf(g->value, sizeof(g->value), "%s", value);
     snprintf(g->owner, sizeof(g->owner), "%s", r->a->identity);
     snprintf(g->proxy, sizeof(g->proxy), "%s", r->a->proxy);
+    r->m->queues[r->key].kind = false;
     snprintf(mine.owner, sizeof(mine.owner), "%s", r->a->identity);
     keep_guard(r, *pttl);
     return mine;
@@ -217,6 +220,10 @@ static struct model_envelope replace(struct run *r) {
         return envelope(reply, LOCK_GRANTED, &mine, pttl);
     }
     enum lock_outcome how = may_touch(r, &s, &may);
+    if (s.list) {
+        may = false;
+        how = s.token ? LOCK_HELD : LOCK_FOREIGN;
+    }
     if (!may)
         return envelope(plain(xx ? REPLY_NIL : REPLY_ERROR), how, &s, NOT_ASKED);
     struct model_reply reply = command(r);
@@ -413,6 +420,10 @@ static struct model_envelope clobber(struct run *r) {
     bool may = true, endless = r->k->exists && !r->k->expire_ms;
     if (s.value) {
         enum lock_outcome how = may_touch(r, &s, &may);
+        if (s.list) {
+            may = false;
+            how = s.token ? LOCK_HELD : LOCK_FOREIGN;
+        }
         if (!may)
             return envelope(plain(REPLY_ERROR), how, &s, NOT_ASKED);
     }
@@ -446,6 +457,10 @@ static struct run run_on(struct model *m, int key, const struct model_args *a) {
 }
 
 struct model_envelope model_script(struct model *m, int key, const struct model_args *a) {
+    model_expire(m, key);
+    bool queue = model_is_queue(m, key) && (a->command.op == OP_DEL || a->command.op == OP_PEXPIRE);
+    if (queue || a->command.op >= OP_RPUSH)
+        return model_queue_script(m, key, a);
     struct run r = run_on(m, key, a);
     switch (model_verb(&a->command)) {
     case LOCK_ACQUIRE:
@@ -478,6 +493,9 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
 }
 
 struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms) {
+    model_expire(m, key);
+    if (model_is_queue(m, key))
+        return model_queue_renew(m, key, claim, right, lease_ms);
     struct run r = run_on(m, key, NULL);
     struct state s = look(&r);
     if (!s.value)

@@ -9,16 +9,16 @@
 #include <string.h>
 
 const char *idiom_name(enum idiom idiom) {
-    static const char *const NAMES[IDIOM_KINDS] = {"setnx",   "setnx-expire", "const",  "unique",
-                                                   "compare", "extending",    "getdel", "plain-set",
-                                                   "shorten", "deadline",     "count",  "throttle"};
+    static const char *const NAMES[IDIOM_KINDS] = {"setnx",     "setnx-expire", "const",     "unique",   "compare",
+                                                   "extending", "getdel",       "plain-set", "shorten",  "deadline",
+                                                   "count",     "throttle",     "queue",     "reentrant"};
     return NAMES[idiom];
 }
 
 void command_text(const struct model_command *c, char *out, size_t size) {
-    static const char *const NAMES[OP_KINDS] = {"SETNX",   "SET NX",  "SET NX GET", "SET",    "SET XX",
-                                                "GETSET",  "SET GET", "DEL",        "GETDEL", "PEXPIRE",
-                                                "PERSIST", "GETEX",   "INCRBY",     "MSET",   "GET"};
+    static const char *const NAMES[OP_KINDS] = {
+        "SETNX", "SET NX", "SET NX GET", "SET", "SET XX", "GETSET", "SET GET", "DEL",    "GETDEL", "PEXPIRE", "PERSIST",
+        "GETEX", "INCRBY", "MSET",       "GET", "RPUSH",  "LPUSH",  "LINDEX",  "EXISTS", "LREM",   "LSET",    "LPOP"};
     snprintf(out, size, "%s %s ms=%" PRId64 " by=%" PRId64 "%s", NAMES[c->op], c->value, c->ms, c->by,
              c->keepttl ? " keepttl" : "");
 }
@@ -31,6 +31,7 @@ void worker_start_again(struct world *w, int worker) {
     k->fence = 0;
     k->holds = false;
     k->lost_ms = 0;
+    k->in_queue = false;
 }
 
 static void draw_idiom(struct world *w, struct worker *k) {
@@ -106,7 +107,7 @@ static void strange(struct world *w, struct worker *k, struct model_command *c) 
     snprintf(c->value, sizeof(c->value), "strange");
 }
 
-static void give_up(struct world *w, int worker) {
+void worker_give_up(struct world *w, int worker) {
     struct worker *k = &w->workers[worker];
     struct truth *t = &w->truth[k->key];
     if (t->live && t->worker == worker)
@@ -128,7 +129,7 @@ static bool holding(struct world *w, struct worker *k, int worker, struct model_
     bool silent = k->idiom == IDIOM_THROTTLE || (w->sc.silent && world_chance(w, 10));
     if (too_late || past || silent) {
         world_event(w, "worker %d leaves its lease alone", worker);
-        give_up(w, worker);
+        worker_give_up(w, worker);
         return false;
     }
     k->phase = k->idiom == IDIOM_COMPARE ? PHASE_COMPARE : PHASE_RELEASE;
@@ -136,6 +137,8 @@ static bool holding(struct world *w, struct worker *k, int worker, struct model_
 }
 
 bool worker_command(struct world *w, int worker, struct model_command *c, bool *releases) {
+    if (w->sc.queue)
+        return list_worker_command(w, worker, c, releases);
     struct worker *k = &w->workers[worker];
     *c = (struct model_command){.op = OP_GET};
     *releases = false;
@@ -173,6 +176,10 @@ bool worker_command(struct world *w, int worker, struct model_command *c, bool *
     case PHASE_STRANGE:
         strange(w, k, c);
         break;
+    case PHASE_VACANT:
+    case PHASE_PUSH:
+    case PHASE_WAIT:
+        break;
     }
     return true;
 }
@@ -191,7 +198,7 @@ static void lost_race(struct world *w, int worker) {
     struct worker *k = &w->workers[worker];
     bool undo = k->idiom == IDIOM_COUNT; /* takes its INCR back */
     w->lost++;
-    give_up(w, worker);
+    worker_give_up(w, worker);
     if (k->idiom == IDIOM_SETNX_EXPIRE) {
         k->phase = PHASE_EXPIRE;
     } else if (k->idiom == IDIOM_DEADLINE) {
@@ -242,7 +249,7 @@ static void compared(struct world *w, int worker, const struct model_reply *r) {
     if (r->kind == REPLY_TEXT && strcmp(r->text, k->value) == 0)
         k->phase = PHASE_RELEASE;
     else
-        give_up(w, worker);
+        worker_give_up(w, worker);
 }
 
 /* Its release did not leave: it tries again. */
@@ -261,7 +268,7 @@ static void no_answer(struct world *w, int worker) {
     switch (k->phase) {
     case PHASE_ACQUIRE:
     case PHASE_SWAP:
-        give_up(w, worker);
+        worker_give_up(w, worker);
         if (w->sc.finals && world_chance(w, 50))
             k->phase = PHASE_FINALLY;
         break;
@@ -277,6 +284,9 @@ static void no_answer(struct world *w, int worker) {
     case PHASE_HOLD:
     case PHASE_COMPARE:
     case PHASE_STRANGE:
+    case PHASE_VACANT:
+    case PHASE_PUSH:
+    case PHASE_WAIT:
         break;
     }
 }
@@ -284,6 +294,10 @@ static void no_answer(struct world *w, int worker) {
 void worker_answer(struct world *w, int worker, const struct flight *f, bool lost) {
     struct worker *k = &w->workers[worker];
     k->busy = false;
+    if (w->sc.queue) {
+        list_worker_answer(w, worker, f, lost);
+        return;
+    }
     if (lost && f->unsent && k->phase == PHASE_RELEASE) {
         not_released(w, worker, f);
         return;
@@ -320,6 +334,9 @@ void worker_answer(struct world *w, int worker, const struct flight *f, bool los
     case PHASE_START:
     case PHASE_HOLD:
     case PHASE_STRANGE:
+    case PHASE_VACANT:
+    case PHASE_PUSH:
+    case PHASE_WAIT:
         break;
     }
 }

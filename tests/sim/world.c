@@ -164,8 +164,17 @@ static void sink_release(void *arg, const struct lock_lease *lease) {
 }
 
 static void sink_leave(void *arg, const struct lock_leaving *leaving) {
-    (void)arg;
-    (void)leaving;
+    struct proxy *p = arg;
+    struct flight *f = flight_new(p->world, FLIGHT_LEAVE);
+    if (!f) {
+        world_fail(p->world, "sim", "too many flights");
+        return;
+    }
+    f->proxy = p->index;
+    f->proxy_life = p->life;
+    f->key = leaving->key.name[5] - '0';
+    snprintf(f->token_text, sizeof(f->token_text), "%.*s", (int)leaving->party_len, leaving->party);
+    flight_log(p->world, f, "asked");
 }
 
 static void proxy_start(struct world *w, int i) {
@@ -238,9 +247,9 @@ void world_step(struct world *w) {
 
 /* ---- beginning and end -------------------------------------------------------------------------- */
 
-void world_open(struct world *w, uint64_t seed, bool log, bool tell) {
+void world_open(struct world *w, uint64_t seed, bool lists, bool log, bool tell) {
     memset(w, 0, sizeof(*w));
-    scenario_draw(&w->sc, seed);
+    scenario_draw(&w->sc, seed, lists);
     w->random = seed ^ 0x5ca1ab1eu;
     w->log = log;
     w->tell = tell;
@@ -282,12 +291,18 @@ void world_close(struct world *w) {
 static void check_freed(struct world *w) {
     int64_t latest = w->redis.now_ms;
     for (int key = 0; key < MODEL_KEYS; key++) {
-        const struct model_guard *g = model_live(&w->redis, key);
+        const struct model_guard *g = check_live(w, key);
         int64_t pttl = model_pttl(&w->redis, key);
         bool counted_down = w->redis.keys[key].exists && strtoll(w->redis.keys[key].value, NULL, 10) <= 0;
         if (pttl == -1 && (g || !counted_down))
             world_fail(w, "L1", "key %d is left without an end", key);
-        if (g && g->leased && !w->sc.outside && w->sc.rule.renew != LOCK_RENEW_ALWAYS && pttl > w->sc.rule.lease_ms)
+        int64_t until_ms = w->redis.queues[key].until_ms;
+        if (w->sc.queue && g && g->leased && until_ms > w->redis.now_ms + w->sc.rule.lease_ms)
+            world_fail(w, "L1", "the head of key %d is left until %" PRId64, key, until_ms);
+        if (!w->sc.queue && g && g->leased && !w->sc.outside && w->sc.rule.renew != LOCK_RENEW_ALWAYS &&
+            pttl > w->sc.rule.lease_ms)
+            world_fail(w, "L1", "key %d is left for %" PRId64 " ms", key, pttl);
+        if (w->sc.queue && !g && pttl > w->sc.rule.lease_ms + 5000) /* an expiry that somebody set */
             world_fail(w, "L1", "key %d is left for %" PRId64 " ms", key, pttl);
         if (pttl >= 0 && w->redis.now_ms + pttl > latest)
             latest = w->redis.now_ms + pttl;
@@ -297,7 +312,7 @@ static void check_freed(struct world *w) {
         tick(w);
     }
     for (int key = 0; key < MODEL_KEYS && !w->failure; key++)
-        if (model_live(&w->redis, key) || model_pttl(&w->redis, key) >= 0)
+        if (check_live(w, key) || model_pttl(&w->redis, key) >= 0)
             world_fail(w, "L1", "key %d is not free within its lease", key);
 }
 

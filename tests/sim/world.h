@@ -39,7 +39,10 @@ enum idiom {
     IDIOM_DEADLINE,     /* SETNX deadline, GET, GETSET */
     IDIOM_COUNT,        /* INCR, PEXPIRE, DECR */
     IDIOM_THROTTLE,     /* SET NX PX and no release */
-    IDIOM_KINDS
+    IDIOM_QUEUE,        /* RPUSH, LINDEX 0 until it is one's own, LREM; scenarios of list locks alone */
+    IDIOM_REENTRANT,    /* EXISTS 0, RPUSH, LSET now and then, LREM; likewise */
+    IDIOM_KINDS,
+    STRING_IDIOMS = IDIOM_QUEUE
 };
 
 enum phase {
@@ -52,7 +55,10 @@ enum phase {
     PHASE_COMPARE, /* GET before releasing */
     PHASE_RELEASE,
     PHASE_FINALLY, /* a release that follows no acquisition */
-    PHASE_STRANGE  /* the stranger's next command */
+    PHASE_STRANGE, /* the stranger's next command */
+    PHASE_VACANT,  /* list locks: EXISTS */
+    PHASE_PUSH,
+    PHASE_WAIT /* LINDEX 0 */
 };
 
 /* What one run is like; drawn from its seed. */
@@ -73,11 +79,13 @@ struct scenario {
     bool strays;     /* DEL out of nothing */
     bool silent;     /* some holders never release */
     bool punctual;   /* ticks and renewals are on time */
+    bool queue;      /* list locks */
     bool stranger;   /* a client of another identity sends what it likes */
     int64_t expiry_ms;
     struct lock_rule rule;
     /* What the table at the end of the lock semantics promises for this. */
-    bool apart; /* the wire tells each worker from the others */
+    bool apart;       /* the wire tells each worker from the others */
+    bool queue_exact; /* who sees itself at the head is the holder; two that saw no queue don't both push */
     bool never_wrong, wrong_once_proven_never, never_kept, kept_after_end_only, kept_after_sight_only;
 };
 
@@ -92,6 +100,9 @@ struct worker {
     bool holds;       /* it believes to hold that one, and rightly so far */
     int64_t until_ms; /* the end of its work */
     int64_t lost_ms;  /* when its lease ended, 0 not yet */
+    bool in_queue;    /* it has pushed its value as a node, and still wants it */
+    int64_t read_ms;  /* when it last showed that it is there */
+    bool lapsed;      /* and was silent for longer than a lease once */
     char value[MODEL_VALUE], expected[MODEL_VALUE];
 };
 
@@ -104,7 +115,7 @@ struct conn {
     uint64_t read_fence[MODEL_KEYS]; /* what it was last shown */
 };
 
-enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEASE };
+enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEASE, FLIGHT_LEAVE };
 
 struct flight {
     bool used, ran;
@@ -148,6 +159,7 @@ struct truth {
     int worker, process, proxy; /* worker -1: nobody knows of it */
     int64_t granted_ms, told_ms;
     char token[LOCK_TOKEN_MAX];
+    char node[QUEUE_NODE]; /* of a list lock */
 };
 
 enum cause { BY_TIME, BY_COMMAND, BY_OUTSIDE };
@@ -171,6 +183,8 @@ struct world {
     bool log, tell; /* write events down; print them */
     const char *failure;
     char failure_text[256];
+    char head[MODEL_KEYS][QUEUE_NODE]; /* of a list lock, and since when */
+    int64_t head_ms[MODEL_KEYS];
     char events[40][160];
     unsigned event_count;
 };
@@ -181,10 +195,11 @@ bool world_chance(struct world *w, unsigned percent);
 void world_event(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void world_fail(struct world *w, const char *rule, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-void scenario_draw(struct scenario *sc, uint64_t seed);
+/* `lists`: of list locks in any case. */
+void scenario_draw(struct scenario *sc, uint64_t seed, bool lists);
 void scenario_print(const struct scenario *sc);
 
-void world_open(struct world *w, uint64_t seed, bool log, bool tell);
+void world_open(struct world *w, uint64_t seed, bool lists, bool log, bool tell);
 void world_close(struct world *w);
 /* One thing happens. */
 void world_step(struct world *w);
@@ -215,6 +230,18 @@ void flight_log(struct world *w, const struct flight *f, const char *what);
 
 /* trouble.c: what goes wrong. */
 void trouble_strikes(struct world *w);
+
+/* list_worker.c: the same as worker.c's, for list locks. */
+bool list_worker_command(struct world *w, int worker, struct model_command *c, bool *releases);
+void list_worker_answer(struct world *w, int worker, const struct flight *f, bool lost);
+/* check_list.c: the same as check.c's. `queue` is the queue as it was. */
+void check_list_script(struct world *w, struct flight *f, const struct model_queue *queue);
+void check_list_belief(struct world *w, int worker, const struct flight *f);
+/* check.c: the key's live lease, or NULL. */
+const struct model_guard *check_live(struct world *w, int key);
+void check_lease_ended(struct world *w, int key);
+void check_ended_by_other(struct world *w, const struct flight *f, const struct truth *t);
+void worker_give_up(struct world *w, int worker);
 
 /* worker.c: what workers send, and what they make of the answers. */
 bool worker_command(struct world *w, int worker, struct model_command *c, bool *releases);

@@ -1,0 +1,187 @@
+/*
+ * The spectator of list locks: S1 to S5 for the holder's lease, and for the queue: nobody's node leaves it but by its
+ * owner's command or because it is dead, and no dead head stays.
+ */
+#include "tests/sim/world.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool same_lease(const struct truth *t, const struct model_guard *g) {
+    return t->live && g && t->fence == g->fence && strcmp(t->token, g->token) == 0;
+}
+
+/* Whose node it is, -1 if nobody wants it any more. */
+static int owner_of(const struct world *w, int key, const char *node) {
+    for (int i = 0; i < WORKERS; i++) {
+        const struct worker *k = &w->workers[i];
+        if (k->alive && k->in_queue && k->key == key && strcmp(k->value, node) == 0)
+            return i;
+    }
+    return -1;
+}
+
+/* S2, S5. */
+static void check_grant(struct world *w, const struct flight *f, const struct model_guard *g) {
+    struct truth *t = &w->truth[f->key];
+    if (!g || strcmp(g->token, f->plan.attempt_token) != 0 || g->fence != f->envelope.fence) {
+        world_fail(w, "S5", "told that it acquired, and the live lease is another's");
+        return;
+    }
+    if (same_lease(t, g))
+        return; /* repeated */
+    if (g->fence <= t->max_fence)
+        world_fail(w, "S2", "fence %" PRIu64 " after %" PRIu64, g->fence, t->max_fence);
+    int owner = owner_of(w, f->key, g->value);
+    if (w->sc.apart && f->envelope.outcome == LOCK_GRANTED && !f->orphan && !f->ghost && f->worker != STRANGER &&
+        owner != f->worker)
+        world_fail(w, "S5", "worker %d has looked for worker %d", f->worker, owner);
+    *t = (struct truth){
+        .live = true,
+        .fence = g->fence,
+        .max_fence = g->fence,
+        .session_id = f->session_id,
+        .worker = owner,
+        .process = f->worker >= 0 ? w->workers[f->worker].process : -1,
+        .proxy = f->proxy,
+        .granted_ms = w->redis.now_ms,
+    };
+    memcpy(t->token, g->token, sizeof(t->token));
+    bool believed = owner >= 0 && w->workers[owner].holds;
+    if (owner >= 0 && (believed || (owner == f->worker && !f->orphan && !f->ghost))) {
+        w->workers[owner].fence = g->fence;
+        w->workers[owner].holds = true;
+        w->workers[owner].lost_ms = 0;
+    }
+}
+
+/* The node is not where it was. */
+static void check_node_gone(struct world *w, const struct flight *f, const char *node, int owner) {
+    const struct scenario *sc = &w->sc;
+    const struct worker *k = &w->workers[owner];
+    int64_t counts_ms = sc->rule.lease_ms < QUEUE_LOOKS_WITHIN_MS ? sc->rule.lease_ms : QUEUE_LOOKS_WITHIN_MS;
+    bool settled = sc->connections == CONN_OWN && (sc->apart || !sc->deaths) && !sc->reconnects && !sc->restarts &&
+                   !sc->loses && sc->rule.owner != LOCK_OWNER_ANY && f->kind != FLIGHT_OPERATOR;
+    bool had_lease = strcmp(w->truth[f->key].node, node) == 0; /* S1 is looked at elsewhere */
+    bool connected = false;
+    for (int i = 0; i < CONNS; i++)
+        connected = connected || (w->conns[i].open && w->conns[i].worker == owner);
+    if (!settled || !connected || owner == f->worker || had_lease || k->lapsed)
+        return;
+    if (w->redis.now_ms < k->read_ms + counts_ms)
+        world_fail(w, "S1", "node %s of worker %d went, and it was there %" PRId64 " ms ago", node, owner,
+                   w->redis.now_ms - k->read_ms);
+}
+
+static bool in_queue(const struct model_queue *q, const char *node) {
+    for (unsigned i = 0; i < q->count; i++)
+        if (strcmp(q->nodes[i], node) == 0)
+            return true;
+    return false;
+}
+
+static void check_nodes(struct world *w, const struct flight *f, const struct model_queue *before) {
+    const struct model_queue *now = &w->redis.queues[f->key];
+    bool refused = f->envelope.outcome == LOCK_HELD || f->envelope.outcome == LOCK_FOREIGN;
+    unsigned gone = 0;
+    for (unsigned i = 0; i < before->count; i++) {
+        if (in_queue(now, before->nodes[i]))
+            continue;
+        gone++;
+        int owner = owner_of(w, f->key, before->nodes[i]);
+        if (owner >= 0)
+            check_node_gone(w, f, before->nodes[i], owner);
+    }
+    /* S4: what is left of the queue is its end, in order. */
+    if (f->kind == FLIGHT_COMMAND && refused &&
+        (now->count + gone != before->count ||
+         memcmp(now->nodes, before->nodes[gone], now->count * sizeof(now->nodes[0])) != 0))
+        world_fail(w, "S4", "a refused command changed the queue");
+}
+
+/* No head stays that nobody holds. */
+static void check_head(struct world *w, int key, bool live) {
+    const struct model_queue *q = &w->redis.queues[key];
+    const char *head = q->count ? q->nodes[0] : "";
+    if (strcmp(w->head[key], head) != 0 || live) {
+        snprintf(w->head[key], sizeof(w->head[key]), "%s", head);
+        w->head_ms[key] = w->redis.now_ms;
+    } else if (head[0] && w->redis.now_ms > w->head_ms[key] + QUEUE_LOOKS_WITHIN_MS + 1) {
+        world_fail(w, "L1", "node %s is at the head of key %d for %" PRId64 " ms, and nobody holds it", head, key,
+                   w->redis.now_ms - w->head_ms[key]);
+    }
+}
+
+/* What the command's worker has done, as soon as Redis ran it. */
+static void follow_worker(struct world *w, const struct flight *f) {
+    if (f->kind != FLIGHT_COMMAND || f->orphan || f->ghost || f->worker < 0)
+        return;
+    struct worker *k = &w->workers[f->worker];
+    if (f->command.op == OP_RPUSH && f->envelope.reply.kind == REPLY_INT)
+        k->in_queue = true;
+    if (f->command.op == OP_RPUSH)
+        k->lapsed = false;
+    else if (w->redis.now_ms >= k->read_ms + w->sc.rule.lease_ms)
+        k->lapsed = true;
+    if (f->command.op == OP_LSET && f->envelope.reply.kind == REPLY_OK && k->process >= 0)
+        memcpy(k->value, f->command.value, sizeof(k->value));
+    if (f->envelope.outcome != LOCK_ERROR)
+        k->read_ms = w->redis.now_ms;
+}
+
+void check_list_script(struct world *w, struct flight *f, const struct model_queue *before) {
+    struct truth *t = &w->truth[f->key];
+    const struct model_guard *g = model_queue_live(&w->redis, f->key);
+    bool own = t->live && f->worker >= 0 && f->worker == t->worker;
+    bool releases_own = t->live && f->releases && f->own_fence == t->fence;
+    f->was_own = own || releases_own;
+    check_nodes(w, f, before);
+    follow_worker(w, f);
+    bool again = t->live && g && strcmp(g->value, t->node) == 0; /* its own party takes over an adopted lease */
+    if (t->live && !same_lease(t, g) && !again) {
+        if (f->kind == FLIGHT_LEAVE)
+            world_fail(w, "S1", "a party's leaving ended a lease");
+        else if (!f->was_own)
+            check_ended_by_other(w, f, t);
+        check_lease_ended(w, f->key);
+    } else if (t->live && !f->was_own && w->redis.queues[f->key].until_ms != before->until_ms) {
+        int process = f->worker >= 0 ? w->workers[f->worker].process : -1;
+        if (w->sc.rule.owner != LOCK_OWNER_ANY && (process != t->process || (w->sc.apart && t->worker >= 0)))
+            world_fail(w, "S3", "the holder's end was moved by worker %d", f->worker);
+    }
+    bool grants =
+        f->envelope.outcome == LOCK_GRANTED || (f->envelope.outcome == LOCK_ADOPTED && f->plan.verb == LOCK_QUEUE_READ);
+    if (f->kind == FLIGHT_COMMAND && grants)
+        check_grant(w, f, g);
+    else if (g && !t->live)
+        world_fail(w, "S2", "a lease became live that was not granted");
+    if (w->sc.queue_exact && w->sc.never_wrong && releases_own && t->live && t->fence == f->own_fence)
+        world_fail(w, "L2", "worker %d's release did not free its lock", f->worker);
+    if (g && t->live)
+        memcpy(t->node, g->value, sizeof(t->node));
+    if (f->kind == FLIGHT_COMMAND && (f->plan.verb == LOCK_QUEUE_PUSH || f->plan.verb == LOCK_QUEUE_READ))
+        check_head(w, f->key, model_queue_live(&w->redis, f->key) != NULL);
+}
+
+/* S5, promise 4: nobody takes itself for the holder who is not, and never two. */
+void check_list_belief(struct world *w, int worker, const struct flight *f) {
+    struct worker *k = &w->workers[worker];
+    struct truth *t = &w->truth[f->key];
+    enum lock_outcome outcome = f->envelope.outcome;
+    bool said = outcome == LOCK_GRANTED || outcome == LOCK_ADOPTED || (outcome == LOCK_DONE && f->envelope.fence);
+    if (!said) {
+        if (w->sc.queue_exact)
+            world_fail(w, "S5", "worker %d takes itself for the holder after '%s'", worker, world_outcome(outcome));
+        return;
+    }
+    if (!t->live || t->fence != f->envelope.fence)
+        return; /* over by now */
+    for (int i = 0; i < WORKERS; i++)
+        if (w->sc.queue_exact && i != worker && w->workers[i].alive && w->workers[i].holds &&
+            w->workers[i].key == f->key)
+            world_fail(w, "S2", "workers %d and %d take themselves for holders", worker, i);
+    t->worker = worker;
+    k->fence = t->fence;
+    k->holds = true;
+}

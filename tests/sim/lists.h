@@ -1,0 +1,38 @@
+/*
+ * List locks in the model: the queue under a lock key, what its guard record remembers of it, and the scripts
+ * list_*.lua, each in the words of its Lua. Included by model.h.
+ */
+#ifndef LOCKKEEPER_SIM_LISTS_H
+#define LOCKKEEPER_SIM_LISTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { QUEUE_NODES = 96, QUEUE_TEXT = 64, QUEUE_NODE = 40, QUEUE_PRUNED_AT_ONCE = 100, QUEUE_LOOKS_WITHIN_MS = 5000 };
+
+/* n:NODE */
+struct queue_record {
+    char node[QUEUE_NODE], party[QUEUE_TEXT], attempt[QUEUE_TEXT], identity[QUEUE_TEXT];
+};
+
+/* p:PARTY, k:PARTY, l:PARTY, v:PARTY */
+struct queue_party {
+    char name[QUEUE_TEXT];
+    bool here;       /* p: is there */
+    int64_t ends_ms; /* 0 never */
+    int64_t nodes, vacant;
+    char last[QUEUE_NODE];
+};
+
+struct model_queue {
+    unsigned count, record_count, party_count;
+    char nodes[QUEUE_NODES][QUEUE_NODE];
+    /* of the guard record */
+    struct queue_record records[QUEUE_NODES];
+    struct queue_party parties[QUEUE_NODES];
+    bool kind, seen_head; /* kind is list; head is there */
+    char head[QUEUE_NODE], by[QUEUE_TEXT];
+    int64_t head_at_ms, until_ms;
+};
+
+#endif
