@@ -89,6 +89,10 @@ static void admin_rules(void *worker, const struct report *report) {
     worker_report_rules(worker, report);
 }
 
+static void admin_advice(void *worker, const struct report *report) {
+    worker_report_advice(worker, report);
+}
+
 static void admin_contention(void *worker, const struct report *report) {
     worker_report_contention(worker, report);
 }
@@ -102,6 +106,7 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .info = admin_info,
                                  .locks = admin_locks,
                                  .rules = admin_rules,
+                                 .advice = admin_advice,
                                  .contention = admin_contention,
                                  .nodes = admin_nodes,
                                  .incidents = app->incidents};
@@ -395,10 +400,12 @@ static int serve(struct application *app) {
                                    .release = worker_note_release,
                                    .leave = worker_note_leaving};
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
+    app->shared.advisor = advisor_new(seed);
     log_notice("lockkeeper %s is starting, pid %d, upstream %s, %zu lock rules", LOCKKEEPER_VERSION, (int)getpid(),
                app->shared.options.upstream_text, lock_rules_count(app->config->rules));
     run(app);
     engine_free(app->shared.engine);
+    advisor_free(app->shared.advisor);
     incidents_free(app->incidents);
     embedded_stop(app->embedded);
     if (app->config->pidfile && app->config->pidfile[0])

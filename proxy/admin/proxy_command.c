@@ -1,4 +1,4 @@
-/* PROXY HELP, INFO, LOCKS, INCIDENTS, RULES as RESP. */
+/* PROXY HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE as RESP. */
 #include "proxy/admin/proxy_command.h"
 
 #include <stdarg.h>
@@ -161,6 +161,22 @@ static void do_incidents(const struct admin_source *source, const char *text, si
     rows_finish(&rows, reply);
 }
 
+/* ---- ADVISE ------------------------------------------------------------------------------------------ */
+
+static void add_line(void *arg, const char *name, const char *line, size_t len) {
+    struct rows *rows = arg;
+    (void)name;
+    put_bulk(&rows->done, line, len);
+    rows->row_count++;
+}
+
+static void do_advise(const struct admin_source *source, struct text *reply) {
+    struct rows rows = {.row_count = 0};
+    struct report report = {.arg = &rows, .text = add_line};
+    source->advice(source->arg, &report);
+    rows_finish(&rows, reply);
+}
+
 /* ---- HELP ---------------------------------------------------------------------------------------- */
 
 static void do_help(struct text *reply) {
@@ -173,6 +189,7 @@ static void do_help(struct text *reply) {
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
         "INCIDENTS [count] -- the last incidents, newest first.",
         "RULES -- the lock rules in force, with hit counts.",
+        "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
         "RELEASE <key> -- releases a lock whoever holds it; recorded as an incident.",
         "RELOAD -- reads the lock rules and the log level anew, as SIGHUP does.",
@@ -206,6 +223,8 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
     } else if (word_is(words[0], lens[0], "locks")) {
         source->locks(source->arg, arg, arg_len, &report);
         rows_finish(&rows, reply);
+    } else if (word_is(words[0], lens[0], "advise") && count == 1) {
+        do_advise(source, reply);
     } else if (word_is(words[0], lens[0], "rules") && count == 1) {
         source->rules(source->arg, &report);
         rows_finish(&rows, reply);

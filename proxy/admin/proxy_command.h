@@ -1,5 +1,5 @@
 /*
- * The PROXY subcommands that only show something: HELP, INFO, LOCKS, INCIDENTS, RULES. The facts come through
+ * The PROXY subcommands that only show something: HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE. The facts come through
  * struct admin_source; this folder knows neither sessions nor locks.
  */
 #ifndef LOCKKEEPER_ADMIN_PROXY_COMMAND_H
@@ -20,6 +20,7 @@ struct admin_source {
     void (*rules)(void *arg, const struct report *report);
     void (*contention)(void *arg, const struct report *report); /* rows, for the status page */
     void (*nodes)(void *arg, const struct report *report);      /* the same */
+    void (*advice)(void *arg, const struct report *report);     /* texts alone, a line each */
     struct incidents *incidents;
 };
 

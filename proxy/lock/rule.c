@@ -324,6 +324,12 @@ static void append_word(char *out, size_t size, size_t *len, const char *word) {
     append(out, size, len, "\"");
 }
 
+size_t lock_rule_word(const char *pattern, char *out, size_t size) {
+    size_t len = 0;
+    append_word(out, size, &len, pattern);
+    return len;
+}
+
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size) {
     size_t len = 0;
     append_word(out, size, &len, rule->pattern);

@@ -47,6 +47,9 @@ const struct lock_rule *lock_rules_get(const struct lock_rules *rules, size_t i)
 /* The first rule whose pattern matches, or NULL; counts the hit. A rule with mode off matches too: it exempts. */
 const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len);
 
+/* A pattern as a word of the configuration, quoted where it has to be. Returns the length. */
+size_t lock_rule_word(const char *pattern, char *out, size_t size);
+
 /* The rule as its directive, for PROXY RULES: "lock:* mode enforce owner auto ...". Returns the length. */
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
 

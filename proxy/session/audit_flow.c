@@ -12,6 +12,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/audit.h"
+#include "proxy/session/advise_flow.h"
 #include "proxy/session/script_flow.h"
 
 enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24, NO_EXPIRY = -1, KEPT = -3, PAST = -2 };
@@ -172,7 +173,11 @@ static void key_note(struct session *s, struct audit_note *note, const struct lo
         .exists = lc->verb == LOCK_REPLACE && strcmp(lc->shape, "nil") == 0,
         .refusal = refusal_of(lc),
     };
-    sight->watched = engine_watch(s->worker->shared->engine, &s->lock, &sight->key);
+    if (rule) { /* no rule, no incidents */
+        sight->watched = engine_watch(s->worker->shared->engine, &s->lock, &sight->key);
+        if (note->count == 1)
+            session_who(s, note->who, sizeof(note->who));
+    }
     text_append(&note->texts, key, len);
     if (lc->value_at) {
         sight->value = bytes; /* known; its place is set below */
@@ -206,12 +211,11 @@ static struct audit_note *note_new(struct session *s, const struct command *c, c
     for (size_t i = 0; i < len && i < COMMAND_NAME_MAX - 1; i++)
         note->name[i] = name[i] >= 'a' && name[i] <= 'z' ? (char)(name[i] - 'a' + 'A') : name[i];
     note->conditional = (c->id == COMMAND_PERSIST) || (r->argc > 3 && c->arity == -3 && c->id != COMMAND_SET);
-    session_who(s, note->who, sizeof(note->who));
     return note;
 }
 
 struct audit_note *audit_note(struct session *s, const struct command *c, const struct resp_request *r,
-                              const char *bytes, const uint32_t *keys, size_t key_count) {
+                              const char *bytes, const uint32_t *keys, size_t key_count, bool outside) {
     struct audit_note *note = NULL;
     for (size_t i = 0; i < key_count && (!note || note->count < KEYS_MAX); i++) {
         size_t len, room = key_count - i;
@@ -219,7 +223,8 @@ struct audit_note *audit_note(struct session *s, const struct command *c, const 
         const struct lock_rule *rule = lock_rule_watched(s, key, len);
         struct lock_command lc;
         enum lock_effect effect;
-        if (!rule || rule->mode != LOCK_MODE_AUDIT || !command_on_key(c, r, bytes, keys[i], &lc, &effect))
+        if ((!rule && !outside) || (rule && rule->mode != LOCK_MODE_AUDIT) ||
+            !command_on_key(c, r, bytes, keys[i], &lc, &effect))
             continue;
         if (!note)
             note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
@@ -309,7 +314,7 @@ static void sight_read(const struct audit_note *note, struct lock_sight *sight, 
         sight_reply(note, sight, &item);
 }
 
-void audit_end(struct worker *w, struct audit_note *note, const struct call_end *end) {
+void audit_end(struct worker *w, struct session *s, struct audit_note *note, const struct call_end *end) {
     const char *p = end->reply, *stop = end->error ? NULL : end->reply + end->len;
     struct resp_item array;
     bool many = note->command->id == COMMAND_MGET && !end->error && resp_item_read(&p, stop, &array) &&
@@ -327,7 +332,10 @@ void audit_end(struct worker *w, struct audit_note *note, const struct call_end 
             sight_read(note, sight, p, stop);
         else
             sight->effect = EFFECT_NOTHING;
-        engine_observe(w->shared->engine, sight, w->now_ms);
+        if (s)
+            advise_sight(s, sight);
+        if (sight->rule)
+            engine_observe(w->shared->engine, sight, w->now_ms);
     }
     note_free(note);
 }
@@ -346,16 +354,16 @@ static void audited(struct call *c, const struct call_end *end) {
     r->state = NULL;
     if (r->session)
         audit_released(r->session);
-    audit_end(r->worker, note, end);
+    audit_end(r->worker, r->session, note, end);
     if (end->error)
         request_fail(r, end->error);
     else
         request_reply(r, end->reply, end->len, true);
 }
 
-void audit_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                   int slot, const uint32_t *keys, size_t key_count) {
-    struct audit_note *note = audit_note(s, c, r, bytes, keys, key_count);
+/* Sends it as it is. */
+static void watch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                          int slot, struct audit_note *note) {
     if (!note) {
         dispatch_forward(s, c, r, bytes, slot);
         return;
@@ -366,4 +374,14 @@ void audit_forward(struct session *s, const struct command *c, const struct resp
     request->call.done = audited;
     s->audits++;
     call_submit(&request->call, slot, bytes, r->len);
+}
+
+void audit_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                   int slot, const uint32_t *keys, size_t key_count) {
+    watch_forward(s, c, r, bytes, slot, audit_note(s, c, r, bytes, keys, key_count, false));
+}
+
+void audit_forward_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                           int slot, uint32_t key) {
+    watch_forward(s, c, r, bytes, slot, audit_note(s, c, r, bytes, &key, 1, true));
 }

@@ -11,16 +11,21 @@
 
 struct audit_note;
 
-/* What the command does to keys under audit rules, remembered until its reply; NULL: nothing. The note is given. */
+/* What the command does to keys under audit rules, remembered until its reply; NULL: nothing. The note is given.
+ * `outside`: also to keys outside of all rules, for PROXY ADVISE. */
 struct audit_note *audit_note(struct session *s, const struct command *c, const struct resp_request *r,
-                              const char *bytes, const uint32_t *keys, size_t key_count);
-/* The command's reply, or what became of it; frees the note. */
-void audit_end(struct worker *w, struct audit_note *note, const struct call_end *end);
+                              const char *bytes, const uint32_t *keys, size_t key_count, bool outside);
+/* The command's reply, or what became of it; frees the note. s NULL: it is gone. */
+void audit_end(struct worker *w, struct session *s, struct audit_note *note, const struct call_end *end);
 /* One of session->audits has ended. */
 void audit_released(struct session *s);
 
 /* Forwards a request with these keys; where rules in audit are concerned, its reply is looked at on its way back. */
 void audit_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    int slot, const uint32_t *keys, size_t key_count);
+
+/* The same for a key outside of all rules whose command looks like a lock's. */
+void audit_forward_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                           int slot, uint32_t key);
 
 #endif

@@ -20,6 +20,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/advise_flow.h"
 #include "proxy/session/audit_flow.h"
 #include "proxy/session/discover.h"
 #include "proxy/session/lock_flow.h"
@@ -211,7 +212,10 @@ static __attribute__((noinline)) enum dispatch_result dispatch_single(struct ses
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, key_index, rule);
-    dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
+    if (advise_wants(s, c, r, bytes, key, len))
+        audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), key_index);
+    else
+        dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
 }
 
@@ -279,9 +283,16 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, (uint32_t)c->only, rule);
-    if (is_guard(key, len) && !(c->flags & COMMAND_READONLY)) {
-        dispatch_local_error(s, c, "%s", GUARD_REFUSED);
-        return DISPATCHED;
+    if (!(c->flags & COMMAND_READONLY)) {
+        if (is_guard(key, len)) {
+            dispatch_local_error(s, c, "%s", GUARD_REFUSED);
+            return DISPATCHED;
+        }
+        /* A plain SET is no lock's. */
+        if ((c->id != COMMAND_SET || r->argc > 3) && advise_wants(s, c, r, bytes, key, len)) {
+            audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), (uint32_t)c->only);
+            return DISPATCHED;
+        }
     }
     forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;

@@ -28,7 +28,7 @@ static void items_free(struct transaction *t, struct session *s, const struct ca
         if (item->lock)
             lock_finish(t->worker, s, item->lock, end, &out, answer);
         if (item->note)
-            audit_end(t->worker, item->note, end);
+            audit_end(t->worker, s, item->note, end);
         memory_free(item);
     }
 }
@@ -81,7 +81,7 @@ static void item_reply(struct transaction *t, struct session *s, struct transact
         text_append(out, element, len);
     } else if (item->kind == ITEM_AUDIT) {
         text_append(out, element, len);
-        audit_end(t->worker, item->note, &end);
+        audit_end(t->worker, s, item->note, &end);
         item->note = NULL;
     } else if (ours) {
         item_local(s, item, element, len, out);

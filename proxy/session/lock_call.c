@@ -8,6 +8,7 @@
  * The first element goes to the client as the bytes that Redis sent. Decides nothing: that is the engine's, and the
  * scripts'. Which command becomes which script is its callers'.
  */
+#include "proxy/session/advise_flow.h"
 #include "proxy/session/lock_call.h"
 
 #include <stdio.h>
@@ -173,6 +174,8 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
 }
 
 static void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
+    if (s)
+        advise_script(s, &l->plan, result);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   w->now_ms);
     lock_free(w, l);

@@ -1,6 +1,6 @@
 /*
  * The PROXY family: LOCK, TOKEN and RELEASE ask Redis by script, EXPLAIN asks the tables, RELOAD the application. What
- * only shows something (HELP, INFO, LOCKS, INCIDENTS, RULES) is the application's, through proxy_shared.admin.
+ * only shows something (HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE) is the application's, through proxy_shared.admin.
  */
 #include <stdio.h>
 #include <string.h>

@@ -268,7 +268,7 @@ static void queue_audited(struct session *s, const struct command *c, const stru
     if (s->transaction->lock_count >= LOCKS_MAX)
         return;
     key_list_find(&list, c, r, bytes);
-    struct audit_note *note = list.count > 0 ? audit_note(s, c, r, bytes, list.keys, (size_t)list.count) : NULL;
+    struct audit_note *note = list.count > 0 ? audit_note(s, c, r, bytes, list.keys, (size_t)list.count, false) : NULL;
     key_list_clear(&list);
     if (!note)
         return;

@@ -170,3 +170,13 @@ static void report_fight(void *arg, const struct lock_contention *c) {
 void worker_report_contention(struct worker *w, const struct report *r) {
     engine_each_contention(w->shared->engine, w->now_ms, report_fight, (void *)r);
 }
+
+static void report_advice(void *arg, const char *line, size_t len) {
+    const struct report *r = arg;
+    r->text(r->arg, "", line, len);
+}
+
+void worker_report_advice(struct worker *w, const struct report *r) {
+    struct report copy = *r;
+    advisor_each(w->shared->advisor, w->now_ms, report_advice, &copy);
+}

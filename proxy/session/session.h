@@ -94,6 +94,7 @@ struct worker {
     struct resp_request scanner; /* for input that is complete in `scratch` */
     char *scratch;               /* what a read puts its bytes in */
     struct text build;           /* a request being put together */
+    uint32_t counters_seen;      /* advise_flow.c's */
     struct text *capture;        /* NULL, or where the proxy's own answers go instead */
     int64_t now_ms;              /* wall clock of this turn */
     struct ev_prepare prepare;

@@ -104,7 +104,7 @@ static void split_audited(struct request *r, struct split *split) {
     end.len = whole.len;
     if (r->session)
         audit_released(r->session);
-    audit_end(r->worker, split->note, &end);
+    audit_end(r->worker, r->session, split->note, &end);
     text_clear(&whole);
 }
 
@@ -293,7 +293,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct command *c, 
         split->pieces = memory_zalloc(key_count * sizeof(*split->pieces));
         split->kept = memory_zalloc(key_count * sizeof(*split->kept));
     }
-    split->note = audit_note(s, c, r, bytes, keys, key_count);
+    split->note = audit_note(s, c, r, bytes, keys, key_count, false);
     s->audits += split->note != NULL;
     request->state = split;
     request->parts_left = 1; /* held here until all parts are on their way: some may end at once */

@@ -18,6 +18,7 @@
 #include "proxy/base/metric.h"
 #include "proxy/base/report.h"
 #include "proxy/base/text.h"
+#include "proxy/lock/advise.h"
 #include "proxy/lock/engine.h"
 #include "proxy/lock/rule.h"
 #include "proxy/upstream/upstream.h"
@@ -52,6 +53,7 @@ struct proxy_shared {
     struct session_options options;
     struct upstream_config upstream;
     struct lock_engine *engine;
+    struct advisor *advisor;
     struct worker **workers; /* options.threads of them */
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, for maxclients */
@@ -87,6 +89,8 @@ void worker_report_nodes(struct worker *w, const struct report *r);
  * worker's own thread, where options.monitored is set. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);
 bool worker_upstream_serves(struct worker *w);
+/* PROXY ADVISE: a text without a name for each line. */
+void worker_report_advice(struct worker *w, const struct report *r);
 /* The engine's sink for leases (struct lock_sink): notes them for the worker whose thread calls the engine. */
 void worker_note_renewal(void *arg, const struct lock_lease *lease);
 void worker_note_release(void *arg, const struct lock_lease *lease);

@@ -40,8 +40,10 @@ def audited(farm, request):
 
 
 @pytest.fixture
-def three(audited, connect):
-    return [connect(audited) for _ in range(3)]
+def three(audited, connect, request):
+    """Of a client identity of their own: what one test proves of its connections is nothing to another."""
+    name = [("CLIENT", "SETNAME", request.function.__name__)]
+    return [connect(audited, commands=name) for _ in range(3)]
 
 
 # ---- incidents ------------------------------------------------------------------------------------------
@@ -110,7 +112,7 @@ def test_overwrite(three):
 def test_no_expiry_and_abandoned(audited, three):
     a, b, _ = three
     key = "lock:abandoned"
-    with Client(audited.address) as dying:
+    with Client(audited.address, commands=[("CLIENT", "SETNAME", "dying")]) as dying:
         assert dying("SETNX", key, "1") == 1
     until(lambda: kinds(b, key) == ["no_expiry", "abandoned"])
     assert a("TTL", key) == -1, "nothing was done about it"

@@ -1,0 +1,65 @@
+/*
+ * What can be learnt of locks from traffic, in every mode and outside of all rules: who acquires and releases what,
+ * over which connections, with which values; and from that, the `lock` line that fits.
+ *
+ *      events (acquired, lost, released, ...) ──> keys seen lately ──> patterns x clients ──> advice
+ *
+ * Keys become patterns (job:123:lock is job:*:lock). Everything has a fixed size: what has not been seen for the
+ * longest time makes room. Facts alone, no attribution: that is the engine's, which does not depend on this.
+ * Thread-safe.
+ */
+#ifndef LOCKKEEPER_LOCK_ADVISE_H
+#define LOCKKEEPER_LOCK_ADVISE_H
+
+#include "proxy/lock/engine.h"
+
+struct advisor;
+
+enum {
+    ADVISE_PATTERN_MAX = 96,
+    ADVISE_CLIENT_MAX = 96,
+    ADVISE_LIBRARY_MAX = 32,
+    ADVISE_LINE_MAX = 1024,
+    ADVISE_ENOUGH = 10 /* acquisitions before anything is advised */
+};
+
+enum advise_event {
+    ADVISE_ACQUIRED,
+    ADVISE_LOST,
+    ADVISE_RELEASED,
+    ADVISE_REFUSED, /* a release that the proxy refused */
+    ADVISE_IN_VAIN, /* a release that found nothing */
+    ADVISE_EXTENDED
+};
+
+struct advise_sight {
+    enum advise_event event;
+    struct lock_key key;
+    const struct lock_rule *rule; /* NULL: none matches, or its mode is off */
+    uint64_t session_id;
+    const char *client, *library; /* identity; CLIENT SETINFO lib-name or NULL */
+    size_t client_len;
+    const char *value; /* ACQUIRED: what was written; NULL unknown */
+    size_t value_len;
+    int64_t pttl_ms; /* ACQUIRED, EXTENDED: -1 none, or kept alive by the proxy */
+};
+
+struct advisor *advisor_new(uint64_t seed);
+void advisor_free(struct advisor *a);
+
+void advisor_note(struct advisor *a, const struct advise_sight *sight, int64_t now_ms);
+
+/* Whether a key outside of all rules was seen to be acquired lately (or another with the same few bytes): a cheap look,
+ * before the replies of its releases are looked at. */
+bool advisor_knows(const struct advisor *a, const char *key, size_t len);
+/* The key is of interest from now on, for five to ten minutes. */
+void advisor_arm(struct advisor *a, const char *key, size_t len, int64_t now_ms);
+
+/* Calls fn with a line for each pattern and client, those with most events first. fn must not call this module. */
+void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg);
+
+/* A key with its changing parts left out, as a glob; at most ADVISE_PATTERN_MAX bytes with the NUL. Returns its length.
+ */
+size_t advise_pattern(const char *key, size_t len, char out[ADVISE_PATTERN_MAX]);
+
+#endif

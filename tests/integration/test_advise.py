@@ -1,0 +1,147 @@
+"""PROXY ADVISE: what applications do is recognised in every mode, and the line that it suggests is one."""
+
+import subprocess
+import threading
+
+import pytest
+
+import servers
+from servers import until
+
+ROUNDS = 15
+
+
+@pytest.fixture(scope="module", params=["standalone", "cluster"])
+def advising(farm, request):
+    proxy = servers.Proxy(
+        farm.backend(request.param),
+        "lock lock:enforced:*",
+        "lock lock:audited:* mode audit",
+        "lock lock:off:* mode off",
+    )
+    yield proxy
+    proxy.stop()
+    proxy.remove()
+
+
+MODES = ["lock:enforced:", "lock:audited:", "lock:off:", "app:"]
+
+
+def line_for(client, prefix, name):
+    (line,) = [l for l in client("PROXY", "ADVISE") if l.startswith(prefix) and " name=%s:" % name in l]
+    return line
+
+
+def named(proxy, connect, name, count):
+    return [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for _ in range(count)]
+
+
+def accepted(line, tmp_path):
+    rule = line[line.index(" events: ") + 9 :]
+    path = tmp_path / "advised.conf"
+    path.write_text(rule + "\n")
+    done = subprocess.run([servers.binary(), "--test-conf", str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return rule
+
+
+@pytest.mark.parametrize("prefix", MODES)
+def test_one_connection_a_worker(advising, connect, prefix, tmp_path):
+    workers = named(advising, connect, "d", 3)
+    for i in range(ROUNDS):
+        key = prefix + "d%d" % i
+        holder, loser = workers[i % 3], workers[(i + 1) % 3]
+        assert holder("SET", key, "1", "NX", "EX", "50") == "OK"
+        assert loser("SET", key, "1", "NX", "EX", "50") is None
+        assert holder("DEL", key) == 1
+    line = line_for(workers[0], prefix, "d")
+    assert "a connection for each worker; values constant; acquired 15, lost 15, released 15" in line
+    assert accepted(line, tmp_path).endswith(" owner connection")
+
+
+@pytest.mark.parametrize("prefix", MODES)
+def test_a_multiplexed_connection(advising, connect, prefix, tmp_path):
+    (only,) = named(advising, connect, "m", 1)
+    for i in range(ROUNDS):
+        key = prefix + "m%d" % i
+        assert only("SET", key, "value %d" % i, "NX", "EX", "50") == "OK"
+        assert only("SET", key, "other", "NX", "EX", "50") is None
+        assert only("DEL", key) == 1
+    line = line_for(only, prefix, "m")
+    assert "one connection for several workers; values distinct" in line
+    assert accepted(line, tmp_path).endswith(" owner client")
+
+
+@pytest.mark.parametrize("prefix", MODES)
+def test_a_pool_of_redis_py(advising, connect, prefix, tmp_path):
+    redis = pytest.importorskip("redis")
+    pool = redis.ConnectionPool(host=advising.address[0], port=advising.address[1], client_name="p")
+    client = redis.Redis(connection_pool=pool)
+    held = [0]
+
+    def work(seed):
+        for i in range(ROUNDS):
+            key = "%sp%d" % (prefix, i % 3)
+            if client.set(key, "1", nx=True, ex=50):
+                client.get("else")
+                held[0] += client.delete(key)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    connections = [pool.get_connection("_") for _ in range(2)]
+    for i in range(12):  # acquired over one, released over the other, as it happens in a pool
+        for connection, command in zip(connections, (("SET", prefix + "p9", "1", "NX", "EX", "50"), ("DEL", prefix + "p9"))):
+            connection.send_command(*command)
+            connection.read_response()
+    pool.disconnect()
+    other = connect(advising)
+    line = line_for(other, prefix, "p")
+    assert "a pool of connections" in line
+    assert accepted(line, tmp_path).endswith(" owner client")
+
+
+@pytest.mark.parametrize("prefix", MODES)
+def test_queued_jobs(advising, connect, prefix, tmp_path):
+    (queue,), (worker,) = named(advising, connect, "queue", 1), named(advising, connect, "worker", 1)
+    for i in range(ROUNDS):
+        key = prefix + "q%d" % i
+        assert queue("SET", key, str(i), "NX", "EX", "50") == "OK"
+        worker("DEL", key)
+    line = line_for(queue, prefix, "queue")
+    assert "by others 15" in line
+    assert accepted(line, tmp_path).endswith(" owner any")
+
+
+@pytest.mark.parametrize("prefix", MODES)
+def test_throttles(advising, connect, prefix):
+    (only,) = named(advising, connect, "throttle", 1)
+    for i in range(ROUNDS):
+        assert only("SET", prefix + "t%d" % i, "1", "NX", "PX", "20") == "OK"
+    until(lambda: only("EXISTS", prefix + "t14") == 0)
+    line = line_for(only, prefix, "throttle")
+    assert "overruns 0" in line and "a throttle, never released" in line
+
+
+def test_counters_outside_of_rules(advising, connect, tmp_path):
+    (only,) = named(advising, connect, "counter", 1)
+    for _ in range(400):
+        assert only("INCR", "cron-lock") == 1
+        only("EXPIRE", "cron-lock", "50")
+        assert only("DEL", "cron-lock") == 1
+    line = line_for(only, "cron-lock", "counter")
+    assert accepted(line, tmp_path) == "lock cron-lock owner connection"
+
+
+def test_what_is_no_lock_is_not_advised(advising, connect):
+    (only,) = named(advising, connect, "ordinary", 1)
+    for i in range(50):
+        only("SET", "cache:%d" % i, "1")
+        only("SET", "cache:%d" % i, "1", "EX", "5")
+        only("GET", "cache:%d" % i)
+        only("DEL", "cache:%d" % i)
+        only("INCR", "hits")
+        only("RPUSH", "queue", "1")
+    assert not [l for l in only("PROXY", "ADVISE") if " name=ordinary:" in l and "lock " in l.split("events:")[1]]

@@ -1,0 +1,239 @@
+/* PROXY ADVISE's memory: keys to patterns, events to counts, counts to a line. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "proxy/lock/advise.h"
+
+static int64_t now_ms = 1000000;
+
+static int set_up(void **state) {
+    *state = advisor_new(7);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    advisor_free(*state);
+    return 0;
+}
+
+static void send_value(struct advisor *a, enum advise_event event, const char *key, uint64_t session,
+                       const char *client, const char *value, int64_t pttl_ms) {
+    struct advise_sight sight = {.event = event,
+                                 .key = {.name = key, .len = strlen(key)},
+                                 .session_id = session,
+                                 .client = client,
+                                 .client_len = strlen(client),
+                                 .value = value,
+                                 .value_len = value ? strlen(value) : 0,
+                                 .pttl_ms = pttl_ms};
+    advisor_note(a, &sight, now_ms);
+}
+
+static void tell(struct advisor *a, enum advise_event event, const char *key, uint64_t session, const char *client) {
+    send_value(a, event, key, session, client, "1", 5000);
+}
+
+static void count_line(void *arg, const char *line, size_t len) {
+    assert_true(len < ADVISE_LINE_MAX);
+    (void)line;
+    ++*(unsigned *)arg;
+}
+
+struct lines {
+    unsigned count;
+    char text[64][ADVISE_LINE_MAX];
+};
+
+static void add_line(void *arg, const char *line, size_t len) {
+    struct lines *l = arg;
+    if (l->count == 64)
+        return;
+    snprintf(l->text[l->count++], ADVISE_LINE_MAX, "%.*s", (int)len, line);
+}
+
+static struct lines *lines_of(struct advisor *a) {
+    static struct lines l;
+    l.count = 0;
+    advisor_each(a, now_ms, add_line, &l);
+    return &l;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+#define ADVISED(a, end)                                                                                                \
+    do {                                                                                                               \
+        struct lines *advised = lines_of(a);                                                                           \
+        if (advised->count != 1 || !ends_with(advised->text[0], end))                                                  \
+            fail_msg("%u lines, the first: %s", advised->count, advised->text[0]);                                     \
+    } while (0)
+
+static void keys_become_patterns(void **state) {
+    static const char *const cases[][2] = {
+        {"job:123:lock", "job:*:lock"},
+        {"lock:report", "lock:report"},
+        {"lock-7", "lock-*"},
+        {"u42", "u*"},
+        {"lock:6f9a2c51-7d7e-4a49-9d35-0b8f5f3c2a10", "lock:*"},
+        {"lock:6f9a2c51-7d7e-4a49-9d35-0b8f5f3c2a10:x", "lock:*:x"},
+        {"h:d41d8cd98f00b204e9800998ecf8427e", "h:*"},
+        {"a[1]?*\\", "a\\[*\\]\\?\\*\\\\"},
+        {"", ""},
+    };
+    char out[ADVISE_PATTERN_MAX];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        advise_pattern(cases[i][0], strlen(cases[i][0]), out);
+        assert_string_equal(out, cases[i][1]);
+    }
+    char longest[300];
+    memset(longest, 'x', sizeof(longest));
+    size_t len = advise_pattern(longest, sizeof(longest), out);
+    assert_true(len < ADVISE_PATTERN_MAX && out[len - 1] == '*');
+    (void)state;
+}
+
+static void a_connection_for_each_worker(void **state) {
+    for (uint64_t i = 0; i < 20; i++) {
+        tell(*state, ADVISE_ACQUIRED, "job:1:lock", i % 3, "app");
+        tell(*state, ADVISE_LOST, "job:1:lock", i % 3 + 10, "app");
+        tell(*state, ADVISE_RELEASED, "job:1:lock", i % 3, "app");
+    }
+    ADVISED(*state, "60 events: lock job:*:lock owner connection");
+    assert_non_null(strstr(lines_of(*state)->text[0], "a connection for each worker; values constant"));
+}
+
+static void a_pool(void **state) {
+    char value[16];
+    for (uint64_t i = 0; i < 20; i++) {
+        snprintf(value, sizeof(value), "%d", (int)i);
+        send_value(*state, ADVISE_ACQUIRED, "job:lock", i % 3, "app", value, 5000);
+        tell(*state, ADVISE_RELEASED, "job:lock", (i + 1) % 3, "app");
+    }
+    ADVISED(*state, "lock job:lock owner client");
+    assert_non_null(strstr(lines_of(*state)->text[0], "a pool of connections; values distinct"));
+}
+
+static void a_library_that_pools(void **state) {
+    struct advise_sight sight = {.key = {.name = "k", .len = 1},
+                                 .session_id = 1,
+                                 .client = "app",
+                                 .client_len = 3,
+                                 .library = "redis-py",
+                                 .pttl_ms = 5000};
+    for (int i = 0; i < 20; i++) {
+        sight.event = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
+        advisor_note(*state, &sight, now_ms);
+    }
+    ADVISED(*state, "lock k owner client");
+    assert_non_null(strstr(lines_of(*state)->text[0], "a pool of connections (redis-py)"));
+}
+
+static void a_multiplexed_connection(void **state) {
+    for (int i = 0; i < 20; i++) {
+        tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
+        tell(*state, ADVISE_LOST, "k", 1, "app");
+        tell(*state, ADVISE_RELEASED, "k", 1, "app");
+    }
+    ADVISED(*state, "lock k owner client");
+    assert_non_null(strstr(lines_of(*state)->text[0], "one connection for several workers"));
+}
+
+static void queued_jobs(void **state) {
+    for (int i = 0; i < 20; i++) {
+        tell(*state, ADVISE_ACQUIRED, "job", 1, "queue");
+        tell(*state, ADVISE_RELEASED, "job", 2, "worker");
+    }
+    struct lines *l = lines_of(*state);
+    assert_true(ends_with(l->text[0], "lock job owner any"));
+    assert_non_null(strstr(l->text[0], "by others 20"));
+}
+
+static void throttles_are_no_leaks(void **state) {
+    char key[32];
+    for (int i = 0; i < 20; i++) {
+        snprintf(key, sizeof(key), "throttle:%d", i);
+        tell(*state, ADVISE_ACQUIRED, key, 1, "app");
+        now_ms += 6000;
+    }
+    ADVISED(*state, "a throttle, never released: no rule is needed");
+    assert_non_null(strstr(lines_of(*state)->text[0], "overruns 0"));
+}
+
+static void late_releases_are_overruns(void **state) {
+    for (int i = 0; i < 20; i++) {
+        tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
+        now_ms += i % 2 ? 6000 : 1000;
+        tell(*state, i % 2 ? ADVISE_IN_VAIN : ADVISE_RELEASED, "k", 1, "app");
+    }
+    assert_non_null(strstr(lines_of(*state)->text[0], "late 10, overruns 10"));
+}
+
+static void few_events_advise_nothing(void **state) {
+    for (int i = 0; i < ADVISE_ENOUGH - 1; i++) {
+        tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
+        tell(*state, ADVISE_RELEASED, "k", 1, "app");
+    }
+    ADVISED(*state, "too few to advise");
+}
+
+static void many_names_are_one_pattern(void **state) {
+    char key[32];
+    for (int round = 0; round < 3; round++)
+        for (int i = 0; i < 26; i++) {
+            snprintf(key, sizeof(key), "lock:name%c", 'a' + i);
+            tell(*state, ADVISE_ACQUIRED, key, 1, "app");
+            tell(*state, ADVISE_RELEASED, key, 1, "app");
+        }
+    ADVISED(*state, "156 events: lock lock:* owner connection");
+}
+
+static void memory_is_bounded(void **state) {
+    char key[64], client[32];
+    for (int i = 0; i < 20000; i++) {
+        snprintf(key, sizeof(key), "%c%c:%d:%c", 'a' + i % 26, 'a' + i / 26 % 26, i, 'a' + i % 7);
+        snprintf(client, sizeof(client), "client %d", i % 100);
+        tell(*state, ADVISE_ACQUIRED, key, (uint64_t)i, client);
+    }
+    unsigned lines = 0;
+    advisor_each(*state, now_ms, count_line, &lines);
+    assert_in_range(lines, 100, 512);
+}
+
+static void known_keys(void **state) {
+    assert_false(advisor_knows(*state, "lock", 4));
+    tell(*state, ADVISE_ACQUIRED, "lock", 1, "app");
+    assert_true(advisor_knows(*state, "lock", 4));
+    now_ms += 400000;
+    advisor_arm(*state, "other", 5, now_ms);
+    assert_true(advisor_knows(*state, "lock", 4)); /* one generation ago */
+    now_ms += 400000;
+    advisor_arm(*state, "other", 5, now_ms);
+    assert_false(advisor_knows(*state, "lock", 4));
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(keys_become_patterns),
+        TEST(a_connection_for_each_worker),
+        TEST(a_pool),
+        TEST(a_library_that_pools),
+        TEST(a_multiplexed_connection),
+        TEST(queued_jobs),
+        TEST(throttles_are_no_leaks),
+        TEST(late_releases_are_overruns),
+        TEST(few_events_advise_nothing),
+        TEST(many_names_are_one_pattern),
+        TEST(memory_is_bounded),
+        TEST(known_keys),
+    };
+    return cmocka_run_group_tests_name("advise", tests, NULL, NULL);
+}
