@@ -14,6 +14,7 @@ import time
 import pytest
 
 import servers
+from fake import FakeNode
 from resp import Client
 
 TEST_SECONDS = 150
@@ -189,6 +190,20 @@ def start_proxy(start_redis, start_cluster):
                 problems.append(str(error))
         proxy.remove()
     assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def fake():
+    """fake(handler): a FakeNode, stopped at the end."""
+    made = []
+
+    def start(handler):
+        made.append(FakeNode(handler))
+        return made[-1]
+
+    yield start
+    for node in made:
+        node.stop()
 
 
 _serial = itertools.count(1)

@@ -4,7 +4,6 @@ Whatever happens: every request gets one answer, an error says whether its outco
 later requests work again by themselves.
 """
 
-import random
 import resource
 import socket
 import struct
@@ -13,36 +12,9 @@ import time
 
 import pytest
 
-from fake import FakeNode, whole_map
+from helpers import is_upstream, keys_of, polite, says_unknown, works_again
 from resp import Client, Closed, Error, encode
-from servers import HOST, free_port, slot_of, until
-
-
-def is_upstream(reply):
-    return isinstance(reply, Error) and reply.startswith("UPSTREAM ")
-
-
-def says_unknown(reply):
-    return is_upstream(reply) and "unknown" in reply
-
-
-def says_not_sent(reply):
-    return is_upstream(reply) and "not sent" in reply or is_upstream(reply) and "can't be reached" in reply
-
-
-def works_again(client, command=("SET", "again", "1"), reply="OK", timeout=20):
-    until(lambda: client(*command) == reply, timeout, "the proxy's recovery")
-
-
-def keys_of(cluster):
-    """One plain key for each node."""
-    found = {}
-    n = 0
-    while len(found) < len(cluster.nodes):
-        node = cluster.node_of("key:%d" % n)
-        found.setdefault(node, "key:%d" % n)
-        n += 1
-    return [found[node] for node in cluster.nodes]
+from servers import HOST, free_port, until
 
 
 # ---- standalone ----------------------------------------------------------------------------------
@@ -229,97 +201,7 @@ def test_trap_21_session_state_outlives_upstream_connections(start_redis, start_
         assert plain.raw("GET", "none") == b"$-1\r\n"
 
 
-def test_answer_before_the_request_is_complete(start_proxy, connect):
-    """A node that answers while most of the request is still to come can't be trusted any more: the connection is
-    closed, and nothing of it is taken for anybody else's reply."""
-    listener = socket.create_server((HOST, 0))
-    over = threading.Event()
-
-    def node():
-        while not over.is_set():
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=talk, args=(connection,), daemon=True).start()
-
-    def talk(connection):
-        with connection:
-            try:
-                head = connection.recv(4096)
-                if b"early" in head:
-                    connection.sendall(b"+EARLY\r\n")
-                    while connection.recv(65536):
-                        pass
-                while b"sane" in head or b"PING" in head:
-                    connection.sendall(b"+sane\r\n")
-                    head = connection.recv(4096)
-            except OSError:
-                pass
-
-    thread = threading.Thread(target=node, daemon=True)
-    thread.start()
-    try:
-        proxy = start_proxy("standalone %s:%d" % listener.getsockname(), "upstream-timeout 2s")
-        client, other = connect(proxy), connect(proxy)
-        client.send(encode("SET", "early", "x" * (30 << 20)))
-        reply = client.read()
-        assert reply == "EARLY" or is_upstream(reply)
-        works_again(other, ("GET", "sane"), "sane")
-        works_again(client, ("GET", "sane"), "sane")
-    finally:
-        over.set()
-        listener.close()
-
-
 # ---- cluster -----------------------------------------------------------------------------------------
-
-
-def test_cluster_master_killed(start_cluster, start_proxy, connect):
-    """Without a replica its slots are down; the others go on."""
-    cluster = start_cluster(timeout_ms=1500)
-    proxy = start_proxy(cluster)
-    client, other = connect(proxy), connect(proxy)
-    names = keys_of(cluster)
-    for name in names:
-        assert client("SET", name, name) == "OK"
-    cluster.nodes[0].kill()
-    for _ in range(3):
-        begin = time.monotonic()
-        client.send(b"".join(encode("GET", name) for name in names))
-        replies = [client.read() for _ in names]
-        assert isinstance(replies[0], Error), replies
-        assert replies[0].startswith(("UPSTREAM ", "CLUSTERDOWN ")), replies
-        assert replies[1:] == names[1:]
-        reply = client("MGET", *names)
-        assert isinstance(reply, Error), "a split with one node down is answered with an error"
-        assert isinstance(client("DEL", names[0], "no:1", "no:2"), Error)
-        assert time.monotonic() - begin < 20
-        assert other("GET", names[1]) == names[1]
-    cluster.nodes[0].start()
-    works_again(client, ("SET", names[0], "back"), timeout=40)
-    works_again(client, ("MGET", *names), ["back", *names[1:]])
-
-
-def test_cluster_node_stopped(start_cluster, start_proxy, connect):
-    """A pipeline over three nodes, one stopped: order is kept, and the other nodes' clients don't suffer."""
-    cluster = start_cluster(timeout_ms=60000)
-    proxy = start_proxy(cluster)
-    client, other = connect(proxy, timeout=30), connect(proxy)
-    names = keys_of(cluster)
-    for name in names:
-        assert client("SET", name, name) == "OK"
-    cluster.nodes[1].pause()
-    client.send(b"".join(encode("GET", name) for name in names) * 100)
-    for _ in range(100):
-        for name in (names[0], names[2]):
-            begin = time.monotonic()
-            assert other("GET", name) == name
-            assert time.monotonic() - begin < 1.5
-    cluster.nodes[1].resume()
-    for _ in range(100):
-        for name in names:
-            assert client.read() == name
 
 
 def test_cluster_pending_requests_when_stopped(start_cluster, start_proxy, connect):
@@ -349,46 +231,7 @@ def test_cluster_seed_that_is_down(start_cluster, start_proxy, connect):
         assert client("SET", name, "v") == "OK"
 
 
-def test_cluster_slot_without_owner(start_cluster, start_proxy, connect):
-    cluster = start_cluster()
-    proxy = start_proxy(cluster)
-    client = connect(proxy)
-    name = keys_of(cluster)[0]
-    assert client("SET", name, "v") == "OK"
-    for node in cluster.nodes:
-        node.run("CLUSTER", "DELSLOTS", slot_of(name))
-    reply = client("GET", name)
-    assert isinstance(reply, Error) and reply.startswith(("CLUSTERDOWN ", "UPSTREAM ", "MOVED ")), reply
-    cluster.nodes[0].run("CLUSTER", "ADDSLOTS", slot_of(name))
-    works_again(client, ("SET", name, "again"))
-
-
 # ---- nodes that talk nonsense --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def fake():
-    made = []
-
-    def start(handler):
-        made.append(FakeNode(handler))
-        return made[-1]
-
-    yield start
-    for node in made:
-        node.stop()
-
-
-def polite(words):
-    """What a real node says to a proxy's housekeeping, or None for everything else."""
-    name = words[0].upper()
-    if name == b"PING":
-        return b"+PONG\r\n"
-    if name in (b"SELECT", b"AUTH", b"CLIENT", b"READONLY", b"ASKING"):
-        return b"+OK\r\n"
-    if name == b"HELLO":
-        return b"%1\r\n$5\r\nproto\r\n:3\r\n"
-    return None
 
 
 NONSENSE = {
@@ -462,26 +305,6 @@ def test_odd_answers_to_lock_scripts(fake, start_proxy, connect, name):
     assert client("GET", "plain") == "fine"
 
 
-def test_stray_reply(fake, start_proxy, connect):
-    """A node that answers without being asked: that connection can't be trusted any more."""
-
-    def handler(words, connection):
-        if polite(words):
-            return polite(words)
-        if words[1] == b"twice":
-            return b"+one\r\n+two\r\n"
-        return b"$%d\r\n%s\r\n" % (len(words[1]), words[1])
-
-    node = fake(handler)
-    proxy = start_proxy("standalone %s:%d" % node.address)
-    client = connect(proxy)
-    for n in range(20):
-        assert client("GET", "twice") == "one"
-        until(lambda: client("GET", "own:%d" % n) == "own:%d" % n or None, 5)
-        for m in range(5):
-            assert client("GET", "k:%d" % m) == "k:%d" % m, "a stray reply is nobody's answer"
-
-
 def test_reply_nested_thousands_deep(fake, start_proxy, connect):
     deep = b"*1\r\n" * 100000 + b":1\r\n"
     node = fake(lambda words, connection: polite(words) or deep)
@@ -508,121 +331,6 @@ def test_reply_in_single_bytes(fake, start_proxy, connect):
     client = connect(proxy)
     for _ in range(3):
         assert client("LRANGE", "k", 0, -1) == ["hello", 12, None]
-
-
-def test_moved_loop(fake, start_proxy, connect):
-    """A says B and B says A: bounded hops, then the node's own error."""
-    ports = []
-
-    def handler(number):
-        def answer(words, connection):
-            if words[0].upper() == b"CLUSTER":
-                return whole_map(ports[0])
-            if polite(words):
-                return polite(words)
-            return b"-MOVED 1 %s:%d\r\n" % (HOST.encode(), ports[1 - number])
-
-        return answer
-
-    nodes = [fake(handler(0)), fake(handler(1))]
-    ports += [n.port for n in nodes]
-    proxy = start_proxy("cluster %s:%d" % nodes[0].address)
-    client = connect(proxy)
-    for command in (("GET", "k"), ("SETNX", "lock:k", "1"), ("SET", "k", "v")):
-        before = sum(len(n.requests) for n in nodes)
-        reply = client(*command)
-        assert isinstance(reply, Error) and reply.startswith("MOVED "), reply
-        assert sum(len(n.requests) for n in nodes) - before < 60
-    assert isinstance(client("MGET", "a", "b", "c"), Error)
-
-
-@pytest.mark.parametrize("target", ["", "localhost", "::1", "nosuchhost.invalid", "?", "127.0.0.1:notaport", "[", "999.1.1.1"])
-def test_moved_to_odd_addresses(fake, start_proxy, connect, target):
-    """A host name, an IPv6 address, an empty host (the same host), and what can't be reached."""
-    nodes = []
-
-    def first(words, connection):
-        if words[0].upper() == b"CLUSTER":
-            return whole_map(nodes[0].port)
-        if polite(words):
-            return polite(words)
-        where = target if "notaport" in target else "%s:%d" % (target, nodes[1].port)
-        return b"-MOVED 1 %s\r\n" % where.encode()
-
-    nodes.append(fake(first))
-    nodes.append(fake(lambda words, connection: polite(words) or b"+second\r\n"))
-    proxy = start_proxy("cluster %s:%d" % nodes[0].address, "upstream-timeout 2s")
-    client = connect(proxy)
-    reply = client("GET", "k")
-    if target in ("", "localhost"):
-        assert reply == "second"
-    else:
-        assert isinstance(reply, Error), reply
-    assert client("CLIENT", "GETNAME") is None
-
-
-def test_asking_and_its_command_are_one_unit(fake, start_proxy, connect):
-    """Many clients at once, each redirected by ASK: behind each ASKING comes exactly the command it is for."""
-    nodes = []
-
-    def first(words, connection):
-        if words[0].upper() == b"CLUSTER":
-            return whole_map(nodes[0].port)
-        if polite(words):
-            return polite(words)
-        if words[1].startswith(b"ask"):
-            return b"-ASK 1 %s:%d\r\n" % (HOST.encode(), nodes[1].port)
-        return b"$%d\r\n%s\r\n" % (len(words[1]), words[1])
-
-    def second(words, connection):
-        asked = getattr(connection, "asked", False)
-        connection.asked = words[0].upper() == b"ASKING"
-        if polite(words):
-            return polite(words)
-        return b"+%s\r\n" % (words[1] if asked else b"WITHOUT ASKING")
-
-    nodes += [fake(first), fake(second)]
-    proxy = start_proxy("cluster %s:%d" % nodes[0].address)
-    failures = []
-
-    def run(number):
-        rng = random.Random(number)
-        try:
-            with Client(proxy.address) as client:
-                for _ in range(20):
-                    names = ["%s:%d:%d" % (rng.choice(["ask", "stay"]), number, n) for n in range(10)]
-                    replies = client.pipeline([("GET", n) for n in names])
-                    for name, raw in zip(names, replies):
-                        assert name.encode() in raw, (name, raw)
-        except Exception as error:  # handed to the test's own thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(10)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(60)
-    assert not failures, failures[0]
-
-
-def test_topology_that_makes_no_sense(fake, start_proxy, connect):
-    """Bad slot maps are survived, and the first good one is used."""
-    maps = [b"+OK\r\n", b"*0\r\n", b"*1\r\n:5\r\n", b"*1\r\n*3\r\n:0\r\n:99999999\r\n*2\r\n$1\r\nx\r\n:1\r\n", b"-ERR not now\r\n",
-            b"*1\r\n*3\r\n:10\r\n:5\r\n*2\r\n$9\r\n127.0.0.1\r\n:1\r\n", b"garbage\r\n"]
-    state = {"next": 0}
-
-    def handler(words, connection):
-        if words[0].upper() == b"CLUSTER":
-            state["next"] += 1
-            return maps[state["next"] - 1] if state["next"] <= len(maps) else whole_map(node.port)
-        return polite(words) or b"+fine\r\n"
-
-    node = fake(handler)
-    proxy = start_proxy("cluster %s:%d" % node.address, wait=False)
-    until(lambda: "Ready to accept connections" in proxy.log(), 30, "the proxy")
-    client = connect(proxy)
-    works_again(client, ("GET", "k"), "fine", timeout=60)
-    assert state["next"] > len(maps)
 
 
 # ---- clients --------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import time
 import pytest
 
 import workload
+from migration import Migration
 from resp import Client, Error, encode, parse
 from servers import slot_of, until
 
@@ -335,22 +336,6 @@ def test_many_arguments(client, oracle, connect):
     assert client.raw("DEL", *names) == single.raw("DEL", *names) == b":5000\r\n"
 
 
-def test_crossslot_is_refused_never_split(client, backend, direct):
-    """What can't be split without losing atomicity is CROSSSLOT on a cluster, and works on a single Redis."""
-    refused = [("MSETNX", "a", 1, "b", 2), ("RENAME", "a", "b"), ("SINTER", "a", "b"), ("SUNIONSTORE", "c", "a", "b"),
-               ("EVAL", "return 1", 2, "a", "b"), ("LMOVE", "a", "b", "LEFT", "LEFT"), ("BITOP", "AND", "a", "b"),
-               ("PFCOUNT", "a", "b"), ("COPY", "a", "b"), ("SMOVE", "a", "b", "m"), ("ZUNION", 2, "a", "b")]
-    for command in refused:
-        reply = client(*command)
-        if backend.kind == "cluster":
-            assert isinstance(reply, Error) and reply.startswith("CROSSSLOT "), command
-        else:
-            assert not str(reply).startswith("CROSSSLOT"), command
-    if backend.kind == "cluster":
-        assert backend.keys() == []
-        assert client("MSETNX", "a", 1, "b", 2) == direct.node(backend.nodes[0])("MSETNX", "a", 1, "b", 2)
-
-
 def test_whole_keyspace(client, backend):
     """Commands without a key speak for all masters."""
 
@@ -425,66 +410,6 @@ def compare(script, ours, theirs):
             number, len(script), command, a[:300], b[:300])
 
 
-class Migration(threading.Thread):
-    """Moves slots with their keys to and fro between two masters until it is told to stop."""
-
-    def __init__(self, cluster, slots):
-        super().__init__()
-        self.cluster = cluster
-        self.slots = slots
-        self.over = threading.Event()
-        self.moves = 0
-        self.error = None
-        self.ids = {node: node.run("CLUSTER", "MYID") for node in cluster.nodes}
-        self.owner = {slot: cluster.owner_of(slot) for slot in slots}
-        self.clients = {node: node.client(timeout=60) for node in cluster.nodes}
-
-    def must(self, node, *args):
-        reply = self.clients[node](*args)
-        if isinstance(reply, Error):
-            raise AssertionError("%r: %s" % (args, reply))
-        return reply
-
-    def move(self, slot, keys_at_once):
-        source = self.owner[slot]
-        target = self.cluster.nodes[(self.cluster.nodes.index(source) + 1) % len(self.cluster.nodes)]
-        self.must(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.ids[source])
-        self.must(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.ids[target])
-        while True:
-            keys = self.must(source, "CLUSTER", "GETKEYSINSLOT", slot, keys_at_once)
-            if not keys:
-                break
-            self.must(source, "MIGRATE", target.address[0], target.port, "", 0, 5000, "KEYS", *keys)
-        for node in (target, source, *self.cluster.nodes):
-            self.must(node, "CLUSTER", "SETSLOT", slot, "NODE", self.ids[target])
-        self.owner[slot] = target
-        self.moves += 1
-        # The nodes spread the news themselves, and moves in quick succession could confuse them: a node's stale claim
-        # to a slot it gave away may overrule a new owner that has not heard of the latest epoch yet.
-        until(lambda: len({self.view(node) for node in self.cluster.nodes}) == 1, 20, "the nodes' agreement", 0.001)
-
-    def view(self, node):
-        """Who has which slots by which epoch, as this node sees it."""
-        lines = self.must(node, "CLUSTER", "NODES").splitlines()
-        return tuple(sorted((words[0], words[6], *words[8:]) for words in (line.split() for line in lines)))
-
-    def run(self):
-        try:
-            while not self.over.is_set():
-                for slot in self.slots:
-                    self.move(slot, 1 + self.moves % 3)
-                    if self.over.is_set():
-                        break
-        except Exception as error:  # handed to the test's own thread
-            self.error = error
-
-    def finish(self):
-        self.over.set()
-        self.join(60)
-        if self.error:
-            raise self.error
-
-
 def redirects(cluster):
     """How many MOVED and ASK the nodes have answered."""
     counts = {"MOVED": 0, "ASK": 0}
@@ -521,72 +446,6 @@ def test_random_pipeline_during_migration(start_cluster, start_proxy, connect, o
     until(cluster.agreed, 30, "the cluster's agreement after the migration")
     script = workload.mixed(rng, 2000)
     compare(script, client.pipeline(script), single.pipeline(script))
-
-
-def test_writes_to_one_key_keep_their_order_when_redirected(start_cluster, start_proxy, connect):
-    """A pipeline of appends to keys of a slot that moves: nothing is lost, doubled or overtaken."""
-    cluster = start_cluster()
-    proxy = start_proxy(cluster)
-    tags = ["a", "b", "c", "d"]
-    migration = Migration(cluster, [slot_of(t) for t in tags])
-    client = connect(proxy, timeout=60)
-    expected = {t: "" for t in tags}
-    migration.start()
-    try:
-        for batch in range(1000):
-            if batch >= 30 and migration.moves >= 8:
-                break
-            script = []
-            for n in range(200):
-                tag = tags[(batch + n) % len(tags)]
-                word = "%d.%d," % (batch, n)
-                expected[tag] += word
-                script.append(("APPEND", tag, word))
-            lengths = {t: 0 for t in tags}
-            for command, raw in zip(script, client.pipeline(script)):
-                length = parse(raw)[0]
-                assert isinstance(length, int), (command, raw)
-                assert length > lengths[command[1]], "overtaken: %r" % (command,)
-                lengths[command[1]] = length
-    finally:
-        migration.finish()
-    for tag in tags:
-        assert client("GET", tag) == expected[tag]
-    assert migration.moves >= 8
-
-
-def test_slot_that_stays_open(start_cluster, start_proxy, connect):
-    """A migration that stands still with half of the keys moved. Single keys are found on either side; what needs
-    several keys at once (a new lock and its guard record, too) is tried for a while, and answered in any case."""
-    cluster = start_cluster()
-    proxy = start_proxy(cluster)
-    client = connect(proxy, timeout=30)
-    names = ["{open}%d" % n for n in range(20)]
-    for name in names:
-        assert client("SET", name, name) == "OK"
-    slot = slot_of("open")
-    migration = Migration(cluster, [slot])
-    source = migration.owner[slot]
-    target = cluster.nodes[(cluster.nodes.index(source) + 1) % 3]
-    migration.must(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", migration.ids[source])
-    migration.must(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", migration.ids[target])
-    migration.must(source, "MIGRATE", target.address[0], target.port, "", 0, 5000, "KEYS", *names[::2])
-    for _ in range(3):
-        assert client.pipeline([("GET", n) for n in names]) == [encode(n)[4:] for n in names]
-        assert [parse(r)[0] for r in client.pipeline([("APPEND", n, "") for n in names])] == [len(n) for n in names]
-    assert client("SET", "{open}new", "v") == "OK"
-    assert client("GET", "{open}new") == "v"
-    assert target.run("CLUSTER", "COUNTKEYSINSLOT", slot) == 11
-    begin = time.monotonic()
-    for command in (("MGET", *names), ("DEL", "{open}none", names[0]), ("SETNX", "lock:{open}", "1")):
-        reply = client(*command)
-        assert isinstance(reply, Error) and reply.startswith("TRYAGAIN") or reply in (1, names), (command, reply)
-    assert time.monotonic() - begin < 25
-    client.send(encode("SETNX", "lock:{open}later", "1") + encode("GET", names[1]))
-    migration.move(slot, 100)
-    assert client.read() == 1, "it was tried again until the slot was closed"
-    assert client.read() == names[1]
-    assert client("MGET", *names[1:]) == names[1:]
 
 
 def test_several_threads(backend, start_proxy, oracle, rng):

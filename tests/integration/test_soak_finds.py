@@ -8,7 +8,7 @@ import pytest
 
 from resp import Error, encode
 from servers import slot_of, until
-from test_passthrough import Migration
+from migration import Migration
 
 
 @pytest.mark.parametrize("several", [("MSET", "{moving}a", "old", "{moving}b", "old"), ("DEL", "{moving}a", "{moving}b"),

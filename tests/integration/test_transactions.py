@@ -445,7 +445,7 @@ def move_slot(cluster, slot, source, target):
         node.run("CLUSTER", "SETSLOT", slot, "NODE", target_id)
 
 
-def test_moved_while_queueing(start_cluster, start_proxy, connect):
+def test_trap_12_moved_while_queueing(start_cluster, start_proxy, connect):
     cluster = start_cluster()
     client = connect(start_proxy(cluster))
     name = "{moving}k"
@@ -464,7 +464,7 @@ def test_moved_while_queueing(start_cluster, start_proxy, connect):
     assert target.run("GET", name) == "1"
 
 
-def test_moved_between_queueing_and_exec(start_cluster, start_proxy, connect):
+def test_trap_12_moved_between_queueing_and_exec(start_cluster, start_proxy, connect):
     cluster = start_cluster()
     client = connect(start_proxy(cluster))
     name = "lock:{moving}k"
