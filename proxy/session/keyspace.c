@@ -1,12 +1,13 @@
 /*
  * KEYS, SCAN, RANDOMKEY: guard records are never shown, and on a cluster all masters are one keyspace.
  *
- *      SCAN's cursor on a cluster:  | 17 bits: print of the slot map | 10: the master's number | 36: its own cursor |
+ *      SCAN's cursor on a cluster = (the master's own cursor * masters + the master's number) * 4096 + the map's print
  *
  * A master that is done passes the cursor on to the next one; 0 after the last. Masters are numbered by address, so any
  * proxy goes on with a cursor of any other. Where the slots have moved since the cursor was made, keys may have moved
  * from a master that is still to come to one that is done: the scan begins anew, which shows keys twice, but misses
  * none (SCAN promises no more).
+ * Some clients keep cursors in a double, so what is put on top of the master's own is kept small.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 
 enum { RANDOM_TRIES = 16 };
 
-enum { CURSOR_BITS = 36, MASTER_BITS = 10, PRINT_BITS = 17 };
+enum { PRINT_BITS = 12 };
 
 struct keyspace {
     size_t masters;
@@ -143,28 +144,27 @@ static void keys_dispatch(struct session *s, struct request *request, const stru
 
 /* ---- SCAN --------------------------------------------------------------------------------------- */
 
-static int64_t cursor_make(uint64_t print, size_t master, int64_t at) {
-    return (int64_t)(print << (CURSOR_BITS + MASTER_BITS) | (uint64_t)master << CURSOR_BITS) | at;
-}
-
 /* The client's cursor, from the node's. False where the node's is none, or points into a table that no memory holds. */
 static bool scan_next(const struct keyspace *k, const struct resp_item *cursor, int64_t *next) {
     int64_t at;
-    if (!resp_integer(cursor->str, cursor->len, &at) || at < 0 || at >> CURSOR_BITS != 0)
+    if (!resp_integer(cursor->str, cursor->len, &at) || at < 0)
         return false;
-    if (at == 0 && k->master + 1 >= k->masters)
-        *next = 0;
-    else
-        *next = cursor_make(k->print, at == 0 ? k->master + 1 : k->master, at);
-    return true;
+    size_t master = at == 0 ? k->master + 1 : k->master;
+    *next = 0;
+    return master >= k->masters || (!__builtin_mul_overflow(at, (int64_t)k->masters, next) &&
+                                    !__builtin_add_overflow(*next, (int64_t)master, next) &&
+                                    !__builtin_mul_overflow(*next, (int64_t)1 << PRINT_BITS, next) &&
+                                    !__builtin_add_overflow(*next, (int64_t)k->print, next));
 }
 
 /* Finds where a client's cursor goes on; returns the node's cursor. */
 static int64_t scan_place(struct keyspace *k, uint64_t print, int64_t cursor) {
+    int64_t place = cursor >> PRINT_BITS;
     k->print = print >> (64 - PRINT_BITS);
-    k->master = (size_t)(cursor >> CURSOR_BITS & ((1 << MASTER_BITS) - 1));
-    if ((uint64_t)cursor >> (CURSOR_BITS + MASTER_BITS) == k->print && k->master < k->masters)
-        return cursor & (((int64_t)1 << CURSOR_BITS) - 1);
+    if (((uint64_t)cursor & ((1u << PRINT_BITS) - 1)) == k->print) {
+        k->master = (size_t)(place % (int64_t)k->masters);
+        return place / (int64_t)k->masters;
+    }
     k->master = 0;
     return 0;
 }
@@ -211,14 +211,9 @@ static void scan_dispatch(struct session *s, struct request *request, const stru
     const char *text = request_arg(r, bytes, 1, &len);
     int64_t cursor;
     request->call.done = scan_done;
-    if (!upstream_is_cluster(w->upstream) || !resp_integer(text, len, &cursor) || cursor < 0) {
+    if (!upstream_is_cluster(w->upstream) || k->masters == 0 || !resp_integer(text, len, &cursor) || cursor < 0) {
         request->call.done = keys_filter_done;
         call_submit(&request->call, -1, bytes, r->len);
-        return;
-    }
-    if (k->masters > (size_t)1 << MASTER_BITS) {
-        keyspace_free(request);
-        request_error(request, "ERR SCAN reaches at most 1024 masters through lockkeeper");
         return;
     }
     cursor = scan_place(k, upstream_map_print(w->upstream), cursor);

@@ -272,7 +272,7 @@ def test_scan_goes_on_with_another_proxys_cursor(farm, start_proxy, connect, bac
     cursor, seen, calls = "0", [], 0
     while calls == 0 or cursor != "0":
         cursor, page = clients[calls % 2]("SCAN", cursor)
-        assert 0 <= int(cursor) < 1 << 63
+        assert 0 <= int(cursor) < 1 << 53  # some clients keep it in a double
         seen += page
         calls += 1
     assert sorted(seen) == sorted(names)  # none missing, and none twice
