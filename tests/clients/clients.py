@@ -37,6 +37,7 @@ NPM = {
 FEATURES = ["connect", "auth", "strings", "binary", "large", "hashes", "lists", "sets", "zsets", "streams", "expiry",
             "multikey", "pipeline", "scripts", "scan", "errors", "pool", "multi", "watch", "blocking", "pubsub",
             "reconnect"]
+CLUSTER_CHECKS = ["alone", "commands", "multikey", "pipeline", "scripts", "scan", "multi", "pubsub"]
 LOCK_CHECKS = ["exclusion", "extend", "late", "killed"]
 DIRECTLY = "late, directly"  # the same check on Redis alone
 
@@ -124,13 +125,15 @@ class Workshop:
 class Client:
     """One row of the table. `unsafe`: a lock whose late release frees somebody else's, on Redis alone."""
 
-    def __init__(self, name, prepare, quick=False, backends=("standalone", "cluster"), why=None, unsafe=False):
+    def __init__(self, name, prepare, quick=False, backends=("standalone", "cluster"), why=None, unsafe=False,
+                 without=()):
         self.name = name
         self.prepare = prepare  # (workshop) -> the command to run; raises Missing
         self.quick = quick
         self.backends = backends
         self.why = why  # there are no others
         self.unsafe = unsafe
+        self.without = without  # features that its program does not try
 
 
 def script(interpreter, name, *args, probe=None):
@@ -186,6 +189,18 @@ CLIENTS = [
     Client("go-redigo", lambda shop: [shop.go("redigo", "github.com/gomodule/redigo/redis")]),
     Client("go-redis-5", lambda shop: [shop.go("goredis", "gopkg.in/redis.v5")]),
     Client("redis-lua", script("lua5.1", "redis_lua.lua", probe=["-e", "require 'redis'"])),
+]
+
+ON_CLUSTER = {"backends": ("cluster",), "why": "it speaks to clusters, and takes the proxy for one of one node"}
+CLUSTERS = [
+    Client("RedisCluster (redis-py)", python("cluster_redis_py.py"), quick=True, without=("multi",), **ON_CLUSTER),
+    Client("redis-cli -c", python("cluster_redis_cli.py"), quick=True, without=("pipeline", "pubsub"), **ON_CLUSTER),
+    Client("Cluster (ioredis-5)", node("cluster_node.js", "ioredis", "ioredis"), **ON_CLUSTER),
+    Client("Cluster (ioredis-6)", node("cluster_node.js", "ioredis", "ioredis6"), **ON_CLUSTER),
+    Client("createCluster (node-redis-4)", node("cluster_node.js", "redis", "redis4"), **ON_CLUSTER),
+    Client("createCluster (node-redis-5)", node("cluster_node.js", "redis", "redis5"), **ON_CLUSTER),
+    Client("RedisCluster (phpredis)", script("php", "cluster_phpredis.php", probe=PHP_REDIS),
+           without=("pipeline", "pubsub"), **ON_CLUSTER),
 ]
 
 LOCKS = [

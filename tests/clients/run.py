@@ -21,7 +21,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "integration"))
 
 import servers  # noqa: E402
-from clients import CLIENTS, DIRECTLY, FEATURES, LOCK_CHECKS, LOCKS, Missing, Workshop  # noqa: E402
+from clients import (CLIENTS, CLUSTER_CHECKS, CLUSTERS, DIRECTLY, FEATURES, LOCK_CHECKS, LOCKS, Missing,  # noqa: E402
+                     Workshop)
 
 CLIENT_SECONDS = 30
 REFUSED = re.compile(r"ERR [A-Z0-9| ]+ is not supported by lockkeeper")  # what follows says why, in as many words
@@ -291,6 +292,7 @@ def places_text(places):
 def report(clients, lanes, absent, seconds):
     """Prints everything; returns how many cells or runs failed."""
     table("client", [c for c in clients if c in CLIENTS], FEATURES, lanes)
+    table("cluster client", [c for c in clients if c in CLUSTERS], CLUSTER_CHECKS, lanes)
     table("lock", [c for c in clients if c in LOCKS], [*LOCK_CHECKS, DIRECTLY], lanes)
     print("\nok: on one Redis and on a cluster; a/b where the two differ; -: the library hasn't got it; n/s: refused "
           "by the proxy\nwith a clear error; kept: safe, but the lock stayed held until its lease ended; FAIL: wrong. "
@@ -338,11 +340,11 @@ def main(words):
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these rows")
     options = parser.parse_args(words)
     names, direct = options.names, options.direct
-    known = {client.name for client in CLIENTS + LOCKS}
+    known = {client.name for client in CLIENTS + CLUSTERS + LOCKS}
     for name in names:
         if name not in known:
             raise SystemExit("run.py: '%s': expected %s" % (name, ", ".join(sorted(known))))
-    clients = [c for c in CLIENTS + LOCKS if (c.quick or not options.quick) and (not names or c.name in names)]
+    clients = [c for c in CLIENTS + CLUSTERS + LOCKS if (c.quick or not options.quick) and (not names or c.name in names)]
     if not direct:
         servers.binary()
     started = time.monotonic()
@@ -350,7 +352,8 @@ def main(words):
     jobs, absent = [], {}
     for client in clients:
         try:
-            jobs.append((client, client.prepare(shop), FEATURES if client in CLIENTS else LOCK_CHECKS))
+            checks = FEATURES if client in CLIENTS else CLUSTER_CHECKS if client in CLUSTERS else LOCK_CHECKS
+            jobs.append((client, client.prepare(shop), [c for c in checks if c not in client.without]))
         except Missing as missing:
             absent[client.name] = str(missing)
     lanes = [Lane(kind, jobs, shop, options.threads, direct) for kind in (KINDS[:1] if direct else KINDS)]
