@@ -34,8 +34,8 @@ static void check_grant(struct world *w, const struct flight *f, const struct mo
     if (g->fence <= t->max_fence)
         world_fail(w, "S2", "fence %" PRIu64 " after %" PRIu64, g->fence, t->max_fence);
     int owner = owner_of(w, f->key, g->value);
-    if (w->sc.apart && f->envelope.outcome == LOCK_GRANTED && !f->orphan && !f->ghost && f->worker != STRANGER &&
-        owner != f->worker)
+    if (w->sc.apart && w->sc.queue_exact && f->envelope.outcome == LOCK_GRANTED && !f->orphan && !f->ghost &&
+        f->worker != STRANGER && owner != f->worker)
         world_fail(w, "S5", "worker %d has looked for worker %d", f->worker, owner);
     *t = (struct truth){
         .live = true,

@@ -21,7 +21,7 @@ enum {
     WORKERS = PROCESSES * WORKERS_EACH + 1, /* and the stranger */
     STRANGER = WORKERS - 1,
     CONNS = WORKERS,
-    FLIGHTS = 48
+    FLIGHTS = 160
 };
 
 enum connections { CONN_OWN, CONN_POOL, CONN_SHARED }; /* D, P, M */
