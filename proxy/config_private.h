@@ -1,6 +1,6 @@
 /*
  * What the files of the configuration share: config.c reads files and the command line, config_words.c splits
- * lines, config_table.c knows the directives and their values.
+ * lines, config_table.c knows the directives, config_value.c reads their values.
  */
 #ifndef LOCKKEEPER_CONFIG_PRIVATE_H
 #define LOCKKEEPER_CONFIG_PRIVATE_H
@@ -50,6 +50,21 @@ bool directive_apply(struct config_build *b, const struct directive *d, const st
 void directive_defaults(struct config_build *b);
 /* The default lock rule, unless lock lines were given. */
 void directive_default_locks(struct config_build *b);
+
+/* ---- config_value.c ------------------------------------------------------------------------ */
+
+/* Writes the complaint into b->why; returns false. */
+bool config_complain(struct config_build *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* That the value is not what the directive expects. */
+bool config_complain_expected(struct config_build *b, const struct directive *d);
+
+/* By kind of value: a field at the directive's offset, within its bounds. */
+directive_read config_read_number, config_read_octal, config_read_size, config_read_time, config_read_text,
+    config_read_socket_path, config_read_address;
+/* Those of one directive each. */
+directive_read config_read_bind, config_read_loglevel, config_read_log_format, config_read_supervised,
+    config_read_output_limit, config_read_upstream, config_read_lock, config_read_identity, config_read_tls,
+    config_read_include;
 
 /* ---- config_words.c ------------------------------------------------------------------------ */
 
