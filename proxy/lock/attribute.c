@@ -143,6 +143,14 @@ static void choose(struct shard *sh, struct entry *en, const struct peer *self, 
         plan->right = "adopt";
 }
 
+/* How new a reading is: of the lease that may be live, of a foreign lock that came after all known leases, of one that
+ * is gone. */
+static uint64_t reading_rank(const struct entry *en, const struct witness *w) {
+    if (w->read_fence > en->gone_fence)
+        return w->read_fence;
+    return w->read_fence == 0 && w->seen_known;
+}
+
 /* Workers that share connections read over one and swap over another: what counts as read is what any of them was
  * shown, the newest lease first. */
 static const struct witness *newest_reading(const struct entry *en, const struct peer *self,
@@ -155,7 +163,9 @@ static const struct witness *newest_reading(const struct entry *en, const struct
             continue;
         if (!client_shares(self->client, rule, w->peer->pooling))
             continue;
-        if (!best || w->read_fence > best->read_fence || (w->read_fence == best->read_fence && !best->seen_known))
+        uint64_t rank = reading_rank(en, w), so_far = best ? reading_rank(en, best) : 0;
+        bool newer = rank != so_far ? rank > so_far : best && w->read_fence > best->read_fence;
+        if (!best || newer || !(best->seen_known || best->read_fence))
             best = w;
     }
     return best;

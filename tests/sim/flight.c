@@ -93,7 +93,14 @@ void flight_run(struct world *w, struct flight *f) {
         seen[f->plan.seen_len] = '\0';
         a.seen = seen;
     }
-    f->envelope = model_script(&w->redis, f->key, &a);
+    bool step_again = f->plan.verb == LOCK_SCRIPT && f->ran; /* an application's script is never sent again */
+    if (step_again) {
+        struct model_reply reply = f->envelope.reply;
+        f->envelope = model_adopt(&w->redis, f->key, &a);
+        f->envelope.reply = reply;
+    } else {
+        f->envelope = model_script(&w->redis, f->key, &a);
+    }
     f->ran = true;
     flight_log(w, f, "ran: ");
     const struct truth *t = &w->truth[f->key];
@@ -129,7 +136,8 @@ static void result_of(const struct flight *f, struct lock_result *r) {
                               .holder_len = strlen(e->owner),
                               .leased = e->leased};
     enum lock_verb verb = f->plan.verb;
-    if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || (verb == LOCK_SWAP && !is_refused))
+    bool script_holds = verb == LOCK_SCRIPT && e->outcome == LOCK_GRANTED;
+    if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || script_holds || (verb == LOCK_SWAP && !is_refused))
         r->value = f->command.value;
     else if ((verb == LOCK_READ || verb == LOCK_SWAP) && e->reply.kind == REPLY_TEXT)
         r->value = e->reply.text;
@@ -176,6 +184,8 @@ static void flight_answer(struct world *w, struct flight *f) {
     struct conn *c = &w->conns[f->conn];
     if (f->plan.verb == LOCK_READ && c->open && c->id == f->session_id) {
         c->read_fence[f->key] = r.outcome == LOCK_HELD ? r.fence : 0;
+        if (c->process >= 0 && w->shown[c->process][f->key] < c->read_fence[f->key])
+            w->shown[c->process][f->key] = c->read_fence[f->key];
         check_shown(w, c->process, f->key, c->read_fence[f->key]);
     }
     if (!f->orphan && f->kind == FLIGHT_COMMAND)
@@ -274,6 +284,7 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     f->proxy_life = w->proxies[c->proxy].life;
     f->session_id = c->id;
     f->read_fence = c->read_fence[key];
+    f->shown = c->process >= 0 ? w->shown[c->process][key] : 0;
     f->proven = c->process >= 0 && w->proven[c->process];
     world_identity(c->process, f->identity);
     enum lock_verb verb = f->kind == FLIGHT_OPERATOR ? LOCK_OPERATOR : model_verb(&f->command);

@@ -185,6 +185,21 @@ static struct model_reply native(struct model *m, int key, const struct model_co
     case OP_LREM:
     case OP_LSET:
     case OP_LPOP:
+    case OP_LUA_SET:
+        if (k->exists)
+            return NIL;
+        set(m, k, c);
+        return OK;
+    case OP_LUA_DEL:
+    case OP_LUA_PEXPIRE:
+        if (k->list)
+            return WRONG;
+        if (!k->exists || strcmp(k->value, c->value) != 0)
+            return int_reply(0);
+        if (c->op == OP_LUA_PEXPIRE)
+            return pexpire(m, k, c);
+        del(k);
+        return int_reply(1);
     case OP_KINDS:
         break;
     }
@@ -236,6 +251,10 @@ enum lock_verb model_verb(const struct model_command *c) {
         return LOCK_QUEUE_SET;
     case OP_LPOP:
         return LOCK_RELEASE;
+    case OP_LUA_SET:
+    case OP_LUA_DEL:
+    case OP_LUA_PEXPIRE:
+        return LOCK_SCRIPT;
     case OP_KINDS:
         break;
     }

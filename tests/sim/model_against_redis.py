@@ -79,7 +79,7 @@ def load_scripts(redis):
     with open(os.path.join(folder, "list.lua"), encoding="utf-8") as f:
         queue = f.read()
     shas = {}
-    for name in ("acquire", "replace", "swap", "release", "extend", "count", "clobber", "read", "renew", "list_push",
+    for name in ("acquire", "replace", "swap", "release", "extend", "count", "clobber", "read", "renew", "adopt", "list_push",
                  "list_read", "list_remove", "list_set", "list_pop", "list_trim", "list_leave"):
         with open(os.path.join(folder, name + ".lua"), encoding="utf-8") as f:
             own = f.read()

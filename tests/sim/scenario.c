@@ -101,10 +101,10 @@ static void promise_own(struct scenario *sc) {
     }
     /* Some idioms leave a claim behind that a later release through the same connection uses up: they end a lease
      * otherwise than by a release, or find out that they have lost it and send none. */
-    bool counts = sc->idioms & BIT(IDIOM_COUNT), compares = sc->idioms & COMPARE;
+    bool counts = sc->idioms & BIT(IDIOM_COUNT), compares = sc->idioms & (COMPARE | BIT(IDIOM_SCRIPT));
     bool uses_up =
         owner == LOCK_OWNER_AUTO && !sc->silent && sc->rule.claim_memory_ms >= 60000 &&
-        !(sc->idioms & BIT(IDIOM_SHORTEN)) && (!compares || sc->idioms == COMPARE) &&
+        !(sc->idioms & BIT(IDIOM_SHORTEN)) && (!compares || sc->idioms == COMPARE || sc->idioms == BIT(IDIOM_SCRIPT)) &&
         (!counts || (sc->idioms == BIT(IDIOM_COUNT) && !sc->library && !sc->strays && !sc->outside && !sc->stranger));
     uses_up = uses_up || owner == LOCK_OWNER_CONNECTION;
     sc->never_kept = sc->never_wrong && uses_up && !sc->reconnects && !sc->restarts;

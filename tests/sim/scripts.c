@@ -452,6 +452,38 @@ static struct model_envelope read_lock(struct run *r) {
     return envelope(reply, s.token ? LOCK_HELD : LOCK_FOREIGN, &s, NOT_ASKED);
 }
 
+static struct model_envelope adopt(struct run *r) {
+    struct state s = look(r);
+    int64_t pttl = model_pttl(r->m, r->key), ends = !r->g->expire_ms ? -1 : r->g->expire_ms - r->m->now_ms;
+    if (s.token && is(s.lease_token, r->a->attempt))
+        return envelope(text(r->g->value), LOCK_GRANTED, &s, pttl);
+    if (s.token) {
+        bool moved = (pttl == -1) != (ends == -1) || (pttl >= 0 && pttl + MODEL_GUARD_OUTLIVES_MS != ends);
+        if (moved) {
+            pttl = bound(r, &s.leased);
+            r->g->leased = s.leased;
+            keep_guard(r, pttl);
+        }
+        return envelope(text(r->g->value), LOCK_HELD, &s, pttl);
+    }
+    if (r->g->exists && r->g->has_attempt && is(s.attempt, r->a->attempt)) {
+        struct state gone = {.fence = strtoull(s.reply, NULL, 10)};
+        return envelope(plain(REPLY_NIL), LOCK_RELEASED, &gone, pttl);
+    }
+    if (s.value && !s.wrong_type && is(s.text, r->a->command.value)) {
+        struct state mine = take(r, &s, s.text, &pttl);
+        return envelope(text(s.text), LOCK_GRANTED, &mine, pttl);
+    }
+    if (r->g->exists && r->g->token[0] && (ends == -1 || ends >= MODEL_GUARD_OUTLIVES_MS)) {
+        struct state gone = {.fence = s.last_fence};
+        char fence[24];
+        snprintf(fence, sizeof(fence), "%" PRIu64, s.last_fence);
+        forget(r, fence);
+        return envelope(plain(REPLY_NIL), LOCK_RELEASED, &gone, pttl);
+    }
+    return envelope(plain(REPLY_NIL), s.value ? LOCK_FOREIGN : LOCK_FREE, NULL, pttl);
+}
+
 static struct run run_on(struct model *m, int key, const struct model_args *a) {
     return (struct run){.m = m, .key = key, .a = a, .k = &m->keys[key], .g = &m->keys[key].guard};
 }
@@ -480,7 +512,12 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
         return clobber(&r);
     case LOCK_READ:
         return read_lock(&r);
-    case LOCK_SCRIPT:
+    case LOCK_SCRIPT: {
+        struct model_reply reply = command(&r);
+        struct model_envelope e = adopt(&r);
+        e.reply = reply; /* the application's: the step's own goes to nobody */
+        return e;
+    }
     case LOCK_QUEUE_PUSH:
     case LOCK_QUEUE_READ:
     case LOCK_QUEUE_REMOVE:
@@ -490,6 +527,11 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
         break;
     }
     abort();
+}
+
+struct model_envelope model_adopt(struct model *m, int key, const struct model_args *a) {
+    struct run r = run_on(m, key, a);
+    return adopt(&r);
 }
 
 struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms) {

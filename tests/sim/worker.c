@@ -9,16 +9,17 @@
 #include <string.h>
 
 const char *idiom_name(enum idiom idiom) {
-    static const char *const NAMES[IDIOM_KINDS] = {"setnx",     "setnx-expire", "const",     "unique",   "compare",
-                                                   "extending", "getdel",       "plain-set", "shorten",  "deadline",
-                                                   "count",     "throttle",     "queue",     "reentrant"};
+    static const char *const NAMES[IDIOM_KINDS] = {"setnx",     "setnx-expire", "const",     "unique",  "compare",
+                                                   "extending", "getdel",       "plain-set", "shorten", "deadline",
+                                                   "count",     "throttle",     "script",    "queue",   "reentrant"};
     return NAMES[idiom];
 }
 
 void command_text(const struct model_command *c, char *out, size_t size) {
     static const char *const NAMES[OP_KINDS] = {
-        "SETNX", "SET NX", "SET NX GET", "SET", "SET XX", "GETSET", "SET GET", "DEL",    "GETDEL", "PEXPIRE", "PERSIST",
-        "GETEX", "INCRBY", "MSET",       "GET", "RPUSH",  "LPUSH",  "LINDEX",  "EXISTS", "LREM",   "LSET",    "LPOP"};
+        "SETNX",   "SET NX",  "SET NX GET", "SET",    "SET XX",     "GETSET",  "SET GET",    "DEL",   "GETDEL",
+        "PEXPIRE", "PERSIST", "GETEX",      "INCRBY", "MSET",       "GET",     "RPUSH",      "LPUSH", "LINDEX",
+        "EXISTS",  "LREM",    "LSET",       "LPOP",   "Lua SET NX", "Lua DEL", "Lua PEXPIRE"};
     snprintf(out, size, "%s %s ms=%" PRId64 " by=%" PRId64 "%s", NAMES[c->op], c->value, c->ms, c->by,
              c->keepttl ? " keepttl" : "");
 }
@@ -34,6 +35,17 @@ void worker_start_again(struct world *w, int worker) {
     k->in_queue = false;
 }
 
+static void own_value(struct world *w, struct worker *k) {
+    bool own = k->idiom == IDIOM_UNIQUE || k->idiom == IDIOM_COMPARE || k->idiom == IDIOM_EXTENDING ||
+               k->idiom == IDIOM_SCRIPT;
+    if (k->idiom == IDIOM_DEADLINE)
+        snprintf(k->value, sizeof(k->value), "%" PRId64 ".%" PRIu64, w->redis.now_ms + w->sc.expiry_ms, ++w->values);
+    else if (own)
+        snprintf(k->value, sizeof(k->value), "v%" PRIu64, ++w->values);
+    else
+        snprintf(k->value, sizeof(k->value), "1");
+}
+
 static void draw_idiom(struct world *w, struct worker *k) {
     do
         k->idiom = (enum idiom)world_below(w, IDIOM_KINDS);
@@ -42,16 +54,7 @@ static void draw_idiom(struct world *w, struct worker *k) {
     k->phase = k->idiom == IDIOM_PLAIN_SET ? PHASE_LOOK : PHASE_ACQUIRE;
     if (w->sc.strays && world_chance(w, 8))
         k->phase = PHASE_FINALLY;
-}
-
-static void own_value(struct world *w, struct worker *k) {
-    bool own = k->idiom == IDIOM_UNIQUE || k->idiom == IDIOM_COMPARE || k->idiom == IDIOM_EXTENDING;
-    if (k->idiom == IDIOM_DEADLINE)
-        snprintf(k->value, sizeof(k->value), "%" PRId64 ".%" PRIu64, w->redis.now_ms + w->sc.expiry_ms, ++w->values);
-    else if (own)
-        snprintf(k->value, sizeof(k->value), "v%" PRIu64, ++w->values);
-    else
-        snprintf(k->value, sizeof(k->value), "1");
+    own_value(w, k); /* what a stray script compares with is nobody else's either */
 }
 
 static void acquiring(struct world *w, struct worker *k, struct model_command *c) {
@@ -74,6 +77,9 @@ static void acquiring(struct world *w, struct worker *k, struct model_command *c
     case IDIOM_COUNT:
         *c = (struct model_command){.op = OP_INCRBY, .by = 1};
         break;
+    case IDIOM_SCRIPT:
+        c->op = OP_LUA_SET;
+        break;
     default:
         c->op = OP_SET_NX;
         break;
@@ -87,6 +93,9 @@ static void releasing(struct worker *k, struct model_command *c) {
     } else if (k->idiom == IDIOM_SHORTEN) {
         c->op = OP_SET_XX;
         c->ms = 1;
+        memcpy(c->value, k->value, sizeof(c->value));
+    } else if (k->idiom == IDIOM_SCRIPT) {
+        c->op = OP_LUA_DEL;
         memcpy(c->value, k->value, sizeof(c->value));
     } else if (k->idiom == IDIOM_COUNT) {
         c->op = OP_INCRBY;
@@ -118,10 +127,14 @@ void worker_give_up(struct world *w, int worker) {
 /* The work is over, or not yet. False: nothing to send. */
 static bool holding(struct world *w, struct worker *k, int worker, struct model_command *c) {
     if (w->redis.now_ms < k->until_ms) {
-        bool extends = k->idiom == IDIOM_EXTENDING, looks = k->idiom == IDIOM_SETNX;
+        bool extends = k->idiom == IDIOM_EXTENDING || k->idiom == IDIOM_SCRIPT, looks = k->idiom == IDIOM_SETNX;
         if (!(extends || looks) || !world_chance(w, 30))
             return false;
         *c = (struct model_command){.op = looks ? OP_GETEX : OP_PEXPIRE, .ms = looks ? 0 : w->sc.expiry_ms};
+        if (k->idiom == IDIOM_SCRIPT && world_chance(w, 50)) { /* its careful renewal, or the careless one */
+            c->op = OP_LUA_PEXPIRE;
+            memcpy(c->value, k->value, sizeof(c->value));
+        }
         return true;
     }
     bool too_late = k->lost_ms && w->redis.now_ms > k->lost_ms + w->sc.rule.claim_memory_ms / 2;
@@ -223,6 +236,7 @@ static bool says_acquired(const struct worker *k, const struct model_command *c,
         return r->kind == REPLY_INT && r->number == 1;
     case OP_SET_NX:
     case OP_SET:
+    case OP_LUA_SET:
         return r->kind == REPLY_OK;
     case OP_SET_NX_GET:
         return r->kind == REPLY_NIL;

@@ -39,6 +39,7 @@ enum idiom {
     IDIOM_DEADLINE,     /* SETNX deadline, GET, GETSET */
     IDIOM_COUNT,        /* INCR, PEXPIRE, DECR */
     IDIOM_THROTTLE,     /* SET NX PX and no release */
+    IDIOM_SCRIPT,       /* Lua SET NX PX, Lua or bare PEXPIRE, Lua compare and DEL */
     IDIOM_QUEUE,        /* RPUSH, LINDEX 0 until it is one's own, LREM; scenarios of list locks alone */
     IDIOM_REENTRANT,    /* EXISTS 0, RPUSH, LSET now and then, LREM; likewise */
     IDIOM_KINDS,
@@ -133,6 +134,7 @@ struct flight {
     bool own_session;    /* it ran into a lease of its own session */
     bool was_own;        /* the live lease was the worker's when it ran */
     uint64_t read_fence; /* last read of its session when it was sent */
+    uint64_t shown;      /* the newest lease that its process had been shown then */
     struct lock_plan plan;
     struct model_command command;
     struct model_envelope envelope;
@@ -175,6 +177,7 @@ struct world {
     struct flight flights[FLIGHTS];
     struct truth truth[MODEL_KEYS];
     unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
+    uint64_t shown[PROCESSES][MODEL_KEYS];             /* the newest lease whose value a connection was shown */
     bool unsure[PROCESSES][MODEL_KEYS];                /* a command's outcome got lost */
     bool proven[PROCESSES], perhaps_proven[PROCESSES]; /* to share connections: surely; at least in appearance */
     bool closing;                                      /* everybody is gone */
