@@ -42,8 +42,9 @@ enum command_flag {
     COMMAND_WRITE = 1 << 0,
     COMMAND_READONLY = 1 << 1,
     COMMAND_ADMIN = 1 << 2,
-    COMMAND_NO_AUTH = 1 << 3,     /* allowed before authentication: AUTH HELLO QUIT RESET */
-    COMMAND_MOVABLE_KEYS = 1 << 4 /* the row has a find function */
+    COMMAND_NO_AUTH = 1 << 3,      /* allowed before authentication: AUTH HELLO QUIT RESET */
+    COMMAND_MOVABLE_KEYS = 1 << 4, /* the row has a find function */
+    COMMAND_RUNS_CODE = 1 << 5     /* runs code of the application: EVAL EVALSHA FCALL and their _RO */
 };
 
 /* One id a row, in the order of the table: COMMAND_GET, COMMAND_SET, COMMAND_SETNX, ... Commands with

@@ -77,7 +77,12 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
     return r;
 }
 
+/* Scripts run as long as they like, so they have a connection of their own, and others don't wait behind them: a node
+ * says BUSY to these, and hears SCRIPT KILL. What a session sends meanwhile stays behind its script. One that tracks
+ * keys has a connection to itself already, and it is that one's reads and writes which the node tells apart. */
 inline struct request *request_new(struct session *s, const struct command *command) {
+    if (s->in_flight == 0)
+        s->aside = command && (command->flags & COMMAND_RUNS_CODE) && !s->tracking;
     struct request *r = request_take(s->worker, s, command);
     r->muted = s->reply_mode != REPLY_ON;
     list_append(&s->requests, &r->link);
@@ -335,6 +340,7 @@ void call_init(struct call *c, struct request *r, call_done_fn done) {
     c->up.slot = 0;
     c->up.repeatable = c->up.in_flight = false;
     c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;
+    c->up.aside = r->session && r->session->aside;
     c->request = r;
     c->done = done;
     c->lock = NULL;

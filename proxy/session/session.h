@@ -234,6 +234,7 @@ struct session {
     bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
     bool is_dirty, is_runnable;
+    bool aside;    /* what is in flight began with a script: over the connection for these */
     bool no_evict; /* CLIENT NO-EVICT: only shown */
     enum reply_mode reply_mode;
     uint8_t protocol;                    /* 2 or 3 */

@@ -119,7 +119,7 @@ static struct upstream_pool *pool_find(struct upstream_node *n, const struct ups
 }
 
 static struct upstream_pool *pool_new(struct upstream_node *n, const struct upstream_lane *lane) {
-    struct upstream_pool *p = memory_zalloc(sizeof(*p) + n->u->connections * sizeof(p->conns[0]));
+    struct upstream_pool *p = memory_zalloc(sizeof(*p) + (n->u->connections + 1) * sizeof(p->conns[0]));
     p->node = n;
     p->lane = *lane;
     list_prepend(&n->pools, &p->link);
@@ -127,17 +127,16 @@ static struct upstream_pool *pool_new(struct upstream_node *n, const struct upst
 }
 
 void pool_release(struct upstream_pool *p) {
-    for (unsigned i = 0; i < p->node->u->connections; i++)
+    for (unsigned i = 0; i <= p->node->u->connections; i++)
         if (p->conns[i])
             return;
     list_remove(&p->link);
     memory_free(p);
 }
 
-struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, uint32_t affinity) {
+struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index) {
     struct upstream *u = n->u;
     struct upstream_pool *p = pool_find(n, lane);
-    unsigned index = pool_index(u, affinity);
     if (p && p->conns[index])
         return p->conns[index];
     if (node_backing_off(n)) {

@@ -164,31 +164,35 @@ struct upstream_pool {
     struct list_node link;
     struct upstream_node *node;
     struct upstream_lane lane;
-    struct upstream_conn *conns[]; /* u->connections; NULL where none is open */
+    struct upstream_conn *conns[]; /* u->connections, and one for scripts; NULL where none is open */
 };
 
 /* The node of an address, made if there is none; NULL where there are too many. */
 struct upstream_node *node_get(struct upstream *u, const struct address *at);
 /* Frees a node that has no pools. */
 void node_free(struct upstream_node *n);
-/* The lane's connection for this affinity, opened if need be; NULL: u->error says why. The lane used last is the first
- * of the node's pools. */
-struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, uint32_t affinity);
+/* The lane's connection of this index, opened if need be; NULL: u->error says why. The lane used last is the first of
+ * the node's pools. */
+struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index);
 static inline bool lane_equal(const struct upstream_lane *a, const struct upstream_lane *b) {
     return a->login == b->login && a->db == b->db && a->own == b->own && a->protocol == b->protocol;
 }
-static inline unsigned pool_index(const struct upstream *u, uint32_t affinity) {
-    return u->connections == 1 ? 0 : affinity % u->connections;
+static inline unsigned pool_index(const struct upstream *u, const struct upstream_request *r) {
+    if (r->aside)
+        return u->connections;
+    return u->connections == 1 ? 0 : r->affinity % u->connections;
 }
-static inline struct upstream_conn *node_conn(struct upstream_node *n, const struct upstream_lane *lane,
-                                              uint32_t affinity) {
+/* The connection for a request. */
+static inline struct upstream_conn *node_conn(struct upstream_node *n, const struct upstream_request *r) {
+    const struct upstream_lane *lane = &r->lane;
+    unsigned index = pool_index(n->u, r);
     if (!list_empty(&n->pools)) {
         struct upstream_pool *p = LIST_ENTRY(n->pools.next, struct upstream_pool, link);
-        struct upstream_conn *c = p->conns[pool_index(n->u, affinity)];
+        struct upstream_conn *c = p->conns[index];
         if (c && lane_equal(&p->lane, lane))
             return c;
     }
-    return node_conn_find(n, lane, affinity);
+    return node_conn_find(n, lane, index);
 }
 /* Frees the pool if it has no connection any more. */
 void pool_release(struct upstream_pool *p);

@@ -97,7 +97,7 @@ static inline __attribute__((always_inline)) const char *place(struct upstream *
     struct upstream_node *n = u->closing ? NULL : to ? to : choose_node(u, r);
     if (!n)
         return router_no_node(u);
-    struct upstream_conn *c = node_conn(n, &r->lane, r->affinity);
+    struct upstream_conn *c = node_conn(n, r);
     if (!c)
         return u->error;
     conn_send(c, r);

@@ -88,6 +88,7 @@ struct upstream_request {
     const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
     bool repeatable;             /* safe to send again after a lost connection (our scripts) */
     uint32_t affinity;           /* requests with equal affinity (a session's id) keep to one connection of a lane */
+    bool aside;                  /* a script of the application, which may run long: over a connection for these */
     bool was_redirected;         /* set by the upstream */
     bool in_flight;              /* set by the upstream: between submit and its end */
     /* ---- private ---- */

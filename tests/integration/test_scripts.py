@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from resp import Client, Error
+import servers
+from resp import Client, Error, encode
 from servers import until
 
 ACQUIRE = "if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 else return 0 end"
@@ -344,3 +345,52 @@ def test_hash_commands_inside_multi(pair, key):
     for command in (("MULTI",), ("HSETNX", name, "f", "b"), ("HDEL", name, "f")):
         assert b(*command) in ("OK", "QUEUED")
     assert b("EXEC") == [0, 0] and a("HGET", name, "f") == "aa"
+
+# ---- scripts that run long ---------------------------------------------------------------------------------
+
+LIBRARY = "#!lua name=lib\nredis.register_function('endless', function() while true do redis.call('ping') end end)"
+
+
+@pytest.fixture(scope="module", params=["standalone", "cluster"])
+def impatient(request):
+    """A proxy in front of nodes that call a script slow after 20 ms."""
+    make = servers.RedisServer if request.param == "standalone" else servers.RedisCluster
+    backend = make("--busy-reply-threshold", "20")
+    proxy = servers.Proxy(backend)
+    yield proxy
+    proxy.stop()
+    proxy.remove()
+    backend.stop()
+
+
+@pytest.mark.parametrize("kill, words", [
+    (("SCRIPT", "KILL"), ("EVAL", "while true do redis.call('ping') end", "1", "k")),
+    (("FUNCTION", "KILL"), ("FCALL", "endless", "1", "k")),
+], ids=["eval", "fcall"])
+def test_trap_14_busy_and_kill_on_another_connection(impatient, connect, kill, words):
+    """Others hear BUSY from the node while a script runs, none waits behind it, and one of them may kill it."""
+    script, other, third = connect(impatient), connect(impatient), connect(impatient)
+    if words[0] == "FCALL":
+        assert other("FUNCTION", "LOAD", "REPLACE", LIBRARY) == "lib"
+    script.send(encode(*words) + encode("SET", "k", "behind") + encode("GET", "k"))
+    until(lambda: str(other("GET", "k")).startswith("BUSY "))
+    assert third("SET", "k", "other").startswith("BUSY ")
+    assert third("SETNX", "lock:{k}", "1").startswith("BUSY ")
+    wrong = ("FUNCTION" if kill[0] == "SCRIPT" else "SCRIPT", "KILL")
+    assert third(*wrong).startswith("BUSY ")
+    assert third(*kill) == "OK"
+    assert "killed by user" in script.read()
+    assert script.read() == "OK" and script.read() == "behind"
+    assert third("SETNX", "lock:{k}", "1") == 1 and third("DEL", "lock:{k}") == 1
+
+
+def test_a_session_stays_behind_its_own_script(client, key):
+    """Pipelined around scripts, a session's requests are executed in its order."""
+    name = key("order")
+    script = "return redis.call('append', KEYS[1], ARGV[1])"
+    for _ in range(20):
+        batch = [("DEL", name), ("EVAL", script, "1", name, "b"), ("APPEND", name, "c"), ("EVAL", script, "1", name, "d"),
+                 ("GET", name)]
+        assert client.pipeline(batch)[-1] == b"$3\r\nbcd\r\n"
+        client("DEL", name)
+        assert client.pipeline(batch[1:])[-1] == b"$3\r\nbcd\r\n"
