@@ -346,6 +346,7 @@ def test_hash_commands_inside_multi(pair, key):
         assert b(*command) in ("OK", "QUEUED")
     assert b("EXEC") == [0, 0] and a("HGET", name, "f") == "aa"
 
+
 # ---- scripts that run long ---------------------------------------------------------------------------------
 
 LIBRARY = "#!lua name=lib\nredis.register_function('endless', function() while true do redis.call('ping') end end)"
