@@ -144,8 +144,34 @@ def check(proxy, oracle):
     return check
 
 
-@pytest.mark.parametrize("name", VECTORS)
+# Which trap a vector is part of, by the beginning of its name.
+LENGTHS = ("no ", "minus", "count", "bulk", "many zero")
+INLINE = ("inline", "http", "many empties")
+EDGES = ("empty", "name", "key")
+
+
+@pytest.mark.parametrize("name", [n for n in VECTORS if n.startswith(LENGTHS)])
+def test_trap_16_counts_and_lengths(check, rng, name):
+    check_vector(check, rng, name)
+
+
+@pytest.mark.parametrize("name", [n for n in VECTORS if n.startswith(INLINE)])
+def test_trap_18_inline(check, rng, name):
+    check_vector(check, rng, name)
+
+
+@pytest.mark.parametrize("name", [n for n in VECTORS if n.startswith(EDGES)])
+def test_trap_19_empty_and_odd_arguments(check, rng, name):
+    check_vector(check, rng, name)
+
+
+@pytest.mark.parametrize("name", [n for n in VECTORS if not n.startswith(LENGTHS + INLINE + EDGES)])
 def test_vector(check, rng, name):
+    check_vector(check, rng, name)
+
+
+def check_vector(check, rng, name):
+    """Whole, byte by byte and in pieces; with requests before and behind."""
     data = VECTORS[name]
     abrupt = name in ABRUPT
     check(data, abrupt=abrupt)
@@ -156,18 +182,60 @@ def test_vector(check, rng, name):
         check(pieces(data + PING, rng, 8), abrupt=abrupt)
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", [n for n in LONG if n.startswith(LENGTHS)])
+def test_trap_16_long_lengths(check, rng, name):
+    check_long_vector(check, rng, name)
+
+
+@pytest.mark.parametrize("name", [n for n in LONG if n.startswith(INLINE)])
+def test_trap_18_long_inline(check, rng, name):
+    check_long_vector(check, rng, name)
+
+
+@pytest.mark.parametrize("name", [n for n in LONG if not n.startswith(LENGTHS + INLINE)])
 def test_long_vector(check, rng, name):
+    check_long_vector(check, rng, name)
+
+
+def check_long_vector(check, rng, name):
     check(LONG[name])
     if "without end" not in name:  # how much Redis reads before it sees the end of the line is chance
         check(LONG[name] + PING)
     check(pieces(LONG[name], rng, 40000))
 
 
-def test_split_at_every_byte(check):
-    data = SET + b"ECHO 'in line'\r\n" + GET + b"*0\r\n" + b"*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n"
+# Requests of every kind, one behind the other, and each kind of end.
+PIPELINE = b"".join([SET, b"ECHO 'in \\x41 line'\r\n", GET, b"*0\r\n", encode("DEL", "k"), encode("SET", "", ""),
+                     b"\r\n", encode("GET", ""), b'ECHO "" \n', encode("MSET", "{k}a", "1", "{k}b", "$3\r\n"), b"*-1\r\n",
+                     encode("NOSUCH", "a\r\nb"), encode("GET"), encode("MGET", "{k}a", "{k}b")])
+ENDS = ("quit", "count word", "bulk word", "no bulk", "inline unbalanced", "unfinished", "bulk too long")
+
+
+def test_trap_15_split_at_every_byte(check):
+    """Several requests in one read, cut in two at every place."""
+    for at in range(1, len(PIPELINE)):
+        check([PIPELINE[:at], PIPELINE[at:]])
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_trap_15_ends_split_at_every_byte(check, name):
+    data = GET + VECTORS[name]
     for at in range(1, len(data)):
         check([data[:at], data[at:]])
+
+
+# What the proxy reads at a time, begins a session's buffer with, and passes on while it comes.
+BUFFERS = (4096, 16384, 65536, 1 << 20)
+
+
+@pytest.mark.parametrize("size", BUFFERS)
+def test_trap_19_key_as_long_as_a_buffer(check, size):
+    """The key, and the whole request, as long as the buffer, plus and minus one; alone and behind another."""
+    frame = len(encode("GET", b"k" * size)) - size
+    for length in (size - 1, size, size + 1, size - frame - 1, size - frame, size - frame + 1):
+        key = b"k" * length
+        check(encode("SET", key, "v") + encode("GET", key) + encode("DEL", key))
+        check(PING + encode("GET", key) + PING)
 
 
 def test_resp3_errors(check):
@@ -267,7 +335,7 @@ def locked_proxy(request, locked_redis):
 
 
 @pytest.mark.parametrize("name", UNAUTHENTICATED)
-def test_before_authentication(locked_redis, locked_proxy, name):
+def test_trap_17_before_authentication(locked_redis, locked_proxy, name):
     if locked_proxy.drop_in and name in NEEDS_REQUIREPASS:
         return
     data = UNAUTHENTICATED[name]
