@@ -56,9 +56,7 @@ void check_ended_by_other(struct world *w, const struct flight *f, const struct 
         return;
     }
     bool swapped = f->plan.verb == LOCK_SWAP && f->envelope.outcome == LOCK_GRANTED;
-    bool may_share = sc->rule.owner == LOCK_OWNER_CLIENT || sc->library || f->proven ||
-                     (f->worker < STRANGER && w->perhaps_proven[process_of(w, f->worker)]);
-    if (swapped && (f->read_fence == t->fence || (may_share && f->shown == t->fence)))
+    if (swapped && (f->read_fence == t->fence || (f->may_share && f->client_read_fence == t->fence)))
         return;
     if (process_of(w, f->worker) != t->process) {
         world_fail(w, "S1", "a client ended a lease of another client (worker %d that of worker %d, %s)", f->worker,
@@ -263,8 +261,9 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
     /* Its own lease, which it had left alone, or that of a colleague whom the wire does not tell from it. */
     bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
     /* It may have looked on one connection and swapped on another, or somebody else looked on this one since. */
-    bool looked_here =
-        sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && sc->idioms == 1u << IDIOM_DEADLINE);
+    bool alike = sc->idioms == 1u << IDIOM_DEADLINE;
+    bool looked_here = sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && alike) ||
+                       (sc->connections == CONN_POOL && alike && f->shares && sc->proxies == 1);
     if (!changed && f->plan.verb == LOCK_SWAP && (!looked_here || sc->reconnects || sc->restarts))
         return;
     if (f->repeated && f->command.op == OP_INCRBY) {

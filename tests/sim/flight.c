@@ -184,8 +184,6 @@ static void flight_answer(struct world *w, struct flight *f) {
     struct conn *c = &w->conns[f->conn];
     if (f->plan.verb == LOCK_READ && c->open && c->id == f->session_id) {
         c->read_fence[f->key] = r.outcome == LOCK_HELD ? r.fence : 0;
-        if (c->process >= 0 && w->shown[c->process][f->key] < c->read_fence[f->key])
-            w->shown[c->process][f->key] = c->read_fence[f->key];
         check_shown(w, c->process, f->key, c->read_fence[f->key]);
     }
     if (!f->orphan && f->kind == FLIGHT_COMMAND)
@@ -275,6 +273,21 @@ static int conn_for(struct world *w, int worker) {
     return -1;
 }
 
+/* Whether the client counted as sharing its connections, and what they have read. */
+static void note_sharing(struct world *w, struct flight *f, const struct conn *c) {
+    enum lock_owner owner = w->sc.rule.owner;
+    bool client = owner == LOCK_OWNER_CLIENT, by_auto = owner == LOCK_OWNER_AUTO && c->process >= 0;
+    f->proven = c->process >= 0 && w->proven[c->process];
+    f->shares = client || (by_auto && (w->sc.library || w->proven[c->process]));
+    f->may_share = f->shares || (by_auto && w->perhaps_proven[c->process]);
+    f->read_fence = c->read_fence[f->key];
+    for (int i = 0; i < CONNS; i++) {
+        const struct conn *o = &w->conns[i];
+        if (o->open && o->process == c->process && o->proxy == c->proxy && o->read_fence[f->key] > f->client_read_fence)
+            f->client_read_fence = o->read_fence[f->key];
+    }
+}
+
 void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     struct conn *c = &w->conns[conn];
     struct lock_key name = world_key(key);
@@ -283,9 +296,7 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     f->proxy = c->proxy;
     f->proxy_life = w->proxies[c->proxy].life;
     f->session_id = c->id;
-    f->read_fence = c->read_fence[key];
-    f->shown = c->process >= 0 ? w->shown[c->process][key] : 0;
-    f->proven = c->process >= 0 && w->proven[c->process];
+    note_sharing(w, f, c);
     world_identity(c->process, f->identity);
     enum lock_verb verb = f->kind == FLIGHT_OPERATOR ? LOCK_OPERATOR : model_verb(&f->command);
     engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, &w->sc.rule, 7, w->redis.now_ms, &f->plan);

@@ -491,7 +491,7 @@ static struct run run_on(struct model *m, int key, const struct model_args *a) {
 struct model_envelope model_script(struct model *m, int key, const struct model_args *a) {
     model_expire(m, key);
     bool queue = model_is_queue(m, key) && (a->command.op == OP_DEL || a->command.op == OP_PEXPIRE);
-    if (queue || a->command.op >= OP_RPUSH)
+    if (queue || (a->command.op >= OP_RPUSH && a->command.op <= OP_LPOP))
         return model_queue_script(m, key, a);
     struct run r = run_on(m, key, a);
     switch (model_verb(&a->command)) {

@@ -128,13 +128,14 @@ struct flight {
     int worker, conn, proxy, key;
     unsigned proxy_life;
     uint64_t session_id;
-    bool releases;       /* the worker means to release with it */
-    uint64_t own_fence;  /* of the lease that its worker had when it was sent */
-    bool proven;         /* its client was known to share connections when it was sent */
-    bool own_session;    /* it ran into a lease of its own session */
-    bool was_own;        /* the live lease was the worker's when it ran */
-    uint64_t read_fence; /* last read of its session when it was sent */
-    uint64_t shown;      /* the newest lease that its process had been shown then */
+    bool releases;              /* the worker means to release with it */
+    uint64_t own_fence;         /* of the lease that its worker had when it was sent */
+    bool proven;                /* its client was known to share connections when it was sent */
+    bool shares, may_share;     /* it counted as sharing them: surely; at least in appearance */
+    bool own_session;           /* it ran into a lease of its own session */
+    bool was_own;               /* the live lease was the worker's when it ran */
+    uint64_t read_fence;        /* last read of its session when it was sent */
+    uint64_t client_read_fence; /* and the newest lease of those that its client's sessions at that proxy last read */
     struct lock_plan plan;
     struct model_command command;
     struct model_envelope envelope;
@@ -177,7 +178,6 @@ struct world {
     struct flight flights[FLIGHTS];
     struct truth truth[MODEL_KEYS];
     unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
-    uint64_t shown[PROCESSES][MODEL_KEYS];             /* the newest lease whose value a connection was shown */
     bool unsure[PROCESSES][MODEL_KEYS];                /* a command's outcome got lost */
     bool proven[PROCESSES], perhaps_proven[PROCESSES]; /* to share connections: surely; at least in appearance */
     bool closing;                                      /* everybody is gone */
