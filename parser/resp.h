@@ -67,6 +67,7 @@ struct resp_request {
     size_t args_left; /* arguments to come */
     int64_t bulk_len; /* of the bulk being read, -1: its length line comes next */
     size_t argv_cap;
+    bool quick; /* scanned at once: but for the result, only pos was changed */
     char error_text[RESP_ERROR_TEXT];
     struct resp_arg argv_inline[RESP_ARGV_INLINE];
 };
@@ -75,6 +76,13 @@ struct resp_request {
 void resp_request_init(struct resp_request *r);
 /* Makes it ready for the next request; keeps an argv of moderate size for it. */
 void resp_request_reset(struct resp_request *r);
+/* The same behind RESP_OK, in a hurry. */
+static inline void resp_request_next(struct resp_request *r) {
+    if (r->quick)
+        r->pos = 0;
+    else
+        resp_request_reset(r);
+}
 /* Frees argv. */
 void resp_request_clear(struct resp_request *r);
 /* Moves a scanner with its place to `to`, which holds nothing; `from` is ready for another request afterwards. */

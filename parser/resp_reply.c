@@ -210,6 +210,10 @@ static inline const char *element(struct resp_reply *r, const char *p, const cha
             r->pending--;
             return behind + n + 2;
         }
+        if (kind == KIND_BULK && end - p >= 4 && memcmp(p, "-1\r\n", 4) == 0) { /* as common as a value */
+            r->pending--;
+            return p + 4;
+        }
         break;
     case KIND_ARRAY:
     case KIND_SET:

@@ -53,6 +53,7 @@ void resp_request_reset(struct resp_request *r) {
     r->seen = 0;
     r->args_left = 0;
     r->bulk_len = -1;
+    r->quick = false;
 }
 
 void resp_request_clear(struct resp_request *r) {
@@ -204,11 +205,10 @@ static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, 
     return RESP_OK;
 }
 
-/* Takes arguments into arg...stop for as long as they are complete, in canonical form, and not longer than `max`, from
- * `from` on in the data. Returns the next free place, and moves *from. What it stops at is for scan_argument to judge.
- */
+/* Takes arguments into arg...stop for as long as they are complete and in canonical form, from `from` on in the data.
+ * Returns the next free place, and moves *from. What it stops at is for scan_argument to judge. */
 static inline struct resp_arg *take_arguments(struct resp_arg *arg, const struct resp_arg *stop, const char *data,
-                                              size_t len, size_t *from, uint64_t max) {
+                                              size_t len, size_t *from) {
     const char *end = data + len;
     const char *p = data + *from;
     if (len < RESP_ARGUMENT_MIN) {
@@ -218,7 +218,7 @@ static inline struct resp_arg *take_arguments(struct resp_arg *arg, const struct
     while (arg < stop && p <= last && *p == '$') {
         uint64_t n;
         const char *q = resp_length_of_four(p + 1, end, &n);
-        if (!q || n > max || (uint64_t)(end - q) < n + 2 || !resp_is_crlf(q + n)) {
+        if (!q || (uint64_t)(end - q) < n + 2 || !resp_is_crlf(q + n)) {
             break;
         }
         arg->off = (size_t)(q - data);
@@ -231,11 +231,11 @@ static inline struct resp_arg *take_arguments(struct resp_arg *arg, const struct
 }
 
 /* Goes on with what take_arguments can take. */
-static void take_more(struct resp_request *r, const char *data, size_t len, uint64_t max) {
+static void take_more(struct resp_request *r, const char *data, size_t len) {
     struct resp_arg *arg = r->argv + r->argc;
     size_t room = r->argv_cap - r->argc;
     const struct resp_arg *stop = arg + (r->args_left < room ? r->args_left : room);
-    size_t taken = (size_t)(take_arguments(arg, stop, data, len, &r->pos, max) - arg);
+    size_t taken = (size_t)(take_arguments(arg, stop, data, len, &r->pos) - arg);
     r->argc += taken;
     r->args_left -= taken;
 }
@@ -267,16 +267,16 @@ static enum resp_status scan_argument(struct resp_request *r, const char *data, 
     return RESP_OK;
 }
 
-static inline uint64_t longest_argument(const struct resp_limits *limits) {
-    bool short_only = limits->unauthenticated && limits->bulk_max > RESP_UNAUTH_BULK_MAX;
-    return short_only ? RESP_UNAUTH_BULK_MAX : (uint64_t)limits->bulk_max;
+/* No argument that is complete in so many bytes can be too long. */
+static inline bool all_short(size_t len, const struct resp_limits *limits) {
+    return len <= (uint64_t)limits->bulk_max && (len <= RESP_UNAUTH_BULK_MAX || !limits->unauthenticated);
 }
 
 static enum resp_status scan_arguments(struct resp_request *r, const char *data, size_t len,
                                        const struct resp_limits *limits) {
     while (r->args_left) {
-        if (r->bulk_len < 0) {
-            take_more(r, data, len, longest_argument(limits));
+        if (r->bulk_len < 0 && all_short(len, limits)) {
+            take_more(r, data, len);
             if (!r->args_left) {
                 break;
             }
@@ -293,6 +293,9 @@ static enum resp_status scan_arguments(struct resp_request *r, const char *data,
 /* What is not in canonical form from its first byte on, or not complete. */
 static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_request *r, const char *data, size_t len,
                                                               const struct resp_limits *limits) {
+    if (r->quick) { /* the request before; nothing was kept of this one */
+        resp_request_reset(r);
+    }
     if (r->pos == 0) {
         if (len == 0) {
             return RESP_MORE;
@@ -317,13 +320,14 @@ static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_reques
 enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
                                    const struct resp_limits *limits) {
     if (r->pos == 0 && len >= 4 && data[0] == '*' && (unsigned char)data[1] - (unsigned)'1' < RESP_ARGV_INLINE &&
-        resp_is_crlf(data + 2)) {
+        resp_is_crlf(data + 2) && all_short(len, limits)) {
         size_t count = (size_t)(data[1] - '0'), pos = 4;
         struct resp_arg *stop = r->argv + count;
-        struct resp_arg *arg = take_arguments(r->argv, stop, data, len, &pos, longest_argument(limits));
+        struct resp_arg *arg = take_arguments(r->argv, stop, data, len, &pos);
         r->form = RESP_MULTIBULK;
         r->pos = pos;
-        if (arg == stop) {
+        r->quick = arg == stop;
+        if (r->quick) {
             r->argc = count;
             r->len = pos;
             return RESP_OK;

@@ -69,6 +69,19 @@ static inline struct chunk *iobuf_room(const struct iobuf *b, size_t len) {
 struct chunk *iobuf_make_room(struct iobuf *b, size_t len);
 void iobuf_append_spread(struct iobuf *b, const char *data, size_t len);
 
+/* Most replies have four to eight bytes (+OK, :1): no call for those. */
+static inline void iobuf_copy(char *to, const char *from, size_t len) {
+    uint32_t head, tail;
+    if (len - sizeof(head) > sizeof(tail)) {
+        memcpy(to, from, len);
+        return;
+    }
+    memcpy(&head, from, sizeof(head));
+    memcpy(&tail, from + len - sizeof(tail), sizeof(tail));
+    memcpy(to, &head, sizeof(head));
+    memcpy(to + len - sizeof(tail), &tail, sizeof(tail));
+}
+
 /* Appends bytes, which are copied and may be spread over chunks. */
 static inline void iobuf_append(struct iobuf *b, const void *data, size_t len) {
     struct chunk *c = iobuf_room(b, len);
@@ -76,7 +89,7 @@ static inline void iobuf_append(struct iobuf *b, const void *data, size_t len) {
         iobuf_append_spread(b, data, len);
         return;
     }
-    memcpy(c->data + c->used, data, len);
+    iobuf_copy(c->data + c->used, data, len);
     c->used += len;
     b->unsent += len;
 }

@@ -404,11 +404,13 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
         dispatch_forward(s, c, r, bytes, -1); /* harmless, and Redis has the words for it */
         return DISPATCHED;
     }
+    if (c->need == NEED_KEY) /* nearly all are */
+        return dispatch_by_key(s, c, r, bytes);
     if (keyspace_must_wait(s, c))
         return DISPATCH_WAIT;
     switch (c->need) {
     case NEED_KEY:
-        return dispatch_by_key(s, c, r, bytes);
+        break;
     case NEED_BLOCKING:
         if (!command_blocks(c, bytes, r)) /* XREAD without BLOCK */
             return dispatch_by_key_list(s, c, r, bytes);

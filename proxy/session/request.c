@@ -190,7 +190,16 @@ static __attribute__((noinline)) void session_release_done(struct session *s) {
     }
 }
 
-void request_reply(struct request *r, const char *data, size_t len, bool last) {
+/* Keeps a reply for its turn. */
+static __attribute__((noinline)) void request_hold(struct request *r, const char *data, size_t len) {
+    struct session *s = r->session;
+    call_hold(&r->call, data, len);
+    s->held_bytes += len;
+    if (s->held_bytes >= HELD_NOTICED) /* its limits are looked at when it is flushed */
+        session_mark_dirty(s);
+}
+
+static inline __attribute__((always_inline)) void reply(struct request *r, const char *data, size_t len, bool last) {
     struct session *s = r->session;
     if (last) {
         request_unbusy(r);
@@ -206,15 +215,17 @@ void request_reply(struct request *r, const char *data, size_t len, bool last) {
     if (s->requests.next == &r->link) {
         iobuf_append(&s->out, data, len);
         r->started = !r->muted;
-        session_mark_dirty(s);
+        if (!s->is_dirty)
+            session_mark_dirty(s);
         if (last && head_ends(s, r) && head_waits(s))
             session_release_done(s);
         return;
     }
-    call_hold(&r->call, data, len);
-    s->held_bytes += len;
-    if (s->held_bytes >= HELD_NOTICED) /* its limits are looked at when it is flushed */
-        session_mark_dirty(s);
+    request_hold(r, data, len);
+}
+
+void request_reply(struct request *r, const char *data, size_t len, bool last) {
+    reply(r, data, len, last);
 }
 
 void request_error(struct request *r, const char *error) {
@@ -272,7 +283,7 @@ static void call_reply(struct upstream_request *up, const char *data, size_t len
     if (c->done)
         call_collect(c, data, len, last);
     else
-        request_reply(c->request, data, len, last);
+        reply(c->request, data, len, last);
 }
 
 static void call_fail_end(struct call *c, enum upstream_failure why, const char *error) {

@@ -279,8 +279,8 @@ static bool session_must_wait(struct session *s) {
         s->epoch = upstream_epoch(s->worker->upstream);
         return false;
     }
-    return s->barrier || s->redirected > 0 || s->in_flight >= SESSION_REQUESTS_MAX ||
-           s->in_flight_bytes >= SESSION_BYTES_MAX || s->epoch != upstream_epoch(s->worker->upstream);
+    return s->barrier | (s->redirected > 0) | (s->in_flight >= SESSION_REQUESTS_MAX) |
+           (s->in_flight_bytes >= SESSION_BYTES_MAX) | (s->epoch != upstream_epoch(s->worker->upstream));
 }
 
 bool session_unauthenticated(const struct session *s) {
@@ -306,14 +306,14 @@ static bool session_starts_stream(struct session *s, struct resp_request *scanne
  * request has to wait. The scanner keeps its place in a request that isn't complete, unless that is to be passed on. */
 static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len, bool *waits) {
     size_t used = 0;
+    struct resp_limits limits = {.bulk_max = s->worker->shared->options.bulk_max};
     *waits = false;
     while (used < len && s->state == SESSION_OPEN) {
         if (session_must_wait(s)) {
             *waits = true;
             break;
         }
-        struct resp_limits limits = {.bulk_max = s->worker->shared->options.bulk_max,
-                                     .unauthenticated = session_unauthenticated(s)};
+        limits.unauthenticated = session_unauthenticated(s);
         enum resp_status status = resp_request_scan(scanner, data + used, len - used, &limits);
         if (status == RESP_MORE) {
             if (session_streams(scanner, len - used))
@@ -330,7 +330,7 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
             break;
         }
         used += scanner->len;
-        resp_request_reset(scanner);
+        resp_request_next(scanner);
     }
     return used;
 }
@@ -445,7 +445,7 @@ static void session_got(struct session *s, const char *data, size_t len) {
     if (s->state == SESSION_OPEN && used < len)
         session_keep(s, data + used, len - used);
     else
-        resp_request_reset(&w->scanner);
+        resp_request_next(&w->scanner);
     if (session_stream_full(s))
         session_pause_reading(s, true);
 }

@@ -175,7 +175,7 @@ void node_free(struct upstream_node *n);
  * the node's pools. */
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index);
 static inline bool lane_equal(const struct upstream_lane *a, const struct upstream_lane *b) {
-    return a->login == b->login && a->db == b->db && a->own == b->own && a->protocol == b->protocol;
+    return ((a->login ^ b->login) | (a->db ^ b->db) | (a->own ^ b->own) | (uint32_t)(a->protocol ^ b->protocol)) == 0;
 }
 static inline unsigned pool_index(const struct upstream *u, const struct upstream_request *r) {
     if (r->aside)
@@ -385,7 +385,13 @@ struct upstream_node *router_redirect_target(struct upstream_node *from, const c
 /* A pinned request was answered with this error: tells the map. */
 void router_pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len);
 /* A request's end: the bytes are given back, the owner may have it again. */
-void request_end(struct upstream_request *r);
+static inline void request_end(struct upstream_request *r) {
+    if (r->chunk)
+        chunk_release(r->chunk);
+    r->chunk = NULL;
+    r->conn = NULL;
+    r->in_flight = false;
+}
 
 /* ---- map.c ---- */
 

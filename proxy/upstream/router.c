@@ -21,14 +21,6 @@
 
 /* ---- how requests end ---- */
 
-void request_end(struct upstream_request *r) {
-    if (r->chunk)
-        chunk_release(r->chunk);
-    r->chunk = NULL;
-    r->conn = NULL;
-    r->in_flight = false;
-}
-
 static const char *outcome(bool sent) {
     return sent ? "the outcome of the request is unknown" : "the request was not sent";
 }

@@ -55,6 +55,40 @@ static void test_slots_of_keys(void **state) {
     assert_int_equal(slot_of_key(NULL, 0), 0);
 }
 
+static uint16_t slot_bit_by_bit(const char *key, size_t len) {
+    unsigned crc = 0;
+    for (size_t i = 0; i < len; i++) {
+        crc ^= (unsigned)(unsigned char)key[i] << 8;
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc & 0x8000 ? (crc << 1 ^ 0x1021) & 0xffff : crc << 1;
+        }
+    }
+    return (uint16_t)(crc % SLOT_COUNT);
+}
+
+/* Keys are taken in steps of several bytes: all lengths, and tags at all places. */
+static void test_all_lengths(void **state) {
+    (void)state;
+    char key[40];
+    for (size_t len = 0; len <= sizeof key; len++) {
+        for (size_t i = 0; i < len; i++) {
+            key[i] = (char)(i * 37 + len * 11 + 128);
+            key[i] = key[i] == '{' || key[i] == '}' ? '\0' : key[i];
+        }
+        assert_int_equal(slot_of_key(key, len), slot_bit_by_bit(key, len));
+        for (size_t open = 0; open < len; open++) {
+            char tagged[sizeof key];
+            memcpy(tagged, key, len);
+            tagged[open] = '{';
+            assert_int_equal(slot_of_key(tagged, len), slot_bit_by_bit(tagged, len));
+            if (len - open > 2) {
+                tagged[len - 1] = '}';
+                assert_int_equal(slot_of_key(tagged, len), slot_bit_by_bit(tagged + open + 1, len - open - 2));
+            }
+        }
+    }
+}
+
 static void test_tags(void **state) {
     (void)state;
     slot_tags_init();
@@ -114,7 +148,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crc16),      cmocka_unit_test(test_slots_of_keys),
         cmocka_unit_test(test_tags),       cmocka_unit_test(test_tags_never_change),
-        cmocka_unit_test(test_init_twice),
+        cmocka_unit_test(test_init_twice), cmocka_unit_test(test_all_lengths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
