@@ -363,7 +363,7 @@ static void note_subcommand(struct session *s, const struct command *c, const st
 
 bool dispatch_streams(struct session *s, const struct resp_request *r, const char *bytes,
                       const struct command **command, int *slot) {
-    if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || session_unauthenticated(s) ||
+    if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->own != 0 || session_unauthenticated(s) ||
         (s->transaction && transaction_queues(s)) || (s->pubsub && pubsub_restricts(s)))
         return false;
     const struct command *c = command_lookup(bytes + r->argv[0].off, r->argv[0].len);

@@ -306,7 +306,7 @@ static void conn_leave_pool(struct upstream_conn *c) {
 }
 
 void conn_retire(struct upstream_conn *c) {
-    if (!c->pool)
+    if (!c->pool || c->own) /* nobody else is on its lane */
         return;
     conn_leave_pool(c);
     c->node->pins++;
