@@ -13,9 +13,9 @@ enum { IOBUF_IOV = 64 };
 
 void chunk_pool_init(struct chunk_pool *pool, size_t free_max) {
     list_init(&pool->free);
-    pool->free_count = 0;
+    pool->free_count = pool->free_least = 0;
     pool->free_max = free_max;
-    pool->total_bytes = pool->peak_bytes = 0;
+    pool->total_bytes = 0;
 }
 
 static void chunk_free(struct chunk *c) {
@@ -23,17 +23,27 @@ static void chunk_free(struct chunk *c) {
     memory_free(c);
 }
 
+void chunk_pool_shrink(struct chunk_pool *pool) {
+    for (; pool->free_least > 0; pool->free_least--) {
+        chunk_free(LIST_ENTRY(list_shift(&pool->free), struct chunk, link));
+        pool->free_count--;
+    }
+    pool->free_least = pool->free_count;
+}
+
 void chunk_pool_clear(struct chunk_pool *pool) {
     struct list_node *n;
     while ((n = list_shift(&pool->free)))
         chunk_free(LIST_ENTRY(n, struct chunk, link));
-    pool->free_count = 0;
+    pool->free_count = pool->free_least = 0;
 }
 
 static struct chunk *chunk_new(struct chunk_pool *pool, size_t need) {
     if (need <= IOBUF_CHUNK && pool->free_count > 0) {
         struct chunk *c = LIST_ENTRY(list_shift(&pool->free), struct chunk, link);
         pool->free_count--;
+        if (pool->free_least > pool->free_count)
+            pool->free_least = pool->free_count;
         c->used = c->sent = 0;
         return c;
     }
@@ -46,8 +56,6 @@ static struct chunk *chunk_new(struct chunk_pool *pool, size_t need) {
     c->cap = cap;
     c->used = c->sent = 0;
     pool->total_bytes += cap;
-    if (pool->total_bytes > pool->peak_bytes)
-        pool->peak_bytes = pool->total_bytes;
     return c;
 }
 

@@ -37,9 +37,9 @@ struct chunk {
 struct chunk_pool {
     struct list_node free; /* chunks of IOBUF_CHUNK */
     size_t free_count;
+    size_t free_least;  /* the fewest that were free since chunk_pool_shrink */
     size_t free_max;    /* more than so many are given back to malloc */
     size_t total_bytes; /* in use and free */
-    size_t peak_bytes;  /* the most that total_bytes has been; whoever reads it may lower it */
 };
 
 struct iobuf {
@@ -49,6 +49,8 @@ struct iobuf {
 };
 
 void chunk_pool_init(struct chunk_pool *pool, size_t free_max);
+/* Gives malloc the chunks that nobody has needed since the last call: for once in a while. */
+void chunk_pool_shrink(struct chunk_pool *pool);
 /* Frees the pool's unused chunks. Chunks still in use must be released before. */
 void chunk_pool_clear(struct chunk_pool *pool);
 

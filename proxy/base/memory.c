@@ -51,6 +51,14 @@ void memory_free(void *p) {
 
 void memory_trim(void) {
 #ifdef __GLIBC__
-    malloc_trim(0);
+    enum { WORTH = 1024 * 1024 };
+    static size_t kept; /* free memory that malloc had after the last time; much of it has no pages any more */
+    size_t now = mallinfo2().fordblks;
+    if (now > kept && now - kept > WORTH) {
+        malloc_trim(0);
+        kept = now;
+    } else if (now < kept) {
+        kept = now;
+    }
 #endif
 }

@@ -121,6 +121,16 @@ static inline void request_free(struct request *r) {
     }
 }
 
+void request_pools_shrink(struct worker *w) {
+    struct list_node *n;
+    for (size_t left = w->free_request_count / 2; w->free_request_count > left; w->free_request_count--)
+        if ((n = stack_pop(&w->free_requests)))
+            memory_free(LIST_ENTRY(n, struct request, link));
+    for (size_t left = w->free_call_count / 2; w->free_call_count > left; w->free_call_count--)
+        if ((n = list_shift(&w->free_calls)))
+            memory_free(LIST_ENTRY(n, struct call, link));
+}
+
 /* Takes a finished request out of its session: what it held up may go on. */
 static inline void request_leave(struct request *r) {
     struct session *s = r->session;

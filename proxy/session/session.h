@@ -194,6 +194,8 @@ struct request {
 struct request *request_new(struct session *s, const struct command *command);
 /* A request of the proxy's own, in no queue; it ends with request_reply(r, "", 0, true). */
 struct request *request_internal(struct worker *w);
+/* Frees half of the memory that is kept for requests and calls to come: for once a second. */
+void request_pools_shrink(struct worker *w);
 /* The session's later requests wait until this one has ended: it changes the session's state, or touches keys of
  * theirs in a script, which may have to be sent twice. */
 void request_barrier(struct request *r);

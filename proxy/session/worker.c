@@ -21,7 +21,7 @@
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
-enum { ACCEPT_BATCH = 64, CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TRIM_BYTES = 8 * 1024 * 1024 };
+enum { ACCEPT_BATCH = 64, CHUNKS_KEPT = 256, SHARED_TICK_MS = 100 };
 
 static const double TICK_SECONDS = 1.0;
 static const double ACCEPT_PAUSE_SECONDS = 0.2;
@@ -203,13 +203,12 @@ static void turn_start(struct ev_loop *loop, struct ev_check *check, int events)
 
 /* ---- time ---------------------------------------------------------------------------------------- */
 
-/* malloc keeps the pieces that a burst of values leaves behind; a few in use between them keep all of them. */
+/* A burst leaves memory behind: in the pools, and in malloc, where a few pieces in use keep all of those between. */
 static void worker_trim(struct worker *w) {
-    struct chunk_pool *pool = &w->chunks;
-    if (pool->peak_bytes - pool->total_bytes < TRIM_BYTES || pool->total_bytes > pool->peak_bytes / 2)
-        return;
-    pool->peak_bytes = pool->total_bytes;
-    memory_trim();
+    chunk_pool_shrink(&w->chunks);
+    request_pools_shrink(w);
+    if (w->index == 0)
+        memory_trim();
 }
 
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
