@@ -72,7 +72,7 @@ def in_flight(client):
     return total
 
 
-def test_stopped_and_continued(start_redis, start_proxy, connect):
+def test_trap_31_no_late_reply_after_a_timeout(start_redis, start_proxy, connect):
     """SIGSTOP: no answer. After upstream-timeout the requests fail as unknown, and no late reply reaches anybody."""
     server = start_redis()
     proxy = start_proxy(server, "upstream-timeout 700ms")
@@ -147,7 +147,7 @@ def test_locks_survive_a_lost_connection(start_redis, start_proxy, connect):
             assert server.run("EXISTS", name) == 0
 
 
-def test_connections_killed_all_the_time(start_redis, start_proxy, connect):
+def test_trap_32_connections_killed_all_the_time(start_redis, start_proxy, connect):
     """Counters never count twice: a write is not repeated after any byte of it was sent."""
     server = start_redis()
     proxy = start_proxy(server)
@@ -305,7 +305,7 @@ def test_odd_answers_to_lock_scripts(fake, start_proxy, connect, name):
     assert client("GET", "plain") == "fine"
 
 
-def test_reply_nested_thousands_deep(fake, start_proxy, connect):
+def test_trap_20_reply_nested_thousands_deep(fake, start_proxy, connect):
     deep = b"*1\r\n" * 100000 + b":1\r\n"
     node = fake(lambda words, connection: polite(words) or deep)
     proxy = start_proxy("standalone %s:%d" % node.address)
@@ -386,7 +386,7 @@ def test_clients_that_disappear(start_redis, start_proxy, connect):
     assert steady("PING") == "PONG"
 
 
-def test_leaver_with_a_stopped_node(start_redis, start_proxy, connect):
+def test_trap_30_leaver_with_a_stopped_node(start_redis, start_proxy, connect):
     """Its replies come when it is long gone: they are dropped, the others' places are kept."""
     server = start_redis()
     proxy = start_proxy(server)
@@ -409,7 +409,7 @@ def test_leaver_with_a_stopped_node(start_redis, start_proxy, connect):
         assert server.run("PTTL", "lock:gone") > 0
 
 
-def test_slow_reader(start_redis, start_proxy, connect):
+def test_trap_34_slow_reader(start_redis, start_proxy, connect):
     """It reads nothing: the memory it takes is bounded, and those on the same upstream connection don't wait."""
     server = start_redis()
     proxy = start_proxy(server, "client-output-buffer-limit normal 16mb 0 0")

@@ -312,13 +312,16 @@ def test_values_of_all_sizes(client, size):
         assert client("DEL", name) == 1
 
 
-@pytest.mark.parametrize("size", [0, 1, 16383, 16384, 16385, 65536, 200000])
-def test_keys_of_all_sizes(client, size):
+@pytest.mark.parametrize("size", [0, 1, 16383, 16384, 16385, 65535, 65536, 65537, 200000])
+def test_trap_19_keys_of_all_sizes(client, size):
     name = "k" * size
     assert client("SET", name, "v") == "OK"
     assert client("GET", name) == "v"
     assert client("MSET", name, "w", "other", "x") == "OK"
     assert client("MGET", "other", name) == ["x", "w"]
+    assert client("SET", name, "") == "OK"
+    assert client("APPEND", name, "") == 0
+    assert client.raw("GET", name) == b"$0\r\n\r\n"
     assert client("DEL", name, "other") == 2
 
 

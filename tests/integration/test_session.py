@@ -316,7 +316,7 @@ def test_acl(client, backend, connect, key):
 # ---- the end of a connection ----------------------------------------------------------------------
 
 
-def test_half_close(proxy, connect, direct):
+def test_trap_33_half_close(proxy, connect, direct):
     """printf ... | nc: every reply is written, then the connection closes."""
     client = connect(proxy)
     client.send(b"".join(encode("SET", "half:%d" % i, "x" * 100) + encode("GET", "half:%d" % i) for i in range(500)))
@@ -331,7 +331,7 @@ def test_half_close_with_lock_commands(proxy, connect):
     assert client.read_all() == b":1\r\n$1\r\n1\r\n:1\r\n+PONG\r\n"
 
 
-def test_netcat(proxy):
+def test_trap_33_netcat(proxy):
     done = subprocess.run(["nc", "-N", proxy.address[0], str(proxy.address[1])], input=b"SET nc 1\r\nGET nc\r\nNOSUCH\r\nPING\r\n",
                           stdout=subprocess.PIPE, timeout=20, check=True)
     assert done.stdout == b"+OK\r\n$1\r\n1\r\n-ERR unknown command 'NOSUCH', with args beginning with: \r\n+PONG\r\n"

@@ -2,10 +2,14 @@
 a trap is called test_trap_NUMBER_..., wherever it is. `pytest -k trap_21` runs those of one."""
 
 import itertools
+import os
+import random
+import threading
 
 import pytest
 
-from resp import Push, encode
+import servers
+from resp import Client, Push, encode
 from servers import until
 
 # Each changes what its own session is, and nothing else. (commands, a question, what the others are answered)
@@ -36,7 +40,6 @@ QUESTIONS = [["GET", "k"], ["HGETALL", "h"], ["ZRANGE", "z", "0", "-1", "WITHSCO
 
 @pytest.fixture(scope="module")
 def own_proxy(farm):
-    import servers
     server = servers.RedisServer()
     server.run("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-set")
     proxy = servers.Proxy(server)
@@ -123,3 +126,134 @@ def test_trap_25_pushes_and_pauses_leave_others_alone(own_proxy, connect):
     assert reader("RPUSH", "q", "x") == 1
     assert blocked.read() == ["q", "x"]
     assert isinstance(tracker.read(), Push)
+
+
+# ---- order ------------------------------------------------------------------------------------------------
+
+
+def test_trap_08_read_your_own_writes(backend, start_proxy, rng):
+    """Several connections to each node, and long values that take one for themselves: a session's requests still
+    reach a node in the order in which they were sent."""
+    proxy = start_proxy(backend, "upstream-connections 4")
+    long = b"x" * (5 << 20)
+    problems = []
+
+    def run(number, seed):
+        rng = random.Random(seed)
+        name, big = "own:%d" % number, "big:%d" % number
+        try:
+            with Client(proxy.address, timeout=60) as client:
+                count = 0
+                for _ in range(12):
+                    commands, expected = [], []
+                    for _ in range(40):
+                        kind = rng.randrange(40)
+                        if kind == 0:
+                            commands += [("SET", big, long), ("STRLEN", big)]
+                            expected += [b"+OK\r\n", b":%d\r\n" % len(long)]
+                        elif kind == 1:
+                            commands += [("SET", big, long), ("GET", big), ("SET", big, "s"), ("GET", big)]
+                            expected += [b"+OK\r\n", b"$%d\r\n%s\r\n" % (len(long), long), b"+OK\r\n", b"$1\r\ns\r\n"]
+                        else:
+                            count += 1
+                            commands += [("SET", name, count), ("APPEND", name, "."), ("GET", name)]
+                            value = b"%d." % count
+                            expected += [b"+OK\r\n", b":%d\r\n" % len(value), b"$%d\r\n%s\r\n" % (len(value), value)]
+                    replies = client.pipeline(commands)
+                    for command, reply, right in zip(commands, replies, expected):
+                        assert reply == right, (command[:2], reply[:80], right[:80])
+        except Exception as error:  # handed to the test's own thread
+            problems.append(error)
+
+    threads = [threading.Thread(target=run, args=(n, rng.random())) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert not problems, problems[0]
+
+
+# ---- memory -----------------------------------------------------------------------------------------------
+
+
+def peak_of(proxy):
+    """The most memory that the proxy had since `forget_peak`, in bytes."""
+    with open("/proc/%d/status" % proxy.pid) as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+
+
+def forget_peak(proxy):
+    with open("/proc/%d/clear_refs" % proxy.pid, "w") as clear:
+        clear.write("5")
+
+
+def test_trap_20_a_bulk_of_512_mb(backend, start_proxy, connect):
+    """Both ways in less than 16 MB. LOCKKEEPER_LONG=1 makes it 512 MB, otherwise it is a quarter of that."""
+    size = (512 if os.environ.get("LOCKKEEPER_LONG") else 128) << 20
+    proxy = start_proxy(backend)
+    client = connect(proxy, timeout=60)
+    assert client("PING") == "PONG"
+    forget_peak(proxy)
+    before = peak_of(proxy)
+    piece = bytes(range(256)) * 4096
+    client.send(b"*3\r\n$3\r\nSET\r\n$4\r\nhuge\r\n$%d\r\n" % size)
+    for _ in range(size // len(piece)):
+        client.send(piece)
+    client.send(b"\r\n")
+    assert client.read() == "OK"
+    assert client("STRLEN", "huge") == size
+    client.send(encode("GET", "huge"))
+    reply = client.sock.makefile("rb", buffering=len(piece))
+    assert reply.readline() == b"$%d\r\n" % size
+    for _ in range(size // len(piece)):
+        assert reply.read(len(piece)) == piece
+    assert reply.read(2) == b"\r\n"
+    assert peak_of(proxy) - before < 16 << 20
+    assert client("DEL", "huge") == 1
+
+
+def test_trap_20_a_million_arguments(backend, start_proxy, connect):
+    """Those of a command with one key are not kept; those of others are, in proportion."""
+    proxy = start_proxy(backend)
+    client = connect(proxy, timeout=60)
+    assert client("PING") == "PONG"
+    forget_peak(proxy)
+    before = peak_of(proxy)
+    assert client("RPUSH", "many", *range(1000000)) == 1000000
+    assert peak_of(proxy) - before < 16 << 20
+    assert client("LINDEX", "many", 999999) == "999999"
+    client.send(encode("LRANGE", "many", 0, -1))
+    data = bytearray()
+    while not data.endswith(b"$6\r\n999999\r\n"):
+        data += client.sock.recv(1 << 20)
+    assert data == b"*1000000\r\n" + b"".join(encode(n)[4:] for n in range(1000000))
+    assert peak_of(proxy) - before < 16 << 20
+    names = ["many"] * 500000 + ["none"] * 500000
+    assert client("EXISTS", *names) == 500000
+    assert peak_of(proxy) - before < 512 << 20
+    assert client("DEL", *names) == 1
+
+
+def keeps_what_was_freed():
+    """Whether the proxy was built with AddressSanitizer, which gives nothing back to the system."""
+    with open(servers.binary(), "rb") as program:
+        return b"__asan_init" in program.read()
+
+
+def test_trap_35_memory_comes_back_down(backend, start_proxy, connect):
+    """After a burst of connections that were all busy at once with values of all sizes."""
+    proxy = start_proxy(backend)
+    watcher = connect(proxy)
+    for size in (10, 1000, 100000, 900000):
+        assert watcher("SET", "v%d" % size, "x" * size) == "OK"
+    before = proxy.memory()
+    clients = [Client(proxy.address) for _ in range(400)]
+    for number, client in enumerate(clients):
+        client.send(encode("GET", "v10") * 100 + encode("SET", "k%d" % number, "y" * 20000) + encode("GET", "v1000") * 100)
+        client.send(encode("GET", "v%d" % (100000 if number % 20 else 900000)) * 3)
+    until(lambda: proxy.memory() > before + (20 << 20), 20, "the burst")
+    for client in clients:
+        client.close()
+    if not keeps_what_was_freed():
+        until(lambda: proxy.memory() < before + (6 << 20), 15, "the memory's return", 0.1)
+    assert watcher("PING") == "PONG"
