@@ -131,7 +131,7 @@ def test_trap_25_pushes_and_pauses_leave_others_alone(own_proxy, connect):
 # ---- order ------------------------------------------------------------------------------------------------
 
 
-def test_trap_08_read_your_own_writes(backend, start_proxy, rng):
+def test_trap_08_also_around_long_values(backend, start_proxy, rng):
     """Several connections to each node, and long values that take one for themselves: a session's requests still
     reach a node in the order in which they were sent."""
     proxy = start_proxy(backend, "upstream-connections 4")
