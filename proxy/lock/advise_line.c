@@ -61,13 +61,13 @@ static void add_model(struct line *l, const struct advise_row *r) {
         add(l, " (%s)", r->library);
 }
 
+/* What looks like a connection for each worker stays with `auto`: a pool that happens to hand the same connection to
+ * the same worker looks like it, and would have rightful releases refused under `connection`. */
 static void add_owner(struct line *l, const struct advise_row *r) {
     if (handed_over(r))
         add(l, " owner any");
     else if (shared(r))
         add(l, " owner client");
-    else if (r->by_holder > 0)
-        add(l, " owner connection");
 }
 
 static void add_counts(struct line *l, const struct advise_row *r) {
