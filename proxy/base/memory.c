@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #ifdef __GLIBC__
+#include <fcntl.h>
 #include <malloc.h>
+#include <unistd.h>
 #endif
 
 static void out_of_memory(size_t size) {
@@ -49,16 +51,37 @@ void memory_free(void *p) {
     free(p);
 }
 
+#ifdef __GLIBC__
+/* Pages that are in memory beyond what is allocated: the program itself, and what malloc keeps. 0: not known. */
+static size_t idle_bytes(void) {
+    char line[128] = "";
+    unsigned long pages = 0;
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, line, sizeof(line) - 1);
+    close(fd);
+    if (n <= 0 || sscanf(line, "%*u %lu", &pages) != 1)
+        return 0;
+    size_t resident = (size_t)pages * (size_t)sysconf(_SC_PAGESIZE), used = mallinfo2().uordblks;
+    return resident > used ? resident - used : 0;
+}
+#endif
+
 void memory_trim(void) {
 #ifdef __GLIBC__
-    enum { WORTH = 1024 * 1024 };
-    static size_t kept; /* free memory that malloc had after the last time; much of it has no pages any more */
-    size_t now = mallinfo2().fordblks;
-    if (now > kept && now - kept > WORTH) {
+    enum { WORTH = 256 * 1024, CALLS_BETWEEN = 5 };
+    static size_t kept; /* the least that was idle after the last time */
+    static unsigned calls;
+    if (++calls < CALLS_BETWEEN)
+        return;
+    calls = 0;
+    size_t now = idle_bytes();
+    if (now > kept + WORTH) {
         malloc_trim(0);
-        kept = now;
-    } else if (now < kept) {
-        kept = now;
+        kept = now = idle_bytes();
     }
+    if (now < kept)
+        kept = now;
 #endif
 }

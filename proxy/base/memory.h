@@ -14,8 +14,8 @@ char *memory_strdup(const char *s) __attribute__((malloc, returns_nonnull, warn_
 /* A NUL-terminated copy of `len` bytes. */
 char *memory_strndup(const char *s, size_t len) __attribute__((malloc, returns_nonnull, warn_unused_result));
 void memory_free(void *p);
-/* Gives the system what was freed and lies between what is in use, where that has become much more since the last time:
- * for once a second. All threads' memory; not to be called by two at once. */
+/* Gives the system what was freed and lies between what is in use, if the process has grown since the last time: for
+ * once a second, and it does so every few seconds at most. All threads' memory; not to be called by two at once. */
 void memory_trim(void);
 
 #endif
