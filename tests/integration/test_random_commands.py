@@ -241,7 +241,8 @@ def _retag(word, tag):
     return "{%s}%s" % (tag, word.split("}", 1)[1]) if word.startswith("{t") and "}" in word else word
 
 
-PLAIN = ["x", "1", "y", "2", "z", "3", "x", "4"]
+# The numbers are large: what ends after a millisecond would do so on one side first.
+PLAIN = ["x", "1000001", "y", "2000002", "z", "3000003", "x", "4000004"]
 HARMFUL = {"shutdown", "sync", "psync", "monitor", "quit", "save", "bgsave", "bgrewriteaof", "failover", "replconf", "debug",
            "replicaof", "slaveof", "reset", "pfselftest", "migrate", "multi", "exec", "discard"}
 
