@@ -137,9 +137,10 @@ static struct waiting *wait_nodes(struct session *s) {
     struct upstream *u = s->worker->upstream;
     size_t max = upstream_master_count(u) + 1;
     struct waiting *t = memory_zalloc(sizeof(*t) + max * sizeof(t->nodes[0]));
-    int end = upstream_is_cluster(u) ? SLOTS : 1;
+    bool cluster = upstream_is_cluster(u);
+    int end = cluster ? SLOTS : 1;
     for (int slot = 0; slot < end && t->node_count < max; slot++) {
-        bool used = !s->used_slots || (s->used_slots >> (slot / SESSION_SLOTS_A_BIT) & 1);
+        bool used = !cluster || !s->used_slots || (s->used_slots >> (slot / SESSION_SLOTS_A_BIT) & 1);
         struct upstream_node *node = used ? upstream_node_of_slot(u, slot) : NULL;
         if (node)
             wait_add(t, node, slot);

@@ -44,6 +44,13 @@ def paused(pair):
     replica.resume()
 
 
+def test_counts_after_nothing_but_lock_commands(pair, connect):
+    client = connect(pair[2])
+    assert client("SETNX", "lock:alone", "1") == 1
+    assert client("WAIT", 1, 5000) == 1
+    assert client("DEL", "lock:alone") == 1
+
+
 def test_counts_the_replicas(pair, connect):
     _, _, proxy = pair
     client = connect(proxy)
