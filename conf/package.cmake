@@ -14,7 +14,7 @@ add_custom_target(man ALL DEPENDS ${CONF_MAN})
 install(TARGETS lockkeeper RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES ${CONF}/lockkeeper.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${CONF_MAN} DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
-install(FILES ${CONF}/standalone.conf ${CONF}/cluster.conf ${CONF}/embedded.conf
+install(FILES ${CONF}/standalone.conf ${CONF}/cluster.conf ${CONF}/sentinel.conf ${CONF}/embedded.conf
               ${CMAKE_CURRENT_SOURCE_DIR}/README.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # Paths of a package, not of a prefix: the unit names them.

@@ -332,6 +332,8 @@ void config_free(struct config *config) {
     memory_free(config->supervised);
     memory_free(config->requirepass);
     memory_free(config->sentinel_name);
+    memory_free(config->sentinel_user);
+    memory_free(config->sentinel_password);
     memory_free(config->upstream_user);
     memory_free(config->upstream_password);
     memory_free(config->cluster_announce_ip);

@@ -44,6 +44,7 @@ struct config {
     enum config_upstream upstream;
     struct config_words upstream_addresses; /* HOST:PORT ..., unix:PATH */
     char *sentinel_name;
+    char *sentinel_user, *sentinel_password; /* NULL */
     char *upstream_user, *upstream_password; /* NULL */
     int64_t upstream_connections;            /* 1 to 64 */
     int64_t upstream_timeout_ms;             /* 5s */

@@ -226,27 +226,28 @@ static void options_of(struct application *app) {
     };
     static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
     text_printf(&app->upstream_text, "%s", kinds[c->upstream]);
+    if (c->sentinel_name)
+        text_printf(&app->upstream_text, " %s", c->sentinel_name);
     for (size_t i = 0; i < c->upstream_addresses.count; i++)
         text_printf(&app->upstream_text, " %s", c->upstream_addresses.words[i]);
     o->upstream_text = app->upstream_text.data;
     app->shared.upstream = (struct upstream_config){
-        .kind = c->upstream == CONFIG_CLUSTER ? UPSTREAM_CLUSTER : UPSTREAM_STANDALONE,
+        .kind = c->upstream == CONFIG_CLUSTER    ? UPSTREAM_CLUSTER
+                : c->upstream == CONFIG_SENTINEL ? UPSTREAM_SENTINEL
+                                                 : UPSTREAM_STANDALONE,
         .addresses = (const char **)c->upstream_addresses.words,
         .address_count = c->upstream_addresses.count,
         .user = c->upstream_user,
         .password = c->upstream_password,
+        .sentinel_name = c->sentinel_name,
+        .sentinel_user = c->sentinel_user,
+        .sentinel_password = c->sentinel_password,
         .connections = (unsigned)c->upstream_connections,
         .timeout_ms = c->upstream_timeout_ms,
     };
 }
 
 static bool start_upstream(struct application *app, char *error, size_t size) {
-    if (app->config->upstream == CONFIG_SENTINEL) {
-        snprintf(error, size,
-                 "upstream 'sentinel': expected embedded, standalone or cluster; this version can't follow "
-                 "Sentinels yet");
-        return false;
-    }
     if (app->config->upstream != CONFIG_EMBEDDED)
         return true;
     app->embedded = embedded_start(error, size);

@@ -66,6 +66,13 @@ static void report_node(void *arg, const struct upstream_node_info *node) {
         (unsigned long long)node->redirects);
 }
 
+static void report_sentinel(void *arg, const char *address, const char *state) {
+    struct node_lines *lines = arg;
+    char name[32];
+    snprintf(name, sizeof(name), "sentinel%zu", lines->count++);
+    lines->report->line(lines->report->arg, name, "address=%s,state=%s", address, state);
+}
+
 static void report_locks_section(const struct proxy_shared *shared, const struct report *r) {
     struct lock_stats stats;
     engine_stats(shared->engine, &stats);
@@ -105,6 +112,8 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "upstream", "%s", o->upstream_text);
     struct node_lines lines = {.report = r};
     upstream_each_node(w->upstream, report_node, &lines);
+    lines.count = 0;
+    upstream_each_sentinel(w->upstream, report_sentinel, &lines);
     report_counters(shared, "pinned", r);
     report_locks_section(shared, r);
     r->section(r->arg, "Commands");

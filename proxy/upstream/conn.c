@@ -409,6 +409,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
     case CONN_REFUSED:
         node_log(n, "refused a connection", reason);
         break;
+    case CONN_REPLACED:
     case CONN_IDLE:
     case CONN_SHUTDOWN:
         break;
@@ -448,6 +449,18 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
         char error[512];
         router_lost_text(error, sizeof(error), n->address, end, why);
         pin_lost(pin, error);
+    }
+}
+
+void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason) {
+    struct list_node *it = n->u->conns.next;
+    while (it != &n->u->conns) {
+        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+        it = it->next;
+        if (c->node != n)
+            continue;
+        conn_close(c, end, reason);
+        it = n->u->conns.next; /* whoever heard of it may have opened and closed others */
     }
 }
 

@@ -1,6 +1,7 @@
 /*
  * The slot map of a cluster: which node serves which slot, and the list of masters that follows from it. Sixteen
- * thousand pointers, so that routing is one load. A standalone has no map, and one master.
+ * thousand pointers, so that routing is one load. A standalone has no map, and one master; behind Sentinels there is
+ * one too, once it is known.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,22 @@ bool map_replace(struct upstream *u, struct upstream_node *const *slots) {
     return true;
 }
 
+bool map_replace_master(struct upstream *u, struct upstream_node *n) {
+    struct upstream_node *old = upstream_master(u, 0);
+    if (old == n)
+        return false;
+    u->masters = memory_realloc(u->masters, sizeof(struct upstream_node *));
+    u->masters[0] = n;
+    u->master_count = 1;
+    u->covered = n->slots = SLOT_COUNT;
+    u->epoch++;
+    if (old) {
+        old->slots = 0;
+        conn_close_all(old, CONN_REPLACED, "another master has taken its place");
+    }
+    return true;
+}
+
 bool upstream_is_cluster(const struct upstream *u) {
     return u->slots != NULL;
 }
@@ -102,6 +119,6 @@ struct upstream_node *upstream_master(const struct upstream *u, size_t i) {
 
 struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot) {
     if (!u->slots)
-        return u->masters[0];
+        return upstream_master(u, 0);
     return slot >= 0 && slot < SLOT_COUNT ? u->slots[slot] : NULL;
 }

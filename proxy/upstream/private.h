@@ -9,7 +9,9 @@
  *      reply.c      one connection: reading, framing, whose reply it is
  *      pin.c        connections of a caller's own
  *      own.c        lanes of a caller's own
- *      topology.c   CLUSTER SLOTS, by hiredis
+ *      topology.c   who serves what: rounds of questions, by hiredis
+ *      cluster.c    CLUSTER SLOTS
+ *      sentinel.c   the master that Sentinels watch; watch.c subscribes to them
  *      login.c      who is logged in
  *      address.c    the text of an address
  *
@@ -224,6 +226,7 @@ enum conn_end {
     CONN_UNREACHABLE, /* it never got ready */
     CONN_TIMEOUT,     /* a due reply did not come */
     CONN_REFUSED,     /* the node refused the handshake; the reason is its error */
+    CONN_REPLACED,    /* another master has taken the node's place: nothing is the node's fault */
     CONN_IDLE,        /* nothing was in flight */
     CONN_SHUTDOWN     /* upstream_free */
 };
@@ -268,6 +271,8 @@ struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index);
 struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
 /* Ends a connection; its requests are repeated or failed. */
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
+/* The same for all of a node. */
+void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
 /* Frees one that is in the graveyard. */
 void conn_free(struct upstream_conn *c);
 /* There is something to write. */
@@ -399,14 +404,17 @@ static inline void request_end(struct upstream_request *r) {
 void map_move(struct upstream *u, unsigned slot, struct upstream_node *to);
 /* A whole new map: SLOT_COUNT nodes or NULL. True if it differs from the one before. */
 bool map_replace(struct upstream *u, struct upstream_node *const *slots);
+/* Another master in the place of the one (Sentinel), whose connections end. True if it is another. */
+bool map_replace_master(struct upstream *u, struct upstream_node *n);
 
-/* ---- topology.c ---- */
+/* ---- topology.c, cluster.c, sentinel.c ---- */
 
-struct topology *topology_new(struct upstream *u);
+struct topology *cluster_new(struct upstream *u);
+struct topology *sentinel_new(struct upstream *u);
 void topology_free(struct topology *t);
 /* Something hints at a change: ask soon, at a limited rate. NULL is ignored. */
 void topology_want(struct topology *t);
-/* The reason why no map is known yet. */
-const char *topology_reason(const struct topology *t);
+/* The reason why nothing is known yet, for a reply or the log. */
+void topology_reason(const struct topology *t, char *out, size_t size);
 
 #endif

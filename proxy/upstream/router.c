@@ -4,7 +4,7 @@
  *      upstream_submit ──> place ──> conn_send ··> reply ──────────────────> ops->reply
  *                            ^                       │
  *                            ├── MOVED (map first), ASK (ASKING before it), NOSCRIPT (as EVAL), at once
- *                            ├── TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, after a delay
+ *                            ├── TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, after a delay
  *                            └── lost connection, where nothing was sent or it may be repeated
  *                                               └── else ────────────────────> ops->fail
  *
@@ -77,9 +77,9 @@ const char *router_no_node(struct upstream *u) {
         return "UPSTREAM the proxy is stopping";
     if (u->covered > 0)
         return "CLUSTERDOWN Hash slot not served"; /* as a node of the cluster says it */
-    snprintf(u->error, sizeof(u->error),
-             "UPSTREAM the cluster's slot map is not known yet: no seed node answers (last: %s)",
-             topology_reason(u->topology));
+    char reason[sizeof(u->error) - 16];
+    topology_reason(u->topology, reason, sizeof(reason));
+    snprintf(u->error, sizeof(u->error), "UPSTREAM %s", reason);
     return u->error;
 }
 
@@ -362,6 +362,8 @@ static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, stru
 
 void router_pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len) {
     unsigned slot;
+    if (word_is(text, len, "READONLY"))
+        topology_want(u->topology);
     if (!u->slots || !word_is(text, len, "MOVED"))
         return;
     struct upstream_node *to = router_redirect_target(from, text, len, &slot);
@@ -379,14 +381,19 @@ bool router_error(struct upstream *u, struct upstream_node *from, struct upstrea
     }
     if (r->script && !r->eval && word_is(text, len, "NOSCRIPT"))
         return rewrite_as_eval(u, from, r);
-    if (!u->slots || r->node)
+    if (!u->topology || r->node)
         return false;
     r->sent_before = false; /* it was answered, and not executed */
-    if (word_is(text, len, "MOVED"))
+    if (u->slots && word_is(text, len, "MOVED"))
         return redirect(u, from, r, text, len, false);
-    if (word_is(text, len, "ASK"))
+    if (u->slots && word_is(text, len, "ASK"))
         return redirect(u, from, r, text, len, true);
-    if (r->slot < 0) /* any node will do; MOVED came because it sees a key where the proxy found none: MSETNX k v k */
+    if (word_is(text, len, "READONLY")) { /* it was the master, and is a replica now */
+        topology_want(u->topology);
+        return delay(u, r);
+    }
+    if (u->slots &&
+        r->slot < 0) /* any node will do; MOVED came because it sees a key where the proxy found none: MSETNX k v k */
         return false;
     if (word_is(text, len, "TRYAGAIN"))
         return delay(u, r);
@@ -413,6 +420,9 @@ void router_lost_text(char *out, size_t size, const char *address, enum conn_end
     case CONN_REFUSED:
         snprintf(out, size, "%s", reason);
         break;
+    case CONN_REPLACED:
+        snprintf(out, size, "UPSTREAM node %s is not used any more (%s)", address, reason);
+        break;
     case CONN_IDLE:
     case CONN_SHUTDOWN:
         snprintf(out, size, "UPSTREAM the proxy is stopping");
@@ -426,9 +436,18 @@ static bool was_sent(const struct upstream_request *r) {
     return r->sent_before || iobuf_sent(r->chunk, r->bytes);
 }
 
-static bool may_repeat(const struct upstream_request *r, enum conn_end end) {
-    if (end != CONN_LOST || r->pinned || r->stand_in || r->streaming || r->attempts >= ATTEMPTS_MAX)
+/* Whether another node has what the request is about by now. */
+static bool served_elsewhere(struct upstream *u, const struct upstream_request *r, const struct upstream_node *who) {
+    const struct upstream_node *now = u->closing || r->node || r->asking ? NULL : choose_node(u, r);
+    return now && now != who;
+}
+
+static bool may_repeat(struct upstream *u, const struct upstream_request *r, const struct upstream_node *who,
+                       enum conn_end end) {
+    if (r->pinned || r->stand_in || r->streaming || r->attempts >= ATTEMPTS_MAX)
         return false;
+    if (end == CONN_REFUSED || (end != CONN_LOST && !served_elsewhere(u, r, who)))
+        return false; /* the same node would do the same */
     return !was_sent(r) || r->repeatable;
 }
 
@@ -442,7 +461,7 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
     list_init(&again);
     list_init(&doomed);
     while ((n = list_shift(requests)))
-        list_append(may_repeat(LIST_ENTRY(n, struct upstream_request, link), end) ? &again : &doomed, n);
+        list_append(may_repeat(u, LIST_ENTRY(n, struct upstream_request, link), who, end) ? &again : &doomed, n);
     while ((n = list_shift(&again))) {
         struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
         r->attempts++;

@@ -79,7 +79,7 @@ void upstream_announce(struct upstream *u, const char *error) {
 /* ---- life ---- */
 
 static bool addresses_ok(const struct upstream_config *config) {
-    if (config->address_count == 0 || config->kind == UPSTREAM_SENTINEL)
+    if (config->address_count == 0 || (config->kind == UPSTREAM_SENTINEL && !config->sentinel_name))
         return false;
     for (size_t i = 0; i < config->address_count; i++) {
         struct address at;
@@ -134,7 +134,9 @@ struct upstream *upstream_new(struct ev_loop *loop, const struct upstream_config
     ev_set_priority(&u->tick, EV_MINPRI);
     if (config->kind == UPSTREAM_CLUSTER) {
         u->slots = memory_zalloc(SLOT_COUNT * sizeof(struct upstream_node *));
-        u->topology = topology_new(u);
+        u->topology = cluster_new(u);
+    } else if (config->kind == UPSTREAM_SENTINEL) {
+        u->topology = sentinel_new(u);
     } else {
         start_standalone(u);
     }

@@ -33,11 +33,13 @@ enum upstream_kind { UPSTREAM_STANDALONE, UPSTREAM_CLUSTER, UPSTREAM_SENTINEL };
 /* An address: "HOST:PORT", "[IPV6]:PORT" or "unix:PATH". */
 struct upstream_config {
     enum upstream_kind kind;
-    const char **addresses; /* seeds, or the one node; borrowed */
+    const char **addresses; /* seeds, Sentinels, or the one node; borrowed */
     size_t address_count;
-    const char *user, *password; /* how the proxy itself logs in; NULL: it doesn't */
-    unsigned connections;        /* shared connections to a node, for each pool */
-    int64_t timeout_ms;          /* upstream-timeout */
+    const char *user, *password;                   /* how the proxy itself logs in; NULL: it doesn't */
+    const char *sentinel_name;                     /* the master's, for UPSTREAM_SENTINEL */
+    const char *sentinel_user, *sentinel_password; /* the same for Sentinels */
+    unsigned connections;                          /* shared connections to a node, for each pool */
+    int64_t timeout_ms;                            /* upstream-timeout */
 };
 
 /* Who a connection is logged in as. Interned until it is released, or for the life of the process; 0 is the
@@ -116,13 +118,13 @@ struct upstream_request {
 
 struct upstream_events {
     void *arg;
-    /* The upstream can serve (the first slot map is there, or a standalone is configured), or the first
-     * attempt to get there has failed: `error` is then the reason. Called once. */
+    /* The upstream can serve (the first slot map is there, the master is known, or a standalone is configured), or the
+     * first attempt to get there has failed: `error` is then the reason. Called once. */
     void (*ready)(void *arg, const char *error);
 };
 
-/* `config` is borrowed and outlives the upstream; `pool` is the thread's. NULL where the kind is not served
- * (UPSTREAM_SENTINEL) or an address is none. SIGPIPE has to be ignored by the process. */
+/* `config` is borrowed and outlives the upstream; `pool` is the thread's. NULL where an address is
+ * none, or Sentinel's master has no name. SIGPIPE has to be ignored by the process. */
 struct upstream *upstream_new(struct ev_loop *loop, const struct upstream_config *config, struct chunk_pool *pool,
                               const struct upstream_events *events);
 /* Closes everything; requests in flight are failed. */
@@ -229,12 +231,13 @@ bool upstream_is_cluster(const struct upstream *u);
 /* Changes whenever a slot moves to another node, or requests to a node to another connection. A session with requests
  * in flight waits for them before it sends on under a new epoch, so that no request overtakes an earlier one. */
 uint64_t upstream_epoch(const struct upstream *u);
-/* How many slots have a node that serves them; all of a standalone's. */
+/* How many slots have a node that serves them; all of a standalone's, and of Sentinel's master once it is known. */
 unsigned upstream_slots_covered(const struct upstream *u);
 /* A number for who serves what: equal in every proxy and thread that has the same map, another one after a slot has
  * moved or a master has been replaced. */
 uint64_t upstream_map_print(struct upstream *u);
-/* Masters that serve slots (standalone: the one node), in the order of their addresses. */
+/* Masters that serve slots (standalone: the one node; Sentinel: the master, if it is known), in the order of their
+ * addresses. */
 size_t upstream_master_count(const struct upstream *u);
 struct upstream_node *upstream_master(const struct upstream *u, size_t i);
 /* The node that serves a slot, or NULL; its address as text, borrowed. */
@@ -254,5 +257,8 @@ struct upstream_node_info {
 };
 void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const struct upstream_node_info *info),
                         void *arg);
+/* One call a Sentinel: "up" (subscribed), "connecting", "down". None for other kinds. */
+void upstream_each_sentinel(const struct upstream *u, void (*fn)(void *arg, const char *address, const char *state),
+                            void *arg);
 
 #endif

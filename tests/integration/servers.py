@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 
-from resp import Client, Error
+from resp import Client, Closed, Error
 
 HOST = "127.0.0.1"
 SLOTS = 16384
@@ -122,13 +122,13 @@ class RedisServer(Process):
 
     kind = "standalone"
 
-    def __init__(self, *options, cluster=False):
+    def __init__(self, *options, cluster=False, port=None):
         super().__init__("redis")
         self.options = list(options)
         self.cluster = cluster
         self.password = options[options.index("--requirepass") + 1] if "--requirepass" in options else None
         for attempt in itertools.count():
-            self.port = free_port()
+            self.port = port or free_port()
             self.bus = free_port()
             try:
                 self.start()
@@ -294,6 +294,105 @@ class DirectCluster:
     def close(self):
         for client in self.clients.values():
             client.close()
+
+
+class RedisSentinels:
+    """A master, a replica, and Sentinels that watch them, quicker than they would by themselves."""
+
+    kind = "sentinel"
+    name = "mymaster"
+
+    def __init__(self, *options, replicas=1, sentinels=3, sentinel_lines=(), ports=()):
+        self.sentinels = []
+        self.nodes = []
+        try:
+            self.nodes = [RedisServer(*options, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+                          for _ in range(1 + replicas)]
+            master = self.nodes[0]
+            for replica in self.nodes[1:]:
+                replica.run("REPLICAOF", HOST, master.port)
+            lines = ["sentinel monitor %s %s %d %d" % (self.name, HOST, master.port, sentinels // 2 + 1),
+                     "sentinel down-after-milliseconds %s 600" % self.name,
+                     "sentinel failover-timeout %s 2000" % self.name, *sentinel_lines]
+            if master.password:
+                lines.append("sentinel auth-pass %s %s" % (self.name, master.password))
+            self.sentinels = [Sentinel(*lines, port=port) for port in ports or [None] * sentinels]
+            until(self.agreed, 30, "the Sentinels' agreement", 0.05)
+        except BaseException:
+            self.stop()
+            raise
+
+    def agreed(self):
+        """Each Sentinel knows the others and the replicas, which have the master's data."""
+        for sentinel in self.sentinels:
+            state = sentinel.master(self.name)
+            if (state["flags"], state["num-other-sentinels"], state["num-slaves"]) != (
+                    "master", str(len(self.sentinels) - 1), str(len(self.nodes) - 1)):
+                return False
+        try:
+            roles = [node.run("ROLE") for node in self.nodes]
+        except (OSError, Closed):  # a Sentinel that changes a node's role closes all its connections
+            return False
+        return len([r for r in roles if r[0] == "master"]) == 1 and all(r[3] == "connected" for r in roles
+                                                                      if r[0] == "slave")
+
+    def upstream(self):
+        return "sentinel %s %s" % (self.name, " ".join(address_text(s.address) for s in self.sentinels))
+
+    @property
+    def master(self):
+        """The node that the Sentinels name."""
+        port = int(self.sentinels[0].run("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)[1])
+        return next(n for n in self.nodes if n.port == port)
+
+    def failover(self, old):
+        """Asks for one, again where a Sentinel has given it up."""
+        return self.await_switch(old, ask=True)
+
+    def await_switch(self, old, ask=False):
+        """The node that all running Sentinels name, once it is another one than `old` and knows it."""
+        def switched():
+            if ask:
+                with self.sentinels[0].client() as c:
+                    if int(c("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)[1]) == old.port:
+                        c("SENTINEL", "FAILOVER", self.name)
+            named = {int(s.run("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)[1])
+                     for s in self.sentinels if s.running()}
+            if len(named) != 1 or old.port in named:
+                return None
+            node = next(n for n in self.nodes if n.port in named)
+            try:
+                return node if node.run("ROLE")[0] == "master" else None
+            except (OSError, Closed):
+                return None
+
+        return until(switched, 40, "the failover", 0.05)
+
+    def stop(self):
+        for server in [*self.sentinels, *self.nodes]:
+            server.stop()
+
+
+class Sentinel(RedisServer):
+    def __init__(self, *lines, port=None):
+        self.lines = lines
+        super().__init__(port=port)
+        self.password = next((line.split()[1] for line in lines if line.startswith("requirepass")), None)
+        self.run("SENTINEL", "DEBUG", "INFO-PERIOD", "200", "PING-PERIOD", "100", "ASK-PERIOD", "100",
+                 "PUBLISH-PERIOD", "200", "ELECTION-TIMEOUT", "2000")
+
+    def start(self):
+        path = os.path.join(self.folder, "sentinel.conf")
+        if not os.path.exists(path):  # it writes there what it learns
+            with open(path, "w") as f:
+                f.writelines(line + "\n" for line in ["port %d" % self.port, "bind " + HOST, "dir " + self.folder,
+                                                       *self.lines])
+        self.spawn(["redis-server", path, "--sentinel"])
+        until(self.answers, 20, "Sentinel on port %d" % self.port)
+
+    def master(self, name):
+        fields = self.run("SENTINEL", "MASTER", name)
+        return dict(zip(fields[0::2], fields[1::2]))
 
 
 # ---- the proxy --------------------------------------------------------------------------------

@@ -577,6 +577,7 @@ static void test_conf_examples(void **state) {
         enum config_upstream upstream;
     } FILES[] = {{"conf/standalone.conf", CONFIG_STANDALONE},
                  {"conf/cluster.conf", CONFIG_CLUSTER},
+                 {"conf/sentinel.conf", CONFIG_SENTINEL},
                  {"conf/embedded.conf", CONFIG_EMBEDDED}};
     for (size_t i = 0; i < sizeof(FILES) / sizeof(FILES[0]); i++) {
         char path[5000];
@@ -593,7 +594,8 @@ static void test_conf_examples(void **state) {
 /* Every directive that is set by commented-out examples of the conf files parses, too. */
 static void test_conf_comments(void **state) {
     (void)state;
-    static const char *const FILES[] = {"conf/lockkeeper.conf", "conf/standalone.conf", "conf/cluster.conf"};
+    static const char *const FILES[] = {"conf/lockkeeper.conf", "conf/standalone.conf", "conf/cluster.conf",
+                                        "conf/sentinel.conf"};
     size_t examples = 0;
     for (size_t f = 0; f < 3; f++) {
         char *text = read_home(FILES[f]), *save = NULL;

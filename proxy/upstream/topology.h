@@ -1,0 +1,80 @@
+/*
+ * What the two ways to find out who serves what have in common (cluster.c, sentinel.c): rounds of questions over
+ * hiredis, asked of one node after the other until one answers.
+ *
+ *      hint (MOVED, READONLY, lost node, ...) ──> topology_want ──(limited rate, jitter)──> a round:
+ *          kind->collect ──> candidates ── kind->ask each ──> topology_done
+ *                                      └─ none answers ──> again, later each time
+ *
+ * One question at a time. While all is well it asks now and then. Private to proxy/upstream/.
+ */
+#ifndef LOCKKEEPER_UPSTREAM_TOPOLOGY_H
+#define LOCKKEEPER_UPSTREAM_TOPOLOGY_H
+
+#include <hiredis/async.h>
+#include <hiredis/hiredis.h>
+
+#include "proxy/upstream/private.h"
+
+struct topology;
+
+struct topology_kind {
+    int64_t calm_ms; /* between rounds while all slots are served */
+    /* Adds the round's candidates, best first, by topology_add. */
+    void (*collect)(struct topology *t);
+    /* Opens a connection to t->asked (topology_connect) and sends the questions. False where it failed at once. */
+    bool (*ask)(struct topology *t);
+    /* Why nothing is known yet, for a reply or the log; `last` is the last candidate's reason. */
+    void (*nobody)(const struct topology *t, char *out, size_t size, const char *last);
+    /* May be NULL. No candidate of a round has answered. */
+    void (*in_vain)(struct topology *t);
+    /* Frees t and what the kind has beside it. */
+    void (*free)(struct topology *t);
+};
+
+/* The first member of each kind's own structure. */
+struct topology {
+    struct upstream *u;
+    const struct topology_kind *kind;
+    redisAsyncContext *ctx; /* to the node being asked; NULL: none */
+    struct address asked;
+    ev_timer next, timeout;
+    bool again; /* a hint came while a round was under way */
+    int64_t started_ms, interval_ms;
+    struct address *candidates; /* of this round */
+    size_t candidate_count, candidate_at;
+    bool refused; /* the node being asked did not accept the login; the reason is its error */
+    char reason[ADDRESS_MAX + REASON_MAX];
+};
+
+/* Begins with a round in the loop's next turn. */
+void topology_init(struct topology *t, struct upstream *u, const struct topology_kind *kind);
+/* Ends what is under way. */
+void topology_clear(struct topology *t);
+/* A round in the loop's next moments, whatever the rate is. */
+void topology_now(struct topology *t);
+
+/* For collect: adds a candidate, unless it is there already. */
+void topology_add(struct topology *t, const struct address *at);
+/* Turns those from index `from` on, so that many proxies don't ask the same node. */
+void topology_rotate(struct topology *t, size_t from);
+
+/* Opens t->ctx to an address, with a time limit, and logs in (password NULL: doesn't). False with t->reason. */
+bool topology_connect(struct topology *t, const struct address *at, const char *user, const char *password);
+/* Lets go of the node being asked, whatever state it is in. */
+void topology_drop(struct topology *t);
+/* To be called first with what each callback got: false where it does not concern the round any more, or the
+ * connection was lost and the next candidate is being asked. */
+bool topology_answered(struct topology *t, redisAsyncContext *ctx, const redisReply *reply);
+/* The node being asked gave no use: lets go of it, notes why, and asks the next one. */
+void topology_failed(struct topology *t, const char *reason);
+/* The same where t->reason says it already, and nothing is open. */
+void topology_next(struct topology *t);
+/* The round has its answer. */
+void topology_done(struct topology *t, bool changed);
+
+/* A connection by hiredis on the upstream's loop, logging in; NULL with the reason in `why`. The caller's. */
+redisAsyncContext *topology_open(struct upstream *u, const struct address *at, const char *user, const char *password,
+                                 redisCallbackFn *on_auth, void *arg, char *why, size_t size);
+
+#endif

@@ -1,0 +1,214 @@
+"""A master that Sentinels watch: found through any of them, left when another one has been promoted.
+
+The failovers are real. Tests of one set of servers go on where the one before has left the roles.
+"""
+
+import threading
+
+import pytest
+
+from resp import Client, Error, encode
+from servers import HOST, RedisSentinels, free_port, until
+
+TIMEOUT = 30
+
+
+@pytest.fixture(scope="module")
+def sentinels():
+    found = RedisSentinels()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def master(sentinels):
+    """The present master, empty, all servers running."""
+    for server in [*sentinels.sentinels, *sentinels.nodes]:
+        if not server.running():
+            server.start()
+    until(sentinels.agreed, TIMEOUT, "the Sentinels' agreement", 0.05)
+    master = sentinels.master
+    master.run("FLUSHALL")
+    return master
+
+
+def info(client):
+    lines = client("PROXY", "INFO", "upstreams").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def master_of(client):
+    """The address of the proxy's master, from PROXY INFO."""
+    fields = info(client)
+    nodes = [fields[f] for f in fields if f.startswith("node")]
+    return [n.split(",")[0].split("=")[1] for n in nodes if ",role=master," in n]
+
+
+def address(server):
+    return "%s:%d" % server.address
+
+
+def serves(client, node):
+    until(lambda: master_of(client) == [address(node)], TIMEOUT, "the proxy's change to %s" % address(node))
+    until(lambda: client("SET", "serves", "1") == "OK", TIMEOUT, "the new master's service")
+
+
+def test_serves_and_says_whom_it_asks(sentinels, master, start_proxy, connect):
+    dead = "%s:%d" % (HOST, free_port())
+    proxy = start_proxy("sentinel mymaster %s %s" % (dead, address(sentinels.sentinels[1])), "threads 2")
+    client = connect(proxy)
+    assert client("SET", "k", "v") == "OK"
+    assert client("SET", "lock:k", "1", "NX", "EX", "30") == "OK"
+    assert connect(proxy)("DEL", "lock:k") == 0
+    assert client("SELECT", "3") == "OK" and client("GET", "k") is None, "databases are the master's own"
+    assert master_of(client) == [address(master)]
+    up = {"address=%s,state=up" % address(s) for s in sentinels.sentinels}
+    until(lambda: up <= set(info(client).values()), TIMEOUT, "subscriptions to the Sentinels that were found")
+    assert "address=%s,state=down" % dead in info(client).values()
+    assert "sentinel mymaster" in info(client)["upstream"]
+
+
+def test_a_failover_under_load(sentinels, master, start_proxy, connect):
+    """SENTINEL FAILOVER with writes and locks under way: no answer is lost, none is wrong, no write is counted twice."""
+    proxy = start_proxy(sentinels)
+    over = threading.Event()
+    problems, granted, unknown = [], [], []
+
+    def count(n):
+        with Client(proxy.address, timeout=TIMEOUT) as client:
+            while not over.is_set():
+                reply = client("INCR", "count:%d" % n)
+                if isinstance(reply, int):
+                    granted.append((n, reply))
+                elif "unknown" in reply:
+                    unknown.append(n)
+                elif not reply.startswith(("UPSTREAM ", "READONLY ")):
+                    problems.append(reply)
+
+    def lock(n):
+        name = "lock:load:%d" % n
+        with Client(proxy.address, timeout=TIMEOUT) as client:
+            while not over.is_set():
+                replies = client("SETNX", name, "1"), client("DEL", name)
+                if any(isinstance(r, Error) and not r.startswith(("UPSTREAM ", "READONLY ")) for r in replies):
+                    problems.append(replies)
+
+    threads = [threading.Thread(target=f, args=(n,)) for n in range(3) for f in (count, lock)]
+    for thread in threads:
+        thread.start()
+    watcher = connect(proxy)
+    try:
+        until(lambda: len(granted) > 100, TIMEOUT, "a beginning")
+        new = sentinels.failover(master)
+        serves(watcher, new)
+        at = len(granted)
+        until(lambda: len(granted) > at + 100, TIMEOUT, "work on the new master")
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(TIMEOUT)
+    assert not problems
+    for n in range(3):
+        replies = [reply for who, reply in granted if who == n]
+        assert int(new.run("GET", "count:%d" % n)) <= len(replies) + unknown.count(n)
+    assert "readonly" not in proxy.log().lower()
+
+
+def test_a_master_that_is_killed(sentinels, master, start_proxy, connect):
+    proxy = start_proxy(sentinels)
+    client = connect(proxy, timeout=TIMEOUT)
+    assert client("SETNX", "lock:killed", "1") == 1
+    client("WAIT", 1, 5000)
+    sentinels.sentinels[0].kill()  # one of three may be gone as well
+    master.kill()
+    reply = client("SET", "k", "v")
+    assert isinstance(reply, Error) and reply.startswith("UPSTREAM "), reply
+    sentinels.sentinels[0].start()
+    new = sentinels.await_switch(master)
+    serves(client, new)
+    other = connect(proxy)
+    assert other("DEL", "lock:killed") == 0, "the lock has come over, with its guard"
+    assert client("DEL", "lock:killed") == 1
+
+
+def test_a_master_that_is_stopped(sentinels, master, start_proxy, connect):
+    """Nothing answers and nothing closes the connections: they are left when the Sentinels name another. A lock script
+    that was under way is repeated with its token; a write is not, and its outcome is said to be unknown."""
+    proxy = start_proxy(sentinels, "upstream-timeout 60s")
+    client, writer, locker = connect(proxy), connect(proxy, timeout=TIMEOUT), connect(proxy, timeout=TIMEOUT)
+    assert locker("SETNX", "lock:before", "1") == 1
+    assert locker("WAIT", 1, 5000) == 1
+    master.pause()
+    try:
+        writer.send(encode("INCR", "count"))
+        locker.send(encode("SETNX", "lock:repeated", "1"))
+        new = sentinels.await_switch(master)
+        reply = writer.read()
+        assert isinstance(reply, Error) and "unknown" in reply and "another master" in reply, reply
+        assert locker.read() == 1
+        assert new.run("GET", "count") is None
+        assert connect(proxy)("DEL", "lock:repeated") == 0
+        assert locker("DEL", "lock:repeated") == 1
+        assert locker("DEL", "lock:before") == 1
+        serves(client, new)
+    finally:
+        master.resume()
+    until(lambda: master.run("ROLE")[0] == "slave", TIMEOUT, "the old master's demotion")
+    assert client("SET", "k", "v") == "OK" and new.run("GET", "k") == "v"
+
+
+def test_a_master_that_is_demoted_behind_the_sentinels_backs(sentinels, master, start_proxy, connect):
+    """READONLY: the write was not executed, so it waits for a master, and goes there."""
+    proxy = start_proxy(sentinels)
+    client = connect(proxy, timeout=TIMEOUT)
+    assert client("SET", "k", "v") == "OK"
+    master.run("CONFIG", "RESETSTAT")
+    master.run("REPLICAOF", HOST, next(n for n in sentinels.nodes if n is not master).port)
+    client.send(encode("SET", "k", "w"))
+    until(lambda: "errorstat_READONLY" in master.run("INFO", "errorstats"), TIMEOUT, "a refusal")
+    master.run("REPLICAOF", "NO", "ONE")
+    assert client.read() == "OK"
+    assert master.run("GET", "k") == "w"
+
+
+def test_all_are_down_at_the_start(start_proxy, connect):
+    """The proxy starts, says what is missing, and serves as soon as it is there."""
+    sentinel = free_port()
+    proxy = start_proxy("sentinel mymaster %s:%d" % (HOST, sentinel))
+    client = connect(proxy)
+    reply = client("GET", "k")
+    assert reply.startswith("UPSTREAM the master 'mymaster' is not known yet: no Sentinel") and "not sent" in reply
+    assert client("SETNX", "lock:k", "1").startswith("UPSTREAM ")
+    assert "Connection refused); trying on" in proxy.log()
+    found = RedisSentinels(replicas=0, sentinels=1, ports=[sentinel])
+    try:
+        until(lambda: client("SET", "k", "v") == "OK", TIMEOUT, "service")
+        assert found.nodes[0].run("GET", "k") == "v"
+    finally:
+        found.stop()
+
+
+def test_logins(start_proxy, connect):
+    """A password on the nodes, and for the proxy a user at the Sentinels that may do no more than it has to."""
+    user = "user proxy on >sesame &+switch-master +sentinel|get-master-addr-by-name +subscribe"
+    found = RedisSentinels("--requirepass", "pw", "--masterauth", "pw", replicas=1, sentinels=1,
+                           sentinel_lines=["requirepass own", "sentinel sentinel-pass own", user])
+    try:
+        proxy = start_proxy(found, "upstream-password pw", "sentinel-user proxy", "sentinel-password sesame")
+        client = connect(proxy)
+        assert client("SET", "k", "v") == "OK"
+        old = found.master
+        serves(client, found.failover(old))
+        assert "sesame" not in proxy.log() and "sesame" not in str(info(client))
+        refused = start_proxy(found, "upstream-password pw", "sentinel-user proxy", "sentinel-password open")
+        reply = connect(refused)("GET", "k")
+        assert "WRONGPASS" in reply, reply
+        assert "open" not in reply
+    finally:
+        found.stop()
+
+
+def test_a_name_that_no_sentinel_knows(sentinels, master, start_proxy, connect):
+    proxy = start_proxy("sentinel other %s" % address(sentinels.sentinels[0]))
+    reply = connect(proxy)("GET", "k")
+    assert "it watches no master named 'other'" in reply, reply
