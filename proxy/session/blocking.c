@@ -144,7 +144,7 @@ static bool error_is(const struct call_end *end, const char *word) {
 
 /* Whether the node's error sends the command elsewhere, or wants it again; if so, that is seen to. */
 static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
-    if (!upstream_is_cluster(b->request->worker->upstream) || b->slot < 0)
+    if (!upstream_is_cluster(b->request->worker->upstream))
         return false;
     bool ask;
     struct upstream_node *to = upstream_pin_redirect(b->pin, end->reply + 1, end->len - 3, &ask);
@@ -155,6 +155,8 @@ static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
         blocked_start(b, to, ask);
         return true;
     }
+    if (b->slot < 0)
+        return false;
     if (!error_is(end, "TRYAGAIN") && !error_is(end, "CLUSTERDOWN") && !error_is(end, "LOADING") &&
         !error_is(end, "MASTERDOWN"))
         return false;

@@ -401,6 +401,7 @@ def test_guard_records_are_the_proxys_alone(proxy, connect, direct, backend, key
     ("MSETNX", "{b}a", "1", "{b}b"),
     ("EVAL", "return 1", "+1", "{b}a"),
     ("EVALSHA", "0" * 40, "1 ", "{b}a"),
+    ("BZMPOP", "0.01", "+1", "{b}a", "MAX", "COUNT", "5"),
     ("CLUSTER", "REPLICAS", "me\r\n"),
     ("CLUSTER", "REPLICAS", "m\r\ne"),
 ], ids=str)
