@@ -311,6 +311,12 @@ struct note {
     int64_t now_ms;
 };
 
+/* When the lock ends; 0: never, or later than sums can say. */
+static int64_t end_of(const struct note *n) {
+    int64_t pttl_ms = n->sight->pttl_ms;
+    return pttl_ms < 0 || pttl_ms > INT64_MAX - n->now_ms ? 0 : n->now_ms + pttl_ms;
+}
+
 static void note_value(struct note *n, uint64_t value) {
     n->row->valued++;
     n->row->repeated += n->row->valued > 1 && value == n->row->last_value;
@@ -332,7 +338,7 @@ static void note_acquired(struct note *n, uint64_t value) {
                         .client = n->client,
                         .row = (uint64_t)(n->row - n->sh->rows),
                         .since_ms = n->now_ms,
-                        .end_ms = n->sight->pttl_ms < 0 ? 0 : n->now_ms + n->sight->pttl_ms,
+                        .end_ms = end_of(n),
                         .held = true};
 }
 
@@ -385,7 +391,7 @@ static void note_event(struct note *n, uint64_t value) {
         break;
     case ADVISE_EXTENDED:
         if (p && p->held)
-            p->end_ms = n->sight->pttl_ms < 0 ? 0 : n->now_ms + n->sight->pttl_ms;
+            p->end_ms = end_of(n);
         break;
     }
 }

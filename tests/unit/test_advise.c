@@ -219,6 +219,16 @@ static void known_keys(void **state) {
     assert_false(advisor_knows(*state, "lock", 4));
 }
 
+/* An expiry at the end of time is none. */
+static void the_longest_expiry(void **state) {
+    for (uint64_t i = 0; i < 20; i++) {
+        send_value(*state, ADVISE_ACQUIRED, "job:1:lock", 1, "app", "1", INT64_MAX);
+        send_value(*state, ADVISE_EXTENDED, "job:1:lock", 1, "app", NULL, INT64_MAX - 1);
+        tell(*state, ADVISE_RELEASED, "job:1:lock", 1, "app");
+    }
+    assert_non_null(strstr(lines_of(*state)->text[0], "acquired 20, lost 0, released 20, overruns 0;"));
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -234,6 +244,7 @@ int main(void) {
         TEST(many_names_are_one_pattern),
         TEST(memory_is_bounded),
         TEST(known_keys),
+        TEST(the_longest_expiry),
     };
     return cmocka_run_group_tests_name("advise", tests, NULL, NULL);
 }
