@@ -30,6 +30,7 @@ struct config {
     int64_t timeout_s;        /* 0: idle clients stay */
     int64_t tcp_keepalive_s;  /* 300 */
     int64_t tcp_backlog;      /* 511 */
+    bool reuse_port;          /* other processes may listen on the same port */
     int64_t maxclients;       /* 10000 */
     enum log_level loglevel;
     bool log_json;                                                     /* log-format text|json */
@@ -40,6 +41,7 @@ struct config {
     int64_t bulk_max;                                                  /* proto-max-bulk-len 512mb */
     int64_t query_buffer_limit;                                        /* client-query-buffer-limit 1gb */
     int64_t output_limit_hard, output_limit_soft, output_limit_soft_s; /* client-output-buffer-limit normal H S SEC */
+    int64_t shutdown_timeout_s;                                        /* 5 */
     int64_t threads;                                                   /* 1 to 64 */
     enum config_upstream upstream;
     struct config_words upstream_addresses; /* HOST:PORT ..., unix:PATH */

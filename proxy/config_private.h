@@ -60,7 +60,7 @@ bool config_complain_expected(struct config_build *b, const struct directive *d)
 
 /* By kind of value: a field at the directive's offset, within its bounds. */
 directive_read config_read_number, config_read_octal, config_read_size, config_read_time, config_read_text,
-    config_read_socket_path, config_read_address;
+    config_read_socket_path, config_read_address, config_read_yes_no;
 /* Those of one directive each. */
 directive_read config_read_bind, config_read_loglevel, config_read_log_format, config_read_supervised,
     config_read_output_limit, config_read_upstream, config_read_lock, config_read_identity, config_read_tls,

@@ -148,6 +148,15 @@ static int choice(const char *word, const char *const *names) {
     return -1;
 }
 
+bool config_read_yes_no(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"no", "yes", NULL};
+    int i = choice(words->words[0], NAMES);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    *(bool *)((char *)b->config + d->offset) = i == 1;
+    return true;
+}
+
 bool config_read_loglevel(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"debug", "verbose", "notice", "warning", "nothing", NULL};
     int i = choice(words->words[0], NAMES);

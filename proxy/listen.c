@@ -51,10 +51,10 @@ static struct addrinfo *resolve(const char *address, int64_t port) {
     return list;
 }
 
-int listen_address(const char *address, int64_t port, int backlog) {
+int listen_address(const char *address, int64_t port, bool reuse_port, int backlog) {
     struct addrinfo *a = resolve(address, port);
     errno = a ? errno : 0;
-    int fd = a ? tcp_socket(a, false, backlog) : -1;
+    int fd = a ? tcp_socket(a, reuse_port, backlog) : -1;
     int saved = errno;
     if (a)
         freeaddrinfo(a);
@@ -72,8 +72,8 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
         return optional ? 0 : -1;
     }
     int result = 1;
-    bool several = set->threads > 1;
-    if (several) { /* without SO_REUSEPORT first: a port that another process has is an error here too */
+    bool reuse_port = c->reuse_port || set->threads > 1;
+    if (reuse_port && !c->reuse_port) { /* without it first: a port that another process has is an error here too */
         int probe = tcp_socket(a, false, 1);
         if (probe < 0)
             result = -1;
@@ -81,7 +81,7 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
             close(probe);
     }
     for (size_t t = 0; t < set->threads && result > 0; t++) {
-        int fd = tcp_socket(a, several, (int)c->tcp_backlog);
+        int fd = tcp_socket(a, reuse_port, (int)c->tcp_backlog);
         if (fd < 0)
             result = -1;
         set->fds[1 + t * c->bind.count + at] = fd;
@@ -118,6 +118,9 @@ static bool open_unix(struct listen_set *set, const struct config *c, char *erro
     set->fds[0] = fd;
     set->unix_socket = true;
     set->unix_path = c->unixsocket;
+    struct stat file;
+    if (stat(c->unixsocket, &file) == 0)
+        set->unix_inode = file.st_ino;
     text_printf(&set->text, "%sunix:%s", set->text.len ? ", " : "", c->unixsocket);
     return true;
 }
@@ -164,7 +167,8 @@ const char *listen_text(const struct listen_set *set) {
 }
 
 void listen_close(struct listen_set *set) {
-    if (set->unix_socket)
+    struct stat file; /* a process that took over has put its own there */
+    if (set->unix_socket && stat(set->unix_path, &file) == 0 && file.st_ino == set->unix_inode)
         unlink(set->unix_path);
     memory_free(set->fds);
     text_clear(&set->text);

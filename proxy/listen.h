@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "proxy/base/text.h"
 #include "proxy/config.h"
@@ -16,19 +17,22 @@ struct listen_set {
     size_t threads;
     bool unix_socket; /* one more, of thread 0 alone: the first of fds */
     const char *unix_path;
+    ino_t unix_inode; /* of its file */
     struct text text;
 };
 
-/* One TCP socket that listens on an address of this machine, or -1 with errno (0: it is no address). */
-int listen_address(const char *address, int64_t port, int backlog);
-/* Opens bind x port for each thread (SO_REUSEPORT where there are several), and unixsocket. False with one line in
- * error. The descriptors become the workers'. */
+/* One TCP socket that listens on an address of this machine, or -1 with errno (0: it is no address). With reuse_port
+ * other processes may have the same one. */
+int listen_address(const char *address, int64_t port, bool reuse_port, int backlog);
+/* Opens bind x port for each thread (SO_REUSEPORT where there are several, or reuse-port says so), and unixsocket.
+ * False with one line in error. The descriptors become the workers'. */
 bool listen_open(struct listen_set *set, const struct config *config, char *error, size_t error_size);
 /* The descriptors of one thread. */
 const int *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count);
 /* "127.0.0.1:6380, unix:/run/..."; borrowed. */
 const char *listen_text(const struct listen_set *set);
-/* Frees the set (not the descriptors) and removes the unix socket's file. */
+/* Frees the set (not the descriptors) and removes the unix socket's file, if it is still this
+ * process's. */
 void listen_close(struct listen_set *set);
 
 #endif

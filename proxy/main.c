@@ -28,7 +28,7 @@
 #include "proxy/notify.h"
 #include "proxy/session/worker.h"
 
-enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, DRAIN_MS = 5000, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
+enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
 
 _Static_assert((int)IDENTITY_ADDRESS == IDENTIFY_ADDRESS && (int)IDENTITY_USER == IDENTIFY_USER &&
                    (int)IDENTITY_NAME == IDENTIFY_NAME && (int)IDENTITY_PORT == IDENTIFY_PORT,
@@ -156,7 +156,7 @@ static void on_stop(struct ev_loop *loop, struct ev_signal *signal, int events) 
     log_notice("Received %s: finishing what is in flight", signal->signum == SIGTERM ? "SIGTERM" : "SIGINT");
     notify_state("STOPPING=1");
     for (unsigned i = 0; i < app->shared.options.threads; i++)
-        worker_stop(app->shared.workers[i], DRAIN_MS);
+        worker_stop(app->shared.workers[i], app->config->shutdown_timeout_s * 1000);
 }
 
 static void stop_at_once(int signal) {
@@ -213,6 +213,7 @@ static void options_of(struct application *app) {
         .timeout_ms = c->timeout_s * 1000,
         .keepalive_s = c->tcp_keepalive_s,
         .maxclients = c->maxclients,
+        .reuse_port = c->reuse_port,
         .requirepass = c->requirepass,
         .identity = c->client_identity,
         .version = LOCKKEEPER_VERSION,
@@ -356,6 +357,16 @@ static bool write_pid(const char *path) {
     return fclose(f) == 0;
 }
 
+/* A process that took over has written its own. */
+static void remove_pid(const char *path) {
+    int pid = 0;
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%d", &pid) == 1 && pid == (int)getpid())
+        unlink(path);
+    if (f)
+        fclose(f);
+}
+
 /* Everything that can go wrong before clients are served; error says what. */
 static bool start(struct application *app, char *error, size_t size) {
     const struct config *c = app->config;
@@ -410,7 +421,7 @@ static int serve(struct application *app) {
     incidents_free(app->incidents);
     embedded_stop(app->embedded);
     if (app->config->pidfile && app->config->pidfile[0])
-        unlink(app->config->pidfile);
+        remove_pid(app->config->pidfile);
     listen_close(&app->listeners);
     log_notice("Stopped");
     return 0;

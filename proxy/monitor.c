@@ -26,7 +26,7 @@ struct monitor {
 
 struct monitor *monitor_open(const struct config *config, char *error, size_t size) {
     const char *address = config->admin_bind;
-    int fd = listen_address(address, config->admin_port, BACKLOG);
+    int fd = listen_address(address, config->admin_port, config->reuse_port, BACKLOG);
     if (fd < 0) {
         snprintf(error, size, "admin-port %lld: can't listen on admin-bind %s: %s", (long long)config->admin_port,
                  address, errno ? strerror(errno) : "expected an address of this machine");

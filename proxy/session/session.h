@@ -107,11 +107,11 @@ struct worker {
     void (*ready)(void *arg, const char *error);
     void *ready_arg;
     bool accepting, stopping;
-    bool opened;              /* clients have been let in */
-    bool upstream_needs_auth; /* the node answers NOAUTH to who has not logged in */
-    bool probing;             /* it is being asked whether it still does */
-    double drain_until;
-    atomic_int_fast64_t stop_ms; /* -1: not asked to stop */
+    bool opened;                    /* clients have been let in */
+    bool upstream_needs_auth;       /* the node answers NOAUTH to who has not logged in */
+    bool probing;                   /* it is being asked whether it still does */
+    double drain_from, drain_until; /* while stopping */
+    atomic_int_fast64_t stop_ms;    /* -1: not asked to stop */
     _Atomic(struct lock_rules *) new_rules;
     struct node_board board;
 };
@@ -125,6 +125,13 @@ void node_board_write(struct worker *w);
 /* report.c: a counter's sum over all workers, by its place in struct counters; the process's memory. */
 uint64_t counters_sum(const struct proxy_shared *shared, size_t offset);
 long long resident_bytes(void);
+/* worker.c: for a turn's end. */
+void worker_lease_work(struct worker *w);
+void worker_free_closed(struct worker *w);
+void worker_close_listeners(struct worker *w);
+/* drain.c: begins to stop, to be over after so many ms; and goes on with it at each turn's end. */
+void drain_begin(struct worker *w, int64_t bound_ms);
+void drain_turn(struct worker *w);
 /* Asks the node again whether it serves those who have not logged in. */
 void worker_probe(struct worker *w);
 

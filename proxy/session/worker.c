@@ -1,5 +1,5 @@
 /*
- * The worker's loop: accepts clients, runs each turn's gathered work in ev_prepare, drains when it is stopped.
+ * The worker's loop: accepts clients, runs each turn's gathered work in ev_prepare. How it stops is drain.c's.
  */
 #include "proxy/session/worker.h"
 
@@ -79,7 +79,7 @@ void worker_note_leaving(void *arg, const struct lock_leaving *leaving) {
     list_append(thread_notes, &note->link);
 }
 
-static void worker_lease_work(struct worker *w) {
+void worker_lease_work(struct worker *w) {
     struct list_node *n;
     while ((n = list_shift(&w->lease_notes))) {
         struct lease_note *note = LIST_ENTRY(n, struct lease_note, link);
@@ -170,13 +170,11 @@ static void worker_new_rules(struct worker *w) {
     w->rules = rules;
 }
 
-static void worker_free_closed(struct worker *w) {
+void worker_free_closed(struct worker *w) {
     struct list_node *n;
     while ((n = list_first(&w->closed)))
         session_free(LIST_ENTRY(n, struct session, link));
 }
-
-static void worker_drain(struct worker *w);
 
 /* All that this turn's callbacks have left to do. Sessions that may go on send more upstream, and a failing
  * upstream lets more sessions go on: until both are quiet. */
@@ -193,7 +191,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
     } while (!list_empty(&w->runnable) || !list_empty(&w->lease_notes));
     worker_free_closed(w);
     if (w->stopping)
-        worker_drain(w);
+        drain_turn(w);
 }
 
 static void turn_start(struct ev_loop *loop, struct ev_check *check, int events) {
@@ -255,45 +253,14 @@ void worker_engine_due(struct worker *w, int64_t in_ms) {
     ev_timer_start(w->loop, &w->engine_tick);
 }
 
-/* ---- stopping ------------------------------------------------------------------------------------ */
+/* ---- what other threads ask for ------------------------------------------------------------------- */
 
-/* Sessions close as soon as nothing is owed to them; all at the deadline. What their closing releases is waited for. */
-static void worker_drain(struct worker *w) {
-    bool late = ev_time() >= w->drain_until;
-    LIST_FOREACH_SAFE(it, &w->sessions) {
-        struct session *s = LIST_ENTRY(it, struct session, link);
-        if (late || s->blocked || (list_empty(&s->requests) && s->out.unsent == 0))
-            session_close(s, "the proxy stops");
-    }
-    worker_lease_work(w);
-    upstream_flush(w->upstream);
-    worker_free_closed(w);
-    if (list_empty(&w->sessions) && (late || w->lease_works == 0))
-        ev_break(w->loop, EVBREAK_ALL);
-}
-
-static void drain_deadline(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    worker_drain(timer->data);
-}
-
-static void worker_close_listeners(struct worker *w) {
+void worker_close_listeners(struct worker *w) {
     worker_listen(w, false);
+    w->accepting = false;
     for (size_t i = 0; i < w->listener_count; i++)
         close(w->listeners[i].io.fd);
     w->listener_count = 0;
-}
-
-static void worker_begin_stop(struct worker *w, int64_t drain_ms) {
-    w->stopping = true;
-    w->accepting = false;
-    worker_close_listeners(w);
-    w->drain_until = ev_time() + (double)drain_ms / 1000.;
-    ev_timer_stop(w->loop, &w->tick);
-    ev_timer_init(&w->tick, drain_deadline, (double)drain_ms / 1000. + 0.001, 0.05);
-    w->tick.data = w;
-    ev_timer_start(w->loop, &w->tick);
-    LIST_FOREACH_SAFE(it, &w->sessions)
-    session_finish(LIST_ENTRY(it, struct session, link));
 }
 
 static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
@@ -302,7 +269,7 @@ static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     tour_arrivals(w);
     int64_t drain_ms = atomic_load(&w->stop_ms);
     if (drain_ms >= 0 && !w->stopping)
-        worker_begin_stop(w, drain_ms);
+        drain_begin(w, drain_ms);
 }
 
 void worker_stop(struct worker *w, int64_t drain_ms) {

@@ -33,6 +33,7 @@ struct session_options {
     int64_t timeout_ms;      /* idle clients; 0: never */
     int64_t keepalive_s;     /* 0: off */
     int64_t maxclients;      /* of the whole process */
+    bool reuse_port;         /* another process may take the port over */
     const char *requirepass; /* NULL: none */
     unsigned identity;       /* IDENTITY_ bits */
     const char *version;

@@ -413,7 +413,8 @@ def proxy_environment():
 
 
 class Proxy(Process):
-    """The program under test, in front of a backend (or of any upstream line)."""
+    """The program under test, in front of a backend (or of any upstream line). LOCKKEEPER says which program it is (a
+    script that starts one under valgrind will do), LOCKKEEPER_THREADS how many threads it has where a test does not."""
 
     started = []  # all that were started and not removed yet
 
@@ -438,6 +439,9 @@ class Proxy(Process):
 
     def write_config(self, lines):
         self.config = os.path.join(self.folder, "lockkeeper.conf")
+        threads = os.environ.get("LOCKKEEPER_THREADS")
+        if threads and not any(line.split()[:1] == ["threads"] for line in lines):
+            lines = [*lines, "threads " + threads]
         with open(self.config, "w") as f:
             f.write("bind %s\nport %d\n" % (HOST, self.port))
             f.writelines(line + "\n" for line in lines)

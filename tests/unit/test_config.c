@@ -91,6 +91,8 @@ static void assert_defaults(const struct config *c) {
     assert_int_equal(c->timeout_s, 0);
     assert_int_equal(c->tcp_keepalive_s, 300);
     assert_int_equal(c->tcp_backlog, 511);
+    assert_false(c->reuse_port);
+    assert_int_equal(c->shutdown_timeout_s, 5);
     assert_int_equal(c->maxclients, 10000);
     assert_int_equal(c->loglevel, LOG_LEVEL_NOTICE);
     assert_false(c->log_json);
@@ -142,6 +144,8 @@ static void test_every_directive(void **state) {
                                  "timeout 60\n"
                                  "tcp-keepalive 0\n"
                                  "tcp-backlog 1024\n"
+                                 "reuse-port YES\n"
+                                 "shutdown-timeout 30\n"
                                  "MaxClients 5\n"
                                  "tls-port 0\n"
                                  "threads 64\n"
@@ -172,6 +176,8 @@ static void test_every_directive(void **state) {
     assert_int_equal(c->timeout_s, 60);
     assert_int_equal(c->tcp_keepalive_s, 0);
     assert_int_equal(c->tcp_backlog, 1024);
+    assert_true(c->reuse_port);
+    assert_int_equal(c->shutdown_timeout_s, 30);
     assert_int_equal(c->maxclients, 5);
     assert_int_equal(c->threads, 64);
     assert_string_equal(c->supervised, "auto");
@@ -342,6 +348,7 @@ static void test_errors(void **state) {
         {"port 1 2", "port '1 2': expected a number from 0 to 65535"},
         {"threads 0", "threads '0': expected a number from 1 to 64"},
         {"threads 65", "threads '65': expected a number from 1 to 64"},
+        {"reuse-port maybe", "reuse-port 'maybe': expected yes or no"},
         {"maxclients 0", "maxclients '0': expected a number from 1 to 4294967295"},
         {"timeout 5s", "timeout '5s': expected a number from 0 to 2147483647"},
         {"tcp-keepalive x", "tcp-keepalive 'x': expected a number from 0 to 2147483647"},
