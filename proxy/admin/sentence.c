@@ -22,6 +22,7 @@ static const struct deed *deed_of(const char *kind) {
         {"abandoned", "left without releasing", "", false},
         {"lost_head", "lost its place in the queue of", "", false},
         {"renewal_lost", "lost the lease of", "", false},
+        {"unconfirmed", "did not get", "", false},
         {"operator_release", "released", " as an operator", true},
     };
     static const struct deed other = {"", "had an incident with", "", true};

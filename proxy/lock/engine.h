@@ -115,9 +115,10 @@ enum lock_outcome {
     LOCK_HELD,
     LOCK_FOREIGN,
     LOCK_FREE,
-    LOCK_ERROR,    /* Redis refused the command */
-    LOCK_NOT_SENT, /* the script never reached Redis: as if the command had not been sent */
-    LOCK_UNKNOWN   /* lost: nobody knows */
+    LOCK_ERROR,       /* Redis refused the command */
+    LOCK_UNCONFIRMED, /* acquired, not confirmed by the rule's replicas, and being released again */
+    LOCK_NOT_SENT,    /* the script never reached Redis: as if the command had not been sent */
+    LOCK_UNKNOWN      /* lost: nobody knows */
 };
 
 /* Reads an outcome's name as the scripts write it. Returns false for an unknown one. */
@@ -135,7 +136,8 @@ struct lock_result {
     uint64_t lost;          /* dead heads of a list lock that were removed */
     const char *lost_owner; /* the identity of the last one's owner; borrowed, may be NULL */
     size_t lost_owner_len;
-    bool leased; /* the live lease's expiry is the proxy's own (the envelope's last element) */
+    bool leased;       /* the live lease's expiry is the proxy's own (the envelope's last element) */
+    uint64_t replicas; /* LOCK_UNCONFIRMED: that had it in time */
 };
 
 /* Chooses on whose behalf the command speaks. The shard's memory of the key is touched, and for LOCK_RELEASE
@@ -201,6 +203,7 @@ enum lock_incident_kind {
     INCIDENT_AMBIGUOUS,
     INCIDENT_LOST_HEAD,
     INCIDENT_RENEWAL_LOST,
+    INCIDENT_UNCONFIRMED,
     INCIDENT_OPERATOR_RELEASE,
     INCIDENT_KINDS
 };

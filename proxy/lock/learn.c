@@ -96,6 +96,7 @@ void learn(struct finish *f) {
         learn_none(f);
         break;
     case LOCK_ERROR:
+    case LOCK_UNCONFIRMED:
     case LOCK_NOT_SENT:
     case LOCK_UNKNOWN:
         break;

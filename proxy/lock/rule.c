@@ -41,10 +41,12 @@ struct lock_rules {
 
 /* ---- options ------------------------------------------------------------------------------- */
 
-enum option_type { OPTION_ENUM, OPTION_TIME };
+enum option_type { OPTION_ENUM, OPTION_TIME, OPTION_REPLICAS };
 
 /* Longest time a rule may name: 100 years, so that sums of times never overflow. */
 #define RULE_TIME_MAX_MS ((int64_t)100 * 365 * 24 * 60 * 60 * 1000)
+
+enum { REPLICAS_MAX = 1000, REPLICAS_MS = 1000, REPLICAS_LONGEST_MS = 60 * 1000 };
 
 /* An option of a rule. The names of an enumeration are in the order of its values. */
 struct rule_option {
@@ -73,6 +75,13 @@ static const struct rule_option OPTIONS[] = {
     {"renew", OPTION_ENUM, RULE_AT(renew), {"auto", "always", "never"}, 0, "auto", "auto, always or never"},
     {"max-hold", OPTION_TIME, RULE_AT(max_hold_ms), {0}, 1, "5m", "a time like 5m, longer than 0"},
     {"on-disconnect", OPTION_ENUM, RULE_AT(on_disconnect), {"keep", "release"}, 0, "keep", "keep or release"},
+    {"replicas",
+     OPTION_REPLICAS,
+     RULE_AT(replicas),
+     {0},
+     0,
+     "0",
+     "a number of replicas, like 1, and if you like a time up to 60s, like 200ms"},
 };
 enum { OPTION_COUNT = sizeof(OPTIONS) / sizeof(OPTIONS[0]) };
 
@@ -81,27 +90,53 @@ _Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) 
                    sizeof(enum lock_renew) == sizeof(int) && sizeof(enum lock_on_disconnect) == sizeof(int),
                "enumerations of a rule are ints");
 
-static bool option_set(const struct rule_option *o, struct lock_rule *rule, const char *text) {
+/* "N [TIME]"; returns how many of the words that are, 0: none. The names of options don't begin with a digit. */
+static size_t replicas_set(struct lock_rule *rule, const char *const *words, size_t count) {
+    int64_t n = 0, ms = REPLICAS_MS;
+    const char *p = words[0];
+    for (; *p >= '0' && *p <= '9' && n <= REPLICAS_MAX; p++)
+        n = n * 10 + (*p - '0');
+    bool timed = count > 1 && words[1][0] >= '0' && words[1][0] <= '9';
+    if (p == words[0] || *p || n > REPLICAS_MAX)
+        return 0;
+    if (timed && (!units_time(words[1], 1000, &ms) || ms < 1 || ms > REPLICAS_LONGEST_MS))
+        return 0;
+    rule->replicas = n;
+    rule->replicas_ms = ms;
+    return timed ? 2 : 1;
+}
+
+/* Returns how many of the `count` words behind the option's name are its value, 0: it is none. */
+static size_t option_set(const struct rule_option *o, struct lock_rule *rule, const char *const *words, size_t count) {
     char *at = (char *)rule + o->offset;
+    const char *text = words[0];
+    if (o->type == OPTION_REPLICAS)
+        return replicas_set(rule, words, count);
     if (o->type == OPTION_TIME) {
         int64_t ms;
         if (!units_time(text, 1000, &ms) || ms < o->min_ms || ms > RULE_TIME_MAX_MS)
-            return false;
+            return 0;
         memcpy(at, &ms, sizeof(ms));
-        return true;
+        return 1;
     }
     for (int i = 0; o->names[i]; i++) {
         if (strcasecmp(text, o->names[i]) == 0) {
             memcpy(at, &i, sizeof(i));
-            return true;
+            return 1;
         }
     }
-    return false;
+    return 0;
 }
 
 /* Writes the option's value as the directive has it. */
 static void option_text(const struct rule_option *o, const struct lock_rule *rule, char *out, size_t size) {
     const char *at = (const char *)rule + o->offset;
+    if (o->type == OPTION_REPLICAS) {
+        int n = snprintf(out, size, "%d%s", (int)rule->replicas, rule->replicas > 0 ? " " : "");
+        if (rule->replicas > 0)
+            units_time_text(rule->replicas_ms, out + n, size - (size_t)n);
+        return;
+    }
     if (o->type == OPTION_TIME) {
         int64_t ms;
         memcpy(&ms, at, sizeof(ms));
@@ -195,7 +230,7 @@ static void option_unknown(const char *word, char *error, size_t size) {
 static bool rule_read(struct lock_rule *rule, const char *const *words, size_t count, char *error, size_t size) {
     bool given[OPTION_COUNT] = {false};
     char shown[80];
-    for (size_t i = 0; i < count; i += 2) {
+    for (size_t i = 0, used; i < count; i += 1 + used) {
         const struct rule_option *o = option_find(words[i]);
         word_show(words[i], shown, sizeof(shown));
         if (!o) {
@@ -211,7 +246,8 @@ static bool rule_read(struct lock_rule *rule, const char *const *words, size_t c
             return false;
         }
         given[o - OPTIONS] = true;
-        if (!option_set(o, rule, words[i + 1])) {
+        used = option_set(o, rule, words + i + 1, count - i - 1);
+        if (used == 0) {
             word_show(words[i + 1], shown, sizeof(shown));
             snprintf(error, size, "option %s '%s': expected %s", o->name, shown, o->expected);
             return false;
@@ -231,7 +267,7 @@ const char *lock_rules_add(struct lock_rules *rules, const char *const *words, s
     rule->pattern_len = strlen(words[0]);
     atomic_init(&rule->hits, 0);
     for (size_t i = 0; i < OPTION_COUNT; i++)
-        (void)option_set(&OPTIONS[i], rule, OPTIONS[i].fallback);
+        (void)option_set(&OPTIONS[i], rule, &OPTIONS[i].fallback, 1);
     entry_compile(entry);
     if (!rule_read(rule, words + 1, count - 1, error, error_size)) {
         entry_free(entry);

@@ -26,6 +26,8 @@ struct lock_rule {
     enum lock_renew renew;
     int64_t max_hold_ms;
     enum lock_on_disconnect on_disconnect;
+    int64_t replicas; /* that have to confirm an acquisition; 0: none is asked */
+    int64_t replicas_ms;
     atomic_uint_fast64_t hits;
 };
 

@@ -223,7 +223,8 @@ void settle_freed(struct finish *f) {
 static void settle_change(struct finish *f) {
     enum lock_verb verb = f->plan->verb;
     bool unanswered = f->result->outcome == LOCK_UNKNOWN || f->result->outcome == LOCK_NOT_SENT;
-    bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR;
+    bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR ||
+                   f->result->outcome == LOCK_UNCONFIRMED;
     if (in_vain && (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP))
         learn_loss(f);
     if (verb == LOCK_COUNT_DOWN || (verb == LOCK_REPLACE && unanswered))
@@ -275,6 +276,14 @@ static void settle_change(struct finish *f) {
     case LOCK_ADOPTED:
         if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* it counted on what is not its own */
+        break;
+    case LOCK_UNCONFIRMED:
+        f->sh->stats.lost++;
+        incident_report(f->sh, INCIDENT_UNCONFIRMED, &f->on,
+                        "%llu of %lld replicas had it within %lld ms: released again, the client was not told that it "
+                        "had acquired",
+                        (unsigned long long)f->result->replicas, (long long)f->plan->rule->replicas,
+                        (long long)f->plan->rule->replicas_ms);
         break;
     case LOCK_UNKNOWN:
         if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP)

@@ -39,6 +39,7 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
     l->session_id = s->lock.id;
     l->next = NULL;
     l->asks = l->clobbers = l->array = false;
+    l->waited_ms = 0;
     l->value = NULL;
     l->value_len = 0;
     l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);
@@ -231,6 +232,8 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
         if (l->asks && l->ask == LOCK_ASK_TOKEN)
             answer_token(s, &e, answer);
         answer_array(l, &e);
+        if (l->waited_ms > 0 && e.result.pttl_ms > 0)
+            e.result.pttl_ms = e.result.pttl_ms > l->waited_ms ? e.result.pttl_ms - l->waited_ms : 1;
     } else {
         e = (struct lock_envelope){.reply = end->reply, .reply_len = end->len};
         lock_failed_outcome(end, &e.result);
@@ -250,14 +253,28 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
     }
 }
 
-static void lock_done(struct call *c, const struct call_end *end) {
-    struct lock_call *l = c->lock;
+void lock_end(struct call *c, struct lock_call *l, const struct call_end *end) {
     call_done_fn next = l->next;
     struct call_end out;
     char answer[RESP_HEADER_MAX];
     c->lock = NULL;
     lock_finish(c->request->worker, c->request->session, l, end, &out, answer);
     lock_deliver(c, next, &out);
+}
+
+void lock_end_undone(struct call *c, struct lock_call *l, const struct lock_result *result,
+                     const struct call_end *answer) {
+    call_done_fn next = l->next;
+    c->lock = NULL;
+    lock_learnt(c->request->worker, c->request->session, l, result);
+    lock_deliver(c, next, answer);
+}
+
+static void lock_done(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    bool asks = l->plan.rule && l->plan.rule->replicas > 0;
+    if (!asks || !lock_confirm(c, l, end))
+        lock_end(c, l, end);
 }
 
 /* ---- building the script's call ---------------------------------------------------------------- */

@@ -25,7 +25,8 @@ struct lock_call {
     call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
     enum lock_ask ask;
     bool asks, clobbers;
-    bool array; /* its nil is an array's */
+    bool array;        /* its nil is an array's */
+    int64_t waited_ms; /* since the script's answer, for replicas */
     size_t value_len;
     char *value, *key; /* short ones inside, long ones allocated */
     char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
@@ -43,6 +44,14 @@ void lock_call_value(struct lock_call *l, const char *value, size_t len);
 void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
 /* Sends what is in w->build as a script, which is safe to repeat. */
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id, int slot);
+/* The script's reply, or what became of it, is final: the engine learns of it, and the client gets its part. */
+void lock_end(struct call *c, struct lock_call *l, const struct call_end *end);
+/* The attempt was undone: the engine learns of `result`, the client gets `answer`. */
+void lock_end_undone(struct call *c, struct lock_call *l, const struct lock_result *result,
+                     const struct call_end *answer);
+/* lock_confirm.c: where the rule has replicas and the script has acquired, asks them first, and ends the call later;
+ * false: there is nothing to ask. */
+bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);
 /* Hands a reply or an error on: to `next`, or without one to the client. */
 void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
 

@@ -24,8 +24,8 @@ def in_step(master, count=1):
 @pytest.fixture(scope="module")
 def pair():
     """A master with a replica, and a proxy in front."""
-    master = servers.RedisServer()
-    replica = servers.RedisServer("--repl-diskless-sync-delay", "0")
+    master = servers.RedisServer("--repl-diskless-sync-delay", "0")
+    replica = servers.RedisServer()
     replica.run("REPLICAOF", master.address[0], master.port)
     proxy = servers.Proxy(master, "lock lock:*", "upstream-timeout 1s")
     in_step(master)

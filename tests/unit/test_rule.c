@@ -52,7 +52,7 @@ static void test_defaults(void **state) {
     size_t len = lock_rule_text(r, text, sizeof(text));
     assert_int_equal(len, strlen(text));
     assert_string_equal(text, "lock:* mode enforce owner auto claim-memory 1m lease 30s renew auto max-hold 5m "
-                              "on-disconnect keep");
+                              "on-disconnect keep replicas 0");
     lock_rules_unref(rules);
 }
 
@@ -80,8 +80,24 @@ static void test_options(void **state) {
     assert_int_equal(r->owner, LOCK_OWNER_CONNECTION);
     assert_int_equal(r->lease_ms, 7000); /* a bare number counts seconds */
     assert_int_equal(r->max_hold_ms, 300000);
+    assert_int_equal(r->replicas, 0);
+    assert_null(add(rules, "d replicas 2 lease 5s"));
+    assert_null(add(rules, "e lease 5s replicas 1 200ms mode audit"));
+    r = lock_rules_get(rules, 3);
+    assert_int_equal(r->replicas, 2);
+    assert_int_equal(r->replicas_ms, 1000);
+    assert_int_equal(r->lease_ms, 5000);
+    r = lock_rules_get(rules, 4);
+    assert_int_equal(r->replicas, 1);
+    assert_int_equal(r->replicas_ms, 200);
+    assert_int_equal(r->mode, LOCK_MODE_AUDIT);
+    char text[300];
+    lock_rule_text(r, text, sizeof(text));
+    assert_non_null(strstr(text, " replicas 1 200ms"));
     lock_rules_unref(rules);
 }
+
+#define REPLICAS "a number of replicas, like 1, and if you like a time up to 60s, like 200ms"
 
 static void test_errors(void **state) {
     (void)state;
@@ -99,10 +115,18 @@ static void test_errors(void **state) {
         {"x max-hold 0", "option max-hold '0': expected a time like 5m, longer than 0"},
         {"x claim-memory 1w", "option claim-memory '1w': expected a time like 60s"},
         {"x lease", "option 'lease' without a value: expected a time like 30s, or 0 for none"},
+        {"x replicas", "option 'replicas' without a value: expected " REPLICAS},
+        {"x replicas one", "option replicas 'one': expected " REPLICAS},
+        {"x replicas 1001", "option replicas '1001': expected " REPLICAS},
+        {"x replicas 1 0ms", "option replicas '1': expected " REPLICAS},
+        {"x replicas 1 2m", "option replicas '1': expected " REPLICAS},
+        {"x replicas 1 soon 1",
+         "option 'soon': expected mode, owner, claim-memory, lease, renew, max-hold, on-disconnect or replicas"},
         {"x lease 1s lease 2s", "option 'lease' is given twice: expected it once"},
-        {"x leese 1s", "option 'leese': expected mode, owner, claim-memory, lease, renew, max-hold or on-disconnect"},
-        {"x owner\n\x1b auto",
-         "option 'owner\\x0a\\x1b': expected mode, owner, claim-memory, lease, renew, max-hold or on-disconnect"},
+        {"x leese 1s", "option 'leese': expected mode, owner, claim-memory, lease, renew, max-hold, "
+                       "on-disconnect or replicas"},
+        {"x owner\n\x1b auto", "option 'owner\\x0a\\x1b': expected mode, owner, claim-memory, lease, renew, max-hold, "
+                               "on-disconnect or replicas"},
     };
     struct lock_rules *rules = lock_rules_new();
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
@@ -190,7 +214,7 @@ static void test_text(void **state) {
     char text[300], small[20];
     size_t len = lock_rule_text(lock_rules_get(rules, 0), text, sizeof(text));
     assert_string_equal(text, "\"my \\\"lock\\\" \\\\x\\x01*\" mode enforce owner auto claim-memory 1m lease 0 "
-                              "renew auto max-hold 5m on-disconnect keep");
+                              "renew auto max-hold 5m on-disconnect keep replicas 0");
     assert_int_equal(len, strlen(text));
     assert_int_equal(lock_rule_text(lock_rules_get(rules, 0), small, sizeof(small)), len);
     assert_int_equal(strlen(small), sizeof(small) - 1);
