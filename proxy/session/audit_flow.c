@@ -5,6 +5,7 @@
  * commands have short ones.
  */
 #include "proxy/session/audit_flow.h"
+#include "proxy/session/pinned.h"
 
 #include <string.h>
 #include <strings.h>
@@ -161,7 +162,7 @@ static void key_note(struct session *s, struct audit_note *note, const struct lo
     size_t len;
     const char *key = request_arg(r, bytes, index, &len);
     *sight = (struct lock_sight){
-        .key = {.db = s->db, .name = key, .len = len},
+        .key = {.db = transaction_db(s), .name = key, .len = len},
         .rule = rule,
         .verb = lc->verb,
         .effect = effect,

@@ -202,8 +202,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
     ev_timer_init(&b->again, blocked_again, 0., 0.);
     b->again.data = b;
     request->state = b;
-    request->ends_barrier = true;
-    s->barrier = true;
+    request_barrier(request);
     s->blocked = true;
     blocked_start(b, blocked_node(b), false);
     return DISPATCHED;

@@ -141,11 +141,15 @@ static const struct own {
     const char *name;
     size_t argc;
     bool (*answer)(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
-    bool in_multi;
+    enum client_way way; /* inside MULTI */
 } owns[] = {
-    {"setname", 3, client_setname, true},   {"getname", 2, client_getname, true}, {"id", 2, client_id, true},
-    {"setinfo", 4, client_setinfo, true},   {"info", 2, client_info, true},       {"reply", 3, client_reply, false},
-    {"no-evict", 3, client_no_evict, true},
+    {"setname", 3, client_setname, CLIENT_ANSWERED},
+    {"getname", 2, client_getname, CLIENT_SHOWN},
+    {"id", 2, client_id, CLIENT_SHOWN},
+    {"setinfo", 4, client_setinfo, CLIENT_ANSWERED},
+    {"info", 2, client_info, CLIENT_SHOWN},
+    {"reply", 3, client_reply, CLIENT_ANSWERED},
+    {"no-evict", 3, client_no_evict, CLIENT_ANSWERED},
 };
 
 static const struct own *own_of(const struct resp_request *r, const char *bytes) {
@@ -161,15 +165,25 @@ static bool of_the_connection(const struct resp_request *r, const char *bytes) {
            request_arg_is(r, bytes, 1, "no-touch");
 }
 
-enum client_way client_way_in_multi(const struct resp_request *r, const char *bytes) {
-    static const char *const others[] = {"list", "kill", "pause", "unpause", "unblock", "reply"};
+enum client_way client_way_in_multi(const struct session *s, const struct resp_request *r, const char *bytes) {
+    static const char *const shown[] = {"trackinginfo", "getredir", "no-touch"};
+    static const char *const others[] = {"list", "kill", "pause", "unpause", "unblock", "tracking"};
     const struct own *own = own_of(r, bytes);
-    if (own && own->in_multi)
-        return CLIENT_ANSWERED;
+    if (own)
+        return own->way;
+    for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++)
+        if (request_arg_is(r, bytes, 1, shown[i]))
+            return CLIENT_SHOWN;
+    if (request_arg_is(r, bytes, 1, "caching")) /* the transaction's connection tracks keys already */
+        return tracking_state(s).on ? CLIENT_FORWARDED : CLIENT_ANSWERED;
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         if (request_arg_is(r, bytes, 1, others[i]))
-            return CLIENT_REFUSED;
-    return of_the_connection(r, bytes) ? CLIENT_REFUSED : CLIENT_FORWARDED;
+            return CLIENT_ANSWERED;
+    return CLIENT_FORWARDED;
+}
+
+bool client_is_tracking(const struct command *c, const struct resp_request *r, const char *bytes) {
+    return c->id == COMMAND_CLIENT && request_arg_is(r, bytes, 1, "tracking");
 }
 
 enum dispatch_result client_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

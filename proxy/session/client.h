@@ -13,8 +13,14 @@ enum dispatch_result client_dispatch(struct session *s, const struct command *c,
                                      const char *bytes);
 
 /* What becomes of a CLIENT command inside MULTI. */
-enum client_way { CLIENT_ANSWERED, CLIENT_REFUSED, CLIENT_FORWARDED };
-enum client_way client_way_in_multi(const struct resp_request *r, const char *bytes);
+enum client_way {
+    CLIENT_ANSWERED,  /* by the proxy at EXEC */
+    CLIENT_SHOWN,     /* the same, and the node may be sent it as well, which says what is wrong with it */
+    CLIENT_FORWARDED, /* by the node */
+};
+enum client_way client_way_in_multi(const struct session *s, const struct resp_request *r, const char *bytes);
+/* Whether it is CLIENT TRACKING. */
+bool client_is_tracking(const struct command *c, const struct resp_request *r, const char *bytes);
 
 /* Redis's rule for names that appear in CLIENT LIST. */
 bool client_name_ok(const char *name, size_t len);
@@ -57,6 +63,9 @@ void tracking_release(struct session *s);
 void tracking_tick(struct session *s);
 /* A request of the client has been dispatched. */
 void tracking_request_ends(struct session *s);
+/* Where it may have been made within an EXEC: CACHING does not outlast it, and if `stale` the client has read keys that
+ * nobody tracks for it. */
+void tracking_exec_ends(struct session *s, bool stale);
 /* The CLIENT CACHING that has to go right before `c`, as a call of nobody's, or NULL. */
 struct call *tracking_caching(struct session *s, struct call *c, const char **bytes, size_t *len);
 /* RESET, or the session is gone; does nothing where there is none. */

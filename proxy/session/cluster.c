@@ -231,22 +231,21 @@ static void forward_help(const struct answer *a) {
 static const struct subcommand {
     const char *name;
     size_t argc;
-    bool local;
     void (*serve)(const struct answer *a); /* NULL: it would change the cluster */
 } SUBCOMMANDS[] = {
-    {"slots", 2, true, answer_slots},
-    {"shards", 2, true, answer_shards},
-    {"nodes", 2, true, answer_nodes},
-    {"info", 2, true, answer_info},
-    {"myid", 2, true, answer_myid},
-    {"links", 2, true, answer_links},
-    {"keyslot", 3, true, answer_keyslot},
-    {"replicas", 3, true, answer_replicas},
-    {"slaves", 3, true, answer_replicas},
-    {"count-failure-reports", 3, true, answer_reports},
-    {"countkeysinslot", 3, false, forward_count},
-    {"getkeysinslot", 4, false, forward_keys},
-    {"help", 2, false, forward_help},
+    {"slots", 2, answer_slots},
+    {"shards", 2, answer_shards},
+    {"nodes", 2, answer_nodes},
+    {"info", 2, answer_info},
+    {"myid", 2, answer_myid},
+    {"links", 2, answer_links},
+    {"keyslot", 3, answer_keyslot},
+    {"replicas", 3, answer_replicas},
+    {"slaves", 3, answer_replicas},
+    {"count-failure-reports", 3, answer_reports},
+    {"countkeysinslot", 3, forward_count},
+    {"getkeysinslot", 4, forward_keys},
+    {"help", 2, forward_help},
     {.name = "addslots"},
     {.name = "addslotsrange"},
     {.name = "bumpepoch"},
@@ -268,11 +267,6 @@ static const struct subcommand *subcommand_of(const struct resp_request *r, cons
         if (request_arg_is(r, bytes, 1, SUBCOMMANDS[i].name))
             return &SUBCOMMANDS[i];
     return NULL;
-}
-
-bool cluster_answers(const struct session *s, const struct resp_request *r, const char *bytes) {
-    const struct subcommand *sub = subcommand_of(r, bytes);
-    return upstream_is_cluster(s->worker->upstream) && sub && sub->local && sub->argc == r->argc;
 }
 
 enum dispatch_result cluster_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

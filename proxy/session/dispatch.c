@@ -60,10 +60,6 @@ const char *request_arg_text(const struct resp_request *r, const char *bytes, si
 }
 
 void dispatch_local(struct session *s, const struct command *c, const char *reply, size_t len) {
-    if (s->worker->capture) {
-        text_append(s->worker->capture, reply, len);
-        return;
-    }
     counter_add(&s->worker->counters.requests_local, 1);
     if (s->reply_mode != REPLY_ON)
         return;
@@ -359,6 +355,23 @@ static void note_subcommand(struct session *s, const struct command *c, const st
     request_arg_text(r, bytes, 1, s->last_word, sizeof(s->last_word));
     for (char *p = s->last_word; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
+}
+
+enum dispatch_result dispatch_own(struct session *s, const struct command *c, const struct resp_request *r,
+                                  const char *bytes) {
+    switch ((int)c->need) {
+    case NEED_PROXY:
+        return proxy_dispatch(s, c, r, bytes);
+    case NEED_CLUSTER:
+        return cluster_dispatch(s, c, r, bytes);
+    case NEED_KEYSPACE:
+        keyspace_dispatch(s, c, r, bytes);
+        return DISPATCHED;
+    case NEED_PUBSUB:
+        return pubsub_dispatch(s, c, r, bytes);
+    default:
+        return local_dispatch(s, c, r, bytes);
+    }
 }
 
 bool dispatch_streams(struct session *s, const struct resp_request *r, const char *bytes,

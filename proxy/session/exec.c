@@ -1,12 +1,8 @@
 /*
- * The end of a transaction: EXEC, DISCARD, UNWATCH, and what EXEC's array is to the client.
+ * The end of a transaction: EXEC, DISCARD, UNWATCH. What EXEC's array is to the client is exec_array.c's.
  *
- *      node:    *4  envelope  +PONG  :1  envelope        queued: EVAL..., PING, DEL a, EVAL... (lock keys)
- *                      │        │     └──sum───┘
- *      client:  *3  its reply  name        :2            sent: SETNX lock, CLIENT GETNAME, DEL a lock:b
- *
- * Without such elements the array goes to the client as it comes. Every lock call that was queued ends here: by its
- * envelope, as not sent where EXEC did nothing, as unknown where the node was lost with EXEC on its way.
+ * Every lock call that was queued ends here: by its envelope, as not sent where EXEC did nothing, as unknown where the
+ * node was lost with EXEC on its way.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +15,7 @@ static const char execabort[] = "-EXECABORT ";
 /* ---- items --------------------------------------------------------------------------------------- */
 
 /* Ends the lock calls that have not ended yet. */
-static void items_free(struct transaction *t, struct session *s, const struct call_end *end) {
+void transaction_items_free(struct transaction *t, struct session *s, const struct call_end *end) {
     struct list_node *n;
     while ((n = list_shift(&t->items))) {
         struct transaction_item *item = LIST_ENTRY(n, struct transaction_item, link);
@@ -33,147 +29,20 @@ static void items_free(struct transaction *t, struct session *s, const struct ca
     }
 }
 
+static void transaction_unpin(struct transaction *t, bool clean) {
+    if (t->pin)
+        pin_give(t->worker, t->pin, PIN_TRANSACTION, clean && !t->unclean);
+    t->pin = NULL;
+}
+
 void transaction_free(struct transaction *t, struct session *s, bool clean) {
     static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
-    items_free(t, s, &not_sent);
+    transaction_items_free(t, s, &not_sent);
     struct list_node *n;
     while ((n = list_shift(&t->early)))
         memory_free(n);
-    if (t->pin)
-        pin_give(t->worker, t->pin, PIN_TRANSACTION, clean && !t->unclean);
+    transaction_unpin(t, clean);
     memory_free(t);
-}
-
-static void append_error(struct text *out, const char *error) {
-    text_append(out, "-", 1);
-    text_append(out, error, strlen(error));
-    text_append(out, "\r\n", 2);
-}
-
-/* What the proxy answers itself, or has to know of, in its turn. */
-static void item_local(struct session *s, const struct transaction_item *item, const char *element, size_t len,
-                       struct text *out) {
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    struct resp_request r;
-    resp_request_init(&r);
-    if (s && resp_request_scan(&r, item->bytes, item->len, &limits) == RESP_OK) {
-        s->worker->capture = out;
-        if (item->kind == ITEM_STATE)
-            local_changed(s, item->command, &r, item->bytes, element, len, out);
-        else if (item->command->need == NEED_PROXY)
-            proxy_dispatch(s, item->command, &r, item->bytes);
-        else if (item->command->need == NEED_CLUSTER)
-            cluster_dispatch(s, item->command, &r, item->bytes);
-        else
-            local_dispatch(s, item->command, &r, item->bytes);
-        s->worker->capture = NULL;
-    }
-    resp_request_clear(&r);
-}
-
-/* Appends the client's part of an element. */
-static void item_reply(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
-                       size_t len, struct text *out) {
-    struct call_end end = {.reply = element, .len = len}, part;
-    char answer[RESP_HEADER_MAX];
-    bool ours = item->kind == ITEM_LOCAL || item->kind == ITEM_STATE;
-    if (item->kind == ITEM_PLAIN || (ours && element[0] == '-')) {
-        text_append(out, element, len);
-    } else if (item->kind == ITEM_AUDIT) {
-        text_append(out, element, len);
-        audit_end(t->worker, s, item->note, &end);
-        item->note = NULL;
-    } else if (ours) {
-        item_local(s, item, element, len, out);
-    } else if (item->kind == ITEM_KEYS) {
-        keyspace_filter(item->command, s && s->protocol == 3, element, len, out);
-    } else {
-        struct lock_call *lock = item->lock;
-        item->lock = NULL;
-        lock_finish(t->worker, s, lock, &end, &part, answer);
-        if (item->kind == ITEM_STEP)
-            return;
-        if (part.error)
-            append_error(out, part.error);
-        else
-            text_append(out, part.reply, part.len);
-    }
-}
-
-struct elements {
-    const char *at, *end;
-    uint32_t index;
-    struct list_node *item; /* the next one's, or the list's head */
-};
-
-static struct transaction_item *item_here(struct transaction *t, const struct elements *e) {
-    if (e->item == &t->items)
-        return NULL;
-    struct transaction_item *item = LIST_ENTRY(e->item, struct transaction_item, link);
-    return item->at == e->index ? item : NULL;
-}
-
-/* Appends the next element as the client shall see it. False: the array is shorter than it says. */
-static bool next_element(struct transaction *t, struct session *s, struct elements *e, struct text *out) {
-    const char *next = e->at < e->end ? resp_item_end(e->at, e->end) : NULL;
-    if (!next)
-        return false;
-    struct transaction_item *item = item_here(t, e);
-    if (item) {
-        item_reply(t, s, item, e->at, (size_t)(next - e->at), out);
-        e->item = e->item->next;
-    } else {
-        text_append(out, e->at, (size_t)(next - e->at));
-    }
-    e->at = next;
-    e->index++;
-    return true;
-}
-
-/* Elements that are one to the client: their sum, or the first error among them. */
-static bool next_group(struct transaction *t, struct session *s, struct elements *e, uint32_t group, struct text *out) {
-    struct text part = {0}, error = {0};
-    int64_t sum = 0;
-    bool whole = true;
-    for (uint32_t i = 0; i < group && whole; i++) {
-        struct resp_item item;
-        part.len = 0;
-        whole = next_element(t, s, e, &part);
-        const char *p = part.data;
-        if (!whole || !resp_item_read(&p, part.data + part.len, &item))
-            continue;
-        if (item.type == ':')
-            sum += item.num;
-        else if (error.len == 0)
-            text_append(&error, part.data, part.len);
-    }
-    if (error.len > 0)
-        text_append(out, error.data, error.len);
-    else
-        text_commit(out, resp_header_write(text_reserve(out, RESP_HEADER_MAX), ':', sum));
-    text_clear(&part);
-    text_clear(&error);
-    return whole;
-}
-
-/* The array with the client's elements in the place of ours. False: it is none, or not as long as what was queued. */
-static bool exec_rewrite(struct transaction *t, struct session *s, const struct call_end *end, struct text *out) {
-    struct elements e = {.at = end->reply, .end = end->reply + end->len, .item = t->items.next};
-    struct resp_item array;
-    if (!resp_item_read(&e.at, e.end, &array) || array.type != '*' || array.null || array.num != t->count)
-        return false;
-    int64_t shown = array.num;
-    LIST_FOREACH(it, &t->items) {
-        const struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
-        shown -= item->kind == ITEM_STEP ? 1 : item->group > 1 ? item->group - 1 : 0;
-    }
-    text_commit(out, resp_header_write(text_reserve(out, RESP_HEADER_MAX), '*', shown));
-    bool whole = true;
-    while (e.index < t->count && whole) {
-        struct transaction_item *item = item_here(t, &e);
-        whole = item && item->group > 1 ? next_group(t, s, &e, item->group, out) : next_element(t, s, &e, out);
-    }
-    return whole;
 }
 
 /* ---- EXEC ---------------------------------------------------------------------------------------- */
@@ -216,7 +85,7 @@ static void exec_streamed(struct upstream_request *up, const char *data, size_t 
 static void exec_failed(struct request *r, const struct call_end *end) {
     struct transaction *t = r->state;
     r->state = NULL;
-    items_free(t, r->session, end);
+    transaction_items_free(t, r->session, end);
     transaction_free(t, r->session, false);
     request_fail(r, end->error);
 }
@@ -238,24 +107,25 @@ static void exec_collected(struct call *c, const struct call_end *end) {
     }
     struct transaction *t = r->state;
     struct session *s = r->session;
-    struct text out = {0};
     r->state = NULL;
     bool array = end->reply[0] == '*' && !reply_is(end->reply, end->len, "*-1");
-    bool rewritten = array && exec_rewrite(t, s, end, &out);
-    if (array && !rewritten) {
+    bool whole = array && exec_array_whole(t, end);
+    if (array && !whole) {
         static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
-        items_free(t, s, &unknown);
+        transaction_items_free(t, s, &unknown);
     }
-    transaction_free(t, s, leaves_clean(end->reply, end->len) && (rewritten || !array));
-    if (rewritten)
-        request_reply(r, out.data, out.len, true);
-    else if (array)
+    transaction_unpin(t, leaves_clean(end->reply, end->len) && (whole || !array));
+    if (whole) {
+        exec_array_reply(t, r, end);
+        return;
+    }
+    transaction_free(t, s, false);
+    if (array)
         request_fail(r, "UPSTREAM the node's answer to EXEC is not as long as the transaction; it was executed");
     else if (exec_moved(end->reply, end->len))
         answer_moved(r);
     else
         request_reply(r, end->reply, end->len, true);
-    text_clear(&out);
 }
 
 void transaction_exec(struct transaction *t, struct request *request) {

@@ -258,7 +258,7 @@ static void do_select(struct session *s, const struct command *c, const struct r
 static void do_quit(struct session *s, const struct command *c) {
     struct request *request = request_new(s, c);
     request->close_after = true;
-    s->barrier = true; /* what is behind QUIT is not looked at */
+    s->barrier++; /* what is behind QUIT is not looked at */
     request_reply(request, "+OK\r\n", 5, true);
 }
 
@@ -315,7 +315,7 @@ static bool changes_lane(const struct command *c) {
 
 enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
-    if (changes_lane(c) && s->in_flight > 0 && !s->worker->capture)
+    if (changes_lane(c) && s->in_flight > 0)
         return DISPATCH_WAIT;
     switch ((int)c->id) {
     case COMMAND_AUTH:

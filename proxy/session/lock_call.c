@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/session/pinned.h"
 
 enum { FREE_LOCKS_MAX = 1024 };
 
@@ -325,7 +326,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
 struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
                              size_t key_len, const char *command, size_t command_len) {
     struct lock_call *l = lock_new(s, key, key_len, command, command_len);
-    struct lock_key name = {.db = s->db, .name = l->key, .len = key_len};
+    struct lock_key name = {.db = transaction_db(s), .name = l->key, .len = key_len};
     engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->login, s->worker->now_ms, &l->plan);
     return l;
 }

@@ -73,7 +73,7 @@ void session_flush(struct session *s) {
         return;
     }
     counter_add(&w->counters.client_bytes_out, (uint64_t)n);
-    if (s->out.unsent == 0 && s->state == SESSION_FINISHING && list_empty(&s->requests)) {
+    if (s->out.unsent == 0 && s->state == SESSION_FINISHING && s->in_flight == 0) {
         session_close(s, "finished");
         return;
     }

@@ -52,11 +52,22 @@ struct upstream_pin *transaction_pin_to_change(struct session *s);
 bool transaction_writes(const struct session *s);
 /* How many, -1 outside of MULTI. */
 int64_t transaction_count(const struct session *s);
+/* The database of the command at hand: inside MULTI that which the SELECTs before it make. */
+uint32_t transaction_db(const struct session *s);
 /* A request inside MULTI; c NULL: not in the table. */
 enum dispatch_result transaction_queue(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes);
 /* Ends it without EXEC: RESET, or the session is gone. */
 void transaction_drop(struct session *s);
+
+/* ---- exec_array.c --------------------------------------------------------------------------------- */
+
+/* Where there is a session->replay (the rest of EXEC's array): goes on, once what it waited for has been answered. */
+void replay_go_on(struct session *s);
+/* The session ends behind what it has: does nothing where there is none. */
+void replay_drop(struct session *s);
+/* The commands that were queued. */
+int64_t replay_count(const struct session *s);
 
 /* ---- pubsub.c ------------------------------------------------------------------------------------ */
 

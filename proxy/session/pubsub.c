@@ -78,8 +78,7 @@ static struct feed *feed_main(struct pubsub *p, const char **error) {
 static void await(struct pubsub *p, const struct command *c, int64_t confirmations) {
     struct session *s = p->session;
     struct request *request = request_new(s, c);
-    request->ends_barrier = true;
-    s->barrier = true;
+    request_barrier(request);
     p->waiting = request;
     p->expected = confirmations;
 }

@@ -60,15 +60,16 @@ static size_t held_max(const struct session *s) {
 
 void pubsub_release(struct session *s) {
     struct pubsub *p = s->pubsub;
-    if (p->held.len == 0 || session_amid_reply(s))
+    if (p->held.len == 0 || session_amid_reply(s) || s->replay)
         return;
     iobuf_append(&s->out, p->held.data, p->held.len);
     session_mark_dirty(s);
     text_clear(&p->held);
 }
 
-static void put(struct session *s, const char *data, size_t len) {
-    if (!session_amid_reply(s)) {
+/* Confirmations belong into the array of an EXEC that is not over. */
+static void put(struct session *s, const char *data, size_t len, bool confirms) {
+    if (!session_amid_reply(s) && (!s->replay || confirms)) {
         iobuf_append(&s->out, data, len);
         session_mark_dirty(s);
         return;
@@ -77,10 +78,10 @@ static void put(struct session *s, const char *data, size_t len) {
 }
 
 /* A message in the client's protocol. */
-static void put_message(struct feed *f, const char *data, size_t len) {
+static void put_message(struct feed *f, const char *data, size_t len, bool confirms) {
     struct session *s = f->of->session;
     if (f->protocol == s->protocol || (data[0] != '*' && data[0] != '>')) {
-        put(s, data, len);
+        put(s, data, len, confirms);
         return;
     }
     static const char old_null[] = "\r\n$-1\r\n:", new_null[] = "\r\n_\r\n:"; /* UNSUBSCRIBE's of nothing */
@@ -95,7 +96,7 @@ static void put_message(struct feed *f, const char *data, size_t len) {
         at += strlen(null);
         text_append(&whole, at, len - (size_t)(at - data));
     }
-    put(s, whole.data, whole.len);
+    put(s, whole.data, whole.len, confirms);
     text_clear(&whole);
 }
 
@@ -164,10 +165,10 @@ static void confirmed(struct feed *f, const struct message *m, const char *data,
         struct text whole = {0};
         text_append(&whole, data, (size_t)(m->tail - data));
         text_append(&whole, number, resp_header_write(number, ':', pubsub_shards(p)));
-        put_message(f, whole.data, whole.len);
+        put_message(f, whole.data, whole.len, true);
         text_clear(&whole);
     } else {
-        put_message(f, data, len);
+        put_message(f, data, len, true);
     }
     if (p->waiting && --p->expected <= 0)
         waiting_done(p);
@@ -217,7 +218,7 @@ static void message(struct feed *f, const char *data, size_t len) {
     struct session *s = p->session;
     if (p->monitor) {
         if (!greeting(f, data, len))
-            put(s, data, len);
+            put(s, data, len, false);
     } else if (data[0] == '+') {
         return; /* an ASKING's */
     } else if (data[0] == '-' && p->waiting) {
@@ -227,7 +228,7 @@ static void message(struct feed *f, const char *data, size_t len) {
         if (m.kind != MESSAGE_OTHER && m.kind != MESSAGE_PONG) {
             confirmed(f, &m, data, len);
         } else {
-            put_message(f, data, len);
+            put_message(f, data, len, m.kind == MESSAGE_PONG);
             if (m.kind == MESSAGE_PONG && p->waiting)
                 waiting_done(p);
         }

@@ -5,9 +5,9 @@
  *      as a script              lock commands; DEL of several keys becomes several elements of EXEC's array
  *      with a step behind it    the application's own scripts on lock keys
  *      as a PING in its place   what the proxy answers itself, at EXEC
- *      not at all               what would change the connection: EXEC fails then
+ *      not at all               what can't be served: EXEC fails then
  *
- * What becomes of the elements is exec.c's.
+ * What becomes of the elements is exec_array.c's.
  */
 #include <stdio.h>
 #include <string.h>
@@ -126,23 +126,30 @@ static enum dispatch_result queue_early(struct session *s, const struct command 
     return DISPATCHED;
 }
 
-/* What the node can be asked as it is. `kind`: how its element is treated; ITEM_PLAIN: not at all. */
-static enum dispatch_result queue_plain(struct session *s, const struct command *c, const struct resp_request *r,
-                                        const char *bytes, int slot, enum item_kind kind) {
+/* `kind`: how its element is treated; ITEM_PLAIN: not at all. `shown`: ITEM_LOCAL is no PING. */
+static enum dispatch_result queue_as(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes, int slot, enum item_kind kind, bool shown) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct transaction *t = s->transaction;
     enum ready ready = transaction_ready(s, c, slot, false);
     if (ready == READY_LATER || ready == READY_NEVER)
         return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
-    const char *sent = kind == ITEM_LOCAL ? ping : bytes;
-    size_t len = kind == ITEM_LOCAL ? sizeof(ping) - 1 : r->len;
+    const char *sent = kind == ITEM_LOCAL && !shown ? ping : bytes;
+    size_t len = kind == ITEM_LOCAL && !shown ? sizeof(ping) - 1 : r->len;
     bool rewritten = kind != ITEM_PLAIN;
+    t->locals += kind == ITEM_LOCAL;
     if (rewritten)
         item_add(t, kind, 1, NULL, c, bytes, kind == ITEM_LOCAL || kind == ITEM_STATE ? r->len : 0);
     if (ready == READY_WITH_KEYS)
         return queue_early(s, c, sent, len);
     queue_one(s, c, sent, len, rewritten);
     return DISPATCHED;
+}
+
+/* What the node can be asked as it is, and what it need not hear of. */
+static enum dispatch_result queue_plain(struct session *s, const struct command *c, const struct resp_request *r,
+                                        const char *bytes, int slot, enum item_kind kind) {
+    return queue_as(s, c, r, bytes, slot, kind, false);
 }
 
 /* ---- lock keys ------------------------------------------------------------------------------------- */
@@ -320,27 +327,10 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
     queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
 }
 
-/* Whether a key of any command is a lock's. */
-static bool names_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct key_list list;
-    bool found = false;
-    key_list_find(&list, c, r, bytes);
-    for (int i = 0; i < list.count && !found; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, list.keys[i], &len);
-        found = lock_rule_for(s, key, len) != NULL;
-    }
-    key_list_clear(&list);
-    return found;
-}
-
 static enum dispatch_result queue_by_key(struct session *s, const struct command *c, const struct resp_request *r,
                                          const char *bytes) {
     if (dispatch_writes_guard(c, r, bytes))
         return transaction_refuse(s, c, "%s", GUARD_REFUSED);
-    if (s->transaction->changes && names_lock(s, c, r, bytes))
-        return transaction_refuse(
-            s, c, "ERR a lock command behind SELECT, AUTH or HELLO in one transaction is not supported by lockkeeper");
     int slot = pin_slot(s, c, r, bytes);
     if (slot == -2)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
@@ -364,13 +354,18 @@ static enum dispatch_result queue_state(struct session *s, const struct command 
         return transaction_refuse(s, c,
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
                                   "password of its own (requirepass)");
-    s->transaction->unclean = s->transaction->changes = true;
+    struct transaction *t = s->transaction;
+    size_t len;
+    int64_t db;
+    const char *first = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
+    if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
+        t->db = (uint32_t)db;
+    t->unclean = true;
     return queue_plain(s, c, r, bytes, -1, ITEM_STATE);
 }
 
 static enum dispatch_result queue_session(struct session *s, const struct command *c, const struct resp_request *r,
                                           const char *bytes) {
-    char word[64];
     switch ((int)c->id) {
     case COMMAND_QUIT:
     case COMMAND_RESET:
@@ -380,12 +375,11 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
     case COMMAND_SELECT:
         return queue_state(s, c, r, bytes);
     case COMMAND_CLIENT:
-        switch (client_way_in_multi(r, bytes)) {
+        switch (client_way_in_multi(s, r, bytes)) {
         case CLIENT_ANSWERED:
             return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
-        case CLIENT_REFUSED:
-            return transaction_refuse(s, c, "ERR CLIENT %s inside MULTI is not supported by lockkeeper",
-                                      request_arg_text(r, bytes, 1, word, sizeof(word)));
+        case CLIENT_SHOWN:
+            return queue_as(s, c, r, bytes, -1, ITEM_LOCAL, true);
         case CLIENT_FORWARDED:
             return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
         }
@@ -393,6 +387,18 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
     default: /* READONLY, READWRITE, ASKING */
         return queue_plain(s, c, r, bytes, -1, upstream_is_cluster(s->worker->upstream) ? ITEM_LOCAL : ITEM_PLAIN);
     }
+}
+
+/* Redis runs these at EXEC, but for two that it has an error for then. */
+static enum dispatch_result queue_pubsub(struct session *s, const struct command *c, const struct resp_request *r,
+                                         const char *bytes) {
+    if (c->id != COMMAND_MONITOR && c->id != COMMAND_SSUBSCRIBE)
+        return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+    int slot = pin_slot(s, c, r, bytes);
+    if (slot == -2)
+        return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+    s->transaction->unclean = true;
+    return queue_plain(s, c, r, bytes, slot, ITEM_PLAIN);
 }
 
 /* A command that isn't in the table: as dispatch has it outside of transactions. */
@@ -437,19 +443,15 @@ enum dispatch_result transaction_queue(struct session *s, const struct command *
     case NEED_CLUSTER:
         if (!upstream_is_cluster(s->worker->upstream))
             return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
-        if (cluster_answers(s, r, bytes))
-            return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
-        return transaction_refuse(s, c, "ERR this CLUSTER command can't be used inside MULTI");
+        return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
     case NEED_KEYSPACE:
-        if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream))
-            return transaction_refuse(s, c, "ERR SCAN inside MULTI is not supported by lockkeeper on a cluster");
+        if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is the proxy's */
+            return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
         return queue_plain(s, c, r, bytes, -1, ITEM_KEYS);
     case NEED_PROXY:
-        if (request_arg_is(r, bytes, 1, "lock") || request_arg_is(r, bytes, 1, "token") ||
-            request_arg_is(r, bytes, 1, "release"))
-            return transaction_refuse(s, c, "ERR this PROXY command can't be used inside MULTI");
         return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
     case NEED_PUBSUB:
+        return queue_pubsub(s, c, r, bytes);
     case NEED_REFUSED:
         return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper", c->name);
     case NEED_CLOSE:

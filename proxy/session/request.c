@@ -97,8 +97,10 @@ struct request *request_internal(struct worker *w) {
 }
 
 void request_barrier(struct request *r) {
+    if (r->ends_barrier)
+        return;
     r->ends_barrier = true;
-    r->session->barrier = true;
+    r->session->barrier++;
 }
 
 static __attribute__((noinline)) void request_free_parts(struct request *r) {
@@ -138,8 +140,11 @@ static inline void request_leave(struct request *r) {
     s->in_flight_bytes -= r->bytes;
     if (r->redirected)
         s->redirected--;
-    if (r->ends_barrier)
-        s->barrier = false;
+    if (r->ends_barrier) {
+        s->barrier--;
+        if (s->replay)
+            session_mark_runnable(s);
+    }
     if (s->input)
         session_mark_runnable(s);
 }
@@ -171,8 +176,10 @@ static inline bool head_ends(struct session *s, struct request *r) {
         pubsub_release(s);
     if (s->tracking)
         tracking_release(s);
-    if (close_after)
+    if (close_after) {
+        replay_drop(s);
         session_finish(s);
+    }
     return !close_after;
 }
 

@@ -92,6 +92,7 @@ void session_close(struct session *s, const char *reason) {
             blocking_left(r);
     }
     transaction_drop(s);
+    replay_drop(s);
     pubsub_drop(s);
     tracking_drop(s);
     s->in_flight = 0;
@@ -132,7 +133,7 @@ void session_mark_dirty(struct session *s) {
 }
 
 void session_mark_runnable(struct session *s) {
-    if (s->is_runnable || s->state != SESSION_OPEN)
+    if (s->is_runnable || (s->state != SESSION_OPEN && !s->replay))
         return;
     s->is_runnable = true;
     list_append(&s->worker->runnable, &s->runnable_link);
@@ -415,7 +416,9 @@ static void session_scan_input(struct session *s) {
 void session_resume(struct session *s) {
     s->is_runnable = false;
     list_remove(&s->runnable_link);
-    if (s->state != SESSION_OPEN)
+    if (s->replay)
+        replay_go_on(s);
+    if (s->state != SESSION_OPEN || s->replay)
         return;
     if (s->input)
         session_scan_input(s);

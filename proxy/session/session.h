@@ -30,6 +30,7 @@ struct request;
 struct call;
 struct transaction;
 struct pubsub;
+struct replay;
 struct stream;
 struct tracking;
 
@@ -95,7 +96,6 @@ struct worker {
     char *scratch;               /* what a read puts its bytes in */
     struct text build;           /* a request being put together */
     uint32_t counters_seen;      /* advise_flow.c's */
-    struct text *capture;        /* NULL, or where the proxy's own answers go instead */
     int64_t now_ms;              /* wall clock of this turn */
     struct ev_prepare prepare;
     struct ev_check check;
@@ -254,7 +254,7 @@ struct session {
     uint32_t redirected; /* of those in flight */
     size_t in_flight_bytes;
     size_t held_bytes; /* of replies that wait for those before them */
-    bool barrier;      /* the next requests wait for one in flight: request_barrier */
+    uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
     uint32_t db, login, own;
     uint64_t used_slots; /* bit by bit: of which a request has gone to a node (WAIT) */
     uint64_t epoch;      /* of the slot map that requests in flight were routed by */
@@ -263,6 +263,7 @@ struct session {
     struct iobuf out;
     struct session_input *input;     /* NULL while nothing waits */
     struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
+    struct replay *replay;           /* NULL, or the rest of an EXEC's array; it counts as one in flight */
     struct pubsub *pubsub;           /* NULL: neither subscriptions nor MONITOR */
     struct tracking *tracking;       /* NULL: neither CLIENT TRACKING nor NO-TOUCH */
     const struct command *last;      /* command; NULL: not in the table */
@@ -346,6 +347,10 @@ bool dispatch_writes_guard(const struct command *c, const struct resp_request *r
 bool dispatch_streams(struct session *s, const struct resp_request *r, const char *bytes,
                       const struct command **command, int *slot);
 
+/* A command that the proxy answers itself, whatever holds others up: it was queued in MULTI, and EXEC was executed. */
+enum dispatch_result dispatch_own(struct session *s, const struct command *c, const struct resp_request *r,
+                                  const char *bytes);
+
 /* Forwards the request as it is to the node of `slot` (-1: any). */
 void dispatch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                       int slot);
@@ -374,8 +379,6 @@ void info_merge(const struct text *replies, size_t count, struct text *out);
 /* cluster.c: the CLUSTER family. */
 enum dispatch_result cluster_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                       const char *bytes);
-/* Whether the proxy itself answers it. */
-bool cluster_answers(const struct session *s, const struct resp_request *r, const char *bytes);
 
 /* stream.c: a request that is not complete. DISPATCHED with s->stream set: its bytes, from its first one on, are
  * stream_take's from now on; DISPATCHED without: it has to be complete; DISPATCH_WAIT: try again. */

@@ -41,7 +41,7 @@ struct wish {
 
 void tracking_release(struct session *s) {
     struct tracking *t = s->tracking;
-    if (t->held.len == 0 || session_amid_reply(s))
+    if (t->held.len == 0 || session_amid_reply(s) || s->replay)
         return;
     iobuf_append(&s->out, t->held.data, t->held.len);
     s->held_bytes -= t->held.len;
@@ -91,12 +91,17 @@ static void tracking_push(void *arg, const char *data, size_t len) {
     tracking_release(s);
 }
 
-static void tracking_lost(void *arg) {
+/* All that the client has cached may be stale. */
+static void tracking_all_stale(struct tracking *t) {
     static const char all[] = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-    struct tracking *t = arg;
-    t->reopen = true;
     if (t->on)
         tracking_push(t, all, sizeof(all) - 1);
+}
+
+static void tracking_lost(void *arg) {
+    struct tracking *t = arg;
+    t->reopen = true;
+    tracking_all_stale(t);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------ */
@@ -340,4 +345,13 @@ void tracking_request_ends(struct session *s) {
     if (!t->caching_new)
         t->caching = CACHING_NONE;
     t->caching_new = false;
+}
+
+void tracking_exec_ends(struct session *s, bool stale) {
+    struct tracking *t = s->tracking;
+    t->caching = CACHING_NONE;
+    t->caching_new = false;
+    if (stale)
+        tracking_all_stale(t);
+    tracking_release(s);
 }

@@ -73,8 +73,15 @@ bool transaction_writes(const struct session *s) {
     return s->transaction->writes;
 }
 
+uint32_t transaction_db(const struct session *s) {
+    const struct transaction *t = s->transaction;
+    return t && t->state == TRANSACTION_QUEUEING ? t->db : s->db;
+}
+
 int64_t transaction_count(const struct session *s) {
     const struct transaction *t = s->transaction;
+    if (s->replay)
+        return replay_count(s);
     return t && t->state == TRANSACTION_QUEUEING ? (int64_t)t->count : -1;
 }
 
@@ -179,8 +186,7 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
     struct text *kept = memory_zalloc(sizeof(*kept));
     text_append(kept, bytes, r->len);
     request->state = kept;
-    request->ends_barrier = true;
-    s->barrier = true;
+    request_barrier(request);
     t->hops = 0;
     watch_send(request, kept->data, kept->len);
     return DISPATCHED;
@@ -189,8 +195,7 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
 /* Takes the transaction out of the session, whose later requests wait for the reply. */
 static struct request *transaction_ends(struct session *s, const struct command *c) {
     struct request *request = request_new(s, c);
-    request->ends_barrier = true;
-    s->barrier = true;
+    request_barrier(request);
     s->transaction = NULL;
     return request;
 }
@@ -270,6 +275,7 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
         return DISPATCHED;
     }
     t->state = TRANSACTION_QUEUEING;
+    t->db = s->db;
     if (t->pin)
         multi_send(s, c, true);
     else

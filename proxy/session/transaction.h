@@ -1,6 +1,6 @@
 /*
- * What transaction.c (the states and the node), queue.c (what is queued) and exec.c (what becomes of EXEC's reply)
- * share.
+ * What transaction.c (the states and the node), queue.c (what is queued), exec.c (the end) and exec_array.c (what
+ * EXEC's array becomes) share.
  */
 #ifndef LOCKKEEPER_SESSION_TRANSACTION_H
 #define LOCKKEEPER_SESSION_TRANSACTION_H
@@ -48,7 +48,7 @@ struct transaction {
     bool aborted;              /* a command was refused here: EXEC says so */
     bool lost;                 /* the node; `error` says how */
     bool writes;               /* a change is queued */
-    bool changes;              /* a SELECT, AUTH or HELLO is queued */
+    uint32_t db;               /* while queueing: that of the next command, if each SELECT before it is right */
     bool unclean;              /* something queued may leave a state on the connection */
     uint32_t count;            /* commands queued */
     struct list_node early;    /* struct early: cluster: commands without a key before the first with one */
@@ -56,6 +56,7 @@ struct transaction {
     struct list_node items;  /* in the order of their elements */
     struct lock_queue locks; /* the items' lock calls */
     size_t lock_count;
+    size_t locals;                          /* ITEM_LOCAL */
     unsigned hops;                          /* WATCH that was redirected */
     const struct upstream_request_ops *ops; /* a call's own, while EXEC streams in another way */
     char error[TRANSACTION_ERROR_MAX];
@@ -81,8 +82,14 @@ enum ready transaction_ready(struct session *s, const struct command *c, int slo
 /* Answers a request inside MULTI that will not be queued: EXEC fails. */
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Ends the lock calls that have not ended yet, and forgets the items. */
+void transaction_items_free(struct transaction *t, struct session *s, const struct call_end *end);
 /* Frees it, with the pin; lock calls that have not ended were not sent. */
 void transaction_free(struct transaction *t, struct session *s, bool clean);
+/* Whether EXEC's reply is an array of what was queued, all of it. */
+bool exec_array_whole(const struct transaction *t, const struct call_end *end);
+/* Answers the request with such an array, and frees the transaction, which has no pin any more. */
+void exec_array_reply(struct transaction *t, struct request *r, const struct call_end *end);
 /* Sends EXEC; the request is the transaction's owner from here on. */
 void transaction_exec(struct transaction *t, struct request *request);
 /* Sends DISCARD or UNWATCH, and answers with `reply` where it is given, else with the node's reply. */
