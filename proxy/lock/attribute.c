@@ -151,17 +151,22 @@ static uint64_t reading_rank(const struct entry *en, const struct witness *w) {
     return w->read_fence == 0 && w->seen_known;
 }
 
-/* Workers that share connections read over one and swap over another: what counts as read is what any of them was
- * shown, the newest lease first. */
+/* Workers that share connections read over one and swap over another: what any of them was shown counts. */
+static bool reading_counts(const struct witness *w, const struct peer *self, const struct lock_rule *rule) {
+    if (w->wrote || !(w->seen_known || w->read_fence))
+        return false;
+    return w->peer == self || (w->peer->client == self->client && client_shares(self->client, rule, self->pooling) &&
+                               client_shares(self->client, rule, w->peer->pooling));
+}
+
+/* The newest lease first. */
 static const struct witness *newest_reading(const struct entry *en, const struct peer *self,
                                             const struct lock_rule *rule, const struct witness *own) {
     const struct witness *best = own;
     if (!client_shares(self->client, rule, self->pooling))
         return own;
     for (const struct witness *w = en->witnesses; w; w = w->next) {
-        if (w->peer->client != self->client || w->wrote || !(w->seen_known || w->read_fence))
-            continue;
-        if (!client_shares(self->client, rule, w->peer->pooling))
+        if (!reading_counts(w, self, rule))
             continue;
         uint64_t rank = reading_rank(en, w), so_far = best ? reading_rank(en, best) : 0;
         bool newer = rank != so_far ? rank > so_far : best && w->read_fence > best->read_fence;
@@ -169,6 +174,15 @@ static const struct witness *newest_reading(const struct entry *en, const struct
             best = w;
     }
     return best;
+}
+
+bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct lock_rule *rule,
+                         const char *value, size_t len) {
+    for (const struct witness *w = en->witnesses; w; w = w->next)
+        if (reading_counts(w, self, rule) && w->seen_known && w->seen_len == len &&
+            (len == 0 || memcmp(w->seen, value, len) == 0))
+            return true;
+    return false;
 }
 
 /* Which verbs turn a lock that was acquired under audit into a lease of the scripts' when the rule is enforced later.

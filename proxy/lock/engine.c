@@ -136,6 +136,17 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
     finish_end(&f);
 }
 
+bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan, const char *value,
+                          size_t len) {
+    uint64_t hash = ledger_hash(e, &plan->key);
+    struct shard *sh = ledger_shard(e, hash);
+    pthread_mutex_lock(&sh->mutex);
+    const struct entry *en = entry_find(sh, &plan->key, hash);
+    bool misleads = en && attribute_was_shown(en, peer_find(sh, session_id), plan->rule, value, len);
+    pthread_mutex_unlock(&sh->mutex);
+    return misleads;
+}
+
 void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key, const struct lock_rule *rule,
                 const char *value, size_t len, int64_t now_ms) {
     uint64_t hash = ledger_hash(e, key);

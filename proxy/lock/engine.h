@@ -155,6 +155,12 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
 void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
                    const struct lock_result *result, const char *command, const char *client, int64_t now_ms);
 
+/* A swap was refused, and its answer would be `value`, which the lock holds: whether one of the sessions that may speak
+ * for the caller's client was shown that very value last, so that whoever compares would take it for success. Before
+ * the plan is finished. */
+bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan, const char *value,
+                          size_t len);
+
 /* The session was shown the key's value by a command that is not a script of ours (MGET, GETRANGE, ...): makes
  * sightings; value NULL: the key does not exist. The lease's fence is not known. */
 void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key, const struct lock_rule *rule,

@@ -271,6 +271,9 @@ bool claim_is_over(const struct claim *c, int64_t now_ms);
 bool claim_is_live(const struct claim *c, int64_t now_ms);
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan);
+/* Whether this is the value that the session, or another whose readings count for it, was shown last. */
+bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct lock_rule *rule,
+                         const char *value, size_t len);
 /* The session was shown this value: which claims have been sighted by that. */
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct lock_rule *rule,
                         const char *value, size_t len);

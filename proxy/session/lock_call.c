@@ -224,6 +224,18 @@ static const char *permission_error(const struct call_end *end) {
     return NULL;
 }
 
+/* The script knows one reading, and the client's sessions may have had others: an answer that one of them would take
+ * for success can't be given. */
+static void answer_swap(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
+    static const char LOCKED[] = "-LOCKED the lock is held; nothing was changed\r\n";
+    bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
+    if (l->plan.verb != LOCK_SWAP || !refused || e->reply[0] == '-' ||
+        !engine_swap_misleads(w->shared->engine, l->session_id, &l->plan, e->result.value, e->result.value_len))
+        return;
+    e->reply = LOCKED;
+    e->reply_len = sizeof(LOCKED) - 1;
+}
+
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct call_end *out, char *answer) {
     struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
@@ -232,6 +244,7 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
             envelope_value(l, &e);
         if (l->asks && l->ask == LOCK_ASK_TOKEN)
             answer_token(s, &e, answer);
+        answer_swap(w, l, &e);
         answer_array(l, &e);
         if (l->waited_ms > 0 && e.result.pttl_ms > 0)
             e.result.pttl_ms = e.result.pttl_ms > l->waited_ms ? e.result.pttl_ms - l->waited_ms : 1;

@@ -54,6 +54,14 @@ unsigned flight_places(const struct world *w) {
 
 /* ---- scripts ------------------------------------------------------------------------------------ */
 
+/* It is never sent again; adopt.lua is sent right behind it, and others may come between. */
+static void application_script(struct world *w, struct flight *f, const struct model_key *before) {
+    f->envelope = (struct model_envelope){.reply = model_native(&w->redis, f->key, &f->command), .outcome = LOCK_DONE};
+    f->scripted = true;
+    flight_log(w, f, "ran by itself");
+    check_script(w, f, before);
+}
+
 void flight_run(struct world *w, struct flight *f) {
     struct model_key before;
     model_expire(&w->redis, f->key);
@@ -93,14 +101,14 @@ void flight_run(struct world *w, struct flight *f) {
         seen[f->plan.seen_len] = '\0';
         a.seen = seen;
     }
-    bool step_again = f->plan.verb == LOCK_SCRIPT && f->ran; /* an application's script is never sent again */
-    if (step_again) {
-        struct model_reply reply = f->envelope.reply;
-        f->envelope = model_adopt(&w->redis, f->key, &a);
-        f->envelope.reply = reply;
-    } else {
-        f->envelope = model_script(&w->redis, f->key, &a);
+    if (f->plan.verb == LOCK_SCRIPT && !f->scripted) {
+        application_script(w, f, &before);
+        return;
     }
+    struct model_reply reply = f->envelope.reply;
+    f->envelope = model_script(&w->redis, f->key, &a);
+    if (f->plan.verb == LOCK_SCRIPT)
+        f->envelope.reply = reply; /* the step's own goes to nobody */
     f->ran = true;
     flight_log(w, f, "ran: ");
     const struct truth *t = &w->truth[f->key];
@@ -161,6 +169,14 @@ static void finish_with(struct world *w, struct flight *f, const struct lock_res
         c->busy = false;
 }
 
+/* What the script does not know, and the proxy does, makes an error of an answer. */
+static void answer_swap(const struct world *w, struct flight *f, const struct lock_result *r) {
+    bool is_refused = r->outcome == LOCK_HELD || r->outcome == LOCK_FOREIGN;
+    if (f->plan.verb == LOCK_SWAP && is_refused && r->value &&
+        engine_swap_misleads(w->proxies[f->proxy].engine, f->session_id, &f->plan, r->value, r->value_len))
+        f->envelope.reply = (struct model_reply){.kind = REPLY_ERROR};
+}
+
 /* The answer arrives. */
 static void flight_answer(struct world *w, struct flight *f) {
     struct proxy *p = &w->proxies[f->proxy];
@@ -173,6 +189,7 @@ static void flight_answer(struct world *w, struct flight *f) {
     }
     struct lock_result r;
     result_of(f, &r);
+    answer_swap(w, f, &r);
     flight_log(w, f, "answered: ");
     finish_with(w, f, &r);
     struct truth *t = &w->truth[f->key];
@@ -229,7 +246,7 @@ void flight_progress(struct world *w, struct flight *f) {
             flight_run(w, f);
         f->used = false;
     } else if (!f->ran) {
-        if (w->sc.loses && world_chance(w, 3))
+        if (w->sc.loses && !f->scripted && world_chance(w, 3))
             flight_fail(w, f, LOCK_NOT_SENT);
         else if (w->sc.loses && world_chance(w, 3))
             flight_fail(w, f, LOCK_UNKNOWN);

@@ -689,6 +689,36 @@ static void a_client_that_shares_swaps_what_any_of_it_read(void **state) {
     finish(f, &a, &plan, &unsent);
 }
 
+/* The script is told of one reading, the newest; the answer must not be taken for success by whoever had another. */
+static void a_refused_swap_misleads_whoever_read_its_answer(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, other;
+    struct lock_plan plan;
+    struct lock_result held = result(LOCK_HELD, 90);
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &other, 3, "else");
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    show_value(f, &a, "lock:x", "1", 70);
+    show_value(f, &b, "lock:x", "2", 80);
+    show_value(f, &other, "lock:x", "3", 85);
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_int_equal(plan.read_fence, 80);
+    assert_true(engine_swap_misleads(f->engine, a.id, &plan, "1", 1));
+    assert_true(engine_swap_misleads(f->engine, a.id, &plan, "2", 1));
+    assert_false(engine_swap_misleads(f->engine, a.id, &plan, "3", 1));
+    assert_false(engine_swap_misleads(f->engine, a.id, &plan, "", 0));
+    finish(f, &a, &plan, &held);
+    f->rule.owner = LOCK_OWNER_CONNECTION;
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_true(engine_swap_misleads(f->engine, a.id, &plan, "1", 1));
+    assert_false(engine_swap_misleads(f->engine, a.id, &plan, "2", 1));
+    finish(f, &a, &plan, &held);
+    begin(f, &a, LOCK_SWAP, "lock:never", &plan);
+    assert_false(engine_swap_misleads(f->engine, a.id, &plan, "1", 1));
+    finish(f, &a, &plan, &held);
+}
+
 static void long_values_are_not_remembered(void **state) {
     struct fixture *f = *state;
     static char value[LOCK_SEEN_MAX + 2];
@@ -1565,6 +1595,7 @@ int main(void) {
         TEST(what_does_not_spend_uses_the_live_one),
         TEST(the_plan_tells_what_was_read),
         TEST(a_client_that_shares_swaps_what_any_of_it_read),
+        TEST(a_refused_swap_misleads_whoever_read_its_answer),
         TEST(long_values_are_not_remembered),
         TEST(what_a_session_saw_is_bounded),
         TEST(a_release_is_spent_whatever_redis_says),
