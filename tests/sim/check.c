@@ -266,8 +266,8 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
                        (sc->connections == CONN_POOL && alike && f->shares && sc->proxies == 1);
     if (!changed && f->plan.verb == LOCK_SWAP && (!looked_here || sc->reconnects || sc->restarts))
         return;
-    if (f->repeated && f->command.op == OP_INCRBY) {
-        k->fence = 0; /* it had acquired, and lost the lease before the repeat */
+    if ((f->repeated && f->command.op == OP_INCRBY) || f->command.op == OP_LUA_SET) {
+        k->fence = 0; /* it had acquired, and lost the lease before the repeat, or before it could be adopted */
         return;
     }
     if (!changed || (sc->apart && t->live && t->fence == f->envelope.fence && t->worker >= 0 && t->worker != worker))

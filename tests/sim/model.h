@@ -120,10 +120,8 @@ int64_t model_pttl(struct model *m, int key);
 /* The live lease's guard record, or NULL. */
 const struct model_guard *model_live(struct model *m, int key);
 
-/* The script for the command; for a script of the application's that one, and adopt.lua right behind it. */
+/* The script for the command; for a script of the application's adopt.lua alone, whose argument is the value. */
 struct model_envelope model_script(struct model *m, int key, const struct model_args *a);
-/* adopt.lua alone, behind a script whose one argument is the command's value. */
-struct model_envelope model_adopt(struct model *m, int key, const struct model_args *a);
 /* PROXY RELEASE is model_script with OP_DEL; renewals are these. */
 struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms);
 

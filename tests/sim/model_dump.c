@@ -321,7 +321,8 @@ static void call_adopt(struct dump *d, int key) {
     snprintf(a.command.value, sizeof(a.command.value), "%s", d->last_seen[key]);
     printf("script\tadopt\t%d\t%s\t=%s\t%s\t%s\t%s\t%" PRId64 "\t0\t=\t0\tnil\t=%s", key, a.attempt, a.claim,
            a.identity, a.proxy, a.right, a.lease_ms, a.command.value);
-    struct model_envelope e = model_adopt(&d->m, key, &a);
+    a.command.op = OP_LUA_SET;
+    struct model_envelope e = model_script(&d->m, key, &a);
     print_envelope(&e);
 }
 

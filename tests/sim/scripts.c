@@ -512,12 +512,8 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
         return clobber(&r);
     case LOCK_READ:
         return read_lock(&r);
-    case LOCK_SCRIPT: {
-        struct model_reply reply = command(&r);
-        struct model_envelope e = adopt(&r);
-        e.reply = reply; /* the application's: the step's own goes to nobody */
-        return e;
-    }
+    case LOCK_SCRIPT:
+        return adopt(&r);
     case LOCK_QUEUE_PUSH:
     case LOCK_QUEUE_READ:
     case LOCK_QUEUE_REMOVE:
@@ -527,11 +523,6 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
         break;
     }
     abort();
-}
-
-struct model_envelope model_adopt(struct model *m, int key, const struct model_args *a) {
-    struct run r = run_on(m, key, a);
-    return adopt(&r);
 }
 
 struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms) {

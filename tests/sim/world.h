@@ -120,6 +120,7 @@ enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEA
 
 struct flight {
     bool used, ran;
+    bool scripted; /* the application's script has run; adopt.lua, right behind it, counts as `ran` */
     bool repeated; /* ran more than once */
     bool unsent;   /* it never reached Redis */
     bool orphan;   /* its session or worker is gone, its proxy finishes it */
