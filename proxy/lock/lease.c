@@ -98,9 +98,18 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         c->renewing = false;
 }
 
+/* Under audit nothing ends a lock without an expiry; without its owner it is remembered for as long as its lease would
+ * have gone on. */
+static void bound_memory(struct claim *c, int64_t now_ms) {
+    if (c->end_ms || !c->reported || !(c->observed || c->rule->lease_ms))
+        return;
+    c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : c->rule->claim_memory_ms);
+}
+
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     int64_t due;
     if (!c->ended) {
+        bound_memory(c, now_ms);
         due = c->end_ms ? c->end_ms + (c->asked ? RENEWAL_GRACE_MS : 0) : NO_DEADLINE;
         if (c->renewing && !c->asked && c->renew_ms < due)
             due = c->renew_ms;

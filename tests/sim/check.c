@@ -11,6 +11,12 @@ static bool same_lease(const struct truth *t, const struct model_guard *g) {
     return t->live && g && t->fence == g->fence && strcmp(t->token, g->token) == 0;
 }
 
+/* The key's lease still is the one that the spectator knows. */
+static bool stands(struct world *w, int key) {
+    const struct truth *t = &w->truth[key];
+    return t->observed ? t->live && watched_stands(w, key) : same_lease(t, check_live(w, key));
+}
+
 static int process_of(const struct world *w, int worker) {
     return worker < 0 ? -1 : w->workers[worker].process;
 }
@@ -157,9 +163,13 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
     bool was_live = t->live, own = t->live && f->worker >= 0 && f->worker == t->worker;
     bool releases_own = was_live && f->releases && f->own_fence == t->fence;
     f->was_own = own || releases_own;
+    if (w->sc.audit && !w->sc.audit_exact)
+        return;
+    if (t->live && t->observed && g && strcmp(g->token, f->plan.claim_token) == 0)
+        watched_enrolled(w, f, g);
     if (refused(f) && memcmp(before, now, sizeof(*now)) != 0)
         world_fail(w, "S4", "a refused command changed something");
-    if (t->live && !same_lease(t, g)) {
+    if (t->live && !stands(w, f->key)) {
         if (!f->was_own)
             check_ended_by_other(w, f, t);
         check_lease_ended(w, f->key);
@@ -179,9 +189,10 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
 
 void check_renewed(struct world *w, const struct flight *f, const struct model_key *before) {
     struct truth *t = &w->truth[f->key];
-    const struct model_guard *g = check_live(w, f->key);
     bool changed = memcmp(before, &w->redis.keys[f->key], sizeof(*before)) != 0;
-    if (t->live && !same_lease(t, g))
+    if (w->sc.audit && !w->sc.audit_exact)
+        return;
+    if (t->live && !stands(w, f->key))
         world_fail(w, "S1", "a renewal ended a lease");
     if (changed && (!t->live || strcmp(t->token, f->token_text) != 0))
         world_fail(w, "S3", "a renewal changed a lease that it was not for");
@@ -214,7 +225,8 @@ static void check_expired(struct world *w, int key) {
     const struct truth *t = &w->truth[key];
     const struct model_guard *g = &w->redis.keys[key].guard;
     const struct scenario *sc = &w->sc;
-    if (!sc->punctual || sc->rule.renew == LOCK_RENEW_NEVER || sc->loses || sc->outside || !g->leased || !t->told)
+    if (t->observed || !sc->punctual || sc->rule.renew == LOCK_RENEW_NEVER || sc->loses || sc->outside || !g->leased ||
+        !t->told)
         return;
     if (w->redis.now_ms >= t->granted_ms + sc->rule.max_hold_ms || strcmp(g->token, t->token) != 0)
         return;
@@ -231,7 +243,7 @@ void check_passed(struct world *w, int key, enum cause cause) {
     struct truth *t = &w->truth[key];
     if (!t->live)
         return;
-    if (same_lease(t, check_live(w, key)))
+    if (stands(w, key))
         return;
     if (cause == BY_TIME)
         check_expired(w, key);
@@ -258,6 +270,11 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
     enum lock_outcome outcome = f->envelope.outcome;
     if (outcome == LOCK_GRANTED)
         return;
+    if (f->observed || (sc->audit && !sc->audit_exact)) {
+        if (!sc->audit_exact)
+            k->fence = UINT64_MAX; /* it believes so, and may */
+        return;
+    }
     /* Its own lease, which it had left alone, or that of a colleague whom the wire does not tell from it. */
     bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
     /* It may have looked on one connection and swapped on another, or somebody else looked on this one since. */

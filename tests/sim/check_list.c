@@ -64,7 +64,7 @@ static void check_node_gone(struct world *w, const struct flight *f, const char 
     bool settled = sc->connections == CONN_OWN && (sc->apart || !sc->deaths) && !sc->reconnects && !sc->restarts &&
                    !sc->loses && sc->rule.owner != LOCK_OWNER_ANY && f->kind != FLIGHT_OPERATOR;
     settled = settled && (sc->apart || f->command.op != OP_LSET); /* which says which place, not which node */
-    bool had_lease = strcmp(w->truth[f->key].node, node) == 0; /* S1 is looked at elsewhere */
+    bool had_lease = strcmp(w->truth[f->key].node, node) == 0;    /* S1 is looked at elsewhere */
     bool connected = false;
     for (int i = 0; i < CONNS; i++)
         connected = connected || (w->conns[i].open && w->conns[i].worker == owner);

@@ -40,9 +40,18 @@ struct flight *flight_new(struct world *w, enum flight_kind kind) {
         f->kind = kind;
         f->worker = f->conn = -1;
         f->token_text[0] = '\0';
+        f->rules = NULL;
+        f->observed = false;
         return f;
     }
     return NULL;
+}
+
+void flight_free(struct flight *f) {
+    f->used = false;
+    if (f->rules)
+        lock_rules_unref(f->rules);
+    f->rules = NULL;
 }
 
 unsigned flight_places(const struct world *w) {
@@ -83,6 +92,10 @@ void flight_run(struct world *w, struct flight *f) {
         f->ran = true;
         check_renewed(w, f, &before);
         flight_log(w, f, "ran: ");
+        return;
+    }
+    if (f->observed) {
+        watched_run(w, f);
         return;
     }
     struct model_args a = {
@@ -187,6 +200,10 @@ static void flight_answer(struct world *w, struct flight *f) {
         engine_renewed(p->engine, &key, f->token, f->envelope.outcome, w->redis.now_ms);
         return;
     }
+    if (f->observed) {
+        watched_answer(w, f);
+        return;
+    }
     struct lock_result r;
     result_of(f, &r);
     answer_swap(w, f, &r);
@@ -209,7 +226,7 @@ static void flight_answer(struct world *w, struct flight *f) {
 
 void flight_deliver(struct world *w, struct flight *f) {
     flight_answer(w, f);
-    f->used = false;
+    flight_free(f);
 }
 
 /* The proxy learns nothing but this. */
@@ -223,6 +240,8 @@ static void flight_fail(struct world *w, struct flight *f, enum lock_outcome out
     if (f->proxy_life == p->life && f->kind == FLIGHT_RENEWAL) {
         struct lock_key key = world_key(f->key);
         engine_renewed(p->engine, &key, f->token, outcome, w->redis.now_ms);
+    } else if (f->observed) {
+        watched_lost(w, f, outcome);
     } else if (f->proxy_life == p->life && (f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR)) {
         struct lock_result r = {.outcome = outcome};
         enum lock_verb verb = f->plan.verb;
@@ -236,7 +255,7 @@ static void flight_fail(struct world *w, struct flight *f, enum lock_outcome out
     }
     f->orphan = f->ghost = true;
     if (!may_run)
-        f->used = false;
+        flight_free(f);
 }
 
 void flight_progress(struct world *w, struct flight *f) {
@@ -244,15 +263,18 @@ void flight_progress(struct world *w, struct flight *f) {
     if (gone) {
         if (!f->ran && world_chance(w, 50))
             flight_run(w, f);
-        f->used = false;
+        flight_free(f);
     } else if (!f->ran) {
-        if (w->sc.loses && !f->scripted && world_chance(w, 3))
+        if (f->observed && w->sc.audit_exact) { /* replies come in the order in which Redis ran the commands */
+            flight_run(w, f);
+            flight_deliver(w, f);
+        } else if (w->sc.loses && !f->scripted && world_chance(w, 3))
             flight_fail(w, f, LOCK_NOT_SENT);
         else if (w->sc.loses && world_chance(w, 3))
             flight_fail(w, f, LOCK_UNKNOWN);
         else
             flight_run(w, f);
-    } else if (w->sc.loses && f->kind != FLIGHT_RENEWAL && world_chance(w, 5)) {
+    } else if (w->sc.loses && f->kind != FLIGHT_RENEWAL && !f->observed && world_chance(w, 5)) {
         f->repeated = true; /* the answer got lost, the same attempt is sent again */
         flight_run(w, f);
     } else if (w->sc.loses && world_chance(w, 3)) {
@@ -316,7 +338,11 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     note_sharing(w, f, c);
     world_identity(c->process, f->identity);
     enum lock_verb verb = f->kind == FLIGHT_OPERATOR ? LOCK_OPERATOR : model_verb(&f->command);
-    engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, &w->sc.rule, 7, w->redis.now_ms, &f->plan);
+    f->rules = lock_rules_ref(w->rules);
+    if (w->rule->mode == LOCK_MODE_AUDIT)
+        watched_launch(w, f, verb);
+    else
+        engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, w->rule, 7, w->redis.now_ms, &f->plan);
     c->busy = true;
     flight_log(w, f, "sent");
 }

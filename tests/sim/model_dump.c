@@ -264,11 +264,11 @@ static void draw_party(struct dump *d, int key, struct model_args *a) {
 
 static void draw_args(struct dump *d, int key, struct model_args *a) {
     static const char *const IDENTITIES[] = {"app-a", "app-b"}, *const PROXIES[] = {"proxy-1", "proxy-2"};
-    static const char *const RIGHTS[] = {"claim", "claim", "claim", "adopt", "adopt", "any", "operator"};
+    static const char *const RIGHTS[] = {"claim", "claim", "enrol", "adopt", "adopt", "any", "operator"};
     const struct model_key *k = &d->m.keys[key];
     const struct model_guard *g = model_live(&d->m, key);
     char *attempt = d->recent[d->tokens++ % ATTEMPTS];
-    snprintf(attempt, MODEL_TOKEN, "t%" PRIu64, d->tokens);
+    snprintf(attempt, MODEL_TOKEN, "t:%" PRIu64, d->tokens);
     snprintf(d->last_attempt[key], MODEL_TOKEN, "%s", attempt);
     const char *claim = g && chance(d, 60) ? g->token : chance(d, 50) ? "" : d->recent[below(d, ATTEMPTS)];
     snprintf(d->last_claim[key], MODEL_TOKEN, "%s", claim);
@@ -286,6 +286,9 @@ static void draw_args(struct dump *d, int key, struct model_args *a) {
     draw_command(d, key, &a->command);
     if (model_verb(&a->command) >= LOCK_QUEUE_PUSH && model_verb(&a->command) <= LOCK_QUEUE_SET)
         draw_party(d, key, a);
+    /* The engine gives this one to what may change a string lock and names one key. */
+    if (strcmp(a->right, "enrol") == 0 && (a->command.op >= OP_RPUSH || a->command.op == OP_MSET))
+        a->right = "claim";
     /* Right 'any' and 'operator' belong to releases for the most part. */
     if (strcmp(a->right, "operator") == 0)
         a->command = (struct model_command){.op = OP_DEL};
@@ -322,6 +325,7 @@ static void call_adopt(struct dump *d, int key) {
     printf("script\tadopt\t%d\t%s\t=%s\t%s\t%s\t%s\t%" PRId64 "\t0\t=\t0\tnil\t=%s", key, a.attempt, a.claim,
            a.identity, a.proxy, a.right, a.lease_ms, a.command.value);
     a.command.op = OP_LUA_SET;
+    a.seen = NULL;
     struct model_envelope e = model_script(&d->m, key, &a);
     print_envelope(&e);
 }

@@ -62,7 +62,7 @@ guard-comes-alive|tests/sim/model.c|s/(!g->expire_ms || g->expire_ms - m->now_ms
 build() { # folder
     local d=$1
     cc -std=c11 -D_GNU_SOURCE -O1 -fno-strict-aliasing -w -I"$d" \
-        "$d"/tests/sim/{main,world,flight,trouble,worker,list_worker,check,check_list,scenario,model,scripts,lists}.c "$d"/proxy/lock/*.c \
+        "$d"/tests/sim/{main,world,rules,watched,flight,trouble,worker,list_worker,check,check_list,scenario,model,scripts,lists}.c "$d"/proxy/lock/*.c \
         "$d"/proxy/base/{memory,glob,units}.c "$d"/parser/slot.c -o "$d/sim" -lpthread
 }
 

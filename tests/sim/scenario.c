@@ -148,6 +148,24 @@ static void draw_queue(struct draw *d, struct scenario *sc) {
     sc->queue_exact = calm && owner != LOCK_OWNER_ANY && (own || client);
 }
 
+/* The rule begins in audit, and is enforced while its locks are in use. Redis runs commands as they come until then, so
+ * that nothing is promised but this: who was known to hold a lock then is safe from there on. Counters, swaps and
+ * scripts are not always understood. */
+static void draw_audit(struct draw *d, struct scenario *sc) {
+    static const uint32_t UNDERSTOOD = BIT(IDIOM_SETNX) | BIT(IDIOM_SETNX_EXPIRE) | BIT(IDIOM_CONST) |
+                                       BIT(IDIOM_UNIQUE) | BIT(IDIOM_COMPARE) | BIT(IDIOM_EXTENDING) |
+                                       BIT(IDIOM_GETDEL);
+    sc->audit = true;
+    bool calm = !sc->reconnects && !sc->restarts && !sc->loses && !sc->outside && !sc->operators && !sc->silent;
+    sc->audit_exact = calm && sc->proxies == 1 && sc->apart && sc->connections == CONN_OWN &&
+                      subset(sc->idioms, UNDERSTOOD) && chance(d, 80);
+    sc->toggles = !sc->audit_exact && chance(d, 60);
+    sc->wrong_once_proven_never = sc->kept_after_end_only = sc->kept_after_sight_only = false;
+    sc->never_wrong = sc->never_wrong && sc->audit_exact;
+    sc->never_kept = sc->never_kept && sc->audit_exact;
+    sc->apart = sc->audit_exact;
+}
+
 void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {
     struct draw d = {seed};
     *sc = (struct scenario){.seed = seed};
@@ -168,6 +186,9 @@ void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {
         promise_shared(sc);
     if (chance(&d, 20) || lists)
         draw_queue(&d, sc);
+    sc->reloads = chance(&d, 20);
+    if (!sc->queue && chance(&d, 12))
+        draw_audit(&d, sc);
 }
 
 void scenario_print(const struct scenario *sc) {
@@ -184,11 +205,12 @@ void scenario_print(const struct scenario *sc) {
     for (int i = 0; i < IDIOM_KINDS; i++)
         if (sc->idioms & BIT(i))
             printf(" %s", idiom_name((enum idiom)i));
-    printf("\n  trouble:%s%s%s%s%s%s%s%s%s%s%s%s\n", sc->library ? " library" : "", sc->deaths ? " deaths" : "",
+    printf("\n  trouble:%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s\n", sc->library ? " library" : "", sc->deaths ? " deaths" : "",
            sc->reconnects ? " reconnects" : "", sc->restarts ? " restarts" : "", sc->loses ? " loses" : "",
            sc->outside ? " outside" : "", sc->operators ? " operators" : "", sc->finals ? " finals" : "",
            sc->strays ? " strays" : "", sc->silent ? " silent" : "", sc->stranger ? " stranger" : "",
-           sc->punctual ? " punctual" : "");
+           sc->punctual ? " punctual" : "", sc->reloads ? " reloads" : "", sc->audit ? " audit" : "",
+           sc->toggles ? " toggles" : "", sc->audit_exact ? " exact" : "");
     printf("  promised:%s%s%s%s%s\n", sc->never_wrong ? " never-wrong" : "",
            sc->wrong_once_proven_never ? " never-wrong-once-proven" : "", sc->never_kept ? " never-kept" : "",
            sc->kept_after_end_only ? " kept-only-after-an-end" : "",

@@ -20,6 +20,10 @@ struct state {
     uint64_t fence, last_fence;
 };
 
+static bool is(const char *a, const char *b) {
+    return strcmp(a, b) == 0;
+}
+
 struct run {
     struct model *m;
     int key;
@@ -28,7 +32,7 @@ struct run {
     struct model_guard *g;
 };
 
-static struct state look(struct run *r) {
+static struct state examine(struct run *r) {
     model_expire(r->m, r->key);
     struct state s = {.value = r->k->exists, .wrong_type = r->k->exists && r->k->list};
     if (s.value && !s.wrong_type)
@@ -48,10 +52,6 @@ static struct state look(struct run *r) {
         memcpy(s.proxy, r->g->proxy, sizeof(s.proxy));
     }
     return s;
-}
-
-static bool is(const char *a, const char *b) {
-    return strcmp(a, b) == 0;
 }
 
 static bool seen_is(const struct run *r, const struct state *s) {
@@ -136,7 +136,7 @@ static void keep_guard(struct run *r, int64_t pttl) {
     r->g->expire_ms = pttl >= 0 ? r->m->now_ms + pttl + MODEL_GUARD_OUTLIVES_MS : 0;
 }
 
-static struct state take(struct run *r, const struct state *s, const char *value, int64_t *pttl) {
+static struct state own(struct run *r, const struct state *s, const char *token, const char *value, int64_t *pttl) {
     struct state mine = {.token = true};
     *pttl = bound(r, &mine.leased);
     uint64_t clock = (uint64_t)r->m->now_ms * 1000;
@@ -147,7 +147,7 @@ static struct state take(struct run *r, const struct state *s, const char *value
     g->fence = mine.fence;
     g->leased = mine.leased;
     g->extra = 0;
-    snprintf(g->token, sizeof(g->token), "%s", r->a->attempt);
+    snprintf(g->token, sizeof(g->token), "%s", token);
     snprintf(g->value, sizeof(g->value), "%s", value);
     snprintf(g->owner, sizeof(g->owner), "%s", r->a->identity);
     snprintf(g->proxy, sizeof(g->proxy), "%s", r->a->proxy);
@@ -155,6 +155,26 @@ static struct state take(struct run *r, const struct state *s, const char *value
     snprintf(mine.owner, sizeof(mine.owner), "%s", r->a->identity);
     keep_guard(r, *pttl);
     return mine;
+}
+
+static struct state take(struct run *r, const struct state *s, const char *value, int64_t *pttl) {
+    return own(r, s, r->a->attempt, value, pttl);
+}
+
+static uint64_t token_number(const char *token) {
+    const char *colon = strrchr(token, ':');
+    return colon ? strtoull(colon + 1, NULL, 10) : 0;
+}
+
+static struct state look(struct run *r) {
+    struct state s = examine(r);
+    if (!r->a || !is(r->a->right, "enrol") || !seen_is(r, &s))
+        return s;
+    if (s.token && (!is(s.proxy, r->a->proxy) || token_number(s.lease_token) >= token_number(r->a->claim)))
+        return s;
+    int64_t pttl;
+    own(r, &s, r->a->claim, s.text, &pttl);
+    return examine(r);
 }
 
 static void disown(struct run *r, const struct state *s) {

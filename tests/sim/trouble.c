@@ -66,7 +66,7 @@ static void operate(struct world *w) {
     struct conn *c = &w->conns[STRANGER];
     if (!c->open)
         conn_open(w, STRANGER);
-    if (c->busy || flight_places(w) < FLIGHTS / 3)
+    if (c->busy || flight_places(w) < FLIGHTS / 3 || w->rule->mode == LOCK_MODE_AUDIT)
         return;
     struct flight *f = flight_new(w, FLIGHT_OPERATOR);
     f->command = (struct model_command){.op = OP_DEL};
@@ -94,4 +94,6 @@ void trouble_strikes(struct world *w) {
         go_around(w);
     if (sc->operators && world_chance(w, 10))
         operate(w);
+    if ((sc->reloads || sc->audit) && world_chance(w, 15))
+        rules_reload(w);
 }

@@ -254,6 +254,7 @@ void world_open(struct world *w, uint64_t seed, bool lists, bool log, bool tell)
     w->log = log;
     w->tell = tell;
     w->redis.now_ms = 1000000;
+    rules_open(w);
     for (unsigned i = 0; i < w->sc.proxies; i++)
         proxy_start(w, (int)i);
     for (int i = 0; i < WORKERS; i++) {
@@ -285,6 +286,9 @@ void world_close(struct world *w) {
             engine_session_close(w->proxies[w->conns[i].proxy].engine, &w->conns[i].session, w->redis.now_ms);
     for (unsigned i = 0; i < w->sc.proxies; i++)
         engine_free(w->proxies[i].engine);
+    for (size_t i = 0; i < FLIGHTS; i++)
+        flight_free(&w->flights[i]);
+    rules_close(w);
 }
 
 /* L1: with everybody gone, each lock is free within its lease. */
@@ -299,7 +303,8 @@ static void check_freed(struct world *w) {
         int64_t until_ms = w->redis.queues[key].until_ms;
         if (w->sc.queue && g && g->leased && until_ms > w->redis.now_ms + w->sc.rule.lease_ms)
             world_fail(w, "L1", "the head of key %d is left until %" PRId64, key, until_ms);
-        if (!w->sc.queue && g && g->leased && !w->sc.outside && w->sc.rule.renew != LOCK_RENEW_ALWAYS &&
+        bool around = w->sc.outside || (w->sc.audit && !w->sc.audit_exact);
+        if (!w->sc.queue && g && g->leased && !around && w->sc.rule.renew != LOCK_RENEW_ALWAYS &&
             pttl > w->sc.rule.lease_ms)
             world_fail(w, "L1", "key %d is left for %" PRId64 " ms", key, pttl);
         if (w->sc.queue && !g && pttl > w->sc.rule.lease_ms + 5000) /* an expiry that somebody set */
@@ -314,6 +319,16 @@ static void check_freed(struct world *w) {
     for (int key = 0; key < MODEL_KEYS && !w->failure; key++)
         if (check_live(w, key) || model_pttl(&w->redis, key) >= 0)
             world_fail(w, "L1", "key %d is not free within its lease", key);
+}
+
+/* What was acquired under audit without an expiry has none. */
+static void free_endless(struct world *w) {
+    for (int key = 0; key < MODEL_KEYS; key++) {
+        if (model_pttl(&w->redis, key) != -1 || (w->sc.audit_exact && check_live(w, key)))
+            continue;
+        model_native(&w->redis, key, &(struct model_command){.op = OP_DEL});
+        check_passed(w, key, BY_OUTSIDE);
+    }
 }
 
 /* Nothing is remembered for ever. */
@@ -340,6 +355,8 @@ void world_end(struct world *w) {
         flight_progress(w, f);
     if (w->failure)
         return;
+    if (w->sc.audit)
+        free_endless(w);
     check_freed(w);
     while ((f = flight_any(w)) && !w->failure)
         flight_progress(w, f);

@@ -80,8 +80,12 @@ struct scenario {
     bool strays;     /* DEL out of nothing */
     bool silent;     /* some holders never release */
     bool punctual;   /* ticks and renewals are on time */
-    bool queue;      /* list locks */
-    bool stranger;   /* a client of another identity sends what it likes */
+    bool reloads;    /* the rule is replaced by one like it */
+    bool audit;      /* it begins in audit, and a reload enforces it; with `toggles` back and forth */
+    bool toggles;
+    bool audit_exact; /* what was acquired under audit is safe from the moment that the rule is enforced */
+    bool queue;       /* list locks */
+    bool stranger;    /* a client of another identity sends what it likes */
     int64_t expiry_ms;
     struct lock_rule rule;
     /* What the table at the end of the lock semantics promises for this. */
@@ -145,6 +149,9 @@ struct flight {
     char token_text[LOCK_TOKEN_MAX];
     const char *right;
     int64_t lease_ms;
+    struct lock_rules *rules; /* a reference that keeps the plan's rule alive */
+    bool observed;            /* it was sent while the rule was in audit: as it came */
+    uint64_t watched;
 };
 
 struct proxy {
@@ -158,20 +165,24 @@ struct proxy {
 /* A lease as the spectator sees it. */
 struct truth {
     bool live, told, let_go;
-    bool sighted; /* its client was shown its value */
+    bool observed; /* acquired under audit, and no script of ours has touched it: its fence is a number of our own */
+    bool sighted;  /* its client was shown its value */
     uint64_t fence, max_fence, session_id;
     int worker, process, proxy; /* worker -1: nobody knows of it */
     int64_t granted_ms, told_ms;
     char token[LOCK_TOKEN_MAX];
-    char node[QUEUE_NODE]; /* of a list lock */
+    char node[QUEUE_NODE];   /* of a list lock */
+    char value[MODEL_VALUE]; /* observed: what was written */
 };
 
 enum cause { BY_TIME, BY_COMMAND, BY_OUTSIDE };
 
 struct world {
     struct scenario sc;
+    struct lock_rules *rules; /* the present ones */
+    const struct lock_rule *rule;
     uint64_t random;
-    uint64_t session_ids, values;
+    uint64_t session_ids, values, observed_leases;
     struct model redis;
     struct proxy proxies[PROXIES];
     struct worker workers[WORKERS];
@@ -219,8 +230,14 @@ void conn_forget(struct world *w, int i, bool proxy_gone);
 void conn_close(struct world *w, int i);
 void proxy_restart(struct world *w, int i);
 
+/* rules.c: the rule, and reloads. */
+void rules_open(struct world *w);
+void rules_close(struct world *w);
+void rules_reload(struct world *w);
+
 /* flight.c: commands under way. */
 struct flight *flight_new(struct world *w, enum flight_kind kind);
+void flight_free(struct flight *f);
 unsigned flight_places(const struct world *w);
 struct flight *flight_any(struct world *w);
 void flight_launch(struct world *w, struct flight *f, int conn, int key);
@@ -234,6 +251,17 @@ void flight_log(struct world *w, const struct flight *f, const char *what);
 
 /* trouble.c: what goes wrong. */
 void trouble_strikes(struct world *w);
+
+/* watched.c: commands under audit, and what becomes of the locks that they have made. */
+void watched_launch(struct world *w, struct flight *f, enum lock_verb verb);
+void watched_run(struct world *w, struct flight *f);
+/* The engine is told: what the reply says, or that there is none. */
+void watched_answer(struct world *w, struct flight *f);
+void watched_lost(struct world *w, struct flight *f, enum lock_outcome outcome);
+/* Whether the lock still is what was acquired under audit, no script having touched it. */
+bool watched_stands(struct world *w, int key);
+/* A script of ours has made it a lease like others. */
+void watched_enrolled(struct world *w, const struct flight *f, const struct model_guard *g);
 
 /* list_worker.c: the same as worker.c's, for list locks. */
 bool list_worker_command(struct world *w, int worker, struct model_command *c, bool *releases);

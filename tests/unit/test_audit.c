@@ -319,6 +319,29 @@ static void nobody_is_left_alone_with_a_lock_without_an_end(void **state) {
     assert_string_equal(f->action, "would be released: its owner has disconnected");
 }
 
+/* Redis has such a lock for ever; what is remembered of it ends when it would have ended. */
+static void a_lock_without_an_end_is_forgotten_with_its_owner(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_stats stats;
+    open_as(f, &a, 1, "a");
+    open_as(f, &b, 2, "b");
+    acquire(f, &a, "1", 5000);
+    struct lock_sight persist = sight_of(f, &a, LOCK_EXTEND, EFFECT_DONE);
+    persist.pttl_ms = -1;
+    engine_session_close(f->engine, &a, f->now_ms);
+    engine_observe(f->engine, &persist, f->now_ms); /* it was on its way */
+    f->now_ms += 29000;
+    engine_tick(f->engine, 0, 1, f->now_ms);
+    assert_int_equal(see(f, &b, LOCK_ACQUIRE, EFFECT_LOST), LOCK_HELD); /* its lease would not be over */
+    f->now_ms += 1001;
+    engine_tick(f->engine, 0, 1, f->now_ms);
+    assert_int_equal(see(f, &b, LOCK_ACQUIRE, EFFECT_LOST), LOCK_FOREIGN);
+    engine_stats(f->engine, &stats);
+    assert_int_equal(stats.leases, 0);
+    assert_int_equal(stats.claims, 0);
+}
+
 static void overruns_and_throttles(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -433,6 +456,7 @@ int main(void) {
         TEST(a_takeover_of_what_was_read_is_right),
         TEST(counters),
         TEST(nobody_is_left_alone_with_a_lock_without_an_end),
+        TEST(a_lock_without_an_end_is_forgotten_with_its_owner),
         TEST(overruns_and_throttles),
         TEST(any_may_release),
         TEST(a_lock_made_under_audit_is_enrolled),
