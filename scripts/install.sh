@@ -14,7 +14,7 @@ for purpose in "$@"; do
     build) ;;
     package) need="$need dpkg-dev file" ;;
     test)
-        need="$need ninja-build libcmocka-dev python3-pytest python3-redis netcat-openbsd spin dpkg-dev file groff-base"
+        need="$need ninja-build libcmocka-dev python3-pytest python3-pytest-xdist python3-redis netcat-openbsd spin dpkg-dev file groff-base"
         want="$want clang libclang-rt-dev clang-format"
         ;;
     suite) need="$need tcl dpkg-dev" ;; # Redis's own tests, from Debian's source package

@@ -154,7 +154,7 @@ class RedisServer(Process):
             with Client((HOST, self.port), timeout=5) as c:
                 reply = c("PING")
                 return reply == "PONG" or str(reply).startswith("NOAUTH")
-        except OSError:
+        except (OSError, Closed):  # Closed: the port is somebody else's, and this server is about to find that out
             return False
 
     def client(self, **options):

@@ -252,7 +252,6 @@ def lock_commands(rng, keys):
             ("LREM", key + ":l", "1", "a"),
             ("SET", key, "1", "NX", "EX", "no"),
             ("EXPIRE", key),
-            ("EVAL", "return redis.call('get', KEYS[1])", "1", key),
             ("SET", key, ""),
         ]
     )
@@ -277,6 +276,11 @@ def test_not_a_byte_is_changed(farm):
                     got += client.read_raw()
             assert any(bytes(sent) in r for r in relay.requests)
             assert any(bytes(got) in r for r in relay.replies)
+            script = encode("EVAL", "return {redis.call('get', KEYS[1]), 'script'}", "1", keys[0])
+            client.send(script)
+            got = client.read_raw()
+            assert any(script in r for r in relay.requests)
+            assert any(got in r for r in relay.replies)
             batch = b"".join(encode(*c) for c in (["MULTI"], ["SETNX", keys[0], "1"], ["DEL", *keys], ["EXEC"]))
             client.send(batch)
             got = b"".join(client.read_raw() for _ in range(4))
