@@ -159,7 +159,7 @@ def test_kill_oneself_by_address(client):
     assert client.read_all() == b"+OK\r\n"
 
 
-def test_kill_in_every_state(own, connect, key):
+def test_kill_in_every_state(own, backend, connect, key):
     """What a killed client had is given back: its transaction is not run, nothing is popped for it, nobody hears it."""
     asker = connect(own)
     states = {"multi": [["MULTI"], ["SET", key("multi"), "1"]], "watch": [["WATCH", key("w")]], "subscribed": [["SUBSCRIBE", "c"]],
@@ -176,6 +176,8 @@ def test_kill_in_every_state(own, connect, key):
     name = key("list")
     c.send(encode("BLPOP", name, "0"))
     until(lambda: "b" in clients(asker)[me]["flags"], what="the client to block")
+    node = backend.node_of(name)
+    until(lambda: "blocked_clients:1" in node.run("INFO", "clients"), what="the client to block at the node")
     assert asker("CLIENT", "KILL", "ID", me) == 1
     assert closed(c)
     assert asker("RPUSH", name, "x") == 1
