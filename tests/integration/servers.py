@@ -121,6 +121,8 @@ class RedisServer(Process):
     """One redis-server. As a backend it is 'standalone'."""
 
     kind = "standalone"
+    host = HOST
+    before = ()  # words in front of its command line
 
     def __init__(self, *options, cluster=False, port=None):
         super().__init__("redis")
@@ -137,10 +139,10 @@ class RedisServer(Process):
                 self.kill()
                 if attempt == 3:
                     raise
-        self.address = (HOST, self.port)
+        self.address = (self.host, self.port)
 
     def start(self):
-        command = ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no",
+        command = [*self.before, "redis-server", "--port", str(self.port), "--bind", self.host, "--save", "", "--appendonly", "no",
                    "--dir", self.folder, "--daemonize", "no", "--maxclients", "4000", "--tcp-backlog", "2000"]
         if self.cluster:
             command += ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port",
@@ -151,7 +153,7 @@ class RedisServer(Process):
     def answers(self):
         assert self.running(), "redis-server ended:\n" + tail(self.log_path)
         try:
-            with Client((HOST, self.port), timeout=5) as c:
+            with Client((self.host, self.port), timeout=5) as c:
                 reply = c("PING")
                 return reply == "PONG" or str(reply).startswith("NOAUTH")
         except (OSError, Closed):  # Closed: the port is somebody else's, and this server is about to find that out
@@ -214,11 +216,11 @@ class RedisCluster:
 
     kind = "cluster"
 
-    def __init__(self, *options, timeout_ms=3000):
+    def __init__(self, *options, timeout_ms=3000, make=RedisServer):
         self.nodes = []
         try:
             for _ in range(3):
-                self.nodes.append(RedisServer("--cluster-node-timeout", str(timeout_ms),
+                self.nodes.append(make("--cluster-node-timeout", str(timeout_ms),
                                               "--cluster-require-full-coverage", "no",
                                               "--cluster-allow-replica-migration", "no", *options, cluster=True))
             self.ranges = [(0, 5460), (5461, 10922), (10923, SLOTS - 1)]
@@ -226,7 +228,7 @@ class RedisCluster:
                 node.run("CLUSTER", "SET-CONFIG-EPOCH", epoch)
                 node.run("CLUSTER", "ADDSLOTSRANGE", first, last)
             for a, b in itertools.combinations(self.nodes, 2):
-                a.run("CLUSTER", "MEET", HOST, b.port, b.bus)
+                a.run("CLUSTER", "MEET", b.host, b.port, b.bus)
             until(self.agreed, 40, "the cluster's agreement on its nodes and slots", 0.05)
         except BaseException:
             self.stop()
@@ -408,7 +410,7 @@ def proxy_environment():
     env = dict(os.environ)
     env["ASAN_OPTIONS"] = "detect_leaks=1:exitcode=99:allocator_may_return_null=1"
     env["UBSAN_OPTIONS"] = "print_stacktrace=1:exitcode=98"
-    env["TSAN_OPTIONS"] = "exitcode=97"
+    env["TSAN_OPTIONS"] = "exitcode=97:report_thread_leaks=0"  # a second signal ends it at once, with its threads
     return env
 
 

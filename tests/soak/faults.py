@@ -1,5 +1,5 @@
 """What goes wrong during a soak run: nodes killed, stopped and emptied of scripts, connections killed, slots moved,
-configurations reloaded, a second proxy killed. Each is noted in the record with its time.
+lines cut, configurations reloaded, a second proxy killed or replaced. Each is noted in the record with its time.
 
 One harm to nodes at a time, and no slot moves meanwhile: a key lost in a half move would be nobody's fault.
 """
@@ -8,7 +8,6 @@ import asyncio
 import signal
 
 from resp import Closed, Error
-from servers import HOST
 
 OWN_NAME = "soak"
 
@@ -30,12 +29,13 @@ class Faults:
         rng = self.rng
         tasks = []
         if "migrate" in self.allowed and self.world.backend.kind == "cluster":
-            tasks.append(asyncio.ensure_future(self.guarded(self.migrations)))
-        kinds = [kind for kind in ("kill", "stop", "blink", "connections", "connections", "scripts", "reload", "second")
+            tasks.append(asyncio.ensure_future(self.migrations()))
+        kinds = [kind for kind in ("kill", "stop", "blink", "connections", "connections", "scripts", "reload", "second", "handover",
+                             "cut", "cut", "mute")
                  if kind in self.allowed]
         try:
             while kinds:
-                await asyncio.sleep(rng.uniform(5, 10))
+                await asyncio.sleep(rng.uniform(5, 10) * min(1, self.world.args.seconds / 60))
                 end = self.record.now() + rng.uniform(5, 12)
                 while self.record.now() < end:
                     await self.guarded(getattr(self, rng.choice(kinds)))
@@ -46,8 +46,14 @@ class Faults:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def guarded(self, fault):
+        """One fault, whose end is waited for also where this is cancelled."""
+        task = asyncio.ensure_future(fault())
         try:
-            await fault()
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                await task
+                raise
         except (AssertionError, OSError, Closed) as error:
             self.record.violation("fault", "%s: %r" % (fault.__name__, error))
 
@@ -85,6 +91,26 @@ class Faults:
                 await asyncio.sleep(seconds)
             finally:
                 node.resume()
+                await away(self.settled)
+                self.record.end(window)
+
+    async def cut(self):
+        """Its line is cut: for shorter or longer than upstream-timeout, and than the cluster's patience."""
+        await self.apart("cut", self.rng.choice([0.3, 1.0, 3.0, 5.0]))
+
+    async def mute(self):
+        await self.apart("mute", self.rng.choice([0.3, 1.0, 3.0]))
+
+    async def apart(self, how, seconds):
+        async with self.harm:
+            node = self.rng.choice(self.nodes)
+            seconds *= self.rng.uniform(0.8, 1.2)
+            window = self.record.begin("stop", "%s: port %d for %.1f s" % (how, node.port, seconds), how)
+            await away(getattr(node, how))
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                await away(node.mend)
                 await away(self.settled)
                 self.record.end(window)
 
@@ -137,7 +163,7 @@ class Faults:
         """The second proxy dies at once, and comes back on the same port."""
         proxy = self.world.proxies[1]
         window = self.record.begin("second", "port %d" % proxy.port)
-        self.world.net.dying[proxy.address] = True
+        self.world.net.dying[proxy.address] = "dies"
         try:
             await away(proxy.kill)
             await away(proxy.check_log)
@@ -146,22 +172,37 @@ class Faults:
         finally:
             self.record.end(window)
             await asyncio.sleep(0.3)  # what was on its way meanwhile is heard of later
-            self.world.net.dying[proxy.address] = False
+            self.world.net.dying[proxy.address] = None
+
+    async def handover(self):
+        """Another process takes the second proxy's port over: nobody is refused meanwhile."""
+        proxy = self.world.proxies[1]
+        window = self.record.begin("second", "handover of port %d" % proxy.port, "handover")
+        self.world.net.dying[proxy.address] = "leaves"
+        try:
+            await away(proxy.hand_over)
+            await away(proxy.check_log)
+        finally:
+            self.record.end(window)
+            await asyncio.sleep(0.3)
+            self.world.net.dying[proxy.address] = None
 
     # ---- slots
 
     async def migrations(self):
         """Slots that are in use move from node to node, some keys at a time, so that each stays open for a while."""
-        slots = self.world.moving_slots
         while True:
             await asyncio.sleep(self.rng.uniform(0.2, 2))
-            async with self.harm:
-                slot = self.rng.choice(slots)
-                window = self.record.begin("migrate", "slot %d" % slot)
-                try:
-                    await away(self.move, slot)
-                finally:
-                    self.record.end(window)
+            await self.guarded(self.migrate)
+
+    async def migrate(self):
+        async with self.harm:
+            slot = self.rng.choice(self.world.moving_slots)
+            window = self.record.begin("migrate", "slot %d" % slot)
+            try:
+                await away(self.move, slot)
+            finally:
+                self.record.end(window)
 
     def move(self, slot):
         import time
@@ -178,7 +219,7 @@ class Faults:
                 keys = a("CLUSTER", "GETKEYSINSLOT", slot, 5 if time.monotonic() < deadline else 1000)
                 if not keys:
                     break
-                self.fine(a("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys))
+                self.fine(a("MIGRATE", target.host, target.port, "", 0, 5000, "KEYS", *keys))
                 time.sleep(0.01 if time.monotonic() < deadline else 0)
             self.fine(b("CLUSTER", "SETSLOT", slot, "NODE", ids[1]))
             self.fine(a("CLUSTER", "SETSLOT", slot, "NODE", ids[1]))

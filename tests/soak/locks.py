@@ -92,7 +92,8 @@ class Lock:
 
     def lost(self, worker, sent):
         """An attempt that was refused: somebody must be able to hold it."""
-        if self.holds or sent < self.free_by or self.record.disturbed(self.free_by - 6, ("kill", "stop", "second"), 3):
+        late = self.record.disturbed(sent - 2, ("slow",))  # so may be the grant's reply
+        if self.holds or sent < self.free_by or late or self.record.disturbed(self.free_by - 6, ("kill", "stop", "second"), 3):
             self.suspect = None
         elif self.suspect is None:
             self.suspect = self.record.now()  # the grant's reply may be on its way

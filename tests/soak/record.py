@@ -36,10 +36,11 @@ class Record:
 
     # ---- faults
 
-    def begin(self, kind, text=""):
+    def begin(self, kind, text="", name=None):
+        """`kind` says what it excuses, `name` under which it is counted."""
         window = Window(kind, text, self.now())
         self.windows.append(window)
-        self.faults[kind] += 1
+        self.faults[name or kind] += 1
         if self.verbose:
             print("%s %s %s" % (self.stamp(), kind, text), file=sys.stderr)
         return window

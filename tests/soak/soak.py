@@ -20,8 +20,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "integration"))
 sys.path.insert(1, HERE)
 
+import babble
 import hostile
 import locks
+import partition
 import servers
 import traffic
 import wire
@@ -33,7 +35,9 @@ UPSTREAM_TIMEOUT = 2.0
 HANG = UPSTREAM_TIMEOUT + 3
 MEMORY_ALLOWED = 96 * MB  # above the start; a sanitizer's quarantine is part of it
 RETIRED_MAX = 20000
-FAULTS = ("kill", "stop", "blink", "connections", "scripts", "reload", "second", "migrate")
+READY = "Ready to accept connections"
+FAULTS = ("kill", "stop", "blink", "connections", "scripts", "reload", "second", "handover", "migrate", "cut", "mute")
+PARTITIONS = {"cut", "mute"}
 RULES = [
     "lock lock:own:*",
     "lock lock:c:* owner connection lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
@@ -47,12 +51,20 @@ RULES = [
 class SoakProxy(servers.Proxy):
     def launch(self, args=()):
         env = servers.proxy_environment()
-        env["ASAN_OPTIONS"] += ":quarantine_size_mb=16"
+        env["ASAN_OPTIONS"] += ":quarantine_size_mb=16:allocator_release_to_os_interval_ms=300"
         self.spawn([servers.binary(), self.config, *args], env)
         self.expected = True
 
     def check_log(self):
         assert not servers.REPORT.search(self.log()), self.report_text()
+
+    def hand_over(self):
+        """A new process on the same port; the old one ends when it likes, within its bound."""
+        before, ready = self.process, self.log().count(READY)
+        self.launch()
+        servers.until(lambda: self.log().count(READY) > ready, 30, "the new process's readiness")
+        before.terminate()
+        assert before.wait(20) == 0, self.report_text()
 
     def again(self):
         """After a kill, on the same port."""
@@ -72,9 +84,11 @@ class World:
         self.retired = {}
         self.moving_tags = ["m%d" % n for n in range(6)]
         self.moving_slots = [servers.slot_of(tag) for tag in self.moving_tags]
-        self.backend = servers.RedisServer() if kind == "standalone" else servers.RedisCluster()
+        make = partition.RemoteRedis if PARTITIONS.intersection(args.faults) else servers.RedisServer
+        self.backend = make() if kind == "standalone" else servers.RedisCluster(make=make)
         self.config = ["upstream " + self.backend.upstream(), "upstream-timeout %ds" % UPSTREAM_TIMEOUT,
                        "client-output-buffer-limit normal 48mb 0 0", "maxclients 3000",
+                       "reuse-port yes", "shutdown-timeout 3",
                        "upstream-connections %d" % self.rng.choice([1, 1, 2]),
                        "threads %d" % (args.threads or self.rng.choice([1, 1, 2])), *RULES]
         self.proxies = []
@@ -124,6 +138,8 @@ class World:
         people += [traffic.Ordinary(self, second, 1000 + n, own()) for n in many(15)]
         people += [traffic.Ordinary(self, main, 2000 + n, own(), big=True) for n in many(4)]
         people += [hostile.Hostile(self, main, n, own()) for n in many(6)]
+        common = babble.grammar(self)
+        people += [babble.Babbler(self, main, n, own(), common) for n in many(10)]
         people += [locks.Crasher(self, main, n, own()) for n in many(8)]
 
         def keys(prefix, idioms, count):
@@ -296,6 +312,9 @@ def main():
     unknown = set(args.faults) - set(FAULTS)
     if unknown:
         parser.error("unknown faults: %s" % ", ".join(sorted(unknown)))
+    if PARTITIONS.intersection(args.faults) and partition.missing():
+        print("no partitions: %s" % partition.missing())
+        args.faults = [f for f in args.faults if f not in PARTITIONS]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     kinds = ["standalone", "cluster"] if args.backend == "both" else [args.backend]

@@ -153,7 +153,7 @@ class Net:
         self.clock = 0.0  # seconds that this process was there to look; its own delays do not count
         self.slowest = 0.0
         self.slow = None  # the time in which somebody waits for so long
-        self.dying = {}  # address -> whether closes there are expected now
+        self.dying = {}  # address -> "dies" or "leaves" (closes, but refuses nobody), or None
 
     def violation(self, *args, **options):
         self.record.violation(*args, **options)
@@ -164,7 +164,7 @@ class Net:
         try:
             _, link = await loop.create_connection(lambda: Link(self, who), *proxy.address)
         except OSError as error:
-            if not self.may_close(proxy.address):
+            if not self.record.over and self.dying.get(proxy.address) != "dies":
                 self.violation("connect", "%s: %s" % (who, error))
             return None
         link.address = proxy.address
@@ -181,7 +181,7 @@ class Net:
         return link
 
     def may_close(self, address):
-        return self.record.over or self.dying.get(address, False)
+        return self.record.over or self.dying.get(address) is not None
 
     def unexpected_close(self, link, error):
         if link.buffer and self.record.disturbed(self.record.now(), ("kill", "stop", "connections"), 3):
