@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -335,11 +334,6 @@ static bool oldest_unsent(const struct upstream_conn *c) {
     return r->open || !iobuf_sent(r->chunk, r->bytes + r->len - 1);
 }
 
-/* Whether nothing is due of the node: its owner is patient, does not want the reply yet, or has to send on first. */
-static bool owner_is_slow(const struct upstream_conn *c) {
-    return c->paused || (c->pin && (c->pin->patient || (c->pin->open && c->out.unsent == 0)));
-}
-
 void conn_flush(struct upstream_conn *c) {
     if (c->state != CONN_READY)
         return;
@@ -406,6 +400,9 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
             log_verbose("Node %s: connection lost: %s", n->address, reason);
         topology_want(c->u->topology);
         break;
+    case CONN_FULL:
+        node_failed(n, reason);
+        break;
     case CONN_REFUSED:
         node_log(n, "refused a connection", reason);
         break;
@@ -462,39 +459,4 @@ void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reas
         conn_close(c, end, reason);
         it = n->u->conns.next; /* whoever heard of it may have opened and closed others */
     }
-}
-
-/* Whether the node has done its part, and it is this process that did not get to see it: it was stopped, or short of
- * processor time. */
-static bool conn_has_news(const struct upstream_conn *c) {
-    const struct iobuf *out = c->state == CONN_HANDSHAKE ? &c->handshake : &c->out;
-    bool writes = c->state == CONN_CONNECTING || out->unsent > 0;
-    struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
-    return poll(&p, 1, 0) > 0;
-}
-
-bool conn_check(struct upstream_conn *c, int64_t now) {
-    char reason[64];
-    switch (c->state) {
-    case CONN_CONNECTING:
-    case CONN_HANDSHAKE:
-        if (now < c->deadline_ms || conn_has_news(c))
-            return true;
-        snprintf(reason, sizeof(reason), "no answer within %lld ms", (long long)c->u->connect_ms);
-        conn_close(c, CONN_UNREACHABLE, reason);
-        return false;
-    case CONN_READY:
-        if (c->in_flight == 0 && !c->pool && !c->pin)
-            conn_close(c, CONN_IDLE, "retired");
-        if (c->state == CONN_CLOSED || c->in_flight == 0 || owner_is_slow(c))
-            return false;
-        if (now - c->progress_ms < c->u->timeout_ms || conn_has_news(c))
-            return true;
-        snprintf(reason, sizeof(reason), "did not answer for %lld ms", (long long)c->u->timeout_ms);
-        conn_close(c, CONN_TIMEOUT, reason);
-        return false;
-    case CONN_CLOSED:
-        return false;
-    }
-    return false;
 }

@@ -6,6 +6,7 @@
  *      map.c        slot -> node
  *      node.c       nodes, their lanes, backoff, addresses
  *      conn.c       one connection: states, login, writing
+ *      late.c       one connection: timeouts
  *      reply.c      one connection: reading, framing, whose reply it is
  *      pin.c        connections of a caller's own
  *      own.c        lanes of a caller's own
@@ -226,6 +227,7 @@ enum conn_end {
     CONN_UNREACHABLE, /* it never got ready */
     CONN_TIMEOUT,     /* a due reply did not come */
     CONN_REFUSED,     /* the node refused the handshake; the reason is its error */
+    CONN_FULL,        /* the node takes no more clients (maxclients) and read nothing; the reason is its error */
     CONN_REPLACED,    /* another master has taken the node's place: nothing is the node's fault */
     CONN_IDLE,        /* nothing was in flight */
     CONN_SHUTDOWN     /* upstream_free */
@@ -313,6 +315,9 @@ void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last
 void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
 /* All replies of the handshake are in. */
 void conn_ready(struct upstream_conn *c);
+
+/* ---- late.c ---- */
+
 /* Looks for timeouts; returns whether something is in flight. May close it. */
 bool conn_check(struct upstream_conn *c, int64_t now);
 

@@ -181,9 +181,22 @@ static bool take_early(struct upstream_conn *c, const char *data, size_t len) {
     return false;
 }
 
+/* The first that the node says is that it takes no more clients: it has read nothing, and closes. */
+static bool conn_full(struct upstream_conn *c, const char *data, size_t len) {
+    static const char full[] = "-ERR max number of clients";
+    if (c->proven || len < sizeof(full) - 1 || memcmp(data, full, sizeof(full) - 1) != 0)
+        return false;
+    char text[REASON_MAX];
+    quote(text, sizeof(text), data + 1, len - 1);
+    conn_close(c, CONN_FULL, text);
+    return true;
+}
+
 /* The next bytes of the message being framed, the final ones with `last`. False: the connection was closed. */
 static bool conn_take(struct upstream_conn *c, const char *data, size_t len, bool last) {
     bool push = c->scan.type == '>';
+    if (c->scan.type == '-' && conn_full(c, data, len))
+        return false;
     if (push && c->own && !(c->pin && c->pin->stream)) {
         own_push(c, data, len, last);
         return true;

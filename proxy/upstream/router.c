@@ -418,6 +418,7 @@ void router_lost_text(char *out, size_t size, const char *address, enum conn_end
         snprintf(out, size, "UPSTREAM node %s %s", address, reason);
         break;
     case CONN_REFUSED:
+    case CONN_FULL:
         snprintf(out, size, "%s", reason);
         break;
     case CONN_REPLACED:
@@ -470,7 +471,7 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
     }
     while ((n = list_shift(&doomed))) {
         struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
-        if (end == CONN_REFUSED) {
+        if (end == CONN_REFUSED || end == CONN_FULL) {
             request_end(r);
             r->ops->fail(r, UPSTREAM_REFUSED, base);
         } else {

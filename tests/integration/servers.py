@@ -212,27 +212,43 @@ class RedisServer(Process):
 
 
 class RedisCluster:
-    """Three masters without replicas, each with a third of the slots."""
+    """Three masters, each with a third of the slots. Only the first may have a replica."""
 
     kind = "cluster"
 
-    def __init__(self, *options, timeout_ms=3000, make=RedisServer):
+    def __init__(self, *options, timeout_ms=3000, make=RedisServer, replica=False):
         self.nodes = []
+        self.replica = None
+        options = ("--cluster-node-timeout", str(timeout_ms), "--cluster-require-full-coverage", "no",
+                   "--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0", *options)
         try:
             for _ in range(3):
-                self.nodes.append(make("--cluster-node-timeout", str(timeout_ms),
-                                              "--cluster-require-full-coverage", "no",
-                                              "--cluster-allow-replica-migration", "no", *options, cluster=True))
+                self.nodes.append(make(*options, cluster=True))
+            if replica:
+                self.replica = make(*options, cluster=True)
             self.ranges = [(0, 5460), (5461, 10922), (10923, SLOTS - 1)]
             for epoch, (node, (first, last)) in enumerate(zip(self.nodes, self.ranges), 1):
                 node.run("CLUSTER", "SET-CONFIG-EPOCH", epoch)
                 node.run("CLUSTER", "ADDSLOTSRANGE", first, last)
             for a, b in itertools.combinations(self.nodes, 2):
                 a.run("CLUSTER", "MEET", b.host, b.port, b.bus)
+            if replica:
+                self.nodes[0].run("CLUSTER", "MEET", self.replica.host, self.replica.port, self.replica.bus)
             until(self.agreed, 40, "the cluster's agreement on its nodes and slots", 0.05)
+            if replica:
+                self.follow(self.replica, self.nodes[0])
         except BaseException:
             self.stop()
             raise
+
+    def follow(self, replica, master):
+        """Makes one the other's replica, and waits until it could be promoted."""
+        until(lambda: master.run("CLUSTER", "MYID") in replica.run("CLUSTER", "NODES"), 20, "the replica's knowledge")
+        if "role:slave" not in replica.run("INFO", "replication"):
+            replica.run("CLUSTER", "REPLICATE", master.run("CLUSTER", "MYID"))
+        until(lambda: "master_link_status:up" in replica.run("INFO", "replication"), 20, "the replica's link", 0.05)
+        until(lambda: all("slave " + master.run("CLUSTER", "MYID") in n.run("CLUSTER", "NODES") for n in self.nodes), 20,
+              "the others' knowledge of the replica", 0.05)
 
     def agreed(self):
         """Every node serves, knows every other one, and has the same owner for every slot."""
@@ -271,7 +287,7 @@ class RedisCluster:
         return sorted(key for node in self.nodes for key in node.run("KEYS", "*"))
 
     def stop(self):
-        for node in self.nodes:
+        for node in [*self.nodes, *([self.replica] if self.replica else [])]:
             node.stop()
 
 
