@@ -45,6 +45,67 @@ void transaction_free(struct transaction *t, struct session *s, bool clean) {
     memory_free(t);
 }
 
+/* ---- replicas ------------------------------------------------------------------------------------ */
+
+/* The WAIT behind an EXEC that may acquire locks of rules with `replicas`, over the same connection. */
+struct exec_wait {
+    struct request *exec; /* NULL: its transaction is over */
+    struct text reply;    /* EXEC's, once it is there */
+};
+
+static void exec_end(struct request *r, const struct call_end *end);
+
+static void exec_waited(struct call *c, const struct call_end *end) {
+    struct exec_wait *wait = c->request->state;
+    struct request *r = wait->exec;
+    struct resp_item item;
+    const char *p = end->reply;
+    bool count = !end->error && resp_item_read(&p, p + end->len, &item) && item.type == ':';
+    if (r) {
+        struct transaction *t = r->state;
+        struct call_end exec = {.reply = wait->reply.data, .len = wait->reply.len};
+        t->replicas = count ? item.num : 0;
+        t->wait = NULL;
+        exec_end(r, &exec);
+    }
+    text_clear(&wait->reply);
+    memory_free(wait);
+    request_reply(c->request, "", 0, true);
+}
+
+/* Not to be waited for any more. */
+static void exec_unwait(struct transaction *t) {
+    if (t->wait)
+        t->wait->exec = NULL;
+    t->wait = NULL;
+}
+
+/* What the locks' rules ask for together; false: nothing. */
+static bool replicas_asked(const struct transaction *t, int64_t *replicas, int64_t *ms) {
+    *replicas = *ms = 0;
+    LIST_FOREACH(it, &t->items) {
+        const struct lock_call *l = LIST_ENTRY(it, struct transaction_item, link)->lock;
+        if (!l || !lock_wants_replicas(l))
+            continue;
+        const struct lock_rule *rule = lock_call_rule(l);
+        *replicas = rule->replicas > *replicas ? rule->replicas : *replicas;
+        *ms = rule->replicas_ms > *ms ? rule->replicas_ms : *ms;
+    }
+    return *replicas > 0;
+}
+
+static void exec_wait_submit(struct worker *w, struct upstream_pin *pin, struct exec_wait *wait, int64_t replicas,
+                             int64_t ms) {
+    struct request *r = request_internal(w);
+    r->state = wait;
+    r->call.done = exec_waited;
+    build_start(w, 3);
+    build_text(w, "WAIT");
+    build_number(w, replicas);
+    build_number(w, ms);
+    call_submit_pin(&r->call, pin, w->build.data, w->build.len, false);
+}
+
 /* ---- EXEC ---------------------------------------------------------------------------------------- */
 
 static bool reply_is(const char *reply, size_t len, const char *start) {
@@ -85,6 +146,7 @@ static void exec_streamed(struct upstream_request *up, const char *data, size_t 
 static void exec_failed(struct request *r, const struct call_end *end) {
     struct transaction *t = r->state;
     r->state = NULL;
+    exec_unwait(t);
     transaction_items_free(t, r->session, end);
     transaction_free(t, r->session, false);
     request_fail(r, end->error);
@@ -99,6 +161,10 @@ static void exec_stream_failed(struct upstream_request *up, enum upstream_failur
     exec_failed(r, &end);
 }
 
+static bool is_array(const struct call_end *end) {
+    return end->reply[0] == '*' && !reply_is(end->reply, end->len, "*-1");
+}
+
 static void exec_collected(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     if (end->error) {
@@ -106,9 +172,19 @@ static void exec_collected(struct call *c, const struct call_end *end) {
         return;
     }
     struct transaction *t = r->state;
+    if (t->wait && is_array(end)) {
+        text_append(&t->wait->reply, end->reply, end->len);
+        return;
+    }
+    exec_unwait(t);
+    exec_end(r, end);
+}
+
+static void exec_end(struct request *r, const struct call_end *end) {
+    struct transaction *t = r->state;
     struct session *s = r->session;
     r->state = NULL;
-    bool array = end->reply[0] == '*' && !reply_is(end->reply, end->len, "*-1");
+    bool array = is_array(end);
     bool whole = array && exec_array_whole(t, end);
     if (array && !whole) {
         static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
@@ -137,7 +213,20 @@ void transaction_exec(struct transaction *t, struct request *request) {
         request->call.up.ops = &stream;
     else
         request->call.done = exec_collected;
-    call_submit_pin(&request->call, t->pin, exec, sizeof(exec) - 1, false);
+    int64_t replicas, ms;
+    t->replicas = INT64_MAX;
+    struct worker *w = t->worker;
+    struct upstream_pin *pin = t->pin;
+    struct exec_wait *wait = NULL;
+    if (replicas_asked(t, &replicas, &ms)) {
+        wait = t->wait = memory_zalloc(sizeof(*wait));
+        wait->exec = request;
+    }
+    call_submit_pin(&request->call, pin, exec, sizeof(exec) - 1, false);
+    if (wait && wait->exec)
+        exec_wait_submit(w, pin, wait, replicas, ms);
+    else
+        memory_free(wait); /* it has failed at once */
 }
 
 /* ---- DISCARD, UNWATCH ------------------------------------------------------------------------------ */

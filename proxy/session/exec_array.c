@@ -70,7 +70,7 @@ static void item_lock(struct transaction *t, struct session *s, struct transacti
     struct lock_call *lock = item->lock;
     bool elsewhere = s && lock->plan.key.db != s->db;
     item->lock = NULL;
-    lock_finish(t->worker, s, lock, elsewhere ? &not_sent : &end, &part, answer);
+    lock_finish_confirmed(t->worker, s, lock, elsewhere ? &not_sent : &end, t->replicas, &part, answer);
     if (elsewhere)
         part = lock_envelope_read(element, len, &e) ? (struct call_end){.reply = e.reply, .len = e.reply_len} : end;
     if (item->kind == ITEM_STEP)

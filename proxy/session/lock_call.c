@@ -69,6 +69,10 @@ static void lock_free(struct worker *w, struct lock_call *l) {
     list_append(&w->free_locks, &l->link);
 }
 
+const struct lock_rule *lock_call_rule(const struct lock_call *l) {
+    return l->plan.rule;
+}
+
 void lock_call_value(struct lock_call *l, const char *value, size_t len) {
     l->value_len = len;
     l->value = keep_text(l->short_value, LOCK_SHORT_VALUE, value, len);
@@ -175,7 +179,7 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
         request_reply(c->request, end->reply, end->len, true);
 }
 
-static void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
+void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
     if (s)
         advise_script(s, &l->plan, result);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
@@ -267,28 +271,16 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
     }
 }
 
-void lock_end(struct call *c, struct lock_call *l, const struct call_end *end) {
+static void lock_done(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    if (l->plan.rule && l->plan.rule->replicas > 0 && lock_confirm(c, l, end))
+        return;
     call_done_fn next = l->next;
     struct call_end out;
     char answer[RESP_HEADER_MAX];
     c->lock = NULL;
     lock_finish(c->request->worker, c->request->session, l, end, &out, answer);
     lock_deliver(c, next, &out);
-}
-
-void lock_end_undone(struct call *c, struct lock_call *l, const struct lock_result *result,
-                     const struct call_end *answer) {
-    call_done_fn next = l->next;
-    c->lock = NULL;
-    lock_learnt(c->request->worker, c->request->session, l, result);
-    lock_deliver(c, next, answer);
-}
-
-static void lock_done(struct call *c, const struct call_end *end) {
-    struct lock_call *l = c->lock;
-    bool asks = l->plan.rule && l->plan.rule->replicas > 0;
-    if (!asks || !lock_confirm(c, l, end))
-        lock_end(c, l, end);
 }
 
 /* ---- building the script's call ---------------------------------------------------------------- */

@@ -44,11 +44,8 @@ void lock_call_value(struct lock_call *l, const char *value, size_t len);
 void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
 /* Sends what is in w->build as a script, which is safe to repeat. */
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id, int slot);
-/* The script's reply, or what became of it, is final: the engine learns of it, and the client gets its part. */
-void lock_end(struct call *c, struct lock_call *l, const struct call_end *end);
-/* The attempt was undone: the engine learns of `result`, the client gets `answer`. */
-void lock_end_undone(struct call *c, struct lock_call *l, const struct lock_result *result,
-                     const struct call_end *answer);
+/* The engine learns what became of a call, which is freed. s NULL: the session is gone. */
+void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
 /* lock_confirm.c: where the rule has replicas and the script has acquired, asks them first, and ends the call later;
  * false: there is nothing to ask. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);

@@ -38,6 +38,58 @@ struct confirm {
     char reply[];
 };
 
+/* ---- enough, or undone ---------------------------------------------------------------------- */
+
+/* What a script of ours may acquire, and undo. Of list locks the node would have to go, which was there before. */
+bool lock_wants_replicas(const struct lock_call *l) {
+    enum lock_verb verb = l->plan.verb;
+    bool may = verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
+    return may && !l->clobbers && l->plan.rule && l->plan.rule->replicas > 0;
+}
+
+static bool acquired(const struct call_end *end, struct lock_envelope *e) {
+    return !end->error && lock_envelope_read(end->reply, end->len, e) && e->result.outcome == LOCK_GRANTED;
+}
+
+/* "You have not acquired", as the command says it; NULL: its reply can't say so. */
+static const char *lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s) {
+    if (l->plan.verb != LOCK_ACQUIRE)
+        return NULL;
+    if (e->reply[0] == ':')
+        return ":0\r\n";
+    if (e->reply[0] == '+')
+        return s && s->protocol == 3 ? "_\r\n" : "$-1\r\n";
+    return NULL; /* SET NX GET: nil is its success */
+}
+
+static void undo(struct worker *w, struct session *s, struct lock_call *l, uint64_t replicas) {
+    const struct lock_rule *rule = l->plan.rule;
+    struct lock_lease lease = {.key = l->plan.key,
+                               .rule = rule,
+                               .login = l->plan.login,
+                               .token = l->plan.attempt,
+                               .right = "claim",
+                               .lease_ms = rule->lease_ms};
+    memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
+    lock_release(w, &lease);
+    struct lock_result result = {.outcome = LOCK_UNCONFIRMED, .replicas = replicas};
+    lock_learnt(w, s, l, &result);
+}
+
+void lock_finish_confirmed(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                           int64_t replicas, struct call_end *out, char *answer) {
+    struct lock_envelope e;
+    if (!lock_wants_replicas(l) || replicas >= l->plan.rule->replicas || !acquired(end, &e)) {
+        lock_finish(w, s, l, end, out, answer);
+        return;
+    }
+    const char *lost = lost_reply(l, &e, s);
+    *out = (struct call_end){.why = UPSTREAM_NOT_SENT, .reply = lost, .len = lost ? strlen(lost) : 0};
+    if (!lost)
+        out->error = "UPSTREAM the lock was not confirmed by enough replicas in time, and is released again";
+    undo(w, s, l, (uint64_t)replicas);
+}
+
 /* ---- the end -------------------------------------------------------------------------------- */
 
 static void confirm_unpin(struct confirm *f, bool clean) {
@@ -48,59 +100,18 @@ static void confirm_unpin(struct confirm *f, bool clean) {
     f->pin = NULL;
 }
 
-/* "You have not acquired", as the command says it. False: its reply can't say so. */
-static bool answer_lost(const struct confirm *f, const struct session *s, struct call_end *answer) {
-    struct lock_envelope e;
-    if (f->lock->plan.verb != LOCK_ACQUIRE || !lock_envelope_read(f->reply, f->reply_len, &e))
-        return false;
-    if (e.reply[0] == ':')
-        answer->reply = ":0\r\n";
-    else if (e.reply[0] == '+')
-        answer->reply = s && s->protocol == 3 ? "_\r\n" : "$-1\r\n";
-    else
-        return false; /* SET NX GET: nil is its success */
-    answer->len = strlen(answer->reply);
-    return true;
-}
-
-static void confirm_undo(struct confirm *f) {
+static void confirm_end(struct confirm *f) {
     struct call *c = f->call;
     struct lock_call *l = f->lock;
-    const struct lock_rule *rule = l->plan.rule;
-    struct lock_lease lease = {.key = l->plan.key,
-                               .rule = rule,
-                               .login = l->plan.login,
-                               .token = l->plan.attempt,
-                               .right = "claim",
-                               .lease_ms = rule->lease_ms};
-    memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
-    lock_release(c->request->worker, &lease);
-
-    char error[160];
-    struct call_end answer = {.why = UPSTREAM_NOT_SENT};
-    if (!answer_lost(f, c->request->session, &answer)) {
-        snprintf(error, sizeof(error),
-                 "UPSTREAM the lock was not confirmed by %lld replicas within %lld ms, and is released again",
-                 (long long)rule->replicas, (long long)rule->replicas_ms);
-        answer.error = error;
-    }
-    struct lock_result result = {.outcome = LOCK_UNCONFIRMED, .replicas = (uint64_t)f->replicas};
-    lock_end_undone(c, l, &result, &answer);
-}
-
-static void confirm_end(struct confirm *f) {
-    struct worker *w = f->call->request->worker;
-    const struct lock_rule *rule = f->lock->plan.rule;
+    struct worker *w = c->request->worker;
+    call_done_fn next = l->next;
+    struct call_end end = {.reply = f->reply, .len = f->reply_len}, out;
+    char answer[RESP_HEADER_MAX];
     confirm_unpin(f, true);
-    if (!f->marked)
-        f->replicas = 0;
-    if (f->replicas >= rule->replicas) {
-        struct call_end end = {.reply = f->reply, .len = f->reply_len};
-        f->lock->waited_ms = w->now_ms - f->begun_ms;
-        lock_end(f->call, f->lock, &end);
-    } else {
-        confirm_undo(f);
-    }
+    l->waited_ms = w->now_ms - f->begun_ms;
+    c->lock = NULL;
+    lock_finish_confirmed(w, c->request->session, l, &end, f->marked ? f->replicas : 0, &out, answer);
+    lock_deliver(c, next, &out);
     memory_free(f);
 }
 
@@ -165,18 +176,12 @@ static void confirm_ask(struct confirm *f, struct worker *w) {
     confirm_submit(f, w, on_wait, false);
 }
 
-/* What a script of ours may acquire, and undo. Of list locks the node would have to go, which was there before. */
-static bool may_confirm(enum lock_verb verb) {
-    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
-}
-
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end) {
     static const struct upstream_pin_events none;
     struct session *s = c->request->session;
     struct worker *w = c->request->worker;
     struct lock_envelope e;
-    if (!s || end->error || !may_confirm(l->plan.verb) || !lock_envelope_read(end->reply, end->len, &e) ||
-        e.result.outcome != LOCK_GRANTED)
+    if (!s || !lock_wants_replicas(l) || !acquired(end, &e))
         return false;
     struct confirm *f = memory_zalloc(sizeof(*f) + end->len);
     f->call = c;

@@ -84,6 +84,12 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
                                        const struct resp_request *r, const char *bytes);
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct call_end *out, char *answer);
+/* Whether its acquisition has to be confirmed by replicas, as its rule says; and the same as lock_finish for one that
+ * so many replicas have: too few undo it, and the client gets 'lost' or an error. */
+bool lock_wants_replicas(const struct lock_call *l);
+const struct lock_rule *lock_call_rule(const struct lock_call *l);
+void lock_finish_confirmed(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                           int64_t replicas, struct call_end *out, char *answer);
 #define LOCK_TOO_MANY_KEYS "ERR too many keys for one command that replaces lock keys; send several"
 
 /* A whole request on one lock key. */

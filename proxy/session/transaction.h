@@ -57,6 +57,8 @@ struct transaction {
     struct lock_queue locks; /* the items' lock calls */
     size_t lock_count;
     size_t locals;                          /* ITEM_LOCAL */
+    struct exec_wait *wait;                 /* for replicas, behind EXEC; NULL: not asked, or answered */
+    int64_t replicas;                       /* that have what EXEC did */
     unsigned hops;                          /* WATCH that was redirected */
     const struct upstream_request_ops *ops; /* a call's own, while EXEC streams in another way */
     char error[TRANSACTION_ERROR_MAX];

@@ -73,7 +73,7 @@ def test_unconfirmed_locks_are_lost(pair, paused, connect, key):
     for command in (("SET", "1"), ("SETEX", "60", "1"), ("GETSET", "1"), ("INCR",), ("SET", "1", "NX", "GET")):
         name = key("lock:error")
         reply = client(command[0], name, *command[1:])
-        assert isinstance(reply, Error) and reply.startswith("UPSTREAM the lock was not confirmed by 1 replicas within"), (
+        assert isinstance(reply, Error) and reply.startswith("UPSTREAM the lock was not confirmed by enough replicas"), (
             command, reply)
         gone(master, name)
     found = incidents(other, "unconfirmed")
@@ -84,6 +84,33 @@ def test_unconfirmed_locks_are_lost(pair, paused, connect, key):
     name = key("lock:plain:a")
     assert client("SETNX", name, "1") == 1, "another rule asks no replica"
     assert client("DEL", name) == 1
+
+
+def test_transactions(pair, connect, key):
+    """EXEC is answered when the replicas have what it did; the parts that acquired say so, or that they lost."""
+    master, replica, proxy = pair
+    client, copy = connect(proxy), connect(replica)
+    name = key("lock:exec")
+    commands = [("MULTI",), ("SETNX", name, "1"), ("EXPIRE", name, "60"), ("SET", "k", "v"), ("EXEC",)]
+    for n in range(20):
+        assert client.pipeline(commands)[-1] == b"*3\r\n:1\r\n:1\r\n+OK\r\n"
+        assert copy("EXISTS", name) == 1
+        assert client.pipeline(commands)[-1] == b"*3\r\n:0\r\n:0\r\n+OK\r\n", "held"
+        assert client.pipeline([("MULTI",), ("DEL", name), ("EXEC",)])[-1] == b"*1\r\n:1\r\n"
+    replica.pause()
+    try:
+        assert client.pipeline(commands)[-1] == b"*3\r\n:0\r\n:1\r\n+OK\r\n"
+        gone(master, name)
+        reply = client.pipeline([("MULTI",), ("SET", name, "1"), ("GET", "k"), ("EXEC",)])[-1]
+        assert reply.startswith(b"*2\r\n-UPSTREAM the lock was not confirmed") and reply.endswith(b"$1\r\nv\r\n"), reply
+        gone(master, name)
+        client.send(b"".join(encode(*c) for c in commands))
+        until(lambda: master.run("EXISTS", name) == 1, TIMEOUT, "the attempt")
+        client.close()
+        gone(master, name)
+    finally:
+        replica.resume()
+    in_step(master)
 
 
 def test_more_replicas_than_there_are(pair, connect, key):
