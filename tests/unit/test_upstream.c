@@ -575,7 +575,34 @@ static void test_one_reply_too_many(void **state) {
 }
 
 static void greet_error(struct fake_conn *c) {
+    fake_say(c, "-ERR nobody is welcome\r\n");
+}
+
+static void greet_full(struct fake_conn *c) {
     fake_say(c, "-ERR max number of clients reached\r\n");
+}
+
+static void test_full(void **state) {
+    struct rig rig;
+    struct fake f;
+    rig_open(&rig, UPSTREAM_STANDALONE, "");
+    fake_open(&f, &rig, "+late\r\n");
+    f.greet = greet_full;
+    rig.addresses[0] = f.address;
+    rig_start(&rig);
+    struct call a, b;
+    CALL(&rig, &a, -1, "SET", "k", "v");
+    CALL(&rig, &b, -1, "SET", "k", "w");
+    AWAIT(&rig, a.done && b.done);
+    assert_int_equal(b.why, UPSTREAM_REFUSED);
+    assert_string_equal(a.error, "ERR max number of clients reached");
+    assert_string_equal(b.error, "ERR max number of clients reached");
+    struct call c;
+    call_init(&c);
+    const char *error = call_try(&rig, &c, &plain_lane, -1, "GET", "k", NULL); /* the next is not tried at once */
+    assert_non_null(strstr(error, "(ERR max number of clients reached); the request was not sent"));
+    fake_close(&f);
+    rig_close(&rig);
 }
 
 static void test_answer_before_the_request(void **state) {
@@ -591,7 +618,7 @@ static void test_answer_before_the_request(void **state) {
     CALL(&rig, &c, -1, "SET", "k", "v");
     AWAIT(&rig, c.done); /* it goes to the second attempt, which waits for the backoff */
     assert_int_equal(c.why, UPSTREAM_NOT_SENT);
-    assert_non_null(strstr(c.error, "it answered before it had the whole request: ERR max number of clients reached"));
+    assert_non_null(strstr(c.error, "it answered before it had the whole request: ERR nobody is welcome"));
     assert_non_null(strstr(c.error, "the request was not sent"));
     fake_close(&f);
     rig_close(&rig);
@@ -856,6 +883,7 @@ int main(void) {
         cmocka_unit_test(test_nonsense),
         cmocka_unit_test(test_one_reply_too_many),
         cmocka_unit_test(test_answer_before_the_request),
+        cmocka_unit_test(test_full),
         cmocka_unit_test(test_hang_ups),
         cmocka_unit_test(test_pushes_are_dropped),
         cmocka_unit_test(test_replies_byte_by_byte),
