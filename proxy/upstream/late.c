@@ -28,7 +28,7 @@ static bool conn_has_news(const struct upstream_conn *c) {
 static bool left_behind(struct upstream_conn *c) {
     struct upstream *u = c->u;
     topology_want(u->topology);
-    if (!u->topology || c->node->slots > 0)
+    if (!c->node->served || c->node->slots > 0) /* a new node that slots move to has none yet */
         return false;
     conn_close(c, CONN_REPLACED, "it is silent, and its slots are another one's");
     return true;

@@ -39,6 +39,7 @@ void map_move(struct upstream *u, unsigned slot, struct upstream_node *to) {
         u->covered++;
     u->slots[slot] = to;
     to->slots++;
+    to->served = true;
     u->epoch++;
     if (to->slots == 1 || (from && from->slots == 0))
         list_masters(u);
@@ -55,6 +56,7 @@ bool map_replace(struct upstream *u, struct upstream_node *const *slots) {
     for (unsigned i = 0; i < SLOT_COUNT; i++) {
         if (slots[i]) {
             slots[i]->slots++;
+            slots[i]->served = true;
             u->covered++;
         }
     }

@@ -145,6 +145,7 @@ struct upstream_node {
     struct address at;
     uint32_t hash; /* of address */
     bool numeric;  /* never to be resolved */
+    bool served;   /* it has had slots, also if it has none now */
     unsigned slots;
     struct list_node pools;
     struct list_node idle_pins; /* latest first */

@@ -1310,6 +1310,33 @@ static void an_answer_after_the_end_still_counts(void **state) {
     assert_int_equal(stats(f).leases, 1);
 }
 
+static void an_acquisition_that_is_not_confirmed_is_none(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan plan;
+    open_as(f, &a, 1, "app");
+    f->rule.replicas = 2;
+    f->rule.replicas_ms = 200;
+    enum lock_verb verbs[] = {LOCK_ACQUIRE, LOCK_REPLACE, LOCK_SWAP, LOCK_COUNT_UP};
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        struct lock_result r = result(LOCK_UNCONFIRMED, 0);
+        r.replicas = 1;
+        begin(f, &a, verbs[i], "lock:x", &plan);
+        finish(f, &a, &plan, &r);
+        assert_non_null(strstr(incident(f, INCIDENT_UNCONFIRMED)->action, "1 of 2 replicas had it within 200 ms"));
+    }
+    assert_int_equal(incidents(f, INCIDENT_UNCONFIRMED), 4);
+    assert_int_equal(stats(f).claims, 0);
+    assert_int_equal(stats(f).granted, 0);
+    assert_int_equal(stats(f).lost, 4);
+    pass(f, 60000);
+    assert_int_equal(f->renew_count, 0);
+    begin(f, &a, LOCK_RELEASE, "lock:x", &plan);
+    assert_int_equal(plan.claim, 0);
+    struct lock_result free = result(LOCK_FREE, 0);
+    finish(f, &a, &plan, &free);
+}
+
 static void a_renewal_that_finds_the_lease_gone_is_reported(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -1629,6 +1656,7 @@ int main(void) {
         TEST(lost_renewals_are_tried_again),
         TEST(a_renewal_of_unknown_outcome_may_have_been_done),
         TEST(an_answer_after_the_end_still_counts),
+        TEST(an_acquisition_that_is_not_confirmed_is_none),
         TEST(a_renewal_that_finds_the_lease_gone_is_reported),
         TEST(a_tick_serves_its_part),
         TEST(claims_are_remembered_for_the_claim_memory),
