@@ -330,7 +330,7 @@ class RedisSentinels:
             for replica in self.nodes[1:]:
                 replica.run("REPLICAOF", HOST, master.port)
             lines = ["sentinel monitor %s %s %d %d" % (self.name, HOST, master.port, sentinels // 2 + 1),
-                     "sentinel down-after-milliseconds %s 600" % self.name,
+                     "sentinel down-after-milliseconds %s 1000" % self.name,
                      "sentinel failover-timeout %s 2000" % self.name, *sentinel_lines]
             if master.password:
                 lines.append("sentinel auth-pass %s %s" % (self.name, master.password))

@@ -21,7 +21,7 @@ TIMEOUT = 30
 @pytest.fixture(scope="module")
 def cluster():
     """Its first master and the replica change places from test to test."""
-    found = RedisCluster(timeout_ms=1000, replica=True)
+    found = RedisCluster(timeout_ms=1500, replica=True)
     yield found
     found.stop()
 
