@@ -26,7 +26,8 @@
 
 enum {
     INPUT_START = 4096,
-    INPUT_PAUSE = 1024 * 1024 /* while a session has to wait, no more than this is read ahead */
+    INPUT_PAUSE = 1024 * 1024, /* while a session has to wait, no more than this is read ahead */
+    INPUT_SHARE = 64 * 1024    /* the same, while the worker's buffers are full */
 };
 
 static void session_readable(struct ev_loop *loop, struct ev_io *io, int events);
@@ -273,6 +274,21 @@ static enum dispatch_result session_request(struct session *s, const struct resp
     return result;
 }
 
+/* Many sessions that send to nodes which stand still: then each gets less. Sessions go on with their own replies, so
+ * that nobody waits for another one's. */
+static bool worker_is_full(const struct worker *w) {
+    return w->chunks.total_bytes > WORKER_BYTES_FULL;
+}
+
+static size_t session_ahead(const struct session *s) {
+    return worker_is_full(s->worker) ? INPUT_SHARE : INPUT_PAUSE;
+}
+
+static bool session_has_enough(const struct session *s) {
+    return s->in_flight_bytes >= SESSION_BYTES_SHARE &&
+           (s->in_flight_bytes >= SESSION_BYTES_MAX || worker_is_full(s->worker));
+}
+
 /* Whether the next request has to wait for those in flight: for one that changes the session (SELECT), for one
  * that is on its way to another node, and for all where slots have moved since they were sent. */
 static bool session_must_wait(struct session *s) {
@@ -280,8 +296,8 @@ static bool session_must_wait(struct session *s) {
         s->epoch = upstream_epoch(s->worker->upstream);
         return false;
     }
-    return s->barrier | (s->redirected > 0) | (s->in_flight >= SESSION_REQUESTS_MAX) |
-           (s->in_flight_bytes >= SESSION_BYTES_MAX) | (s->epoch != upstream_epoch(s->worker->upstream));
+    return s->barrier | (s->redirected > 0) | (s->in_flight >= SESSION_REQUESTS_MAX) | session_has_enough(s) |
+           (s->epoch != upstream_epoch(s->worker->upstream));
 }
 
 bool session_unauthenticated(const struct session *s) {
@@ -410,7 +426,8 @@ static void session_scan_input(struct session *s) {
     if (!waits)
         session_half_closed_end(s); /* the rest of this request will never come */
     if (s->state == SESSION_OPEN)
-        session_pause_reading(s, s->half_closed || (waits && input_len(in) >= INPUT_PAUSE) || session_stream_full(s));
+        session_pause_reading(s,
+                              s->half_closed || (waits && input_len(in) >= session_ahead(s)) || session_stream_full(s));
 }
 
 void session_resume(struct session *s) {

@@ -37,8 +37,10 @@ struct tracking;
 enum {
     SESSION_REQUESTS_MAX = 1024,         /* in flight; more wait in the socket */
     SESSION_BYTES_MAX = 4 * 1024 * 1024, /* of these requests; one may be longer */
-    STREAM_MIN = 1024 * 1024,            /* a request that is longer is passed on while it comes, if it can be */
-    CALL_INLINE = 88,                    /* bytes of a waiting reply kept without an allocation */
+    SESSION_BYTES_SHARE = 128 * 1024,    /* the same, while the worker's buffers are full */
+    WORKER_BYTES_FULL = 128 * 1024 * 1024,
+    STREAM_MIN = 1024 * 1024, /* a request that is longer is passed on while it comes, if it can be */
+    CALL_INLINE = 88,         /* bytes of a waiting reply kept without an allocation */
     SESSION_ADDRESS_MAX = 56,
     SESSION_SLOTS_A_BIT = 256, /* of session.used_slots */
     LOCK_BUSY_SLOTS = 16,
