@@ -183,9 +183,9 @@ def start_proxy(start_redis, start_cluster):
                 if proxy.expected:
                     proxy.stop()
                 else:
+                    servers.Proxy.started.remove(proxy)
                     proxy.kill()
                     proxy.check()
-                    servers.Proxy.started.remove(proxy)
             except AssertionError as error:
                 problems.append(str(error))
         proxy.remove()

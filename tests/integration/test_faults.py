@@ -434,11 +434,11 @@ def test_trap_34_slow_reader(start_redis, start_proxy, connect):
             if not data:
                 break
             received += len(data)
-            if received >= 300 * ((1 << 20) + 13):
+            if received >= 300 * ((1 << 20) + 12):
                 break
     except ConnectionResetError:
         pass
-    assert received <= 300 * ((1 << 20) + 13)
+    assert received <= 300 * ((1 << 20) + 12)
     slow.close()
     assert other("PING") == "PONG"
 

@@ -100,8 +100,12 @@ def test_metrics_follow_what_happens(monitored, connect):
     assert grown('incidents_total{kind="foreign_release"}') == 1
     assert grown('requests_total{kind="lock"}') == 5 and grown('requests_total{kind="forwarded"}') == 10
     assert grown("client_received_bytes_total") > 0
-    sent = sum(value for name, value in after.items() if name.startswith("lockkeeper_upstream_requests_total"))
-    assert sent >= 15
+
+    def sent():
+        return sum(value for name, value in monitored.metrics().items()
+                   if name.startswith("lockkeeper_upstream_requests_total"))
+
+    until(lambda: sent() >= 15, what="what all threads have told")
 
 
 def test_metrics_of_all_threads_are_summed(start_proxy, backend, connect):

@@ -43,7 +43,9 @@ def test_trap_14_busy_and_kill(backend, start_proxy, connect, kill):
         if backend.kind == "standalone":
             assert other("SELECT", 3) == "OK"
         client.send(encode("EVAL", LOOP, 1, "busy") if kill == "SCRIPT" else encode("FCALL", "loop", 1, "busy"))
-        until(lambda: str(third("BLPOP", "busy", 1)).startswith("BUSY"), what="BUSY")
+        with backend.node_of("busy").client() as direct:
+            until(lambda: str(direct("PING")).startswith("BUSY"), what="BUSY")
+        assert str(third("BLPOP", "busy", 1)).startswith("BUSY")
         if kill == "FUNCTION":
             assert other("FUNCTION", "STATS")[1][1] == "loop"
         assert other(kill, "KILL") == "OK"

@@ -10,8 +10,8 @@ from resp import Error
 from wire import GONE
 
 GROUPS = {"string", "list", "hash", "set", "sorted-set", "geo", "stream", "hyperloglog", "bitmap", "generic"}
-# Keys of others, whole databases, other servers, or a time of their own.
-NOT = {"keys", "migrate", "move", "wait", "waitaof", "randomkey", "scan", "object|help"}
+# Keys of others, whole databases, other servers, a time of their own, or seconds of Redis's time.
+NOT = {"keys", "migrate", "move", "wait", "waitaof", "randomkey", "scan", "object|help", "pfselftest", "pfdebug"}
 
 
 def grammar(world):

@@ -174,10 +174,11 @@ class Net:
             if reply is GONE:
                 return None
             if isinstance(reply, Error):
-                if reply.startswith("UPSTREAM ") and self.record.disturbed(self.record.now(), ("kill", "stop", "connections"), 6):
-                    link.close()
-                    return None
-                self.violation("setup", "%s %r: %r" % (who, command, reply))
+                if not reply.startswith("UPSTREAM ") or not self.record.disturbed(
+                        self.record.now(), ("kill", "stop", "connections"), 6):
+                    self.violation("setup", "%s %r: %r" % (who, command, reply))
+                link.close()
+                return None
         return link
 
     def may_close(self, address):
