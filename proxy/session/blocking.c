@@ -21,7 +21,8 @@ struct blocked {
     struct upstream_pin *pin; /* NULL while it waits for another attempt */
     int slot;
     unsigned hops, delays;
-    bool meant; /* by a CLIENT UNBLOCK: its connection serves nobody else afterwards */
+    bool meant;              /* by a CLIENT UNBLOCK: its connection serves nobody else afterwards */
+    struct unblock *unblock; /* the client has shut down its side */
     struct ev_timer again;
     size_t len;
     char bytes[]; /* the command, for another attempt */
@@ -75,11 +76,29 @@ int pin_slot(struct session *s, const struct command *c, const struct resp_reque
     return slot;
 }
 
+void pin_ask_number(struct request *r, struct upstream_pin *pin, call_done_fn done, uint32_t index) {
+    static const char ask[] = "*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n";
+    if (*upstream_pin_number(pin) != 0)
+        return;
+    struct call *call = call_new(r, done);
+    call->index = index;
+    call_submit_pin(call, pin, ask, sizeof(ask) - 1, false);
+}
+
+void pin_number_learnt(struct upstream_pin *pin, const struct call_end *end) {
+    struct resp_item item;
+    const char *p = end->reply;
+    if (!end->error)
+        *upstream_pin_number(pin) = resp_item_read(&p, p + end->len, &item) && item.type == ':' ? item.num : -1;
+}
+
 /* ---- one blocking command -------------------------------------------------------------------------- */
 
 static void blocked_done(struct call *c, const struct call_end *end);
 
 static void blocked_unpin(struct blocked *b, bool clean) {
+    unblock_stop(b->unblock);
+    b->unblock = NULL;
     if (b->pin)
         pin_give(b->request->worker, b->pin, PIN_BLOCKING, clean);
     b->pin = NULL;
@@ -96,18 +115,17 @@ static void blocked_end(struct blocked *b, bool clean) {
     memory_free(b);
 }
 
-/* Who the connection is at its node: asked once, for CLIENT UNBLOCK. */
-static void blocked_id(struct call *c, const struct call_end *end) {
+static void blocked_number(struct call *c, const struct call_end *end) {
     struct blocked *b = c->request->state;
-    struct resp_item item;
-    const char *p = end->reply;
-    if (b->pin && !end->error)
-        *upstream_pin_number(b->pin) = resp_item_read(&p, p + end->len, &item) && item.type == ':' ? item.num : -1;
+    if (b->pin)
+        pin_number_learnt(b->pin, end);
 }
 
-static void blocked_ask_id(struct blocked *b) {
-    static const char ask[] = "*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n";
-    call_submit_pin(call_new(b->request, blocked_id), b->pin, ask, sizeof(ask) - 1, false);
+/* It gets what need not wait: the node is asked to end the command. */
+static void blocked_leaves(struct blocked *b) {
+    b->meant = true;
+    if (b->pin && !b->unblock)
+        b->unblock = unblock_start(b->request->session, b->pin);
 }
 
 static void blocked_start(struct blocked *b, struct upstream_node *node, bool asking) {
@@ -121,8 +139,9 @@ static void blocked_start(struct blocked *b, struct upstream_node *node, bool as
         return;
     }
     upstream_pin_patient(b->pin, true);
-    if (*upstream_pin_number(b->pin) == 0)
-        blocked_ask_id(b);
+    pin_ask_number(r, b->pin, blocked_number, 0);
+    if (r->session->half_closed)
+        blocked_leaves(b);
     call_init(&r->call, r, blocked_done);
     call_submit_pin(&r->call, b->pin, b->bytes, b->len, asking);
 }
@@ -173,8 +192,12 @@ static void blocked_done(struct call *c, const struct call_end *end) {
     struct blocked *b = r->state;
     if (r->session && !end->error && end->reply[0] == '-' && blocked_redirected(b, end))
         return;
+    bool gone = b->unblock && unblock_done(end);
     blocked_end(b, !end->error && r->session);
-    if (end->error)
+    if (gone) {
+        session_finish(r->session);
+        request_reply(r, "", 0, true);
+    } else if (end->error)
         request_fail(r, end->error);
     else
         request_reply(r, end->reply, end->len, true);
@@ -187,10 +210,6 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
     int slot = pin_slot(s, c, r, bytes);
     if (slot == -2) {
         dispatch_local_error(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-        return DISPATCHED;
-    }
-    if (s->half_closed) { /* nobody could tell a client that waits from one that has left */
-        session_finish(s);
         return DISPATCHED;
     }
     counter_add(&s->worker->counters.requests_forwarded, 1);
@@ -208,17 +227,32 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
     return DISPATCHED;
 }
 
-bool blocking_place(struct session *s, const char **node, int64_t *client) {
-    struct list_node *n = list_first(&s->requests);
-    struct request *r = n && s->blocked ? LIST_ENTRY(n, struct request, link) : NULL;
-    struct blocked *b = r && !wait_is(r->command) ? r->state : NULL;
+/* The request that a session is blocked in, or NULL. */
+static struct request *blocked_request(struct session *s) {
+    struct list_node *n = s->blocked ? list_first(&s->requests) : NULL;
+    return n ? LIST_ENTRY(n, struct request, link) : NULL;
+}
+
+void blocking_half_closed(struct session *s) {
+    struct request *r = blocked_request(s);
+    if (r && wait_is(r->command))
+        wait_half_closed(r);
+    else if (r)
+        blocked_leaves(r->state);
+}
+
+void blocking_places(struct session *s, blocking_place_fn place, void *arg) {
+    struct request *r = blocked_request(s);
+    if (r && wait_is(r->command)) {
+        wait_places(r, place, arg);
+        return;
+    }
+    struct blocked *b = r ? r->state : NULL;
     struct upstream_node *at = b && b->pin ? upstream_pin_node(b->pin) : NULL;
     if (!at || *upstream_pin_number(b->pin) <= 0)
-        return false;
-    *node = upstream_node_address(at);
-    *client = *upstream_pin_number(b->pin);
+        return;
     b->meant = true;
-    return true;
+    place(arg, upstream_node_address(at), *upstream_pin_number(b->pin));
 }
 
 void blocking_left(struct request *r) {

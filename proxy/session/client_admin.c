@@ -26,6 +26,12 @@ struct shown {
     char *line;
 };
 
+/* Where somebody is blocked. */
+struct place {
+    char *node;
+    int64_t client;
+};
+
 struct admin {
     struct tour tour;
     struct request *request;
@@ -43,9 +49,11 @@ struct admin {
     int64_t ms;
     /* UNBLOCK */
     bool error;
-    char *node;
-    int64_t client;
-    size_t asked; /* bytes of the request */
+    struct place *places;
+    size_t place_count;
+    int64_t unblocked;
+    char *refusal; /* a node's, or NULL */
+    size_t asked;  /* bytes of the request */
     /* what came of it */
     struct shown *shown;
     size_t shown_count, shown_cap;
@@ -61,7 +69,10 @@ static void admin_free(struct admin *a) {
     memory_free(a->user);
     memory_free(a->address);
     memory_free(a->local_address);
-    memory_free(a->node);
+    for (size_t i = 0; i < a->place_count; i++)
+        memory_free(a->places[i].node);
+    memory_free(a->places);
+    memory_free(a->refusal);
     memory_free(a);
 }
 
@@ -208,10 +219,10 @@ static void visit_kill(struct admin *a, struct session *s) {
     a->killed++;
 }
 
-static void visit_unblock(struct admin *a, struct session *s) {
-    const char *node;
-    if (!a->node && blocking_place(s, &node, &a->client))
-        a->node = memory_strdup(node);
+static void blocked_at(void *arg, const char *node, int64_t client) {
+    struct admin *a = arg;
+    a->places = memory_realloc(a->places, (a->place_count + 1) * sizeof(*a->places));
+    a->places[a->place_count++] = (struct place){memory_strdup(node), client};
 }
 
 static void admin_visit(struct tour *t, struct worker *w) {
@@ -232,7 +243,7 @@ static void admin_visit(struct tour *t, struct worker *w) {
         else if (a->verb == ADMIN_KILL)
             visit_kill(a, s);
         else
-            visit_unblock(a, s);
+            blocking_places(s, blocked_at, a);
     }
 }
 
@@ -278,33 +289,48 @@ static void reply_kill(struct admin *a, struct request *r) {
         request_error(r, "ERR No such client");
 }
 
-static void unblocked(struct call *c, const struct call_end *end) {
-    struct request *r = c->request;
-    if (end->error)
-        request_fail(r, end->error);
+static void unblock_finish(struct admin *a, struct request *r) {
+    r->state = NULL;
+    if (a->refusal)
+        request_error(r, a->refusal);
     else
-        request_reply(r, end->reply, end->len, true);
+        reply_number(r, a->unblocked > 0);
+    admin_free(a);
 }
 
-/* The node knows a client of its own, and how the blocked command ends. */
-static void send_unblock(struct admin *a, struct request *r) {
+static void unblocked(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct admin *a = r->state;
+    bool refused = end->error || end->reply[0] == '-';
+    if (refused && !a->refusal)
+        a->refusal = end->error ? memory_strdup(end->error) : memory_strndup(end->reply + 1, end->len - 3);
+    a->unblocked += !refused && end->len == 4 && memcmp(end->reply, ":1\r\n", 4) == 0;
+    if (--r->parts_left == 0)
+        unblock_finish(a, r);
+}
+
+/* The nodes know clients of their own, and how the blocked command ends. */
+static void send_unblocks(struct admin *a, struct request *r) {
     struct worker *w = r->worker;
     struct upstream *u = w->upstream;
-    size_t master = 0;
-    while (a->node && master < upstream_master_count(u) &&
-           strcmp(upstream_node_address(upstream_master(u, master)), a->node) != 0)
-        master++;
-    if (!a->node || master == upstream_master_count(u) || !r->session) {
-        reply_number(r, 0);
-        return;
+    r->state = a;
+    r->parts_left = 1; /* held here until all are asked */
+    for (size_t i = 0; i < a->place_count && r->session; i++) {
+        size_t master = 0;
+        while (master < upstream_master_count(u) &&
+               strcmp(upstream_node_address(upstream_master(u, master)), a->places[i].node) != 0)
+            master++;
+        if (master == upstream_master_count(u))
+            continue;
+        build_start(w, 4);
+        build_text(w, "CLIENT");
+        build_text(w, "UNBLOCK");
+        build_number(w, a->places[i].client);
+        build_text(w, a->error ? "ERROR" : "TIMEOUT");
+        call_submit_master(call_new(r, unblocked), master, w->build.data, w->build.len);
     }
-    build_start(w, 4);
-    build_text(w, "CLIENT");
-    build_text(w, "UNBLOCK");
-    build_number(w, a->client);
-    build_text(w, a->error ? "ERROR" : "TIMEOUT");
-    call_init(&r->call, r, unblocked);
-    call_submit_master(&r->call, master, w->build.data, w->build.len);
+    if (--r->parts_left == 0)
+        unblock_finish(a, r);
 }
 
 static void admin_done(struct tour *t) {
@@ -323,8 +349,8 @@ static void admin_done(struct tour *t) {
         request_reply(r, "+OK\r\n", 5, true);
         break;
     case ADMIN_UNBLOCK:
-        send_unblock(a, r);
-        break;
+        send_unblocks(a, r);
+        return;
     }
     admin_free(a);
 }

@@ -25,9 +25,28 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
                                        const char *bytes);
 /* The session of a blocked request is gone: its connection closes. */
 void blocking_left(struct request *r);
-/* For CLIENT UNBLOCK: the node of a blocked session and who the session is there. From here on the connection is used
- * for nothing else any more. False: it is not blocked at a node. */
-bool blocking_place(struct session *s, const char **node, int64_t *client);
+/* The client of a blocked session will say no more: it gets what the node has for it already. May close the session. */
+void blocking_half_closed(struct session *s);
+/* For CLIENT UNBLOCK: calls `place` with each node where the session is blocked, and who it is there. From here on
+ * these connections are used for nothing else any more. */
+typedef void (*blocking_place_fn)(void *arg, const char *node, int64_t client);
+void blocking_places(struct session *s, blocking_place_fn place, void *arg);
+
+/* Asks the node who a connection is there, where that is not known yet: in a part of the request, with this index,
+ * whose `done` calls pin_number_learnt. */
+void pin_ask_number(struct request *r, struct upstream_pin *pin, call_done_fn done, uint32_t index);
+void pin_number_learnt(struct upstream_pin *pin, const struct call_end *end);
+
+/* ---- unblock.c ----------------------------------------------------------------------------------- */
+
+/* Begins to end what blocks on a pin, whose reply is an error then for which unblock_done is true, unless it has
+ * another one already. Closes the session where that can't be done. The caller stops it before the pin is given back.
+ */
+struct unblock;
+struct unblock *unblock_start(struct session *s, struct upstream_pin *pin);
+/* Does nothing with NULL. */
+void unblock_stop(struct unblock *u);
+bool unblock_done(const struct call_end *end);
 
 /* ---- wait.c -------------------------------------------------------------------------------------- */
 
@@ -35,8 +54,10 @@ bool blocking_place(struct session *s, const char **node, int64_t *client);
 bool wait_is(const struct command *c);
 enum dispatch_result wait_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                    const char *bytes);
-/* As blocking_left. */
+/* As blocking_left, blocking_half_closed and blocking_places. */
 void wait_left(struct request *r);
+void wait_half_closed(struct request *r);
+void wait_places(struct request *r, blocking_place_fn place, void *arg);
 
 /* ---- transaction.c, queue.c ----------------------------------------------------------------------- */
 

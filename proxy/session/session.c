@@ -486,13 +486,11 @@ static void session_read(struct session *s) {
             session_close(s, strerror(errno));
         return;
     }
-    if (n == 0 && s->blocked) { /* what it waits for must not come for nobody */
-        session_close(s, "the client left while it was blocked");
-        return;
-    }
     if (n == 0) { /* the client has said all it will say: it gets its replies first */
         s->half_closed = true;
         session_pause_reading(s, true);
+        if (s->blocked) /* what it waits for must not come for nobody */
+            blocking_half_closed(s);
         if (in)
             session_scan_input(s); /* complete requests that waited come first */
         else

@@ -23,10 +23,13 @@ struct waited {
     struct upstream_node *node;
     struct upstream_pin *pin; /* NULL: given back, or it could not be opened */
     int slot;                 /* one that it serves */
+    struct unblock *unblock;  /* the client has shut down its side */
 };
 
 struct waiting {
     bool failed;
+    bool meant; /* by a CLIENT UNBLOCK: its connections serve nobody else afterwards */
+    bool gone;  /* the client, and it would have had to wait */
     char error[WAIT_ERROR_MAX];
     size_t counts; /* WAITAOF has two */
     int64_t least[COUNTS_MAX];
@@ -42,6 +45,8 @@ bool wait_is(const struct command *c) {
 
 static void wait_unpin(struct worker *w, struct waiting *t, bool clean) {
     for (size_t i = 0; i < t->node_count; i++) {
+        unblock_stop(t->nodes[i].unblock);
+        t->nodes[i].unblock = NULL;
         if (t->nodes[i].pin)
             pin_give(w, t->nodes[i].pin, PIN_BLOCKING, clean);
         t->nodes[i].pin = NULL;
@@ -53,14 +58,18 @@ static void wait_finish(struct request *r) {
     r->state = NULL;
     if (r->session)
         r->session->blocked = false;
-    wait_unpin(r->worker, t, !t->failed);
+    wait_unpin(r->worker, t, !t->failed && !t->meant);
     char reply[(COUNTS_MAX + 1) * RESP_HEADER_MAX];
     size_t len = 0;
     if (r->command->id == COMMAND_WAITAOF)
         len = resp_header_write(reply, '*', (int64_t)t->counts);
     for (size_t i = 0; i < t->counts; i++)
         len += resp_header_write(reply + len, ':', t->least[i]);
-    if (t->failed)
+    if (t->gone && r->session)
+        session_finish(r->session);
+    if (t->gone)
+        request_reply(r, "", 0, true);
+    else if (t->failed)
         request_error(r, t->error);
     else
         request_reply(r, reply, len, true);
@@ -102,6 +111,7 @@ static void wait_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct waiting *t = r->state;
     bool mark = c->count > 0, ask;
+    t->gone = t->gone || (t->nodes[c->index].unblock && unblock_done(end));
     if (end->error) {
         wait_fail(t, end->error, strlen(end->error));
     } else if (end->reply[0] == '-') {
@@ -117,6 +127,34 @@ static void wait_done(struct call *c, const struct call_end *end) {
     }
     if (--r->parts_left == 0)
         wait_finish(r);
+}
+
+static void wait_number(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct waiting *t = r->state;
+    if (t->nodes[c->index].pin)
+        pin_number_learnt(t->nodes[c->index].pin, end);
+    if (--r->parts_left == 0)
+        wait_finish(r);
+}
+
+void wait_half_closed(struct request *r) {
+    struct waiting *t = r->state;
+    t->meant = true;
+    for (size_t i = 0; i < t->node_count; i++)
+        if (t->nodes[i].pin && !t->nodes[i].unblock)
+            t->nodes[i].unblock = unblock_start(r->session, t->nodes[i].pin);
+}
+
+void wait_places(struct request *r, blocking_place_fn place, void *arg) {
+    struct waiting *t = r->state;
+    t->meant = true;
+    for (size_t i = 0; i < t->node_count; i++) {
+        struct upstream_pin *pin = t->nodes[i].pin;
+        struct upstream_node *at = pin ? upstream_pin_node(pin) : NULL;
+        if (at && *upstream_pin_number(pin) > 0)
+            place(arg, upstream_node_address(at), *upstream_pin_number(pin));
+    }
 }
 
 void wait_left(struct request *r) {
@@ -170,6 +208,7 @@ static void wait_start(struct session *s, struct request *request, struct waitin
         return;
     }
     upstream_pin_patient(n->pin, true);
+    pin_ask_number(request, n->pin, wait_number, (uint32_t)i);
     struct call *mark = call_new(request, wait_done);
     mark->index = (uint32_t)i;
     mark->count = 1;
@@ -184,10 +223,6 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
                                    const char *bytes) {
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* they may write */
-    if (s->half_closed) {     /* as for everything that blocks */
-        session_finish(s);
-        return DISPATCHED;
-    }
     struct waiting *t = wait_nodes(s);
     if (t->node_count == 0) {
         memory_free(t);
@@ -202,6 +237,8 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
     request->parts_left = 1; /* held here until all are on their way */
     for (size_t i = 0; i < t->node_count; i++)
         wait_start(s, request, t, i, bytes, r->len);
+    if (s->half_closed)
+        wait_half_closed(request);
     if (--request->parts_left == 0)
         wait_finish(request);
     return DISPATCHED;

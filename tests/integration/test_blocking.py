@@ -203,6 +203,43 @@ def test_trap_28_leaves_while_blocked(backend, proxy, client, connect, name, how
     assert info(client, "pinned_blocking") == 0
 
 
+HALVES = {
+    "data is there": [["RPUSH", "K", "a", "b"], ["BLPOP", "K", "0"], ["PING"], ["LRANGE", "K", "0", "-1"]],
+    "it would block": [["SET", "K2", "1"], ["BLPOP", "K", "0"], ["SET", "K2", "2"]],
+    "it would block for a while": [["SET", "K2", "1"], ["BLPOP", "K", "30"], ["SET", "K2", "2"]],
+    "several": [["RPUSH", "K", "a", "b"], ["BLPOP", "K", "0"], ["BLMOVE", "K", "K2", "LEFT", "LEFT", "0"], ["BRPOP", "K2", "5"], ["PING"],
+                ["BZPOPMIN", "K", "0"], ["RPUSH", "K2", "not"]],
+    "a stream": [["XADD", "K", "1-1", "f", "v"], ["XREAD", "BLOCK", "0", "STREAMS", "K", "0"], ["PING"],
+                 ["XREAD", "BLOCK", "0", "STREAMS", "K", "$"], ["PING"]],
+    "an error": [["SET", "K", "1"], ["BLPOP", "K", "0"], ["PING"]],
+    "nothing behind it": [["RPUSH", "K", "a"], ["BLPOP", "K", "0"]],
+    "nothing to wait for": [["SET", "K", "1"], ["WAIT", "0", "0"], ["GET", "K"]],
+    "a replica that is not there": [["SET", "K", "1"], ["WAIT", "1", "0"], ["SET", "K", "2"]],
+    "in a transaction": [["MULTI"], ["BLPOP", "K", "0"], ["EXEC"], ["PING"]],
+}
+
+
+@pytest.mark.parametrize("pieces", ["whole", "and then the end"])
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("commands", HALVES.values(), ids=list(HALVES))
+def test_trap_33_half_closed_behind_what_blocks(backend, proxy, connect, name, commands, protocol, pieces):
+    """printf ... | nc: what need not wait is answered, and so is what is behind it; what would is Redis's end too."""
+    found = []
+    for address in (backend.node_of(name), proxy):
+        client = connect(address)
+        client("HELLO", protocol)
+        client.send(b"".join(encode(*words(" ".join(c), name)) for c in commands))
+        if pieces != "whole":
+            client.fill()  # the first reply has come
+        client.shutdown()
+        got = client.read_all()
+        with connect(address) as other:
+            found.append((got, other.raw("TYPE", name), other("EXISTS", name + "2") and other.raw("GET", name + "2")))
+        until(lambda: blocked(backend) == 0, what="nobody to be blocked")
+        backend.flush()
+    assert found[1] == found[0]
+
+
 def test_leaves_behind_a_megabyte_of_requests(backend, proxy, client, connect, name):
     """Reading has paused by then: that the client has left is noticed all the same."""
     other = connect(proxy)

@@ -339,13 +339,15 @@ def test_unblock(own, backend, connect, reason):
 # ---- users ------------------------------------------------------------------------------------------------
 
 
-def test_unblock_of_a_wait(client, connect, proxy):
-    """It is not ended, and nothing else goes wrong."""
+@pytest.mark.parametrize("how", ["TIMEOUT", "ERROR"])
+def test_unblock_of_a_wait(client, connect, proxy, backend, how):
+    """On a cluster it waits at every master, and ends at all of them."""
     waiter = connect(proxy)
     me = waiter("CLIENT", "ID")
-    waiter.send(encode("WAIT", "9", "300"))
-    assert client("CLIENT", "UNBLOCK", me) == 0
-    assert waiter.read() == 0
+    waiter.send(encode("WAIT", "9", "0"))
+    until(lambda: all("blocked_clients:1" in node.run("INFO", "clients") for node in backend.nodes), what="the WAIT")
+    assert client("CLIENT", "UNBLOCK", me, how) == 1
+    assert waiter.read() == (0 if how == "TIMEOUT" else "UNBLOCKED client unblocked via CLIENT UNBLOCK")
 
 
 def test_users_need_the_right(start_redis, start_proxy, connect):

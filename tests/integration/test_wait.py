@@ -127,6 +127,21 @@ def test_a_client_that_leaves_lets_its_connection_go(pair, connect, paused):
     until(lambda: "pinned_blocking:0" in other("PROXY", "INFO"), 5, "its end")
 
 
+@pytest.mark.parametrize("how", ["TIMEOUT", "ERROR", ""])
+def test_unblocked_by_an_operator(pair, connect, paused, how):
+    master, _, proxy = pair
+    found = []
+    for where in (master, proxy):
+        client, other = connect(where), connect(where)
+        me = client("CLIENT", "ID")
+        client("SET", "a", "1")
+        client.send(encode("WAIT", 1, 0) + encode("PING"))
+        unblock = ["CLIENT", "UNBLOCK", me, *([how] if how else [])]
+        until(lambda: other(*unblock) == 1, 5, "the WAIT")
+        found.append((client.read_raw(), client.read_raw(), other.raw(*unblock)))
+    assert found[1] == found[0]
+
+
 def test_no_replica(start_redis, start_proxy, connect):
     master = start_redis()
     client = connect(start_proxy(master))
