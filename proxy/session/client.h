@@ -56,6 +56,11 @@ struct tracking_state {
     bool on, bcast;
 };
 struct tracking_state tracking_state(const struct session *s);
+/* What CLIENT CACHING said of the next command. */
+enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
+enum caching tracking_next(const struct session *s);
+/* It is said of the command at hand, which it was meant for when it came: MULTI, whose node was not known then. */
+void tracking_next_set(struct session *s, enum caching caching);
 /* These are called where there is a session->tracking. */
 /* No reply is being written: messages that waited for that go out. */
 void tracking_release(struct session *s);

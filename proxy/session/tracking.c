@@ -15,8 +15,6 @@
 #include "proxy/session/client.h"
 #include "proxy/session/pinned.h"
 
-enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
-
 struct tracking {
     struct session *session; /* NULL until the nodes have agreed */
     uint32_t own;
@@ -141,6 +139,15 @@ static void tracking_take(struct session *s, struct tracking *t) {
 struct tracking_state tracking_state(const struct session *s) {
     const struct tracking *t = s->tracking;
     return t ? (struct tracking_state){t->on, t->on && t->bcast} : (struct tracking_state){false, false};
+}
+
+enum caching tracking_next(const struct session *s) {
+    return s->tracking ? s->tracking->caching : CACHING_NONE;
+}
+
+void tracking_next_set(struct session *s, enum caching caching) {
+    if (s->tracking && s->tracking->on)
+        s->tracking->caching = caching;
 }
 
 /* ---- asking the nodes ------------------------------------------------------------------------------ */

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/session/client.h"
 
 enum { HOPS_MAX = 5 };
 
@@ -258,9 +259,13 @@ static void multi_send(struct session *s, const struct command *c, bool asked) {
     struct request *request = request_new(s, c);
     request->call.done = multi_done;
     request->call.index = asked;
+    if (!asked)
+        tracking_next_set(s, t->caching);
     t->multi_sent = true;
     t->multi_ok = *upstream_pin_mark(t->pin);
     call_submit_pin(&request->call, t->pin, multi, sizeof(multi) - 1, false);
+    if (!asked)
+        tracking_next_set(s, CACHING_NONE);
 }
 
 static enum dispatch_result multi(struct session *s, const struct command *c) {
@@ -276,10 +281,12 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
     }
     t->state = TRANSACTION_QUEUEING;
     t->db = s->db;
-    if (t->pin)
+    if (t->pin) {
         multi_send(s, c, true);
-    else
+    } else {
+        t->caching = (uint8_t)tracking_next(s);
         dispatch_local(s, c, "+OK\r\n", 5);
+    }
     return DISPATCHED;
 }
 

@@ -59,6 +59,7 @@ struct transaction {
     size_t locals;                          /* ITEM_LOCAL */
     struct exec_wait *wait;                 /* for replicas, behind EXEC; NULL: not asked, or answered */
     int64_t replicas;                       /* that have what EXEC did */
+    uint8_t caching;                        /* enum caching: of a MULTI that has not been sent */
     unsigned hops;                          /* WATCH that was redirected */
     const struct upstream_request_ops *ops; /* a call's own, while EXEC streams in another way */
     char error[TRANSACTION_ERROR_MAX];

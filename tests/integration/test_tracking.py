@@ -151,6 +151,24 @@ def test_optin_and_optout(proxy, client, connect, name):
             client("DEL", k)
 
 
+@pytest.mark.parametrize("first", [[], [["PING"]], [["WATCH", "K"]]], ids=["keys", "a ping", "a watch"])
+def test_caching_in_front_of_multi(proxy, client, connect, name, first):
+    """It counts for the whole transaction, on a cluster too, where the node is not known before the first key."""
+    one, tag = tracker(proxy, connect, "OPTIN"), "{%s}" % name("multi")
+    a, b, c = tag + "a", tag + "b", tag + "c"
+    watch = [["WATCH", a] for w in first if w[0] == "WATCH"]
+    inside = [w for w in first if w[0] != "WATCH"]
+    commands = [*watch, ["CLIENT", "CACHING", "YES"], ["MULTI"], *inside, ["GET", a], ["GET", b], ["EXEC"], ["GET", c]]
+    for command in commands:
+        one.send(encode(*command))
+    got = [one.read() for _ in commands]
+    assert got[-2:] == [[*["PONG" for _ in inside], None, None], None]
+    for k in (c, b, a):
+        client("SET", k, "1")
+    assert {one.read()[1][0], one.read()[1][0]} == {a, b}
+    assert silent(one)
+
+
 def test_pushes_come_between_replies(proxy, client, connect, name):
     """A large reply is never cut by a message."""
     one, k, big = tracker(proxy, connect), name("k"), name("big")
