@@ -286,6 +286,10 @@ def test_not_a_byte_is_changed(farm):
             got = b"".join(client.read_raw() for _ in range(4))
             assert any(batch in r for r in relay.requests)
             assert any(got in r for r in relay.replies)
+            script = encode("EVAL", "return redis.call('set', KEYS[1], 'script')", "1", keys[0])
+            client.send(script + encode("GET", keys[0]))  # scripts have a connection of their own
+            assert [client.read(), client.read()] == ["OK", "script"]
+            assert any(script in r for r in relay.requests)
             assert not any(b"EVALSHA" in r for r in relay.requests)
             assert client("PROXY", "INCIDENTS"), "and it was watched"
     finally:
