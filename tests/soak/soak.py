@@ -33,7 +33,7 @@ from resp import Error
 MB = 1 << 20
 UPSTREAM_TIMEOUT = 2.0
 HANG = UPSTREAM_TIMEOUT + 3
-MEMORY_ALLOWED = 96 * MB  # above the start; a sanitizer's quarantine is part of it
+MEMORY_ALLOWED, MEMORY_SANITIZED = 32 * MB, 96 * MB  # above the start; a sanitizer has its own use for it
 RETIRED_MAX = 20000
 READY = "Ready to accept connections"
 FAULTS = ("kill", "stop", "blink", "connections", "scripts", "reload", "second", "handover", "migrate", "cut", "mute")
@@ -54,6 +54,10 @@ class SoakProxy(servers.Proxy):
         env["ASAN_OPTIONS"] += ":quarantine_size_mb=16:allocator_release_to_os_interval_ms=300"
         self.spawn([servers.binary(), self.config, *args], env)
         self.expected = True
+
+    def sanitized(self):
+        with open("/proc/%d/maps" % self.pid) as f:
+            return "san.so" in f.read()
 
     def check_log(self):
         assert not servers.REPORT.search(self.log()), self.report_text()
@@ -211,6 +215,7 @@ class World:
             self.record.violation("crash", "the proxy ended with %s:\n%s" % (main.process.returncode, main.report_text()))
             return
         deadline = self.record.now() + 30
+        allowed = MEMORY_SANITIZED if main.sanitized() else MEMORY_ALLOWED
         link = None
         while self.record.now() < deadline:
             await asyncio.sleep(0.2)
@@ -219,7 +224,7 @@ class World:
                 continue
             info = await self.info(link)
             grown = main.memory() - start_memory
-            if info["in_flight"] == 0 and info["clients_connected"] == 1 and grown < MEMORY_ALLOWED:
+            if info["in_flight"] == 0 and info["clients_connected"] == 1 and grown < allowed:
                 break
         else:
             self.record.violation("not at rest", "in flight %s, clients %s, memory +%d MB" % (
