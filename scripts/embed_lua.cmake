@@ -1,20 +1,24 @@
 # Writes the table of Lua scripts as C: cmake -DFOLDER=... -DNAMES=a,b -DOUT=table.c -P embed_lua.cmake
-# A script's text is its own file with common.lua in the place of its line "--@common", or before it where there is no
-# such line, and list.lua in the place of its line "--@list", if there is one; its SHA1 is that of exactly these bytes.
+# A script's text is its own file with arguments.lua and common.lua in the place of its line "--@common", or common.lua in
+# that of its line "--@functions", or both before it where there is neither, and list.lua in the place of its line
+# "--@list", if there is one; its SHA1 is that of exactly these bytes. The table has also the bytes of a call by SHA1 up to
+# the keys, of which there are two.
 string(REPLACE "," ";" names "${NAMES}")
 set(text "/* Generated from scripts/lua/ at build time. */\n#include \"proxy/upstream/script.h\"\n\n")
 set(rows "")
-file(READ ${FOLDER}/common.lua common HEX)
+file(READ ${FOLDER}/arguments.lua arguments HEX)
+file(READ ${FOLDER}/common.lua functions HEX)
+set(common "${arguments}${functions}")
 string(HEX "--@common\n" mark)
+string(HEX "--@functions\n" functions_mark)
 file(READ ${FOLDER}/list.lua list HEX)
 string(HEX "--@list\n" list_mark)
 foreach(name ${names})
   file(READ ${FOLDER}/${name}.lua own HEX)
-  string(FIND "${own}" "${mark}" place)
-  if(place EQUAL -1)
+  string(REPLACE "${mark}" "${common}" hex "${own}")
+  string(REPLACE "${functions_mark}" "${functions}" hex "${hex}")
+  if(hex STREQUAL own)
     set(hex "${common}${own}")
-  else()
-    string(REPLACE "${mark}" "${common}" hex "${own}")
   endif()
   string(REPLACE "${list_mark}" "${list}" hex "${hex}")
   string(LENGTH "${hex}" digits)
@@ -29,7 +33,7 @@ foreach(name ${names})
     message(FATAL_ERROR "cannot write the text of ${name}.lua")
   endif()
   string(APPEND text "static const unsigned char ${name}_source[] = {${bytes}0};\n")
-  string(APPEND rows "    {\"${name}\", (const char *)${name}_source, ${size}, \"${sha1}\"},\n")
+  string(APPEND rows "    {\"${name}\", (const char *)${name}_source, ${size}, \"${sha1}\",\n     \"$7\\r\\nEVALSHA\\r\\n$40\\r\\n${sha1}\\r\\n$1\\r\\n2\\r\\n\"},\n")
 endforeach()
 string(APPEND text "\nconst struct script script_table[SCRIPT_TOTAL] = {\n${rows}};\n")
 file(WRITE ${OUT} "${text}")

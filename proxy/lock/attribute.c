@@ -99,7 +99,7 @@ static void plan_claim(struct shard *sh, struct lock_plan *plan, struct claim *c
     plan->claim = c->token;
     plan->uses = true;
     c->uses++;
-    token_write(sh->engine, c->token, plan->claim_token);
+    plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
     if (spends(plan->verb))
         c->aside = true;
 }

@@ -256,6 +256,7 @@ static enum lock_outcome infer(struct audit *a, struct lock_result *r) {
 
 enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight *sight, int64_t now_ms) {
     struct lock_plan plan = {.key = sight->key,
+                             .hash = ledger_hash(e, &sight->key),
                              .rule = sight->rule,
                              .verb = sight->verb,
                              .login = sight->login,

@@ -41,14 +41,15 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->claim = 0;
     plan->several = plan->uses = false;
     plan->claim_token[0] = '\0';
+    plan->claim_len = 0;
     plan->read_fence = 0;
     plan->seen_known = false;
     plan->seen_len = 0;
-    uint64_t hash = ledger_hash(e, key);
+    uint64_t hash = plan->hash = ledger_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
     pthread_mutex_lock(&sh->mutex);
     plan->attempt = atomic_fetch_add(&e->attempts, 1) + 1;
-    token_write(e, plan->attempt, plan->attempt_token);
+    plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
     struct peer *p = peer_get(sh, s);
     p->in_flight++;
     attribute(sh, entry_find(sh, key, hash), p, now_ms, plan);
@@ -56,10 +57,9 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
 }
 
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms) {
-    uint64_t hash = ledger_hash(e, &plan->key);
-    struct shard *sh = ledger_shard(e, hash);
+    struct shard *sh = ledger_shard(e, plan->hash);
     pthread_mutex_lock(&sh->mutex);
-    struct entry *en = entry_find(sh, &plan->key, hash);
+    struct entry *en = entry_find(sh, &plan->key, plan->hash);
     struct claim *c = en ? claim_find(en, plan->claim) : NULL;
     if (c && plan->uses) {
         c->uses--;
@@ -72,6 +72,7 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     plan->claim = earlier->attempt;
     plan->several = false;
     memcpy(plan->claim_token, earlier->attempt_token, sizeof(plan->claim_token));
+    plan->claim_len = earlier->attempt_len;
     if (strcmp(plan->right, "adopt") == 0)
         plan->right = "claim";
     pthread_mutex_unlock(&sh->mutex);
@@ -85,7 +86,7 @@ void finish_start(struct finish *f, struct lock_engine *e, uint64_t session_id, 
         .e = e,
         .plan = plan,
         .result = result,
-        .hash = ledger_hash(e, &plan->key),
+        .hash = plan->hash,
         .now_ms = now_ms,
         .on = {.now_ms = now_ms,
                .key = plan->key,

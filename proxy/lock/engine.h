@@ -95,6 +95,8 @@ struct lock_plan {
     uint64_t claim;                     /* token number of the chosen claim, 0 none */
     bool several;                       /* other claims could have been meant */
     bool uses;                          /* private: the claim counts this command among its uses */
+    uint64_t hash;                      /* private: the key's */
+    uint8_t attempt_len, claim_len;     /* of the texts below */
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
     const char *right;                  /* ARGV 5; static */
@@ -174,6 +176,7 @@ struct lock_lease {
     const struct lock_rule *rule;
     uint32_t login;
     uint64_t token;
+    uint8_t token_len;
     char token_text[LOCK_TOKEN_MAX];
     const char *right; /* ARGV 5: "always" where the application's own expiry is renewed too, else "claim"; static */
     int64_t lease_ms;  /* renew for so long */

@@ -136,7 +136,7 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
         .right = right,
         .lease_ms = c->period_ms,
     };
-    token_write(sh->engine, c->token, l.token_text);
+    l.token_len = token_write(sh->engine, c->token, l.token_text);
     return l;
 }
 

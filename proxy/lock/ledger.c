@@ -336,10 +336,10 @@ void witness_remove(struct shard *sh, struct witness *w) {
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-void token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]) {
+uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]) {
     if (number == 0) {
         out[0] = '\0';
-        return;
+        return 0;
     }
     char digits[20];
     size_t n = 0;
@@ -353,4 +353,5 @@ void token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOK
     while (n)
         *p++ = digits[--n];
     *p = '\0';
+    return (uint8_t)(p - out);
 }

@@ -383,8 +383,12 @@ size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size) {
 enum { GUARD_PREFIX_LEN = sizeof(GUARD_PREFIX) - 1 };
 _Static_assert(GUARD_PREFIX_LEN + SLOT_TAG_MAX + 2 <= LOCK_GUARD_EXTRA, "LOCK_GUARD_EXTRA holds what is added");
 
-size_t lock_guard_key(const char *key, size_t len, char *out) {
-    const char *tag = slot_tag(slot_of_key(key, len));
+size_t lock_guard_len(size_t len, uint16_t slot) {
+    return GUARD_PREFIX_LEN + strlen(slot_tag(slot)) + 2 + len;
+}
+
+size_t lock_guard_write(const char *key, size_t len, uint16_t slot, char *out) {
+    const char *tag = slot_tag(slot);
     size_t tag_len = strlen(tag);
     char *p = out;
     memcpy(p, GUARD_PREFIX, GUARD_PREFIX_LEN);
@@ -396,6 +400,10 @@ size_t lock_guard_key(const char *key, size_t len, char *out) {
     if (len > 0)
         memcpy(p, key, len);
     return (size_t)(p - out) + len;
+}
+
+size_t lock_guard_key(const char *key, size_t len, char *out) {
+    return lock_guard_write(key, len, slot_of_key(key, len), out);
 }
 
 bool lock_guard_is(const char *key, size_t len) {

@@ -260,7 +260,8 @@ void witness_forget_seen(struct witness *w);
 /* Takes it out and frees it; its entry stays, even empty. */
 void witness_remove(struct shard *sh, struct witness *w);
 
-void token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
+/* Returns the length, without the NUL. Number 0: none. */
+uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
 
 /* ---- attribute.c ------------------------------------------------------------------------------ */
 

@@ -69,10 +69,11 @@ static void item_lock(struct transaction *t, struct session *s, struct transacti
     char answer[RESP_HEADER_MAX];
     struct lock_call *lock = item->lock;
     bool elsewhere = s && lock->plan.key.db != s->db;
+    bool known = elsewhere && lock_envelope_read(lock, element, len, &e);
     item->lock = NULL;
     lock_finish_confirmed(t->worker, s, lock, elsewhere ? &not_sent : &end, t->replicas, &part, answer);
     if (elsewhere)
-        part = lock_envelope_read(element, len, &e) ? (struct call_end){.reply = e.reply, .len = e.reply_len} : end;
+        part = known ? (struct call_end){.reply = e.reply, .len = e.reply_len} : end;
     if (item->kind == ITEM_STEP)
         return;
     if (part.error)

@@ -1,12 +1,13 @@
 /*
- * A lock script's call: its memory from a command to the reply, its words, and the envelope that comes back.
+ * A lock script's call: its memory from a command to the reply, and the envelope that comes back.
  *
- *      words of the command ──> EVALSHA sha 2 KEY GUARD (10 of common.lua's ARGV) words... ──> node
+ *      words of the command ──> EVALSHA sha 2 KEY GUARD arguments... (lock_words.c) ──> node
  *      client's reply <── first element of the envelope <── {reply, outcome, fence, pttl, owner, leased}
  *                                                             (and three more for list locks: list.lua)
  *
- * The first element goes to the client as the bytes that Redis sent. Decides nothing: that is the engine's, and the
- * scripts'. Which command becomes which script is its callers'.
+ * The first element goes to the client as the bytes that Redis sent; the usual outcomes come as a short text, to which
+ * the client's reply is made here. Decides nothing: that is the engine's, and the scripts'. Which command becomes which
+ * script is its callers'.
  */
 #include "proxy/session/advise_flow.h"
 #include "proxy/session/lock_call.h"
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/pinned.h"
 
@@ -39,11 +41,14 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
     l->next = NULL;
-    l->asks = l->clobbers = l->array = false;
+    l->asks = l->clobbers = false;
+    l->shape = "nil";
+    l->protocol = s->protocol;
     l->waited_ms = 0;
     l->value = NULL;
     l->value_len = 0;
     l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);
+    l->slot = slot_of_key(key, key_len);
     size_t i;
     for (i = 0; i < command_len && i < LOCK_COMMAND_MAX - 1; i++)
         l->command[i] = command[i] >= 'a' && command[i] <= 'z' ? (char)(command[i] - 'a' + 'A') : command[i];
@@ -86,9 +91,76 @@ void lock_free_pool(struct worker *w) {
 
 /* ---- the envelope ------------------------------------------------------------------------------ */
 
-bool lock_envelope_read(const char *data, size_t len, struct lock_envelope *e) {
+/* Digits up to a space; the byte behind it, or NULL. */
+static const char *read_digits(const char *p, const char *end, uint64_t *n) {
+    *n = 0;
+    for (; p < end && *p != ' '; p++) {
+        unsigned digit = (unsigned char)*p - (unsigned)'0';
+        if (digit > 9)
+            return NULL;
+        *n = *n * 10 + digit;
+    }
+    return p < end ? p + 1 : NULL;
+}
+
+/* The text of common.lua that is an envelope in short: outcome and leased, fence, pttl, owner. */
+static bool read_short(const char *data, size_t len, struct lock_result *r) {
+    const char *end = data + len - 2, *p = memchr(data, '\n', len);
+    uint64_t pttl;
+    if (!p || end - ++p < 3)
+        return false;
+    switch (*p++) {
+    case 'g':
+        r->outcome = LOCK_GRANTED;
+        break;
+    case 'h':
+        r->outcome = LOCK_HELD;
+        break;
+    case 'r':
+        r->outcome = LOCK_RELEASED;
+        break;
+    default:
+        return false;
+    }
+    r->leased = *p++ == '1';
+    p = read_digits(p, end, &r->fence);
+    bool negative = p && p < end && *p == '-';
+    if (p)
+        p = read_digits(p + negative, end, &pttl);
+    if (!p)
+        return false;
+    r->pttl_ms = negative ? -(int64_t)pttl : (int64_t)pttl;
+    r->holder = p;
+    r->holder_len = (size_t)(end - p);
+    return true;
+}
+
+/* What Redis answers where the outcome came as such a text. */
+static void short_reply(const struct lock_call *l, struct lock_envelope *e) {
+    bool done = e->result.outcome != LOCK_HELD;
+    e->reply_len = 5;
+    if (!l || l->shape[0] == 'i') {
+        e->reply = done ? ":1\r\n" : ":0\r\n";
+        e->reply_len = 4;
+    } else if (done) {
+        e->reply = "+OK\r\n";
+    } else if (l->protocol == 3) {
+        e->reply = "_\r\n";
+        e->reply_len = 3;
+    } else {
+        e->reply = "$-1\r\n";
+    }
+}
+
+bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e) {
     const char *p = data, *end = data + len;
     struct resp_item item, fields[8];
+    if (len > 0 && data[0] == '$') {
+        if (!read_short(data, len, &e->result))
+            return false;
+        short_reply(l, e);
+        return true;
+    }
     if (!resp_item_read(&p, end, &item) || item.type != '*' || (item.num != 6 && item.num != 9))
         return false;
     e->reply = p;
@@ -153,7 +225,7 @@ static void answer_token(const struct session *s, struct lock_envelope *e, char 
 
 /* A script can't say that there is no array, as RESP2 does it. */
 static void answer_array(const struct lock_call *l, struct lock_envelope *e) {
-    if (l->array && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
+    if (l->shape[0] == 'a' && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
         e->reply = "*-1\r\n";
 }
 
@@ -243,7 +315,7 @@ static void answer_swap(struct worker *w, const struct lock_call *l, struct lock
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct call_end *out, char *answer) {
     struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
-    if (!end->error && lock_envelope_read(end->reply, end->len, &e)) {
+    if (!end->error && lock_envelope_read(l, end->reply, end->len, &e)) {
         if (!l->clobbers)
             envelope_value(l, &e);
         if (l->asks && l->ask == LOCK_ASK_TOKEN)
@@ -283,50 +355,7 @@ static void lock_done(struct call *c, const struct call_end *end) {
     lock_deliver(c, next, &out);
 }
 
-/* ---- building the script's call ---------------------------------------------------------------- */
-
-void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args) {
-    const struct script *script = script_get(id);
-    bool source = queue && !(queue->sources & 1u << id);
-    if (source)
-        queue->sources |= 1u << id;
-    build_start(w, 3 + keys + args);
-    if (source) {
-        build_bulk(w, "EVAL", 4);
-        build_bulk(w, script->source, script->len);
-    } else {
-        build_bulk(w, "EVALSHA", 7);
-        build_bulk(w, script->sha1, 40);
-    }
-    build_number(w, (int64_t)keys);
-}
-
-void lock_build_guard(struct worker *w, const char *key, size_t len) {
-    char small[256];
-    char *guard = len + LOCK_GUARD_EXTRA <= sizeof(small) ? small : memory_alloc(len + LOCK_GUARD_EXTRA);
-    build_bulk(w, guard, lock_guard_key(key, len, guard));
-    if (guard != small)
-        memory_free(guard);
-}
-
-void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
-                       const char *claim, uint32_t at, const char *shape) {
-    size_t len = 0;
-    const char *identity = client ? lock_client_name(client, &len) : "";
-    char seen[LOCK_SEEN_MAX + 1];
-    build_text(w, plan->attempt_token);
-    build_text(w, claim ? claim : plan->claim_token);
-    build_bulk(w, identity, len);
-    build_text(w, w->shared->options.process_id);
-    build_text(w, plan->right);
-    build_number(w, plan->rule ? plan->rule->lease_ms : 0);
-    build_number(w, (int64_t)plan->read_fence);
-    seen[0] = '=';
-    memcpy(seen + 1, plan->seen, plan->seen_known ? plan->seen_len : 0);
-    build_bulk(w, seen, plan->seen_known ? plan->seen_len + 1 : 0);
-    build_number(w, at);
-    build_text(w, shape);
-}
+/* ---- beginning and sending ---------------------------------------------------------------------- */
 
 struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
                              size_t key_len, const char *command, size_t command_len) {
@@ -369,12 +398,12 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
     list_append(&queue->calls, &l->queued);
 }
 
-void lock_submit(struct call *call, struct lock_call *l, enum script_id id, int slot) {
+void lock_submit(struct call *call, struct lock_call *l, enum script_id id) {
     struct worker *w = call->request->worker;
     l->next = call->done;
     call->lock = l;
     call->done = lock_done;
     call->up.script = script_get(id);
     call->up.repeatable = true;
-    call_submit(call, slot, w->build.data, w->build.len);
+    call_submit(call, l->slot, w->build.data, w->build.len);
 }

@@ -25,7 +25,9 @@ struct lock_call {
     call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
     enum lock_ask ask;
     bool asks, clobbers;
-    bool array;        /* its nil is an array's */
+    const char *shape; /* of the client's reply, as in arguments.lua; "array": its nil is an array's; static */
+    uint8_t protocol;  /* the client's */
+    uint16_t slot;     /* the key's */
     int64_t waited_ms; /* since the script's answer, for replicas */
     size_t value_len;
     char *value, *key; /* short ones inside, long ones allocated */
@@ -43,7 +45,7 @@ void lock_call_value(struct lock_call *l, const char *value, size_t len);
  * one before it acquires. If several may, the first behind a release is the one: where it does not, none does. */
 void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
 /* Sends what is in w->build as a script, which is safe to repeat. */
-void lock_submit(struct call *call, struct lock_call *l, enum script_id id, int slot);
+void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
 /* The engine learns what became of a call, which is freed. s NULL: the session is gone. */
 void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
 /* lock_confirm.c: where the rule has replicas and the script has acquired, asks them first, and ends the call later;
@@ -52,24 +54,33 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
 /* Hands a reply or an error on: to `next`, or without one to the client. */
 void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
 
-/* The words of a script's call, into w->build in this order: script and number of keys (`args` counts all of ARGV);
- * each key with its guard; ARGV 1 to 10, where `claim` stands in for the plan's own if it is given; the rest.
- * In a transaction the first call of a script is by its source: a NOSCRIPT would come too late. */
+/* ---- lock_words.c: a script's call, into w->build --------------------------------------------- */
+
+/* For scripts that take arguments.lua: script and number of keys (`args` counts all of ARGV); each key with its guard;
+ * ARGV 1 to 10, where `claim` stands in for the plan's own if it is given; then whatever follows. In a transaction the
+ * first call of a script is by its source: a NOSCRIPT would come too late. */
 void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args);
 void lock_build_guard(struct worker *w, const char *key, size_t len);
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, const char *shape);
+/* acquire.lua's whole call, and release.lua's. `slot` is the key's; `words` are the command's, with its value at
+ * lc->value_at; `command` is DEL, UNLINK or GETDEL, in capitals; client NULL: the proxy itself. */
+void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
+                        const struct lock_words *words);
+void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const char *command);
 
-/* {reply, outcome, fence, pttl, owner, leased}, and for list locks lost, its owner, the node granted; all pointers go
- * into the bytes that were read. */
+/* {reply, outcome, fence, pttl, owner, leased}, and for list locks lost, its owner, the node granted, or the short text
+ * (common.lua); all pointers go into the bytes that were read. */
 struct lock_envelope {
-    const char *reply; /* the client's part */
+    const char *reply; /* the client's part; static where the text was short: it follows from the outcome */
     size_t reply_len;
     struct lock_result result;
 };
 
-/* False: these bytes are no envelope. */
-bool lock_envelope_read(const char *data, size_t len, struct lock_envelope *e);
+/* False: these bytes are no envelope. l NULL: nobody wants the client's part. */
+bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e);
 /* The outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
 void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
 

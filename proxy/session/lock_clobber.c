@@ -77,7 +77,7 @@ void lock_call_clobber(struct call *call, struct session *s, const struct comman
         lock_deliver(call, call->done, &end);
         return;
     }
-    lock_submit(call, l, SCRIPT_CLOBBER, slot_of_key(l->key, l->plan.key.len));
+    lock_submit(call, l, SCRIPT_CLOBBER);
 }
 
 void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r,

@@ -5,38 +5,61 @@
 
 #include "proxy/session/lock_flow.h"
 
-/* SET's options. False where they are not what Redis 7.0 accepts, or are compared by Redis itself (IFEQ of newer
- * servers): the command is forwarded then. */
-static bool set_options(const struct resp_request *r, const char *bytes, bool *nx, bool *xx, bool *get) {
-    *nx = *xx = *get = false;
+struct set_options {
+    bool nx, xx, get;
+    int64_t expiry_ms; /* as in struct lock_command */
+};
+
+/* The ms of EX (by 1000) or PX, as far as they are beyond doubt. */
+static int64_t expiry_of(const struct resp_request *r, const char *bytes, size_t i, int64_t by) {
+    static const int64_t MAX_MS = (int64_t)1 << 50;
+    size_t len;
+    int64_t n;
+    if (i >= r->argc)
+        return LOCK_EXPIRY_OTHER;
+    const char *text = request_arg(r, bytes, i, &len);
+    return resp_integer(text, len, &n) && n > 0 && n <= MAX_MS / by ? n * by : LOCK_EXPIRY_OTHER;
+}
+
+/* False where they are not what Redis 7.0 accepts, or are compared by Redis itself (IFEQ of newer servers): the command
+ * is forwarded then. */
+static bool set_options(const struct resp_request *r, const char *bytes, struct set_options *o) {
+    *o = (struct set_options){.nx = false};
     for (size_t i = 3; i < r->argc; i++) {
-        if (request_arg_is(r, bytes, i, "nx"))
-            *nx = true;
-        else if (request_arg_is(r, bytes, i, "xx"))
-            *xx = true;
-        else if (request_arg_is(r, bytes, i, "get"))
-            *get = true;
-        else if (request_arg_is(r, bytes, i, "keepttl"))
-            continue;
-        else if (request_arg_is(r, bytes, i, "ex") || request_arg_is(r, bytes, i, "px") ||
-                 request_arg_is(r, bytes, i, "exat") || request_arg_is(r, bytes, i, "pxat"))
+        bool px = request_arg_is(r, bytes, i, "px");
+        if (request_arg_is(r, bytes, i, "nx")) {
+            o->nx = true;
+        } else if (px || request_arg_is(r, bytes, i, "ex")) {
+            o->expiry_ms = o->expiry_ms ? LOCK_EXPIRY_OTHER : expiry_of(r, bytes, i + 1, px ? 1 : 1000);
             i++;
-        else
+        } else if (request_arg_is(r, bytes, i, "xx")) {
+            o->xx = true;
+        } else if (request_arg_is(r, bytes, i, "get")) {
+            o->get = true;
+        } else if (request_arg_is(r, bytes, i, "keepttl")) {
+            o->expiry_ms = LOCK_EXPIRY_OTHER;
+        } else if (request_arg_is(r, bytes, i, "exat") || request_arg_is(r, bytes, i, "pxat")) {
+            o->expiry_ms = LOCK_EXPIRY_OTHER;
+            i++;
+        } else {
             return false;
+        }
     }
-    return !(*nx && *xx);
+    if (o->get)
+        o->expiry_ms = LOCK_EXPIRY_OTHER; /* its reply is the value */
+    return !(o->nx && o->xx);
 }
 
 static bool set_command(const struct resp_request *r, const char *bytes, struct lock_command *out) {
-    bool nx, xx, get;
-    if (!set_options(r, bytes, &nx, &xx, &get))
+    struct set_options o;
+    if (!set_options(r, bytes, &o))
         return false;
-    if (nx)
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, get ? "nil" : "ok"};
-    else if (get)
-        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil"};
+    if (o.nx)
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, o.get ? "nil" : "ok", o.expiry_ms};
+    else if (o.get)
+        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0};
     else
-        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 2, xx ? "nil" : "ok"};
+        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 2, o.xx ? "nil" : "ok", 0};
     return true;
 }
 
@@ -52,95 +75,95 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
                      struct lock_command *out) {
     switch ((int)c->id) {
     case COMMAND_SETNX:
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int"};
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", 0};
         return true;
     case COMMAND_SET:
         return set_command(r, bytes, out);
     case COMMAND_SETEX:
     case COMMAND_PSETEX:
-        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 3, "ok"};
+        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 3, "ok", 0};
         return true;
     case COMMAND_GETSET:
-        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil"};
+        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0};
         return true;
     case COMMAND_DEL:
     case COMMAND_UNLINK:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int"};
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0};
         return true;
     case COMMAND_GETDEL:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "nil"};
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "nil", 0};
         return true;
     case COMMAND_EXPIRE:
     case COMMAND_PEXPIRE:
     case COMMAND_EXPIREAT:
     case COMMAND_PEXPIREAT:
     case COMMAND_PERSIST:
-        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "int"};
+        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "int", 0};
         return true;
     case COMMAND_GETEX:
-        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "nil"};
+        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "nil", 0};
         return true;
     case COMMAND_INCR:
     case COMMAND_APPEND:
     case COMMAND_SETRANGE:
     case COMMAND_SETBIT:
-        *out = (struct lock_command){LOCK_COUNT_UP, SCRIPT_COUNT, 0, "int"};
+        *out = (struct lock_command){LOCK_COUNT_UP, SCRIPT_COUNT, 0, "int", 0};
         return true;
     case COMMAND_DECR:
-        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_COUNT, 0, "int"};
+        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_COUNT, 0, "int", 0};
         return true;
     case COMMAND_INCRBY:
     case COMMAND_DECRBY:
-        *out = (struct lock_command){count_verb(r, bytes, c->id == COMMAND_DECRBY), SCRIPT_COUNT, 0, "int"};
+        *out = (struct lock_command){count_verb(r, bytes, c->id == COMMAND_DECRBY), SCRIPT_COUNT, 0, "int", 0};
         return true;
     case COMMAND_INCRBYFLOAT:
-        *out = (struct lock_command){count_verb(r, bytes, false), SCRIPT_COUNT, 0, "nil"};
+        *out = (struct lock_command){count_verb(r, bytes, false), SCRIPT_COUNT, 0, "nil", 0};
         return true;
     case COMMAND_GET:
-        *out = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil"};
+        *out = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0};
         return true;
     case COMMAND_HSETNX:
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_HASH, 2, "int"};
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_HASH, 2, "int", 0};
         return true;
     case COMMAND_HSET:
     case COMMAND_HMSET:
     case COMMAND_HINCRBY:
     case COMMAND_HINCRBYFLOAT:
-        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_HASH, 2, "ok"};
+        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_HASH, 2, "ok", 0};
         return true;
     case COMMAND_HDEL:
-        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_HASH, 2, "int"};
+        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_HASH, 2, "int", 0};
         return true;
     case COMMAND_RPUSH:
     case COMMAND_RPUSHX:
     case COMMAND_LPUSH:
     case COMMAND_LPUSHX:
-        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 2, "int"};
+        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 2, "int", 0};
         return true;
     case COMMAND_LINSERT:
-        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 4, "int"};
+        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 4, "int", 0};
         return true;
     case COMMAND_LRANGE:
     case COMMAND_LINDEX:
     case COMMAND_LLEN:
     case COMMAND_LPOS:
-        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "nil"};
+        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "nil", 0};
         return true;
     case COMMAND_EXISTS: /* of one key */
-        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "int"};
+        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "int", 0};
         return r->argc == 2;
     case COMMAND_LREM:
-        *out = (struct lock_command){LOCK_QUEUE_REMOVE, SCRIPT_LIST_REMOVE, 3, "int"};
+        *out = (struct lock_command){LOCK_QUEUE_REMOVE, SCRIPT_LIST_REMOVE, 3, "int", 0};
         return true;
     case COMMAND_LSET:
-        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_SET, 3, "ok"};
+        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_SET, 3, "ok", 0};
         return true;
     case COMMAND_LTRIM:
-        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_TRIM, 0, "ok"};
+        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_TRIM, 0, "ok", 0};
         return true;
     case COMMAND_LPOP:
     case COMMAND_RPOP:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_LIST_POP, 0, r->argc > 2 ? "array" : "nil"};
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_LIST_POP, 0, r->argc > 2 ? "array" : "nil", 0};
         return true;
     default:
         return false;

@@ -47,8 +47,8 @@ bool lock_wants_replicas(const struct lock_call *l) {
     return may && !l->clobbers && l->plan.rule && l->plan.rule->replicas > 0;
 }
 
-static bool acquired(const struct call_end *end, struct lock_envelope *e) {
-    return !end->error && lock_envelope_read(end->reply, end->len, e) && e->result.outcome == LOCK_GRANTED;
+static bool acquired(const struct lock_call *l, const struct call_end *end, struct lock_envelope *e) {
+    return !end->error && lock_envelope_read(l, end->reply, end->len, e) && e->result.outcome == LOCK_GRANTED;
 }
 
 /* "You have not acquired", as the command says it; NULL: its reply can't say so. */
@@ -68,6 +68,7 @@ static void undo(struct worker *w, struct session *s, struct lock_call *l, uint6
                                .rule = rule,
                                .login = l->plan.login,
                                .token = l->plan.attempt,
+                               .token_len = l->plan.attempt_len,
                                .right = "claim",
                                .lease_ms = rule->lease_ms};
     memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
@@ -79,7 +80,7 @@ static void undo(struct worker *w, struct session *s, struct lock_call *l, uint6
 void lock_finish_confirmed(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                            int64_t replicas, struct call_end *out, char *answer) {
     struct lock_envelope e;
-    if (!lock_wants_replicas(l) || replicas >= l->plan.rule->replicas || !acquired(end, &e)) {
+    if (!lock_wants_replicas(l) || replicas >= l->plan.rule->replicas || !acquired(l, end, &e)) {
         lock_finish(w, s, l, end, out, answer);
         return;
     }
@@ -181,7 +182,7 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
     struct session *s = c->request->session;
     struct worker *w = c->request->worker;
     struct lock_envelope e;
-    if (!s || !lock_wants_replicas(l) || !acquired(end, &e))
+    if (!s || !lock_wants_replicas(l) || !acquired(l, end, &e))
         return false;
     struct confirm *f = memory_zalloc(sizeof(*f) + end->len);
     f->call = c;

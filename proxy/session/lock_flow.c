@@ -62,9 +62,16 @@ struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, cons
     struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len, words->words[0], words->lens[0]);
     if (queue)
         lock_enqueue(s, queue, l);
-    l->array = strcmp(lc->shape, "array") == 0;
-    if (lc->value_at) {
+    l->shape = lc->shape;
+    if (lc->value_at)
         lock_call_value(l, words->words[lc->value_at], words->lens[lc->value_at]);
+    if (lc->script == SCRIPT_ACQUIRE) {
+        lock_build_acquire(w, queue, s->lock.client, &l->plan, l->slot, lc, words);
+        return l;
+    }
+    if (lc->script == SCRIPT_RELEASE) {
+        lock_build_release(w, queue, s->lock.client, &l->plan, l->slot, l->command);
+        return l;
     }
     lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
     build_bulk(w, key, key_len);
@@ -78,7 +85,7 @@ struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, cons
 void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
                size_t key_len, const struct lock_words *words) {
     struct lock_call *l = lock_prepare(call->request->session, NULL, rule, lc, key, key_len, words);
-    lock_submit(call, l, lc->script, slot_of_key(key, key_len));
+    lock_submit(call, l, lc->script);
 }
 
 bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes) {
@@ -136,14 +143,15 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
                                      key_len, "PROXY RELEASE", release ? 13 : 0);
     l->asks = true;
     l->ask = what;
-    lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS + (release ? 2 : 0));
-    build_bulk(w, key, key_len);
-    lock_build_guard(w, key, key_len);
-    lock_build_header(w, s->lock.client, &l->plan, NULL, 0, "int");
+    l->shape = "int";
     if (release) {
-        build_text(w, "DEL");
+        lock_build_release(w, NULL, s->lock.client, &l->plan, l->slot, "DEL");
+    } else {
+        lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
         build_bulk(w, key, key_len);
+        lock_build_guard(w, key, key_len);
+        lock_build_header(w, s->lock.client, &l->plan, NULL, 0, "int");
     }
-    lock_submit(&request->call, l, id, slot_of_key(key, key_len));
+    lock_submit(&request->call, l, id);
     return DISPATCHED;
 }

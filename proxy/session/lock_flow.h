@@ -15,7 +15,9 @@ struct lock_command {
     enum script_id script;
     uint32_t value_at; /* argument index of the value, 0 none */
     const char *shape; /* the scripts' ARGV 10 */
+    int64_t expiry_ms; /* SCRIPT_ACQUIRE: the command's own; 0 it has none; LOCK_EXPIRY_OTHER: as the command says */
 };
+enum { LOCK_EXPIRY_OTHER = -1 };
 
 /* Classifies a command with its options. False: it is not one that the lock plane changes (it is forwarded, and
  * Redis answers). */

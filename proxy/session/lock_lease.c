@@ -23,7 +23,7 @@ static void lease_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct lease_work *work = c->lock;
     struct lock_envelope e = {.reply = NULL};
-    if (end->error || !lock_envelope_read(end->reply, end->len, &e))
+    if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
         lock_failed_outcome(end, &e.result);
     if (e.result.outcome == LOCK_ERROR) {
         e.result.outcome = LOCK_NOT_SENT;
@@ -63,19 +63,19 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     work->renewal = renewal;
     work->token = lease->token;
     work->lease_ms = lease->lease_ms;
-    struct lock_plan plan = {.right = lease->right};
+    struct lock_rule rule = {.lease_ms = lease->lease_ms};
+    struct lock_plan plan = {.key = work->key, .rule = &rule, .right = lease->right};
+    plan.attempt_len = plan.claim_len = lease->token_len;
     memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
     memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
     enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
-    lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS + (renewal ? 0 : 2));
-    build_bulk(w, work->name, work->key.len);
-    lock_build_guard(w, work->name, work->key.len);
-    struct lock_rule rule = {.lease_ms = lease->lease_ms};
-    plan.rule = &rule;
-    lock_build_header(w, NULL, &plan, NULL, 0, "int");
-    if (!renewal) {
-        build_text(w, "DEL");
+    if (renewal) {
+        lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
         build_bulk(w, work->name, work->key.len);
+        lock_build_guard(w, work->name, work->key.len);
+        lock_build_header(w, NULL, &plan, NULL, 0, "int");
+    } else {
+        lock_build_release(w, NULL, NULL, &plan, slot_of_key(work->name, work->key.len), "DEL");
     }
     lease_submit(w, work, id, lease->login);
 }

@@ -66,6 +66,6 @@ void script_dispatch(struct session *s, const struct command *c, const struct re
         lock_busy_key(request, key, len);
         struct lock_call *l = script_prepare(s, NULL, rule, r, bytes, keys[i], key_count);
         request->call.done = step_done;
-        lock_submit(&request->call, l, SCRIPT_ADOPT, slot_of_key(key, len));
+        lock_submit(&request->call, l, SCRIPT_ADOPT);
     }
 }

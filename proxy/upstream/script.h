@@ -1,7 +1,7 @@
 /*
  * The Lua scripts of scripts/lua/, embedded at build time with the SHA1 of their exact bytes.
- * Each script is scripts/lua/common.lua followed by its own file; those for list locks have list.lua between the two.
- * The contract of all is in common.lua.
+ * What is in each besides its own file says scripts/embed_lua.cmake. The contract of all is in common.lua and
+ * arguments.lua.
  */
 #ifndef LOCKKEEPER_UPSTREAM_SCRIPT_H
 #define LOCKKEEPER_UPSTREAM_SCRIPT_H
@@ -13,7 +13,10 @@ struct script {
     const char *source;
     size_t len;
     const char *sha1; /* 40 hex digits */
+    const char *call; /* what follows the number of words in a call with two keys: SCRIPT_CALL_LEN bytes of RESP */
 };
+
+enum { SCRIPT_CALL_LEN = 13 + 47 + 7 }; /* EVALSHA, the SHA1, 2 */
 
 enum script_id {
     SCRIPT_ACQUIRE,

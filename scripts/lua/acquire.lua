@@ -1,52 +1,77 @@
 -- acquire.lua: SETNX, SET ... NX. Keeps S2 and S5: the caller hears of success only if its attempt is the
--- live lease. shape is the command's reply to a success: 'int' SETNX, 'ok' SET NX, 'nil' SET NX GET.
+-- live lease.
+-- KEYS  1 lock key   2 its guard record
+-- ARGV  1 attempt   2 identity   3 the value
+--       then for SET NX PX or EX:        4 the expiry in ms   5 the guard record's, in ms
+--       for SETNX and SET NX alone:      4 the lease to be given, in ms, '' none   5 the guard record's, '' none
+--                                        6 'SETNX' or 'SET'
+--       for whatever else SET NX knows:  4 the lease, '0' none   5 shape, as in arguments.lua   6 ''   7... the command
 --
--- The two usual cases, a free lock and one that somebody else holds, are done before common.lua is reached, with as
--- few calls as they take; they do what take and look do there.
-local key, record, mine = KEYS[1], KEYS[2], ARGV[1]
-local answer, success_is = redis.pcall(unpack(ARGV, 11)), ARGV[10]
-local won
-if success_is == 'int' then won = answer == 1
-elseif success_is == 'ok' then won = type(answer) == 'table' and answer.ok ~= nil
-else won = answer == false end
+-- The first two are usual. They answer shortly (common.lua) where the lock is free, or somebody else's. Whatever may
+-- be refused is done before the lock itself is written, so that a lock without a guard record never comes of it.
+local key, record, mine, value, kind = KEYS[1], KEYS[2], ARGV[1], ARGV[3], #ARGV
+local call = redis.call
+local function command()
+  if kind == 5 then return redis.pcall('SET', key, value, 'NX', 'PX', ARGV[4]) end
+  if kind > 6 then return redis.pcall(unpack(ARGV, 7)) end
+  if ARGV[6] == 'SETNX' then return redis.pcall('SETNX', key, value) end
+  return redis.pcall('SET', key, value, 'NX')
+end
 
-if won then
-  local before, pttl, given = redis.call('HGET', record, 'fence'), redis.call('PTTL', key), '0'
-  if pttl == -2 then return {answer, 'free', 0, -2, '', 0} end -- an expiry in the past
-  if pttl == -1 and ARGV[6] ~= '0' then
-    redis.call('PEXPIRE', key, ARGV[6])
-    pttl, given = tonumber(ARGV[6]), '1'
-  end
-  local t = redis.call('TIME')
-  local micros = string.sub('00000' .. t[2], -6)
+local there = redis.pcall('GET', key)
+if type(there) == 'table' and not string.find(there.err, 'WRONGTYPE', 1, true) then return there end
+if kind <= 6 and not there then
+  local t, before, given = call('TIME'), call('HGET', record, 'fence'), '0'
+  local micros = t[2]
+  if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
   local fence = t[1] .. micros
   if before and (#before > #fence or (#before == #fence and before >= fence)) then
     fence = string.format('%.0f', before + 1)
   end
-  redis.call('HSET', record, 'token', mine, 'fence', fence, 'value', ARGV[10 + ARGV[9]], 'kind', 'string',
-    'extra', '0', 'owner', ARGV[3], 'proxy', ARGV[4], 'leased', given, 'since', t[1] .. string.sub(micros, 1, 3))
-  if pttl >= 0 and pttl < 9e15 then
-    redis.call('PEXPIRE', record, string.format('%.0f', pttl + 10000))
-  else
-    redis.call('PERSIST', record)
+  if kind == 6 and ARGV[4] ~= '' then given = '1' end
+  call('HSET', record, 'token', mine, 'fence', fence, 'value', value, 'kind', 'string', 'extra', '0',
+    'owner', ARGV[2], 'proxy', string.sub(mine, 1, 36), 'leased', given, 'since', string.sub(fence, 1, -4))
+  local answer
+  if ARGV[5] ~= '' then answer = redis.pcall('PEXPIRE', record, ARGV[5])
+  else answer = redis.pcall('PERSIST', record) end
+  if type(answer) == 'number' then answer = command() end
+  if type(answer) == 'table' and answer.err then
+    call('HSET', record, 'token', '')
+    redis.pcall('PEXPIRE', record, '10000')
+    return answer
   end
-  return {answer, 'granted', tonumber(fence), pttl, ARGV[3], tonumber(given)}
+  if given == '1' then call('PEXPIRE', key, ARGV[4]) end
+  return 'g' .. given .. fence .. ' ' .. (ARGV[4] ~= '' and ARGV[4] or '-1') .. ' ' .. ARGV[2]
 end
-
-local value = redis.pcall('GET', key)
-if type(value) == 'string' then
-  local g = redis.call('HMGET', record, 'token', 'value', 'fence', 'owner', 'leased')
-  if g[2] == value and g[1] ~= '' and g[1] ~= mine then
-    local left = redis.call('PTTL', record)
+if kind <= 6 and type(there) == 'string' then
+  local g = call('HMGET', record, 'token', 'value', 'fence', 'owner', 'leased')
+  if g[2] == there and g[1] ~= '' and g[1] ~= mine then
+    local left = call('PTTL', record)
     if left == -1 or left >= 10000 then
-      return {answer, 'held', tonumber(g[3]), -3, g[4], g[5] == '1' and 1 or 0}
+      return 'h' .. (g[5] == '1' and '1' or '0') .. g[3] .. ' -3 ' .. g[4]
     end
   end
 end
---@common
-if failed(answer) then return envelope(answer, 'error') end
+
+local lock, guard, attempt, identity, proxy = key, record, mine, ARGV[2], string.sub(mine, 1, 36)
+local claim, right, seen, lease, shape = '', 'claim', '', tonumber(ARGV[4]) or 0, 'ok'
+if kind > 6 then shape = ARGV[5] elseif ARGV[6] == 'SETNX' then shape = 'int' end
+--@functions
 local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
 end
-return envelope(answer, s.token and 'held' or (s.value and 'foreign' or 'free'), s)
+if not s.value then -- all that follows: what is refused here leaves no lock behind
+  redis.call('TIME')
+  redis.call('EXISTS', lock)
+  redis.call('PTTL', lock)
+  redis.call('HSET', guard, 'token', '')
+  redis.call('PERSIST', guard)
+  redis.call('PEXPIRE', guard, GUARD_OUTLIVES_MS)
+end
+local answer = command()
+if failed(answer) then return envelope(answer, 'error') end
+if s.value then return envelope(answer, s.token and 'held' or 'foreign', s) end
+if redis.call('EXISTS', lock) == 0 then return envelope(answer, 'free', nil, -2) end -- an expiry in the past
+local own_state, pttl = take(s, value)
+return envelope(answer, 'granted', own_state, pttl)

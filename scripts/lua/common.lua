@@ -1,22 +1,4 @@
--- common.lua: what all lock scripts share; the build puts it before each of them.
---
--- KEYS  1 lock key   2 its guard record (a hash in the same slot, see below)
--- ARGV  1 attempt    a fresh token for this very attempt; the lease's token if it acquires
---       2 claim      the token of the claim that the command uses, '' if there is none
---       3 identity   the caller's client identity
---       4 proxy      the id of the calling proxy process
---       5 right      'claim'     only the claim's lease may be touched
---                    'adopt'     also one acquired by the same identity through another proxy process
---                    'enrol'     as 'claim', and a lock without a guard record that holds what was seen is the claim's
---                    'any'       whoever asks (owner any)
---                    'operator'  PROXY RELEASE
---                    'always'    renew.lua alone: the claim's lease, also if its expiry is the application's own
---       6 lease      ms given to a lock that is acquired without an expiry; 0 none
---       7 read       fence of the lease that the caller last read, '0' if it read none or a foreign lock
---       8 seen       '=' and the value that the caller last read, '' if none is known
---       9 at         where the value stands in the command (1 is its name); 0 if it has none
---      10 shape      the reply of a success and of a refusal: 'int' 1 and 0, 'ok' OK and nil, 'nil' nil and nil
---      11... the application's command, as it came
+-- common.lua: what all lock scripts share. KEYS and ARGV, and the locals made of them, are arguments.lua's.
 --
 -- Returns {reply, outcome, fence, pttl, owner, leased}:
 --   reply    for the application, in the shape that Redis gives for its command
@@ -34,20 +16,16 @@
 --   pttl     the lock key's PTTL afterwards, -1 no expiry, -2 no key, -3 not asked
 --   owner    the identity in the guard record of the live lease, else ''
 --   leased   1 while the live lease's expiry is the proxy's own, else 0
+-- The usual outcomes of acquire.lua and release.lua come as one text that says the same in fewer steps:
+--   'g' granted, 'h' held or 'r' released, then without a space leased and fence, then ' ' pttl ' ' owner. The proxy knows
+--   the reply that belongs to it. Owner is left out where the lock was released.
 --
 -- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased ('1' while the expiry is the proxy's);
 -- attempt, reply (the last attempt that released or counted, so that its repeat finds itself done); extra (count.lua).
 --
 -- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
 -- sending it twice with the same attempt is sending it once.
-local lock, guard = KEYS[1], KEYS[2]
-local attempt, claim, identity, proxy, right = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local lease, read, seen, at, shape = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9]), ARGV[10]
 local GUARD_OUTLIVES_MS = 10000
-
-local function command()
-  return redis.pcall(unpack(ARGV, 11))
-end
 
 local function failed(reply)
   return type(reply) == 'table' and reply.err ~= nil
@@ -123,14 +101,6 @@ end
 
 local function envelope(reply, outcome, s, pttl)
   return {reply, outcome, s and s.fence or 0, pttl or -3, s and s.owner or '', s and s.leased and 1 or 0}
-end
-
--- Whether the command (SET) says that the expiry stays as it is.
-local function keeps_ttl()
-  for i = 10 + at + 1, #ARGV do
-    if string.lower(ARGV[i]) == 'keepttl' then return true end
-  end
-  return false
 end
 
 -- Sets the guard record's end after the lock's own, and gives the lock the rule's lease if it has no end.

@@ -1,22 +1,36 @@
--- release.lua: DEL, UNLINK (shape 'int'), GETDEL (shape 'nil'), PROXY RELEASE (right 'operator').
+-- release.lua: DEL, UNLINK, GETDEL, PROXY RELEASE (right 'operator').
 -- Holder: releases. Anybody else: 0 or nil. Of a list lock only the head goes. S1, S4, L2.
+-- KEYS  1 lock key   2 its guard record
+-- ARGV  1 attempt   2 claim   3 the command's name, in capitals
+--       then, unless the right is 'claim' and nothing was seen: 4 right   5 identity   6 lease   7 seen (arguments.lua)
 --
--- The usual case, the holder's own release, is done before common.lua is reached; it does what look and forget do.
-local key, record = KEYS[1], KEYS[2]
+-- The usual case, the holder's own release, is answered shortly (common.lua).
+local key, record, call = KEYS[1], KEYS[2], redis.call
 local held = ARGV[2] ~= '' and redis.pcall('GET', key)
 if type(held) == 'string' then
-  local g = redis.call('HMGET', record, 'token', 'value', 'fence', 'owner', 'attempt')
-  if g[1] == ARGV[2] and g[2] == held and g[5] ~= ARGV[1] then
-    local left = redis.call('PTTL', record)
-    if left == -1 or left >= 10000 then
-      local answer = redis.call(unpack(ARGV, 11))
-      redis.call('HSET', record, 'token', '', 'attempt', ARGV[1], 'reply', ARGV[10] == 'nil' and held or '1')
-      redis.call('PEXPIRE', record, '10000')
-      return {answer, 'released', tonumber(g[3]), -2, g[4], 0}
+  local g = call('HMGET', record, 'token', 'value', 'fence', 'attempt')
+  -- LT: not where the record outlives its lease already. Servers before 7.0 don't know it, and take the long way.
+  if g[1] == ARGV[2] and g[2] == held and g[4] ~= ARGV[1] and redis.pcall('PEXPIRE', record, '10000', 'LT') == 1 then
+    local answer = redis.pcall(ARGV[3], key)
+    if type(answer) == 'table' then -- refused: the record ends after the lock again
+      local left = call('PTTL', key)
+      if left >= 0 and left < 9e15 then call('PEXPIRE', record, string.format('%.0f', left + 10000))
+      else call('PERSIST', record) end
+      return answer
     end
+    if ARGV[3] == 'GETDEL' then
+      call('HSET', record, 'token', '', 'attempt', ARGV[1], 'reply', held)
+      return {answer, 'released', tonumber(g[3]), -2, '', 0}
+    end
+    call('HSET', record, 'token', '', 'attempt', ARGV[1])
+    return 'r0' .. g[3] .. ' -2 '
   end
 end
---@common
+
+local lock, guard, attempt, claim, proxy = key, record, ARGV[1], ARGV[2], string.sub(ARGV[1], 1, 36)
+local right, identity, lease, seen = ARGV[4] or 'claim', ARGV[5] or '', tonumber(ARGV[6] or 0), ARGV[7] or ''
+local shape = ARGV[3] == 'GETDEL' and 'nil' or 'int'
+--@functions
 --@list
 local s = look()
 if s.attempt == attempt and s.token ~= attempt then -- repeated; somebody else may have the lock by now
@@ -28,13 +42,13 @@ if not how then
   if shape == 'nil' and type(s.value) ~= 'string' then return envelope(s.value, 'error') end
   return envelope(refusal(), why, s)
 end
-if s.list and shape == 'nil' then return envelope(command(), 'error') end
+if s.list and shape == 'nil' then return envelope(redis.pcall('GETDEL', lock), 'error') end
 if s.list then -- those who wait keep their places
   local fence = s.fence or 0
   remove_head(s, '1')
   return {1, how == 'done' and 'released' or how, fence, -2, s.owner or '', 0, lost, lost_owner, ''}
 end
-local reply = command()
+local reply = redis.pcall(ARGV[3], lock)
 if failed(reply) then return envelope(reply, 'error') end
 forget(s, shape == 'nil' and s.value or '1')
 return envelope(reply, how == 'done' and 'released' or how, s, -2)

@@ -293,6 +293,32 @@ def test_what_a_user_needs_for_locks(start_redis, start_proxy, connect):
     assert is_error(client("EVAL", "return 1", "1", "other"), "NOPERM")
 
 
+def test_a_refused_acquisition_leaves_no_lock(start_redis, start_proxy, connect):
+    """Whichever right is missing: what answers an error has not acquired."""
+    server = start_redis()
+    rights = ["+time", "+exists", "+type", "+get", "+set", "+setnx", "+del", "+hget", "+hmget", "+hset", "+pttl", "+pexpire",
+              "+persist"]
+    server.run("ACL", "SETUSER", "worker", "on", ">p", "~*", "+ping", "+eval", "+evalsha", *rights)
+    client = connect(start_proxy(server))
+    assert client("AUTH", "worker", "p") == "OK"
+    commands = (("SETNX", "1"), ("SET", "1", "NX"), ("SET", "1", "NX", "PX", "30000"), ("SET", "1", "NX", "GET"),
+                ("SET", "1", "NX", "PXAT", "99999999999999"))
+    refused = 0
+    for right in rights:
+        server.run("ACL", "SETUSER", "worker", "-" + right[1:])
+        for number, (name, *words) in enumerate(commands):
+            lock = "lock:%s:%d" % (right[1:], number)
+            answer = client(name, lock, *words)
+            if is_error(answer, ""):
+                assert server.run("EXISTS", lock) == 0, (right, name, words)
+                refused += 1
+            else:
+                (guard,) = server.run("KEYS", "lockkeeper:*:" + lock)
+                assert server.run("HGET", guard, "token"), (right, name, words, answer)
+        server.run("ACL", "SETUSER", "worker", right)
+    assert refused > len(commands) * 3
+
+
 def test_acl(client, backend, connect, key):
     """On all masters where that is meant."""
     user = key("user")

@@ -263,12 +263,15 @@ static void draw_party(struct dump *d, int key, struct model_args *a) {
 }
 
 static void draw_args(struct dump *d, int key, struct model_args *a) {
-    static const char *const IDENTITIES[] = {"app-a", "app-b"}, *const PROXIES[] = {"proxy-1", "proxy-2"};
+    static const char *const IDENTITIES[] = {"app-a", "app-b"}, *const PROXIES[] = {
+                                                                    "11111111-1111-1111-1111-111111111111",
+                                                                    "22222222-2222-2222-2222-222222222222"};
     static const char *const RIGHTS[] = {"claim", "claim", "enrol", "adopt", "adopt", "any", "operator"};
     const struct model_key *k = &d->m.keys[key];
     const struct model_guard *g = model_live(&d->m, key);
     char *attempt = d->recent[d->tokens++ % ATTEMPTS];
-    snprintf(attempt, MODEL_TOKEN, "t:%" PRIu64, d->tokens);
+    const char *proxy = PROXIES[below(d, 2)];
+    snprintf(attempt, MODEL_TOKEN, "%s:%" PRIu64, proxy, d->tokens);
     snprintf(d->last_attempt[key], MODEL_TOKEN, "%s", attempt);
     const char *claim = g && chance(d, 60) ? g->token : chance(d, 50) ? "" : d->recent[below(d, ATTEMPTS)];
     snprintf(d->last_claim[key], MODEL_TOKEN, "%s", claim);
@@ -277,13 +280,15 @@ static void draw_args(struct dump *d, int key, struct model_args *a) {
         .attempt = d->last_attempt[key],
         .claim = d->last_claim[key],
         .identity = IDENTITIES[below(d, 2)],
-        .proxy = PROXIES[below(d, 2)],
+        .proxy = proxy,
         .right = RIGHTS[below(d, 7)],
         .lease_ms = chance(d, 85) ? LONG_MS : 0,
         .read_fence = g && chance(d, 40) ? g->fence : 0,
         .seen = chance(d, 50) ? d->last_seen[key] : NULL,
     };
     draw_command(d, key, &a->command);
+    if (model_verb(&a->command) == LOCK_ACQUIRE && strcmp(a->right, "enrol") == 0)
+        a->right = "claim"; /* acquire.lua is not told the right */
     if (model_verb(&a->command) >= LOCK_QUEUE_PUSH && model_verb(&a->command) <= LOCK_QUEUE_SET)
         draw_party(d, key, a);
     /* The engine gives this one to what may change a string lock and names one key. */

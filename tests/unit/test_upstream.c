@@ -228,7 +228,7 @@ static void test_noscript_becomes_eval(void **state) {
     snprintf(sha1, sizeof(sha1), "%s", loaded->str);
     freeReplyObject(loaded);
     REDIS_OK_REPLY(&server, "SCRIPT FLUSH");
-    struct script script = {"test", source, sizeof(source) - 1, sha1};
+    struct script script = {.name = "test", .source = source, .len = sizeof(source) - 1, .sha1 = sha1};
 
     struct call plain;
     CALL(&rig, &plain, -1, "EVALSHA", sha1, "1", "scripted", "a\xff");

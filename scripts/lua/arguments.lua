@@ -1,0 +1,36 @@
+-- arguments.lua: what a lock script is called with; the build puts it, with common.lua behind it, before each of them or in
+-- the place of a line "--@common". acquire.lua and release.lua, of which there are many, have shorter calls of their own
+-- and take common.lua alone, at a line "--@functions": they define these locals themselves.
+--
+-- KEYS  1 lock key   2 its guard record (a hash in the same slot, see below)
+-- ARGV  1 attempt    a fresh token for this very attempt; the lease's token if it acquires
+--       2 claim      the token of the claim that the command uses, '' if there is none
+--       3 identity   the caller's client identity
+--       4 proxy      the id of the calling proxy process
+--       5 right      'claim'     only the claim's lease may be touched
+--                    'adopt'     also one acquired by the same identity through another proxy process
+--                    'enrol'     as 'claim', and a lock without a guard record that holds what was seen is the claim's
+--                    'any'       whoever asks (owner any)
+--                    'operator'  PROXY RELEASE
+--                    'always'    renew.lua alone: the claim's lease, also if its expiry is the application's own
+--       6 lease      ms given to a lock that is acquired without an expiry; 0 none
+--       7 read       fence of the lease that the caller last read, '0' if it read none or a foreign lock
+--       8 seen       '=' and the value that the caller last read, '' if none is known
+--       9 at         where the value stands in the command (1 is its name); 0 if it has none
+--      10 shape      the reply of a success and of a refusal: 'int' 1 and 0, 'ok' OK and nil, 'nil' nil and nil
+--      11... the application's command, as it came
+local lock, guard = KEYS[1], KEYS[2]
+local attempt, claim, identity, proxy, right = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local lease, read, seen, at, shape = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9]), ARGV[10]
+
+local function command()
+  return redis.pcall(unpack(ARGV, 11))
+end
+
+-- Whether the command (SET) says that the expiry stays as it is.
+local function keeps_ttl()
+  for i = 10 + at + 1, #ARGV do
+    if string.lower(ARGV[i]) == 'keepttl' then return true end
+  end
+  return false
+end
