@@ -7,14 +7,16 @@
 # started nor enabled; one that was there before stays as it is.
 set -eu
 
-need="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev uuid-dev libmicrohttpd-dev redis-server redis-tools python3"
+need="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev libssl-dev uuid-dev libmicrohttpd-dev"
+need="$need redis-server redis-tools python3"
 want=
 for purpose in "$@"; do
     case $purpose in
     build) ;;
     package) need="$need dpkg-dev file" ;;
     test)
-        need="$need ninja-build libcmocka-dev python3-pytest python3-pytest-xdist python3-redis netcat-openbsd spin dpkg-dev file groff-base"
+        need="$need ninja-build libcmocka-dev python3-pytest python3-pytest-xdist python3-redis netcat-openbsd openssl spin"
+        need="$need dpkg-dev file groff-base"
         want="$want clang libclang-rt-dev clang-format"
         ;;
     suite) need="$need tcl dpkg-dev" ;; # Redis's own tests, from Debian's source package

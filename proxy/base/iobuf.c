@@ -135,7 +135,27 @@ void iobuf_append_spread(struct iobuf *b, const char *p, size_t len) {
     }
 }
 
-static void iobuf_consume(struct iobuf *b, size_t n) {
+size_t iobuf_peek(const struct iobuf *b, char *copy, size_t max, const char **at) {
+    const struct chunk *c = LIST_ENTRY(list_first(&b->chunks), struct chunk, link);
+    size_t len = c->used - c->sent;
+    if (len >= max || len == b->unsent) {
+        *at = c->data + c->sent;
+        return len < max ? len : max;
+    }
+    len = 0;
+    LIST_FOREACH(it, &b->chunks) {
+        c = LIST_ENTRY(it, struct chunk, link);
+        size_t n = c->used - c->sent < max - len ? c->used - c->sent : max - len;
+        memcpy(copy + len, c->data + c->sent, n);
+        len += n;
+        if (len == max)
+            break;
+    }
+    *at = copy;
+    return len;
+}
+
+void iobuf_skip(struct iobuf *b, size_t n) {
     b->unsent -= n;
     while (n > 0) {
         struct chunk *c = LIST_ENTRY(list_first(&b->chunks), struct chunk, link);
@@ -170,7 +190,7 @@ ssize_t iobuf_write(struct iobuf *b, int fd) {
                 return total;
             return -1;
         }
-        iobuf_consume(b, (size_t)done);
+        iobuf_skip(b, (size_t)done);
         total += done;
         if ((size_t)done < want)
             return total;

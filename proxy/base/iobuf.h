@@ -127,6 +127,12 @@ static inline bool iobuf_sent(const struct chunk *holder, const char *bytes) {
     return holder->data + holder->sent > bytes;
 }
 
+/* The unsent bytes from the head on, up to `max` of them in one piece: *at is where they are, in a chunk or copied to
+ * `copy` (room for max). At least one byte has to be unsent. Returns how many. */
+size_t iobuf_peek(const struct iobuf *b, char *copy, size_t max, const char **at);
+/* So many unsent bytes have been written. */
+void iobuf_skip(struct iobuf *b, size_t n);
+
 /* Writes as much as the socket takes. Returns the bytes written (0 where the socket is full, or
  * nothing is to be written), or -1 with errno where the connection is broken. */
 ssize_t iobuf_write(struct iobuf *b, int fd);

@@ -327,6 +327,47 @@ static void test_iobuf_stream(void **state) {
     close(fds[1]);
 }
 
+/* Taken out in pieces of any size, for somebody else to write: all bytes in their order, and pieces as long as can be.
+ */
+static void test_iobuf_peek(void **state) {
+    (void)state;
+    struct chunk_pool pool;
+    struct iobuf b;
+    static unsigned char sent[1000000], got[1000000];
+    static char copy[IOBUF_CHUNK];
+    size_t in = 0, out = 0, gathered = 0;
+    chunk_pool_init(&pool, 8);
+    iobuf_init(&b, &pool);
+    srand(3);
+    for (size_t i = 0; i < sizeof(sent); i++)
+        sent[i] = (unsigned char)rand();
+    while (out < sizeof(sent)) {
+        size_t len = (size_t)rand() % (rand() % 8 ? 3000 : 60000);
+        if (len > sizeof(sent) - in)
+            len = sizeof(sent) - in;
+        if (len > 0 && rand() % 3)
+            memcpy(iobuf_reserve(&b, len), sent + in, len), iobuf_commit(&b, len); /* leaves gaps */
+        else if (len > 0)
+            iobuf_append(&b, sent + in, len);
+        in += len;
+        while (b.unsent > 0 && (rand() % 2 || in == sizeof(sent))) {
+            const char *at;
+            size_t max = (size_t)rand() % sizeof(copy) + 1, n = iobuf_peek(&b, copy, max, &at);
+            assert_int_equal(n, max < b.unsent ? max : b.unsent);
+            gathered += at == copy;
+            n = (size_t)rand() % (n + 1); /* not all of it is taken */
+            memcpy(got + out, at, n);
+            out += n;
+            iobuf_skip(&b, n);
+            assert_int_equal(b.unsent, in - out);
+        }
+    }
+    assert_memory_equal(sent, got, sizeof(sent));
+    assert_true(gathered > 20);
+    iobuf_clear(&b);
+    assert_all_back(&pool);
+}
+
 /* More chunks than one writev takes. */
 static void test_iobuf_many_chunks(void **state) {
     (void)state;
@@ -444,6 +485,7 @@ int main(void) {
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_time_text),
         cmocka_unit_test(test_iobuf_stream),
+        cmocka_unit_test(test_iobuf_peek),
         cmocka_unit_test(test_iobuf_many_chunks),
         cmocka_unit_test(test_iobuf_clear_held),
         cmocka_unit_test(test_iobuf_reserve),

@@ -14,14 +14,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 # Folder: (folders whose headers it may include besides its own, libraries besides libc).
 LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
-             "libmicrohttpd": "microhttpd.h", "cmocka": "cmocka.h"}
-EVERYTHING = ("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session", "proxy/admin", "proxy")
+             "libmicrohttpd": "microhttpd.h", "openssl": "openssl/", "cmocka": "cmocka.h"}
+EVERYTHING = ("parser", "proxy/base", "proxy/net", "proxy/lock", "proxy/upstream", "proxy/session", "proxy/admin", "proxy")
 LAYERS = {
     "parser": ((), ()),
     "proxy/base": ((), ()),
+    "proxy/net": (("proxy/base",), ("libev", "openssl")),
     "proxy/lock": (("parser", "proxy/base"), ()),
-    "proxy/upstream": (("parser", "proxy/base"), ("libev", "hiredis")),
-    "proxy/session": (("parser", "proxy/base", "proxy/lock", "proxy/upstream"),
+    "proxy/upstream": (("parser", "proxy/base", "proxy/net"), ("libev", "hiredis")),
+    "proxy/session": (("parser", "proxy/base", "proxy/net", "proxy/lock", "proxy/upstream"),
                       ("libev", "hiredis", "libuuid")),
     "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
     "proxy": (EVERYTHING, ("libev", "hiredis", "libuuid")),
@@ -161,6 +162,11 @@ def check_check(results):
         ("proxy/lock/engine.c", "<", "uuid/uuid.h", False),
         ("proxy/upstream/conn.c", "<", "hiredis/adapters/libev.h", True),
         ("proxy/upstream/conn.c", "<", "uuid/uuid.h", False),
+        ("proxy/upstream/conn.c", "<", "openssl/ssl.h", False),
+        ("proxy/upstream/conn.c", '"', "proxy/net/tls.h", True),
+        ("proxy/upstream/conn.c", '"', "proxy/net/tls_private.h", False),
+        ("proxy/net/tls.c", '"', "proxy/upstream/upstream.h", False),
+        ("proxy/net/tls.c", "<", "openssl/ssl.h", True),
         ("proxy/upstream/conn.c", '"', "proxy/lock/rule.h", False),
         ("proxy/upstream/conn.c", '"', "proxy/upstream/private.h", True),
         ("proxy/session/session.c", '"', "proxy/upstream/private.h", False),
