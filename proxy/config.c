@@ -111,6 +111,21 @@ static bool directive_take(struct reader *r, const struct place *at, const struc
 static char *stdin_text;
 static size_t stdin_len;
 
+/* Passwords don't stay behind in memory that is free. */
+static void forget_text(char *text, size_t len) {
+    explicit_bzero(text, len);
+    memory_free(text);
+}
+
+/* Twice the room, for a text that is as long as its buffer. */
+static char *grow_text(char *text, size_t *cap) {
+    char *larger = memory_alloc(*cap * 2);
+    memcpy(larger, text, *cap);
+    forget_text(text, *cap);
+    *cap *= 2;
+    return larger;
+}
+
 /* Reads all of a descriptor; NULL with errno, EFBIG for too much. */
 static char *read_all(int fd, size_t *len) {
     size_t cap = 4096;
@@ -118,7 +133,7 @@ static char *read_all(int fd, size_t *len) {
     *len = 0;
     for (;;) {
         if (*len == cap)
-            text = memory_realloc(text, cap *= 2);
+            text = grow_text(text, &cap);
         ssize_t n = read(fd, text + *len, cap - *len);
         if (n == 0)
             return text;
@@ -210,7 +225,7 @@ static bool include_file(struct reader *r, const struct place *at, const char *p
     if (!text)
         return fail(r, at, "include '%s': expected a file that can be read: %s", shown, read_error(errno));
     bool done = text_take(r, path, at->depth + 1, text, len);
-    memory_free(text);
+    forget_text(text, len);
     return done;
 }
 
@@ -241,7 +256,7 @@ static bool file_read(struct reader *r, const char *path) {
     if (!text)
         return fail(r, &at, "expected a configuration file that can be read: %s", read_error(errno));
     bool done = text_take(r, at.file, 0, text, len);
-    memory_free(text);
+    forget_text(text, len);
     if (done && !from_stdin) {
         char *absolute = realpath(path, NULL);
         r->build.config->file = memory_strdup(absolute ? absolute : path);
@@ -321,6 +336,14 @@ struct config *config_load(int argc, char *const *argv, char *error, size_t erro
     return r.build.config;
 }
 
+static void forget_tls(struct config_tls *tls) {
+    memory_free(tls->cert_file);
+    memory_free(tls->key_file);
+    config_forget(tls->key_file_pass);
+    memory_free(tls->ca_cert_file);
+    memory_free(tls->ca_cert_dir);
+}
+
 void config_free(struct config *config) {
     if (!config)
         return;
@@ -330,12 +353,18 @@ void config_free(struct config *config) {
     memory_free(config->logfile);
     memory_free(config->pidfile);
     memory_free(config->supervised);
-    memory_free(config->requirepass);
+    config_forget(config->requirepass);
     memory_free(config->sentinel_name);
     memory_free(config->sentinel_user);
-    memory_free(config->sentinel_password);
+    config_forget(config->sentinel_password);
     memory_free(config->upstream_user);
-    memory_free(config->upstream_password);
+    config_forget(config->upstream_password);
+    forget_tls(&config->tls);
+    forget_tls(&config->upstream_tls);
+    memory_free(config->tls_ciphers);
+    memory_free(config->tls_ciphersuites);
+    memory_free(config->tls_dh_params_file);
+    memory_free(config->upstream_tls_server_name);
     memory_free(config->cluster_announce_ip);
     memory_free(config->admin_bind);
     lock_rules_unref(config->rules);

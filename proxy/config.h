@@ -17,6 +17,18 @@ enum config_upstream { CONFIG_EMBEDDED, CONFIG_STANDALONE, CONFIG_CLUSTER, CONFI
 /* Fields of client-identity. */
 enum { IDENTITY_ADDRESS = 1, IDENTITY_USER = 2, IDENTITY_NAME = 4, IDENTITY_PORT = 8 };
 
+/* Whose certificates have to be right: nobody's; SOME: of a client that shows one, of a node for any host; YES. */
+enum config_verify { CONFIG_VERIFY_NO, CONFIG_VERIFY_SOME, CONFIG_VERIFY_YES };
+
+/* Bits of tls-protocols. */
+enum { CONFIG_TLS_1_0 = 1, CONFIG_TLS_1_1 = 2, CONFIG_TLS_1_2 = 4, CONFIG_TLS_1_3 = 8 };
+
+/* Files of one side; NULL: none. */
+struct config_tls {
+    char *cert_file, *key_file, *key_file_pass;
+    char *ca_cert_file, *ca_cert_dir;
+};
+
 struct config_words {
     char **words;
     size_t count;
@@ -32,6 +44,17 @@ struct config {
     int64_t tcp_backlog;      /* 511 */
     bool reuse_port;          /* other processes may listen on the same port */
     int64_t maxclients;       /* 10000 */
+    int64_t tls_port;         /* 0: none */
+    struct config_tls tls;
+    enum config_verify tls_auth_clients;  /* yes */
+    unsigned tls_protocols;               /* CONFIG_TLS_ bits; for nodes too, as the ciphers */
+    char *tls_ciphers, *tls_ciphersuites; /* NULL: OpenSSL's */
+    bool tls_prefer_server_ciphers;       /* no */
+    char *tls_dh_params_file;             /* NULL */
+    bool tls_session_caching;             /* yes */
+    int64_t tls_session_cache_size;       /* 20480 */
+    int64_t tls_session_cache_timeout_s;  /* 300 */
+    int64_t tls_handshake_ms;             /* 10s */
     enum log_level loglevel;
     bool log_json;                                                     /* log-format text|json */
     char *logfile;                                                     /* "": standard output */
@@ -50,9 +73,14 @@ struct config {
     char *upstream_user, *upstream_password; /* NULL */
     int64_t upstream_connections;            /* 1 to 64 */
     int64_t upstream_timeout_ms;             /* 5s */
-    char *cluster_announce_ip;               /* NULL: where a client connected to */
-    int64_t cluster_announce_port;           /* 0: the same */
-    unsigned client_identity;                /* IDENTITY_ bits */
+    bool upstream_tls_on;                    /* upstream-tls no */
+    struct config_tls upstream_tls;
+    enum config_verify upstream_tls_verify; /* yes */
+    char *upstream_tls_server_name;         /* NULL: each node's host */
+    char *cluster_announce_ip;              /* NULL: where a client connected to */
+    int64_t cluster_announce_port;          /* 0: the same */
+    int64_t cluster_announce_tls_port;      /* 0: the same */
+    unsigned client_identity;               /* IDENTITY_ bits */
     int64_t admin_port;
     char *admin_bind;
     struct lock_rules *rules;

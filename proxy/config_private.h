@@ -63,14 +63,16 @@ directive_read config_read_number, config_read_octal, config_read_size, config_r
     config_read_socket_path, config_read_address, config_read_yes_no;
 /* Those of one directive each. */
 directive_read config_read_bind, config_read_loglevel, config_read_log_format, config_read_supervised,
-    config_read_output_limit, config_read_upstream, config_read_lock, config_read_identity, config_read_tls,
-    config_read_include;
+    config_read_output_limit, config_read_upstream, config_read_lock, config_read_identity, config_read_auth_clients,
+    config_read_verify, config_read_protocols, config_read_tls_unknown, config_read_include;
 
 /* ---- config_words.c ------------------------------------------------------------------------ */
 
-/* Appends a copy of `len` bytes. */
+/* Appends a copy of `len` bytes. What is cleared is overwritten first: it may be a password. */
 void words_add(struct config_words *w, const char *text, size_t len);
 void words_clear(struct config_words *w);
+/* Overwrites a text that may be a secret, and frees it; NULL is ignored. */
+void config_forget(char *text);
 /* Appends the words of one line, with quotes and escapes as in redis.conf. Returns NULL, or what is wrong with the
  * line; then nothing was added. */
 const char *words_split(struct config_words *w, const char *line, size_t len) __attribute__((warn_unused_result));

@@ -26,6 +26,8 @@ enum {
     .read = config_read_size, .offset = AT(member), .min = (low), .max = INT64_MAX / 2, .words_min = 1, .words_max = 1
 #define TEXT(member) .read = config_read_text, .offset = AT(member), .words_min = 1, .words_max = 1
 #define ONE(reader)  .read = (reader), .words_min = 1, .words_max = 1
+#define A_FILE       "one file name"
+#define A_PASSPHRASE "one passphrase"
 #define LIST(reader) .read = (reader), .words_min = 1, .words_max = WORDS_ANY
 
 static const struct directive TABLE[] = {
@@ -63,7 +65,58 @@ static const struct directive TABLE[] = {
      .offset = AT(reuse_port),
      .expected = "yes or no"},
     {{"maxclients", "N", "10000", "how many clients may be connected at once"}, NUMBER(maxclients, 1, UINT_MAX)},
-    {{"tls-port", "PORT", "0", "TLS is not supported by this build; 0 is the only value"}, ONE(config_read_tls)},
+
+    {{"tls-port", "PORT", "0", "where applications connect over TLS; 0: nowhere"}, NUMBER(tls_port, 0, 65535)},
+    {{"tls-cert-file", "FILE", "\"\"", "the proxy's certificate and those between it and its authority, PEM"},
+     TEXT(tls.cert_file),
+     .expected = A_FILE},
+    {{"tls-key-file", "FILE", "\"\"", "the certificate's private key, PEM"}, TEXT(tls.key_file), .expected = A_FILE},
+    {{"tls-key-file-pass", "PASSPHRASE", "\"\"", "opens an encrypted tls-key-file"},
+     TEXT(tls.key_file_pass),
+     .flags = DIRECTIVE_SECRET,
+     .expected = A_PASSPHRASE},
+    {{"tls-ca-cert-file", "FILE", "\"\"", "the authorities that vouch for clients' certificates, PEM"},
+     TEXT(tls.ca_cert_file),
+     .expected = A_FILE},
+    {{"tls-ca-cert-dir", "FOLDER", "\"\"", "the same as a folder of files that openssl rehash has been through"},
+     TEXT(tls.ca_cert_dir),
+     .expected = "one folder"},
+    {{"tls-auth-clients", "yes|no|optional", "yes",
+      "whether clients need a certificate; optional: one that is shown counts"},
+     ONE(config_read_auth_clients),
+     .expected = "yes, no or optional"},
+    {{"tls-protocols", "VERSION ...", "TLSv1.2 TLSv1.3", "versions of TLS, for clients and nodes"},
+     LIST(config_read_protocols),
+     .flags = DIRECTIVE_LIST,
+     .expected = "one or more of TLSv1, TLSv1.1, TLSv1.2 and TLSv1.3"},
+    {{"tls-ciphers", "LIST", "\"\"", "ciphers of TLSv1.2 and before, as OpenSSL writes them; \"\": OpenSSL's choice"},
+     TEXT(tls_ciphers),
+     .expected = "one list of ciphers, with colons between them"},
+    {{"tls-ciphersuites", "LIST", "\"\"", "ciphersuites of TLSv1.3; \"\": OpenSSL's choice"},
+     TEXT(tls_ciphersuites),
+     .expected = "one list of ciphersuites, with colons between them"},
+    {{"tls-prefer-server-ciphers", "yes|no", "no", "the proxy's order of ciphers counts, not the client's"},
+     ONE(config_read_yes_no),
+     .offset = AT(tls_prefer_server_ciphers),
+     .expected = "yes or no"},
+    {{"tls-dh-params-file", "FILE", "\"\"", "Diffie-Hellman parameters for old TLSv1.2 clients, PEM"},
+     TEXT(tls_dh_params_file),
+     .expected = A_FILE},
+    {{"tls-session-caching", "yes|no", "yes", "clients that come again may shorten the handshake"},
+     ONE(config_read_yes_no),
+     .offset = AT(tls_session_caching),
+     .expected = "yes or no"},
+    {{"tls-session-cache-size", "N", "20480", "sessions that are remembered for that"},
+     NUMBER(tls_session_cache_size, 0, INT_MAX)},
+    {{"tls-session-cache-timeout", "SECONDS", "300", "for so long"}, NUMBER(tls_session_cache_timeout_s, 1, INT_MAX)},
+    {{"tls-handshake-timeout", "TIME", "10s", "a client that takes longer for its TLS handshake is closed"},
+     .read = config_read_time,
+     .offset = AT(tls_handshake_ms),
+     .min = 1,
+     .max = DAY_MS,
+     .words_min = 1,
+     .words_max = 1,
+     .expected = "a time from 1ms to 1d, like 10s"},
 
     {{"threads", "N", "1", "event-loop threads"}, NUMBER(threads, 1, 64)},
     {{"supervised", "no|systemd|auto", "no", "tells systemd when clients can connect"},
@@ -133,12 +186,43 @@ static const struct directive TABLE[] = {
      .words_max = 1,
      .expected = "a time from 1ms to 1d, like 5s"},
 
+    {{"upstream-tls", "yes|no", "no", "nodes (and Sentinels) are spoken to over TLS; never over a unix socket"},
+     ONE(config_read_yes_no),
+     .offset = AT(upstream_tls_on),
+     .expected = "yes or no"},
+    {{"upstream-tls-ca-cert-file", "FILE", "\"\"", "the authorities that vouch for nodes, PEM; \"\": the system's"},
+     TEXT(upstream_tls.ca_cert_file),
+     .expected = A_FILE},
+    {{"upstream-tls-ca-cert-dir", "FOLDER", "\"\"",
+      "the same as a folder of files that openssl rehash has been through"},
+     TEXT(upstream_tls.ca_cert_dir),
+     .expected = "one folder"},
+    {{"upstream-tls-verify", "yes|ca|no", "yes", "what nodes prove: their name too; an authority's word; nothing"},
+     ONE(config_read_verify),
+     .expected = "yes, ca or no"},
+    {{"upstream-tls-server-name", "NAME", "\"\"",
+      "the name in the nodes' certificates; \"\": the host of each address"},
+     TEXT(upstream_tls_server_name),
+     .expected = "one host name"},
+    {{"upstream-tls-cert-file", "FILE", "\"\"", "the certificate that the proxy shows to nodes, PEM"},
+     TEXT(upstream_tls.cert_file),
+     .expected = A_FILE},
+    {{"upstream-tls-key-file", "FILE", "\"\"", "its private key, PEM"},
+     TEXT(upstream_tls.key_file),
+     .expected = A_FILE},
+    {{"upstream-tls-key-file-pass", "PASSPHRASE", "\"\"", "opens an encrypted upstream-tls-key-file"},
+     TEXT(upstream_tls.key_file_pass),
+     .flags = DIRECTIVE_SECRET,
+     .expected = A_PASSPHRASE},
+
     {{"cluster-announce-ip", "HOST", "\"\"",
       "the proxy's address in CLUSTER SLOTS; \"\": the one a client connected to"},
      TEXT(cluster_announce_ip),
      .expected = "one address or host name"},
     {{"cluster-announce-port", "PORT", "0", "the proxy's port in CLUSTER SLOTS; 0: the one a client connected to"},
      NUMBER(cluster_announce_port, 0, 65535)},
+    {{"cluster-announce-tls-port", "PORT", "0", "the same for clients that came over TLS"},
+     NUMBER(cluster_announce_tls_port, 0, 65535)},
 
     {{"lock", "PATTERN [OPTION VALUE] ...", "lock:*", "a lock rule; the first that matches a key applies"},
      LIST(config_read_lock),
@@ -157,7 +241,8 @@ static const struct directive TABLE[] = {
 enum { TABLE_COUNT = sizeof(TABLE) / sizeof(TABLE[0]) };
 
 /* Every other tls-* directive of a redis.conf: known, and refused. */
-static const struct directive TLS_OTHER = {{"tls-*", "", "", ""}, LIST(config_read_tls), .flags = DIRECTIVE_SECRET};
+static const struct directive TLS_OTHER = {
+    {"tls-*", "", "", ""}, LIST(config_read_tls_unknown), .flags = DIRECTIVE_SECRET};
 
 size_t config_directive_count(void) {
     return TABLE_COUNT;

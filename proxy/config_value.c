@@ -39,6 +39,15 @@ static bool config_complain_word(struct config_build *b, const char *word, const
     return config_complain(b, "'%s': expected %s", shown, expected);
 }
 
+/* The index of the word in a NULL-terminated list, in any case, or -1. */
+static int choice(const char *word, const char *const *names) {
+    for (int i = 0; names[i]; i++) {
+        if (strcasecmp(word, names[i]) == 0)
+            return i;
+    }
+    return -1;
+}
+
 /* ---- readers ------------------------------------------------------------------------------- */
 
 static void set_number(struct config_build *b, const struct directive *d, int64_t value) {
@@ -49,7 +58,7 @@ static void set_number(struct config_build *b, const struct directive *d, int64_
 static void set_text(struct config_build *b, const struct directive *d, char *copy) {
     char *old;
     memcpy(&old, (char *)b->config + d->offset, sizeof(old));
-    memory_free(old);
+    config_forget(old);
     memcpy((char *)b->config + d->offset, &copy, sizeof(copy));
 }
 
@@ -72,6 +81,15 @@ bool config_read_number(struct config_build *b, const struct directive *d, const
     if (!parse_digits(words->words[0], 10, &n) || n < d->min || n > d->max)
         return config_complain_expected(b, d);
     set_number(b, d, n);
+    return true;
+}
+
+bool config_read_yes_no(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"no", "yes", NULL};
+    int i = choice(words->words[0], NAMES);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    *(bool *)((char *)b->config + d->offset) = i == 1;
     return true;
 }
 
@@ -137,24 +155,6 @@ bool config_read_address(struct config_build *b, const struct directive *d, cons
     if (!*words->words[0])
         return config_complain_expected(b, d);
     return config_read_text(b, d, words);
-}
-
-/* The index of the word in a NULL-terminated list, in any case, or -1. */
-static int choice(const char *word, const char *const *names) {
-    for (int i = 0; names[i]; i++) {
-        if (strcasecmp(word, names[i]) == 0)
-            return i;
-    }
-    return -1;
-}
-
-bool config_read_yes_no(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"no", "yes", NULL};
-    int i = choice(words->words[0], NAMES);
-    if (i < 0)
-        return config_complain_expected(b, d);
-    *(bool *)((char *)b->config + d->offset) = i == 1;
-    return true;
 }
 
 bool config_read_loglevel(struct config_build *b, const struct directive *d, const struct config_words *words) {
@@ -310,10 +310,42 @@ bool config_read_identity(struct config_build *b, const struct directive *d, con
     return true;
 }
 
-bool config_read_tls(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    if (d->shown.fallback[0] && strcmp(words->words[0], d->shown.fallback) == 0)
-        return true;
-    return config_complain(b, "TLS is not supported by this build");
+/* ---- TLS ------------------------------------------------------------------------------------- */
+
+static bool read_verify(struct config_build *b, const struct directive *d, const char *word, const char *some,
+                        enum config_verify *out) {
+    const char *const names[] = {"no", some, "yes", NULL};
+    int i = choice(word, names);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    *out = (enum config_verify)i;
+    return true;
+}
+
+bool config_read_auth_clients(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    return read_verify(b, d, words->words[0], "optional", &b->config->tls_auth_clients);
+}
+
+bool config_read_verify(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    return read_verify(b, d, words->words[0], "ca", &b->config->upstream_tls_verify);
+}
+
+bool config_read_protocols(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
+    unsigned protocols = 0;
+    for (size_t i = 0; i < words->count; i++) {
+        int protocol = choice(words->words[i], NAMES);
+        if (protocol < 0)
+            return config_complain_word(b, words->words[i], "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3");
+        protocols |= 1u << protocol;
+    }
+    b->config->tls_protocols = protocols;
+    return true;
+}
+
+bool config_read_tls_unknown(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    return config_complain(b, "not known here: expected one of the tls-* directives that --help lists; those of "
+                              "upstream-tls-* are for connections to Redis");
 }
 
 /* The including itself is config.c's, which has the files. */

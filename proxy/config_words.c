@@ -17,9 +17,15 @@ void words_add(struct config_words *w, const char *text, size_t len) {
     w->words[w->count++] = memory_strndup(text, len);
 }
 
+void config_forget(char *text) {
+    if (text)
+        explicit_bzero(text, strlen(text));
+    memory_free(text);
+}
+
 static void words_cut(struct config_words *w, size_t count) {
     while (w->count > count)
-        memory_free(w->words[--w->count]);
+        config_forget(w->words[--w->count]);
 }
 
 void words_clear(struct config_words *w) {

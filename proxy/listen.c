@@ -1,4 +1,4 @@
-/* Opens the listening sockets: bind x port, and unixsocket. */
+/* Opens the listening sockets: bind x port, bind x tls-port, and unixsocket. */
 #include "proxy/listen.h"
 
 #include <errno.h>
@@ -62,11 +62,13 @@ int listen_address(const char *address, int64_t port, bool reuse_port, int backl
     return fd;
 }
 
-/* One address for all threads. Returns 1 opened, 0 skipped (optional and missing), -1 failed. */
-static int open_address(struct listen_set *set, const struct config *c, const char *address, size_t at, char *error,
-                        size_t size) {
+/* One address for all threads, who have `most` places each. Returns 1 opened, 0 skipped (optional and missing), -1
+ * failed. */
+static int open_address(struct listen_set *set, const struct config *c, const char *address, bool tls, size_t most,
+                        size_t at, char *error, size_t size) {
     bool optional = optional_address(&address);
-    struct addrinfo *a = resolve(address, c->port);
+    int64_t port = tls ? c->tls_port : c->port;
+    struct addrinfo *a = resolve(address, port);
     if (!a) {
         snprintf(error, size, "bind '%s': expected an address of this machine", address);
         return optional ? 0 : -1;
@@ -84,16 +86,17 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
         int fd = tcp_socket(a, reuse_port, (int)c->tcp_backlog);
         if (fd < 0)
             result = -1;
-        set->fds[1 + t * c->bind.count + at] = fd;
+        set->sockets[1 + t * most + at] = (struct worker_socket){.fd = fd, .tls = tls};
     }
     if (result < 0 && optional && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT || errno == EPROTONOSUPPORT))
         result = 0;
     else if (result < 0)
-        snprintf(error, size, "port %lld: can't listen on %s: %s", (long long)c->port, address, strerror(errno));
+        snprintf(error, size, "%sport %lld: can't listen on %s: %s", tls ? "tls-" : "", (long long)port, address,
+                 strerror(errno));
     freeaddrinfo(a);
     if (result > 0)
-        text_printf(&set->text, "%s%s%s%s:%lld", set->text.len ? ", " : "", strchr(address, ':') ? "[" : "", address,
-                    strchr(address, ':') ? "]" : "", (long long)c->port);
+        text_printf(&set->text, "%s%s%s%s:%lld%s", set->text.len ? ", " : "", strchr(address, ':') ? "[" : "", address,
+                    strchr(address, ':') ? "]" : "", (long long)port, tls ? " (TLS)" : "");
     return result;
 }
 
@@ -115,7 +118,7 @@ static bool open_unix(struct listen_set *set, const struct config *c, char *erro
     }
     if (c->unixsocketperm)
         chmod(c->unixsocket, (mode_t)c->unixsocketperm);
-    set->fds[0] = fd;
+    set->sockets[0].fd = fd;
     set->unix_socket = true;
     set->unix_path = c->unixsocket;
     struct stat file;
@@ -126,13 +129,16 @@ static bool open_unix(struct listen_set *set, const struct config *c, char *erro
 }
 
 bool listen_open(struct listen_set *set, const struct config *c, char *error, size_t size) {
-    size_t most = c->bind.count;
+    size_t most = 2 * c->bind.count;
     set->threads = (size_t)c->threads;
-    set->fds = memory_zalloc((1 + set->threads * most) * sizeof(*set->fds));
+    set->sockets = memory_zalloc((1 + set->threads * most) * sizeof(*set->sockets));
     text_init(&set->text);
     size_t opened = 0;
-    for (size_t i = 0; i < most && c->port > 0; i++) {
-        int result = open_address(set, c, c->bind.words[i], opened, error, size);
+    for (size_t i = 0; i < most; i++) {
+        bool tls = i >= c->bind.count;
+        if ((tls ? c->tls_port : c->port) == 0)
+            continue;
+        int result = open_address(set, c, c->bind.words[i % c->bind.count], tls, most, opened, error, size);
         if (result < 0)
             return false;
         opened += (size_t)result;
@@ -140,12 +146,12 @@ bool listen_open(struct listen_set *set, const struct config *c, char *error, si
     set->per_thread = opened;
     /* Rows of `most` places become rows of `opened`. */
     for (size_t t = 1; t < set->threads; t++)
-        memmove(&set->fds[1 + t * opened], &set->fds[1 + t * most], opened * sizeof(*set->fds));
+        memmove(&set->sockets[1 + t * opened], &set->sockets[1 + t * most], opened * sizeof(*set->sockets));
     if (c->unixsocket && c->unixsocket[0] && !open_unix(set, c, error, size))
         return false;
     if (opened == 0 && !set->unix_socket) {
-        if (c->port == 0)
-            snprintf(error, size, "port 0: expected a unixsocket too, or nobody can connect");
+        if (c->port == 0 && c->tls_port == 0)
+            snprintf(error, size, "port 0: expected a tls-port or a unixsocket too, or nobody can connect");
         else if (most == 0)
             snprintf(error, size, "bind '': expected at least one address");
         return false;
@@ -153,13 +159,13 @@ bool listen_open(struct listen_set *set, const struct config *c, char *error, si
     return true;
 }
 
-const int *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count) {
+const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count) {
     if (thread == 0) {
         *count = set->per_thread + (set->unix_socket ? 1 : 0);
-        return set->fds + (set->unix_socket ? 0 : 1);
+        return set->sockets + (set->unix_socket ? 0 : 1);
     }
     *count = set->per_thread;
-    return set->fds + 1 + thread * set->per_thread;
+    return set->sockets + 1 + thread * set->per_thread;
 }
 
 const char *listen_text(const struct listen_set *set) {
@@ -170,6 +176,6 @@ void listen_close(struct listen_set *set) {
     struct stat file; /* a process that took over has put its own there */
     if (set->unix_socket && stat(set->unix_path, &file) == 0 && file.st_ino == set->unix_inode)
         unlink(set->unix_path);
-    memory_free(set->fds);
+    memory_free(set->sockets);
     text_clear(&set->text);
 }

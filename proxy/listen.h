@@ -10,12 +10,13 @@
 
 #include "proxy/base/text.h"
 #include "proxy/config.h"
+#include "proxy/session/worker.h"
 
 struct listen_set {
-    int *fds;          /* thread 0's first, then thread 1's, ... */
-    size_t per_thread; /* TCP sockets of each thread */
+    struct worker_socket *sockets; /* thread 0's first, then thread 1's, ... */
+    size_t per_thread;             /* TCP sockets of each thread */
     size_t threads;
-    bool unix_socket; /* one more, of thread 0 alone: the first of fds */
+    bool unix_socket; /* one more, of thread 0 alone: the first of all */
     const char *unix_path;
     ino_t unix_inode; /* of its file */
     struct text text;
@@ -24,11 +25,11 @@ struct listen_set {
 /* One TCP socket that listens on an address of this machine, or -1 with errno (0: it is no address). With reuse_port
  * other processes may have the same one. */
 int listen_address(const char *address, int64_t port, bool reuse_port, int backlog);
-/* Opens bind x port for each thread (SO_REUSEPORT where there are several, or reuse-port says so), and unixsocket.
- * False with one line in error. The descriptors become the workers'. */
+/* Opens bind x port and bind x tls-port for each thread (SO_REUSEPORT where there are several, or reuse-port says so),
+ * and unixsocket. False with one line in error. The descriptors become the workers'. */
 bool listen_open(struct listen_set *set, const struct config *config, char *error, size_t error_size);
 /* The descriptors of one thread. */
-const int *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count);
+const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count);
 /* "127.0.0.1:6380, unix:/run/..."; borrowed. */
 const char *listen_text(const struct listen_set *set);
 /* Frees the set (not the descriptors) and removes the unix socket's file, if it is still this

@@ -26,6 +26,7 @@
 #include "proxy/listen.h"
 #include "proxy/monitor.h"
 #include "proxy/notify.h"
+#include "proxy/secure.h"
 #include "proxy/session/worker.h"
 
 enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
@@ -40,6 +41,7 @@ struct application {
     struct config *config;
     struct embedded *embedded;
     struct listen_set listeners;
+    struct secure secure;
     struct proxy_shared shared;
     struct incidents *incidents;
     struct monitor *monitor; /* NULL: admin-port 0 */
@@ -120,12 +122,19 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
 
 /* ---- reload -------------------------------------------------------------------------------------- */
 
-/* Reads the configuration anew and takes over the lock rules and the log level. Returns NULL, or what is wrong. */
+/* Reads the configuration anew and takes over the lock rules, the log level and the certificates. Returns NULL, or what
+ * is wrong. */
 static const char *reload(void *arg) {
     struct application *app = arg;
     pthread_mutex_lock(&app->reload_mutex);
+    struct secure secure;
     struct config *fresh = config_load(app->argc, app->argv, app->reload_error, sizeof(app->reload_error));
+    if (fresh && !secure_load(&secure, fresh, app->reload_error, sizeof(app->reload_error))) {
+        config_free(fresh);
+        fresh = NULL;
+    }
     if (fresh) {
+        secure_replace(&app->secure, &secure);
         log_set_level(fresh->loglevel);
         for (unsigned i = 0; i < app->shared.options.threads; i++)
             worker_set_rules(app->shared.workers[i], fresh->rules);
@@ -224,6 +233,9 @@ static void options_of(struct application *app) {
         .monitored = c->admin_port != 0,
         .announce_ip = c->cluster_announce_ip,
         .announce_port = (int)c->cluster_announce_port,
+        .announce_tls_port = (int)c->cluster_announce_tls_port,
+        .tls = app->secure.clients,
+        .tls_handshake_ms = c->tls_handshake_ms,
     };
     static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
     text_printf(&app->upstream_text, "%s", kinds[c->upstream]);
@@ -245,6 +257,7 @@ static void options_of(struct application *app) {
         .sentinel_password = c->sentinel_password,
         .connections = (unsigned)c->upstream_connections,
         .timeout_ms = c->upstream_timeout_ms,
+        .tls = app->secure.nodes,
     };
 }
 
@@ -315,8 +328,8 @@ static void run(struct application *app) {
     app->shared.workers = memory_zalloc(threads * sizeof(*app->shared.workers));
     for (unsigned i = 0; i < threads; i++) {
         size_t count;
-        const int *fds = listen_of_thread(&app->listeners, i, &count);
-        app->shared.workers[i] = worker_new(&app->shared, i, fds, count, app->config->rules, worker_ready, app);
+        const struct worker_socket *sockets = listen_of_thread(&app->listeners, i, &count);
+        app->shared.workers[i] = worker_new(&app->shared, i, sockets, count, app->config->rules, worker_ready, app);
     }
     if (app->monitor)
         start_monitor(app);
@@ -377,6 +390,8 @@ static bool start(struct application *app, char *error, size_t size) {
     log_set_level(c->loglevel);
     log_set_json(c->log_json);
     new_process_id(app);
+    if (!secure_load(&app->secure, app->config, error, size))
+        return false;
     options_of(app);
     raise_descriptor_limit(app);
     if (c->admin_port != 0 && !(app->monitor = monitor_open(c, error, size)))
@@ -464,10 +479,13 @@ int main(int argc, char **argv) {
     if (!app.config)
         return fail(error);
     int status = 0;
-    if (test)
+    if (!test)
+        status = serve(&app);
+    else if (secure_load(&app.secure, app.config, error, sizeof(error)))
         puts("Configuration OK");
     else
-        status = serve(&app);
+        status = fail(error);
+    secure_clear(&app.secure);
     config_free(app.config);
     text_clear(&app.upstream_text);
     pthread_mutex_destroy(&app.reload_mutex);

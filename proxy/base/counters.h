@@ -13,6 +13,7 @@
     COUNTER(clients_connected, "clients connected now")                                                                \
     COUNTER(clients_total, "clients accepted since the start")                                                         \
     COUNTER(clients_refused, "clients refused because of maxclients")                                                  \
+    COUNTER(tls_handshakes_failed, "clients closed because their TLS handshake failed")                                \
     COUNTER(clients_tracking, "clients with connections of their own for CLIENT TRACKING or NO-TOUCH")                 \
     COUNTER(client_bytes_in, "bytes read from clients")                                                                \
     COUNTER(client_bytes_out, "bytes written to clients")                                                              \

@@ -164,8 +164,12 @@ static void on_io(struct ev_loop *loop, ev_io *io, int events) {
     call_reader(t);
 }
 
+bool tls_has_more(const struct tls *t) {
+    return t->left || SSL_has_pending(t->ssl);
+}
+
 void tls_resume(struct tls *t) {
-    if (t->left || SSL_has_pending(t->ssl))
+    if (tls_has_more(t))
         ev_timer_start(t->loop, &t->again);
 }
 

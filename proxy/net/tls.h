@@ -69,6 +69,8 @@ void tls_handshake(struct tls *t, void (*done)(void *arg, const char *error), vo
 /* After the handshake: `reader` is the owner's watcher of the descriptor, called (with EV_READ) where bytes wait that
  * the descriptor does not show. Not while it is stopped, or does not watch EV_READ. */
 void tls_attach(struct tls *t, struct ev_io *reader);
+/* Whether bytes have come that tls_read has not handed out, as far as the descriptor does not show them. */
+bool tls_has_more(const struct tls *t);
 /* The owner reads again after a pause. */
 void tls_resume(struct tls *t);
 

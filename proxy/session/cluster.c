@@ -68,8 +68,9 @@ static struct self self_of(const struct session *s) {
     connected_address(s, &self);
     if (o->announce_ip)
         snprintf(self.host, sizeof(self.host), "%s", o->announce_ip);
-    if (o->announce_port)
-        self.port = o->announce_port;
+    int port = s->tls ? o->announce_tls_port : o->announce_port;
+    if (port)
+        self.port = port;
     own_id(s, self.id);
     return self;
 }

@@ -6,7 +6,8 @@
  *
  *        0 s      connections whose handshake has begun are still accepted; new ones get no answer here, so that the
  *                 client's system repeats its SYN, by default after a second
- *        0.3 s    the listeners close: all new connections, and those repeated SYNs, are the other process's
+ *        0.3 s    the listeners close (TLS handshakes go on): all new connections, and those repeated SYNs, are the
+ * other process's
  *        ...      sessions are served as ever, until they leave or fall silent for 0.5 s
  *        bound    those that do neither are closed between two requests in the last second, at the end in any case
  *
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include "proxy/base/log.h"
+#include "proxy/session/accept.h"
 #include "proxy/session/session.h"
 
 static const double HANDSHAKES_SECONDS = 0.3;
@@ -46,7 +48,7 @@ static void refuse_handshakes(int fd) {
 /* Whether bytes have come that were not read. */
 static bool unread(const struct session *s) {
     char byte;
-    return recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    return (s->tls && tls_has_more(s->tls)) || recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 static bool owed(const struct session *s) {
@@ -64,6 +66,8 @@ static bool done_with(const struct worker *w, const struct session *s, double no
 }
 
 static void drain_sessions(struct worker *w, double now) {
+    if (now >= w->drain_until)
+        accept_drop_guests(w);
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
         if (now >= w->drain_until || done_with(w, s, now))
@@ -80,7 +84,8 @@ void drain_turn(struct worker *w) {
     worker_lease_work(w);
     upstream_flush(w->upstream);
     worker_free_closed(w);
-    if (list_empty(&w->sessions) && !handing_over && (now >= w->drain_until || w->lease_works == 0))
+    if (list_empty(&w->sessions) && list_empty(&w->guests) && !handing_over &&
+        (now >= w->drain_until || w->lease_works == 0))
         ev_break(w->loop, EVBREAK_ALL);
 }
 
@@ -89,7 +94,7 @@ static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events)
     struct worker *w = timer->data;
     double now = ev_time();
     if (w->listener_count > 0 && now >= w->drain_from + HANDSHAKES_SECONDS)
-        worker_close_listeners(w);
+        accept_close(w);
     drain_sessions(w, now);
     drain_turn(w);
 }
@@ -108,7 +113,8 @@ void drain_begin(struct worker *w, int64_t bound_ms) {
             refuse_handshakes(w->listeners[i].io.fd);
         return;
     }
-    worker_close_listeners(w);
+    accept_close(w);
+    accept_drop_guests(w);
     LIST_FOREACH_SAFE(it, &w->sessions)
     session_finish(LIST_ENTRY(it, struct session, link));
 }

@@ -122,6 +122,8 @@ static void measure_clients(struct worker *w, const struct metric_sink *m) {
     single(m, "clients_refused_total", "counter", "Clients refused because of maxclients.", SUM(w, clients_refused));
     single(m, "client_received_bytes_total", "counter", "Bytes read from clients.", SUM(w, client_bytes_in));
     single(m, "client_sent_bytes_total", "counter", "Bytes written to clients.", SUM(w, client_bytes_out));
+    single(m, "tls_handshakes_failed_total", "counter", "Clients closed because their TLS handshake failed.",
+           SUM(w, tls_handshakes_failed));
     single(m, "protocol_errors_total", "counter", "Clients closed for bytes that are no RESP.",
            SUM(w, protocol_errors));
 }

@@ -67,9 +67,9 @@ void session_flush(struct session *s) {
     list_remove(&s->dirty_link);
     if (s->state == SESSION_CLOSED)
         return;
-    ssize_t n = iobuf_write(&s->out, s->fd);
+    ssize_t n = s->tls ? tls_write(s->tls, &s->out) : iobuf_write(&s->out, s->fd);
     if (n < 0) {
-        session_close(s, strerror(errno));
+        session_close(s, session_errno_text(s));
         return;
     }
     counter_add(&w->counters.client_bytes_out, (uint64_t)n);

@@ -107,6 +107,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->section(r->arg, "Clients");
     report_counters(shared, "client", r);
     report_counters(shared, "protocol", r);
+    report_counters(shared, "tls", r);
     r->line(r->arg, "maxclients", "%lld", (long long)o->maxclients);
     r->section(r->arg, "Upstreams");
     r->line(r->arg, "upstream", "%s", o->upstream_text);

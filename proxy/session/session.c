@@ -34,10 +34,11 @@ static void session_readable(struct ev_loop *loop, struct ev_io *io, int events)
 
 /* ---- life -------------------------------------------------------------------------------------- */
 
-struct session *session_new(struct worker *w, int fd, const char *address) {
+struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address) {
     struct session *s = memory_zalloc(sizeof(*s));
     s->worker = w;
     s->fd = fd;
+    s->tls = tls;
     s->state = SESSION_OPEN;
     s->authenticated = w->shared->options.requirepass == NULL;
     s->protocol = 2;
@@ -57,6 +58,8 @@ struct session *session_new(struct worker *w, int fd, const char *address) {
     ev_io_init(&s->io, session_readable, fd, EV_READ);
     s->io.data = s;
     ev_io_start(w->loop, &s->io);
+    if (tls)
+        tls_attach(tls, &s->io);
     counter_add(&w->counters.clients_connected, 1);
     counter_add(&w->counters.clients_total, 1);
     log_debug("client %llu: connected from %s", (unsigned long long)id, address);
@@ -79,6 +82,8 @@ void session_close(struct session *s, const char *reason) {
     log_debug("client %llu: closed: %s", (unsigned long long)s->lock.id, reason);
     s->state = SESSION_CLOSED;
     ev_io_stop(w->loop, &s->io);
+    tls_free(s->tls);
+    s->tls = NULL;
     close(s->fd);
     s->fd = -1;
     stream_drop(s);
@@ -361,6 +366,8 @@ static void session_pause_reading(struct session *s, bool pause) {
     ev_io_set(&s->io, s->fd, events);
     if (events)
         ev_io_start(s->worker->loop, &s->io);
+    if (s->tls && !pause)
+        tls_resume(s->tls);
 }
 
 bool session_left(const struct session *s) {
@@ -480,10 +487,10 @@ static void session_read(struct session *s) {
         to = in->data + in->end;
         room = in->cap - in->end;
     }
-    ssize_t n = read(s->fd, to, room);
+    ssize_t n = s->tls ? tls_read(s->tls, to, room) : read(s->fd, to, room);
     if (n < 0) {
         if (errno != EAGAIN && errno != EINTR)
-            session_close(s, strerror(errno));
+            session_close(s, session_errno_text(s));
         return;
     }
     if (n == 0) { /* the client has said all it will say: it gets its replies first */

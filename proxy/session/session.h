@@ -11,17 +11,20 @@
 #ifndef LOCKKEEPER_SESSION_SESSION_H
 #define LOCKKEEPER_SESSION_SESSION_H
 
+#include <errno.h>
 #include <ev.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "parser/command.h"
 #include "parser/resp.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
+#include "proxy/net/tls.h"
 #include "proxy/session/tour.h"
 #include "proxy/session/worker.h"
 
@@ -52,6 +55,7 @@ enum {
 struct listener {
     struct ev_io io;
     struct worker *worker;
+    bool tls;
 };
 
 enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
@@ -80,6 +84,8 @@ struct worker {
     struct counters counters;
     struct listener *listeners;
     size_t listener_count;
+    struct list_node guests;         /* clients in their TLS handshake */
+    double guest_logged;             /* when a failed one was last logged at notice */
     struct list_node sessions;       /* open */
     struct list_node dirty;          /* have output to write */
     struct list_node runnable;       /* may go on with requests that waited */
@@ -130,7 +136,6 @@ long long resident_bytes(void);
 /* worker.c: for a turn's end. */
 void worker_lease_work(struct worker *w);
 void worker_free_closed(struct worker *w);
-void worker_close_listeners(struct worker *w);
 /* drain.c: begins to stop, to be over after so many ms; and goes on with it at each turn's end. */
 void drain_begin(struct worker *w, int64_t bound_ms);
 void drain_turn(struct worker *w);
@@ -238,6 +243,7 @@ struct session {
     struct worker *worker;
     struct ev_io io;
     int fd;
+    struct tls *tls; /* NULL: plain */
     enum session_state state;
     bool half_closed; /* the client has shut down its side */
     bool read_paused;
@@ -279,7 +285,8 @@ struct session {
     char address[SESSION_ADDRESS_MAX];
 };
 
-struct session *session_new(struct worker *w, int fd, const char *address);
+/* `fd` and `tls` (its handshake done; NULL: plain) become the session's. */
+struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address);
 /* Unlinks it and lets the engine know; it is freed at the end of the loop turn. `reason` goes to the log. */
 void session_close(struct session *s, const char *reason);
 /* Closes it once what it is owed has been written. */
@@ -295,6 +302,10 @@ void session_go_on(struct session *s);
 void session_free(struct session *s);
 /* Whether a reply has begun and not ended. */
 bool session_amid_reply(const struct session *s);
+/* Why reading or writing has failed. */
+static inline const char *session_errno_text(const struct session *s) {
+    return s->tls ? tls_error(s->tls) : strerror(errno);
+}
 /* There is output to write. */
 void session_mark_dirty(struct session *s);
 void session_mark_runnable(struct session *s);

@@ -1,30 +1,23 @@
 /*
- * The worker's loop: accepts clients, runs each turn's gathered work in ev_prepare. How it stops is drain.c's.
+ * The worker's loop: runs each turn's gathered work in ev_prepare. How clients come is accept.c's, how it stops
+ * drain.c's.
  */
 #include "proxy/session/worker.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/accept.h"
 #include "proxy/session/client.h"
 #include "proxy/session/discover.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
-enum { ACCEPT_BATCH = 64, CHUNKS_KEPT = 256, SHARED_TICK_MS = 100 };
+enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100 };
 
 static const double TICK_SECONDS = 1.0;
-static const double ACCEPT_PAUSE_SECONDS = 0.2;
 
 static int64_t wall_ms(void) {
     struct timespec t;
@@ -90,73 +83,6 @@ void worker_lease_work(struct worker *w) {
         else
             lock_leave(w, &note->leaving, note->lease.lease_ms);
         memory_free(note);
-    }
-}
-
-/* ---- accepting ----------------------------------------------------------------------------------- */
-
-static void socket_options(const struct worker *w, int fd, int family) {
-    if (family == AF_UNIX)
-        return;
-    int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    int64_t keepalive = w->shared->options.keepalive_s;
-    if (keepalive <= 0)
-        return;
-    int idle = (int)keepalive, interval = (int)(keepalive / 3 > 0 ? keepalive / 3 : 1), count = 3;
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-}
-
-static void worker_listen(struct worker *w, bool on) {
-    for (size_t i = 0; i < w->listener_count; i++) {
-        if (on)
-            ev_io_start(w->loop, &w->listeners[i].io);
-        else
-            ev_io_stop(w->loop, &w->listeners[i].io);
-    }
-}
-
-/* Out of descriptors: the clients wait in the backlog for a moment, instead of a loop that spins. */
-static void accept_pause(struct worker *w) {
-    log_warning("accepting pauses: %s; raise the limit of open files (ulimit -n) or lower maxclients", strerror(errno));
-    worker_listen(w, false);
-    ev_timer_set(&w->accept_pause, ACCEPT_PAUSE_SECONDS, 0.);
-    ev_timer_start(w->loop, &w->accept_pause);
-}
-
-static void accept_resume(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct worker *w = timer->data;
-    if (w->accepting)
-        worker_listen(w, true);
-}
-
-static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
-    struct worker *w = ((struct listener *)(void *)io)->worker;
-    for (int i = 0; i < ACCEPT_BATCH; i++) {
-        struct sockaddr_storage peer;
-        socklen_t len = sizeof(peer);
-        int fd = accept4(io->fd, (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-                accept_pause(w);
-            return;
-        }
-        if ((int64_t)atomic_fetch_add(&w->shared->clients, 1) >= w->shared->options.maxclients) {
-            static const char full[] = "-ERR max number of clients reached\r\n";
-            atomic_fetch_sub(&w->shared->clients, 1);
-            counter_add(&w->counters.clients_refused, 1);
-            ssize_t ignored = write(fd, full, sizeof(full) - 1);
-            (void)ignored;
-            close(fd);
-            continue;
-        }
-        char address[SESSION_ADDRESS_MAX];
-        session_address_text(&peer, address, sizeof(address));
-        socket_options(w, fd, peer.ss_family);
-        session_new(w, fd, address);
     }
 }
 
@@ -255,14 +181,6 @@ void worker_engine_due(struct worker *w, int64_t in_ms) {
 
 /* ---- what other threads ask for ------------------------------------------------------------------- */
 
-void worker_close_listeners(struct worker *w) {
-    worker_listen(w, false);
-    w->accepting = false;
-    for (size_t i = 0; i < w->listener_count; i++)
-        close(w->listeners[i].io.fd);
-    w->listener_count = 0;
-}
-
 static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     struct worker *w = wake->data;
     worker_new_rules(w);
@@ -289,10 +207,8 @@ void worker_set_rules(struct worker *w, struct lock_rules *rules) {
 /* From here on clients are served. */
 static void worker_open(struct worker *w, const char *error) {
     w->opened = true;
-    if (!w->stopping) {
-        w->accepting = true;
-        worker_listen(w, true);
-    }
+    if (!w->stopping)
+        accept_start(w);
     w->ready(w->ready_arg, error);
 }
 
@@ -342,14 +258,13 @@ static void worker_watchers(struct worker *w) {
     ev_timer_init(&w->engine_tick, engine_due, 0.01, 0.);
     w->engine_tick.data = w;
     ev_timer_start(w->loop, &w->engine_tick);
-    ev_timer_init(&w->accept_pause, accept_resume, ACCEPT_PAUSE_SECONDS, 0.);
-    w->accept_pause.data = w;
     pause_init(w);
     tour_stop_init(&w->tours);
 }
 
-struct worker *worker_new(struct proxy_shared *shared, unsigned index, const int *listen_fds, size_t listen_count,
-                          struct lock_rules *rules, void (*ready)(void *arg, const char *error), void *ready_arg) {
+struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
+                          size_t socket_count, struct lock_rules *rules, void (*ready)(void *arg, const char *error),
+                          void *ready_arg) {
     struct worker *w = memory_zalloc(sizeof(*w));
     w->shared = shared;
     w->index = index;
@@ -372,12 +287,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const int
     resp_request_init(&w->scanner);
     text_init(&w->build);
     w->scratch = memory_alloc(WORKER_SCRATCH);
-    w->listeners = memory_zalloc(listen_count * sizeof(*w->listeners));
-    w->listener_count = listen_count;
-    for (size_t i = 0; i < listen_count; i++) {
-        w->listeners[i].worker = w;
-        ev_io_init(&w->listeners[i].io, accept_client, listen_fds[i], EV_READ);
-    }
+    accept_init(w, sockets, socket_count);
     pthread_mutex_init(&w->board.mutex, NULL);
     worker_watchers(w);
     struct upstream_events events = {.arg = w, .ready = upstream_ready};
@@ -409,8 +319,8 @@ void worker_free(struct worker *w) {
     worker_free_closed(w);
     tour_stop_clear(w);
     upstream_free(w->upstream); /* fails what is in flight, whose slots go back to the free lists */
-    worker_close_listeners(w);
-    memory_free(w->listeners);
+    accept_drop_guests(w);
+    accept_close(w);
     struct list_node *n;
     while ((n = stack_pop(&w->free_requests)))
         memory_free(LIST_ENTRY(n, struct request, link));

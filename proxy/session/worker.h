@@ -24,6 +24,7 @@
 #include "proxy/upstream/upstream.h"
 
 struct worker;
+struct tls_context;
 
 /* What the sessions need of the configuration; borrowed by all workers, constant while they run. */
 struct session_options {
@@ -43,6 +44,9 @@ struct session_options {
     int port;
     const char *announce_ip;   /* what CLUSTER SLOTS and its kin show; NULL: where the client connected to */
     int announce_port;         /* 0: the same */
+    int announce_tls_port;     /* the same for who came over TLS */
+    struct tls_context *tls;   /* borrowed; NULL: there is no TLS socket */
+    int64_t tls_handshake_ms;  /* tls-handshake-timeout */
     bool monitored;            /* somebody may read metrics */
     const char *upstream_text; /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
 };
@@ -68,10 +72,17 @@ struct proxy_shared {
     void *admin_arg;
 };
 
+/* A listening descriptor. */
+struct worker_socket {
+    int fd;
+    bool tls; /* its clients begin with a handshake */
+};
+
 /* `index` from 0. Listening descriptors are given: the worker closes them. rules: a reference is taken.
  * `ready` is called once, in the worker's thread, when it accepts clients; error as in upstream_events. */
-struct worker *worker_new(struct proxy_shared *shared, unsigned index, const int *listen_fds, size_t listen_count,
-                          struct lock_rules *rules, void (*ready)(void *arg, const char *error), void *ready_arg);
+struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
+                          size_t socket_count, struct lock_rules *rules, void (*ready)(void *arg, const char *error),
+                          void *ready_arg);
 struct ev_loop *worker_loop(struct worker *w);
 /* Runs until worker_stop has done its work. */
 void worker_run(struct worker *w);

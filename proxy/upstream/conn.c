@@ -41,9 +41,14 @@ static void conn_set_state(struct upstream_conn *c, enum conn_state state) {
         ev_io_init(&c->writable, on_writable, c->fd, EV_WRITE);
         want_write(c, true);
         break;
+    case CONN_SECURING:
+        want_write(c, false);
+        break;
     case CONN_HANDSHAKE:
         ev_io_start(u->loop, &c->readable);
         want_write(c, true);
+        if (c->tls)
+            tls_attach(c->tls, &c->readable);
         break;
     case CONN_READY:
         want_write(c, false);
@@ -53,6 +58,8 @@ static void conn_set_state(struct upstream_conn *c, enum conn_state state) {
     case CONN_CLOSED:
         ev_io_stop(u->loop, &c->readable);
         want_write(c, false);
+        tls_free(c->tls);
+        c->tls = NULL;
         if (c->fd >= 0)
             close(c->fd);
         c->fd = -1;
@@ -210,6 +217,24 @@ static bool connected_to_itself(int fd) {
     return here.ss_family != AF_UNIX && here_len == there_len && memcmp(&here, &there, here_len) == 0;
 }
 
+/* Bytes can be exchanged with the node. */
+static void conn_begin(struct upstream_conn *c) {
+    conn_set_state(c, CONN_HANDSHAKE);
+    if (c->handshake_left == 0)
+        conn_ready(c);
+}
+
+static void conn_secured(void *arg, const char *error) {
+    struct upstream_conn *c = arg;
+    char reason[REASON_MAX];
+    if (!error) {
+        conn_begin(c);
+        return;
+    }
+    snprintf(reason, sizeof(reason), "TLS: %s", error);
+    conn_close(c, CONN_UNREACHABLE, reason);
+}
+
 static void conn_connected(struct upstream_conn *c) {
     int error = 0;
     socklen_t len = sizeof(error);
@@ -219,9 +244,13 @@ static void conn_connected(struct upstream_conn *c) {
         error = ECONNREFUSED;
     if (error == 0) {
         c->node->addr_good = c->addr;
-        conn_set_state(c, CONN_HANDSHAKE);
-        if (c->handshake_left == 0)
-            conn_ready(c);
+        if (node_is_plain(c->node)) {
+            conn_begin(c);
+            return;
+        }
+        conn_set_state(c, CONN_SECURING);
+        c->tls = tls_connect(c->u->config->tls, c->u->loop, c->fd, c->node->at.host);
+        tls_handshake(c->tls, conn_secured, c);
         return;
     }
     want_write(c, false);
@@ -294,6 +323,8 @@ void conn_pause(struct upstream_conn *c, bool pause) {
         ev_io_stop(c->u->loop, &c->readable);
     } else {
         ev_io_start(c->u->loop, &c->readable);
+        if (c->tls)
+            tls_resume(c->tls);
         conn_busy(c);
     }
 }
@@ -334,11 +365,15 @@ static bool oldest_unsent(const struct upstream_conn *c) {
     return r->open || !iobuf_sent(r->chunk, r->bytes + r->len - 1);
 }
 
+static ssize_t conn_write(struct upstream_conn *c, struct iobuf *from) {
+    return c->tls ? tls_write(c->tls, from) : iobuf_write(from, c->fd);
+}
+
 void conn_flush(struct upstream_conn *c) {
     if (c->state != CONN_READY)
         return;
     bool due_later = oldest_unsent(c);
-    ssize_t n = iobuf_write(&c->out, c->fd);
+    ssize_t n = conn_write(c, &c->out);
     if (n < 0) {
         /* What the node still said before is to be read: the end is found there, in the loop's next turn. */
         want_write(c, false);
@@ -353,8 +388,8 @@ void conn_flush(struct upstream_conn *c) {
 }
 
 static void flush_handshake(struct upstream_conn *c) {
-    if (iobuf_write(&c->handshake, c->fd) < 0)
-        conn_close(c, CONN_UNREACHABLE, strerror(errno));
+    if (conn_write(c, &c->handshake) < 0)
+        conn_close(c, CONN_UNREACHABLE, conn_errno_text(c));
     else
         want_write(c, c->handshake.unsent > 0);
 }
@@ -364,6 +399,8 @@ static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
     switch (c->state) {
     case CONN_CONNECTING:
         conn_connected(c);
+        break;
+    case CONN_SECURING: /* tls.c has watchers of its own */
         break;
     case CONN_HANDSHAKE:
         flush_handshake(c);

@@ -18,7 +18,7 @@ static bool owner_is_slow(const struct upstream_conn *c) {
  * processor time. */
 static bool conn_has_news(const struct upstream_conn *c) {
     const struct iobuf *out = c->state == CONN_HANDSHAKE ? &c->handshake : &c->out;
-    bool writes = c->state == CONN_CONNECTING || out->unsent > 0;
+    bool writes = c->state == CONN_CONNECTING || (c->state != CONN_SECURING && out->unsent > 0);
     struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
     return poll(&p, 1, 0) > 0;
 }
@@ -39,10 +39,13 @@ bool conn_check(struct upstream_conn *c, int64_t now) {
     char reason[64];
     switch (c->state) {
     case CONN_CONNECTING:
+    case CONN_SECURING:
     case CONN_HANDSHAKE:
         if (now < c->deadline_ms || conn_has_news(c))
             return true;
-        snprintf(reason, sizeof(reason), "no answer within %lld ms", (long long)c->u->connect_ms);
+        snprintf(reason, sizeof(reason), "%s %lld ms",
+                 c->state == CONN_SECURING ? "the TLS handshake took more than" : "no answer within",
+                 (long long)c->u->connect_ms);
         conn_close(c, CONN_UNREACHABLE, reason);
         return false;
     case CONN_READY:

@@ -13,6 +13,7 @@
  *      topology.c   who serves what: rounds of questions, by hiredis
  *      cluster.c    CLUSTER SLOTS
  *      sentinel.c   the master that Sentinels watch; watch.c subscribes to them
+ *      control.c    hiredis on the loop, over TLS too
  *      login.c      who is logged in
  *      address.c    the text of an address
  *
@@ -24,10 +25,12 @@
 #ifndef LOCKKEEPER_UPSTREAM_PRIVATE_H
 #define LOCKKEEPER_UPSTREAM_PRIVATE_H
 
+#include <errno.h>
 #include <ev.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -36,6 +39,7 @@
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
+#include "proxy/net/tls.h"
 #include "proxy/upstream/upstream.h"
 
 enum {
@@ -200,6 +204,10 @@ static inline struct upstream_conn *node_conn(struct upstream_node *n, const str
 }
 /* Frees the pool if it has no connection any more. */
 void pool_release(struct upstream_pool *p);
+/* Whether it is spoken to without TLS: always over a unix socket. */
+static inline bool node_is_plain(const struct upstream_node *n) {
+    return !n->u->config->tls || n->at.port == 0;
+}
 /* Whether a new connection is refused for now. */
 bool node_backing_off(const struct upstream_node *n);
 /* Fills addrs; false with `reason` where that fails. Blocks for a host name. */
@@ -217,6 +225,7 @@ void node_sweep(struct upstream *u);
 
 enum conn_state {
     CONN_CONNECTING, /* the socket is connecting; requests wait in `out` */
+    CONN_SECURING,   /* the TLS handshake is under way; requests wait in `out` */
     CONN_HANDSHAKE,  /* AUTH, HELLO, SELECT are on their way; requests wait in `out` */
     CONN_READY,
     CONN_CLOSED /* in the graveyard */
@@ -246,6 +255,7 @@ struct upstream_conn {
     bool paused;                /* not read: upstream_hold */
     enum conn_state state;
     int fd;
+    struct tls *tls;     /* NULL: plain */
     unsigned tried;      /* addresses of the node */
     unsigned addr;       /* the one being tried */
     int64_t deadline_ms; /* to be ready */
@@ -314,6 +324,10 @@ void conn_flush(struct upstream_conn *c);
 void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last);
 /* Queues bytes that are no request. */
 void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
+/* Why reading or writing has failed. */
+static inline const char *conn_errno_text(const struct upstream_conn *c) {
+    return c->tls ? tls_error(c->tls) : strerror(errno);
+}
 /* All replies of the handshake are in. */
 void conn_ready(struct upstream_conn *c);
 

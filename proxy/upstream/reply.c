@@ -252,13 +252,13 @@ static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
 
 void conn_read(struct upstream_conn *c) {
     for (int i = 0; i < READS_PER_EVENT; i++) {
-        ssize_t n = read(c->fd, c->u->scratch, READ_SCRATCH);
+        ssize_t n = c->tls ? tls_read(c->tls, c->u->scratch, READ_SCRATCH) : read(c->fd, c->u->scratch, READ_SCRATCH);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return;
         if (n <= 0) {
-            conn_close(c, CONN_LOST, n == 0 ? "it closed the connection" : strerror(errno));
+            conn_close(c, CONN_LOST, n == 0 ? "it closed the connection" : conn_errno_text(c));
             return;
         }
         c->progress_ms = clock_ms();

@@ -4,14 +4,12 @@
  */
 #include "proxy/upstream/topology.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <hiredis/adapters/libev.h>
-
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/upstream/control.h"
 
 enum {
     INTERVAL_FIRST_MS = 100,
@@ -163,20 +161,8 @@ static void send_auth(redisAsyncContext *ctx, const char *user, const char *pass
 
 redisAsyncContext *topology_open(struct upstream *u, const struct address *at, const char *user, const char *password,
                                  redisCallbackFn *auth_done, void *arg, char *why, size_t size) {
-    redisAsyncContext *ctx = redisAsyncConnect(at->host, at->port);
-    if (!ctx || ctx->err) {
-        snprintf(why, size, "%s", ctx ? ctx->errstr : "out of memory");
-        if (ctx)
-            redisAsyncFree(ctx);
-        return NULL;
-    }
-    fcntl(ctx->c.fd, F_SETFD, FD_CLOEXEC);
-    if (redisLibevAttach(u->loop, ctx) != REDIS_OK) {
-        snprintf(why, size, "out of memory");
-        redisAsyncFree(ctx);
-        return NULL;
-    }
-    if (password)
+    redisAsyncContext *ctx = control_connect(u, at, why, size);
+    if (ctx && password)
         send_auth(ctx, user, password, auth_done, arg);
     return ctx;
 }

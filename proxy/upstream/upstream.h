@@ -27,6 +27,7 @@ struct upstream;
 struct upstream_node;
 struct upstream_conn;
 struct script;
+struct tls_context;
 
 enum upstream_kind { UPSTREAM_STANDALONE, UPSTREAM_CLUSTER, UPSTREAM_SENTINEL };
 
@@ -40,6 +41,7 @@ struct upstream_config {
     const char *sentinel_user, *sentinel_password; /* the same for Sentinels */
     unsigned connections;                          /* shared connections to a node, for each pool */
     int64_t timeout_ms;                            /* upstream-timeout */
+    struct tls_context *tls; /* for all nodes but those behind unix sockets; borrowed; NULL: plain */
 };
 
 /* Who a connection is logged in as. Interned until it is released, or for the life of the process; 0 is the

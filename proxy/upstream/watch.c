@@ -81,7 +81,6 @@ static void on_timer(struct ev_loop *loop, ev_timer *timer, int revents) {
         watch_lost(w, why);
         return;
     }
-    redisEnableKeepAlive(&w->ctx->c); /* it may be silent for months */
     redisAsyncCommand(w->ctx, on_message, w, "SUBSCRIBE +switch-master");
     set_timer(w, u->connect_ms);
 }

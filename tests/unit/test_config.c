@@ -105,6 +105,18 @@ static void assert_defaults(const struct config *c) {
     assert_int_equal(c->output_limit_hard, 0);
     assert_int_equal(c->output_limit_soft, 0);
     assert_int_equal(c->output_limit_soft_s, 0);
+    assert_int_equal(c->tls_port, 0);
+    assert_null(c->tls.cert_file);
+    assert_int_equal(c->tls_auth_clients, CONFIG_VERIFY_YES);
+    assert_int_equal(c->tls_protocols, CONFIG_TLS_1_2 | CONFIG_TLS_1_3);
+    assert_null(c->tls_ciphers);
+    assert_false(c->tls_prefer_server_ciphers);
+    assert_true(c->tls_session_caching);
+    assert_int_equal(c->tls_session_cache_size, 20480);
+    assert_int_equal(c->tls_session_cache_timeout_s, 300);
+    assert_int_equal(c->tls_handshake_ms, 10000);
+    assert_false(c->upstream_tls_on);
+    assert_int_equal(c->upstream_tls_verify, CONFIG_VERIFY_YES);
     assert_int_equal(c->threads, 1);
     assert_int_equal(c->upstream, CONFIG_EMBEDDED);
     assert_int_equal(c->upstream_addresses.count, 0);
@@ -147,7 +159,19 @@ static void test_every_directive(void **state) {
                                  "reuse-port YES\n"
                                  "shutdown-timeout 30\n"
                                  "MaxClients 5\n"
-                                 "tls-port 0\n"
+                                 "tls-port 6381\n"
+                                 "tls-cert-file /x.crt\ntls-key-file '/x y.key'\ntls-key-file-pass s3cret\n"
+                                 "tls-ca-cert-file /ca.crt\ntls-ca-cert-dir /ca\n"
+                                 "tls-auth-clients optional\n"
+                                 "tls-protocols \"tlsv1.3 TLSv1.1\"\n"
+                                 "tls-ciphers DEFAULT:!MEDIUM\ntls-ciphersuites TLS_AES_128_GCM_SHA256\n"
+                                 "tls-prefer-server-ciphers yes\ntls-dh-params-file /dh.pem\n"
+                                 "tls-session-caching no\ntls-session-cache-size 5000\n"
+                                 "tls-session-cache-timeout 60\ntls-handshake-timeout 500ms\n"
+                                 "upstream-tls yes\nupstream-tls-ca-cert-file /up.crt\nupstream-tls-ca-cert-dir /up\n"
+                                 "upstream-tls-verify ca\nupstream-tls-server-name redis.example.org\n"
+                                 "upstream-tls-cert-file /c.crt\nupstream-tls-key-file /c.key\n"
+                                 "upstream-tls-key-file-pass pw2\ncluster-announce-tls-port 7001\n"
                                  "threads 64\n"
                                  "supervised AUTO\n"
                                  "pidfile '/tmp/x y.pid'\n"
@@ -179,6 +203,31 @@ static void test_every_directive(void **state) {
     assert_true(c->reuse_port);
     assert_int_equal(c->shutdown_timeout_s, 30);
     assert_int_equal(c->maxclients, 5);
+    assert_int_equal(c->tls_port, 6381);
+    assert_string_equal(c->tls.cert_file, "/x.crt");
+    assert_string_equal(c->tls.key_file, "/x y.key");
+    assert_string_equal(c->tls.key_file_pass, "s3cret");
+    assert_string_equal(c->tls.ca_cert_file, "/ca.crt");
+    assert_string_equal(c->tls.ca_cert_dir, "/ca");
+    assert_int_equal(c->tls_auth_clients, CONFIG_VERIFY_SOME);
+    assert_int_equal(c->tls_protocols, CONFIG_TLS_1_3 | CONFIG_TLS_1_1);
+    assert_string_equal(c->tls_ciphers, "DEFAULT:!MEDIUM");
+    assert_string_equal(c->tls_ciphersuites, "TLS_AES_128_GCM_SHA256");
+    assert_true(c->tls_prefer_server_ciphers);
+    assert_string_equal(c->tls_dh_params_file, "/dh.pem");
+    assert_false(c->tls_session_caching);
+    assert_int_equal(c->tls_session_cache_size, 5000);
+    assert_int_equal(c->tls_session_cache_timeout_s, 60);
+    assert_int_equal(c->tls_handshake_ms, 500);
+    assert_true(c->upstream_tls_on);
+    assert_string_equal(c->upstream_tls.ca_cert_file, "/up.crt");
+    assert_string_equal(c->upstream_tls.ca_cert_dir, "/up");
+    assert_int_equal(c->upstream_tls_verify, CONFIG_VERIFY_SOME);
+    assert_string_equal(c->upstream_tls_server_name, "redis.example.org");
+    assert_string_equal(c->upstream_tls.cert_file, "/c.crt");
+    assert_string_equal(c->upstream_tls.key_file, "/c.key");
+    assert_string_equal(c->upstream_tls.key_file_pass, "pw2");
+    assert_int_equal(c->cluster_announce_tls_port, 7001);
     assert_int_equal(c->threads, 64);
     assert_string_equal(c->supervised, "auto");
     assert_string_equal(c->pidfile, "/tmp/x y.pid");
@@ -402,9 +451,20 @@ static void test_errors(void **state) {
         {"admin-bind ''", "admin-bind '': expected one address"},
         {"admin-port 70000", "admin-port '70000': expected a number from 0 to 65535"},
         {"bind 1.2.3.4 -", "bind '1.2.3.4 -': '-': expected an address"},
-        {"tls-port 6381", "tls-port '6381': TLS is not supported by this build"},
-        {"tls-cert-file /x.crt", "tls-cert-file: TLS is not supported by this build"},
-        {"TLS-key-file-pass s3cret", "TLS-key-file-pass: TLS is not supported by this build"},
+        {"tls-port 65536", "tls-port '65536': expected a number from 0 to 65535"},
+        {"tls-key-file-pass s3cret s3cret", "tls-key-file-pass: expected one passphrase"},
+        {"upstream-tls-key-file-pass a s3cret", "upstream-tls-key-file-pass: expected one passphrase"},
+        {"tls-auth-clients maybe", "tls-auth-clients 'maybe': expected yes, no or optional"},
+        {"tls-auth-clients ca", "tls-auth-clients 'ca': expected yes, no or optional"},
+        {"tls-protocols \"TLSv1.2 SSLv3\"",
+         "tls-protocols 'TLSv1.2 SSLv3': 'SSLv3': expected TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3"},
+        {"tls-session-caching 1", "tls-session-caching '1': expected yes or no"},
+        {"tls-handshake-timeout 0", "tls-handshake-timeout '0': expected a time from 1ms to 1d, like 10s"},
+        {"upstream-tls on", "upstream-tls 'on': expected yes or no"},
+        {"upstream-tls-verify optional", "upstream-tls-verify 'optional': expected yes, ca or no"},
+        {"TLS-replication yes",
+         "TLS-replication: not known here: expected one of the tls-* directives that --help lists; those of "
+         "upstream-tls-* are for connections to Redis"},
         {"prot 1", "unknown directive 'prot': did you mean 'port'?"},
         {"log_level debug", "unknown directive 'log_level': did you mean 'loglevel'?"},
         {"requirepas s3cret", "unknown directive 'requirepas': did you mean 'requirepass'?"},

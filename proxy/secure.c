@@ -1,0 +1,74 @@
+/* Makes TLS contexts of the configuration's directives. Knows no connections. */
+#include "proxy/secure.h"
+
+#include <string.h>
+
+static struct tls_options side_options(const struct config *c, const struct config_tls *side, enum tls_verify verify) {
+    return (struct tls_options){.verify = verify,
+                                .cert_file = side->cert_file,
+                                .key_file = side->key_file,
+                                .key_pass = side->key_file_pass,
+                                .ca_file = side->ca_cert_file,
+                                .ca_dir = side->ca_cert_dir,
+                                .protocols = c->tls_protocols,
+                                .ciphers = c->tls_ciphers,
+                                .ciphersuites = c->tls_ciphersuites};
+}
+
+static struct tls_context *load_clients(const struct config *c, char *error, size_t size) {
+    static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
+                                             [CONFIG_VERIFY_SOME] = TLS_VERIFY_OPTIONAL,
+                                             [CONFIG_VERIFY_YES] = TLS_VERIFY_CA};
+    struct tls_options o = side_options(c, &c->tls, verify[c->tls_auth_clients]);
+    o.server = true;
+    o.dh_params_file = c->tls_dh_params_file;
+    o.prefer_server_ciphers = c->tls_prefer_server_ciphers;
+    o.session_caching = c->tls_session_caching;
+    o.session_cache_size = c->tls_session_cache_size;
+    o.session_cache_timeout_s = c->tls_session_cache_timeout_s;
+    return tls_context_new(&o, error, size);
+}
+
+static struct tls_context *load_nodes(const struct config *c, char *error, size_t size) {
+    static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
+                                             [CONFIG_VERIFY_SOME] = TLS_VERIFY_CA,
+                                             [CONFIG_VERIFY_YES] = TLS_VERIFY_NAME};
+    struct tls_options o = side_options(c, &c->upstream_tls, verify[c->upstream_tls_verify]);
+    o.server_name = c->upstream_tls_server_name;
+    return tls_context_new(&o, error, size);
+}
+
+static void forget(char *secret) {
+    if (secret)
+        explicit_bzero(secret, strlen(secret));
+}
+
+bool secure_load(struct secure *s, struct config *c, char *error, size_t error_size) {
+    *s = (struct secure){0};
+    bool right = c->tls_port == 0 || (s->clients = load_clients(c, error, error_size));
+    right = right && (!c->upstream_tls_on || (s->nodes = load_nodes(c, error, error_size)));
+    forget(c->tls.key_file_pass);
+    forget(c->upstream_tls.key_file_pass);
+    if (!right)
+        secure_clear(s);
+    return right;
+}
+
+static void replace(struct tls_context *context, struct tls_context *fresh) {
+    if (context && fresh)
+        tls_context_replace(context, fresh);
+    else
+        tls_context_free(fresh);
+}
+
+void secure_replace(struct secure *s, struct secure *fresh) {
+    replace(s->clients, fresh->clients);
+    replace(s->nodes, fresh->nodes);
+    *fresh = (struct secure){0};
+}
+
+void secure_clear(struct secure *s) {
+    tls_context_free(s->clients);
+    tls_context_free(s->nodes);
+    *s = (struct secure){0};
+}

@@ -1,0 +1,15 @@
+/*
+ * Connections of the control plane: hiredis, over plain TCP or over TLS. Knows no commands.
+ */
+#ifndef LOCKKEEPER_UPSTREAM_CONTROL_H
+#define LOCKKEEPER_UPSTREAM_CONTROL_H
+
+#include <hiredis/async.h>
+
+#include "proxy/upstream/private.h"
+
+/* Starts to connect; commands may be queued at once. NULL with the reason in `why` where that fails. The context is the
+ * caller's, as redisAsyncConnect has it, and attached to the loop. TCP keep-alive is on. */
+redisAsyncContext *control_connect(struct upstream *u, const struct address *at, char *why, size_t size);
+
+#endif
