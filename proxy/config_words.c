@@ -104,6 +104,7 @@ const char *words_split(struct config_words *w, const char *line, size_t len) {
         else
             words_add(w, word, n);
     }
+    explicit_bzero(word, len + 1);
     memory_free(word);
     if (wrong)
         words_cut(w, before);

@@ -5,9 +5,11 @@ bytes, and never reconnects or retries by itself.
 """
 
 import socket
+import ssl
 import time
 
 TIMEOUT = 20.0
+WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Error(str):
@@ -116,9 +118,9 @@ def parse(data, at=0):
 
 
 class Client:
-    """One connection. `address` is (host, port) or the path of a unix socket."""
+    """One connection. `address` is (host, port) or the path of a unix socket; `tls` an SSLContext."""
 
-    def __init__(self, address, timeout=TIMEOUT, commands=()):
+    def __init__(self, address, timeout=TIMEOUT, commands=(), tls=None):
         self.address = address
         self.timeout = timeout
         if isinstance(address, str):
@@ -128,6 +130,8 @@ class Client:
         else:
             self.sock = socket.create_connection(address, timeout=timeout)
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            self.sock = tls.wrap_socket(self.sock, server_hostname=address[0])
         self.buffer = bytearray()
         self.at = 0
         for command in commands:
@@ -232,7 +236,7 @@ class Client:
                 try:
                     sent += self.sock.send(view[sent : sent + 65536])
                     deadline = time.monotonic() + self.timeout
-                except BlockingIOError:
+                except WAIT:
                     if time.monotonic() > deadline:
                         raise TimeoutError("the other side takes no bytes; %d of %d sent" % (sent, len(view)))
                     time.sleep(0.0005)
@@ -242,7 +246,7 @@ class Client:
                         raise Closed("closed after %d of %d bytes were sent" % (sent, len(view)))
                     self.buffer += data
                     deadline = time.monotonic() + self.timeout
-                except BlockingIOError:
+                except WAIT:
                     pass
         finally:
             self.sock.settimeout(self.timeout)

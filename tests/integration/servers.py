@@ -124,14 +124,16 @@ class RedisServer(Process):
     host = HOST
     before = ()  # words in front of its command line
 
-    def __init__(self, *options, cluster=False, port=None):
+    def __init__(self, *options, cluster=False, port=None, tls=None):
         super().__init__("redis")
+        self.tls = tls  # Certificates: it has a TLS port too, which is the one for proxies
         self.options = list(options)
         self.cluster = cluster
         self.password = options[options.index("--requirepass") + 1] if "--requirepass" in options else None
         for attempt in itertools.count():
             self.port = port or free_port()
             self.bus = free_port()
+            self.tls_port = free_port() if tls else None
             try:
                 self.start()
                 break
@@ -147,6 +149,8 @@ class RedisServer(Process):
         if self.cluster:
             command += ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port",
                         str(self.bus)]
+        if self.tls:
+            command += self.tls.redis_options(self.tls_port)
         self.spawn(command + self.options)
         until(self.answers, 20, "redis-server on port %d" % self.port)
 
@@ -195,8 +199,11 @@ class RedisServer(Process):
     def nodes(self):
         return [self]
 
+    def upstream_address(self):
+        return address_text((self.host, self.tls_port or self.port))
+
     def upstream(self):
-        return "standalone " + address_text(self.address)
+        return "standalone " + self.upstream_address()
 
     def node_of(self, key):
         return self
@@ -231,7 +238,7 @@ class RedisCluster:
                 node.run("CLUSTER", "SET-CONFIG-EPOCH", epoch)
                 node.run("CLUSTER", "ADDSLOTSRANGE", first, last)
             for a, b in itertools.combinations(self.nodes, 2):
-                a.run("CLUSTER", "MEET", b.host, b.port, b.bus)
+                a.run("CLUSTER", "MEET", b.host, b.tls_port or b.port, b.bus)
             if replica:
                 self.nodes[0].run("CLUSTER", "MEET", self.replica.host, self.replica.port, self.replica.bus)
             until(self.agreed, 40, "the cluster's agreement on its nodes and slots", 0.05)
@@ -264,7 +271,7 @@ class RedisCluster:
         return len(views) == 1 and len(next(iter(views))) >= len(self.nodes)
 
     def upstream(self):
-        return "cluster " + " ".join(address_text(n.address) for n in self.nodes)
+        return "cluster " + " ".join(n.upstream_address() for n in self.nodes)
 
     def owner_of(self, slot):
         for entry in self.nodes[0].run("CLUSTER", "SLOTS"):
