@@ -204,8 +204,17 @@ static void exec_end(struct request *r, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
+bool exec_runs_code(const struct request *r) {
+    return r->command && r->command->id == COMMAND_EXEC && ((const struct transaction *)r->state)->runs_code;
+}
+
+static bool exec_may_last(const struct upstream_request *up) {
+    return exec_runs_code(((const struct call *)(const void *)up)->request);
+}
+
 void transaction_exec(struct transaction *t, struct request *request) {
-    static const struct upstream_request_ops stream = {.reply = exec_streamed, .fail = exec_stream_failed};
+    static const struct upstream_request_ops stream = {
+        .reply = exec_streamed, .fail = exec_stream_failed, .may_last = exec_may_last};
     static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
     request->state = t;
     t->ops = request->call.up.ops;

@@ -423,6 +423,7 @@ enum dispatch_result transaction_queue(struct session *s, const struct command *
     if (s->in_flight >= SESSION_REQUESTS_MAX)
         return DISPATCH_WAIT;
     s->transaction->writes = s->transaction->writes || pause_replicates(c, r, bytes);
+    s->transaction->runs_code = s->transaction->runs_code || (c && (c->flags & COMMAND_RUNS_CODE));
     if (s->transaction->aborted && !s->transaction->pin) { /* EXEC says no, whatever is queued */
         dispatch_local(s, c, QUEUED, sizeof(QUEUED) - 1);
         return DISPATCHED;

@@ -355,11 +355,18 @@ static bool call_may_wait(const struct upstream_request *up) {
     return true;
 }
 
+/* A script runs as long as it likes. */
+static bool call_may_last(const struct upstream_request *up) {
+    const struct request *r = ((const struct call *)(const void *)up)->request;
+    return r->command && ((r->command->flags & COMMAND_RUNS_CODE) || exec_runs_code(r));
+}
+
 static const struct upstream_request_ops call_ops = {
     .reply = call_reply,
     .fail = call_fail,
     .redirected = call_redirected,
     .may_wait = call_may_wait,
+    .may_last = call_may_last,
 };
 
 void call_init(struct call *c, struct request *r, call_done_fn done) {

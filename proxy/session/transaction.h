@@ -49,6 +49,7 @@ struct transaction {
     bool lost;                 /* the node; `error` says how */
     bool writes;               /* a change is queued */
     uint32_t db;               /* while queueing: that of the next command, if each SELECT before it is right */
+    bool runs_code;            /* a script of the application's is queued */
     bool unclean;              /* something queued may leave a state on the connection */
     uint32_t count;            /* commands queued */
     struct list_node early;    /* struct early: cluster: commands without a key before the first with one */

@@ -34,6 +34,19 @@ static bool left_behind(struct upstream_conn *c) {
     return true;
 }
 
+/* Whether something that the node has takes its time, while it answers others. The replies before it may be ready: a
+ * node writes them when it has done all that it has read. */
+static bool may_last(const struct upstream_conn *c, int64_t now) {
+    LIST_FOREACH(it, &c->pending) {
+        const struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
+        if (r->open || !iobuf_sent(r->chunk, r->bytes + r->len - 1))
+            return false;
+        if (r->ops->may_last && r->ops->may_last(r))
+            return probe_answers(c->node, now);
+    }
+    return false;
+}
+
 bool conn_check(struct upstream_conn *c, int64_t now) {
     int64_t silent_ms = now - c->progress_ms;
     char reason[64];
@@ -57,7 +70,7 @@ bool conn_check(struct upstream_conn *c, int64_t now) {
             return true;
         if (left_behind(c))
             return false;
-        if (silent_ms < c->u->timeout_ms)
+        if (silent_ms < c->u->timeout_ms || may_last(c, now))
             return true;
         snprintf(reason, sizeof(reason), "did not answer for %lld ms", (long long)c->u->timeout_ms);
         conn_close(c, CONN_TIMEOUT, reason);

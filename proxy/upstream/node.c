@@ -93,6 +93,7 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at) {
 void node_free(struct upstream_node *n) {
     list_remove(&n->link);
     n->u->node_count--;
+    probe_free(n);
     memory_free(n->address);
     memory_free(n);
 }

@@ -10,6 +10,7 @@
  *      reply.c      one connection: reading, framing, whose reply it is
  *      pin.c        connections of a caller's own
  *      own.c        lanes of a caller's own
+ *      probe.c      whether a node that is busy is still there
  *      topology.c   who serves what: rounds of questions, by hiredis
  *      cluster.c    CLUSTER SLOTS
  *      sentinel.c   the master that Sentinels watch; watch.c subscribes to them
@@ -166,6 +167,7 @@ struct upstream_node {
     char logged[REASON_MAX]; /* the last line, not to repeat it */
     int64_t logged_ms;
     uint64_t requests, connects, redirects;
+    struct node_probe *probe; /* NULL: none was ever needed */
 };
 
 struct upstream_pool {
@@ -362,6 +364,14 @@ void pin_detach(struct upstream_pin *pin, struct upstream_node *n);
 void pin_lost(struct upstream_pin *pin, const char *error);
 /* Closes and frees what was given back. */
 void pin_close_unpinned(struct upstream *u);
+
+/* ---- probe.c ---- */
+
+/* Whether the node has answered a question put to it on another connection, as far as is known: one is put where the
+ * last answer is old, and while that is under way the answer is yes. */
+bool probe_answers(struct upstream_node *n, int64_t now);
+/* The node goes. */
+void probe_free(struct upstream_node *n);
 
 /* ---- own.c ---- */
 

@@ -174,6 +174,7 @@ enum { STAND_INS_MAX = 1024 }; /* free ones that are kept */
 struct stand_in {
     struct upstream_request request;
     struct upstream *u;
+    bool may_last; /* what was abandoned */
 };
 
 static void stand_in_free(struct upstream_request *r) {
@@ -195,12 +196,18 @@ static void stand_in_fail(struct upstream_request *r, enum upstream_failure why,
     stand_in_free(r);
 }
 
+static bool stand_in_may_last(const struct upstream_request *r) {
+    return LIST_ENTRY(r, const struct stand_in, request)->may_last;
+}
+
 struct upstream_request *router_stand_in(struct upstream *u, struct upstream_request *r) {
-    static const struct upstream_request_ops ops = {.reply = stand_in_reply, .fail = stand_in_fail};
+    static const struct upstream_request_ops ops = {
+        .reply = stand_in_reply, .fail = stand_in_fail, .may_last = stand_in_may_last};
     struct list_node *n = list_shift(&u->stand_ins);
     struct stand_in *s = n ? LIST_ENTRY(n, struct stand_in, request.link) : memory_alloc(sizeof(*s));
     u->stand_in_count -= n != NULL;
     s->u = u;
+    s->may_last = r->ops->may_last && r->ops->may_last(r);
     s->request = *r;
     s->request.ops = &ops;
     s->request.stand_in = true;

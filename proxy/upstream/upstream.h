@@ -83,6 +83,9 @@ struct upstream_request_ops {
     /* May be NULL: always. Whether the request may be repeated after a delay (TRYAGAIN and its kin). No, where later
      * requests of the same client are on their way that must not overtake it: it ends with the node's error. */
     bool (*may_wait)(const struct upstream_request *r);
+    /* May be NULL: no. Whether the request may take longer than the upstream's timeout, as long as its node answers
+     * others. */
+    bool (*may_last)(const struct upstream_request *r);
 };
 
 /* A request in flight. Embedded in the caller's structure; fields are private to this folder, except those of the

@@ -1,6 +1,7 @@
 """Traps that other proxies fell into, 13 and 14: scripts on new masters, and scripts that don't end."""
 
 import hashlib
+import time
 
 import pytest
 
@@ -8,6 +9,9 @@ from resp import Error, encode
 from servers import until
 
 LOOP = "while true do end"
+LASTS = "local t = redis.call('time') local e = t[1] * 1000000 + t[2] + ARGV[1] * 1000 " \
+        "repeat t = redis.call('time') until t[1] * 1000000 + t[2] > e return 'done'"
+BOUND_S = 8  # for what is given up after one or two upstream-timeouts of 500 ms
 
 
 def test_trap_13_noscript(backend, client, key):
@@ -71,3 +75,80 @@ def test_trap_14_a_script_that_has_written(backend, start_proxy, connect):
         assert client.read() == 1
     finally:
         client("CONFIG", "SET", "busy-reply-threshold", 5000)
+
+
+def ask_in_transaction(client, *words):
+    assert client("MULTI") == "OK"
+    assert client(*words) == "QUEUED"
+    client.send(encode("EXEC"))
+
+
+def ask_behind_another(client, *words):
+    client.send(encode("GET", "{busy}plain") + encode(*words))
+
+
+WAYS = {"alone": lambda client, *words: client.send(encode(*words)), "in MULTI": ask_in_transaction,
+        "behind a GET": ask_behind_another}
+
+
+def await_busy(node):
+    with node.client() as direct:
+        until(lambda: str(direct("PING")).startswith("BUSY"), what="BUSY")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_script_that_outlasts_the_timeout(backend, start_proxy, connect, way):
+    """Its node says BUSY to others, so it is there: the reply is waited for. So is that of the next client's script,
+    which the connection has to carry behind it."""
+    proxy = start_proxy(backend, "upstream-timeout 500ms")
+    client, next_one, admin = connect(proxy), connect(proxy), connect(proxy)
+    try:
+        assert admin("CONFIG", "SET", "busy-reply-threshold", 50) == "OK"
+        WAYS[way](client, "EVAL", LASTS, 1, "{busy}", 1500)
+        await_busy(backend.node_of("{busy}"))
+        next_one.send(encode("EVAL", "return 'next'", 1, "{busy}"))
+        if way == "behind a GET":
+            assert client.read() is None
+        assert client.read() == (["done"] if way == "in MULTI" else "done")
+        # It may have come to the node while that was busy.
+        reply = next_one.read()
+        assert reply == "next" or reply.startswith("BUSY"), reply
+    finally:
+        admin("CONFIG", "SET", "busy-reply-threshold", 5000)
+
+
+def test_a_script_that_was_given_up_by_its_client(start_redis, start_proxy, connect):
+    """It still runs, and others wait behind it on its connection."""
+    server = start_redis("--busy-reply-threshold", "50")
+    proxy = start_proxy(server, "upstream-timeout 500ms")
+    leaver, other, admin = connect(proxy), connect(proxy), connect(proxy)
+    assert other("EVAL", "return 1", 0) == 1  # the scripts' connection is there
+    server.pause()
+    leaver.send(encode("EVAL", LASTS, 0, 1500))
+    until(lambda: "in_flight=1" in admin("PROXY", "INFO", "upstreams"), what="the script's way to the node")
+    other.send(encode("EVAL", "return 'behind'", 0))
+    until(lambda: "in_flight=2" in admin("PROXY", "INFO", "upstreams"), what="the next one's way to the node")
+    server.resume()
+    leaver.close()
+    assert other.read() == "behind"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_script_on_a_node_that_stops(start_redis, start_proxy, connect, way):
+    """Nobody is answered: the script's client hears so soon, and the others, and the node is used again later."""
+    server = start_redis("--busy-reply-threshold", "50")
+    proxy = start_proxy(server, "upstream-timeout 500ms")
+    client, other = connect(proxy), connect(proxy)
+    WAYS[way](client, "EVAL", LASTS, 1, "{busy}", 20000)
+    await_busy(server)
+    time.sleep(0.8)  # what is being tested: it has outlasted the timeout when the node stops
+    server.pause()
+    start = time.monotonic()
+    assert client.read().startswith("UPSTREAM node")
+    assert way != "behind a GET" or client.read().startswith("UPSTREAM node")
+    assert time.monotonic() - start < BOUND_S
+    assert str(other("GET", "k")).startswith("UPSTREAM")
+    server.resume()
+    until(lambda: server.client()("SCRIPT", "KILL") == "OK", what="the script's end")
+    until(lambda: other("GET", "k") is None, what="the node's return")
+    assert client("EVAL", "return 1", 0) == 1
