@@ -29,7 +29,7 @@ EXPECTED = os.path.join(HERE, "expected.txt")
 UNIT_SECONDS = 400
 NOT_RUN = "not run: "  # such a reason: the test would harm those behind it
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-LINE = re.compile(r"^\[(ok|err|skip|ignore|exception|TIMEOUT)\]: (.*)$")
+LINE = re.compile(r"^(?:Waiting for background [^[]*)?\[(ok|err|skip|ignore|exception|TIMEOUT)\]: (.*)$")
 
 
 def tidy(name):
