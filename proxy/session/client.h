@@ -78,6 +78,8 @@ void tracking_drop(struct session *s);
 
 /* ---- pause.c -------------------------------------------------------------------------------------- */
 
+/* The session is not held any more: the pause is over, or it is gone. */
+void pause_leave(struct session *s);
 void pause_init(struct worker *w);
 /* Holds this worker's clients for so long; one that is longer or stricter stays in force. */
 void pause_start(struct worker *w, bool all, int64_t ms);

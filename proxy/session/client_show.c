@@ -63,7 +63,7 @@ static void flags_text(const struct session *s, const struct pubsub_counts *n, c
         *p++ = 'P';
     if (transaction_count(s) >= 0)
         *p++ = 'x';
-    if (s->blocked || (s->worker->pause != PAUSE_NONE && s->input && !s->barrier))
+    if (s->blocked || s->paused)
         *p++ = 'b';
     if (tracking_state(s).on)
         *p++ = 't';

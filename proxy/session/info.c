@@ -1,6 +1,7 @@
 /*
  * INFO of several masters as one page: the first one's, in which counts and sizes are the sum of all, states the
- * greatest of all, and the keyspace that of the whole cluster. All other lines are the first master's own.
+ * greatest of all, and the keyspace that of the whole cluster. All other lines are the first master's own. Clients that
+ * the proxy holds back (`paused`) count as blocked.
  *
  * Knows texts, and nothing of nodes or sessions.
  */
@@ -15,7 +16,6 @@ enum { FIELD_MAX = 64, DATABASES_SHOWN = 16 };
 
 static const char *const ADDED[] = {
     "connected_clients",
-    "blocked_clients",
     "tracking_clients",
     "clients_in_timeout_table",
     "used_memory",
@@ -139,10 +139,24 @@ static bool is_database(const char *line) {
     return line[0] == 'd' && line[1] == 'b' && line[2] >= '0' && line[2] <= '9';
 }
 
-static void put_line(struct text *out, const struct text *pages, size_t count, const char *line, size_t len) {
+static bool is_blocked_clients(const char *name, size_t len) {
+    static const char blocked[] = "blocked_clients";
+    return len == sizeof(blocked) - 1 && memcmp(name, blocked, len) == 0;
+}
+
+static void put_line(struct text *out, const struct text *pages, size_t count, int64_t paused, const char *line,
+                     size_t len) {
     static const char human[] = "_human", keyspace[] = "# Keyspace";
     const char *colon = memchr(line, ':', len);
     size_t name = colon ? (size_t)(colon - line) : 0, tail = sizeof(human) - 1;
+    if (is_blocked_clients(line, name)) {
+        text_printf(out, "blocked_clients:%" PRId64 "\r\n", field_merged(pages, count, line, name, true) + paused);
+        return;
+    }
+    if (count == 1) {
+        text_append(out, line, len);
+        return;
+    }
     if (is_database(line))
         return;
     if (is_added(line, name) || is_greatest(line, name)) {
@@ -161,12 +175,12 @@ static void put_line(struct text *out, const struct text *pages, size_t count, c
         put_keyspace(out, pages, count);
 }
 
-void info_merge(const struct text *pages, size_t count, struct text *out) {
+void info_merge(const struct text *pages, size_t count, int64_t paused, struct text *out) {
     const char *line = count > 0 && pages[0].len > 0 ? pages[0].data : "";
     while (*line) {
         const char *end = strchr(line, '\n');
         size_t len = end ? (size_t)(end - line) + 1 : strlen(line);
-        put_line(out, pages, count, line, len);
+        put_line(out, pages, count, paused, line, len);
         line += len;
     }
 }

@@ -281,7 +281,7 @@ static bool merge_running(const struct masters *m, struct text *out) {
 }
 
 /* The pages inside the replies, merged, in a reply of the same type. */
-static bool merge_pages(const struct masters *m, struct text *out) {
+static bool merge_pages(const struct masters *m, int64_t paused, struct text *out) {
     struct text *pages = memory_zalloc(m->count * sizeof(*pages)), merged = {0};
     size_t count = 0;
     char type = '$';
@@ -295,7 +295,7 @@ static bool merge_pages(const struct masters *m, struct text *out) {
         size_t mark = type == '=' && item.len >= 4 ? 4 : 0;
         text_append(&pages[count++], item.str + mark, item.len - mark);
     }
-    info_merge(pages, count, &merged);
+    info_merge(pages, count, paused, &merged);
     if (count > 0) {
         text_printf(out, "%c%zu\r\n%s", type, merged.len + (type == '=' ? 4 : 0), type == '=' ? "txt:" : "");
         text_append(out, merged.data ? merged.data : "", merged.len);
@@ -309,7 +309,7 @@ static bool merge_pages(const struct masters *m, struct text *out) {
 }
 
 /* Whether the replies are what they should be; if so, *out is theirs as one. */
-static bool merge(const struct masters *m, struct text *out) {
+static bool merge(const struct masters *m, int64_t paused, struct text *out) {
     switch (m->merge) {
     case MERGE_SUM:
     case MERGE_MIN:
@@ -326,7 +326,7 @@ static bool merge(const struct masters *m, struct text *out) {
     case MERGE_RUNNING:
         return merge_running(m, out);
     case MERGE_INFO:
-        return merge_pages(m, out);
+        return merge_pages(m, paused, out);
     case MERGE_ONE:
     case MERGE_SAME:
     case MERGE_ANY:
@@ -351,7 +351,7 @@ static void masters_finish(struct request *r) {
         answered |= m->replies[i].len > 0;
     if (m->error.len > 0 && !(answered && failures_pass(m->merge)))
         request_reply(r, m->error.data, m->error.len, true);
-    else if (merge(m, &reply))
+    else if (merge(m, atomic_load(&r->worker->shared->paused), &reply))
         request_reply(r, reply.data, reply.len, true);
     else
         request_error(r, "UPSTREAM the masters' answers don't fit together");
@@ -450,7 +450,8 @@ enum dispatch_result masters_dispatch(struct session *s, const struct command *c
     /* Redis looks at it when everything before it has been done. */
     if (way->apart && s->in_flight > 0)
         return DISPATCH_WAIT;
-    if (masters == 0 || way->merge == MERGE_ONE || way->merge == MERGE_REFUSED || (masters == 1 && !way->apart))
+    bool merged = masters > 1 || way->apart || (c->id == COMMAND_INFO && atomic_load(&s->worker->shared->paused) > 0);
+    if (masters == 0 || way->merge == MERGE_ONE || way->merge == MERGE_REFUSED || !merged)
         dispatch_forward(s, c, r, bytes, -1);
     else
         ask_all(s, c, way, count_argument(r, bytes), bytes, r->len);

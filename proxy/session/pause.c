@@ -2,17 +2,60 @@
  * CLIENT PAUSE: requests that came meanwhile wait where they are, in their sessions' input.
  *
  * Only clients are held. What the proxy does of its own accord (renewals, releases) goes on, as does what was sent to a
- * node before. PROXY is always answered.
+ * node before. PROXY is always answered, and what is no
+ * command by its number of arguments. Nodes know nothing of those who wait here: INFO is told how many they are.
  */
+#include <string.h>
+
 #include "proxy/session/client.h"
 #include "proxy/session/pinned.h"
 
+/* The next word of [p, end), in *len; NULL: there is none. */
+static const char *next_word(const char *p, const char *end, size_t *len) {
+    while (p < end && (*p == ' ' || *p == '\t' || *p == '\r'))
+        p++;
+    const char *start = p;
+    while (p < end && *p != ' ' && *p != '\t' && *p != '\r')
+        p++;
+    *len = (size_t)(p - start);
+    return p > start ? start : NULL;
+}
+
+/* Whether a list of flags, "a,b,c", has this one. */
+static bool flag_in(const char *list, size_t len, const char *flag) {
+    const char *end = list + len;
+    while (list < end) {
+        const char *comma = memchr(list, ',', (size_t)(end - list));
+        size_t n = (size_t)((comma ? comma : end) - list);
+        if (n == strlen(flag) && memcmp(list, flag, n) == 0)
+            return true;
+        list += n + 1;
+    }
+    return false;
+}
+
+/* A script that begins "#!lua flags=no-writes" does not write: its node sees to that. */
+static bool script_may_write(const char *code, size_t len) {
+    static const char engine[] = "#!lua", flags[] = "flags=";
+    const char *end = memchr(code, '\n', len), *word = end ? next_word(code, end, &len) : NULL;
+    if (word != code || len != sizeof(engine) - 1 || memcmp(word, engine, len) != 0)
+        return true;
+    while ((word = next_word(word + len, end, &len)))
+        if (len >= sizeof(flags) - 1 && memcmp(word, flags, sizeof(flags) - 1) == 0)
+            return !flag_in(word + sizeof(flags) - 1, len - (sizeof(flags) - 1), "no-writes");
+    return true;
+}
+
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    const char *code;
     if (!c || (c->flags & COMMAND_WRITE))
         return true; /* not known: it may be one */
     switch ((int)c->id) {
     case COMMAND_EVAL:
-    case COMMAND_EVALSHA:
+        code = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
+        return !code || script_may_write(code, len);
+    case COMMAND_EVALSHA: /* only the node knows the script; the same goes for functions */
     case COMMAND_FCALL:
     case COMMAND_PFCOUNT:
     case COMMAND_PUBLISH:
@@ -27,11 +70,21 @@ bool pause_replicates(const struct command *c, const struct resp_request *r, con
 }
 
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (c && c->need == NEED_PROXY)
+    if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc)))
         return false;
-    if (s->worker->pause == PAUSE_ALL || pause_replicates(c, r, bytes))
-        return true;
-    return c->id == COMMAND_EXEC && s->transaction && transaction_writes(s);
+    if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
+        !(c->id == COMMAND_EXEC && s->transaction && transaction_writes(s)))
+        return false;
+    if (!s->paused)
+        atomic_fetch_add(&s->worker->shared->paused, 1);
+    s->paused = true;
+    return true;
+}
+
+void pause_leave(struct session *s) {
+    if (s->paused)
+        atomic_fetch_sub(&s->worker->shared->paused, 1);
+    s->paused = false;
 }
 
 void pause_end(struct worker *w) {
@@ -39,6 +92,7 @@ void pause_end(struct worker *w) {
     w->pause = PAUSE_NONE;
     LIST_FOREACH(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
+        pause_leave(s);
         if (s->input)
             session_mark_runnable(s);
     }

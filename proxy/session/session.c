@@ -101,6 +101,7 @@ void session_close(struct session *s, const char *reason) {
     replay_drop(s);
     pubsub_drop(s);
     tracking_drop(s);
+    pause_leave(s);
     s->in_flight = 0;
     engine_session_close(w->shared->engine, &s->lock, w->now_ms);
     iobuf_clear(&s->out);

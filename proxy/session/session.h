@@ -247,6 +247,7 @@ struct session {
     enum session_state state;
     bool half_closed; /* the client has shut down its side */
     bool read_paused;
+    bool paused;  /* its next request is held by CLIENT PAUSE */
     bool blocked; /* in a blocking command: that it leaves is noticed at once */
     bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
@@ -387,7 +388,7 @@ const char *masters_refuses(const struct session *s, const struct command *c, co
                             const char *bytes);
 
 /* info.c: the replies of several nodes to INFO as one: the first's, with what adds up added up. */
-void info_merge(const struct text *replies, size_t count, struct text *out);
+void info_merge(const struct text *pages, size_t count, int64_t paused, struct text *out);
 
 /* cluster.c: the CLUSTER family. */
 enum dispatch_result cluster_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
@@ -424,7 +425,7 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
 bool pubsub_merge_names(const struct text *replies, size_t count, struct text *out);
 bool pubsub_merge_counts(const struct text *replies, size_t count, struct text *out);
 
-/* pause.c: whether CLIENT PAUSE holds this request; called while there is a pause. */
+/* pause.c: whether CLIENT PAUSE holds this request; called while there is a pause. The session is a paused one then. */
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
 /* SELECT, AUTH or HELLO was run inside a transaction, and the node said yes (`element`): the session follows, and the

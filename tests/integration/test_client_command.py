@@ -273,6 +273,60 @@ def test_trap_25_pause_of_writes(own, connect, key):
     assert transaction.read() == ["OK"]
 
 
+READ_ONLY = [["EVAL", "#!lua flags=no-writes\nreturn 1", 0], ["EVAL_RO", "return 1", 0],
+             ["EVAL", "#!lua  flags=allow-stale,no-writes \r\nreturn 1", 0]]
+MAY_WRITE = [["EVAL", "return 1", 0], ["EVAL", "#!lua\nreturn 1", 0], ["EVAL", "#!lua flags=allow-stale\nreturn 1", 0]]
+
+
+def test_pause_and_scripts(own, connect):
+    """Those that say that they don't write go on, also inside MULTI; the others wait."""
+    operator, reader = connect(own), connect(own)
+    held = [connect(own) for _ in MAY_WRITE] + [connect(own)]
+    for words in (["MULTI"], ["GET", "k"], MAY_WRITE[1]):
+        held[-1](*words)
+    assert operator("CLIENT", "PAUSE", "60000", "WRITE") == "OK"
+    for script in READ_ONLY:
+        assert reader(*script) == 1
+        assert reader("MULTI") == "OK" and reader("GET", "k") == "QUEUED" and reader(*script) == "QUEUED"
+        assert reader("EXEC") == [None, 1]
+    for c, script in zip(held, MAY_WRITE):
+        c.send(encode(*script))
+    held[-1].send(encode("EXEC"))
+    assert reader("SET", "k") == "ERR wrong number of arguments for 'set' command"
+    until(lambda: len([f for f in clients(operator).values() if "b" in f["flags"]]) == len(held), what="held scripts")
+    assert operator("CLIENT", "UNPAUSE") == "OK"
+    assert [c.read() for c in held] == [1] * len(MAY_WRITE) + [[None, 1]]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_pause_and_info(own, connect, protocol):
+    """Who waits here is among INFO's blocked clients, beside those that block at a node."""
+    operator, blocked, writers = connect(own), connect(own), [connect(own) for _ in range(3)]
+    operator("HELLO", protocol)
+
+    def blocked_clients(*sections):
+        page = operator("INFO", *sections)
+        return int(page.split("blocked_clients:")[1].split("\r\n")[0])
+
+    assert blocked_clients() == 0
+    plain = operator("INFO", "commandstats")
+    leaver = writers[2]("CLIENT", "ID")
+    assert operator("CLIENT", "PAUSE", "60000", "WRITE") == "OK"
+    assert blocked_clients() == 0
+    for n, c in enumerate(writers):
+        c.send(encode("SET", n, 1))
+    until(lambda: blocked_clients() == 3, what="three held clients")
+    assert blocked_clients("clients") == 3
+    assert "blocked_clients" not in operator("INFO", "server")
+    assert type(operator("INFO", "commandstats")) is type(plain)
+    assert operator("CLIENT", "KILL", "ID", leaver) == 1
+    assert blocked_clients() == 2
+    assert operator("CLIENT", "UNPAUSE") == "OK"
+    assert [c.read() for c in writers[:2]] == ["OK", "OK"]
+    blocked.send(encode("BLPOP", "nothing", 0))
+    until(lambda: blocked_clients() == 1, what="a blocked client")
+
+
 def test_trap_25_pause_of_all(own, connect):
     operator, others = connect(own), [connect(own) for _ in range(6)]
     for c in others:
