@@ -409,8 +409,9 @@ void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_m
     if (len == 0)
         return;
     size_t stem = s->rule ? len : stem_of(pattern, len);
-    struct shard *sh = &a->shards[hash_bytes(&a->seed, pattern, stem) % SHARDS];
-    uint64_t client = hash_bytes(&a->seed, s->client, s->client_len);
+    uint64_t place = s->rule ? s->rule->hash : hash_bytes(&a->seed, pattern, stem);
+    struct shard *sh = &a->shards[place % SHARDS];
+    uint64_t client = s->client_hash;
     uint64_t value = s->value ? hash_bytes(&a->seed, s->value, s->value_len) : 0;
     pthread_mutex_lock(&sh->mutex);
     if (!sh->rows) {

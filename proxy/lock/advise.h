@@ -39,7 +39,8 @@ struct advise_sight {
     uint64_t session_id;
     const char *client, *library; /* identity; CLIENT SETINFO lib-name or NULL */
     size_t client_len;
-    const char *value; /* ACQUIRED: what was written; NULL unknown */
+    uint64_t client_hash; /* of the identity, keyed; always the same way */
+    const char *value;    /* ACQUIRED: what was written; NULL unknown */
     size_t value_len;
     int64_t pttl_ms; /* ACQUIRED, EXTENDED: -1 none, or kept alive by the proxy */
 };

@@ -159,6 +159,10 @@ void client_put(struct client_table *t, struct lock_client *c, bool closes) {
     pthread_mutex_unlock(&t->mutex);
 }
 
+uint64_t lock_client_hash(const struct lock_client *c) {
+    return c->hash;
+}
+
 const char *lock_client_name(const struct lock_client *c, size_t *len) {
     if (len)
         *len = c->len;

@@ -54,6 +54,8 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 /* The identity as text, borrowed, for guard records and people. */
 const char *lock_client_name(const struct lock_client *c, size_t *len);
+/* A keyed hash of it. */
+uint64_t lock_client_hash(const struct lock_client *c);
 
 /* ---- commands ------------------------------------------------------------------------------ */
 

@@ -3,6 +3,7 @@
  */
 #include "proxy/lock/hash.h"
 
+#include <endian.h>
 #include <string.h>
 
 uint64_t hash_number(uint64_t n) {
@@ -42,7 +43,14 @@ static void sip_word(uint64_t v[4], uint64_t word) {
     v[0] ^= word;
 }
 
-/* Up to eight bytes as a number, the same on every machine. */
+/* Eight bytes as a number, the same on every machine. */
+static uint64_t load_whole(const unsigned char *p) {
+    uint64_t n;
+    memcpy(&n, p, sizeof(n));
+    return le64toh(n);
+}
+
+/* Fewer of them. */
 static uint64_t load(const unsigned char *p, size_t len) {
     uint64_t n = 0;
     for (size_t i = 0; i < len; i++)
@@ -60,7 +68,7 @@ uint64_t hash_bytes(const struct hash_seed *seed, const void *data, size_t len) 
     };
     size_t whole = len & ~(size_t)7;
     for (size_t i = 0; i < whole; i += 8)
-        sip_word(v, load(p + i, 8));
+        sip_word(v, load_whole(p + i));
     uint64_t last = (uint64_t)len << 56;
     if (len > whole)
         last |= load(p + whole, len - whole);

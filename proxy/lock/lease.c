@@ -6,17 +6,17 @@
 
 /* ---- who releases, and who never does --------------------------------------------------------- */
 
-static uint64_t releaser_hash(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
-    return c->hash ^ hash_bytes(&e->key_seed, rule->pattern, rule->pattern_len);
+static uint64_t releaser_hash(const struct lock_rule *rule, const struct lock_client *c) {
+    return c->hash ^ rule->hash;
 }
 
 void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
-    uint64_t hash = releaser_hash(e, rule, c);
+    uint64_t hash = releaser_hash(rule, c);
     atomic_store_explicit(&e->releasers[hash % RELEASERS], hash, memory_order_relaxed);
 }
 
 bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
-    uint64_t hash = releaser_hash(e, rule, c);
+    uint64_t hash = releaser_hash(rule, c);
     return atomic_load_explicit(&e->releasers[hash % RELEASERS], memory_order_relaxed) == hash;
 }
 

@@ -45,6 +45,10 @@ void ledger_clear(struct lock_engine *e) {
                 client_put(&e->clients, p->client, false);
                 memory_free(p);
             }
+        for (struct claim *c = sh->free_claims, *next; c; c = next) {
+            next = c->next;
+            memory_free(c);
+        }
         memory_free(sh->entries);
         memory_free(sh->peers);
         memory_free(sh->contention);
@@ -198,6 +202,26 @@ static struct claim *least_wanted(struct entry *en) {
     return oldest;
 }
 
+static struct claim *claim_new(struct shard *sh) {
+    struct claim *c = sh->free_claims;
+    if (!c)
+        return memory_zalloc(sizeof(*c));
+    sh->free_claims = c->next;
+    sh->free_claim_count--;
+    memset(c, 0, sizeof(*c));
+    return c;
+}
+
+static void claim_free(struct shard *sh, struct claim *c) {
+    if (sh->free_claim_count >= FREE_CLAIMS) {
+        memory_free(c);
+        return;
+    }
+    c->next = sh->free_claims;
+    sh->free_claims = c;
+    sh->free_claim_count++;
+}
+
 struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
                         uint64_t token, uint64_t fence) {
     struct claim *old = en->claim_count >= CLAIMS_A_KEY ? least_wanted(en) : NULL;
@@ -207,7 +231,7 @@ struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, cons
         if (owner != p)
             peer_settle(sh, owner);
     }
-    struct claim *c = memory_zalloc(sizeof(*c));
+    struct claim *c = claim_new(sh);
     c->timer.kind = TIMER_CLAIM;
     c->entry = en;
     c->peer = p;
@@ -249,7 +273,7 @@ void claim_remove(struct shard *sh, struct claim *c) {
         sh->live--;
     if (c->rule->set)
         lock_rules_unref(c->rule->set);
-    memory_free(c);
+    claim_free(sh, c);
 }
 
 void claim_drop(struct shard *sh, struct claim *c) {

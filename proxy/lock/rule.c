@@ -17,6 +17,7 @@
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/units.h"
+#include "proxy/lock/hash.h"
 
 /* What the pattern demands behind its literal beginning. */
 enum rule_rest {
@@ -265,6 +266,7 @@ const char *lock_rules_add(struct lock_rules *rules, const char *const *words, s
     rule->set = rules;
     rule->pattern = memory_strdup(words[0]);
     rule->pattern_len = strlen(words[0]);
+    rule->hash = hash_bytes(&(struct hash_seed){0, 0}, rule->pattern, rule->pattern_len);
     atomic_init(&rule->hits, 0);
     for (size_t i = 0; i < OPTION_COUNT; i++)
         (void)option_set(&OPTIONS[i], rule, &OPTIONS[i].fallback, 1);

@@ -19,6 +19,7 @@ struct lock_rule {
     struct lock_rules *set; /* the set it belongs to; a reference to the set keeps the rule alive */
     char *pattern;          /* a Redis glob */
     size_t pattern_len;
+    uint64_t hash; /* of the pattern; not keyed: it is the operator's */
     enum lock_mode mode;
     enum lock_owner owner;
     int64_t claim_memory_ms;

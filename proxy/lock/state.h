@@ -35,7 +35,8 @@ enum {
     RELEASERS = 4096,        /* places in the memory of who ever released under which rule */
     RETRY_MIN_MS = 100,      /* between attempts to renew */
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
-    TICK_MAX_MS = 1000
+    TICK_MAX_MS = 1000,
+    FREE_CLAIMS = 64 /* a shard */
 };
 
 #define NO_DEADLINE INT64_MAX
@@ -208,7 +209,9 @@ struct shard {
     struct peer **peers;
     uint32_t peer_buckets, peer_count;
     struct timer_heap timers;
-    uint32_t live, claims;         /* claims believed live, and all */
+    uint32_t live, claims;     /* claims believed live, and all */
+    struct claim *free_claims; /* a few to be used again */
+    uint32_t free_claim_count;
     struct lock_stats stats;       /* the counters in it */
     struct contention *contention; /* NULL until an attempt is lost */
 };

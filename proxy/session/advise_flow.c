@@ -47,6 +47,7 @@ static void note(struct session *s, enum advise_event event, const struct lock_k
                                  .value_len = value_len,
                                  .pttl_ms = pttl_ms};
     sight.client = lock_client_name(s->lock.client, &sight.client_len);
+    sight.client_hash = lock_client_hash(s->lock.client);
     advisor_note(s->worker->shared->advisor, &sight, s->worker->now_ms);
 }
 

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "proxy/lock/advise.h"
+#include "proxy/lock/hash.h"
 
 static int64_t now_ms = 1000000;
 
@@ -29,6 +30,7 @@ static void send_value(struct advisor *a, enum advise_event event, const char *k
                                  .session_id = session,
                                  .client = client,
                                  .client_len = strlen(client),
+                                 .client_hash = hash_bytes(&(struct hash_seed){1, 2}, client, strlen(client)),
                                  .value = value,
                                  .value_len = value ? strlen(value) : 0,
                                  .pttl_ms = pttl_ms};
