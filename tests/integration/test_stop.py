@@ -96,14 +96,16 @@ def test_another_process_takes_over(farm, start_proxy, key, kind, threads):
             before = made[-1]
             until(lambda: accepted(before) > 20, 10, "the successor's clients")
     finally:
-        traffic.stop()
-        for proxy in made:
-            if proxy.expected:
-                proxy.stop()
-            else:
-                proxy.check()
-                servers.Proxy.started.remove(proxy)
-            proxy.remove()
+        try:
+            traffic.stop()
+        finally:
+            for proxy in made:
+                if proxy.expected:
+                    proxy.stop()
+                else:
+                    servers.Proxy.started.remove(proxy)
+                    proxy.check()
+                proxy.remove()
     with_client = backend.direct()
     for name, count in traffic.answered.items():
         assert count > 20 and int(with_client("GET", name)) == count

@@ -33,7 +33,7 @@ from resp import Error
 MB = 1 << 20
 UPSTREAM_TIMEOUT = 2.0
 HANG = UPSTREAM_TIMEOUT + 3
-MEMORY_ALLOWED, MEMORY_SANITIZED = 32 * MB, 96 * MB  # above the start; a sanitizer has its own use for it
+MEMORY_ALLOWED = {"": 32 * MB, "asan": 96 * MB, "tsan": 1024 * MB}  # above the start; sanitizers have their own use for it
 RETIRED_MAX = 20000
 READY = "Ready to accept connections"
 FAULTS = ("kill", "stop", "blink", "connections", "scripts", "reload", "second", "handover", "migrate", "cut", "mute")
@@ -55,9 +55,10 @@ class SoakProxy(servers.Proxy):
         self.spawn([servers.binary(), self.config, *args], env)
         self.expected = True
 
-    def sanitized(self):
+    def sanitizer(self):
         with open("/proc/%d/maps" % self.pid) as f:
-            return "san.so" in f.read()
+            text = f.read()
+        return next((name for name in ("asan", "tsan") if "lib%s.so" % name in text), "")
 
     def check_log(self):
         assert not servers.REPORT.search(self.log()), self.report_text()
@@ -215,7 +216,7 @@ class World:
             self.record.violation("crash", "the proxy ended with %s:\n%s" % (main.process.returncode, main.report_text()))
             return
         deadline = self.record.now() + 30
-        allowed = MEMORY_SANITIZED if main.sanitized() else MEMORY_ALLOWED
+        allowed = MEMORY_ALLOWED[main.sanitizer()]
         link = None
         while self.record.now() < deadline:
             await asyncio.sleep(0.2)
