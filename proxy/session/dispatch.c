@@ -243,8 +243,15 @@ static enum dispatch_result dispatch_keys(struct session *s, const struct comman
     return DISPATCHED;
 }
 
+/* A script has to begin what goes over the connection for scripts: behind others it would stop their connection. */
+static bool script_must_wait(const struct session *s, const struct command *c) {
+    return (c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && !s->aside && !s->tracking;
+}
+
 static __attribute__((noinline)) enum dispatch_result
 dispatch_by_key_list(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    if (script_must_wait(s, c))
+        return DISPATCH_WAIT;
     if (c->split == SPLIT_MSET && r->argc % 2 == 0) { /* a node of a cluster would say CROSSSLOT first */
         dispatch_local_error(s, c, "ERR wrong number of arguments for 'mset' command");
         return DISPATCHED;
