@@ -26,7 +26,6 @@ LEFT_OUT = {
     "acl|dryrun": "its command may be one of these", "command|getkeys": "as acl|dryrun",
     "spop": "it takes what chance says", "swapdb": "a cluster refuses it in words of its own",
     "function|restore": "its payload is the server's", "restore-asking": "as restore", "reset": "the connection changes",
-    "wait": "it counts replicas, and the connection's own writes",
     "script|kill": "nothing is running", "function|kill": "nothing is running",
     **{"cluster|" + name: "it changes the cluster" for name in (
         "addslots", "addslotsrange", "bumpepoch", "delslots", "delslotsrange", "failover", "flushslots", "forget", "meet",
