@@ -95,6 +95,11 @@ const char *masters_refuses(const struct session *s, const struct command *c, co
     return upstream_is_cluster(s->worker->upstream) ? "SHUTDOWN of a cluster's node" : NULL;
 }
 
+bool masters_asks_all(const struct command *c, const struct resp_request *r, const char *bytes) {
+    enum merge merge = way_of(c, r, bytes)->merge;
+    return merge != MERGE_ONE && merge != MERGE_REFUSED;
+}
+
 /* ---- a command under way --------------------------------------------------------------------------- */
 
 struct masters {

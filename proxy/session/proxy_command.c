@@ -63,6 +63,34 @@ static void pair(struct text *out, size_t *count, const char *name, const char *
     *count += 2;
 }
 
+/* What the rule makes of the command; under audit, what enforcing would make of it. */
+static void explain_lock(struct session *s, struct text *out, size_t *count, const struct command *c,
+                         const struct resp_request *sub, const char *bytes, const struct lock_rule *rule) {
+    struct lock_command lc;
+    enum lock_verb verb;
+    enum script_id script;
+    if (rule->mode != LOCK_MODE_OFF && lock_command_of(c, sub, bytes, &lc)) {
+        verb = lc.verb;
+        script = lc.script;
+    } else if (rule->mode != LOCK_MODE_OFF && script_is(c)) {
+        verb = LOCK_SCRIPT;
+        script = SCRIPT_ADOPT;
+    } else if (rule->mode != LOCK_MODE_OFF && lock_clobbers(s, c, sub, bytes)) {
+        verb = LOCK_CLOBBER;
+        script = SCRIPT_CLOBBER;
+    } else {
+        pair(out, count, "lock-command", "none: forwarded as it is");
+        return;
+    }
+    pair(out, count, "lock-command", verb_name(verb));
+    if (rule->mode == LOCK_MODE_AUDIT) {
+        pair(out, count, "script", "none under audit: forwarded as it is");
+        return;
+    }
+    pair(out, count, verb == LOCK_SCRIPT ? "script-behind" : "script", script_get(script)->name);
+    pair(out, count, "script-sha1", script_get(script)->sha1);
+}
+
 /* What each key of the command means. */
 static void explain_key(struct session *s, struct text *out, size_t *count, const struct command *c,
                         const struct resp_request *sub, const char *bytes, uint32_t index) {
@@ -79,22 +107,8 @@ static void explain_key(struct session *s, struct text *out, size_t *count, cons
     } else {
         pair(out, count, "rule", "none: forwarded as it is");
     }
-    struct lock_command lc;
-    if (rule && rule->mode == LOCK_MODE_ENFORCE && lock_command_of(c, sub, bytes, &lc)) {
-        pair(out, count, "lock-command", verb_name(lc.verb));
-        pair(out, count, "script", script_get(lc.script)->name);
-        pair(out, count, "script-sha1", script_get(lc.script)->sha1);
-    } else if (rule && rule->mode == LOCK_MODE_ENFORCE && script_is(c)) {
-        pair(out, count, "lock-command", verb_name(LOCK_SCRIPT));
-        pair(out, count, "script-behind", script_get(SCRIPT_ADOPT)->name);
-        pair(out, count, "script-sha1", script_get(SCRIPT_ADOPT)->sha1);
-    } else if (rule && rule->mode == LOCK_MODE_ENFORCE && lock_clobbers(s, c, sub, bytes)) {
-        pair(out, count, "lock-command", verb_name(LOCK_CLOBBER));
-        pair(out, count, "script", script_get(SCRIPT_CLOBBER)->name);
-        pair(out, count, "script-sha1", script_get(SCRIPT_CLOBBER)->sha1);
-    } else if (rule) {
-        pair(out, count, "lock-command", "none: forwarded as it is");
-    }
+    if (rule)
+        explain_lock(s, out, count, c, sub, bytes, rule);
     int slot = slot_of_key(key, len);
     struct upstream *u = s->worker->upstream;
     if (upstream_is_cluster(u)) {
@@ -103,6 +117,36 @@ static void explain_key(struct session *s, struct text *out, size_t *count, cons
     }
     struct upstream_node *node = upstream_node_of_slot(u, slot);
     pair(out, count, "node", node ? upstream_node_address(node) : "none serves this slot now");
+}
+
+/* Where a command without keys goes; NULL where that is not for the command alone to say. */
+static const char *node_without_keys(const struct session *s, const struct command *c, const struct resp_request *sub,
+                                     const char *bytes) {
+    bool all = false;
+    switch (c->need) {
+    case NEED_KEYSPACE:
+        all = true;
+        break;
+    case NEED_MASTERS:
+        all = masters_asks_all(c, sub, bytes);
+        break;
+    case NEED_KEY:
+    case NEED_NODE:
+        break;
+    case NEED_CLUSTER:
+    case NEED_SESSION:
+    case NEED_PROXY:
+    case NEED_TRANSACTION:
+    case NEED_PUBSUB:
+    case NEED_BLOCKING:
+    case NEED_REFUSED:
+    case NEED_CLOSE:
+        return NULL;
+    }
+    if (upstream_is_cluster(s->worker->upstream))
+        return all ? "all masters" : "one master";
+    struct upstream_node *node = upstream_node_of_slot(s->worker->upstream, 0);
+    return node ? upstream_node_address(node) : "none serves now";
 }
 
 static void proxy_explain(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -123,8 +167,12 @@ static void proxy_explain(struct session *s, const struct command *c, const stru
         int n = command_keys(target, bytes, &sub, keys, KEYS_EXPLAINED);
         for (int i = 0; i < n && i < KEYS_EXPLAINED; i++)
             explain_key(s, &body, &count, target, &sub, bytes, keys[i]);
-        if (n <= 0)
+        if (n <= 0) {
+            const char *node = node_without_keys(s, target, &sub, bytes);
             pair(&body, &count, "key", "none");
+            if (node)
+                pair(&body, &count, "node", node);
+        }
     }
     text_commit(&reply, resp_header_write(text_reserve(&reply, RESP_HEADER_MAX), '*', (int64_t)count));
     text_append(&reply, body.data, body.len);

@@ -386,6 +386,8 @@ enum dispatch_result masters_dispatch(struct session *s, const struct command *c
 /* Whether it makes no sense through a proxy; `what` for the error then, which ends "is not supported by lockkeeper". */
 const char *masters_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
                             const char *bytes);
+/* Whether a cluster's masters are all asked. */
+bool masters_asks_all(const struct command *c, const struct resp_request *r, const char *bytes);
 
 /* info.c: the replies of several nodes to INFO as one: the first's, with what adds up added up. */
 void info_merge(const struct text *pages, size_t count, int64_t paused, struct text *out);

@@ -1099,6 +1099,27 @@ def test_proxy_explain(pair):
         assert pair.a("PING") == "PONG"
 
 
+def test_proxy_explain_under_audit_says_what_enforcing_would_see(pair):
+    seen = fields(pair.a("PROXY", "EXPLAIN", "SETNX", pair.key("lock:audit:explain"), "1"))
+    assert seen["lock-command"] == "acquire" and seen["script"].startswith("none under audit")
+    assert "script-sha1" not in seen
+    off = fields(pair.a("PROXY", "EXPLAIN", "SETNX", pair.key("lock:off:explain"), "1"))
+    assert off["lock-command"].startswith("none") and "script" not in off
+
+
+def test_proxy_explain_says_where_a_command_without_keys_goes(pair):
+    """On a cluster to all masters or to one of them; a standalone has but the one node."""
+    def node(*command):
+        return fields(pair.a("PROXY", "EXPLAIN", *command)).get("node")
+
+    cluster = pair.backend.kind == "cluster"
+    for command, place in ((["TIME"], "one master"), (["EVAL", "return 1", "0"], "one master"),
+                           (["CONFIG", "GET", "x"], "one master"), (["CONFIG", "SET", "x", "1"], "all masters"),
+                           (["DBSIZE"], "all masters"), (["SCAN", "0"], "all masters")):
+        assert node(*command) == (place if cluster else "127.0.0.1:%d" % pair.backend.port), command
+    assert node("MULTI") is None
+
+
 def test_proxy_release(pair):
     name = pair.held("lock:operator")
     assert pair.b("PROXY", "RELEASE", pair.key("lock:free")) == 0
