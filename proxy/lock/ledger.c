@@ -276,14 +276,6 @@ void claim_remove(struct shard *sh, struct claim *c) {
     claim_free(sh, c);
 }
 
-void claim_drop(struct shard *sh, struct claim *c) {
-    struct entry *en = c->entry;
-    struct peer *p = c->peer;
-    claim_remove(sh, c);
-    entry_settle(sh, en);
-    peer_settle(sh, p);
-}
-
 /* ---- witnesses ------------------------------------------------------------------------------- */
 
 struct witness *witness_find(const struct entry *en, const struct peer *p) {

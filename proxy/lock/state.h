@@ -253,8 +253,6 @@ struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, cons
 struct claim *claim_find(const struct entry *en, uint64_t token);
 /* Takes the claim out and frees it. Its entry and peer stay, even empty. */
 void claim_remove(struct shard *sh, struct claim *c);
-/* The same, and its entry and peer are freed if they are empty. */
-void claim_drop(struct shard *sh, struct claim *c);
 
 struct witness *witness_find(const struct entry *en, const struct peer *p);
 struct witness *witness_get(struct shard *sh, struct entry *en, struct peer *p);
