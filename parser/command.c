@@ -399,18 +399,31 @@ static __attribute__((noinline)) const struct command *find_long_name(const char
     return NULL;
 }
 
-inline const struct command *command_lookup(const char *name, size_t len) {
-    if (len - 1 >= SHORT_NAME_LEN) {
-        return find_long_name(name, len);
-    }
-    /* One word says it all: no row of a longer name has a control character in the place of the length. */
-    struct name n = {{pack_short_name(name, len), 0, 0}};
+/* One word says it all: no row of a longer name has a control character in the place of the length. */
+static inline const struct command *find_short_name(uint64_t word) {
+    struct name n = {{word, 0, 0}};
     for (size_t at = hash_name(&n); table[at].command; at = (at + 1) % TABLE_SIZE) {
-        if (table[at].name.words[0] == n.words[0]) {
+        if (table[at].name.words[0] == word) {
             return table[at].command;
         }
     }
     return NULL;
+}
+
+const struct command *command_lookup(const char *name, size_t len) {
+    return len - 1 < SHORT_NAME_LEN ? find_short_name(pack_short_name(name, len)) : find_long_name(name, len);
+}
+
+inline const struct command *command_of_request(const struct resp_request *request, const char *data) {
+    const char *name = data + request->argv[0].off;
+    size_t len = request->argv[0].len;
+    if (len - 1 >= SHORT_NAME_LEN) {
+        return find_long_name(name, len);
+    }
+    /* "*1\r\n$1\r\n" stands before it at least: eight bytes that end with it are read at once. */
+    const char *from = name + len - 8;
+    uint64_t word = four_bytes(from) | four_bytes(from + 4) << 32;
+    return find_short_name(lower_word(word >> 8 * (8 - len)) | (uint64_t)len << 56);
 }
 
 const struct command *command_by_id(enum command_id id) {

@@ -96,6 +96,8 @@ void command_table_init(void);
 
 /* The row of a name, in any case; NULL if there is none. */
 const struct command *command_lookup(const char *name, size_t len);
+/* The same for a multibulk that was scanned, of one argument at least. */
+const struct command *command_of_request(const struct resp_request *request, const char *data);
 
 /* The row of an id other than COMMAND_UNKNOWN. */
 const struct command *command_by_id(enum command_id id);

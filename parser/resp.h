@@ -142,6 +142,13 @@ struct resp_reply {
 };
 
 void resp_reply_init(struct resp_reply *r);
+/* Nothing of the reply has come yet. */
+static inline bool resp_reply_begins(const struct resp_reply *r) {
+    return r->type == 0;
+}
+/* The length of the reply that the bytes begin with, where it is as most are: complete, one line that is no error, or
+ * one string. 0: resp_reply_scan has to look at it. For replies of which nothing has come before. */
+size_t resp_reply_quick(const char *data, size_t len);
 
 /* Frames on over the next `len` bytes of the stream. *used is how many belong to this reply: all of them
  * after RESP_MORE. After RESP_OK the caller calls resp_reply_init for the next one; `type` says what it

@@ -269,6 +269,29 @@ static const char *resume(struct resp_reply *r, const char *p, const char *end) 
     return NULL;
 }
 
+inline size_t resp_reply_quick(const char *data, size_t len) {
+    const char *end = data + len, *behind;
+    uint64_t n;
+    if (len < 5) { /* at most ":1\r\n" */
+        return len == 4 && data[0] == ':' && resp_is_crlf(data + 2) && data[1] != '\r' ? len : 0;
+    }
+    if (data[0] == '$') {
+        behind = resp_length_of_four(data + 1, end, &n);
+        if (behind) {
+            return (uint64_t)(end - behind) >= n + 2 && resp_is_crlf(behind + n) ? (size_t)(behind - data) + n + 2 : 0;
+        }
+        return memcmp(data, "$-1\r\n", 5) == 0 ? 5 : 0;
+    }
+    if (memcmp(data, "+OK\r\n", 5) == 0) {
+        return 5;
+    }
+    if (kinds[(unsigned char)data[0]] != KIND_LINE || data[0] == '-') {
+        return 0;
+    }
+    behind = short_line(data + 1, end);
+    return behind ? (size_t)(behind - data) : 0;
+}
+
 static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_reply *r, const char *data, const char *p,
                                                               const char *end, size_t *used) {
     while (p < end) {

@@ -204,12 +204,12 @@ uint16_t slot_crc16(const char *data, size_t len) {
     return (uint16_t)crc_rest(crc, p, end);
 }
 
-/* Whether any of eight bytes is a '{'. May say so of what has none. */
-static inline bool has_brace(const unsigned char *p) {
+/* Whether any of eight bytes is a '{': then one of the top bits of the eight is set. May be so of what has none. */
+static inline uint64_t brace_bits(const unsigned char *p) {
     uint64_t word;
     memcpy(&word, p, sizeof word);
     word ^= 0x7b7b7b7b7b7b7b7bu;
-    return (word - 0x0101010101010101u) & ~word & 0x8080808080808080u;
+    return (word - 0x0101010101010101u) & ~word;
 }
 
 static __attribute__((noinline)) uint16_t slot_of_tagged_key(const char *key, size_t len) {
@@ -228,17 +228,18 @@ static __attribute__((noinline)) uint16_t slot_of_tagged_key(const char *key, si
 uint16_t slot_of_key(const char *key, size_t len) {
     const unsigned char *p = (const unsigned char *)key;
     const unsigned char *end = p + len;
+    const unsigned char *rest = end - len % 8;
     unsigned crc = 0;
-    for (; end - p >= 8; p += 8) {
-        if (has_brace(p)) {
-            return slot_of_tagged_key(key, len);
-        }
+    uint64_t braces = 0;
+    for (; p < rest; p += 8) {
+        braces |= brace_bits(p);
         crc = crc_eight(crc, p);
     }
-    for (const unsigned char *q = p; q < end; q++) {
-        if (*q == '{') {
-            return slot_of_tagged_key(key, len);
-        }
+    for (const unsigned char *q = rest; q < end; q++) {
+        braces |= *q == '{' ? UINT64_MAX : 0;
+    }
+    if (braces & 0x8080808080808080u) {
+        return slot_of_tagged_key(key, len);
     }
     return (uint16_t)(crc_rest(crc, p, end) % SLOT_COUNT);
 }

@@ -233,9 +233,33 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
     return true;
 }
 
+/* What comes is nearly always this: a whole reply, no error, to a shared connection's oldest request, which the node
+ * has. Returns its length; 0, and nothing was done, for everything else. */
+static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, size_t len) {
+    struct list_node *n = c->pending.next;
+    if (!resp_reply_begins(&c->scan) || c->pin || !c->proven || c->state != CONN_READY || n == &c->pending)
+        return 0;
+    struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+    if (r->asking | r->open | (c->out.unsent > 0 && !iobuf_sent(r->chunk, r->bytes + r->len - 1)))
+        return 0;
+    size_t used = resp_reply_quick(data, len);
+    if (used == 0)
+        return 0;
+    list_cut(n);
+    c->in_flight--;
+    request_end(r);
+    r->ops->reply(r, data, used, true);
+    return used;
+}
+
 static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
     while (len > 0) {
-        size_t used = 0;
+        size_t used = conn_take_usual(c, data, len);
+        if (used > 0) {
+            data += used;
+            len -= used;
+            continue;
+        }
         enum resp_status status = resp_reply_scan(&c->scan, data, len, &used);
         if (status == RESP_BAD) {
             conn_broken(c, "what it sent is no RESP", "", 0);

@@ -63,7 +63,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         char *copy = exact_copy(data, size);
         resp_reply_init(&whole);
         resp_reply_init(&cut);
+        size_t quick = resp_reply_quick(copy, size);
         status = resp_reply_scan(&whole, copy, size, &used);
+        CHECK(quick == 0 || (status == RESP_OK && used == quick && whole.type != '-' && whole.type != '>'));
         CHECK(used <= size);
         CHECK(frame_cut(&cut, &cuts, data, size, &used_cut) == status);
         CHECK(cut.type == whole.type);

@@ -32,6 +32,7 @@ static void check_keys(const struct resp_request *r, const char *data) {
     size_t len;
     const char *name = request_arg(r, data, 0, &len);
     const struct command *c = command_lookup(name, len);
+    CHECK(command_of_request(r, data) == c);
     if (!c || !command_arity_ok(c, r->argc)) {
         return;
     }

@@ -42,6 +42,28 @@ static void test_every_row_is_found(void **state) {
     }
 }
 
+/* The same for the first argument of a request, which is read with what stands before it. */
+static void test_every_row_is_found_in_a_request(void **state) {
+    (void)state;
+    for (int id = 0; id < COMMAND_COUNT; id++) {
+        const char *name = id ? command_by_id((enum command_id)id)->name : "";
+        size_t len = strlen(name);
+        char *bytes = malloc(64); /* of its very size: nothing before it or behind it may be read */
+        int n = snprintf(bytes, 64, "*1\r\n$%zu\r\n", len);
+        for (size_t i = 0; i < len; i++) {
+            bytes[n + (int)i] = (char)(i % 2 ? name[i] : toupper((unsigned char)name[i]));
+        }
+        struct resp_request r;
+        resp_request_init(&r);
+        r.argc = 1;
+        r.argv[0] = (struct resp_arg){(size_t)n, len};
+        bytes = realloc(bytes, (size_t)n + len);
+        assert_ptr_equal(command_of_request(&r, bytes), command_lookup(name, len));
+        assert_true(!id || command_of_request(&r, bytes) == command_by_id((enum command_id)id));
+        free(bytes);
+    }
+}
+
 /* A name with any one byte changed, left out, or behind it is another name. */
 static void test_neighbours_are_not_found(void **state) {
     (void)state;
@@ -386,6 +408,7 @@ static void test_words(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_row_is_found),
+        cmocka_unit_test(test_every_row_is_found_in_a_request),
         cmocka_unit_test(test_neighbours_are_not_found),
         cmocka_unit_test(test_unknown_names),
         cmocka_unit_test(test_rows_make_sense),

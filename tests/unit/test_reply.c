@@ -81,8 +81,10 @@ static enum resp_status frame_in_steps(struct text t, size_t first, size_t step,
             chunk = t.len - at;
         }
         char *data = copy_of(t.s + at, chunk);
-        size_t used;
+        size_t used, quick = at == 0 ? resp_reply_quick(data, chunk) : 0;
+        assert_int_equal(resp_reply_begins(&r), at == 0);
         status = resp_reply_scan(&r, data, chunk, &used);
+        assert_true(quick == 0 || (status == RESP_OK && used == quick && strchr("-!*~>%|", r.type) == NULL));
         free(data);
         assert_true(used <= chunk && (status != RESP_MORE || used == chunk));
         at += used;
@@ -113,6 +115,26 @@ static void test_replies(void **state) {
         assert_int_equal(frame_in_steps(t, 1, 1, &type, &used), RESP_OK);
         assert_int_equal(used, t.len);
     }
+}
+
+/* The usual ones are found at one look; errors and what is cut never are. */
+static void test_quick_replies(void **state) {
+    (void)state;
+    static const struct text usual[] = {
+        TEXT("+OK\r\n"),    TEXT("+QUEUED\r\n"), TEXT(":1\r\n"),        TEXT(":-12345\r\n"),
+        TEXT("$-1\r\n"),    TEXT("$0\r\n\r\n"),  TEXT("$3\r\nabc\r\n"), TEXT("$12\r\nabcdef\r\nghij\r\n"),
+        TEXT("#t\r\n_\r\n")};
+    for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) {
+        size_t whole = usual[i].s[0] == '#' ? 0 : usual[i].len;
+        for (size_t len = 0; len <= usual[i].len; len++) {
+            char *data = copy_of(usual[i].s, len);
+            size_t quick = resp_reply_quick(data, len);
+            assert_true(whole == 0 ? quick == 0 || quick == 4 : quick == (len == whole ? whole : 0));
+            free(data);
+        }
+    }
+    assert_int_equal(resp_reply_quick("-MOVED 1 a:1\r\n", 14), 0);
+    assert_int_equal(resp_reply_quick(">1\r\n+a\r\n", 8), 0);
 }
 
 static void test_replies_in_one_buffer(void **state) {
@@ -392,6 +414,7 @@ static void test_bulk_write(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_quick_replies),
         cmocka_unit_test(test_replies_in_one_buffer),
         cmocka_unit_test(test_bad_replies),
         cmocka_unit_test(test_deep_reply),
