@@ -48,7 +48,7 @@ static void note(struct session *s, enum advise_event event, const struct lock_k
                                  .pttl_ms = pttl_ms};
     sight.client = lock_client_name(s->lock.client, &sight.client_len);
     sight.client_hash = lock_client_hash(s->lock.client);
-    advisor_note(s->worker->shared->advisor, &sight, s->worker->now_ms);
+    advisor_note(s->worker->shared->advisor, &sight, worker_now(s->worker));
 }
 
 void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result) {

@@ -167,9 +167,9 @@ static void key_note(struct session *s, struct audit_note *note, const struct lo
         .verb = lc->verb,
         .effect = effect,
         .session_id = s->lock.id,
-        .login = s->login,
-        .begun_ms = s->worker->now_ms,
-        .pttl_ms = expiry_of(note->command, r, bytes, s->worker->now_ms),
+        .login = s->lane.login,
+        .begun_ms = worker_now(s->worker),
+        .pttl_ms = expiry_of(note->command, r, bytes, worker_now(s->worker)),
         .by = counts_by(note->command, r, bytes),
         .exists = lc->verb == LOCK_REPLACE && strcmp(lc->shape, "nil") == 0,
         .refusal = refusal_of(lc),
@@ -336,7 +336,7 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
         if (s)
             advise_sight(s, sight);
         if (sight->rule)
-            engine_observe(w->shared->engine, sight, w->now_ms);
+            engine_observe(w->shared->engine, sight, worker_now(w));
     }
     note_free(note);
 }

@@ -49,7 +49,7 @@ static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
 struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
                               const struct upstream_pin_events *events, const char **error) {
     struct worker *w = s->worker;
-    struct upstream_lane lane = session_lane(s);
+    struct upstream_lane lane = s->lane;
     if (why == PIN_SUBSCRIBED || why == PIN_MONITOR || tracking_state(s).bcast)
         lane.own = 0; /* it reads no keys, or the messages come over another connection */
     struct upstream_pin *pin = upstream_pin_open(w->upstream, node, &lane, events, error);

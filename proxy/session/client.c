@@ -58,7 +58,7 @@ static bool client_getname(struct session *s, const struct command *c, const str
     if (s->name)
         reply_bulk(s, c, s->name, strlen(s->name));
     else
-        dispatch_local(s, c, s->protocol == 3 ? "_\r\n" : "$-1\r\n", s->protocol == 3 ? 3 : 5);
+        dispatch_local(s, c, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n", s->lane.protocol == 3 ? 3 : 5);
     return true;
 }
 
@@ -97,7 +97,7 @@ static bool client_info(struct session *s, const struct command *c, const struct
     s->reading = r->len;
     client_show(s, &line);
     s->reading = 0;
-    if (s->protocol == 3)
+    if (s->lane.protocol == 3)
         text_printf(&reply, "=%zu\r\ntxt:%s\r\n", line.len + 4, line.data);
     else
         text_printf(&reply, "$%zu\r\n%s\r\n", line.len, line.data);

@@ -265,7 +265,7 @@ static void reply_list(struct admin *a, struct request *r) {
         for (size_t k = 0; k < a->shown_count; k++)
             if ((int64_t)a->shown[k].id == a->ids[i])
                 text_append(&lines, a->shown[k].line, strlen(a->shown[k].line));
-    bool resp3 = r->session && r->session->protocol == 3;
+    bool resp3 = r->session && r->session->lane.protocol == 3;
     text_printf(&reply, resp3 ? "=%zu\r\ntxt:" : "$%zu\r\n", lines.len + (resp3 ? 4 : 0));
     text_printf(&reply, "%s\r\n", lines.len > 0 ? lines.data : "");
     request_reply(r, reply.data, reply.len, true);
@@ -368,7 +368,7 @@ static bool allowed(const struct admin *a, const struct call_end *end) {
 static void probed(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct admin *a = r->state;
-    if (end->error ? end->why == UPSTREAM_REFUSED || (r->session && r->session->login != 0) : !allowed(a, end)) {
+    if (end->error ? end->why == UPSTREAM_REFUSED || (r->session && r->session->lane.login != 0) : !allowed(a, end)) {
         r->state = NULL;
         admin_free(a);
         if (end->error)

@@ -94,11 +94,11 @@ void client_show(struct session *s, struct text *out) {
                 "multi=%lld qbuf=%zu qbuf-free=%zu argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=%zu "
                 "tot-mem=%zu events=%s cmd=%s%s%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s\n",
                 (unsigned long long)s->lock.id, address, local, s->fd, s->name ? s->name : "",
-                (long long)(s->worker->now_ms - s->opened_ms) / 1000, (long long)idle, flags, s->db,
+                (long long)(worker_now(s->worker) - s->opened_ms) / 1000, (long long)idle, flags, s->lane.db,
                 (long long)n.channels, (long long)n.patterns, (long long)n.shards, (long long)transaction_count(s),
                 waiting + s->reading, s->input ? s->input->cap - waiting : 0, s->out.unsent,
                 sizeof(*s) + (s->input ? s->input->cap : 0) + s->out.unsent, s->io.events & EV_WRITE ? "rw" : "r",
                 s->last ? s->last->name : "NULL", *sub ? "|" : "", sub, s->user ? s->user : "default",
-                tracking_state(s).on ? 0 : -1, s->protocol, s->lib_name ? s->lib_name : "",
+                tracking_state(s).on ? 0 : -1, s->lane.protocol, s->lib_name ? s->lib_name : "",
                 s->lib_version ? s->lib_version : "");
 }

@@ -89,7 +89,7 @@ static void put_text(struct text *out, const char *text) {
 }
 
 static void put_map(const struct answer *a, struct text *out, int pairs) {
-    bool resp3 = a->s->protocol == 3;
+    bool resp3 = a->s->lane.protocol == 3;
     text_printf(out, "%c%d\r\n", resp3 ? '%' : '*', resp3 ? pairs : 2 * pairs);
 }
 
@@ -101,7 +101,7 @@ static void send_text(const struct answer *a, struct text *reply) {
 /* A page of text, as INFO is one. */
 static void send_page(const struct answer *a, struct text *page) {
     struct text reply = {0};
-    if (a->s->protocol == 3)
+    if (a->s->lane.protocol == 3)
         text_printf(&reply, "=%zu\r\ntxt:%s\r\n", page->len + 4, page->data);
     else
         text_printf(&reply, "$%zu\r\n%s\r\n", page->len, page->data);

@@ -98,7 +98,7 @@ static void row_add(struct worker *w, const char *name, size_t len, const char *
     for (size_t i = 0; i < len; i++)
         row->name[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] + 'a' - 'A') : name[i];
     row->name_len = len;
-    row->asked_ms = w->now_ms;
+    row->asked_ms = worker_now(w);
     row->info = answer ? command_info_read(answer, answer + answer_len) : NULL;
     if (row->info) {
         row->answer = memory_strndup(answer, answer_len);
@@ -135,7 +135,7 @@ static void question_done(struct call *c, const struct call_end *end) {
     const char *answer = answer_element(end, &len);
     bool same = row && row->info && answer && row->answer_len == len && memcmp(row->answer, answer, len) == 0;
     if (row && (same || (row->info && !answer))) { /* as before, or not to be had for the moment */
-        row->asked_ms = w->now_ms;
+        row->asked_ms = worker_now(w);
         row->asking = false;
     } else {
         if (row)
@@ -148,7 +148,7 @@ static void question_done(struct call *c, const struct call_end *end) {
 }
 
 static void ask(struct worker *w, struct request *request, const struct session *s, const char *name, size_t len) {
-    struct upstream_lane lane = session_lane(s);
+    struct upstream_lane lane = s->lane;
     struct question *q = memory_alloc(sizeof(*q) + len);
     q->len = len;
     memcpy(q->name, name, len);
@@ -171,7 +171,7 @@ enum discovery discover(struct session *s, const struct resp_request *r, const c
     if (len == 0 || len > NAME_MAX_LEN)
         return DISCOVERED_NONE;
     struct discovered *row = row_find(w, name, len);
-    int64_t age = row ? w->now_ms - row->asked_ms : 0;
+    int64_t age = row ? worker_now(w) - row->asked_ms : 0;
     if (!row || (!row->info && (age < 0 || age > UNKNOWN_MS))) {
         if (!row && !row_room(w))
             return DISCOVERED_NONE;
@@ -248,7 +248,7 @@ static void keys_done(struct call *c, const struct call_end *end) {
 
 void discover_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct worker *w = s->worker;
-    struct upstream_lane lane = session_lane(s);
+    struct upstream_lane lane = s->lane;
     struct request *request = request_new(s, c);
     struct held *held = memory_alloc(sizeof(*held) + r->len);
     counter_add(&w->counters.requests_forwarded, 1);

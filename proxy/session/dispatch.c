@@ -386,10 +386,10 @@ enum dispatch_result dispatch_own(struct session *s, const struct command *c, co
 
 bool dispatch_streams(struct session *s, const struct resp_request *r, const char *bytes,
                       const struct command **command, int *slot) {
-    if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->own != 0 || session_unauthenticated(s) ||
+    if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->lane.own != 0 || session_unauthenticated(s) ||
         (s->transaction && transaction_queues(s)) || (s->pubsub && pubsub_restricts(s)))
         return false;
-    const struct command *c = command_lookup(bytes + r->argv[0].off, r->argv[0].len);
+    const struct command *c = command_of_request(r, bytes);
     *command = c;
     *slot = -1;
     if (!c || !command_arity_ok(c, r->argc + r->args_left))
@@ -404,24 +404,46 @@ bool dispatch_streams(struct session *s, const struct resp_request *r, const cha
     return !lock_rule_for(s, key, len) && !(is_guard(key, len) && !(c->flags & COMMAND_READONLY));
 }
 
-inline enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
-    const struct command *c = command_lookup(bytes + r->argv[0].off, r->argv[0].len);
-    s->last = c;
+/* For a session that is not as most are, and for names that the table lacks. True: the request's way ends here. */
+static __attribute__((noinline)) bool dispatch_special(struct session *s, const struct command **command,
+                                                       const struct resp_request *r, const char *bytes,
+                                                       enum dispatch_result *result) {
+    const struct command *c = *command;
+    *result = DISPATCHED;
     if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
         refuse_unauthenticated(s, c, r, bytes);
-        return DISPATCHED;
+        return true;
     }
+    *result = DISPATCH_WAIT;
     if (!c && !(s->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c) == DISCOVERED_LATER)
-        return DISPATCH_WAIT;
+        return true;
     if (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes))
-        return DISPATCH_WAIT;
-    if (s->transaction && transaction_queues(s))
-        return transaction_queue(s, c, r, bytes);
-    if (s->pubsub && pubsub_restricts(s))
-        return pubsub_restricted(s, c, r, bytes);
-    if (!c) {
+        return true;
+    if (s->transaction && transaction_queues(s)) {
+        *result = transaction_queue(s, c, r, bytes);
+        return true;
+    }
+    if (s->pubsub && pubsub_restricts(s)) {
+        *result = pubsub_restricted(s, c, r, bytes);
+        return true;
+    }
+    *result = DISPATCHED;
+    if (!c)
         dispatch_unknown(s, r, bytes);
-        return DISPATCHED;
+    *command = c;
+    return c == NULL;
+}
+
+inline enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
+    const struct command *c = command_of_request(r, bytes);
+    s->last = c;
+    bool special = ((uintptr_t)s->transaction | (uintptr_t)s->pubsub | (uintptr_t)s->worker->pause) != 0;
+    if (special | !c | session_unauthenticated(s)) {
+        enum dispatch_result result;
+        const struct command *known = c;
+        if (dispatch_special(s, &known, r, bytes, &result))
+            return result;
+        c = known;
     }
     if (!command_arity_ok(c, r->argc) && c->need != NEED_PROXY && c->need != NEED_CLOSE) {
         dispatch_forward(s, c, r, bytes, -1); /* harmless, and Redis has the words for it */

@@ -68,7 +68,7 @@ static void item_lock(struct transaction *t, struct session *s, struct transacti
     struct lock_envelope e;
     char answer[RESP_HEADER_MAX];
     struct lock_call *lock = item->lock;
-    bool elsewhere = s && lock->plan.key.db != s->db;
+    bool elsewhere = s && lock->plan.key.db != s->lane.db;
     bool known = elsewhere && lock_envelope_read(lock, element, len, &e);
     item->lock = NULL;
     lock_finish_confirmed(t->worker, s, lock, elsewhere ? &not_sent : &end, t->replicas, &part, answer);
@@ -107,7 +107,7 @@ static void item_reply(struct transaction *t, struct session *s, struct transact
             item_state(s, item, element, len, out);
         break;
     case ITEM_KEYS:
-        keyspace_filter(item->command, s && s->protocol == 3, element, len, out);
+        keyspace_filter(item->command, s && s->lane.protocol == 3, element, len, out);
         break;
     case ITEM_LOCK:
     case ITEM_STEP:

@@ -89,7 +89,7 @@ static void keys_filter_done(struct call *c, const struct call_end *end) {
         request_fail(r, end->error);
         return;
     }
-    keyspace_filter(r->command, r->session && r->session->protocol == 3, end->reply, end->len, &out);
+    keyspace_filter(r->command, r->session && r->session->lane.protocol == 3, end->reply, end->len, &out);
     request_reply(r, out.data, out.len, true);
     text_clear(&out);
 }
@@ -250,8 +250,8 @@ static void random_done(struct call *c, const struct call_end *end) {
     }
     keyspace_free(r);
     if (guard)
-        request_reply(r, r->session && r->session->protocol == 3 ? "_\r\n" : "$-1\r\n",
-                      r->session && r->session->protocol == 3 ? 3 : 5, true);
+        request_reply(r, r->session && r->session->lane.protocol == 3 ? "_\r\n" : "$-1\r\n",
+                      r->session && r->session->lane.protocol == 3 ? 3 : 5, true);
     else
         request_reply(r, end->reply, end->len, true);
 }

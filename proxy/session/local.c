@@ -55,11 +55,11 @@ static void reply_hello(struct request *r, const struct call_end *end) {
 }
 
 static void change_apply(struct session *s, struct change *change) {
-    s->db = change->lane.db;
-    s->protocol = change->lane.protocol;
+    s->lane.db = change->lane.db;
+    s->lane.protocol = change->lane.protocol;
     if (change->login) {
-        upstream_login_release(s->login);
-        s->login = change->login;
+        upstream_login_release(s->lane.login);
+        s->lane.login = change->login;
         change->login = 0;
     }
     if (change->authenticates) {
@@ -116,7 +116,7 @@ static void change_start(struct session *s, const struct command *c, struct chan
 
 static struct change *change_new(const struct session *s) {
     struct change *change = memory_zalloc(sizeof(*change));
-    change->lane = session_lane(s);
+    change->lane = s->lane;
     return change;
 }
 
@@ -205,7 +205,7 @@ static const char *hello_options(struct session *s, struct change *change, const
 static void do_hello(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     size_t len;
     const char *version = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
-    int64_t protocol = s->protocol;
+    int64_t protocol = s->lane.protocol;
     if (version && !resp_integer(version, len, &protocol)) {
         dispatch_local_error(s, c, "ERR Protocol version is not an integer or out of range");
         return;
@@ -227,7 +227,7 @@ static void do_hello(struct session *s, const struct command *c, const struct re
         return;
     }
     change->hello = true;
-    change->lane.protocol = (uint8_t)protocol;
+    change->lane.protocol = (uint32_t)protocol;
     change_start(s, c, change, protocol == 3 ? "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n" : "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n",
                  r, bytes);
 }
@@ -267,10 +267,10 @@ static void do_reset(struct session *s, const struct command *c) {
     transaction_drop(s);
     pubsub_drop(s);
     tracking_drop(s);
-    s->db = 0;
-    upstream_login_release(s->login);
-    s->login = 0;
-    s->protocol = 2;
+    s->lane.db = 0;
+    upstream_login_release(s->lane.login);
+    s->lane.login = 0;
+    s->lane.protocol = 2;
     s->authenticated = o->requirepass == NULL;
     client_set_text(&s->name, "", 0);
     client_set_text(&s->user, "", 0);
@@ -285,7 +285,7 @@ void local_changed(struct session *s, const struct command *c, const struct resp
     struct change *change = change_new(s);
     char error[128];
     size_t arg_len, user_len = 0;
-    int64_t number = s->protocol;
+    int64_t number = s->lane.protocol;
     if (c->id == COMMAND_SELECT) {
         const char *db = request_arg(r, bytes, 1, &arg_len);
         if (resp_integer(db, arg_len, &number))
@@ -298,7 +298,7 @@ void local_changed(struct session *s, const struct command *c, const struct resp
         const char *version = r->argc > 1 ? request_arg(r, bytes, 1, &arg_len) : NULL;
         (void)hello_options(s, change, r, bytes, error, sizeof(error));
         if (version && resp_integer(version, arg_len, &number))
-            change->lane.protocol = (uint8_t)number;
+            change->lane.protocol = (uint32_t)number;
     }
     change_apply(s, change);
     change_free(change);

@@ -43,7 +43,7 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
     l->next = NULL;
     l->asks = l->clobbers = false;
     l->shape = "nil";
-    l->protocol = s->protocol;
+    l->protocol = s->lane.protocol;
     l->waited_ms = 0;
     l->value = NULL;
     l->value_len = 0;
@@ -220,7 +220,7 @@ static void answer_token(const struct session *s, struct lock_envelope *e, char 
     if (e->result.outcome == LOCK_DONE || e->result.outcome == LOCK_ADOPTED)
         e->reply_len = resp_header_write(out, ':', (int64_t)e->result.fence);
     else
-        e->reply_len = (size_t)sprintf(out, "%s", s && s->protocol == 3 ? "_\r\n" : "$-1\r\n");
+        e->reply_len = (size_t)sprintf(out, "%s", s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
 }
 
 /* A script can't say that there is no array, as RESP2 does it. */
@@ -255,7 +255,7 @@ void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const
     if (s)
         advise_script(s, &l->plan, result);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
-                  w->now_ms);
+                  worker_now(w));
     lock_free(w, l);
 }
 
@@ -361,7 +361,8 @@ struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struc
                              size_t key_len, const char *command, size_t command_len) {
     struct lock_call *l = lock_new(s, key, key_len, command, command_len);
     struct lock_key name = {.db = transaction_db(s), .name = l->key, .len = key_len};
-    engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->login, s->worker->now_ms, &l->plan);
+    engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, worker_now(s->worker),
+                 &l->plan);
     return l;
 }
 
@@ -394,7 +395,7 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
     /* A script may have acquired, or renewed what the session held before. */
     bool follows = acquirer && l->plan.verb != LOCK_SCRIPT && (acquirer->verb != LOCK_SCRIPT || l->plan.claim == 0);
     if (follows)
-        engine_follow(s->worker->shared->engine, &l->plan, acquirer, s->worker->now_ms);
+        engine_follow(s->worker->shared->engine, &l->plan, acquirer, worker_now(s->worker));
     list_append(&queue->calls, &l->queued);
 }
 

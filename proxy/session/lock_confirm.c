@@ -58,7 +58,7 @@ static const char *lost_reply(const struct lock_call *l, const struct lock_envel
     if (e->reply[0] == ':')
         return ":0\r\n";
     if (e->reply[0] == '+')
-        return s && s->protocol == 3 ? "_\r\n" : "$-1\r\n";
+        return s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
     return NULL; /* SET NX GET: nil is its success */
 }
 
@@ -109,7 +109,7 @@ static void confirm_end(struct confirm *f) {
     struct call_end end = {.reply = f->reply, .len = f->reply_len}, out;
     char answer[RESP_HEADER_MAX];
     confirm_unpin(f, true);
-    l->waited_ms = w->now_ms - f->begun_ms;
+    l->waited_ms = worker_now(w) - f->begun_ms;
     c->lock = NULL;
     lock_finish_confirmed(w, c->request->session, l, &end, f->marked ? f->replicas : 0, &out, answer);
     lock_deliver(c, next, &out);
@@ -187,7 +187,7 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
     struct confirm *f = memory_zalloc(sizeof(*f) + end->len);
     f->call = c;
     f->lock = l;
-    f->begun_ms = w->now_ms;
+    f->begun_ms = worker_now(w);
     f->reply_len = end->len;
     memcpy(f->reply, end->reply, end->len);
     ev_timer_init(&f->late, on_late, (double)(l->plan.rule->replicas_ms + GRACE_MS) / 1000, 0.);

@@ -397,7 +397,7 @@ static void ask_apart(struct session *s, struct request *request, size_t i, cons
     static const struct upstream_pin_events none;
     struct masters *m = request->state;
     struct upstream *u = s->worker->upstream;
-    struct upstream_lane lane = session_lane(s);
+    struct upstream_lane lane = s->lane;
     const char *error;
     lane.db = 0;
     m->pins[i] = upstream_pin_open(u, upstream_master(u, i), &lane, &none, &error);

@@ -197,7 +197,7 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     const struct session_options *o = &w->shared->options;
     family(m, "info", "gauge", "1, with the version as a label.");
     sample(m, "version", o->version, 1);
-    single(m, "uptime_seconds", "gauge", "Seconds since the start.", (double)(w->now_ms - o->started_ms) / 1000);
+    single(m, "uptime_seconds", "gauge", "Seconds since the start.", (double)(worker_now(w) - o->started_ms) / 1000);
     single(m, "resident_bytes", "gauge", "Resident memory of the process.", (double)resident_bytes());
     measure_clients(w, m);
     measure_requests(w, m);

@@ -205,7 +205,7 @@ static bool proxy_shown(struct session *s, const struct command *c, const struct
         words[i] = request_arg(r, bytes, i + 1, &lens[i]);
     struct text reply;
     text_init(&reply);
-    bool known = shared->admin(shared->admin_arg, s->worker, words, lens, count, s->protocol == 3, &reply);
+    bool known = shared->admin(shared->admin_arg, s->worker, words, lens, count, s->lane.protocol == 3, &reply);
     if (known)
         dispatch_local(s, c, reply.data, reply.len);
     text_clear(&reply);

@@ -117,11 +117,11 @@ static void unsubscribe_nothing(struct session *s, const struct command *c, cons
     struct text reply = {0};
     char line[RESP_HEADER_MAX];
     for (size_t i = r->argc > 1 ? 1 : 0; i < r->argc; i++) {
-        text_append(&reply, s->protocol == 3 ? ">3\r\n" : "*3\r\n", 4);
+        text_append(&reply, s->lane.protocol == 3 ? ">3\r\n" : "*3\r\n", 4);
         char *at = text_reserve(&reply, resp_bulk_size(strlen(c->name)));
         text_commit(&reply, (size_t)(resp_bulk_write(at, c->name, strlen(c->name)) - at));
         if (i == 0) {
-            text_append(&reply, s->protocol == 3 ? "_\r\n" : "$-1\r\n", s->protocol == 3 ? 3 : 5);
+            text_append(&reply, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n", s->lane.protocol == 3 ? 3 : 5);
         } else {
             at = text_reserve(&reply, resp_bulk_size(r->argv[i].len));
             text_commit(&reply, (size_t)(resp_bulk_write(at, bytes + r->argv[i].off, r->argv[i].len) - at));
@@ -236,7 +236,7 @@ enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c,
 /* ---- RESP2's subscribe mode ------------------------------------------------------------------------------ */
 
 bool pubsub_restricts(const struct session *s) {
-    return s->protocol == 2 && !s->pubsub->monitor;
+    return s->lane.protocol == 2 && !s->pubsub->monitor;
 }
 
 static void not_allowed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {

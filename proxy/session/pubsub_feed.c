@@ -36,7 +36,7 @@ struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const char **
     struct feed *f = memory_zalloc(sizeof(*f));
     f->of = p;
     f->node = node;
-    f->protocol = p->session->protocol;
+    f->protocol = p->session->lane.protocol;
     f->why = p->monitor ? PIN_MONITOR : PIN_SUBSCRIBED;
     list_init(&f->link);
     struct upstream_pin_events events = {.arg = f, .message = feed_message, .lost = feed_lost};
@@ -80,12 +80,12 @@ static void put(struct session *s, const char *data, size_t len, bool confirms) 
 /* A message in the client's protocol. */
 static void put_message(struct feed *f, const char *data, size_t len, bool confirms) {
     struct session *s = f->of->session;
-    if (f->protocol == s->protocol || (data[0] != '*' && data[0] != '>')) {
+    if (f->protocol == s->lane.protocol || (data[0] != '*' && data[0] != '>')) {
         put(s, data, len, confirms);
         return;
     }
     static const char old_null[] = "\r\n$-1\r\n:", new_null[] = "\r\n_\r\n:"; /* UNSUBSCRIBE's of nothing */
-    bool to3 = s->protocol == 3;
+    bool to3 = s->lane.protocol == 3;
     const char *null = to3 ? old_null : new_null, *other = to3 ? new_null : old_null;
     const char *at = len < 64 ? memmem(data, len, null, strlen(null)) : NULL;
     struct text whole = {0};

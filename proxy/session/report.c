@@ -102,7 +102,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "run_id", "%s", o->process_id);
     r->line(r->arg, "tcp_port", "%d", o->port);
     r->line(r->arg, "threads", "%u", o->threads);
-    r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(w->now_ms - o->started_ms) / 1000);
+    r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(worker_now(w) - o->started_ms) / 1000);
     r->line(r->arg, "used_memory_rss", "%lld", resident_bytes());
     r->section(r->arg, "Clients");
     report_counters(shared, "client", r);
@@ -149,8 +149,8 @@ static void report_lease(void *arg, const struct lock_view *v) {
 }
 
 void worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
-    struct lock_rows rows = {.report = r, .pattern = pattern, .pattern_len = len, .now_ms = w->now_ms};
-    engine_each_lease(w->shared->engine, w->now_ms, LOCKS_MAX, report_lease, &rows);
+    struct lock_rows rows = {.report = r, .pattern = pattern, .pattern_len = len, .now_ms = worker_now(w)};
+    engine_each_lease(w->shared->engine, worker_now(w), LOCKS_MAX, report_lease, &rows);
 }
 
 void worker_report_rules(struct worker *w, const struct report *r) {
@@ -178,7 +178,7 @@ static void report_fight(void *arg, const struct lock_contention *c) {
 }
 
 void worker_report_contention(struct worker *w, const struct report *r) {
-    engine_each_contention(w->shared->engine, w->now_ms, report_fight, (void *)r);
+    engine_each_contention(w->shared->engine, worker_now(w), report_fight, (void *)r);
 }
 
 static void report_advice(void *arg, const char *line, size_t len) {
@@ -188,5 +188,5 @@ static void report_advice(void *arg, const char *line, size_t len) {
 
 void worker_report_advice(struct worker *w, const struct report *r) {
     struct report copy = *r;
-    advisor_each(w->shared->advisor, w->now_ms, report_advice, &copy);
+    advisor_each(w->shared->advisor, worker_now(w), report_advice, &copy);
 }

@@ -17,7 +17,7 @@ enum { FREE_REQUESTS_MAX = 4096, FREE_CALLS_MAX = 4096, ERROR_MAX = 1024, HELD_N
 
 /* ---- held bytes -------------------------------------------------------------------------------- */
 
-static void call_hold(struct call *c, const char *data, size_t len) {
+static __attribute__((noinline)) void call_hold_more(struct call *c, const char *data, size_t len) {
     size_t need = c->held_len + len;
     char *to = c->held_big ? c->held_big : c->held;
     if (need > (c->held_big ? c->held_cap : sizeof(c->held))) {
@@ -32,16 +32,26 @@ static void call_hold(struct call *c, const char *data, size_t len) {
     c->held_len = need;
 }
 
+static inline void call_hold(struct call *c, const char *data, size_t len) {
+    if (c->held_len > 0 || len > sizeof(c->held)) {
+        call_hold_more(c, data, len);
+        return;
+    }
+    memcpy(c->held, data, len);
+    c->held_len = len;
+}
+
 static const char *call_held(const struct call *c) {
     return c->held_big ? c->held_big : c->held;
 }
 
 static void call_drop_held(struct call *c) {
-    if (c->held_len == 0)
-        return;
-    memory_free(c->held_big);
-    c->held_big = NULL;
-    c->held_len = c->held_cap = 0;
+    if (c->held_big) {
+        memory_free(c->held_big);
+        c->held_big = NULL;
+        c->held_cap = 0;
+    }
+    c->held_len = 0;
 }
 
 /* ---- requests ---------------------------------------------------------------------------------- */
@@ -133,24 +143,8 @@ void request_pools_shrink(struct worker *w) {
             memory_free(LIST_ENTRY(n, struct call, link));
 }
 
-/* Takes a finished request out of its session: what it held up may go on. */
-static inline void request_leave(struct request *r) {
-    struct session *s = r->session;
-    s->in_flight--;
-    s->in_flight_bytes -= r->bytes;
-    if (r->redirected)
-        s->redirected--;
-    if (r->ends_barrier) {
-        s->barrier--;
-        if (s->replay)
-            session_mark_runnable(s);
-    }
-    if (s->input)
-        session_mark_runnable(s);
-}
-
-static void request_unbusy(struct request *r) {
-    if (r->lock_busy && r->session) {
+static __attribute__((noinline)) void request_unbusy(struct request *r) {
+    if (r->session) {
         if (r->lock_busy == LOCK_BUSY_ALL)
             r->session->lock_busy_all--;
         else
@@ -167,10 +161,18 @@ bool session_amid_reply(const struct session *s) {
     return head && head->started && !head->done;
 }
 
-/* Takes the head, which is done, out of the queue. False: the session is to end behind it. */
-static inline bool head_ends(struct session *s, struct request *r) {
+/* Lets go on what the head has held up. False: the session is to end behind it. */
+static __attribute__((noinline)) bool head_ends_specially(struct session *s, struct request *r) {
     bool close_after = r->close_after;
-    request_leave(r);
+    if (r->redirected)
+        s->redirected--;
+    if (r->ends_barrier) {
+        s->barrier--;
+        if (s->replay)
+            session_mark_runnable(s);
+    }
+    if (s->input)
+        session_mark_runnable(s);
     request_free(r);
     if (s->pubsub)
         pubsub_release(s);
@@ -181,6 +183,17 @@ static inline bool head_ends(struct session *s, struct request *r) {
         session_finish(s);
     }
     return !close_after;
+}
+
+/* Takes the head, which is done, out of the queue. False: the session is to end behind it. */
+static inline bool head_ends(struct session *s, struct request *r) {
+    s->in_flight--;
+    s->in_flight_bytes -= r->bytes;
+    uintptr_t special = (uintptr_t)s->input | (uintptr_t)s->pubsub | (uintptr_t)s->tracking;
+    if (special | r->redirected | r->ends_barrier | r->close_after)
+        return head_ends_specially(s, r);
+    request_free(r);
+    return true;
 }
 
 /* Whether the head has something to be moved to the output. */
@@ -219,7 +232,8 @@ static __attribute__((noinline)) void request_hold(struct request *r, const char
 static inline __attribute__((always_inline)) void reply(struct request *r, const char *data, size_t len, bool last) {
     struct session *s = r->session;
     if (last) {
-        request_unbusy(r);
+        if (r->lock_busy)
+            request_unbusy(r);
         r->done = true;
     }
     if (!s) {
@@ -440,8 +454,7 @@ void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane
 }
 
 inline void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
-    struct upstream_lane lane = session_lane(c->request->session);
-    submit(c, slot, &lane, bytes, len);
+    submit(c, slot, &c->request->session->lane, bytes, len);
 }
 
 void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking) {
@@ -457,8 +470,7 @@ void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes
 }
 
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len) {
-    struct upstream_lane lane = session_lane(c->request->session);
-    call_submit_master_lane(c, master, &lane, bytes, len);
+    call_submit_master_lane(c, master, &c->request->session->lane, bytes, len);
 }
 
 void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,

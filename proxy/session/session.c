@@ -41,9 +41,9 @@ struct session *session_new(struct worker *w, int fd, struct tls *tls, const cha
     s->tls = tls;
     s->state = SESSION_OPEN;
     s->authenticated = w->shared->options.requirepass == NULL;
-    s->protocol = 2;
+    s->lane.protocol = 2;
     s->epoch = upstream_epoch(w->upstream);
-    s->opened_ms = w->now_ms;
+    s->opened_ms = worker_now(w);
     s->last_active = ev_now(w->loop);
     snprintf(s->address, sizeof(s->address), "%s", address);
     list_init(&s->link);
@@ -103,7 +103,7 @@ void session_close(struct session *s, const char *reason) {
     tracking_drop(s);
     pause_leave(s);
     s->in_flight = 0;
-    engine_session_close(w->shared->engine, &s->lock, w->now_ms);
+    engine_session_close(w->shared->engine, &s->lock, worker_now(w));
     iobuf_clear(&s->out);
     input_free(s);
     list_remove(&s->dirty_link);
@@ -115,7 +115,7 @@ void session_close(struct session *s, const char *reason) {
 }
 
 void session_free(struct session *s) {
-    upstream_login_release(s->login); /* not before: releases on disconnect still went over its lane */
+    upstream_login_release(s->lane.login); /* not before: releases on disconnect still went over its lane */
     list_remove(&s->link);
     memory_free(s->name);
     memory_free(s->user);
@@ -182,10 +182,6 @@ void session_address_text(const struct sockaddr_storage *a, char *out, size_t si
     } else {
         snprintf(out, size, "unix:0");
     }
-}
-
-struct upstream_lane session_lane(const struct session *s) {
-    return (struct upstream_lane){.login = s->login, .db = s->db, .own = s->own, .protocol = s->protocol};
 }
 
 /* ---- input ------------------------------------------------------------------------------------- */
@@ -307,7 +303,7 @@ static bool session_must_wait(struct session *s) {
 }
 
 bool session_unauthenticated(const struct session *s) {
-    return !s->authenticated || (s->worker->upstream_needs_auth && s->login == 0);
+    return !s->authenticated || (s->worker->upstream_needs_auth && s->lane.login == 0);
 }
 
 /* Whether a request that isn't complete is too long to be waited for. */

@@ -104,9 +104,8 @@ struct worker {
     char *scratch;               /* what a read puts its bytes in */
     struct text build;           /* a request being put together */
     uint32_t counters_seen;      /* advise_flow.c's */
-    int64_t now_ms;              /* wall clock of this turn */
+    int64_t now_ms;              /* worker_now's; 0: not asked for yet */
     struct ev_prepare prepare;
-    struct ev_check check;
     struct ev_async wake;
     struct ev_timer tick, engine_tick, accept_pause;
     enum pause_kind pause; /* CLIENT PAUSE, until pause_timer is due */
@@ -126,6 +125,8 @@ struct worker {
 
 enum { WORKER_SCRATCH = 64 * 1024 };
 
+/* The wall clock of this turn of the loop. It is read when it is first asked for: most turns don't. */
+int64_t worker_now(struct worker *w);
 /* Leases may be due in so many ms: the engine is called then, if it would not be earlier. */
 void worker_engine_due(struct worker *w, int64_t in_ms);
 /* metrics.c: writes what is known of the nodes to the worker's board. */
@@ -255,7 +256,6 @@ struct session {
     bool aside;    /* what is in flight began with a script: over the connection for these */
     bool no_evict; /* CLIENT NO-EVICT: only shown */
     enum reply_mode reply_mode;
-    uint8_t protocol;                    /* 2 or 3 */
     uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
     uint16_t lock_busy_all;              /* those that concern several keys */
     uint16_t audits;                     /* commands in flight whose replies are looked at on their way */
@@ -264,7 +264,7 @@ struct session {
     size_t in_flight_bytes;
     size_t held_bytes; /* of replies that wait for those before them */
     uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
-    uint32_t db, login, own;
+    struct upstream_lane lane;
     uint64_t used_slots; /* bit by bit: of which a request has gone to a node (WAIT) */
     uint64_t epoch;      /* of the slot map that requests in flight were routed by */
     struct list_node link, dirty_link, runnable_link;
@@ -321,8 +321,6 @@ void session_address_text(const struct sockaddr_storage *a, char *out, size_t si
 
 /* Who has not logged in, to the proxy or (login 0) to a node that wants it. */
 bool session_unauthenticated(const struct session *s);
-
-struct upstream_lane session_lane(const struct session *s);
 
 /* A request goes to the node of this slot; -1: of none. */
 static inline void session_uses(struct session *s, int slot) {

@@ -78,9 +78,9 @@ static void split_sightings(struct request *r, const struct split *split) {
         const char *p = split->pieces[it->order].data;
         if (!rule || !resp_item_read(&p, p + split->pieces[it->order].len, &value))
             continue;
-        struct lock_key key = {.db = s->db, .name = it->shown, .len = it->shown_len};
+        struct lock_key key = {.db = s->lane.db, .name = it->shown, .len = it->shown_len};
         engine_saw(s->worker->shared->engine, &s->lock, &key, rule, value.null ? NULL : value.str, value.len,
-                   s->worker->now_ms);
+                   worker_now(s->worker));
     }
 }
 

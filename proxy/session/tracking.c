@@ -80,7 +80,7 @@ static void tracking_push(void *arg, const char *data, size_t len) {
     struct tracking *t = arg;
     struct session *s = t->session;
     size_t before = t->held.len;
-    if (!s || s->protocol != 3) /* Redis has nowhere to send it either */
+    if (!s || s->lane.protocol != 3) /* Redis has nowhere to send it either */
         return;
     if (!keys_shown(data, len, &t->held))
         return;
@@ -124,7 +124,7 @@ void tracking_drop(struct session *s) {
         return;
     s->held_bytes -= t->held.len;
     s->tracking = NULL;
-    s->own = 0;
+    s->lane.own = 0;
     counter_sub(&s->worker->counters.clients_tracking, 1);
     tracking_free(s->worker, t);
 }
@@ -132,7 +132,7 @@ void tracking_drop(struct session *s) {
 static void tracking_take(struct session *s, struct tracking *t) {
     t->session = s;
     s->tracking = t;
-    s->own = t->own;
+    s->lane.own = t->own;
     counter_add(&s->worker->counters.clients_tracking, 1);
 }
 
@@ -157,7 +157,7 @@ static void wish_granted(struct session *s, struct wish *wish) {
         tracking_take(s, wish->fresh);
         wish->fresh = NULL;
     } else {
-        upstream_own_begin(s->worker->upstream, s->own, wish->command.data, wish->command.len);
+        upstream_own_begin(s->worker->upstream, s->lane.own, wish->command.data, wish->command.len);
     }
     struct tracking *t = s->tracking;
     t->no_touch = t->no_touch || wish->no_touch;
@@ -203,7 +203,7 @@ static void ask_nodes(struct session *s, const struct command *c, struct wish *w
                       const char *bytes) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct upstream *u = s->worker->upstream;
-    struct upstream_lane lane = session_lane(s);
+    struct upstream_lane lane = s->lane;
     struct request *request = request_new(s, c);
     request->state = wish;
     request_barrier(request);

@@ -76,7 +76,7 @@ bool transaction_writes(const struct session *s) {
 
 uint32_t transaction_db(const struct session *s) {
     const struct transaction *t = s->transaction;
-    return t && t->state == TRANSACTION_QUEUEING ? t->db : s->db;
+    return t && t->state == TRANSACTION_QUEUEING ? t->db : s->lane.db;
 }
 
 int64_t transaction_count(const struct session *s) {
@@ -280,7 +280,7 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
         return DISPATCHED;
     }
     t->state = TRANSACTION_QUEUEING;
-    t->db = s->db;
+    t->db = s->lane.db;
     if (t->pin) {
         multi_send(s, c, true);
     } else {

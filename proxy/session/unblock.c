@@ -47,7 +47,7 @@ static void unblock_answered(struct call *c, const struct call_end *end) {
 
 static void unblock_ask(struct unblock *u) {
     struct worker *w = u->session->worker;
-    struct upstream_lane lane = session_lane(u->session);
+    struct upstream_lane lane = u->session->lane;
     struct upstream_node *node = upstream_pin_node(u->pin);
     int64_t number = *upstream_pin_number(u->pin);
     if (number < 0 || !node) {

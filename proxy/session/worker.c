@@ -25,6 +25,12 @@ static int64_t wall_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+int64_t worker_now(struct worker *w) {
+    if (w->now_ms == 0)
+        w->now_ms = wall_ms();
+    return w->now_ms;
+}
+
 /* ---- what the engine asks for -------------------------------------------------------------------- */
 
 /* The engine calls with a shard locked: leases are noted, and seen to once it has returned. */
@@ -118,11 +124,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
     worker_free_closed(w);
     if (w->stopping)
         drain_turn(w);
-}
-
-static void turn_start(struct ev_loop *loop, struct ev_check *check, int events) {
-    struct worker *w = check->data;
-    w->now_ms = wall_ms();
+    w->now_ms = 0;
 }
 
 /* ---- time ---------------------------------------------------------------------------------------- */
@@ -161,9 +163,9 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
 
 static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
-    w->now_ms = wall_ms();
+    w->now_ms = 0;
     unsigned threads = w->shared->options.threads;
-    int64_t next = engine_tick(w->shared->engine, w->index, threads, w->now_ms);
+    int64_t next = engine_tick(w->shared->engine, w->index, threads, worker_now(w));
     if (threads > 1 && next > SHARED_TICK_MS)
         next = SHARED_TICK_MS; /* other threads' commands can't wake this one */
     ev_timer_set(timer, (double)(next > 0 ? next : 1) / 1000., 0.);
@@ -245,10 +247,6 @@ static void worker_watchers(struct worker *w) {
     ev_prepare_init(&w->prepare, turn_end);
     w->prepare.data = w;
     ev_prepare_start(w->loop, &w->prepare);
-    ev_check_init(&w->check, turn_start);
-    ev_set_priority(&w->check, EV_MAXPRI);
-    w->check.data = w;
-    ev_check_start(w->loop, &w->check);
     ev_async_init(&w->wake, woken);
     w->wake.data = w;
     ev_async_start(w->loop, &w->wake);
@@ -272,7 +270,6 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     w->rules = lock_rules_ref(rules);
     w->ready = ready;
     w->ready_arg = ready_arg;
-    w->now_ms = wall_ms();
     atomic_init(&w->stop_ms, -1);
     list_init(&w->sessions);
     list_init(&w->dirty);

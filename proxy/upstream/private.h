@@ -185,7 +185,7 @@ void node_free(struct upstream_node *n);
  * the node's pools. */
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index);
 static inline bool lane_equal(const struct upstream_lane *a, const struct upstream_lane *b) {
-    return ((a->login ^ b->login) | (a->db ^ b->db) | (a->own ^ b->own) | (uint32_t)(a->protocol ^ b->protocol)) == 0;
+    return memcmp(a, b, sizeof(*a)) == 0;
 }
 static inline unsigned pool_index(const struct upstream *u, const struct upstream_request *r) {
     if (r->aside)

@@ -56,9 +56,10 @@ void upstream_login_release(uint32_t login);
 struct upstream_lane {
     uint32_t login;
     uint32_t db;
-    uint32_t own;     /* upstream_own_new; 0: shared with everybody */
-    uint8_t protocol; /* 2 or 3 */
+    uint32_t own;      /* upstream_own_new; 0: shared with everybody */
+    uint32_t protocol; /* 2 or 3 */
 };
+_Static_assert(sizeof(struct upstream_lane) == 16, "no bytes between the fields: lanes are compared as a whole");
 
 enum upstream_failure {
     UPSTREAM_NOT_SENT, /* no byte of the request left the proxy */
