@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from servers import KEYS, Connection, Failed, Fleet, need
+from servers import Connection, Failed, Fleet, need, redis_benchmark
 
 TABLES = ["speed", "instructions", "syscalls", "memory", "locks"]
 CONNECTIONS = 50
@@ -106,17 +106,9 @@ class Bench:
 
     # Load
 
-    def redis_benchmark(self, port, workload, requests):
-        test, depth, connections = WORKLOADS[workload]
-        run = subprocess.run([need("redis-benchmark"), "-h", "127.0.0.1", "-p", str(port), "-t", test, "-d", "64",
-                              "-r", str(KEYS), "-P", str(depth), "-c", str(connections), "-n", str(requests),
-                              "--csv"], capture_output=True, text=True, timeout=120)
-        lines = [line for line in run.stdout.splitlines() if line.startswith('"')]
-        if run.returncode != 0 or len(lines) < 2:
-            raise Failed("redis-benchmark: %s" % (run.stderr.strip() or run.stdout.strip() or "no output")[-200:])
-        row = dict(zip(lines[0].replace('"', "").split(","), lines[-1].replace('"', "").split(",")))
-        return {"rps": float(row["rps"]), "p50_ms": float(row["p50_latency_ms"]),
-                "p99_ms": float(row["p99_latency_ms"]), "requests": requests}
+    @staticmethod
+    def redis_benchmark(port, workload, requests):
+        return redis_benchmark(port, *WORKLOADS[workload], requests)
 
     def pair_load(self, port, pair, depth, commands):
         words = [word.replace("{sha}", self.sha) for word in LOCK_PAIRS[pair][1]]

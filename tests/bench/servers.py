@@ -264,6 +264,19 @@ def need(program):
     return found
 
 
+def redis_benchmark(port, test, depth, connections, requests):
+    """Runs it, and returns what it says."""
+    run = subprocess.run([need("redis-benchmark"), "-h", "127.0.0.1", "-p", str(port), "-t", test, "-d", "64",
+                          "-r", str(KEYS), "-P", str(depth), "-c", str(connections), "-n", str(requests),
+                          "--csv"], capture_output=True, text=True, timeout=120)
+    lines = [line for line in run.stdout.splitlines() if line.startswith('"')]
+    if run.returncode != 0 or len(lines) < 2:
+        raise Failed("redis-benchmark: %s" % (run.stderr.strip() or run.stdout.strip() or "no output")[-200:])
+    row = dict(zip(lines[0].replace('"', "").split(","), lines[-1].replace('"', "").split(",")))
+    return {"rps": float(row["rps"]), "p50_ms": float(row["p50_latency_ms"]),
+            "p99_ms": float(row["p99_latency_ms"]), "requests": requests}
+
+
 def fill(servers, owner):
     """Sets the keys that redis-benchmark -r KEYS will read, each on the node that owns it."""
     batches = {server: [] for server in servers}
