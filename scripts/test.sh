@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test.sh [unit|sim|model|check|fuzz|integration] ...: installs what the tests need, builds everything in build-test/ with
+# test.sh [unit|sim|model|check|fuzz|integration|bench] ...: installs what the tests need, builds everything in build-test/ with
 # warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer, and runs the named parts, or all of them.
 #
 #   unit         the parts of the program, each linked with nothing but what it may use (cmocka)
@@ -8,6 +8,8 @@
 #   check        layout and other rules of the source (scripts/check.sh)
 #   fuzz         a short run of the fuzzers over the kept corpus (scripts/fuzz.sh)
 #   integration  the proxy with real Redis servers and a real cluster (pytest)
+#   bench        a Release build: instructions and system calls a request are within their bounds (tests/bench/check.py),
+#                and so is its memory, where a sanitizer has its own
 #
 # The last line is 'N passed, N failed' over all that ran; the exit status is 0 if nothing failed. LOCKKEEPER_SEED=N
 # repeats the random parts of the integration tests. Arguments for pytest go into PYTEST_ADDOPTS.
@@ -22,12 +24,12 @@ log=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-test.XXXXXX")
 trap 'rm -f "$log" "$log.xml"' EXIT
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(unit sim model check fuzz integration)
+[ ${#parts[@]} -gt 0 ] || parts=(unit sim model check fuzz integration bench)
 for part in "${parts[@]}"; do
     case $part in
-    unit | sim | model | check | fuzz | integration) ;;
+    unit | sim | model | check | fuzz | integration | bench) ;;
     *)
-        echo "test.sh: '$part': expected unit, sim, model, check, fuzz or integration" >&2
+        echo "test.sh: '$part': expected unit, sim, model, check, fuzz, integration or bench" >&2
         exit 1
         ;;
     esac
@@ -86,13 +88,15 @@ run_ctest() {
     failed=$((failed + bad))
 }
 
-run_integration() {
-    local status counts good bad several=()
+# run_pytest PROGRAM ARGUMENT ...: integration tests of that program.
+run_pytest() {
+    local status counts good bad several=() program=$1
+    shift
     # Most tests wait for servers most of the time: three at once keep two processors busy.
     ! "$python" -c 'import xdist' 2>/dev/null || several=(-n 3)
-    LOCKKEEPER="$build/lockkeeper" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 800 \
+    LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 800 \
         "$python" -m pytest -q ${several[@]+"${several[@]}"} -p no:cacheprovider --tb=short --durations=5 \
-        --junitxml="$log.xml" "$root/tests/integration"
+        --junitxml="$log.xml" "$@"
     status=$?
     counts=$("$python" - "$log.xml" <<'PYTHON'
 import sys, xml.etree.ElementTree as tree
@@ -112,6 +116,24 @@ PYTHON
     failed=$((failed + bad))
     # A status of 1 without a failed test: something at the very end, such as a proxy that did not stop cleanly.
     [ "$status" -ne 1 ] || [ "$bad" -gt 0 ] || failed=$((failed + 1))
+}
+
+# What says something about the program only as users build it.
+run_bench() {
+    local program
+    program=$("$root/scripts/build.sh" "$root/build-bench" Release) || {
+        echo "test.sh: the Release build failed" >&2
+        failed=$((failed + 1))
+        return
+    }
+    if command -v valgrind >/dev/null; then
+        step "tests/bench/check.py" 300 env PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/bench/check.py" \
+            --lockkeeper "$program"
+    else
+        echo "no valgrind here, so nothing is counted"
+    fi
+    run_pytest "$program" "$root/tests/integration/test_traps.py" "$root/tests/integration/test_soak_finds.py" \
+        -k "trap_35 or 512_mb or memory"
 }
 
 wants() {
@@ -153,7 +175,8 @@ for part in "${parts[@]}"; do
             step "scripts/fuzz.sh" 300 "$root/scripts/fuzz.sh" 10
         fi
         ;;
-    integration) run_integration ;;
+    integration) run_pytest "$build/lockkeeper" "$root/tests/integration" ;;
+    bench) run_bench ;;
     esac
     echo "== $part: $SECONDS s"
 done

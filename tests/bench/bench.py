@@ -2,7 +2,7 @@
 """Measures lockkeeper beside Redis itself, nutcracker and haproxy, and prints Markdown tables.
 
 bench.py --lockkeeper PROGRAM --load PROGRAM [--quick] [--only TABLE] ... [--json FILE]
-TABLE: speed, instructions, syscalls, memory, locks. README.md in this folder explains the method.
+TABLE: speed, instructions, syscalls, memory, locks, contention, latency, idle, threads. README.md in this folder explains the method.
 
 A peer that is missing or fails is a '-' in the tables, and a line under them says why; the others go on.
 """
@@ -14,15 +14,15 @@ import re
 import resource
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from servers import Connection, Failed, Fleet, need, redis_benchmark
+import scale
+from servers import Connection, Failed, Fleet, median, need, redis_benchmark
 
-TABLES = ["speed", "instructions", "syscalls", "memory", "locks"]
+TABLES = ["speed", "instructions", "syscalls", "memory", "locks", *scale.TABLES]
 CONNECTIONS = 50
 IDLE_CONNECTIONS = 2000
 PEERS = ["redis", "lockkeeper", "lockkeeper cluster", "nutcracker", "haproxy"]
@@ -65,6 +65,7 @@ class Bench:
     def __init__(self, fleet, load_program, quick):
         self.fleet, self.load_program, self.quick = fleet, load_program, quick
         self.rounds = 3 if quick else 5
+        self.titles = TITLES
         self.results = {}
         self.notes = []
         self.starters = {"lockkeeper": fleet.start_lockkeeper, "lockkeeper cluster": fleet.start_lockkeeper_cluster,
@@ -104,6 +105,15 @@ class Bench:
     def upstreams(self, peer):
         return self.fleet.cluster if peer == "lockkeeper cluster" else [self.fleet.redis]
 
+    def run(self, table):
+        if table not in scale.TABLES:
+            getattr(self, table)()
+            return
+        progress(table)
+        rows = self.attempt(table, scale.TABLES[table][1], self)
+        if rows:
+            self.results[table] = rows
+
     # Load
 
     @staticmethod
@@ -112,7 +122,10 @@ class Bench:
 
     def pair_load(self, port, pair, depth, commands):
         words = [word.replace("{sha}", self.sha) for word in LOCK_PAIRS[pair][1]]
-        run = subprocess.run([self.load_program, "-p", str(port), "-c", str(CONNECTIONS), "-P", str(depth),
+        return self.load(port, CONNECTIONS, depth, commands, words)
+
+    def load(self, port, connections, depth, commands, words):
+        run = subprocess.run([self.load_program, "-p", str(port), "-c", str(connections), "-P", str(depth),
                               "-n", str(commands), *words], capture_output=True, text=True, timeout=120)
         if not run.stdout.startswith("{"):
             raise Failed("load: %s" % run.stderr.strip())
@@ -334,10 +347,6 @@ def settled_memory(server):
     return last
 
 
-def median(values):
-    return statistics.median(list(values))
-
-
 def progress(text):
     print("\r\033[K%s ..." % text if sys.stderr.isatty() else "%s ..." % text, file=sys.stderr,
           end="" if sys.stderr.isatty() else "\n", flush=True)
@@ -396,6 +405,16 @@ def print_results(results):
                    number(r.get("proxy_cpu_us") or None, 1), number(r.get("redis_cpu_us"), 1),
                    number(r.get("proxy_instructions")), number(r.get("redis_instructions"))]
                   for pair, r in ((pair, table.get(pair, {})) for pair in LOCK_PAIRS)])
+    for name, (title, _) in scale.TABLES.items():
+        if results.get(name):
+            print("**%s**\n" % title)
+            shares = any("smaller_share" in row for row in results[name].values())
+            markdown(["", "a second", "p50 / p99, ms", "proxy CPU, µs", "Redis CPU, µs"] +
+                     ["the less busy thread"] * shares,
+                     [[row, number(r["rps"]), "%.3f / %.3f" % (r["p50_ms"], r["p99_ms"]),
+                       number(r["proxy_cpu_us"] or None, 2), number(r["redis_cpu_us"], 2)] +
+                      (["%.0f %%" % (100 * r["smaller_share"]) if "smaller_share" in r else ""] if shares else [])
+                      for row, r in results[name].items()])
 
 
 def version(command):
@@ -436,7 +455,7 @@ def main():
         bench = Bench(fleet, os.path.abspath(options.load), options.quick)
         for table in TABLES:
             if not options.only or table in options.only:
-                getattr(bench, table)()
+                bench.run(table)
     except Failed as error:
         sys.exit("bench: %s" % error)
     finally:

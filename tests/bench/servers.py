@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import threading
 import time
@@ -143,13 +144,8 @@ class Server:
 
     def cpu_seconds(self):
         """User and system time of all threads. schedstat has the sum in nanoseconds, stat in ticks of 10 ms."""
-        tasks = "/proc/%d/task" % self.pid
         try:
-            total = 0
-            for task in os.listdir(tasks):
-                with open("%s/%s/schedstat" % (tasks, task)) as f:
-                    total += int(f.read().split()[0])
-            return total / 1e9
+            return sum(thread_seconds(self.pid).values())
         except FileNotFoundError:
             with open("/proc/%d/stat" % self.pid) as f:
                 fields = f.read().rsplit(")", 1)[1].split()
@@ -220,9 +216,9 @@ class Fleet:
 
     # Proxies: each returns a Server. upstream: another Redis than the fleet's, where it is measured too.
 
-    def start_lockkeeper(self, wrapper=(), upstream=None):
+    def start_lockkeeper(self, wrapper=(), upstream=None, extra=()):
         upstream = upstream or self.redis
-        return self._lockkeeper("lockkeeper", ["standalone", "127.0.0.1:%d" % upstream.port], wrapper)
+        return self._lockkeeper("lockkeeper", ["standalone", "127.0.0.1:%d" % upstream.port, *extra], wrapper)
 
     def start_lockkeeper_cluster(self, wrapper=()):
         return self._lockkeeper("lockkeeper cluster",
@@ -262,6 +258,20 @@ def need(program):
     if not found:
         raise Failed("%s is not installed" % program)
     return found
+
+
+def median(values):
+    return statistics.median(list(values))
+
+
+def thread_seconds(pid):
+    """CPU seconds of each thread."""
+    tasks = "/proc/%d/task" % pid
+    seconds = {}
+    for task in os.listdir(tasks):
+        with open("%s/%s/schedstat" % (tasks, task)) as f:
+            seconds[task] = int(f.read().split()[0]) / 1e9
+    return seconds
 
 
 def redis_benchmark(port, test, depth, connections, requests):

@@ -1,0 +1,141 @@
+"""What changes with the number of connections and threads: waiting on one lock, idle neighbours, one core, two threads.
+
+Each function takes a Bench and returns the rows of its table: {row: {column: figure}}. Knows nothing of printing.
+"""
+import os
+import resource
+import subprocess
+
+from servers import Connection, Failed, median, redis_benchmark, thread_seconds
+
+SPINNING = ["=$-1", "SET", "lock:spin", "another", "NX", "PX", "30000"]
+IDLE = 5000
+
+
+def room_for(connections):
+    """Whether so many sockets may be open here, and in the proxy, which has one more for each with haproxy's way."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] > connections + 200
+
+
+def contention(bench):
+    """Connections that try again and again to acquire one lock that somebody holds."""
+    rows = {}
+    requests = 20000 if bench.quick else 60000
+    for connections in (50, 1000, 10000):
+        if not room_for(connections):
+            bench.notes.append("%d connections need a higher limit of open files (ulimit -n)" % connections)
+            continue
+        redis = bench.fleet.start_redis(extra=["--maxclients", str(connections + 200)])
+        try:
+            proxy = bench.fleet.start_lockkeeper(upstream=redis, extra=["--maxclients", str(connections + 200)])
+            for title, server in (("Redis, direct", redis), ("lockkeeper", proxy)):
+                holder = Connection(server.port)
+                holder.call("SET", "lock:spin", "holder", "NX", "PX", "300000")
+                result = bench.attempt("%s, %d connections on one lock" % (title, connections), bench.with_cpu, server,
+                                       [redis], bench.load, server.port, connections, 1, requests, SPINNING)
+                holder.call("DEL", "lock:spin")
+                holder.close()
+                if result:
+                    rows["%s, %d connections" % (title, connections)] = figures([result])
+            proxy.stop()
+        finally:
+            redis.stop()
+    return rows
+
+
+def figures(results):
+    return {"rps": median(r["rps"] for r in results),
+            "p50_ms": median(r["p50_ms"] for r in results),
+            "p99_ms": median(r["p99_ms"] for r in results),
+            "proxy_cpu_us": median(r["proxy_cpu"] / r["requests"] * 1e6 for r in results),
+            "redis_cpu_us": median(r["redis_cpu"] / r["requests"] * 1e6 for r in results)}
+
+
+def pin(pid, cores):
+    for task in os.listdir("/proc/%d/task" % pid):
+        os.sched_setaffinity(int(task), cores)
+
+
+def one_core(bench):
+    """One connection without pipelining, and everything on one core: how long a request's way is."""
+    every = os.sched_getaffinity(0)
+    core = {max(every)}
+    peers = bench.start_peers(["redis", "lockkeeper", "haproxy", "nutcracker"])
+    runs = {name: [] for name in peers}
+    try:
+        os.sched_setaffinity(0, core)
+        for server in peers.values():
+            pin(server.pid, core)
+        names = list(peers)
+        for number in range(bench.rounds):
+            for name in names[number % len(names):] + names[:number % len(names)]:
+                result = bench.attempt(name, bench.with_cpu, peers[name], [bench.fleet.redis], bench.load,
+                                       peers[name].port, 1, 1, 5000 if bench.quick else 20000,
+                                       ["=$64", "GET", "key:000000000001"])
+                if result:
+                    runs[name].append(result)
+    finally:
+        os.sched_setaffinity(0, every)
+        pin(bench.fleet.redis.pid, every)
+        for name, server in peers.items():
+            if name != "redis":
+                server.stop()
+    return {bench.titles[name]: figures(results) for name, results in runs.items() if results}
+
+
+def idle_neighbours(bench):
+    """50 busy connections, with and without idle ones beside them: two proxies, by turns."""
+    if not room_for(IDLE):
+        raise Failed("%d connections need a higher limit of open files (ulimit -n)" % IDLE)
+    alone, crowded = bench.fleet.start_lockkeeper(), bench.fleet.start_lockkeeper()
+    idle = [Connection(crowded.port) for _ in range(IDLE)]
+    runs = {"50 busy connections": [], "50 busy beside %s idle" % "{:,}".format(IDLE): []}
+    try:
+        for connection in idle:
+            connection.call("GET", "key:000000000000")
+        for number in range(bench.rounds):
+            pairs = list(zip(runs, (alone, crowded)))
+            for row, server in pairs if number % 2 else pairs[::-1]:
+                runs[row].append(bench.with_cpu(server, [bench.fleet.redis], redis_benchmark, server.port, "get", 1, 50,
+                                                10000 if bench.quick else 50000))
+    finally:
+        for connection in idle:
+            connection.close()
+        alone.stop()
+        crowded.stop()
+    return {row: figures(results) for row, results in runs.items()}
+
+
+def threads(bench):
+    """One thread and two, by turns; and how the connections' work is spread over the two."""
+    servers = {1: bench.fleet.start_lockkeeper(), 2: bench.fleet.start_lockkeeper(extra=["--threads", "2"])}
+    rows = {}
+    try:
+        for depth in (1, 16):
+            runs = {count: [] for count in servers}
+            shares = []
+            for number in range(bench.rounds):
+                for count in (1, 2) if number % 2 else (2, 1):
+                    server = servers[count]
+                    before = thread_seconds(server.pid)
+                    runs[count].append(bench.with_cpu(server, [bench.fleet.redis], redis_benchmark, server.port, "get",
+                                                      depth, 50, (10000 if bench.quick else 50000) * min(depth, 4)))
+                    after = thread_seconds(server.pid)
+                    if count == 2:
+                        spent = sorted(after[task] - before.get(task, 0) for task in after)[-2:]
+                        shares.append(spent[0] / sum(spent))
+            for count, results in runs.items():
+                row = figures(results)
+                if count == 2:
+                    row["smaller_share"] = median(shares)
+                rows["%d thread%s, -P %d" % (count, "s" if count > 1 else "", depth)] = row
+    finally:
+        for server in servers.values():
+            server.stop()
+    return rows
+
+
+TABLES = {"contention": ("One held lock, spun on", contention),
+          "latency": ("One connection, everything on one core: GET", one_core),
+          "idle": ("Idle connections beside busy ones: GET", idle_neighbours),
+          "threads": ("One thread and two, 50 connections: GET", threads)}
