@@ -5,10 +5,26 @@
 -- Every lock must be free or the caller's (each by its own claim), else LOCKED and nothing is done. Afterwards a
 -- lock that is gone or changed has lost its lease: the outcome is 'released', or 'done' where the command left the
 -- caller's locks as they were (RENAMENX that answers 0). A string that stands at a lock key now and has no expiry gets
--- the rule's lease, once: nobody owns it, but it ends. S1, S4, L1.
+-- the rule's lease, once: nobody owns it, but it ends. Commands that say no themselves where something stands at the
+-- lock (MSETNX, ...) do so, also where it is somebody else's. S1, S4, L1.
 local n = tonumber(claim)
 local rights = {}
 for i = 1, n do rights[i] = {claim = ARGV[10 + i], right = ARGV[10 + n + i]} end
+
+-- Whether the command changes nothing where the lock exists, and its own reply says so.
+local function says_no()
+  local at = 11 + 2 * n
+  local name = string.lower(ARGV[at])
+  if name == 'msetnx' then return true end
+  if name == 'renamenx' then return lock == ARGV[at + 2] end
+  if name == 'copy' then return #ARGV == at + 2 end
+  if name ~= 'restore' and name ~= 'restore-asking' then return false end
+  for i = at + 4, #ARGV do
+    if string.lower(ARGV[i]) == 'replace' then return false end
+  end
+  return true
+end
+
 local states, outcome = {}, 'free'
 for i = 1, n do
   lock, guard = KEYS[2 * i - 1], KEYS[2 * i]
@@ -20,7 +36,7 @@ for i = 1, n do
   if s.value then
     local how, why = may_touch(s)
     if s.list then how, why = false, s.token and 'held' or 'foreign' end -- nodes of others wait in it
-    if not how then return envelope(locked(s), why, s) end
+    if not how then return envelope(says_no() and redis.pcall(unpack(ARGV, 11 + 2 * n)) or locked(s), why, s) end
     outcome = 'done'
   end
 end

@@ -462,12 +462,23 @@ def test_clobber(pair, form):
     assert pair.direct("EXISTS", free) == 1
 
 
-def test_msetnx(pair):
-    name = pair.held("lock:{t}msetnx")
+@pytest.mark.parametrize("form", ["MSETNX", "MSETNX of several", "RENAMENX", "COPY", "RESTORE"])
+def test_what_says_no_by_itself(pair, form):
+    """Commands that change nothing where the key exists answer a held lock as they answer any key."""
+    prepare_others(pair)
+    name = pair.held("lock:{t}nx")
+    command = {"MSETNX": ["MSETNX", name, "x"], "MSETNX of several": ["MSETNX", "{t}fresh", "1", name, "x"],
+               "RENAMENX": ["RENAMENX", "{t}o", name], "COPY": ["COPY", "{t}o", name],
+               "RESTORE": ["RESTORE", name, "0", dump(pair, "{t}o"), "ABSTTL"]}[form]
+    expected = "BUSYKEY Target key name already exists." if form == "RESTORE" else 0
+    for c in (pair.b, pair.a):
+        with pair.unchanged(name):
+            assert c(*command) == expected
     with pair.unchanged(name):
-        reply = pair.b("MSETNX", "{t}fresh", "1", name, "x")
-        assert reply == 0 or is_locked(reply)
-    assert pair.direct("EXISTS", "{t}fresh") == 0
+        assert [pair.b(*words) for words in (["MULTI"], command, ["EXEC"])] == ["OK", "QUEUED", [expected]]
+    assert pair.direct("EXISTS", "{t}fresh") == 0 and pair.direct("GET", "{t}o") == "5"
+    with pair.unchanged(name):
+        assert is_locked(pair.b("RENAMENX", name, "{t}fresh")), "this one would take the lock away"
     pair.held_by_a(name)
 
 
