@@ -53,8 +53,21 @@ void world_fail(struct world *w, const char *rule, const char *format, ...) {
 }
 
 const char *world_outcome(enum lock_outcome o) {
-    static const char *const TEXTS[] = {"granted", "done",    "released", "adopted", "open",     "counted",
-                                        "held",    "foreign", "free",     "error",   "not sent", "unknown"};
+    static const char *const TEXTS[] = {
+        [LOCK_GRANTED] = "granted",
+        [LOCK_DONE] = "done",
+        [LOCK_RELEASED] = "released",
+        [LOCK_ADOPTED] = "adopted",
+        [LOCK_OPEN] = "open",
+        [LOCK_COUNTED] = "counted",
+        [LOCK_HELD] = "held",
+        [LOCK_FOREIGN] = "foreign",
+        [LOCK_FREE] = "free",
+        [LOCK_ERROR] = "error",
+        [LOCK_UNCONFIRMED] = "unconfirmed",
+        [LOCK_NOT_SENT] = "not sent",
+        [LOCK_UNKNOWN] = "unknown",
+    };
     return TEXTS[o];
 }
 
