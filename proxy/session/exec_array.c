@@ -71,6 +71,8 @@ static void item_lock(struct transaction *t, struct session *s, struct transacti
     bool elsewhere = s && lock->plan.key.db != s->lane.db;
     bool known = elsewhere && lock_envelope_read(lock, element, len, &e);
     item->lock = NULL;
+    if (s)
+        lock->protocol = (uint8_t)s->lane.protocol; /* of now, behind a HELLO of the transaction's own */
     lock_finish_confirmed(t->worker, s, lock, elsewhere ? &not_sent : &end, t->replicas, &part, answer);
     if (elsewhere)
         part = known ? (struct call_end){.reply = e.reply, .len = e.reply_len} : end;

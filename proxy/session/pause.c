@@ -70,7 +70,8 @@ bool pause_replicates(const struct command *c, const struct resp_request *r, con
 }
 
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc)))
+    /* Of a request that is still coming, some arguments are not there yet. */
+    if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
         return false;
     if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
         !(c->id == COMMAND_EXEC && s->transaction && transaction_writes(s)))

