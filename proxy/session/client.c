@@ -162,7 +162,8 @@ static const struct own *own_of(const struct resp_request *r, const char *bytes)
 /* Those that are about the connection to the node: tracking.c's. */
 static bool of_the_connection(const struct resp_request *r, const char *bytes) {
     return request_arg_is(r, bytes, 1, "tracking") || request_arg_is(r, bytes, 1, "caching") ||
-           request_arg_is(r, bytes, 1, "no-touch");
+           request_arg_is(r, bytes, 1, "no-touch") || request_arg_is(r, bytes, 1, "trackinginfo") ||
+           request_arg_is(r, bytes, 1, "getredir");
 }
 
 enum client_way client_way_in_multi(const struct session *s, const struct resp_request *r, const char *bytes) {

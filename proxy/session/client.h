@@ -1,6 +1,6 @@
 /*
  * The CLIENT command: what a client says of itself (client.c), what it asks of all clients (client_admin.c), how a
- * client is shown (client_show.c), and the pause (pause.c).
+ * client is shown (client_show.c), client-side caching (tracking.c, redirect.c), and the pause (pause.c).
  */
 #ifndef LOCKKEEPER_SESSION_CLIENT_H
 #define LOCKKEEPER_SESSION_CLIENT_H
@@ -54,6 +54,8 @@ enum dispatch_result tracking_dispatch(struct session *s, const struct command *
                                        const char *bytes);
 struct tracking_state {
     bool on, bcast;
+    uint64_t redirect; /* the client who is told, 0: itself */
+    bool broken;       /* and is gone */
 };
 struct tracking_state tracking_state(const struct session *s);
 /* What CLIENT CACHING said of the next command. */
@@ -62,8 +64,6 @@ enum caching tracking_next(const struct session *s);
 /* It is said of the command at hand, which it was meant for when it came: MULTI, whose node was not known then. */
 void tracking_next_set(struct session *s, enum caching caching);
 /* These are called where there is a session->tracking. */
-/* No reply is being written: messages that waited for that go out. */
-void tracking_release(struct session *s);
 /* Once a second. */
 void tracking_tick(struct session *s);
 /* A request of the client has been dispatched. */
@@ -75,6 +75,26 @@ void tracking_exec_ends(struct session *s, bool stale);
 struct call *tracking_caching(struct session *s, struct call *c, const char **bytes, size_t *len);
 /* RESET, or the session is gone; does nothing where there is none. */
 void tracking_drop(struct session *s);
+
+/* The client who is to be told (if it is still the same) is gone. */
+void tracking_broken(struct session *s, uint64_t redirect);
+
+/* ---- redirect.c ----------------------------------------------------------------------------------- */
+
+/* Looks for a client of any thread's, who from then on may be sent messages. `id` and `done` are the caller's, as is
+ * the memory until `done` has been called, in the same thread, at once where there is only one. */
+struct redirect_look {
+    struct tour tour;
+    uint64_t id;
+    bool found;
+    void (*done)(struct redirect_look *look);
+};
+void redirect_look(struct redirect_look *look, struct worker *w);
+/* Tells client `to` that what `s` has cached of these keys (an array, RESP, copied; len 0: all) is stale. Where it is
+ * gone tracking_broken is called, maybe at once. */
+void redirect_send(struct session *s, uint64_t to, const char *keys, size_t len);
+/* CLIENT TRACKINGINFO and GETREDIR of a session that redirects. False: it does not, or the words are not right. */
+bool redirect_show(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
 /* ---- pause.c -------------------------------------------------------------------------------------- */
 

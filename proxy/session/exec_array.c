@@ -269,6 +269,8 @@ static void replay_end(struct session *s) {
         tracking_exec_ends(s, p->stale);
     if (s->pubsub)
         pubsub_release(s);
+    if (s->held.len > 0)
+        session_release(s);
     replay_free(s, p);
     session_mark_dirty(s);
     session_mark_runnable(s);

@@ -44,6 +44,25 @@ static bool session_over_limit(struct session *s) {
     return (now - s->over_soft_since) * 1000 >= (double)o->output_limit_soft_ms;
 }
 
+void session_release(struct session *s) {
+    if (session_amid_reply(s) || s->replay)
+        return;
+    iobuf_append(&s->out, s->held.data, s->held.len);
+    s->held_bytes -= s->held.len;
+    text_clear(&s->held);
+    session_mark_dirty(s);
+}
+
+void session_tell(struct session *s, const char *data, size_t len) {
+    session_mark_dirty(s); /* also where it is held: the limits are looked at then */
+    if (s->held.len == 0 && !session_amid_reply(s) && !s->replay) {
+        iobuf_append(&s->out, data, len);
+        return;
+    }
+    text_append(&s->held, data, len);
+    s->held_bytes += len;
+}
+
 void session_go_on(struct session *s) {
     struct list_node *n = s->holding ? list_first(&s->requests) : NULL;
     if (n)

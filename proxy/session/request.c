@@ -176,8 +176,8 @@ static __attribute__((noinline)) bool head_ends_specially(struct session *s, str
     request_free(r);
     if (s->pubsub)
         pubsub_release(s);
-    if (s->tracking)
-        tracking_release(s);
+    if (s->held.len > 0)
+        session_release(s);
     if (close_after) {
         replay_drop(s);
         session_finish(s);

@@ -87,6 +87,7 @@ struct worker {
     struct list_node guests;         /* clients in their TLS handshake */
     double guest_logged;             /* when a failed one was last logged at notice */
     struct list_node sessions;       /* open */
+    struct list_node hearing;        /* of these: redirect.c's, to whom other clients' messages may be redirected */
     struct list_node dirty;          /* have output to write */
     struct list_node runnable;       /* may go on with requests that waited */
     struct list_node closed;         /* to be freed at the end of the turn */
@@ -267,9 +268,10 @@ struct session {
     struct upstream_lane lane;
     uint64_t used_slots; /* bit by bit: of which a request has gone to a node (WAIT) */
     uint64_t epoch;      /* of the slot map that requests in flight were routed by */
-    struct list_node link, dirty_link, runnable_link;
+    struct list_node link, dirty_link, runnable_link, hearing;
     struct list_node requests;
     struct iobuf out;
+    struct text held;                /* messages that wait for the end of a reply; they count as held_bytes */
     struct session_input *input;     /* NULL while nothing waits */
     struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
     struct replay *replay;           /* NULL, or the rest of an EXEC's array; it counts as one in flight */
@@ -307,6 +309,10 @@ bool session_amid_reply(const struct session *s);
 static inline const char *session_errno_text(const struct session *s) {
     return s->tls ? tls_error(s->tls) : strerror(errno);
 }
+/* A message that answers nothing, whole: written at once, or held while a reply is being written. */
+void session_tell(struct session *s, const char *data, size_t len);
+/* No reply is being written: messages that waited for that go out. */
+void session_release(struct session *s);
 /* There is output to write. */
 void session_mark_dirty(struct session *s);
 void session_mark_runnable(struct session *s);

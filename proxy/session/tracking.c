@@ -7,13 +7,16 @@
  *                                                           >2 invalidate k  <── between two replies ──┘
  *
  * A connection that is lost takes with it what the node knew of the client's cache: the client is told that all of it
- * may be stale. Messages for a client of RESP2 would go to another connection (REDIRECT), which is not served.
+ * may be stale. With REDIRECT all these messages are another client's: a client's lane may speak RESP2 then, and the
+ * messages come over a second connection to each node; redirect.c has the rest of their way.
  */
 #include <string.h>
 
 #include "proxy/base/memory.h"
 #include "proxy/session/client.h"
 #include "proxy/session/pinned.h"
+
+enum { BEFORES_MAX = 4 };
 
 struct tracking {
     struct session *session; /* NULL until the nodes have agreed */
@@ -24,41 +27,40 @@ struct tracking {
     uint64_t epoch;
     enum caching caching; /* for the next command */
     bool caching_new;
-    struct text held; /* messages that wait for the end of a reply */
+    uint64_t redirect; /* the client who is told; 0: this one */
+    bool broken;       /* it is gone */
+    struct text said;  /* REDIRECT's last command, as wish->command; may be empty */
+    /* The lane that was used before, for what was read over it, and the one that has taken its place. */
+    struct tracking *before, *after;
+    unsigned befores;
 };
 
 /* A change that the nodes are asked about. */
 struct wish {
     struct tracking *fresh; /* the session's, once they agree; NULL: it has one */
     bool on, bcast, optin, optout, no_touch;
-    struct text command;
-    struct text error; /* the first one */
+    uint64_t redirect;
+    bool as_before;            /* the nodes know it already */
+    struct redirect_look look; /* for that client */
+    struct request *request;
+    struct text command; /* lacking, if it redirects, its last argument: a number that each node has for itself */
+    struct text error;   /* the first one */
 };
 
 /* ---- messages ------------------------------------------------------------------------------------- */
 
-void tracking_release(struct session *s) {
-    struct tracking *t = s->tracking;
-    if (t->held.len == 0 || session_amid_reply(s) || s->replay)
-        return;
-    iobuf_append(&s->out, t->held.data, t->held.len);
-    s->held_bytes -= t->held.len;
-    session_mark_dirty(s);
-    text_clear(&t->held);
-}
-
-/* Appends the keys of >2 invalidate *n that clients may see. False: there are none, or it is no such message. */
+/* Appends the keys of >2 invalidate *n that clients may see, as an array; none where it is about all keys. False: there
+ * are none to be seen, or it is no such message. */
 static bool keys_shown(const char *data, size_t len, struct text *out) {
     const char *p = data, *end = data + len;
     struct resp_item push, word, keys, key;
     int64_t shown = 0;
     struct text list = {0};
-    if (!resp_item_read(&p, end, &push) || !resp_item_read(&p, end, &word) || !resp_item_read(&p, end, &keys))
+    if (!resp_item_read(&p, end, &push) || !resp_item_read(&p, end, &word) || !resp_item_read(&p, end, &keys) ||
+        word.len != 10 || memcmp(word.str, "invalidate", 10) != 0)
         return false;
-    if (keys.null) {
-        text_append(out, data, len);
+    if (keys.null)
         return true;
-    }
     for (int64_t i = 0; i < keys.num; i++) {
         const char *start = p;
         if (!resp_item_read(&p, end, &key))
@@ -69,35 +71,63 @@ static bool keys_shown(const char *data, size_t len, struct text *out) {
         shown++;
     }
     if (shown > 0) {
-        text_printf(out, ">2\r\n$10\r\ninvalidate\r\n*%lld\r\n", (long long)shown);
+        text_printf(out, "*%lld\r\n", (long long)shown);
         text_append(out, list.data, list.len);
     }
     text_clear(&list);
     return shown > 0;
 }
 
-static void tracking_push(void *arg, const char *data, size_t len) {
-    struct tracking *t = arg;
+static struct tracking *newest(struct tracking *t) {
+    while (t->after)
+        t = t->after;
+    return t;
+}
+
+/* An array of keys; len 0: all of them. */
+static void tell(struct tracking *t, const char *keys, size_t len) {
+    t = newest(t);
     struct session *s = t->session;
-    size_t before = t->held.len;
-    if (!s || s->lane.protocol != 3) /* Redis has nowhere to send it either */
-        return;
-    if (!keys_shown(data, len, &t->held))
-        return;
-    s->held_bytes += t->held.len - before;
-    session_mark_dirty(s);
-    tracking_release(s);
+    struct text message = {0};
+    if (s && t->redirect != 0) {
+        redirect_send(s, t->redirect, keys, len);
+    } else if (s && s->lane.protocol == 3) { /* else Redis has nowhere to send it either */
+        text_printf(&message, ">2\r\n$10\r\ninvalidate\r\n%s", len == 0 ? "_\r\n" : "");
+        text_append(&message, keys, len);
+        session_tell(s, message.data, message.len);
+        text_clear(&message);
+    }
+}
+
+static void tracking_push(void *arg, const char *data, size_t len) {
+    struct text keys = {0};
+    if (keys_shown(data, len, &keys))
+        tell(arg, keys.data, keys.len);
+    text_clear(&keys);
 }
 
 /* All that the client has cached may be stale. */
 static void tracking_all_stale(struct tracking *t) {
-    static const char all[] = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
     if (t->on)
-        tracking_push(t, all, sizeof(all) - 1);
+        tell(t, "", 0);
+}
+
+void tracking_broken(struct session *s, uint64_t redirect) {
+    struct tracking *t = s->tracking;
+    struct text message = {0};
+    if (!t || t->redirect != redirect)
+        return;
+    t->broken = true;
+    if (s->lane.protocol != 3)
+        return;
+    text_printf(&message, ">2\r\n$21\r\ntracking-redir-broken\r\n:%llu\r\n", (unsigned long long)redirect);
+    session_tell(s, message.data, message.len);
+    text_clear(&message);
 }
 
 static void tracking_lost(void *arg) {
     struct tracking *t = arg;
+    t = newest(t);
     t->reopen = true;
     tracking_all_stale(t);
 }
@@ -113,8 +143,10 @@ static struct tracking *tracking_new(struct worker *w) {
 }
 
 static void tracking_free(struct worker *w, struct tracking *t) {
+    if (t->before)
+        tracking_free(w, t->before);
     upstream_own_free(w->upstream, t->own);
-    text_clear(&t->held);
+    text_clear(&t->said);
     memory_free(t);
 }
 
@@ -122,7 +154,6 @@ void tracking_drop(struct session *s) {
     struct tracking *t = s->tracking;
     if (!t)
         return;
-    s->held_bytes -= t->held.len;
     s->tracking = NULL;
     s->lane.own = 0;
     counter_sub(&s->worker->counters.clients_tracking, 1);
@@ -138,7 +169,9 @@ static void tracking_take(struct session *s, struct tracking *t) {
 
 struct tracking_state tracking_state(const struct session *s) {
     const struct tracking *t = s->tracking;
-    return t ? (struct tracking_state){t->on, t->on && t->bcast} : (struct tracking_state){false, false};
+    if (!t || !t->on)
+        return (struct tracking_state){0};
+    return (struct tracking_state){true, t->bcast, t->redirect, t->broken};
 }
 
 enum caching tracking_next(const struct session *s) {
@@ -152,13 +185,42 @@ void tracking_next_set(struct session *s, enum caching caching) {
 
 /* ---- asking the nodes ------------------------------------------------------------------------------ */
 
-static void wish_granted(struct session *s, struct wish *wish) {
-    if (wish->fresh) {
-        tracking_take(s, wish->fresh);
-        wish->fresh = NULL;
+/* The lane made anew takes the old one's place, which is kept for what was read over it: the nodes go on to tell of
+ * that. Only so many are: who changes its mind again and again is told that all may be stale. */
+static void lane_changes(struct session *s, struct wish *wish) {
+    struct tracking *t = wish->fresh, *old = s->tracking;
+    bool keeps = old->on && !old->bcast && (old->redirect != 0 || s->lane.protocol == 3);
+    bool full = old->befores == BEFORES_MAX, gap = old->on && !old->bcast && (!keeps || full);
+    t->no_touch = old->no_touch;
+    if (keeps) {
+        if (full) {
+            tracking_free(s->worker, old->before);
+            old->before = NULL;
+            old->befores = 0;
+        }
+        old->after = t;
+        t->before = old;
+        t->befores = old->befores + 1;
+        s->tracking = NULL;
+        counter_sub(&s->worker->counters.clients_tracking, 1);
     } else {
-        upstream_own_begin(s->worker->upstream, s->lane.own, wish->command.data, wish->command.len);
+        tracking_drop(s);
     }
+    tracking_take(s, t);
+    t->on = true;
+    t->redirect = wish->redirect;
+    if (gap)
+        tracking_all_stale(t);
+}
+
+static void wish_granted(struct session *s, struct wish *wish) {
+    if (wish->fresh && s->tracking)
+        lane_changes(s, wish);
+    else if (wish->fresh)
+        tracking_take(s, wish->fresh);
+    else if (!wish->as_before)
+        upstream_own_begin(s->worker->upstream, s->lane.own, wish->command.data, wish->command.len, false);
+    wish->fresh = NULL;
     struct tracking *t = s->tracking;
     t->no_touch = t->no_touch || wish->no_touch;
     if (!wish->on)
@@ -167,6 +229,11 @@ static void wish_granted(struct session *s, struct wish *wish) {
     t->bcast = wish->bcast;
     t->optin = wish->optin;
     t->optout = wish->optout;
+    t->redirect = wish->redirect;
+    t->broken = false;
+    text_clear(&t->said);
+    if (wish->redirect != 0)
+        text_append(&t->said, wish->command.data, wish->command.len);
 }
 
 static void wish_finish(struct request *r) {
@@ -198,29 +265,64 @@ static void wish_part(struct call *c, const struct call_end *end) {
         wish_finish(r);
 }
 
-/* The first such command makes the lane, whose connections begin with it; later ones go over it as they are. */
-static void ask_nodes(struct session *s, const struct command *c, struct wish *wish, const struct resp_request *r,
-                      const char *bytes) {
+/* The first such command makes the lane, whose connections begin with it; later ones go over it as they are. One that
+ * has to do with REDIRECT makes it anew: it has another text for each connection. */
+static void ask_nodes(struct wish *wish) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
+    struct request *request = wish->request;
+    struct session *s = request->session;
     struct upstream *u = s->worker->upstream;
     struct upstream_lane lane = s->lane;
-    struct request *request = request_new(s, c);
-    request->state = wish;
-    request_barrier(request);
-    text_append(&wish->command, bytes, r->len);
-    if (!s->tracking) {
+    struct tracking *old = s->tracking;
+    if (old && wish->redirect != 0 && old->said.len == wish->command.len &&
+        memcmp(old->said.data, wish->command.data, old->said.len) == 0) { /* to another client, perhaps */
+        wish->as_before = true;
+        wish_finish(request);
+        return;
+    }
+    if (!old || (wish->on && (wish->redirect != 0 || old->redirect != 0))) {
         wish->fresh = tracking_new(s->worker);
         lane.own = wish->fresh->own;
-        upstream_own_begin(u, lane.own, bytes, r->len);
+        if (old)
+            upstream_own_begin_like(u, lane.own, old->own);
+        upstream_own_begin(u, lane.own, wish->command.data, wish->command.len, wish->redirect != 0);
     }
-    bool fresh = wish->fresh != NULL;
+    const char *bytes = wish->fresh ? ping : wish->command.data;
+    size_t len = wish->fresh ? sizeof(ping) - 1 : wish->command.len;
     size_t masters = upstream_master_count(u);
     request->parts_left = 1; /* held here until all are asked */
     for (size_t i = 0; i < (masters > 0 ? masters : 1); i++)
-        call_submit_master_lane(call_new(request, wish_part), i, &lane, fresh ? ping : bytes,
-                                fresh ? sizeof(ping) - 1 : r->len);
+        call_submit_master_lane(call_new(request, wish_part), i, &lane, bytes, len);
     if (--request->parts_left == 0)
         wish_finish(request);
+}
+
+static void looked(struct redirect_look *look) {
+    static const char unknown[] = "ERR The client ID you want redirect to does not exist";
+    struct wish *wish = LIST_ENTRY(look, struct wish, look);
+    if (look->found && wish->request->session) {
+        ask_nodes(wish);
+        return;
+    }
+    text_append(&wish->error, unknown, sizeof(unknown) - 1);
+    wish_finish(wish->request);
+}
+
+static void wish_begin(struct session *s, const struct command *c, const struct wish *words, const char *bytes,
+                       size_t len) {
+    struct wish *wish = memory_alloc(sizeof(*wish));
+    *wish = *words;
+    wish->request = request_new(s, c);
+    wish->request->state = wish;
+    request_barrier(wish->request);
+    text_append(&wish->command, bytes, len);
+    if (wish->redirect == 0) {
+        ask_nodes(wish);
+        return;
+    }
+    wish->look.id = wish->redirect;
+    wish->look.done = looked;
+    redirect_look(&wish->look, s->worker);
 }
 
 static void reopened(struct call *c, const struct call_end *end) {
@@ -255,10 +357,57 @@ static void tracking_off(struct session *s, const struct command *c) {
     if (keeps) {
         struct tracking *t = tracking_new(s->worker);
         t->no_touch = true;
-        upstream_own_begin(s->worker->upstream, t->own, no_touch, sizeof(no_touch) - 1);
+        upstream_own_begin(s->worker->upstream, t->own, no_touch, sizeof(no_touch) - 1, false);
         tracking_take(s, t);
     }
     dispatch_local(s, c, "+OK\r\n", 5);
+}
+
+/* Reads what follows ON. NULL, or what is wrong; what is wrong without REDIRECT the node says, which otherwise would be
+ * sent a number that is not its own. */
+static const char *words_read(const struct resp_request *r, const char *bytes, struct wish *wish) {
+    bool redirects = false;
+    for (size_t i = 3; i < r->argc; i++) {
+        if (request_arg_is(r, bytes, i, "redirect") && i + 1 < r->argc) {
+            size_t len;
+            int64_t id;
+            const char *text = request_arg(r, bytes, ++i, &len);
+            if (redirects)
+                return "ERR A client can only redirect to a single other client";
+            if (!resp_integer(text, len, &id))
+                return "ERR value is not an integer or out of range";
+            redirects = true;
+            wish->redirect = id > 0 ? (uint64_t)id : UINT64_MAX; /* there is no such client */
+        } else if (request_arg_is(r, bytes, i, "prefix") && i + 1 < r->argc) {
+            i++;
+        } else if (request_arg_is(r, bytes, i, "bcast")) {
+            wish->bcast = true;
+        } else if (request_arg_is(r, bytes, i, "optin")) {
+            wish->optin = true;
+        } else if (request_arg_is(r, bytes, i, "optout")) {
+            wish->optout = true;
+        } else if (!request_arg_is(r, bytes, i, "noloop")) {
+            return redirects ? "ERR syntax error" : NULL;
+        }
+    }
+    return NULL;
+}
+
+/* The command with REDIRECT as its last word, into w->build. */
+static void words_build(struct worker *w, const struct resp_request *r, const char *bytes) {
+    build_start(w, r->argc);
+    for (size_t i = 0; i < r->argc; i++) {
+        if (i >= 3 && request_arg_is(r, bytes, i, "redirect")) {
+            i++;
+            continue;
+        }
+        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+        if (i >= 3 && request_arg_is(r, bytes, i, "prefix")) {
+            i++;
+            build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+        }
+    }
+    build_text(w, "REDIRECT");
 }
 
 static bool tracking(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -273,19 +422,15 @@ static bool tracking(struct session *s, const struct command *c, const struct re
     if (!request_arg_is(r, bytes, 2, "on"))
         return false;
     struct wish wish = {.on = true};
-    for (size_t i = 3; i < r->argc; i++) {
-        if (request_arg_is(r, bytes, i, "redirect")) {
-            dispatch_local_error(s, c, "ERR CLIENT TRACKING with REDIRECT is not supported by lockkeeper; use RESP3");
-            return true;
-        }
-        wish.bcast |= request_arg_is(r, bytes, i, "bcast");
-        wish.optin |= request_arg_is(r, bytes, i, "optin");
-        wish.optout |= request_arg_is(r, bytes, i, "optout");
-        i += request_arg_is(r, bytes, i, "prefix");
+    const char *error = words_read(r, bytes, &wish);
+    if (error) {
+        dispatch_local_error(s, c, "%s", error);
+    } else if (wish.redirect != 0) {
+        words_build(s->worker, r, bytes);
+        wish_begin(s, c, &wish, s->worker->build.data, s->worker->build.len);
+    } else {
+        wish_begin(s, c, &wish, bytes, r->len);
     }
-    struct wish *asked = memory_alloc(sizeof(*asked));
-    *asked = wish;
-    ask_nodes(s, c, asked, r, bytes);
     return true;
 }
 
@@ -293,9 +438,7 @@ static bool no_touch(struct session *s, const struct command *c, const struct re
     bool on = r->argc == 3 && request_arg_is(r, bytes, 2, "on");
     if (r->argc != 3 || (!on && !s->tracking))
         return false; /* harmless on a shared connection */
-    struct wish *wish = memory_zalloc(sizeof(*wish));
-    wish->no_touch = on;
-    ask_nodes(s, c, wish, r, bytes);
+    wish_begin(s, c, &(struct wish){.no_touch = on}, bytes, r->len);
     return true;
 }
 
@@ -313,6 +456,11 @@ static bool caching(struct session *s, const struct command *c, const struct res
 
 enum dispatch_result tracking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes) {
+    if (request_arg_is(r, bytes, 1, "trackinginfo") || request_arg_is(r, bytes, 1, "getredir")) {
+        if (!redirect_show(s, c, r, bytes))
+            dispatch_forward(s, c, r, bytes, -1);
+        return DISPATCHED;
+    }
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* another connection would overtake them */
     bool done = false;
@@ -360,5 +508,4 @@ void tracking_exec_ends(struct session *s, bool stale) {
     t->caching_new = false;
     if (stale)
         tracking_all_stale(t);
-    tracking_release(s);
 }

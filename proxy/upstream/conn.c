@@ -67,7 +67,10 @@ static void conn_set_state(struct upstream_conn *c, enum conn_state state) {
         iobuf_clear(&c->handshake);
         memory_free(c->held);
         c->held = NULL;
-        own_drop_push(c);
+        own_drop_push(&c->push);
+        if (c->ear)
+            ear_close(c->ear);
+        c->ear = NULL;
         list_remove(&c->dirty);
         list_remove(&c->link);
         list_append(&u->graveyard, &c->link);
@@ -114,12 +117,14 @@ static bool conn_start(struct upstream_conn *c, int *error) {
     return false;
 }
 
-/* The handshake's bytes. False: there is no such login (any more). */
+/* The handshake's bytes. False: u->error says why there are none. */
 static bool append_handshake(struct upstream_conn *c) {
     const struct upstream_lane *lane = c->pin ? &c->pin->lane : &c->pool->lane;
     int replies = login_append(lane->login, c->u->config, &c->handshake);
-    if (replies < 0)
+    if (replies < 0) {
+        snprintf(c->u->error, sizeof(c->u->error), "UPSTREAM the client's login is not known any more");
         return false;
+    }
     c->handshake_left = (unsigned)replies;
     if (lane->protocol == 3) {
         static const char hello[] = "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n";
@@ -133,8 +138,21 @@ static bool append_handshake(struct upstream_conn *c) {
         iobuf_append(&c->handshake, select, (size_t)len);
         c->handshake_left++;
     }
-    c->handshake_left += own_handshake(c->u, lane->own, &c->handshake);
+    if (own_wants_ear(c->u, lane->own)) {
+        c->ear = ear_open(c, lane);
+        c->handshake_left++; /* conn_ear_known goes on */
+        return c->ear != NULL;
+    }
+    c->handshake_left += own_handshake(c->u, lane->own, 0, &c->handshake);
     return true;
+}
+
+void conn_ear_known(struct upstream_conn *c, int64_t number) {
+    c->handshake_left += own_handshake(c->u, c->own, number, &c->handshake);
+    if (--c->handshake_left > 0)
+        want_write(c, true);
+    else if (c->state == CONN_HANDSHAKE) /* its owner has gone */
+        conn_ready(c);
 }
 
 static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
@@ -158,6 +176,8 @@ static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_p
 
 void conn_free(struct upstream_conn *c) {
     list_remove(&c->link);
+    if (c->ear)
+        ear_close(c->ear);
     iobuf_clear(&c->handshake);
     memory_free(c);
 }
@@ -173,7 +193,6 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
     struct upstream_conn *c = conn_new(n, pool, pin);
     if (!append_handshake(c)) {
         conn_free(c);
-        snprintf(u->error, sizeof(u->error), "UPSTREAM the client's login is not known any more");
         return NULL;
     }
     int error = 0;
@@ -334,12 +353,27 @@ static void conn_leave_pool(struct upstream_conn *c) {
     c->pool = NULL;
 }
 
-void conn_retire(struct upstream_conn *c) {
-    if (!c->pool || c->own) /* nobody else is on its lane */
-        return;
+static void conn_set_aside(struct upstream_conn *c) {
     conn_leave_pool(c);
     c->node->pins++;
     c->u->epoch++; /* what follows on another connection must not overtake what is under way on this one */
+}
+
+void conn_retire(struct upstream_conn *c) {
+    if (c->pool && !c->own) /* nobody else is on its lane */
+        conn_set_aside(c);
+}
+
+/* What has been sent is answered; the owner hears of it now, and again when that has ended. */
+void conn_ear_lost(struct upstream_conn *c, const char *reason) {
+    if (c->state != CONN_READY) {
+        conn_close(c, CONN_UNREACHABLE, reason);
+    } else if (c->in_flight == 0 || !c->pool) {
+        conn_close(c, c->in_flight == 0 ? CONN_IDLE : CONN_LOST, reason);
+    } else {
+        conn_set_aside(c);
+        own_lost(c->u, c->own);
+    }
 }
 
 void conn_drop(struct upstream_conn *c, struct upstream_request *r) {

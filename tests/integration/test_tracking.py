@@ -255,6 +255,214 @@ def test_other_states_go_along(farm, connect, name):
     assert stale(one) == [k]
 
 
-def test_redirect_is_refused(client):
-    assert "not supported" in client("CLIENT", "TRACKING", "ON", "REDIRECT", client("CLIENT", "ID"))
-    assert isinstance(client("CLIENT", "CACHING", "YES"), Error)
+# ---- REDIRECT -------------------------------------------------------------------------------------------
+
+
+def hearer(where, connect, protocol, subscribed=True):
+    """Somebody for others' messages, and its number."""
+    client = connect(where)
+    client("HELLO", protocol)
+    number = client("CLIENT", "ID")
+    if subscribed:
+        client("SUBSCRIBE", "__redis__:invalidate")
+    return client, number
+
+
+def redirector(where, connect, protocol, number, *options):
+    client = connect(where)
+    client("HELLO", protocol)
+    assert client("CLIENT", "TRACKING", "ON", "REDIRECT", number, *options) == "OK"
+    return client
+
+
+def told(client):
+    """The keys of the next message, in either protocol."""
+    message = client.read()
+    assert message[:-1] in (["invalidate"], ["message", "__redis__:invalidate"]), message
+    return message[-1]
+
+
+def messages(where, connect, reader, listener, subscribed):
+    """What somebody's reading and others' writing make the listener hear, byte by byte."""
+    other = connect(where)
+    b, number = hearer(where, connect, listener, subscribed)
+    a = redirector(where, connect, reader, number)
+    k = "track:redirect:k"
+    got = []
+    for value in range(3):
+        assert a("GET", k) == (None if value == 0 else str(value - 1))
+        other("SET", k, value)
+        if subscribed or listener == 3:
+            got.append(b.read_raw())
+    got.append(b.raw("PING"))
+    got.append(a.raw("GET", k))
+    return got
+
+
+@pytest.mark.parametrize("reader", [2, 3])
+@pytest.mark.parametrize("listener", [2, 3])
+@pytest.mark.parametrize("subscribed", [False, True])
+def test_redirect_messages(proxy, oracle, connect, client, reader, listener, subscribed):
+    found = [messages(where, connect, reader, listener, subscribed) for where in (oracle, proxy)]
+    assert found[1] == found[0]
+
+
+REDIRECT_SCRIPTS = [
+    "ON REDIRECT 99999999|ON REDIRECT x|ON REDIRECT -1|ON REDIRECT|ON REDIRECT B REDIRECT B|ON REDIRECT B NOSUCH|ON NOSUCH REDIRECT 9",
+    "ON REDIRECT B|ON REDIRECT B OPTIN|ON REDIRECT C OPTIN|ON|OFF|OFF",
+    "ON PREFIX a REDIRECT B|ON REDIRECT B PREFIX a BCAST PREFIX b NOLOOP|ON BCAST REDIRECT B PREFIX c|ON REDIRECT B PREFIX ab BCAST|ON REDIRECT C",
+    "ON OPTIN OPTOUT REDIRECT B|ON OPTOUT REDIRECT B|ON REDIRECT B BCAST|OFF|ON BCAST REDIRECT A",
+]
+
+
+@pytest.mark.parametrize("script", REDIRECT_SCRIPTS)
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redirect_words(proxy, oracle, connect, script, protocol):
+    """What is said to it, and how it is shown; numbers of clients by their letters."""
+    found = []
+    for where in (oracle, proxy):
+        clients = {letter: connect(where) for letter in "ABC"}
+        numbers = {letter: str(c("CLIENT", "ID")) for letter, c in clients.items()}
+        a, got = clients["A"], []
+        a("HELLO", protocol)
+        for words in script.split("|"):
+            got.append(a.raw("CLIENT", "TRACKING", *[numbers.get(w, w) for w in words.split()]))
+            info = a("CLIENT", "TRACKINGINFO")
+            info = dict(zip(info[::2], info[1::2])) if isinstance(info, list) else dict(info)
+            shown = [f for f in a("CLIENT", "INFO").split() if f.startswith(("flags=", "redir="))]
+            values = [a("CLIENT", "GETREDIR"), info["redirect"], shown[1][len("redir="):]]
+            letters = {number: letter for letter, number in numbers.items()}
+            got += [sorted(info["flags"]), sorted(info["prefixes"]), shown[0]]
+            got += [letters.get(str(v), str(v)) for v in values]
+        found.append(got)
+    assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("options", [[], ["BCAST", "PREFIX", "P"], ["OPTIN"], ["NOLOOP"]], ids=lambda o: "-".join(o) or "plain")
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redirect_hears_of_all_nodes(proxy, connect, client, name, options, protocol):
+    prefix = name("all")
+    b, number = hearer(proxy, connect, protocol)
+    a = redirector(proxy, connect, 2, number, *[prefix if o == "P" else o for o in options])
+    names = ["%s:%d" % (prefix, i) for i in range(30)]
+    if "OPTIN" in options:
+        assert a("CLIENT", "CACHING", "YES") == "OK"
+    assert a("MGET", *names) == [None] * 30
+    if "NOLOOP" in options:
+        assert a("SET", names[0], "1") == "OK"
+        names = names[1:]
+    for k in names:
+        client("SET", k, "1")
+    heard = []
+    while len(heard) < len(names):
+        heard += told(b)
+    assert sorted(heard) == sorted(names)
+    assert a("CLIENT", "TRACKING", "OFF") == "OK"
+
+
+def broken(where, connect, protocol):
+    other = connect(where)
+    b, number = hearer(where, connect, 2)
+    a = redirector(where, connect, protocol, number)
+    k = "track:redirect:broken"
+    assert a("GET", k) is None
+    b.close()
+    until(lambda: "id=%s " % number not in other("CLIENT", "LIST"), what="the other to be gone")
+    other("SET", k, "1")
+    if protocol == 3:
+        message = a.read()
+        assert message == ["tracking-redir-broken", number] and isinstance(message, Push)
+    until(lambda: "broken_redirect" in str(a("CLIENT", "TRACKINGINFO")), what="that to be noticed")
+    seen = [a.raw("CLIENT", "TRACKINGINFO").replace(b":%d" % number, b":B"), a("CLIENT", "GETREDIR") == number]
+    seen += [f for f in a("CLIENT", "INFO").split() if f.startswith("flags=")]
+    b, number = hearer(where, connect, 2)
+    seen.append(a("CLIENT", "TRACKING", "ON", "REDIRECT", number))
+    seen.append(a.raw("CLIENT", "TRACKINGINFO").replace(b":%d" % number, b":B"))
+    assert a("GET", k) == "1"
+    other("SET", k, "2")
+    seen.append(told(b))
+    return seen
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redirect_to_somebody_who_left(proxy, oracle, connect, client, protocol):
+    assert broken(proxy, connect, protocol) == broken(oracle, connect, protocol)
+
+
+def test_redirect_over_lost_connections(proxy, backend, connect, client, name):
+    """All may be stale then, and what is read from then on is tracked again; also where only the second one is lost."""
+    b, number = hearer(proxy, connect, 3, subscribed=False)
+    a = redirector(proxy, connect, 2, number)
+    k = name("k")
+    for _ in range(2):
+        assert a("GET", k) is None
+        with backend.node_of(k).client() as direct:
+            redirects = [c for c in direct("CLIENT", "LIST").splitlines() if " redir=-1 " not in c and " redir=0 " not in c]
+            assert len(redirects) == 1
+            ear = redirects[0].split(" redir=")[1].split()[0]
+            assert direct("CLIENT", "KILL", "ID", ear) == 1
+        assert told(b) is None
+        assert a("GET", k) is None
+        client("SET", k, "1")
+        assert told(b) == [k]
+        client("DEL", k)
+    assert a("GET", k) is None
+    backend.node_of(k).run("CLIENT", "KILL", "TYPE", "normal")
+    until(lambda: told(b) is None, what="the news that all may be stale")
+    until(lambda: a("GET", k) is None, what="the node to be there again")
+    client("SET", k, "1")
+    until(lambda: told(b) == [k], what="the key")
+
+
+def test_redirect_leaves_nothing_behind(proxy, backend, connect, client, name):
+    """Neither connections that track nor those that hear for them."""
+    node = backend.node_of(name("k"))
+
+    def connections():
+        with node.client() as direct:
+            return [c for c in direct("CLIENT", "LIST").splitlines() if " redir=-1 " not in c]
+
+    _, number = hearer(proxy, connect, 3, subscribed=False)
+    made = [redirector(proxy, connect, 2, number, *o) for o in ([], ["BCAST"], [])]
+    for c in made:
+        c("GET", name("k"))
+    assert len(connections()) == 3
+    with node.client() as direct:
+        numbers = [c.split(" redir=")[1].split()[0] for c in connections()]
+        assert len(direct("CLIENT", "LIST", "ID", *numbers).splitlines()) == 3
+        made[0]("CLIENT", "TRACKING", "OFF")
+        made[1]("RESET")
+        made[2].close()
+        until(lambda: not connections(), what="nobody to track")
+        until(lambda: not direct("CLIENT", "LIST", "ID", *numbers), what="nobody to hear")
+
+
+@pytest.mark.parametrize("kind", ["standalone", "cluster"])
+def test_redirect_between_threads(farm, start_proxy, connect, name, kind):
+    """Many redirect to one, whatever threads they are on; each key is heard of once."""
+    backend = farm.backend(kind)
+    backend.flush()
+    proxy = start_proxy(backend, "threads 3")
+    writer = connect(proxy)
+    for protocol in (2, 3):
+        b, number = hearer(proxy, connect, protocol)
+        readers = [redirector(proxy, connect, 2 + i % 2, number) for i in range(9)]
+        names = [name("%d:%d" % (protocol, i)) for i in range(9)]
+        for reader, k in zip(readers, names):
+            assert reader("GET", k) is None
+        for k in names:
+            writer("SET", k, "1")
+        heard = []
+        while len(heard) < 9:
+            heard += told(b)
+        assert sorted(heard) == sorted(names)
+        b.close()
+        until(lambda: "id=%s " % number not in writer("CLIENT", "LIST"), what="the other to be gone")
+        for reader, k in zip(readers, names):
+            reader("GET", k)
+        for k in names:
+            writer("DEL", k)
+        for reader in readers:
+            until(lambda: "broken_redirect" in str(reader("CLIENT", "TRACKINGINFO")), what="every reader to know")
+        for reader in readers:
+            reader.close()
