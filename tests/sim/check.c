@@ -247,9 +247,50 @@ void check_passed(struct world *w, int key, enum cause cause) {
         return;
     if (cause == BY_TIME)
         check_expired(w, key);
+    if (cause == BY_TIME && t->process >= 0)
+        w->ran_out[t->process][key]++;
     world_event(w, "lease %" PRIu64 " of worker %d on key %d ended (%s)", t->fence, t->worker, key,
                 cause == BY_TIME ? "time" : "outside");
     check_lease_ended(w, key);
+}
+
+/* ---- what people are told ---------------------------------------------------------------------- */
+
+static const uint32_t ACCUSATIONS = 1u << INCIDENT_LATE_RELEASE | 1u << INCIDENT_FOREIGN_RELEASE |
+                                    1u << INCIDENT_FOREIGN_EXTEND | 1u << INCIDENT_OVERWRITE;
+
+void check_incidents(struct world *w, const struct flight *f) {
+    if (!w->sc.audit_exact || !w->sc.never_kept || f->worker == STRANGER)
+        return;
+    if (f->was_own && (w->raised & ACCUSATIONS))
+        world_fail(w, "incidents", "what worker %d did to its own lease is reported", f->worker);
+    if (f->ended_other && !(w->raised & ACCUSATIONS))
+        world_fail(w, "incidents", "worker %d ended somebody else's lease, and nobody is told", f->worker);
+}
+
+void check_overrun(struct world *w, const struct lock_incident *incident) {
+    int key = incident->key.name[5] - '0', process = incident->client[4] - '0';
+    if (strncmp(incident->client, "app-", 4) != 0 || !w->sc.audit_exact)
+        return;
+    for (size_t i = 0; i < FLIGHTS; i++)
+        if (w->flights[i].used && w->flights[i].key == key)
+            return; /* it may have moved the end */
+    if (w->ran_out[process][key] == 0)
+        world_fail(w, "incidents", "an overrun of %s on key %d, and no lease has run out", incident->client, key);
+    else
+        w->ran_out[process][key]--;
+}
+
+void check_abandoned(struct world *w, const bool held[MODEL_KEYS], uint64_t session_id) {
+    for (int key = 0; key < MODEL_KEYS; key++) {
+        bool asked = false;
+        for (size_t i = 0; i < FLIGHTS; i++)
+            asked = asked || (w->flights[i].used && w->flights[i].kind == FLIGHT_RELEASE &&
+                              strcmp(w->flights[i].token_text, w->truth[key].token) == 0);
+        if (held[key] && !asked)
+            world_fail(w, "L1", "session %" PRIu64 " has closed, and what it held on key %d is not released",
+                       session_id, key);
+    }
 }
 
 void check_shown(struct world *w, int process, int key, uint64_t fence) {

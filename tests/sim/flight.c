@@ -213,6 +213,7 @@ static void flight_answer(struct world *w, struct flight *f) {
     if (r.outcome == LOCK_GRANTED && t->live && t->fence == r.fence) {
         t->told = true;
         t->told_ms = w->redis.now_ms;
+        t->told_step = w->step;
     }
     learn_proven(w, f);
     struct conn *c = &w->conns[f->conn];
@@ -335,6 +336,7 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     f->proxy = c->proxy;
     f->proxy_life = w->proxies[c->proxy].life;
     f->session_id = c->id;
+    f->begun_step = w->step;
     note_sharing(w, f, c);
     world_identity(c->process, f->identity);
     enum lock_verb verb = f->kind == FLIGHT_OPERATOR ? LOCK_OPERATOR : model_verb(&f->command);

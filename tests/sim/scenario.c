@@ -99,6 +99,8 @@ static void promise_own(struct scenario *sc) {
         sc->never_wrong = !sc->reconnects && !sc->restarts && !sc->silent && alone && (follows || !sc->library);
         sc->apart = sc->never_wrong && !sc->library;
     }
+    /* Who may release is not asked. */
+    bool anybody = owner == LOCK_OWNER_ANY && subset(sc->idioms, CONSTANT | BIT(IDIOM_UNIQUE) | BIT(IDIOM_THROTTLE));
     /* Some idioms leave a claim behind that a later release through the same connection uses up: they end a lease
      * otherwise than by a release, or find out that they have lost it and send none. */
     bool counts = sc->idioms & BIT(IDIOM_COUNT), compares = sc->idioms & (COMPARE | BIT(IDIOM_SCRIPT));
@@ -107,7 +109,7 @@ static void promise_own(struct scenario *sc) {
         !(sc->idioms & BIT(IDIOM_SHORTEN)) && (!compares || sc->idioms == COMPARE || sc->idioms == BIT(IDIOM_SCRIPT)) &&
         (!counts || (sc->idioms == BIT(IDIOM_COUNT) && !sc->library && !sc->strays && !sc->outside && !sc->stranger));
     uses_up = uses_up || owner == LOCK_OWNER_CONNECTION;
-    sc->never_kept = sc->never_wrong && uses_up && !sc->reconnects && !sc->restarts;
+    sc->never_kept = anybody || (sc->never_wrong && uses_up && !sc->reconnects && !sc->restarts);
 }
 
 static void promise_shared(struct scenario *sc) {

@@ -46,12 +46,22 @@ static bool acquires(const struct flight *f) {
 void watched_run(struct world *w, struct flight *f) {
     struct truth *t = &w->truth[f->key];
     struct model_key *k = &w->redis.keys[f->key];
+    const struct model_key before = *k;
+    bool others = t->live && t->told && t->worker >= 0 && t->worker != f->worker;
+    f->was_own = t->live && t->worker == f->worker;
     f->envelope = (struct model_envelope){.reply = model_native(&w->redis, f->key, &f->command), .outcome = LOCK_DONE};
     f->ran = true;
     flight_log(w, f, "as it came: ");
     if (!w->sc.audit_exact)
         return;
     check_passed(w, f->key, BY_OUTSIDE);
+    bool crossed = others && f->begun_step <= t->told_step; /* the engine can't know which came first */
+    f->ended_other = others && !crossed && !t->live;
+    if (crossed && t->live && k->expire_ms != before.expire_ms) {
+        if (t->process >= 0)
+            w->ran_out[t->process][f->key]++; /* for all that it knows */
+        check_lease_ended(w, f->key);
+    }
     bool overwrites = f->command.op == OP_SET_XX && f->envelope.reply.kind == REPLY_OK && !t->live;
     if (!(acquires(f) || overwrites) || !k->exists)
         return;
@@ -172,7 +182,9 @@ static void tell(struct world *w, const struct flight *f, enum lock_effect effec
         sight.old = r->text;
     sight.value_len = sight.value ? strlen(sight.value) : 0;
     sight.old_len = sight.old ? strlen(sight.old) : 0;
+    w->raised = 0;
     engine_observe(w->proxies[f->proxy].engine, &sight, w->redis.now_ms);
+    check_incidents(w, f);
     struct conn *conn = &w->conns[f->conn];
     if (conn->open && conn->id == f->session_id)
         conn->busy = false;
@@ -185,6 +197,7 @@ void watched_answer(struct world *w, struct flight *f) {
     if (acquires(f) && t->live && t->worker == f->worker) {
         t->told = true;
         t->told_ms = w->redis.now_ms;
+        t->told_step = w->step;
     }
     if (f->plan.verb == LOCK_READ && c->open && c->id == f->session_id)
         c->read_fence[f->key] = 0;

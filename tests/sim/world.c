@@ -126,12 +126,23 @@ void conn_close(struct world *w, int i) {
     if (!c->open)
         return;
     world_event(w, "session %" PRIu64 " closes", c->id);
+    bool busy = c->busy, held[MODEL_KEYS] = {false};
+    for (int key = 0; key < MODEL_KEYS; key++) {
+        const struct truth *t = &w->truth[key];
+        held[key] = w->sc.apart && !w->sc.queue && !w->sc.loses && !busy &&
+                    w->sc.rule.on_disconnect == LOCK_DISCONNECT_RELEASE && t->live && t->told && !t->observed &&
+                    t->session_id == c->id;
+    }
     conn_forget(w, i, false);
     engine_session_close(w->proxies[c->proxy].engine, &c->session, w->redis.now_ms);
+    check_abandoned(w, held, c->id);
 }
 
 static void sink_incident(void *arg, const struct lock_incident *incident) {
     struct proxy *p = arg;
+    p->world->raised |= 1u << incident->kind;
+    if (incident->kind == INCIDENT_OVERRUN)
+        check_overrun(p->world, incident);
     world_event(p->world, "incident %s: %s, %s", lock_incident_name(incident->kind), incident->client,
                 incident->action);
 }

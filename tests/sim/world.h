@@ -132,6 +132,7 @@ struct flight {
     enum flight_kind kind;
     int worker, conn, proxy, key;
     unsigned proxy_life;
+    long begun_step;
     uint64_t session_id;
     bool releases;              /* the worker means to release with it */
     uint64_t own_fence;         /* of the lease that its worker had when it was sent */
@@ -139,6 +140,7 @@ struct flight {
     bool shares, may_share;     /* it counted as sharing them: surely; at least in appearance */
     bool own_session;           /* it ran into a lease of its own session */
     bool was_own;               /* the live lease was the worker's when it ran */
+    bool ended_other;           /* it has ended the lease that somebody else had been told of */
     uint64_t read_fence;        /* last read of its session when it was sent */
     uint64_t client_read_fence; /* and the newest lease of those that its client's sessions at that proxy last read */
     struct lock_plan plan;
@@ -170,6 +172,7 @@ struct truth {
     uint64_t fence, max_fence, session_id;
     int worker, process, proxy; /* worker -1: nobody knows of it */
     int64_t granted_ms, told_ms;
+    long told_step;
     char token[LOCK_TOKEN_MAX];
     char node[QUEUE_NODE];   /* of a list lock */
     char value[MODEL_VALUE]; /* observed: what was written */
@@ -193,6 +196,8 @@ struct world {
     bool unsure[PROCESSES][MODEL_KEYS];                /* a command's outcome got lost */
     bool proven[PROCESSES], perhaps_proven[PROCESSES]; /* to share connections: surely; at least in appearance */
     bool closing;                                      /* everybody is gone */
+    uint32_t raised;                                   /* incidents since an answer began to be told, a bit each */
+    unsigned ran_out[PROCESSES][MODEL_KEYS];           /* leases ended by time, less those reported */
     uint64_t wrong, kept, granted, lost, renewals;
     long step;
     bool log, tell; /* write events down; print them */
@@ -289,6 +294,11 @@ void check_renewed(struct world *w, const struct flight *f, const struct model_k
 void check_renewal_asked(struct world *w, const struct proxy *p, const struct lock_lease *lease);
 /* Time passed, or somebody went around the proxy. */
 void check_passed(struct world *w, int key, enum cause cause);
+/* Under audit: the engine was told of the flight's answer, and has raised what is in `raised`. */
+void check_incidents(struct world *w, const struct flight *f);
+void check_overrun(struct world *w, const struct lock_incident *incident);
+/* A session has closed while it held what `held` says, by key: with `on-disconnect release` that is released now. */
+void check_abandoned(struct world *w, const bool held[MODEL_KEYS], uint64_t session_id);
 /* A session was shown the value of the lease with this fence. */
 void check_shown(struct world *w, int process, int key, uint64_t fence);
 /* A worker takes itself for the holder now. */
