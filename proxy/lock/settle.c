@@ -98,7 +98,8 @@ void settle_done(struct finish *f) {
     /* Answers to commands of several sessions may cross: the newest command counts. */
     if (!c || c->touch > f->plan->attempt)
         return;
-    c->touch = f->plan->attempt;
+    if (f->plan->verb != LOCK_SCRIPT) /* which found the lease as it is, and overtakes nobody's command by that */
+        c->touch = f->plan->attempt;
     if (!c->fence) { /* what had been unknown */
         c->fence = f->result->fence;
         c->reported = f->peer->closed;

@@ -57,6 +57,38 @@ queue-without-end|tests/sim/lists.c|s/    if (r->a->lease_ms > 0 \&\& pttl < r->
 nobody-leaves|proxy/lock/lease.c|s/(c->queue \&\& c->rule->owner != LOCK_OWNER_ANY)/false/
 nobody-is-told|proxy/lock/queue.c|s/^    if (!rule || rule->owner == LOCK_OWNER_ANY)$/    if (true)/
 guard-comes-alive|tests/sim/model.c|s/(!g->expire_ms || g->expire_ms - m->now_ms >= MODEL_GUARD_OUTLIVES_MS)/true/
+any-is-nobody|proxy/lock/attribute.c|s/plan->rule->owner == LOCK_OWNER_ANY/false/
+only-own-readings|proxy/lock/attribute.c|/^static const struct witness \*newest_reading/,/^}/s/    const struct witness \*best = own;/    return own; const struct witness *best = own;/
+everybodys-readings|proxy/lock/attribute.c|/^static bool reading_counts/,/^}/s/w->peer->client == self->client/true/
+old-readings-first|proxy/lock/attribute.c|/^static uint64_t reading_rank/,/^}/s/    if (w->read_fence > en->gone_fence)/    if (true)/
+readings-not-compared|proxy/lock/attribute.c|/^bool attribute_was_shown/,/^}/s/            return true;/            return false;/
+written-is-read|proxy/lock/attribute.c|s/w->seen_known \&\& !w->wrote;/w->seen_known;/
+enrols-for-anybody|proxy/lock/attribute.c|s/    if (live->token != plan->claim)/    if (false)/
+enrols-nobody|proxy/lock/attribute.c|s/    plan->right = "enrol";/    plan->right = "claim";/
+seen-is-enough-after-audit|proxy/lock/attribute.c|/^static void plan_enrolment/,/^}/s/    plan->seen_known = false;/    if (live->token != plan->claim) return;/
+doubt-is-forgotten|proxy/lock/settle.c|s/            f->claim->doubtful = true;/            settle_spend(f, f->claim); return;/
+drops-what-is-in-use|proxy/lock/settle.c|s/if (c->peer != f->peer || c->uses)/if (c->peer != f->peer)/
+silence-is-said|proxy/lock/learn.c|/^static bool says_nothing/,/^}/s/            return true;/            return false;/
+newer-leases-unknown|proxy/lock/learn.c|s/    learn_gone(f, fence - 1, why_others);/    ;/
+old-answers-count|proxy/lock/learn.c|s/f->plan->attempt > f->entry->live_since/true/
+crossing-answers-count|proxy/lock/settle.c|s/    if (!c || c->touch > f->plan->attempt)/    if (!c)/
+disconnect-keeps|proxy/lock/lease.c|s/c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE ||/false ||/
+closed-session-unnoticed|proxy/lock/lease.c|/^bool lease_owner_here/,/^}/s/    if (!p->closed)/    if (true)/
+client-never-leaves|proxy/lock/lease.c|s/ \&\& atomic_load(\&p->client->open) > 0 \&\&/ \&\&/
+client-comes-back|proxy/lock/lease.c|s/        atomic_load(\&p->client->epoch) == p->epoch;/        true;/
+audit-remembers-for-ever|proxy/lock/lease.c|/^static void bound_memory/,/^}/s/    if (c->end_ms/    if (true || c->end_ms/
+audit-renews|proxy/lock/lease.c|s/ \&\& !c->reported \&\& !c->observed;/ \&\& !c->reported;/
+audit-sees-no-wrong-release|proxy/lock/audit.c|/^static enum lock_outcome removed/,/^}/s/    if (a->mine)/    if (a->live)/
+audit-victim-holds-on|proxy/lock/audit.c|/^static enum lock_outcome refuse/,/^}/s/    learn_gone(a->f, fence, LEASE_TAKEN);/    ;/
+audit-end-stands-still|proxy/lock/audit.c|/^static enum lock_outcome changed/,/^}/s/        lease_set(a->f->sh, live.*/        ;/
+audit-knows-no-value|proxy/lock/audit.c|/^static enum lock_outcome grant/,/^}/s/    learn_wrote(a->f);/    ;/
+script-acquires-nothing|proxy/lock/adopt.c|/case LOCK_GRANTED:/,/break;/s/        settle_granted(f);/        ;/
+script-extends-nothing|proxy/lock/adopt.c|/case LOCK_HELD:/,/break;/s/        settle_done(f);/        ;/
+script-releases-nothing|proxy/lock/adopt.c|s/            script_released(f);/            ;/
+rules-freed-too-soon|proxy/lock/ledger.c|s/        lock_rules_ref(rule->set);/        ;/
+nothing-adopted|tests/sim/scripts.c|/^static struct model_envelope adopt/,/^}/s/ \&\& is(s.text, r->a->command.value))/ \&\& false)/
+adopted-end-kept|tests/sim/scripts.c|/^static struct model_envelope adopt/,/^}/s/        if (moved) {/        if (false) {/
+enrols-what-was-not-written|tests/sim/scripts.c|s/!is(r->a->right, "enrol") || !seen_is(r, \&s))/!is(r->a->right, "enrol") || !s.value || s.wrong_type)/
 '
 
 build() { # folder

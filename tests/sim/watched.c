@@ -48,6 +48,7 @@ void watched_run(struct world *w, struct flight *f) {
     struct model_key *k = &w->redis.keys[f->key];
     const struct model_key before = *k;
     bool others = t->live && t->told && t->worker >= 0 && t->worker != f->worker;
+    bool crossed = others && f->begun_step <= t->told_step; /* the engine can't know which came first */
     f->was_own = t->live && t->worker == f->worker;
     f->envelope = (struct model_envelope){.reply = model_native(&w->redis, f->key, &f->command), .outcome = LOCK_DONE};
     f->ran = true;
@@ -55,14 +56,13 @@ void watched_run(struct world *w, struct flight *f) {
     if (!w->sc.audit_exact)
         return;
     check_passed(w, f->key, BY_OUTSIDE);
-    bool crossed = others && f->begun_step <= t->told_step; /* the engine can't know which came first */
     f->ended_other = others && !crossed && !t->live;
     if (crossed && t->live && k->expire_ms != before.expire_ms) {
         if (t->process >= 0)
             w->ran_out[t->process][f->key]++; /* for all that it knows */
         check_lease_ended(w, f->key);
     }
-    bool overwrites = f->command.op == OP_SET_XX && f->envelope.reply.kind == REPLY_OK && !t->live;
+    bool overwrites = f->command.op == OP_SET_XX && f->envelope.reply.kind == REPLY_OK && !t->live && !crossed;
     if (!(acquires(f) || overwrites) || !k->exists)
         return;
     uint64_t max = t->max_fence;

@@ -689,6 +689,28 @@ static void a_client_that_shares_swaps_what_any_of_it_read(void **state) {
     finish(f, &a, &plan, &unsent);
 }
 
+/* What somebody's script found unchanged is no newer than what its owner does, whichever was sent first. */
+static void a_script_that_changed_nothing_overtakes_nobody(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan let_go, script;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    acquire(f, &a, "lock:x", "1", 5000, false);
+    begin(f, &a, LOCK_REPLACE, "lock:x", &let_go);
+    begin(f, &b, LOCK_SCRIPT, "lock:x", &script);
+    struct lock_result r = result(LOCK_HELD, f->fence);
+    r.pttl_ms = 4990;
+    finish(f, &b, &script, &r);
+    r = result(LOCK_DONE, f->fence);
+    r.pttl_ms = 1; /* SET XX PX 1: its owner has let it go */
+    r.value = "1";
+    r.value_len = 1;
+    finish(f, &a, &let_go, &r);
+    lose(f, &a, "lock:x"); /* within that millisecond: no proof that connections are shared */
+    assert_int_equal(would_use(f, &b, LOCK_EXTEND, "lock:x"), 0);
+}
+
 /* The script is told of one reading, the newest; the answer must not be taken for success by whoever had another. */
 static void a_refused_swap_misleads_whoever_read_its_answer(void **state) {
     struct fixture *f = *state;
@@ -1622,6 +1644,7 @@ int main(void) {
         TEST(what_does_not_spend_uses_the_live_one),
         TEST(the_plan_tells_what_was_read),
         TEST(a_client_that_shares_swaps_what_any_of_it_read),
+        TEST(a_script_that_changed_nothing_overtakes_nobody),
         TEST(a_refused_swap_misleads_whoever_read_its_answer),
         TEST(long_values_are_not_remembered),
         TEST(what_a_session_saw_is_bounded),
