@@ -96,7 +96,10 @@ static void promise_own(struct scenario *sc) {
         /* A late release that is not known for one any more is looked for elsewhere. */
         bool remembers = sc->rule.claim_memory_ms >= 60000;
         alone = (alone || (!sc->strays && remembers)) && (!sc->library || remembers);
-        sc->never_wrong = !sc->reconnects && !sc->restarts && !sc->silent && alone && (follows || !sc->library);
+        /* Nobody knows that a script which got lost was to release. */
+        bool known = !(sc->loses && (sc->idioms & BIT(IDIOM_SCRIPT)));
+        sc->never_wrong =
+            !sc->reconnects && !sc->restarts && !sc->silent && alone && known && (follows || !sc->library);
         sc->apart = sc->never_wrong && !sc->library;
     }
     /* Who may release is not asked. */
@@ -159,8 +162,9 @@ static void draw_audit(struct draw *d, struct scenario *sc) {
                                        BIT(IDIOM_GETDEL);
     sc->audit = true;
     bool calm = !sc->reconnects && !sc->restarts && !sc->loses && !sc->outside && !sc->operators && !sc->silent;
-    sc->audit_exact = calm && sc->proxies == 1 && sc->apart && sc->connections == CONN_OWN &&
-                      subset(sc->idioms, UNDERSTOOD) && chance(d, 80);
+    /* Under auto, what happened to holders before may look like a pool. */
+    sc->audit_exact = calm && sc->proxies == 1 && sc->rule.owner == LOCK_OWNER_CONNECTION && sc->apart &&
+                      sc->connections == CONN_OWN && subset(sc->idioms, UNDERSTOOD) && chance(d, 80);
     sc->toggles = !sc->audit_exact && chance(d, 60);
     sc->wrong_once_proven_never = sc->kept_after_end_only = sc->kept_after_sight_only = false;
     sc->never_wrong = sc->never_wrong && sc->audit_exact;

@@ -57,10 +57,10 @@ void watched_run(struct world *w, struct flight *f) {
         return;
     check_passed(w, f->key, BY_OUTSIDE);
     f->ended_other = others && !crossed && !t->live;
-    if (crossed && t->live && k->expire_ms != before.expire_ms) {
-        if (t->process >= 0)
-            w->ran_out[t->process][f->key]++; /* for all that it knows */
-        check_lease_ended(w, f->key);
+    if (crossed && (!t->live || k->expire_ms != before.expire_ms)) {
+        if (t->live)
+            check_lease_ended(w, f->key);
+        t->unclear = true;
     }
     bool overwrites = f->command.op == OP_SET_XX && f->envelope.reply.kind == REPLY_OK && !t->live && !crossed;
     if (!(acquires(f) || overwrites) || !k->exists)

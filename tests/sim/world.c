@@ -141,8 +141,6 @@ void conn_close(struct world *w, int i) {
 static void sink_incident(void *arg, const struct lock_incident *incident) {
     struct proxy *p = arg;
     p->world->raised |= 1u << incident->kind;
-    if (incident->kind == INCIDENT_OVERRUN)
-        check_overrun(p->world, incident);
     world_event(p->world, "incident %s: %s, %s", lock_incident_name(incident->kind), incident->client,
                 incident->action);
 }

@@ -168,6 +168,7 @@ struct proxy {
 struct truth {
     bool live, told, let_go;
     bool observed; /* acquired under audit, and no script of ours has touched it: its fence is a number of our own */
+    bool unclear;  /* it can't be told what the engine believes of it */
     bool sighted;  /* its client was shown its value */
     uint64_t fence, max_fence, session_id;
     int worker, process, proxy; /* worker -1: nobody knows of it */
@@ -197,7 +198,6 @@ struct world {
     bool proven[PROCESSES], perhaps_proven[PROCESSES]; /* to share connections: surely; at least in appearance */
     bool closing;                                      /* everybody is gone */
     uint32_t raised;                                   /* incidents since an answer began to be told, a bit each */
-    unsigned ran_out[PROCESSES][MODEL_KEYS];           /* leases ended by time, less those reported */
     uint64_t wrong, kept, granted, lost, renewals;
     long step;
     bool log, tell; /* write events down; print them */
@@ -296,7 +296,6 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
 void check_passed(struct world *w, int key, enum cause cause);
 /* Under audit: the engine was told of the flight's answer, and has raised what is in `raised`. */
 void check_incidents(struct world *w, const struct flight *f);
-void check_overrun(struct world *w, const struct lock_incident *incident);
 /* A session has closed while it held what `held` says, by key: with `on-disconnect release` that is released now. */
 void check_abandoned(struct world *w, const bool held[MODEL_KEYS], uint64_t session_id);
 /* A session was shown the value of the lease with this fence. */
