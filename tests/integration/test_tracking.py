@@ -360,6 +360,29 @@ def test_redirect_hears_of_all_nodes(proxy, connect, client, name, options, prot
     assert a("CLIENT", "TRACKING", "OFF") == "OK"
 
 
+def change(where, connect, protocol):
+    """Options and the listener change: what was read before is told too, to the listener of the moment."""
+    other = connect(where)
+    (b, first), (c, second) = hearer(where, connect, 2), hearer(where, connect, 3)
+    a = redirector(where, connect, protocol, first)
+    keys = ["track:change:{t}%d" % i for i in range(4)]
+    assert a("GET", keys[0]) is None
+    seen = [a("CLIENT", "TRACKING", "ON", "REDIRECT", first, "OPTIN"), a("GET", keys[1])]
+    seen += [a("CLIENT", "CACHING", "YES"), a("GET", keys[2])]
+    other("MSET", keys[0], "1", keys[1], "1")
+    seen.append(told(b))
+    seen += [a("CLIENT", "TRACKING", "ON", "REDIRECT", second), a("GET", keys[3])]
+    other("SET", keys[2], "1")
+    other("SET", keys[3], "1")
+    seen += [told(c), told(c), b.raw("PING")]
+    return seen
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redirect_changes(proxy, oracle, connect, protocol):
+    assert change(proxy, connect, protocol) == change(oracle, connect, protocol)
+
+
 def broken(where, connect, protocol):
     other = connect(where)
     b, number = hearer(where, connect, 2)
