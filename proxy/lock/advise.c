@@ -24,7 +24,10 @@ enum {
     WAYS = 4,         /* places that a key may have */
     SIBLINGS_MAX = 8, /* patterns of one stem and client before they are one */
     FILTER_BITS = 1 << 16,
-    FILTER_MS = 300000
+    FILTER_MS = 300000,
+    BUSY_EVENTS = 2000, /* a second: beyond them some keys stand for all */
+    CALM_EVENTS = 500,
+    KEYS_SAMPLED = 64 /* one of so many */
 };
 
 /* A key that is held, or was lately. */
@@ -32,6 +35,7 @@ struct place {
     uint64_t hash; /* 0: empty */
     uint64_t session, client, row;
     int64_t since_ms, end_ms; /* 0: none */
+    unsigned epoch;           /* the advisor's; an older one: it has not been watched since */
     bool held;
 };
 
@@ -44,6 +48,9 @@ struct shard {
 struct advisor {
     struct hash_seed seed;
     struct shard shards[SHARDS];
+    atomic_int_fast64_t second; /* that events counts */
+    atomic_uint events, epoch;
+    atomic_bool busy;
     atomic_int_fast64_t filter_ms; /* when the present one of the two was begun */
     atomic_uint present;
     _Atomic uint64_t filter[2][FILTER_BITS / 64];
@@ -266,19 +273,19 @@ static struct advise_row *row_get(struct shard *sh, char *pattern, size_t stem, 
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-static struct place *place_find(struct shard *sh, uint64_t hash) {
+static struct place *place_find(struct shard *sh, uint64_t hash, unsigned epoch) {
     struct place *set = &sh->places[hash % (PLACES / WAYS) * WAYS];
     for (size_t i = 0; i < WAYS; i++)
-        if (set[i].hash == hash)
+        if (set[i].hash == hash && set[i].epoch == epoch)
             return &set[i];
     return NULL;
 }
 
 /* The key's, or a free one, or that of the key which was acquired first. */
-static struct place *place_get(struct shard *sh, uint64_t hash) {
-    struct place *set = &sh->places[hash % (PLACES / WAYS) * WAYS], *best = place_find(sh, hash);
+static struct place *place_get(struct shard *sh, uint64_t hash, unsigned epoch) {
+    struct place *set = &sh->places[hash % (PLACES / WAYS) * WAYS], *best = place_find(sh, hash, epoch);
     for (size_t i = 0; !best && i < WAYS; i++)
-        if (!set[i].hash)
+        if (!set[i].hash || set[i].epoch != epoch)
             best = &set[i];
     if (best)
         return best;
@@ -308,6 +315,7 @@ struct note {
     struct advise_row *row;
     struct place *place; /* NULL: nothing is known of the key */
     uint64_t hash, client;
+    unsigned epoch;
     int64_t now_ms;
 };
 
@@ -332,8 +340,9 @@ static void note_acquired(struct note *n, uint64_t value) {
     n->row->sessions |= (uint64_t)1 << (n->sight->session_id % 64);
     if (n->sight->value)
         note_value(n, value);
-    p = p ? p : place_get(n->sh, n->hash);
+    p = p ? p : place_get(n->sh, n->hash, n->epoch);
     *p = (struct place){.hash = n->hash,
+                        .epoch = n->epoch,
                         .session = n->sight->session_id,
                         .client = n->client,
                         .row = (uint64_t)(n->row - n->sh->rows),
@@ -424,7 +433,8 @@ void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_m
                      .hash = (hash_bytes(&a->seed, s->key.name, s->key.len) + s->key.db) | 1,
                      .client = client,
                      .now_ms = now_ms};
-    n.place = place_find(sh, n.hash);
+    n.epoch = atomic_load_explicit(&a->epoch, memory_order_relaxed);
+    n.place = place_find(sh, n.hash, n.epoch);
     n.row->last_ms = now_ms;
     if (s->library && !n.row->library[0])
         copy(n.row->library, sizeof(n.row->library), s->library, strlen(s->library));
@@ -444,6 +454,27 @@ static unsigned filter_bit(const char *key, size_t len) {
     memcpy(&tail, key + len - n, n);
     uint64_t x = (head ^ (tail * 0x9e3779b97f4a7c15u) ^ len) * 0xff51afd7ed558ccdu;
     return (unsigned)(x >> 48);
+}
+
+/* Where the sample changes, what is known of keys is left aside: releases may not have been seen. */
+static void advisor_turn(struct advisor *a, int64_t second) {
+    unsigned events = atomic_exchange_explicit(&a->events, 0, memory_order_relaxed);
+    bool busy = atomic_load_explicit(&a->busy, memory_order_relaxed), was = busy;
+    int64_t last = atomic_exchange_explicit(&a->second, second, memory_order_relaxed);
+    busy = last == second - 1 && events > (busy ? CALM_EVENTS : BUSY_EVENTS);
+    if (busy == was)
+        return;
+    atomic_store_explicit(&a->busy, busy, memory_order_relaxed);
+    atomic_fetch_add_explicit(&a->epoch, 1, memory_order_relaxed);
+}
+
+bool advisor_samples(struct advisor *a, const char *key, size_t len, int64_t now_ms) {
+    int64_t second = now_ms >> 10;
+    if (atomic_load_explicit(&a->second, memory_order_relaxed) != second)
+        advisor_turn(a, second);
+    unsigned events = atomic_load_explicit(&a->events, memory_order_relaxed); /* about: threads may overwrite */
+    atomic_store_explicit(&a->events, events + 1, memory_order_relaxed);
+    return !atomic_load_explicit(&a->busy, memory_order_relaxed) || filter_bit(key, len) % KEYS_SAMPLED == 0;
 }
 
 bool advisor_knows(const struct advisor *a, const char *key, size_t len) {
@@ -474,10 +505,10 @@ static int most_events_first(const void *x, const void *y) {
 }
 
 /* Locks whose time is up and that nobody has asked for since. */
-static void shard_expire(struct shard *sh, int64_t now_ms) {
+static void shard_expire(struct shard *sh, unsigned epoch, int64_t now_ms) {
     for (size_t i = 0; i < PLACES; i++) {
         struct place *p = &sh->places[i];
-        if (p->hash && p->held && place_over(p, now_ms) && p->row < ROWS) {
+        if (p->hash && p->epoch == epoch && p->held && place_over(p, now_ms) && p->row < ROWS) {
             sh->rows[p->row].expired++;
             p->held = false;
         }
@@ -491,7 +522,7 @@ void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const
         struct shard *sh = &a->shards[i];
         pthread_mutex_lock(&sh->mutex);
         if (sh->rows)
-            shard_expire(sh, now_ms);
+            shard_expire(sh, atomic_load_explicit(&a->epoch, memory_order_relaxed), now_ms);
         for (size_t k = 0; sh->rows && k < ROWS; k++)
             if (sh->rows[k].pattern[0] && advise_events(&sh->rows[k]) > 0)
                 rows[count++] = sh->rows[k];

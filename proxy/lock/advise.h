@@ -48,6 +48,9 @@ struct advise_sight {
 struct advisor *advisor_new(uint64_t seed);
 void advisor_free(struct advisor *a);
 
+/* Whether events of this key are wanted now. All are, but where thousands come a second, some keys stand for all. To be
+ * asked once for each event, before it is put together. */
+bool advisor_samples(struct advisor *a, const char *key, size_t len, int64_t now_ms);
 void advisor_note(struct advisor *a, const struct advise_sight *sight, int64_t now_ms);
 
 /* Whether a key outside of all rules was seen to be acquired lately (or another with the same few bytes): a cheap look,

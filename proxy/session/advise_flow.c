@@ -14,8 +14,12 @@ static __attribute__((noinline)) bool has_nx(const struct resp_request *r, const
     return false;
 }
 
-bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                  const char *key, size_t len) {
+static bool sampled(struct session *s, const char *key, size_t len) {
+    return advisor_samples(s->worker->shared->advisor, key, len, worker_now(s->worker));
+}
+
+static bool may_be_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                        const char *key, size_t len) {
     struct worker *w = s->worker;
     switch ((int)c->id) {
     case COMMAND_SETNX:
@@ -34,6 +38,11 @@ bool advise_wants(struct session *s, const struct command *c, const struct resp_
     default:
         return false;
     }
+}
+
+bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                  const char *key, size_t len) {
+    return may_be_lock(s, c, r, bytes, key, len) && sampled(s, key, len);
 }
 
 static void note(struct session *s, enum advise_event event, const struct lock_key *key, const struct lock_rule *rule,
@@ -55,7 +64,7 @@ void advise_script(struct session *s, const struct lock_plan *plan, const struct
     bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
     bool freed = result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED || result->outcome == LOCK_OPEN;
     bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN;
-    if (!plan->rule || plan->verb == LOCK_OPERATOR)
+    if (!plan->rule || plan->verb == LOCK_OPERATOR || !sampled(s, plan->key.name, plan->key.len))
         return;
     if (result->outcome == LOCK_GRANTED)
         note(s, ADVISE_ACQUIRED, &plan->key, plan->rule, result->value, result->value_len,

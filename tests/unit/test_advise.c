@@ -231,6 +231,32 @@ static void the_longest_expiry(void **state) {
     assert_non_null(strstr(lines_of(*state)->text[0], "acquired 20, lost 0, released 20, overruns 0;"));
 }
 
+/* Where thousands come a second some keys stand for all, and nothing is taken for an overrun that was not seen whole.
+ */
+static void many_a_second(void **state) {
+    unsigned wanted = 0, before = 0;
+    for (unsigned n = 0; n < 20000; n++) {
+        char key[32];
+        int len = snprintf(key, sizeof(key), "job:%u:lock", n);
+        now_ms += n % 4 == 0;
+        bool acquire = advisor_samples(*state, key, (size_t)len, now_ms);
+        if (acquire)
+            send_value(*state, ADVISE_ACQUIRED, key, 1, "app", "1", 5);
+        if (advisor_samples(*state, key, (size_t)len, now_ms))
+            tell(*state, ADVISE_RELEASED, key, 1, "app");
+        wanted += acquire;
+        before = n < 5000 ? wanted : before;
+    }
+    assert_true(wanted - before > 50 && wanted - before < 1000);
+    now_ms += 3000;
+    assert_true(advisor_samples(*state, "job:x:lock", 10, now_ms));
+    assert_non_null(strstr(lines_of(*state)->text[0], ", overruns 0;"));
+    for (unsigned n = 0; n < 100; n++) {
+        char key[32];
+        assert_true(advisor_samples(*state, key, (size_t)snprintf(key, sizeof(key), "k%u", n), now_ms));
+    }
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -247,6 +273,7 @@ int main(void) {
         TEST(memory_is_bounded),
         TEST(known_keys),
         TEST(the_longest_expiry),
+        TEST(many_a_second),
     };
     return cmocka_run_group_tests_name("advise", tests, NULL, NULL);
 }
