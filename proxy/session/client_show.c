@@ -37,8 +37,9 @@ void client_local_address(const struct session *s, char *out) {
     out[0] = '\0';
     if (getsockname(s->fd, (struct sockaddr *)&local, &len) != 0)
         return;
+    const struct sockaddr_un *un = (const void *)&local;
     if (local.ss_family == AF_UNIX)
-        snprintf(out, CLIENT_ADDRESS_MAX, "%s:0", ((const struct sockaddr_un *)(const void *)&local)->sun_path);
+        snprintf(out, CLIENT_ADDRESS_MAX, "%.*s:0", (int)sizeof(un->sun_path), un->sun_path);
     else
         session_address_text(&local, out, CLIENT_ADDRESS_MAX);
 }

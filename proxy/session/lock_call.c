@@ -262,11 +262,9 @@ void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const
 /* The first lock call is the head of a ring of all of a clobbering command's lock keys. */
 static void clobber_learnt(struct worker *w, struct session *s, struct lock_call *first,
                            const struct lock_result *result) {
-    struct list_node ring;
-    list_init(&ring);
-    list_append(&first->link, &ring);
-    struct list_node *n;
-    while ((n = list_shift(&ring))) {
+    for (struct list_node *n = &first->link, *next; n; n = next) {
+        next = n->next != n ? n->next : NULL;
+        list_remove(n);
         struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
         struct lock_result each = *result;
         bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN;

@@ -63,7 +63,7 @@ bool pubsub_merge_names(const struct text *replies, size_t count, struct text *o
 
 bool pubsub_merge_counts(const struct text *replies, size_t count, struct text *out) {
     const char **at = memory_alloc(count * sizeof(*at));
-    int64_t n = 0, more;
+    int64_t n = 0, more = 0;
     bool right = true;
     for (size_t i = 0; right && i < count; i++) {
         right = array_of(&replies[i], &at[i], &more) && (i == 0 || more == n);
