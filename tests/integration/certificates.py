@@ -13,11 +13,12 @@ class Certificates:
     def __init__(self, folder):
         self.folder = str(folder)
         for name in ("ca", "other-ca"):
-            self.openssl("req", "-x509", *self.new_key(name), "-out", name + ".crt", "-subj", "/CN=" + name)
+            self.openssl("req", "-x509", *self.new_key(name), "-out", name + ".crt", "-subj", "/CN=" + name,
+                         "-addext", "keyUsage=critical,keyCertSign,cRLSign")  # Python 3.13 insists on it
         self.make("server", "DNS:localhost,IP:127.0.0.1")
         self.make("named", "DNS:redis.example.org")
         self.make("client", "DNS:client")
-        self.make("expired", "DNS:client", days=-1)
+        self.make("expired", "DNS:client", days=0)
         self.make("stranger", "DNS:client", ca="other-ca")
         self.openssl("ec", "-in", "server.key", "-aes128", "-passout", "pass:" + self.PASSPHRASE, "-out", "locked.key")
 
@@ -31,7 +32,7 @@ class Certificates:
 
     def make(self, name, alternative, ca="ca", days=30):
         with open(self.path(name + ".ext"), "w") as f:
-            f.write("subjectAltName=" + alternative)
+            f.write("subjectAltName=%s\nauthorityKeyIdentifier=keyid\n" % alternative)
         self.openssl("req", *self.new_key(name), "-out", name + ".csr", "-subj", "/CN=" + name)
         self.openssl("x509", "-req", "-in", name + ".csr", "-CA", ca + ".crt", "-CAkey", ca + ".key", "-CAcreateserial",
                      "-days", str(days), "-extfile", name + ".ext", "-out", name + ".crt")
