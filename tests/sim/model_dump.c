@@ -272,7 +272,7 @@ static void draw_args(struct dump *d, int key, struct model_args *a) {
     char *attempt = d->recent[d->tokens++ % ATTEMPTS];
     const char *proxy = PROXIES[below(d, 2)];
     snprintf(attempt, MODEL_TOKEN, "%s:%" PRIu64, proxy, d->tokens);
-    snprintf(d->last_attempt[key], MODEL_TOKEN, "%s", attempt);
+    memcpy(d->last_attempt[key], attempt, MODEL_TOKEN);
     const char *claim = g && chance(d, 60) ? g->token : chance(d, 50) ? "" : d->recent[below(d, ATTEMPTS)];
     snprintf(d->last_claim[key], MODEL_TOKEN, "%s", claim);
     snprintf(d->last_seen[key], MODEL_VALUE, "%s", k->exists && chance(d, 60) ? k->value : some_value(d));

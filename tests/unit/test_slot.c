@@ -69,7 +69,7 @@ static uint16_t slot_bit_by_bit(const char *key, size_t len) {
 /* Keys are taken in steps of several bytes: all lengths, and tags at all places. */
 static void test_all_lengths(void **state) {
     (void)state;
-    char key[40];
+    char key[40] = "";
     for (size_t len = 0; len <= sizeof key; len++) {
         for (size_t i = 0; i < len; i++) {
             key[i] = (char)(i * 37 + len * 11 + 128);
