@@ -140,6 +140,39 @@ def test_large_values_and_pipelines(both, certificates, key, version, rng):
             assert c.read_raw() == b"$%d\r\n%s\r\n" % (len(big), big)
 
 
+def test_who_does_not_read(start_proxy, start_redis, certificates):
+    """As on the plain port: long replies wait in Redis, not in the proxy, and a limit drops the client."""
+    size, count = 1 << 20, 64
+    server = start_redis()
+    expected = b"$%d\r\n%s\r\n" % (size, b"x" * size)
+
+    looks = []
+
+    def stands_still():
+        """What waits in Redis is the same in three looks."""
+        looks.append(sum(map(int, re.findall(r" omem=(\d+)", server.run("CLIENT", "LIST")))))
+        return len(looks) > 2 and len(set(looks[-3:])) == 1
+
+    proxy = start_tls(start_proxy, certificates, server)
+    with proxy.client() as other, Client(proxy.tls_address, tls=certificates.context()) as slow:
+        assert other("SET", "big", "x" * size) == "OK" and slow.raw("GET", "big") == expected
+        before = proxy.memory()
+        slow.send(encode("GET", "big") * count)
+        until(lambda: select.select([slow.sock], [], [], 0)[0], what="the first bytes")
+        until(stands_still, pause=0.2)
+        assert looks[-1] > count * size // 2 and proxy.memory() - before < 16 << 20
+        assert other("PING") == "PONG"
+        assert all(slow.read_raw() == expected for _ in range(count))
+    proxy = start_tls(start_proxy, certificates, server, "client-output-buffer-limit normal 8mb 0 0")
+    with proxy.client() as other, Client(proxy.tls_address, tls=certificates.context()) as slow:
+        slow.send(encode("GET", "big") * count)
+        until(lambda: "client-output-buffer-limit" in proxy.log(), what="the client's end")
+        assert other("PING") == "PONG"
+        with pytest.raises((Closed, ConnectionError, ssl.SSLError)):
+            for _ in range(count):
+                assert slow.read_raw() == expected
+
+
 def test_many_connections(both, certificates, key):
     """They come at once, and work at once."""
     context = certificates.context()
