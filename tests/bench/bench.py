@@ -50,6 +50,8 @@ LOCK_PAIRS = {
         ("redis", ["=+OK", "SET", "lock:{c}", TOKEN, *HOLD, ";", "=:1", "DEL", "lock:{c}"]),
     "Redis, direct: `SET NX PX`, `EVALSHA` compare-and-delete":
         ("redis", ["=+OK", "SET", "lock:{c}", TOKEN, *HOLD, ";", "=:1", "EVALSHA", "{sha}", "1", "lock:{c}", TOKEN]),
+    "lockkeeper: `SET`, `DEL` forwarded":
+        ("lockkeeper", ["=+OK", "SET", "none:{c}", TOKEN, ";", "=:1", "DEL", "none:{c}"]),
     "lockkeeper: `SET NX PX`, `DEL` forwarded (no lock rule)":
         ("lockkeeper", ["=+OK", "SET", "none:{c}", TOKEN, *HOLD, ";", "=:1", "DEL", "none:{c}"]),
     "lockkeeper: `SET NX PX`, `DEL` on a lock":

@@ -97,7 +97,7 @@ def idle_neighbours(bench):
             pairs = list(zip(runs, (alone, crowded)))
             for row, server in pairs if number % 2 else pairs[::-1]:
                 runs[row].append(bench.with_cpu(server, [bench.fleet.redis], redis_benchmark, server.port, "get", 1, 50,
-                                                10000 if bench.quick else 50000))
+                                                50000))
     finally:
         for connection in idle:
             connection.close()
