@@ -22,8 +22,10 @@ if [ ! -x "$suite/runtest" ]; then
     mkdir -p "$home/lists/partial" "$home/cache"
     release=$(. /etc/os-release && echo "$VERSION_CODENAME")
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    # From where this machine has its packages.
+    archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $release" | head -n 1)
     for part in "$release" "$release-updates"; do
-        echo "deb-src [signed-by=$keys] http://deb.debian.org/debian $part main"
+        echo "deb-src [signed-by=$keys] $archive $part main"
     done >"$home/sources.list"
     if ! (
         cd "$home"
