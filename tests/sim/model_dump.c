@@ -347,7 +347,7 @@ static void call_renew(struct dump *d, int key) {
 }
 
 static void call_leave(struct dump *d, int key) {
-    char party[16];
+    char party[32];
     unsigned who = 1 + below(d, 4);
     snprintf(party, sizeof(party), "proxy-%u:%u", 2 - who % 2, who);
     model_queue_leave(&d->m, key, party, LONG_MS);
