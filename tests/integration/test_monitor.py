@@ -151,6 +151,7 @@ def test_a_late_release_is_told_with_its_delay(start_proxy, backend, connect):
     late, next_ = connect(monitored.proxy), connect(monitored.proxy)
     assert late("SET", "lock:late", "1", "NX", "PX", "50") == "OK"
     until(lambda: next_("SET", "lock:late", "1", "NX", "PX", "60000") == "OK", 10, "the lease's end")
+    until(lambda: any(l["age-ms"] > 20 for l in monitored.status()["locks"]), 10, "the new lease to be 20 ms old")
     assert late("DEL", "lock:late") == 0
     told = [i["text"] for i in monitored.status()["incidents"] if i["kind"] == "late_release"]
     assert re.search(r"tried to release lock:late; held by .*: refused: its own lease had ended \d+ ms before", told[0])
