@@ -123,7 +123,7 @@ static int find_sort(const char *data, const struct resp_request *request, uint3
         } else if (request_arg_is(request, data, i, "get") || request_arg_is(request, data, i, "by")) {
             i += 1;
         } else if (request_arg_is(request, data, i, "store") && i + 1 < request->argc) {
-            destination = ++i;
+            destination = i + 1; /* as Redis finds it: of STORE STORE x the second counts */
         }
     }
     add(&f, 1);

@@ -176,6 +176,13 @@ class RedisServer(Process):
             assert not isinstance(reply, Error), (args, reply)
             return reply
 
+    def is_replica(self):
+        """Whether it is one now. A server that is being made one drops its clients."""
+        try:
+            return self.run("ROLE")[0] == "slave"
+        except (Closed, OSError):
+            return False
+
     def pause(self):
         self.signal(signal.SIGSTOP)
 

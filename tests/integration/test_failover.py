@@ -121,7 +121,7 @@ def test_a_master_is_killed_and_replaced(roles, cluster, start_proxy, connect):
     assert rival("DEL", LOCK) == 0 and rival("SETNX", LOCK, "1") == 0
     assert holder("DEL", LOCK) == 1
     master.start()
-    until(lambda: master.run("ROLE")[0] == "slave", TIMEOUT, "the old master's return")
+    until(master.is_replica, TIMEOUT, "the old master's return")
     assert holder("SET", KEY, "1") == "OK"
 
 
@@ -144,7 +144,7 @@ def test_a_master_that_is_stopped_and_replaced(roles, cluster, start_proxy, conn
         assert late("DEL", LOCK) == 0 and locker("DEL", LOCK) == 1
     finally:
         master.resume()
-    until(lambda: master.run("ROLE")[0] == "slave", TIMEOUT, "the old master's demotion")
+    until(master.is_replica, TIMEOUT, "the old master's demotion")
     assert replica.run("GET", KEY) == "late"
     assert late("GET", KEY) == "late"
 

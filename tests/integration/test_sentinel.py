@@ -153,7 +153,7 @@ def test_a_master_that_is_stopped(sentinels, master, start_proxy, connect):
         serves(client, new)
     finally:
         master.resume()
-    until(lambda: master.run("ROLE")[0] == "slave", TIMEOUT, "the old master's demotion")
+    until(master.is_replica, TIMEOUT, "the old master's demotion")
     assert client("SET", "k", "v") == "OK" and new.run("GET", "k") == "v"
 
 
