@@ -459,9 +459,9 @@ static unsigned filter_bit(const char *key, size_t len) {
 /* Where the sample changes, what is known of keys is left aside: releases may not have been seen. */
 static void advisor_turn(struct advisor *a, int64_t second) {
     unsigned events = atomic_exchange_explicit(&a->events, 0, memory_order_relaxed);
-    bool busy = atomic_load_explicit(&a->busy, memory_order_relaxed), was = busy;
+    bool was = atomic_load_explicit(&a->busy, memory_order_relaxed);
     int64_t last = atomic_exchange_explicit(&a->second, second, memory_order_relaxed);
-    busy = last == second - 1 && events > (busy ? CALM_EVENTS : BUSY_EVENTS);
+    bool busy = last == second - 1 && events > (was ? CALM_EVENTS : BUSY_EVENTS);
     if (busy == was)
         return;
     atomic_store_explicit(&a->busy, busy, memory_order_relaxed);

@@ -2,8 +2,8 @@
  * CLIENT PAUSE: requests that came meanwhile wait where they are, in their sessions' input.
  *
  * Only clients are held. What the proxy does of its own accord (renewals, releases) goes on, as does what was sent to a
- * node before. PROXY is always answered, and what is no
- * command by its number of arguments. Nodes know nothing of those who wait here: INFO is told how many they are.
+ * node before. PROXY is always answered, and so is what has a wrong number of arguments. Nodes know nothing of those
+ * who wait here: INFO is told how many they are.
  */
 #include <string.h>
 
