@@ -125,7 +125,7 @@ static void blocked_number(struct call *c, const struct call_end *end) {
 static void blocked_leaves(struct blocked *b) {
     b->meant = true;
     if (b->pin && !b->unblock)
-        b->unblock = unblock_start(b->request->session, b->pin);
+        b->unblock = unblock_left(b->request->session, b->pin);
 }
 
 static void blocked_start(struct blocked *b, struct upstream_node *node, bool asking) {
@@ -241,18 +241,17 @@ void blocking_half_closed(struct session *s) {
         blocked_leaves(r->state);
 }
 
-void blocking_places(struct session *s, blocking_place_fn place, void *arg) {
+bool blocking_unblock(struct session *s, bool error, blocking_place_fn place, void *arg) {
     struct request *r = blocked_request(s);
-    if (r && wait_is(r->command)) {
-        wait_places(r, place, arg);
-        return;
-    }
+    if (r && wait_is(r->command))
+        return wait_unblock(r, error);
     struct blocked *b = r ? r->state : NULL;
     struct upstream_node *at = b && b->pin ? upstream_pin_node(b->pin) : NULL;
     if (!at || *upstream_pin_number(b->pin) <= 0)
-        return;
+        return false;
     b->meant = true;
     place(arg, upstream_node_address(at), *upstream_pin_number(b->pin));
+    return false;
 }
 
 void blocking_left(struct request *r) {

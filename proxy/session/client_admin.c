@@ -26,12 +26,6 @@ struct shown {
     char *line;
 };
 
-/* Where somebody is blocked. */
-struct place {
-    char *node;
-    int64_t client;
-};
-
 struct admin {
     struct tour tour;
     struct request *request;
@@ -49,11 +43,10 @@ struct admin {
     int64_t ms;
     /* UNBLOCK */
     bool error;
-    struct place *places;
-    size_t place_count;
-    int64_t unblocked;
-    char *refusal; /* a node's, or NULL */
-    size_t asked;  /* bytes of the request */
+    bool unblocked;  /* on tour */
+    char *node;      /* where it is blocked, or NULL */
+    int64_t at_node; /* who it is there */
+    size_t asked;    /* bytes of the request */
     /* what came of it */
     struct shown *shown;
     size_t shown_count, shown_cap;
@@ -69,10 +62,7 @@ static void admin_free(struct admin *a) {
     memory_free(a->user);
     memory_free(a->address);
     memory_free(a->local_address);
-    for (size_t i = 0; i < a->place_count; i++)
-        memory_free(a->places[i].node);
-    memory_free(a->places);
-    memory_free(a->refusal);
+    memory_free(a->node);
     memory_free(a);
 }
 
@@ -174,7 +164,7 @@ static bool unpause_words(struct admin *a, const struct resp_request *r, const c
 
 static bool meant(const struct admin *a, const struct session *s) {
     char address[CLIENT_ADDRESS_MAX];
-    if (a->id && s->lock.id != a->id)
+    if ((a->id || a->verb == ADMIN_UNBLOCK) && s->lock.id != a->id)
         return false;
     if (a->kind != CLIENT_KIND_UNKNOWN && client_kind_of(s) != a->kind)
         return false;
@@ -221,8 +211,8 @@ static void visit_kill(struct admin *a, struct session *s) {
 
 static void blocked_at(void *arg, const char *node, int64_t client) {
     struct admin *a = arg;
-    a->places = memory_realloc(a->places, (a->place_count + 1) * sizeof(*a->places));
-    a->places[a->place_count++] = (struct place){memory_strdup(node), client};
+    a->node = memory_strdup(node);
+    a->at_node = client;
 }
 
 static void admin_visit(struct tour *t, struct worker *w) {
@@ -243,7 +233,7 @@ static void admin_visit(struct tour *t, struct worker *w) {
         else if (a->verb == ADMIN_KILL)
             visit_kill(a, s);
         else
-            blocking_places(s, blocked_at, a);
+            a->unblocked = blocking_unblock(s, a->error, blocked_at, a);
     }
 }
 
@@ -289,48 +279,32 @@ static void reply_kill(struct admin *a, struct request *r) {
         request_error(r, "ERR No such client");
 }
 
-static void unblock_finish(struct admin *a, struct request *r) {
-    r->state = NULL;
-    if (a->refusal)
-        request_error(r, a->refusal);
+static void unblock_answered(struct call *c, const struct call_end *end) {
+    if (end->error)
+        request_fail(c->request, end->error);
     else
-        reply_number(r, a->unblocked > 0);
-    admin_free(a);
+        request_reply(c->request, end->reply, end->len, true);
 }
 
-static void unblocked(struct call *c, const struct call_end *end) {
-    struct request *r = c->request;
-    struct admin *a = r->state;
-    bool refused = end->error || end->reply[0] == '-';
-    if (refused && !a->refusal)
-        a->refusal = end->error ? memory_strdup(end->error) : memory_strndup(end->reply + 1, end->len - 3);
-    a->unblocked += !refused && end->len == 4 && memcmp(end->reply, ":1\r\n", 4) == 0;
-    if (--r->parts_left == 0)
-        unblock_finish(a, r);
-}
-
-/* The nodes know clients of their own, and how the blocked command ends. */
-static void send_unblocks(struct admin *a, struct request *r) {
+/* Nodes know clients of their own, and whether one is still blocked. */
+static void reply_unblock(struct admin *a, struct request *r) {
     struct worker *w = r->worker;
     struct upstream *u = w->upstream;
-    r->state = a;
-    r->parts_left = 1; /* held here until all are asked */
-    for (size_t i = 0; i < a->place_count && r->session; i++) {
-        size_t master = 0;
-        while (master < upstream_master_count(u) &&
-               strcmp(upstream_node_address(upstream_master(u, master)), a->places[i].node) != 0)
-            master++;
-        if (master == upstream_master_count(u))
-            continue;
-        build_start(w, 4);
-        build_text(w, "CLIENT");
-        build_text(w, "UNBLOCK");
-        build_number(w, a->places[i].client);
-        build_text(w, a->error ? "ERROR" : "TIMEOUT");
-        call_submit_master(call_new(r, unblocked), master, w->build.data, w->build.len);
+    size_t master = 0;
+    while (a->node && master < upstream_master_count(u) &&
+           strcmp(upstream_node_address(upstream_master(u, master)), a->node) != 0)
+        master++;
+    if (!a->node || master == upstream_master_count(u) || !r->session) {
+        reply_number(r, a->unblocked);
+        return;
     }
-    if (--r->parts_left == 0)
-        unblock_finish(a, r);
+    call_init(&r->call, r, unblock_answered);
+    build_start(w, 4);
+    build_text(w, "CLIENT");
+    build_text(w, "UNBLOCK");
+    build_number(w, a->at_node);
+    build_text(w, a->error ? "ERROR" : "TIMEOUT");
+    call_submit_master(&r->call, master, w->build.data, w->build.len);
 }
 
 static void admin_done(struct tour *t) {
@@ -349,15 +323,15 @@ static void admin_done(struct tour *t) {
         request_reply(r, "+OK\r\n", 5, true);
         break;
     case ADMIN_UNBLOCK:
-        send_unblocks(a, r);
-        return;
+        reply_unblock(a, r);
+        break;
     }
     admin_free(a);
 }
 
 /* ---- the probe ---------------------------------------------------------------------------------- */
 
-/* What the node says where all is well: LIST ID 0 and KILL have a plain reply, PAUSE -1 an error of its own. */
+/* Where all is well LIST ID 0, UNBLOCK 0 and KILL have a plain reply, PAUSE -1 an error of its own. */
 static bool allowed(const struct admin *a, const struct call_end *end) {
     static const char negative[] = "-ERR timeout is negative";
     if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE)
@@ -383,16 +357,17 @@ static void probed(struct call *c, const struct call_end *end) {
 static void probe(struct admin *a, const struct resp_request *r, const char *bytes) {
     struct worker *w = a->request->worker;
     bool kill = a->verb == ADMIN_KILL, filters = kill && !a->by_address;
+    bool unblock = a->verb == ADMIN_UNBLOCK;
     build_start(w, filters ? r->argc + 2 : a->verb == ADMIN_LIST ? 4 : 3);
     build_text(w, "CLIENT");
-    build_text(w, kill ? "KILL" : a->verb == ADMIN_LIST ? "LIST" : "PAUSE");
+    build_text(w, kill ? "KILL" : unblock ? "UNBLOCK" : a->verb == ADMIN_LIST ? "LIST" : "PAUSE");
     for (size_t i = 2; filters && i < r->argc; i++)
         build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
     if (filters) /* the last address counts */
         build_text(w, "ADDR");
     if (a->verb == ADMIN_LIST)
         build_text(w, "ID");
-    build_text(w, kill ? "-" : a->verb == ADMIN_LIST ? "0" : "-1");
+    build_text(w, kill ? "-" : unblock || a->verb == ADMIN_LIST ? "0" : "-1");
     call_submit(&a->request->call, -1, w->build.data, w->build.len);
 }
 
@@ -425,9 +400,6 @@ bool client_admin(struct session *s, const struct command *c, const struct resp_
     request->state = a;
     request->call.done = probed;
     request_barrier(request);
-    if (a->verb == ADMIN_UNBLOCK) /* the node judges the real one */
-        tour_start(&a->tour, s->worker, admin_visit, admin_done);
-    else
-        probe(a, r, bytes);
+    probe(a, r, bytes);
     return true;
 }

@@ -27,10 +27,11 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
 void blocking_left(struct request *r);
 /* The client of a blocked session will say no more: it gets what the node has for it already. May close the session. */
 void blocking_half_closed(struct session *s);
-/* For CLIENT UNBLOCK: calls `place` with each node where the session is blocked, and who it is there. From here on
- * these connections are used for nothing else any more. */
+/* For CLIENT UNBLOCK: calls `place` with the node where the session is blocked, and who it is there, for the node knows
+ * whether it still is; from here on this connection is used for nothing else any more. True: it is at several masters
+ * (WAIT), and ends now at all of them, with Redis's error or with what they count by then. */
 typedef void (*blocking_place_fn)(void *arg, const char *node, int64_t client);
-void blocking_places(struct session *s, blocking_place_fn place, void *arg);
+bool blocking_unblock(struct session *s, bool error, blocking_place_fn place, void *arg);
 
 /* Asks the node who a connection is there, where that is not known yet: in a part of the request, with this index,
  * whose `done` calls pin_number_learnt. */
@@ -39,11 +40,16 @@ void pin_number_learnt(struct upstream_pin *pin, const struct call_end *end);
 
 /* ---- unblock.c ----------------------------------------------------------------------------------- */
 
-/* Begins to end what blocks on a pin, whose reply is an error then for which unblock_done is true, unless it has
- * another one already. Closes the session where that can't be done. The caller stops it before the pin is given back.
- */
+/* Begins to end what blocks on a pin of the session's, as CLIENT UNBLOCK with `how` does (borrowed: "TIMEOUT",
+ * "ERROR"), whatever overtakes what. Calls `hopeless`, which may stop it, where that can't be done: the node can't be
+ * asked, or does not let the session's user. The caller stops it before the pin is given back. */
 struct unblock;
-struct unblock *unblock_start(struct session *s, struct upstream_pin *pin);
+typedef void (*unblock_hopeless_fn)(void *arg);
+struct unblock *unblock_start(struct session *s, struct upstream_pin *pin, const char *how,
+                              unblock_hopeless_fn hopeless, void *arg);
+/* The same where the client says no more: the reply is an error then for which unblock_done is true, unless there is
+ * another one already. Closes the session where it is hopeless. */
+struct unblock *unblock_left(struct session *s, struct upstream_pin *pin);
 /* Does nothing with NULL. */
 void unblock_stop(struct unblock *u);
 bool unblock_done(const struct call_end *end);
@@ -54,10 +60,11 @@ bool unblock_done(const struct call_end *end);
 bool wait_is(const struct command *c);
 enum dispatch_result wait_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                    const char *bytes);
-/* As blocking_left, blocking_half_closed and blocking_places. */
+/* As blocking_left and blocking_half_closed. */
 void wait_left(struct request *r);
 void wait_half_closed(struct request *r);
-void wait_places(struct request *r, blocking_place_fn place, void *arg);
+/* Ends it at all masters. False: it is about to end already. */
+bool wait_unblock(struct request *r, bool error);
 
 /* ---- transaction.c, queue.c ----------------------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
 /*
- * Ends what blocks on a connection of a session's own, where its client says no more (printf ... | nc).
+ * Ends what blocks on a connection of a session's own: its client says no more (printf ... | nc), or an operator ends a
+ * WAIT at all its masters.
  *
  *      pin ── BLPOP k 0 ──> node          shared connection ── CLIENT UNBLOCK id ERROR ──> node, until it has ended
  *
@@ -16,6 +17,9 @@ enum { FIRST_MS = 2, DOUBLINGS = 7 };
 struct unblock {
     struct session *session;
     struct upstream_pin *pin;
+    const char *how;
+    unblock_hopeless_fn hopeless;
+    void *arg;
     struct request *asking; /* NULL while it waits for another attempt */
     struct ev_timer again;
     unsigned times;
@@ -25,11 +29,6 @@ static void unblock_later(struct unblock *u) {
     unsigned doublings = u->times < DOUBLINGS ? u->times++ : DOUBLINGS;
     ev_timer_set(&u->again, (double)(FIRST_MS << doublings) / 1000., 0.);
     ev_timer_start(u->session->worker->loop, &u->again);
-}
-
-/* Nobody can tell whether it blocks, so nothing is popped for a client that has left. */
-static void unblock_give_up(struct unblock *u) {
-    session_close(u->session, "the client left while it was blocked");
 }
 
 static void unblock_answered(struct call *c, const struct call_end *end) {
@@ -42,7 +41,7 @@ static void unblock_answered(struct call *c, const struct call_end *end) {
     if (u && answered)
         unblock_later(u);
     else if (u)
-        unblock_give_up(u);
+        u->hopeless(u->arg);
 }
 
 static void unblock_ask(struct unblock *u) {
@@ -51,7 +50,7 @@ static void unblock_ask(struct unblock *u) {
     struct upstream_node *node = upstream_pin_node(u->pin);
     int64_t number = *upstream_pin_number(u->pin);
     if (number < 0 || !node) {
-        unblock_give_up(u);
+        u->hopeless(u->arg);
         return;
     }
     if (number == 0) { /* the node has not said yet */
@@ -66,7 +65,7 @@ static void unblock_ask(struct unblock *u) {
     build_text(w, "CLIENT");
     build_text(w, "UNBLOCK");
     build_number(w, number);
-    build_text(w, "ERROR");
+    build_text(w, u->how);
     struct call *call = &u->asking->call;
     const char *error = upstream_submit_to(w->upstream, &call->up, node, &lane, w->build.data, w->build.len);
     if (error)
@@ -77,14 +76,23 @@ static void unblock_again(struct ev_loop *loop, struct ev_timer *timer, int even
     unblock_ask(timer->data);
 }
 
-struct unblock *unblock_start(struct session *s, struct upstream_pin *pin) {
+struct unblock *unblock_start(struct session *s, struct upstream_pin *pin, const char *how,
+                              unblock_hopeless_fn hopeless, void *arg) {
     struct unblock *u = memory_zalloc(sizeof(*u));
-    u->session = s;
-    u->pin = pin;
+    *u = (struct unblock){.session = s, .pin = pin, .how = how, .hopeless = hopeless, .arg = arg};
     ev_timer_init(&u->again, unblock_again, 0., 0.);
     u->again.data = u;
     unblock_later(u);
     return u;
+}
+
+/* Nobody can tell whether it blocks, so nothing is popped for a client that has left. */
+static void unblock_in_vain(void *session) {
+    session_close(session, "the client left while it was blocked");
+}
+
+struct unblock *unblock_left(struct session *s, struct upstream_pin *pin) {
+    return unblock_start(s, pin, "ERROR", unblock_in_vain, s);
 }
 
 void unblock_stop(struct unblock *u) {

@@ -9,6 +9,9 @@
  * use, which must not be held up; so a write of our own goes before the WAIT, behind everything that the session has
  * been answered: who has that has the session's writes too. It sets and removes a key in one script: replicas see it,
  * clients don't.
+ *
+ * To everybody else it is one client that is blocked, from here on until all have answered: so an UNBLOCK that finds it
+ * ends it at all masters, also where the WAIT has not arrived yet. With one error the others' answers don't matter.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,16 +23,21 @@
 enum { COUNTS_MAX = 2, SLOTS = 16384, WAIT_ERROR_MAX = 512 };
 
 struct waited {
+    struct worker *worker;
     struct upstream_node *node;
     struct upstream_pin *pin; /* NULL: given back, or it could not be opened */
     int slot;                 /* one that it serves */
-    struct unblock *unblock;  /* the client has shut down its side */
+    struct unblock *unblock;  /* NULL: it may block for all that the proxy does */
+    bool answered;
+    bool silent; /* it was to end, and could not be told: it counts nobody */
 };
 
 struct waiting {
+    bool started; /* all masters have been asked */
     bool failed;
-    bool meant; /* by a CLIENT UNBLOCK: its connections serve nobody else afterwards */
-    bool gone;  /* the client, and it would have had to wait */
+    bool meant;   /* to end, by an UNBLOCK or since the client left: its connections serve nobody else afterwards */
+    bool leaving; /* the client has shut down its side */
+    bool gone;    /* the client, and it would have had to wait */
     char error[WAIT_ERROR_MAX];
     size_t counts; /* WAITAOF has two */
     int64_t least[COUNTS_MAX];
@@ -43,14 +51,18 @@ bool wait_is(const struct command *c) {
 
 /* ---- the end ------------------------------------------------------------------------------------- */
 
-static void wait_unpin(struct worker *w, struct waiting *t, bool clean) {
-    for (size_t i = 0; i < t->node_count; i++) {
-        unblock_stop(t->nodes[i].unblock);
-        t->nodes[i].unblock = NULL;
-        if (t->nodes[i].pin)
-            pin_give(w, t->nodes[i].pin, PIN_BLOCKING, clean);
-        t->nodes[i].pin = NULL;
-    }
+static void waited_unpin(struct waited *n, bool clean) {
+    unblock_stop(n->unblock);
+    n->unblock = NULL;
+    if (n->pin)
+        pin_give(n->worker, n->pin, PIN_BLOCKING, clean);
+    n->pin = NULL;
+}
+
+/* Without `clean` calls in flight fail when the connections are closed, at the end of the turn. */
+static void wait_unpin(struct waiting *t, bool clean) {
+    for (size_t i = 0; i < t->node_count; i++)
+        waited_unpin(&t->nodes[i], clean);
 }
 
 static void wait_finish(struct request *r) {
@@ -58,7 +70,7 @@ static void wait_finish(struct request *r) {
     r->state = NULL;
     if (r->session)
         r->session->blocked = false;
-    wait_unpin(r->worker, t, !t->failed && !t->meant);
+    wait_unpin(t, !t->failed && !t->meant);
     char reply[(COUNTS_MAX + 1) * RESP_HEADER_MAX];
     size_t len = 0;
     if (r->command->id == COMMAND_WAITAOF)
@@ -76,10 +88,13 @@ static void wait_finish(struct request *r) {
     memory_free(t);
 }
 
+/* The first error counts. */
 static void wait_fail(struct waiting *t, const char *error, size_t len) {
     if (!t->failed)
         snprintf(t->error, sizeof(t->error), "%.*s", (int)len, error);
     t->failed = true;
+    if (t->started)
+        wait_unpin(t, false);
 }
 
 /* Takes a node's answer. False: it is none. */
@@ -106,24 +121,37 @@ static bool wait_count(struct waiting *t, const struct call_end *end) {
     return true;
 }
 
+static void wait_count_nobody(struct request *r) {
+    struct waiting *t = r->state;
+    t->counts = r->command->id == COMMAND_WAITAOF ? COUNTS_MAX : 1;
+    memset(t->least, 0, sizeof(t->least));
+}
+
 /* A mark or a WAIT was answered. */
 static void wait_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct waiting *t = r->state;
+    struct waited *n = &t->nodes[c->index];
     bool mark = c->count > 0, ask;
-    t->gone = t->gone || (t->nodes[c->index].unblock && unblock_done(end));
-    if (end->error) {
+    t->gone = t->gone || (t->leaving && unblock_done(end));
+    n->answered = n->answered || !mark;
+    if (n->silent) {
+        wait_count_nobody(r);
+    } else if (end->error) {
         wait_fail(t, end->error, strlen(end->error));
     } else if (end->reply[0] == '-') {
-        struct upstream_pin *pin = t->nodes[c->index].pin;
         static const char moved[] = "TRYAGAIN Slots have moved to another node meanwhile";
-        if (pin && upstream_pin_redirect(pin, end->reply + 1, end->len - 3, &ask))
+        if (n->pin && upstream_pin_redirect(n->pin, end->reply + 1, end->len - 3, &ask))
             wait_fail(t, moved, sizeof(moved) - 1);
         else
             wait_fail(t, end->reply + 1, end->len - 3);
     } else if (!mark && !wait_count(t, end)) {
         static const char strange[] = "UPSTREAM the node's answer to WAIT makes no sense";
         wait_fail(t, strange, sizeof(strange) - 1);
+    }
+    if (n->answered) {
+        unblock_stop(n->unblock);
+        n->unblock = NULL;
     }
     if (--r->parts_left == 0)
         wait_finish(r);
@@ -140,34 +168,47 @@ static void wait_number(struct call *c, const struct call_end *end) {
 
 void wait_half_closed(struct request *r) {
     struct waiting *t = r->state;
-    t->meant = true;
-    for (size_t i = 0; i < t->node_count; i++)
-        if (t->nodes[i].pin && !t->nodes[i].unblock)
-            t->nodes[i].unblock = unblock_start(r->session, t->nodes[i].pin);
-}
-
-void wait_places(struct request *r, blocking_place_fn place, void *arg) {
-    struct waiting *t = r->state;
-    t->meant = true;
+    t->meant = t->leaving = true;
     for (size_t i = 0; i < t->node_count; i++) {
-        struct upstream_pin *pin = t->nodes[i].pin;
-        struct upstream_node *at = pin ? upstream_pin_node(pin) : NULL;
-        if (at && *upstream_pin_number(pin) > 0)
-            place(arg, upstream_node_address(at), *upstream_pin_number(pin));
+        struct waited *n = &t->nodes[i];
+        if (n->pin && !n->unblock && !n->answered)
+            n->unblock = unblock_left(r->session, n->pin);
     }
 }
 
+static void waited_hopeless(void *arg) {
+    struct waited *n = arg;
+    n->silent = true;
+    waited_unpin(n, false);
+}
+
+bool wait_unblock(struct request *r, bool error) {
+    static const char unblocked[] = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
+    struct waiting *t = r->state;
+    if (t->meant || t->failed)
+        return false;
+    t->meant = true;
+    if (error)
+        wait_fail(t, unblocked, sizeof(unblocked) - 1);
+    for (size_t i = 0; i < t->node_count; i++) {
+        struct waited *n = &t->nodes[i];
+        if (n->pin && !n->answered)
+            n->unblock = unblock_start(r->session, n->pin, "TIMEOUT", waited_hopeless, n);
+    }
+    return true;
+}
+
 void wait_left(struct request *r) {
-    wait_unpin(r->worker, r->state, false); /* the calls fail when the connections are closed, at the end of the turn */
+    wait_unpin(r->state, false);
 }
 
 /* ---- the beginning ------------------------------------------------------------------------------- */
 
-static void wait_add(struct waiting *t, struct upstream_node *node, int slot) {
+static void wait_add(struct waiting *t, struct worker *w, struct upstream_node *node, int slot) {
     for (size_t i = 0; i < t->node_count; i++)
         if (t->nodes[i].node == node)
             return;
-    t->nodes[t->node_count++] = (struct waited){.node = node, .slot = slot};
+    t->nodes[t->node_count++] = (struct waited){.worker = w, .node = node, .slot = slot};
 }
 
 /* The masters that the session has used, or all where it has used none. */
@@ -181,7 +222,7 @@ static struct waiting *wait_nodes(struct session *s) {
         bool used = !cluster || !s->used_slots || (s->used_slots >> (slot / SESSION_SLOTS_A_BIT) & 1);
         struct upstream_node *node = used ? upstream_node_of_slot(u, slot) : NULL;
         if (node)
-            wait_add(t, node, slot);
+            wait_add(t, s->worker, node, slot);
     }
     return t;
 }
@@ -237,6 +278,9 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
     request->parts_left = 1; /* held here until all are on their way */
     for (size_t i = 0; i < t->node_count; i++)
         wait_start(s, request, t, i, bytes, r->len);
+    t->started = true;
+    if (t->failed)
+        wait_unpin(t, false);
     if (s->half_closed)
         wait_half_closed(request);
     if (--request->parts_left == 0)

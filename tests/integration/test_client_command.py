@@ -1,5 +1,6 @@
 """CLIENT: what clients see of themselves and of each other is the proxy's clients, never the node's connections."""
 
+import select
 import time
 
 import pytest
@@ -366,6 +367,7 @@ def test_leaving_during_a_pause(own, connect, key):
 
 # ---- UNBLOCK ----------------------------------------------------------------------------------------------
 
+UNBLOCKED = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
 
 BLOCKED = [["BLPOP", "{u}a", "{u}b", "0"], ["BRPOPLPUSH", "{u}a", "{u}b", "0"], ["BLMOVE", "{u}a", "{u}b", "LEFT", "LEFT", "0"],
            ["BZPOPMIN", "{u}a", "0"], ["XREAD", "BLOCK", "0", "STREAMS", "{u}s", "$"], ["BLMPOP", "0", "1", "{u}a", "LEFT"]]
@@ -390,9 +392,6 @@ def test_unblock(own, backend, connect, reason):
             assert found[0] == found[1], command
 
 
-# ---- users ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", ["TIMEOUT", "ERROR"])
 def test_unblock_of_a_wait(client, connect, proxy, backend, how):
     """On a cluster it waits at every master, and ends at all of them."""
@@ -400,8 +399,62 @@ def test_unblock_of_a_wait(client, connect, proxy, backend, how):
     me = waiter("CLIENT", "ID")
     waiter.send(encode("WAIT", "9", "0"))
     until(lambda: all("blocked_clients:1" in node.run("INFO", "clients") for node in backend.nodes), what="the WAIT")
+    assert client("CLIENT", "UNBLOCK", "0", how) == 0
     assert client("CLIENT", "UNBLOCK", me, how) == 1
-    assert waiter.read() == (0 if how == "TIMEOUT" else "UNBLOCKED client unblocked via CLIENT UNBLOCK")
+    assert waiter.read() == (0 if how == "TIMEOUT" else UNBLOCKED)
+    assert client("CLIENT", "UNBLOCK", me, how) == 0
+
+
+def some_reply(clients):
+    """The next reply of any of them, who is taken out."""
+    ready = select.select([c.sock for c in clients], [], [], 20)[0]
+    assert ready, "nobody is answered"
+    c = next(c for c in clients if c.sock in ready)
+    clients.remove(c)
+    return c.read()
+
+
+def test_unblock_overtakes_a_wait(start_cluster, start_proxy, connect):
+    """A master that has not even read the WAIT ends it too, over a new connection and over one that was there before."""
+    cluster = start_cluster(timeout_ms=60000)
+    stopped = cluster.nodes[2]
+    own = start_proxy(cluster)
+    for how in ("TIMEOUT", "ERROR"):
+        for used_before in (False, True):
+            waiter, *operators = (connect(own) for _ in range(4))
+            me = waiter("CLIENT", "ID")
+            if used_before:
+                assert waiter("WAIT", "1", "1") == 0
+            stopped.pause()
+            try:
+                waiter.send(encode("WAIT", "9", "0") + encode("ECHO", "next"))
+                until(lambda: all("blocked_clients:1" in node.run("INFO", "clients") for node in cluster.nodes[:2]), what="the WAIT")
+                for operator in operators:  # whose right is asked of some node: not all ask the one that says nothing
+                    operator.send(encode("CLIENT", "UNBLOCK", me, how))
+                while some_reply(operators) != 1:
+                    pass
+                if how == "ERROR":
+                    assert waiter.read() == UNBLOCKED
+            finally:
+                stopped.resume()
+            if how == "TIMEOUT":
+                assert waiter.read() == 0
+            assert waiter.read() == "next"
+            assert [c.read() for c in operators] == [0] * len(operators)
+
+
+def test_a_wait_ends_with_the_first_master_that_is_lost(farm, start_proxy, connect):
+    nodes = farm.backend("cluster").nodes
+    waiter = connect(start_proxy(farm.backend("cluster")))
+    waiter.send(encode("WAIT", "9", "0") + encode("ECHO", "next"))
+    until(lambda: all("blocked_clients:1" in node.run("INFO", "clients") for node in nodes), what="the WAIT")
+    nodes[1].run("CLIENT", "KILL", "TYPE", "normal")
+    assert is_error(waiter.read(), "UPSTREAM")
+    assert waiter.read() == "next"
+    until(lambda: not any("blocked_clients:1" in node.run("INFO", "clients") for node in nodes), what="its end")
+
+
+# ---- users ------------------------------------------------------------------------------------------------
 
 
 def test_users_need_the_right(start_redis, start_proxy, connect):
@@ -412,7 +465,7 @@ def test_users_need_the_right(start_redis, start_proxy, connect):
     plain, other = connect(own), connect(own)
     assert plain("AUTH", "plain", "p") == "OK"
     me, it = plain("CLIENT", "ID"), other("CLIENT", "ID")
-    for command in (["LIST"], ["KILL", "ID", it], ["KILL", "%s:%d" % other.sock.getsockname()], ["PAUSE", "10000"], ["UNPAUSE"]):
+    for command in (["LIST"], ["KILL", "ID", it], ["KILL", "%s:%d" % other.sock.getsockname()], ["PAUSE", "10000"], ["UNPAUSE"], ["UNBLOCK", it]):
         assert is_error(plain("CLIENT", *command), "NOPERM"), command
     assert other("PING") == "PONG"
     assert clients(other)[me]["user"] == "plain"
