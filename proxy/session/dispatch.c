@@ -268,7 +268,7 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
         result = masters_dispatch(s, c, r, bytes);
     else if (any_guard(c, r, bytes, list.keys, count))
         dispatch_local_error(s, c, "%s", GUARD_REFUSED);
-    else if (count == 1 && c->split != SPLIT_NONE && c->split != SPLIT_MSET && c->split != SPLIT_MGET)
+    else if (count == 1 && (c->split == SPLIT_SUM || c->id == COMMAND_MSETNX))
         result = dispatch_single(s, c, r, bytes, list.keys[0]);
     else
         result = dispatch_keys(s, c, r, bytes, list.keys, count);

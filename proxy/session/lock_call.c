@@ -41,7 +41,7 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
     l->next = NULL;
-    l->asks = l->clobbers = false;
+    l->asks = l->clobbers = l->acquires = false;
     l->shape = "nil";
     l->protocol = s->lane.protocol;
     l->waited_ms = 0;
@@ -267,9 +267,13 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
         list_remove(n);
         struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
         struct lock_result each = *result;
+        each.value = l->value;
+        each.value_len = l->value_len;
         bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN;
         if (refused && l != first)
             each.outcome = LOCK_NOT_SENT; /* one incident for one command */
+        if (each.outcome == LOCK_GRANTED)
+            worker_lease_changed(w, l->plan.rule, &each);
         lock_learnt(w, s, l, &each);
     }
 }
@@ -289,7 +293,7 @@ static const char *permission_error(const struct call_end *end) {
         {"-ERR The user executing", "",
          "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "
          "lock command: grant the command itself and +time +exists +type +get +set +del +hget +hmget "
-         "+hset +pttl +pexpire +persist\r\n"},
+         "+hset +pttl +pexpire +persist; for list locks also +hexists +hincrby +hdel +lindex +lpos +lpop\r\n"},
     };
     for (size_t i = 0; !end->error && i < sizeof(errors) / sizeof(errors[0]); i++)
         if (end->len > strlen(errors[i].start) && memcmp(end->reply, errors[i].start, strlen(errors[i].start)) == 0 &&
@@ -370,8 +374,9 @@ static bool same_key(const struct lock_call *a, const struct lock_call *b) {
 }
 
 /* What may acquire a lease of its own. */
-static bool may_acquire(const struct lock_plan *plan) {
-    return plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT ||
+static bool may_acquire(const struct lock_call *l) {
+    const struct lock_plan *plan = &l->plan;
+    return l->acquires || plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT ||
            ((plan->verb == LOCK_REPLACE || plan->verb == LOCK_SWAP || plan->verb == LOCK_COUNT_UP) && plan->claim == 0);
 }
 
@@ -387,7 +392,7 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
             continue;
         if (acquirer && may_release(&before->plan))
             break;
-        if (may_acquire(&before->plan))
+        if (may_acquire(before))
             acquirer = &before->plan;
     }
     /* A script may have acquired, or renewed what the session held before. */

@@ -3,6 +3,7 @@
  * the command as it came where none stands in the way.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "parser/slot.h"
 #include "proxy/session/lock_call.h"
@@ -22,6 +23,18 @@ bool lock_clobbers(struct session *s, const struct command *c, const struct resp
     return false;
 }
 
+/* Whether an earlier one of these arguments is the same key. */
+static bool named_before(const struct resp_request *r, const char *bytes, const uint32_t *found, size_t i) {
+    size_t len, other_len;
+    const char *key = request_arg(r, bytes, found[i], &len);
+    for (size_t k = 0; k < i; k++) {
+        const char *other = request_arg(r, bytes, found[k], &other_len);
+        if (other_len == len && memcmp(other, key, len) == 0)
+            return true;
+    }
+    return false;
+}
+
 struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
                                        const struct resp_request *r, const char *bytes) {
     struct worker *w = s->worker;
@@ -35,10 +48,15 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
         const char *key = request_arg(r, bytes, found[i], &len);
         const char *name = request_arg(r, bytes, 0, &name_len);
         const struct lock_rule *rule = lock_rule_for(s, key, len);
-        if (!rule)
+        if (!rule || named_before(r, bytes, found, i))
             continue;
         calls[locks] = lock_begin(s, LOCK_CLOBBER, rule, key, len, name, name_len);
         calls[locks]->clobbers = true;
+        calls[locks]->acquires = c->id == COMMAND_MSETNX;
+        if (calls[locks]->acquires && found[i] + 1 < r->argc) {
+            const char *value = request_arg(r, bytes, found[i] + 1, &len);
+            lock_call_value(calls[locks], value, len);
+        }
         if (queue)
             lock_enqueue(s, queue, calls[locks]);
         if (locks > 0)
@@ -50,7 +68,7 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
     size_t other_count = key_count > 0 && key_count <= LOCK_CLOBBERED_MAX ? (size_t)key_count : 0;
     char count[24];
     snprintf(count, sizeof(count), "%zu", locks);
-    lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + other_count, LOCK_HEADER_ARGS + 2 * locks + r->argc);
+    lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + other_count, LOCK_HEADER_ARGS + 3 * locks + r->argc);
     for (size_t i = 0; i < locks; i++) {
         build_bulk(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
         lock_build_guard(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
@@ -64,6 +82,8 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
         build_text(w, calls[i]->plan.claim_token);
     for (size_t i = 0; i < locks; i++)
         build_text(w, calls[i]->plan.right);
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, calls[i]->plan.attempt_token);
     for (size_t i = 0; i < r->argc; i++)
         build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
     return calls[0];

@@ -290,7 +290,7 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
     struct lock_command lc;
     bool deletes = c->id == COMMAND_DEL || c->id == COMMAND_UNLINK;
     bool single = (!c->find && c->first == 1 && c->last == 1 && c->split == SPLIT_NONE) ||
-                  (c->split == SPLIT_SUM && r->argc == 2);
+                  (c->split == SPLIT_SUM && r->argc == 2) || (c->id == COMMAND_MSETNX && r->argc == 3);
     if (single) {
         size_t len;
         const char *key = request_arg(r, bytes, 1, &len);

@@ -61,13 +61,9 @@ local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
 end
-if not s.value then -- all that follows: what is refused here leaves no lock behind
-  redis.call('TIME')
-  redis.call('EXISTS', lock)
+if not s.value then
   redis.call('PTTL', lock)
-  redis.call('HSET', guard, 'token', '')
-  redis.call('PERSIST', guard)
-  redis.call('PEXPIRE', guard, GUARD_OUTLIVES_MS)
+  secure(s)
 end
 local answer = command()
 if failed(answer) then return envelope(answer, 'error') end

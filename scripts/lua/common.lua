@@ -58,6 +58,7 @@ end
 local function examine()
   local s = {}
   s.value = redis.pcall('GET', lock)
+  if failed(s.value) and not string.find(s.value.err, 'WRONGTYPE', 1, true) then redis.call('GET', lock) end -- as an error
   local g = redis.call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply',
     'kind')
   s.last_fence = tonumber(g[2] or 0)
@@ -124,11 +125,26 @@ local function keep_guard(pttl)
   end
 end
 
--- Makes `token` the live lease of the lock, which holds `value` now. Returns its state and PTTL.
-local function own(s, token, value, kind)
+-- Before a command that may acquire or change the lock: does to the guard record what will have to be done afterwards, and
+-- leaves it as it is. A user who has not the rights for it gets the error now, and no lock comes of it that the proxy does
+-- not know.
+local function secure(s)
+  redis.call('TIME')
+  redis.call('EXISTS', lock)
+  if not s.value then redis.call('PEXPIRE', lock, 1) end
+  local ends = redis.call('PTTL', guard)
+  redis.call('HSET', guard, 'kind', s.kind or '')
+  redis.call('PERSIST', guard)
+  redis.call('PEXPIRE', guard, ends < 0 and GUARD_OUTLIVES_MS or math.max(ends, 1))
+  if ends == -1 then redis.call('PERSIST', guard) end
+end
+
+-- Makes `token` the live lease of the lock, which holds `value` now. `same`: a fence that it shares with others, taken
+-- with them. Returns its state and PTTL.
+local function own(s, token, value, kind, same)
   local pttl, leased = bound()
   local t = redis.call('TIME')
-  local fence = math.max(s.last_fence + 1, t[1] * 1000000 + t[2])
+  local fence = same or math.max(s.last_fence + 1, t[1] * 1000000 + t[2])
   redis.call('HSET', guard, 'token', token, 'fence', string.format('%.0f', fence), 'value', value,
     'kind', kind or 'string', 'extra', '0', 'owner', identity, 'proxy', proxy, 'leased', leased and '1' or '0',
     'since', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000)))

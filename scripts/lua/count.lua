@@ -15,6 +15,9 @@ local function above_zero(value)
 end
 local old = s.value
 local before = old and redis.call('PTTL', lock)
+secure(s)
+local extra = tonumber(redis.call('HGET', guard, 'extra') or 0)
+if old then redis.call('SET', lock, '', 'NX') else redis.call('DEL', lock) end -- nothing; undo has to be allowed to
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 local function undo()
@@ -46,7 +49,6 @@ end
 
 local how, why = may_touch(s)
 local now, was = tonumber(value), tonumber(old)
-local extra = tonumber(redis.call('HGET', guard, 'extra') or 0)
 
 if how and (not above_zero(value) or (s.token and now and now <= extra)) then -- released
   if s.token then

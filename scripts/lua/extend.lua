@@ -42,6 +42,7 @@ if not how then
   return envelope(s.value, why, s)
 end
 if s.list and shape == 'nil' then return envelope(command(), 'error') end
+secure(s)
 if s.list then return extend_head(s, how) end
 local before = redis.call('PTTL', lock)
 if s.leased then redis.call('PERSIST', lock) end

@@ -18,6 +18,7 @@ if s.attempt == attempt then -- repeated
   return envelope(reply, outcome, s, redis.call('PTTL', lock))
 end
 if not s.value then
+  secure(s)
   local reply = command()
   if failed(reply) then return envelope(reply, 'error') end
   if redis.call('EXISTS', lock) == 0 then return envelope(reply, 'free', nil, -2) end
@@ -31,6 +32,7 @@ if not how then
   if name == 'hsetnx' or name == 'hdel' then return envelope(0, why, s) end
   return envelope(locked(s), why, s)
 end
+secure(s)
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 if s.token and redis.call('HEXISTS', lock, s.held) == 0 then

@@ -77,6 +77,15 @@ local function keep_queue()
   keep_guard(pttl)
 end
 
+-- As secure, for what is done to the records of nodes.
+local function secure_queue(s)
+  secure(s)
+  redis.call('LINDEX', lock, 0)
+  redis.call('HEXISTS', guard, 'probe')
+  redis.call('HINCRBY', guard, 'probe', 0)
+  redis.call('HDEL', guard, 'probe')
+end
+
 -- The party has shown that it is there.
 local function refresh(who)
   redis.call('HSET', guard, 'p:' .. who, lease > 0 and int(now + lease) or '0')

@@ -33,6 +33,7 @@ if head then
     if record and not mine(record) then return refused() end
   end
 end
+secure_queue(s)
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 if redis.call('EXISTS', lock) == 0 then return queue_envelope(reply, 'free') end -- RPUSHX, LPUSHX, LINSERT

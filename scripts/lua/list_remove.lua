@@ -15,6 +15,7 @@ local record = node_record(node)
 if not (record or right == 'any') or not mine(record) then
   return queue_envelope(0, s.token and 'held' or (record and 'foreign' or 'free'), s)
 end
+secure_queue(s)
 local at_head = redis.call('LINDEX', lock, 0) == node
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end

@@ -18,6 +18,7 @@ if not mine(record) or (other and not mine(other)) then
   keep_queue()
   return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)
 end
+secure_queue(s)
 local at_head = old == head and redis.call('LINDEX', lock, 0) == head
 local reply = command()
 if failed(reply) then return queue_envelope(reply, 'error') end

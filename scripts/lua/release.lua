@@ -48,6 +48,7 @@ if s.list then -- those who wait keep their places
   remove_head(s, '1')
   return {1, how == 'done' and 'released' or how, fence, -2, s.owner or '', 0, lost, lost_owner, ''}
 end
+secure(s)
 local reply = redis.pcall(ARGV[3], lock)
 if failed(reply) then return envelope(reply, 'error') end
 forget(s, shape == 'nil' and s.value or '1')

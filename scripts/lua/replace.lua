@@ -5,6 +5,7 @@ if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
 end
 if not s.value then
+  if shape ~= 'nil' then secure(s) end
   local reply = command()
   if failed(reply) then return envelope(reply, 'error') end
   if redis.call('EXISTS', lock) == 0 then return envelope(reply, 'free') end
@@ -17,6 +18,7 @@ if not how then
   if shape == 'nil' then return envelope(false, why, s) end
   return envelope(locked(s), why, s)
 end
+secure(s)
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 if redis.call('EXISTS', lock) == 0 then -- an expiry in the past

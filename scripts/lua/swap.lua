@@ -4,6 +4,7 @@
 -- live one is 'other' even if its client holds the lock: it competes with its own colleague. S1, S4.
 local s = look()
 local function swap()
+  secure(s)
   local reply = command()
   if failed(reply) then return envelope(reply, 'error') end
   if redis.call('EXISTS', lock) == 0 then return envelope(reply, 'free') end
@@ -24,6 +25,7 @@ local how, why = may_touch(s)
 if how and not stale then
   if how == 'open' or (how == 'adopted' and read ~= '0') then return swap() end
   local old = s.value
+  secure(s)
   local reply = command()
   if failed(reply) then return envelope(reply, 'error') end
   if redis.call('EXISTS', lock) == 0 then

@@ -99,6 +99,7 @@ ACQUIRE = {
     "SET NX PXAT": (["SET", "K", "V", "NX", "PXAT", "4000000000000"], "OK", None),
     "SET NX GET": (["SET", "K", "V", "NX", "GET"], None, "value-a"),
     "SET EX NX GET": (["SET", "K", "V", "EX", "50", "NX", "GET"], None, "value-a"),
+    "MSETNX": (["MSETNX", "K", "V"], 1, 0),
 }
 
 
@@ -479,6 +480,42 @@ def test_what_says_no_by_itself(pair, form):
     assert pair.direct("EXISTS", "{t}fresh") == 0 and pair.direct("GET", "{t}o") == "5"
     with pair.unchanged(name):
         assert is_locked(pair.b("RENAMENX", name, "{t}fresh")), "this one would take the lock away"
+    pair.held_by_a(name)
+
+
+@pytest.mark.parametrize("queued", [False, True], ids=["alone", "in MULTI"])
+def test_msetnx_of_several_acquires_all_or_none(pair, queued):
+    first, second, plain = pair.key("lock:{several}1"), pair.key("lock:{several}2"), pair.key("{several}plain")
+    words = ["MSETNX", first, "1", plain, "p", second, "2"]
+
+    def run(c):
+        if not queued:
+            return c(*words)
+        return [c("MULTI"), c(*words), c("EXPIRE", second, 50), c("EXEC")][-1]
+    assert pair.b("SET", second, "b", "NX", "PX", 60000) == "OK"
+    with pair.unchanged(second):
+        assert run(pair.a) == ([0, 0] if queued else 0)
+    assert pair.direct("EXISTS", first) == 0 and pair.direct("EXISTS", plain) == 0
+    assert pair.b("DEL", second) == 1
+    assert run(pair.a) == ([1, 1] if queued else 1)
+    assert [pair.direct("GET", n) for n in (first, plain, second)] == ["1", "p", "2"]
+    assert 0 < pair.direct("PTTL", first) <= 30000 and 0 < pair.direct("PTTL", second) <= 50000
+    assert pair.a("DEL", plain) == 1
+    with pair.unchanged(first):
+        assert run(pair.b) == ([0, 0] if queued else 0)
+    assert pair.direct("EXISTS", plain) == 0
+    assert pair.a("PROXY", "TOKEN", first) == pair.a("PROXY", "TOKEN", second)
+    for name in (first, second):
+        pair.held_by_a(name)
+
+
+def test_msetnx_that_names_a_lock_twice(pair):
+    name, plain = pair.key("lock:{twice}"), pair.key("{twice}")
+    assert pair.a("MSETNX", name, "1", plain, "p", name, "2") == 1
+    assert pair.direct("GET", name) == "2"
+    pair.held_by_a(name)
+    assert pair.b("SETNX", name, "b") == 1
+    pair.b, pair.a = pair.a, pair.b
     pair.held_by_a(name)
 
 

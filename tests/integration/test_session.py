@@ -296,13 +296,16 @@ def test_what_a_user_needs_for_locks(start_redis, start_proxy, connect):
 def test_a_refused_acquisition_leaves_no_lock(start_redis, start_proxy, connect):
     """Whichever right is missing: what answers an error has not acquired."""
     server = start_redis()
-    rights = ["+time", "+exists", "+type", "+get", "+set", "+setnx", "+del", "+hget", "+hmget", "+hset", "+pttl", "+pexpire",
-              "+persist"]
+    commands = (("SETNX", "1"), ("SET", "1", "NX"), ("SET", "1", "NX", "PX", "30000"), ("SET", "1", "NX", "GET"),
+                ("SET", "1", "NX", "PXAT", "99999999999999"), ("SET", "1"), ("SETEX", "30", "1"), ("GETSET", "1"),
+                ("SET", "1", "GET"), ("INCR",), ("APPEND", "1"), ("HSETNX", "f", "1"), ("HSET", "f", "1"), ("RPUSH", "n"),
+                ("MSETNX", "1"), ("MSETNX", "1", "plain", "1"))
+    rights = ["+time", "+exists", "+type", "+get", "+set", "+del", "+hget", "+hmget", "+hset", "+pttl", "+pexpire",
+              "+persist", "+hincrby", "+hdel", "+hexists", "+lindex"]
+    rights += sorted({"+" + words[0].lower() for words in commands} - set(rights))
     server.run("ACL", "SETUSER", "worker", "on", ">p", "~*", "+ping", "+eval", "+evalsha", *rights)
     client = connect(start_proxy(server))
     assert client("AUTH", "worker", "p") == "OK"
-    commands = (("SETNX", "1"), ("SET", "1", "NX"), ("SET", "1", "NX", "PX", "30000"), ("SET", "1", "NX", "GET"),
-                ("SET", "1", "NX", "PXAT", "99999999999999"))
     refused = 0
     for right in rights:
         server.run("ACL", "SETUSER", "worker", "-" + right[1:])
@@ -314,9 +317,34 @@ def test_a_refused_acquisition_leaves_no_lock(start_redis, start_proxy, connect)
                 refused += 1
             else:
                 (guard,) = server.run("KEYS", "lockkeeper:*:" + lock)
-                assert server.run("HGET", guard, "token"), (right, name, words, answer)
+                known = server.run("HGET", guard, "n:n" if name == "RPUSH" else "token")
+                assert known, (right, name, words, answer)
+            server.run("DEL", "plain")
         server.run("ACL", "SETUSER", "worker", right)
     assert refused > len(commands) * 3
+
+
+def test_a_refused_change_leaves_the_holder_its_lock(start_redis, start_proxy, connect):
+    """Nor does a user who lacks a right take a counter or a queue from those who have it."""
+    server = start_redis()
+    rights = ["+time", "+exists", "+type", "+get", "+set", "+del", "+hget", "+hmget", "+hset", "+pttl", "+pexpire",
+              "+persist", "+hincrby", "+hdel", "+hexists", "+lindex", "+incr", "+append", "+rpush"]
+    server.run("ACL", "SETUSER", "worker", "on", ">p", "~*", "+ping", "+eval", "+evalsha", *rights)
+    proxy = start_proxy(server)
+    holder, client = connect(proxy), connect(proxy)
+    assert client("AUTH", "worker", "p") == "OK"
+    refused = 0
+    for right in rights:
+        server.run("ACL", "SETUSER", "worker", "-" + right[1:])
+        counter, text, queue = ("lock:%s:%s" % (kind, right[1:]) for kind in ("counter", "text", "queue"))
+        assert holder("INCR", counter) == 1 and holder("SET", text, "1", "NX", "PX", 60000) == "OK"
+        assert holder("EXISTS", queue) == 0 and holder("RPUSH", queue, "a") == 1
+        for words in (["INCR", counter], ["APPEND", text, "x"], ["RPUSH", queue, "b"]):
+            refused += is_error(client(*words), "")
+        assert server.run("LRANGE", queue, 0, -1) in (["a"], ["a", "b"])
+        assert holder("DEL", counter) == 1 and holder("DEL", text) == 1 and holder("LREM", queue, 1, "a") == 1
+        server.run("ACL", "SETUSER", "worker", right)
+    assert refused > len(rights)
 
 
 def test_acl(client, backend, connect, key):
