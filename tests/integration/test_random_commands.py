@@ -30,6 +30,7 @@ class Pair:
     def __init__(self, oracle, backend, proxy, rng):
         self.oracle, self.backend, self.proxy, self.rng = oracle, backend, proxy, rng
         self.clients, self.sent = None, []
+        self.queued = []  # since the last MULTI
         self.count = 0
 
     def reopen(self, protocol):
@@ -45,7 +46,7 @@ class Pair:
         self.clients = None
 
     def ask(self, requests, inline=False):
-        """The replies of both: [(Redis's, the proxy's)]."""
+        """The replies of both, with what they are to: [(words, Redis's, the proxy's)]."""
         data = b"".join(encoded(words, inline) for words in requests)
         self.sent = (self.sent + [requests])[-12:]
         self.count += len(requests)
@@ -57,12 +58,28 @@ class Pair:
                 replies.append([client.read_raw() for _ in requests])
             except (Closed, TimeoutError) as error:
                 self.fail("the %s has nothing to say: %r" % ("proxy" if replies else "server", error), requests)
-        return list(zip(*replies))
+        return list(zip(requests, *replies))
 
     def check(self, requests, inline=False):
-        for words, (expected, found) in zip(requests, self.ask(requests, inline)):
+        for words, expected, found in self.ask(requests, inline):
+            self.compare(words, expected, found, requests)
+
+    def compare(self, words, expected, found, requests):
+        """EXEC's array is compared element by element, each as the reply to what was queued."""
+        name = full_name(words)
+        pairs = [(words, expected, found)]
+        if name == "multi" and expected == b"+OK\r\n":
+            self.queued = []
+        elif expected == b"+QUEUED\r\n":
+            self.queued.append(words)
+        elif name == "exec" and expected != found:
+            ours, theirs = differences.elements(expected), differences.elements(found)
+            if ours and theirs and len(ours) == len(theirs) == len(self.queued):
+                pairs = zip(self.queued, ours, theirs)
+        for words, expected, found in pairs:
             if not differences.same(full_name(words), expected, found):
-                self.fail("%r\nRedis: %r\nproxy: %r" % (words, expected[:800], found[:800]), requests)
+                self.fail("%r%s\nRedis: %r\nproxy: %r" % (words, " in EXEC" if name == "exec" else "", expected[:800],
+                                                        found[:800]), requests)
 
     def fail(self, what, requests):
         raise AssertionError("%s\nin the batch %r\nafter %r" % (what, requests, self.sent[:-1]))
@@ -228,22 +245,10 @@ def transaction(pair, grammar):
         watched.append(["MULTI"])
     batch = [*watched, *queued, ["EXEC" if rng.random() < 0.85 else "DISCARD"]]
     if rng.random() < 0.5:
-        replies = pair.ask(batch)
+        pair.check(batch)
     else:
-        replies = [reply for words in batch for reply in pair.ask([words])]
-    for words, (expected, found) in zip(batch[:-1], replies):
-        if expected != found:
-            pair.fail("%r\nRedis: %r\nproxy: %r" % (words, expected[:800], found[:800]), batch)
-    expected, found = replies[-1]
-    if expected == found:
-        return
-    ran = [words for words, reply in zip(batch, replies) if reply[0] == b"+QUEUED\r\n"]
-    a, b = differences.elements(expected), differences.elements(found)
-    if a is None or b is None or len(a) != len(b) or len(a) != len(ran):
-        pair.fail("EXEC\nRedis: %r\nproxy: %r" % (expected[:800], found[:800]), batch)
-    for words, one, other in zip(ran, a, b):
-        if not differences.same(full_name(words), one, other):
-            pair.fail("%r in EXEC\nRedis: %r\nproxy: %r" % (words, one[:800], other[:800]), batch)
+        for words in batch:
+            pair.check([words])
 
 
 def _retag(word, tag):
@@ -282,11 +287,12 @@ def test_every_number_of_arguments(pair, grammar):
                            pair.oracle.cluster and words[0] in NOT_QUEUED_ON_CLUSTER):
                 continue
             if queued:  # behind a key, so that a proxy of a cluster knows the node
-                (_, _, (expected, found), (end, end_found)) = pair.ask([["MULTI"], ["GET", "{t}x"], words, ["DISCARD"]])
+                (_, _, (_, expected, found), (_, end, end_found)) = pair.ask(
+                    [["MULTI"], ["GET", "{t}x"], words, ["DISCARD"]])
                 if end != end_found:
                     wrong.append("DISCARD behind %r\n  Redis: %r\n  proxy: %r" % (words, end, end_found))
             else:
-                ((expected, found),) = pair.ask([words])
+                ((_, expected, found),) = pair.ask([words])
             if not differences.same(full_name(words), expected, found):
                 wrong.append("%r%s\n  Redis: %r\n  proxy: %r" % (
                     words, " in MULTI" if queued else "", expected[:200], found[:200]))
