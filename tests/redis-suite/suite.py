@@ -94,7 +94,8 @@ class One:
             if self.through_proxy:
                 upstream = ("cluster " if self.options.cluster else "standalone ") + servers.address_text(server.address)
                 rules = [] if self.options.default_rules else ["lock * mode off"]
-                proxy = where = servers.Proxy(upstream, *rules)
+                # PFSELFTEST keeps its node from answering anybody for longer than the default, on a slow machine.
+                proxy = where = servers.Proxy(upstream, "upstream-timeout 60s", *rules)
             run = Run(self.runtest(where.port))
             if proxy and (not proxy.running() or servers.REPORT.search(proxy.log())):
                 run.trouble = "the proxy: " + proxy.report_text()
