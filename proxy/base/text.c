@@ -1,7 +1,6 @@
 /* Growing text. */
 #include "proxy/base/text.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,15 +39,20 @@ void text_append(struct text *t, const void *data, size_t len) {
     text_commit(t, len);
 }
 
-void text_printf(struct text *t, const char *format, ...) {
-    va_list args, again;
-    va_start(args, format);
+void text_vprintf(struct text *t, const char *format, va_list args) {
+    va_list again;
     va_copy(again, args);
     int len = vsnprintf(NULL, 0, format, args);
-    va_end(args);
     if (len > 0) {
         vsnprintf(text_reserve(t, (size_t)len), (size_t)len + 1, format, again);
         text_commit(t, (size_t)len);
     }
     va_end(again);
+}
+
+void text_printf(struct text *t, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    text_vprintf(t, format, args);
+    va_end(args);
 }

@@ -4,6 +4,7 @@
 #ifndef LOCKKEEPER_BASE_TEXT_H
 #define LOCKKEEPER_BASE_TEXT_H
 
+#include <stdarg.h>
 #include <stddef.h>
 
 struct text {
@@ -18,6 +19,7 @@ void text_init(struct text *t);
 void text_clear(struct text *t);
 void text_append(struct text *t, const void *data, size_t len);
 void text_printf(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_vprintf(struct text *t, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
 /* Room for len more bytes at the end; commit what was written with text_commit. */
 char *text_reserve(struct text *t, size_t len);
 void text_commit(struct text *t, size_t len);

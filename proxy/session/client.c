@@ -67,9 +67,10 @@ static bool client_setinfo(struct session *s, const struct command *c, const str
     size_t len;
     const char *value = request_arg(r, bytes, 3, &len);
     bool name = request_arg_is(r, bytes, 2, "lib-name");
-    char word[64];
     if (!name && !request_arg_is(r, bytes, 2, "lib-ver")) {
-        dispatch_local_error(s, c, "ERR Unrecognized option '%s'", request_arg_text(r, bytes, 2, word, sizeof(word)));
+        size_t word_len;
+        const char *word = request_arg(r, bytes, 2, &word_len);
+        dispatch_local_error(s, c, "ERR Unrecognized option '%.*s'", (int)word_len, word);
         return true;
     }
     if (!client_name_ok(value, len)) {

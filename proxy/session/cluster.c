@@ -188,11 +188,11 @@ static void answer_keyslot(const struct answer *a) {
 /* Whether argument 2 is the proxy's own id; answers if it isn't. */
 static bool names_self(const struct answer *a) {
     struct self self = self_of(a->s);
-    char id[ID_LEN + 64];
-    request_arg_text(a->r, a->bytes, 2, id, sizeof(id));
-    if (strcmp(id, self.id) == 0)
+    size_t len;
+    const char *id = request_arg(a->r, a->bytes, 2, &len);
+    if (len == strlen(self.id) && memcmp(id, self.id, len) == 0)
         return true;
-    dispatch_local_error(a->s, a->c, "ERR Unknown node %s", id);
+    dispatch_local_error(a->s, a->c, "ERR Unknown node %.*s", (int)len, id);
     return false;
 }
 

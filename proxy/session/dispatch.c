@@ -72,20 +72,22 @@ void dispatch_local(struct session *s, const struct command *c, const char *repl
 }
 
 void dispatch_local_error(struct session *s, const struct command *c, const char *format, ...) {
-    char line[512];
+    struct text line = {0};
     va_list args;
     va_start(args, format);
-    line[0] = '-';
-    int n = vsnprintf(line + 1, sizeof(line) - 3, format, args) + 1;
+    text_append(&line, "-", 1);
+    text_vprintf(&line, format, args);
     va_end(args);
-    size_t len = n < (int)sizeof(line) - 3 ? (size_t)n : sizeof(line) - 4;
-    while (len > 1 && (line[len - 1] == '\r' || line[len - 1] == '\n')) /* an argument's; Redis does so too */
+    size_t len = line.len;
+    while (len > 1 && (line.data[len - 1] == '\r' || line.data[len - 1] == '\n')) /* an argument's; Redis does so too */
         len--;
+    line.len = len;
     for (size_t i = 1; i < len; i++)
-        if (line[i] == '\r' || line[i] == '\n')
-            line[i] = ' ';
-    memcpy(line + len, "\r\n", 2);
-    dispatch_local(s, c, line, len + 2);
+        if (line.data[i] == '\r' || line.data[i] == '\n')
+            line.data[i] = ' ';
+    text_append(&line, "\r\n", 2);
+    dispatch_local(s, c, line.data, line.len);
+    text_clear(&line);
 }
 
 static inline __attribute__((always_inline)) void forward(struct session *s, const struct command *c,

@@ -16,18 +16,22 @@
 
 enum { DATABASES_MAX = 1000000 };
 
+static const char PING[] = "*1\r\n$4\r\nPING\r\n";
+
 /* A change under way. */
 struct change {
     struct upstream_lane lane;
     bool hello, authenticates;
     uint32_t login;    /* interned for this change, 0 none; the session's once it is applied */
     char *user, *name; /* NULL: not given */
+    char *wrong;       /* NULL, or what is wrong with HELLO behind its login: the answer once the login is right */
 };
 
 static void change_free(struct change *change) {
     upstream_login_release(change->login);
     memory_free(change->user);
     memory_free(change->name);
+    memory_free(change->wrong);
     memory_free(change);
 }
 
@@ -74,11 +78,15 @@ static void change_apply(struct session *s, struct change *change) {
 static void change_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct change *change = r->state;
+    char *wrong = change->wrong;
     bool refused = end->error || (end->reply[0] == '-' && strncmp(end->reply, "-NOPERM", 7) != 0);
+    if (wrong && refused && !end->error) /* on a connection that watches the node has had the client's own words */
+        refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
     r->state = NULL;
     if (!refused && r->session)
         change_apply(r->session, change);
     bool hello = change->hello;
+    change->wrong = NULL;
     change_free(change);
     if (end->error) {
         char error[512];
@@ -89,11 +97,14 @@ static void change_done(struct call *c, const struct call_end *end) {
             request_fail(r, error);
     } else if (refused) {
         request_reply(r, end->reply, end->len, true);
+    } else if (wrong) {
+        request_error(r, wrong);
     } else if (hello) {
         reply_hello(r, end);
     } else {
         request_reply(r, "+OK\r\n", 5, true);
     }
+    memory_free(wrong);
 }
 
 /* Sends `probe` over the new lane, and holds later requests back until it has been answered. A connection that
@@ -171,13 +182,23 @@ static void do_auth(struct session *s, const struct command *c, const struct res
         dispatch_local(s, c, "+OK\r\n", 5);
         return;
     }
-    change_start(s, c, change, "*1\r\n$4\r\nPING\r\n", r, bytes);
+    change_start(s, c, change, PING, r, bytes);
 }
 
-/* HELLO's options. Returns NULL, or the error. */
+/* A name behind a login waits for the login to be right; without one it counts at once. */
+static void hello_name(struct session *s, struct change *change, const char *name, size_t len) {
+    if (change->authenticates) {
+        memory_free(change->name);
+        change->name = memory_strndup(name, len);
+    } else {
+        client_set_text(&s->name, name, len);
+        session_identify(s);
+    }
+}
+
+/* HELLO's options. Returns NULL, or the error, which may be put together in *error. */
 static const char *hello_options(struct session *s, struct change *change, const struct resp_request *r,
-                                 const char *bytes, char *error, size_t size) {
-    char word[64];
+                                 const char *bytes, struct text *error) {
     for (size_t i = 2; i < r->argc; i++) {
         size_t left = r->argc - i - 1, len, len2;
         if (request_arg_is(r, bytes, i, "auth") && left >= 2) {
@@ -190,16 +211,29 @@ static const char *hello_options(struct session *s, struct change *change, const
             const char *name = request_arg(r, bytes, i + 1, &len);
             if (!client_name_ok(name, len))
                 return "ERR Client names cannot contain spaces, newlines or special characters.";
-            memory_free(change->name);
-            change->name = memory_strndup(name, len);
+            hello_name(s, change, name, len);
             i++;
         } else {
-            snprintf(error, size, "ERR Syntax error in HELLO option '%s'",
-                     request_arg_text(r, bytes, i, word, sizeof(word)));
-            return error;
+            const char *word = request_arg(r, bytes, i, &len);
+            text_printf(error, "ERR Syntax error in HELLO option '%.*s'", (int)len, word);
+            return error->data;
         }
     }
     return NULL;
+}
+
+/* Redis has done what stands before the wrong option: a login there counts, if it is right. */
+static void hello_wrong(struct session *s, const struct command *c, struct change *change, const char *wrong,
+                        const struct resp_request *r, const char *bytes) {
+    if (change->authenticates && wrong != WRONGPASS && !s->worker->shared->options.requirepass) {
+        change->wrong = memory_strdup(wrong);
+        change_start(s, c, change, PING, r, bytes);
+        return;
+    }
+    if (change->authenticates && wrong != WRONGPASS)
+        change_apply(s, change);
+    change_free(change);
+    dispatch_local_error(s, c, "%s", wrong);
 }
 
 static void do_hello(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -215,15 +249,15 @@ static void do_hello(struct session *s, const struct command *c, const struct re
         return;
     }
     struct change *change = change_new(s);
-    char error[128];
-    const char *wrong = hello_options(s, change, r, bytes, error, sizeof(error));
+    struct text error = {0};
+    const char *wrong = hello_options(s, change, r, bytes, &error);
     if (!wrong && session_unauthenticated(s) && !change->authenticates)
         wrong = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> "
                 "<pass> option can be used to authenticate the client and select the RESP protocol version at "
                 "the same time";
     if (wrong) {
-        change_free(change);
-        dispatch_local_error(s, c, "%s", wrong);
+        hello_wrong(s, c, change, wrong, r, bytes);
+        text_clear(&error);
         return;
     }
     change->hello = true;
@@ -250,7 +284,7 @@ static void do_select(struct session *s, const struct command *c, const struct r
     }
     struct change *change = change_new(s);
     change->lane.db = (uint32_t)db;
-    change_start(s, c, change, "*1\r\n$4\r\nPING\r\n", r, bytes);
+    change_start(s, c, change, PING, r, bytes);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------ */
@@ -283,7 +317,7 @@ static void do_reset(struct session *s, const struct command *c) {
 void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    const char *element, size_t len, struct text *out) {
     struct change *change = change_new(s);
-    char error[128];
+    struct text error = {0};
     size_t arg_len, user_len = 0;
     int64_t number = s->lane.protocol;
     if (c->id == COMMAND_SELECT) {
@@ -296,7 +330,8 @@ void local_changed(struct session *s, const struct command *c, const struct resp
         (void)change_login(s, change, user, user_len, password, arg_len);
     } else {
         const char *version = r->argc > 1 ? request_arg(r, bytes, 1, &arg_len) : NULL;
-        (void)hello_options(s, change, r, bytes, error, sizeof(error));
+        (void)hello_options(s, change, r, bytes, &error);
+        text_clear(&error);
         if (version && resp_integer(version, arg_len, &number))
             change->lane.protocol = (uint32_t)number;
     }

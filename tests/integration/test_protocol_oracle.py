@@ -99,6 +99,8 @@ VECTORS = {
     "unfinished star": b"*",
     "unfinished inline": b"PING",
     "good, then bad": SET + GET + b"*1\r\n:1\r\n" + PING,
+    "names in errors": encode("HELLO", "3", "o" * 1000, "b") + encode("HELLO", "3", "a\0b") + encode("HELLO", "3", "a\r\nb\r\n")
+    + encode("CLIENT", "x" * 300) + encode("CONFIG", "\0x"),
     "error, then bad": b"*1\r\n$3\r\nGET\r\n*x\r\n",
 }
 
@@ -363,6 +365,32 @@ def test_hello_before_authentication(locked_proxy, connect):
     assert client("HELLO", "3").startswith("NOAUTH HELLO must be called with the client already authenticated, ")
     assert client.raw("HELLO", "3", "AUTH", "default", "secret")[:1] == b"%"
     assert client.raw("GET", "none") == b"_\r\n"
+
+
+HELLO_WRONG = {
+    "behind a right login": ["AUTH", "default", "secret", "SETNAME", "me", "x"],
+    "behind a wrong login": ["AUTH", "default", "wrong", "x"],
+    "a name behind a wrong login": ["AUTH", "default", "wrong", "SETNAME", "me", "x"],
+    "a name before a wrong login": ["SETNAME", "me", "AUTH", "default", "wrong"],
+    "a wrong name behind a wrong login": ["AUTH", "default", "wrong", "SETNAME", "two words"],
+    "a wrong name behind a right login": ["AUTH", "default", "secret", "SETNAME", "two words"],
+    "a name without a login": ["SETNAME", "me"],
+    "a name before a wrong option": ["SETNAME", "me", "x"],
+    "no password": ["AUTH", "default"],
+}
+
+
+@pytest.mark.parametrize("name, known", [(name, known) for name in HELLO_WRONG for known in (False, True)
+                                         if not (known and name == "a name without a login")])
+def test_hello_does_what_stands_before_its_mistake(locked_redis, locked_proxy, name, known):
+    with locked_redis.client(commands=[("AUTH", "secret")]) as redis:
+        if "redis_version:7.0." not in redis("INFO", "server"):
+            pytest.skip("later versions look at all options first")
+    hello, get, who = encode("HELLO", "3", *HELLO_WRONG[name]), encode("GET", "none"), encode("CLIENT", "GETNAME")
+    prelude = [("AUTH", "secret")] if known else []
+    bytes_oracle.compare(locked_redis, locked_proxy.address, hello + get + encode("AUTH", "secret") + get + who, prelude)
+    if known:  # a connection that watches has to follow
+        bytes_oracle.compare(locked_redis, locked_proxy.address, encode("WATCH", "k") + hello + get + who, prelude)
 
 
 def test_one_stranger_does_not_disturb_others(locked_proxy, connect, key):
