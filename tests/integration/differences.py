@@ -35,6 +35,16 @@ LEFT_OUT = {
 # Inside MULTI the proxy refuses these: they are about more than the transaction's one node, or about its own clients.
 NOT_QUEUED = {"client|list", "client|unpause"}
 
+
+def by_chance(words):
+    """Whether a server's random seed decides not only the order of the reply, but what is in it: SORT with equal weights,
+    or with none, leaves a hash table's elements in their order, and takes some of them, or makes a list."""
+    options = [word.lower() for word in words]
+    if options[0] not in ("sort", "sort_ro") or "by" not in options or not {"limit", "store"} & set(options):
+        return False
+    return "alpha" in options or "*" not in "".join(options[options.index("by") + 1:][:1])
+
+
 SHAPE, UNORDERED, CLOCK = "the same type", "the same elements", "numbers a few seconds apart"
 ID = re.compile(rb"(\$2\r\nid\r\n):\d+")
 

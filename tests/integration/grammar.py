@@ -29,6 +29,7 @@ NO_NUMBERS = ["abc", "", "1.5", "9223372036854775808", "-9223372036854775809", "
 DOUBLES = ["1", "2.5", "-3", "inf", "-inf", "1e3", "0", "0.1"]
 NO_DOUBLES = ["abc", "nan", "", "1..2", "1e999", "(1"]
 LONG_TIME = 10 ** 6  # no key expires while it is being compared
+FAR = 4102444800  # seconds: it lies ahead, as a time and as a date
 NAMES = {
     "operation": ["AND", "OR", "XOR", "NOT", "and", "NAND"],
     "id": ["1-1", "2-1", "3", "0", "$", ">", "-", "+", "0-0", "5-*", "abc"],
@@ -115,7 +116,7 @@ class Grammar:
         if spoilt:
             for _ in range(rng.randint(1, 2)):
                 self.spoil(words, start)
-        self.unblock(words)
+        self.settle(words)
         return words, not spoilt
 
     def add(self, words, argument, group, depth=0):
@@ -151,7 +152,7 @@ class Grammar:
         if kind == "pattern":
             return rng.choice(["*", "s*", "?1", "[a-c]*", "", "{*}s*"])
         if kind == "unix-time":
-            return rng.choice(["1", "4102444800", "4102444800000", "-1", "abc"])
+            return rng.choice(["1", str(FAR), str(FAR * 1000), "-1", "abc"])
         if name in ("script",):
             return rng.choice(SCRIPTS)
         if name == "sha1":
@@ -191,15 +192,15 @@ class Grammar:
         else:
             words.insert(at, words[at])
 
-    def unblock(self, words):
-        """Nothing blocks for long, or for ever."""
+    def settle(self, words):
+        """Nothing blocks for long, or for ever; and no time that is given ends while replies are being compared."""
         name, at, short = words[0].lower(), [], "0.01"
         if name in ("blpop", "brpop", "bzpopmin", "bzpopmax", "blmove", "brpoplpush"):
             at = [len(words) - 1]
         elif name in ("blmpop", "bzmpop"):
             at = [1]
         elif name in ("xread", "xreadgroup"):
-            at, short = [n + 1 for n, word in enumerate(words) if word.lower() == "block"], "5"
+            at, short = _behind(words, "block"), "5"
         elif name in ("wait", "waitaof"):
             at, short = [len(words) - 1], "5"
         for n in at:
@@ -210,6 +211,26 @@ class Grammar:
                 except ValueError:
                     continue
                 words[n] = short
+        far = str(FAR)
+        if name in ("expire", "pexpire", "setex", "psetex", "restore", "restore-asking"):
+            at = [2]
+        elif name in ("set", "getex"):
+            at = _behind(words, "ex", "px")
+        elif name in ("xclaim", "xautoclaim"):
+            at = [4]
+        elif name == "xpending":
+            at = _behind(words, "idle")
+        else:
+            at = []
+        if name == "set":  # a key that has ended already counts until Redis finds it
+            at, far = at + _behind(words, "exat", "pxat"), str(FAR * 1000)
+        for n in at:
+            if n < len(words) and words[n].isdigit() and 0 < int(words[n]) < LONG_TIME:
+                words[n] = far
+
+
+def _behind(words, *options):
+    return [n + 1 for n, word in enumerate(words) if word.lower() in options]
 
 
 def quoted(words):
