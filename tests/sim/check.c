@@ -224,9 +224,9 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
         return; /* an older lease's: the script refuses it */
     if (t->told && w->redis.now_ms >= t->told_ms + sc->rule.max_hold_ms)
         world_fail(w, "S3", "a renewal after max-hold");
-    bool may_share =
-        sc->rule.owner == LOCK_OWNER_CLIENT ||
-        (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || w->perhaps_proven[t->process]));
+    bool may_share = sc->rule.owner == LOCK_OWNER_CLIENT ||
+                     (sc->rule.owner == LOCK_OWNER_AUTO &&
+                      (sc->library || t->process < 0 || w->perhaps_proven[p->index][t->process]));
     for (int i = 0; i < CONNS; i++) {
         const struct conn *c = &w->conns[i];
         if (c->open && c->proxy == p->index && (c->id == t->session_id || (may_share && c->process == t->process)))

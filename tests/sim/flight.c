@@ -141,9 +141,9 @@ static void learn_proven(struct world *w, const struct flight *f) {
         t->let_go = true; /* no proof for the engine: one worker may have meant to release */
     if (process >= 0 && f->own_session && !f->orphan) {
         world_event(w, "session %" PRIu64 " lost against its own lease", f->session_id);
-        w->perhaps_proven[process] = true;
+        w->perhaps_proven[f->proxy][process] = true;
         bool sure = t->live && t->fence == f->envelope.fence && !t->let_go;
-        w->proven[process] = w->proven[process] || sure;
+        w->proven[f->proxy][process] = w->proven[f->proxy][process] || sure;
     }
 }
 
@@ -317,9 +317,9 @@ static int conn_for(struct world *w, int worker) {
 static void note_sharing(struct world *w, struct flight *f, const struct conn *c) {
     enum lock_owner owner = w->sc.rule.owner;
     bool client = owner == LOCK_OWNER_CLIENT, by_auto = owner == LOCK_OWNER_AUTO && c->process >= 0;
-    f->proven = c->process >= 0 && w->proven[c->process];
-    f->shares = client || (by_auto && (w->sc.library || w->proven[c->process]));
-    f->may_share = f->shares || (by_auto && w->perhaps_proven[c->process]);
+    f->proven = c->process >= 0 && w->proven[c->proxy][c->process];
+    f->shares = client || (by_auto && (w->sc.library || w->proven[c->proxy][c->process]));
+    f->may_share = f->shares || (by_auto && w->perhaps_proven[c->proxy][c->process]);
     f->read_fence = c->read_fence[f->key];
     for (int i = 0; i < CONNS; i++) {
         const struct conn *o = &w->conns[i];

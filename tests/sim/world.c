@@ -116,9 +116,9 @@ void conn_forget(struct world *w, int i, bool proxy_gone) {
     if (c->process < 0)
         return;
     for (int k = 0; k < CONNS; k++)
-        if (w->conns[k].open && w->conns[k].process == c->process)
+        if (w->conns[k].open && w->conns[k].process == c->process && w->conns[k].proxy == c->proxy)
             return;
-    w->proven[c->process] = w->perhaps_proven[c->process] = false;
+    w->proven[c->proxy][c->process] = w->perhaps_proven[c->proxy][c->process] = false;
 }
 
 void conn_close(struct world *w, int i) {

@@ -194,10 +194,11 @@ struct world {
     struct flight flights[FLIGHTS];
     struct truth truth[MODEL_KEYS];
     unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
-    bool unsure[PROCESSES][MODEL_KEYS];                /* a command's outcome got lost */
-    bool proven[PROCESSES], perhaps_proven[PROCESSES]; /* to share connections: surely; at least in appearance */
-    bool closing;                                      /* everybody is gone */
-    uint32_t raised;                                   /* incidents since an answer began to be told, a bit each */
+    bool unsure[PROCESSES][MODEL_KEYS]; /* a command's outcome got lost */
+    /* to share connections, as far as a proxy can know: surely; at least in appearance */
+    bool proven[PROXIES][PROCESSES], perhaps_proven[PROXIES][PROCESSES];
+    bool closing;    /* everybody is gone */
+    uint32_t raised; /* incidents since an answer began to be told, a bit each */
     uint64_t wrong, kept, granted, lost, renewals;
     long step;
     bool log, tell; /* write events down; print them */
