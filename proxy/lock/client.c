@@ -117,7 +117,7 @@ struct lock_client *client_get(struct client_table *t, const char *name, size_t 
     struct lock_client *c = find_or_make(t, name, len);
     c->refs++;
     if (opens)
-        atomic_fetch_add(&c->open, 1);
+        c->open++;
     pthread_mutex_unlock(&t->mutex);
     return c;
 }
@@ -128,26 +128,19 @@ void client_ref(struct client_table *t, struct lock_client *c) {
     pthread_mutex_unlock(&t->mutex);
 }
 
-static bool close_one(struct lock_client *c) {
-    if (atomic_fetch_sub(&c->open, 1) != 1)
-        return false;
-    /* What was learnt of its connections holds for as long as it has any. */
-    atomic_store(&c->proven, false);
-    atomic_fetch_add(&c->epoch, 1);
-    return true;
-}
-
 bool client_close(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
-    bool last = close_one(c);
+    bool last = --c->open == 0;
+    if (last) { /* what was learnt of its connections holds for as long as it has any */
+        atomic_store(&c->proven, false);
+        atomic_fetch_add(&c->epoch, 1);
+    }
     pthread_mutex_unlock(&t->mutex);
     return last;
 }
 
-void client_put(struct client_table *t, struct lock_client *c, bool closes) {
+void client_put(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
-    if (closes)
-        close_one(c);
     if (--c->refs == 0) {
         struct lock_client **at = &t->buckets[c->hash & (t->bucket_count - 1)];
         while (*at != c)

@@ -45,8 +45,10 @@ struct lock_session {
 
 /* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). */
 void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len);
-/* The identity changed (AUTH, CLIENT SETNAME). The session's claims move with it. */
-void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len);
+/* The identity changed (AUTH, CLIENT SETNAME). The session's claims move with it; where it was the last of its former
+ * identity, what earlier ones of that left is abandoned, as with engine_session_close. */
+void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
+                             int64_t now_ms);
 /* CLIENT SETINFO lib-name. Returns whether the name is one of a pooling or multiplexing library. */
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len);
 /* The session is gone; its id stays valid for engine_finish. Abandoned leases are reported to the sink; on-disconnect
@@ -235,8 +237,9 @@ struct lock_incident {
 struct lock_sink {
     void *arg;
     void (*incident)(void *arg, const struct lock_incident *incident);
-    void (*renew)(void *arg, const struct lock_lease *lease);     /* from engine_tick */
-    void (*release)(void *arg, const struct lock_lease *lease);   /* from engine_session_close and engine_finish */
+    void (*renew)(void *arg, const struct lock_lease *lease); /* from engine_tick */
+    void (*release)(void *arg,
+                    const struct lock_lease *lease); /* from engine_session_close, _identify and engine_finish */
     void (*leave)(void *arg, const struct lock_leaving *leaving); /* likewise */
 };
 

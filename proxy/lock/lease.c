@@ -28,12 +28,15 @@ static bool release_expected(const struct shard *sh, const struct claim *c) {
 
 /* ---- a lease's course ------------------------------------------------------------------------- */
 
+bool client_still_here(const struct peer *p) {
+    return atomic_load(&p->client->epoch) == p->epoch;
+}
+
 bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
     if (!p->closed)
         return true;
-    return client_shares(p->client, c->rule, p->pooling) && atomic_load(&p->client->open) > 0 &&
-           atomic_load(&p->client->epoch) == p->epoch;
+    return client_shares(p->client, c->rule, p->pooling) && client_still_here(p);
 }
 
 static void revive(struct shard *sh, struct claim *c) {
@@ -185,7 +188,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
 /* ---- time ------------------------------------------------------------------------------------- */
 
 static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
-    if (!lease_owner_here(c) || now_ms >= c->granted_ms + c->rule->max_hold_ms) {
+    if (now_ms >= c->granted_ms + c->rule->max_hold_ms) {
         c->renewing = false;
         return;
     }

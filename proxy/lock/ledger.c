@@ -42,7 +42,7 @@ void ledger_clear(struct lock_engine *e) {
             while (sh->peers[b]) {
                 struct peer *p = sh->peers[b];
                 sh->peers[b] = p->next;
-                client_put(&e->clients, p->client, false);
+                client_put(&e->clients, p->client);
                 memory_free(p);
             }
         for (struct claim *c = sh->free_claims, *next; c; c = next) {
@@ -176,7 +176,7 @@ void peer_settle(struct shard *sh, struct peer *p) {
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
-    client_put(&sh->engine->clients, p->client, false);
+    client_put(&sh->engine->clients, p->client);
     memory_free(p);
     sh->peer_count--;
 }

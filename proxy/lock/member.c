@@ -13,24 +13,6 @@ void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t
         ;
 }
 
-void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len) {
-    struct lock_client *old = s->client;
-    s->client = client_get(&e->clients, identity, len, true);
-    for (size_t i = 0; i < SHARDS; i++) {
-        if (!(s->shards & (1u << i)))
-            continue;
-        struct shard *sh = &e->shards[i];
-        pthread_mutex_lock(&sh->mutex);
-        struct peer *p = peer_find(sh, s->id);
-        client_ref(&e->clients, s->client);
-        client_put(&e->clients, p->client, false);
-        p->client = s->client;
-        p->epoch = atomic_load(&p->client->epoch);
-        pthread_mutex_unlock(&sh->mutex);
-    }
-    client_put(&e->clients, old, true);
-}
-
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len) {
     s->pooling_library = client_library_shares(name, len);
     for (size_t i = 0; i < SHARDS; i++) {
@@ -76,8 +58,8 @@ static void close_peer(struct shard *sh, struct peer *p, int64_t now_ms) {
     peer_settle(sh, p);
 }
 
-/* The client's last session closed: what its earlier ones left is abandoned now. Either this sees that a session
- * closing at the same time left something, or that one sees that nobody is there. */
+/* The client's last session closed, or calls itself otherwise: what its earlier ones left is abandoned now. Either this
+ * sees that a session closing at the same time left something, or that one sees that nobody is there. */
 static void last_left(struct lock_engine *e, struct lock_client *client, int64_t now_ms) {
     if (atomic_exchange(&client->orphans, 0) == 0)
         return;
@@ -96,6 +78,27 @@ static void last_left(struct lock_engine *e, struct lock_client *client, int64_t
     }
 }
 
+void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
+                             int64_t now_ms) {
+    struct lock_client *old = s->client;
+    s->client = client_get(&e->clients, identity, len, true);
+    for (size_t i = 0; i < SHARDS; i++) {
+        if (!(s->shards & (1u << i)))
+            continue;
+        struct shard *sh = &e->shards[i];
+        pthread_mutex_lock(&sh->mutex);
+        struct peer *p = peer_find(sh, s->id);
+        client_ref(&e->clients, s->client);
+        client_put(&e->clients, p->client);
+        p->client = s->client;
+        p->epoch = atomic_load(&p->client->epoch);
+        pthread_mutex_unlock(&sh->mutex);
+    }
+    if (client_close(&e->clients, old))
+        last_left(e, old, now_ms);
+    client_put(&e->clients, old);
+}
+
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
     bool last = client_close(&e->clients, s->client);
     for (size_t i = 0; i < SHARDS; i++) {
@@ -108,7 +111,7 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
     }
     if (last)
         last_left(e, s->client, now_ms);
-    client_put(&e->clients, s->client, false);
+    client_put(&e->clients, s->client);
     s->client = NULL;
     s->shards = 0;
 }

@@ -62,8 +62,7 @@ bool queue_leave(struct shard *sh, struct witness *w) {
     const struct lock_rule *rule = w->queue_rule;
     if (!rule || rule->owner == LOCK_OWNER_ANY)
         return false;
-    if (client_shares(p->client, rule, p->pooling) && atomic_load(&p->client->open) > 0 &&
-        atomic_load(&p->client->epoch) == p->epoch)
+    if (client_shares(p->client, rule, p->pooling) && client_still_here(p))
         return true;
     if (w->queued_own)
         ask_leave(sh, w, false);

@@ -21,7 +21,7 @@ void claim_value(struct finish *f, struct claim *c) {
 static void drop_older(struct finish *f) {
     for (struct claim *c = f->entry->claims, *next; c; c = next) {
         next = c->next;
-        if (c->peer != f->peer || c->uses)
+        if (c->peer != f->peer)
             continue;
         if (c == f->claim)
             f->claim = NULL;
@@ -102,7 +102,7 @@ void settle_done(struct finish *f) {
         c->touch = f->plan->attempt;
     if (!c->fence) { /* what had been unknown */
         c->fence = f->result->fence;
-        c->reported = f->peer->closed;
+        c->reported = !lease_owner_here(c);
     }
     if (f->plan->verb != LOCK_EXTEND)
         claim_value(f, c);

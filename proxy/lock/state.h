@@ -76,7 +76,7 @@ struct lock_client {
     struct lock_client *next; /* in its bucket */
     uint64_t hash;
     size_t refs;         /* sessions and peers; under the clients' mutex */
-    atomic_uint open;    /* open sessions; changed under the clients' mutex */
+    uint32_t open;       /* open sessions; under the clients' mutex */
     atomic_uint epoch;   /* how often its last session closed */
     atomic_uint orphans; /* live claims left by closed sessions while others of it were open; a hint */
     atomic_bool proven;  /* shown to share connections */
@@ -96,8 +96,8 @@ void client_table_clear(struct client_table *t);
 /* The client of that name, with one more reference. `opens`: and one more open session. */
 struct lock_client *client_get(struct client_table *t, const char *name, size_t len, bool opens);
 void client_ref(struct client_table *t, struct lock_client *c);
-/* Gives a reference back. `closes`: and an open session. */
-void client_put(struct client_table *t, struct lock_client *c, bool closes);
+/* Gives a reference back. */
+void client_put(struct client_table *t, struct lock_client *c);
 /* One open session less, the reference is kept. Returns whether it was the last. */
 bool client_close(struct client_table *t, struct lock_client *c);
 
@@ -308,6 +308,8 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
 /* Deals with the leases of an owner that left: incidents, renewal ends, release if the rule wants it. */
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
+/* Of a closed session: whether its client has had others open ever since. */
+bool client_still_here(const struct peer *p);
 /* Whether somebody is there for whom the lease should be kept. */
 bool lease_owner_here(const struct claim *c);
 

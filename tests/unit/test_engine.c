@@ -276,7 +276,7 @@ static void identities_have_names(void **state) {
     engine_session_open(f->engine, &t, 2, longest, sizeof(longest));
     lock_client_name(t.client, &len);
     assert_int_equal(len, LOCK_IDENTITY_MAX);
-    engine_session_identify(f->engine, &t, "10.0.0.1 app worker", 19);
+    engine_session_identify(f->engine, &t, "10.0.0.1 app worker", 19, f->now_ms);
     assert_ptr_equal(s.client, t.client);
 }
 
@@ -462,9 +462,25 @@ static void claims_move_with_the_identity(void **state) {
     open_as(f, &b, 2, "app");
     open_as(f, &c, 3, "other");
     uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, false);
-    engine_session_identify(f->engine, &a, "other", 5);
+    engine_session_identify(f->engine, &a, "other", 5, f->now_ms);
     assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
     assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), claim);
+}
+
+/* The last connection of an identity that calls itself otherwise leaves nobody behind for what earlier ones hold. */
+static void a_new_name_leaves_what_was_shared(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    f->rule.on_disconnect = LOCK_DISCONNECT_RELEASE;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_int_equal(f->release_count, 0); /* b is there for it */
+    engine_session_identify(f->engine, &b, "other", 5, f->now_ms);
+    assert_int_equal(f->release_count, 1);
+    assert_int_equal(incidents(f, INCIDENT_ABANDONED), 1);
 }
 
 static void databases_and_keys_are_apart(void **state) {
@@ -1568,7 +1584,7 @@ static void *hammer(void *arg) {
         if (i % 50 == 0)
             engine_tick(h->engine, h->part, 2, now_ms);
         if (i % 97 == 0)
-            engine_session_identify(h->engine, &s, i % 2 ? "app" : "other", i % 2 ? 3 : 5);
+            engine_session_identify(h->engine, &s, i % 2 ? "app" : "other", i % 2 ? 3 : 5, now_ms);
         if (i % 61 == 0) {
             engine_session_close(h->engine, &s, now_ms);
             engine_session_open(h->engine, &s, atomic_fetch_add(&hammer_ids, 1) + 1, "app", 3);
@@ -1633,6 +1649,7 @@ int main(void) {
         TEST(auto_uses_claims_of_sessions_that_closed_before),
         TEST(client_uses_all_claims_of_the_identity),
         TEST(claims_move_with_the_identity),
+        TEST(a_new_name_leaves_what_was_shared),
         TEST(databases_and_keys_are_apart),
         TEST(any_and_operator_have_their_own_rights),
         TEST(adoption_is_for_those_without_a_claim),
