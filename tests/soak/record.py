@@ -13,8 +13,8 @@ SHOWN = 12  # violations printed in full; the others are only counted
 class Window:
     """A fault's time. `end` is None while it lasts."""
 
-    def __init__(self, kind, text, begin):
-        self.kind, self.text, self.begin, self.end = kind, text, begin, None
+    def __init__(self, kind, name, text, begin):
+        self.kind, self.name, self.text, self.begin, self.end = kind, name, text, begin, None
 
 
 class Record:
@@ -38,9 +38,9 @@ class Record:
 
     def begin(self, kind, text="", name=None):
         """`kind` says what it excuses, `name` under which it is counted."""
-        window = Window(kind, text, self.now())
+        window = Window(kind, name or kind, text, self.now())
         self.windows.append(window)
-        self.faults[name or kind] += 1
+        self.faults[window.name] += 1
         if self.verbose:
             print("%s %s %s" % (self.stamp(), kind, text), file=sys.stderr)
         return window
@@ -57,6 +57,10 @@ class Record:
             if window.kind in kinds and (window.end is None or window.end + margin >= since):
                 return True
         return False
+
+    def ends(self, names, since):
+        """When the faults of these names ended, from `since` on."""
+        return [w.end for w in self.windows if w.name in names and w.end is not None and w.end >= since]
 
     # ---- violations
 

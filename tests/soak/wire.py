@@ -10,6 +10,7 @@ import socket
 from resp import Error, encode, parse, reply_end
 
 TICK = 0.1
+SCRIPTS = ("EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO")
 SLOW = 0.6  # seconds without a reply after which the machine is busy with something else: renewals are late, too
 
 
@@ -24,9 +25,14 @@ GONE = Gone()
 
 
 class Batch:
-    def __init__(self, count, future, clock, text):
-        self.count, self.future, self.sent, self.text = count, future, clock, text
+    def __init__(self, net, count, future, text, script):
+        self.net, self.count, self.future, self.text, self.script = net, count, future, text, script
         self.replies = []
+        self.progress()
+
+    def progress(self):
+        """It is waited for from here on."""
+        self.sent, self.since = self.net.clock, self.net.record.now()
 
 
 class Link(asyncio.Protocol):
@@ -94,13 +100,13 @@ class Link(asyncio.Protocol):
             return
         batch = self.batches[0]
         batch.replies.append(reply)
-        batch.sent = self.net.clock  # progress
+        batch.progress()
         self.net.counts["replies"] += 1
         if len(batch.replies) == batch.count:
             self.batches.popleft()
             self.finish(batch)
             if self.batches:
-                self.batches[0].sent = max(self.batches[0].sent, self.net.clock)
+                self.batches[0].progress()
 
     def finish(self, batch):
         batch.replies += [GONE] * (batch.count - len(batch.replies))
@@ -112,11 +118,12 @@ class Link(asyncio.Protocol):
     def exchange(self, commands):
         """Sends them in one piece; a future of the replies, in order."""
         text = " | ".join(" ".join(str(a)[:60] for a in c[:4]) for c in commands[:3])
-        return self.exchange_bytes(b"".join(encode(*c) for c in commands), len(commands), text)
+        script = any(c[0] in SCRIPTS for c in commands)
+        return self.exchange_bytes(b"".join(encode(*c) for c in commands), len(commands), text, script)
 
-    def exchange_bytes(self, payload, count, text=""):
+    def exchange_bytes(self, payload, count, text="", script=False):
         future = asyncio.get_running_loop().create_future()
-        batch = Batch(count, future, self.net.clock, text)
+        batch = Batch(self.net, count, future, text, script)
         self.net.counts["requests"] += count
         if self.closed:
             self.finish(batch)
@@ -191,6 +198,13 @@ class Net:
         if not self.may_close(link.address):
             self.violation("closed", "%s: the proxy closed its connection (%s)" % (link.who, error))
 
+    def line_recovers(self, batch):
+        """Whether a script's reply may still be on its way over a line that was cut or mute. A script may run on while its
+        node answers others, so the proxy waits, and TCP tries again after pauses that double: as long again as it had
+        waited when the line was mended. If the line is cut again, that is found out in twice the proxy's patience."""
+        ends = self.record.ends(("cut", "mute"), batch.since) if batch.script else []
+        return bool(ends) and self.record.now() < ends[-1] + max(ends[-1] - batch.since, self.bound) + 1
+
     async def watch(self):
         """Every request gets a reply or a close in time."""
         loop = asyncio.get_running_loop()
@@ -208,7 +222,7 @@ class Net:
                 age = self.clock - batch.sent
                 self.slowest = max(self.slowest, age)
                 oldest = max(oldest, age)
-                if age > self.bound:
+                if age > self.bound and not self.line_recovers(batch):
                     self.violation("hang", "%s: no reply for %.1f s to number %d of %d: %s" % (
                         link.who, age, len(batch.replies) + 1, batch.count, batch.text))
                     link.close()
