@@ -5,6 +5,8 @@ started here. Nothing waits for a time: `until` waits for a condition, with a de
 """
 
 import binascii
+import collections
+import fcntl
 import itertools
 import os
 import random
@@ -24,8 +26,6 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 REPORT = re.compile(r"(AddressSanitizer|LeakSanitizer|ThreadSanitizer|UndefinedBehaviorSanitizer|runtime error:"
                     r"|Assertion .* failed)")
 
-_ports = random.Random(os.getpid() ^ time.time_ns())
-
 
 def until(condition, timeout=15.0, what="the condition", pause=0.01):
     """Polls until `condition()` is true and returns what it returned."""
@@ -39,16 +39,43 @@ def until(condition, timeout=15.0, what="the condition", pause=0.01):
         time.sleep(pause)
 
 
-def free_port():
-    """A TCP port nobody listens on, below the range from which outgoing connections get theirs."""
-    while True:
-        port = _ports.randrange(15000, 31000)
-        with socket.socket() as probe:
+class Ports:
+    """TCP ports below the range from which outgoing connections get theirs. Each is nobody else's for a while, if those
+    others ask here, too: between here and its server's start, or for as long as a test wants nobody to be there."""
+
+    KEPT = 200
+
+    def __init__(self):
+        self.random = random.Random(os.getpid() ^ time.time_ns())
+        self.locks = os.open(os.path.join(tempfile.gettempdir(), "lockkeeper-ports-%d" % os.getuid()), os.O_RDWR | os.O_CREAT, 0o600)
+        self.kept = collections.deque()
+
+    def take(self):
+        while True:
+            port = self.random.randrange(15000, 31000)
+            if port in self.kept:
+                continue
             try:
-                probe.bind((HOST, port))
-                return port
+                fcntl.lockf(self.locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)  # byte by byte; gone with the process
             except OSError:
                 continue
+            self.kept.append(port)
+            if len(self.kept) > self.KEPT:
+                fcntl.lockf(self.locks, fcntl.LOCK_UN, 1, self.kept.popleft())
+            with socket.socket() as probe:
+                try:
+                    probe.bind((HOST, port))
+                    return port
+                except OSError:
+                    continue
+
+
+_ports = Ports()
+
+
+def free_port():
+    """A TCP port nobody listens on."""
+    return _ports.take()
 
 
 def slot_of(key):
@@ -436,9 +463,12 @@ def binary():
     return os.path.abspath(path)
 
 
-def proxy_environment():
+def proxy_environment(measured=False):
+    """`measured`: memory is looked at, so what was freed is not kept for AddressSanitizer to look at."""
     env = dict(os.environ)
     env["ASAN_OPTIONS"] = "detect_leaks=1:exitcode=99:allocator_may_return_null=1"
+    if measured:
+        env["ASAN_OPTIONS"] += ":quarantine_size_mb=0:thread_local_quarantine_size_kb=0:allocator_release_to_os_interval_ms=0"
     env["UBSAN_OPTIONS"] = "print_stacktrace=1:exitcode=98"
     env["TSAN_OPTIONS"] = "exitcode=97:report_thread_leaks=0"  # a second signal ends it at once, with its threads
     return env
@@ -449,9 +479,11 @@ class Proxy(Process):
     script that starts one under valgrind will do), LOCKKEEPER_THREADS how many threads it has where a test does not."""
 
     started = []  # all that were started and not removed yet
+    measured = False
 
-    def __init__(self, upstream, *lines, args=(), wait=True):
+    def __init__(self, upstream, *lines, args=(), wait=True, measured=False):
         super().__init__("proxy")
+        self.measured = measured
         if not isinstance(upstream, str):
             upstream = upstream.upstream()
         self.expected = True  # to be running
@@ -479,7 +511,7 @@ class Proxy(Process):
             f.writelines(line + "\n" for line in lines)
 
     def launch(self, args=()):
-        self.spawn([binary(), self.config, *args], proxy_environment())
+        self.spawn([binary(), self.config, *args], proxy_environment(self.measured))
         self.expected = True
         if self not in Proxy.started:
             Proxy.started.append(self)

@@ -266,7 +266,7 @@ def test_stop_in_the_middle(start_redis, start_proxy, connect):
 def test_node_that_takes_nothing(start_redis, start_proxy, connect):
     """The client has to wait, memory stays low, and nothing is lost."""
     server = start_redis()
-    proxy = start_proxy(server, "upstream-timeout 60s")
+    proxy = start_proxy(server, "upstream-timeout 60s", measured=True)
     client, other = connect(proxy), connect(proxy)
     size = 200 * MB
     assert other("PING") == "PONG"
@@ -350,7 +350,7 @@ def test_no_node_to_be_found(start_cluster, start_proxy, connect):
 
 def test_reader_slower_than_its_long_reply(backend, start_proxy, connect):
     """What it does not read yet is left to the node, in memory far below its size; nobody waits for it."""
-    proxy = start_proxy(backend)
+    proxy = start_proxy(backend, measured=True)
     client, other = connect(proxy), connect(proxy)
     size = 100 * MB
     assert other("SET", "slow", b"x" * size) == "OK"

@@ -190,7 +190,7 @@ def forget_peak(proxy):
 def test_trap_20_a_bulk_of_512_mb(backend, start_proxy, connect):
     """Both ways in less than 16 MB. LOCKKEEPER_LONG=1 makes it 512 MB, otherwise it is a quarter of that."""
     size = (512 if os.environ.get("LOCKKEEPER_LONG") else 128) << 20
-    proxy = start_proxy(backend)
+    proxy = start_proxy(backend, measured=True)
     client = connect(proxy, timeout=60)
     assert client("PING") == "PONG"
     forget_peak(proxy)
@@ -214,7 +214,7 @@ def test_trap_20_a_bulk_of_512_mb(backend, start_proxy, connect):
 
 def test_trap_20_a_million_arguments(backend, start_proxy, connect):
     """Those of a command with one key are not kept; those of others are, in proportion."""
-    proxy = start_proxy(backend)
+    proxy = start_proxy(backend, measured=True)
     client = connect(proxy, timeout=60)
     assert client("PING") == "PONG"
     forget_peak(proxy)
@@ -242,7 +242,7 @@ def keeps_what_was_freed():
 
 def test_trap_35_memory_comes_back_down(backend, start_proxy, connect):
     """After a burst of connections that were all busy at once with values of all sizes."""
-    proxy = start_proxy(backend)
+    proxy = start_proxy(backend, measured=True)
     watcher = connect(proxy)
     for size in (10, 1000, 100000, 900000):
         assert watcher("SET", "v%d" % size, "x" * size) == "OK"
