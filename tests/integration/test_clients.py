@@ -90,7 +90,7 @@ def test_library_lock_that_expired(library, direct):
 
     lock = library.lock("lock:expired", timeout=0.1)
     assert lock.acquire()
-    until(lambda: direct("EXISTS", "lock:expired") == 0, 5, "the end of the lock")
+    until(lambda: direct("EXISTS", "lock:expired") == 0, 15, "the end of the lock")
     second = library.lock("lock:expired", timeout=30)
     assert second.acquire()
     with pytest.raises(redis.exceptions.LockNotOwnedError):

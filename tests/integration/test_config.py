@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 
 import pytest
 
@@ -225,7 +224,7 @@ def test_pidfile_and_logfile(server, start_proxy, tmp_path):
     pid, log = tmp_path / "proxy.pid", tmp_path / "proxy.log"
     proxy = start_proxy(server, "pidfile %s" % pid, "logfile %s" % log, wait=False)
     until(lambda: log.exists() and "Ready to accept connections" in log.read_text(), 20, "the log file")
-    until(pid.exists, 5, "the pid file")
+    until(pid.exists, 15, "the pid file")
     assert int(pid.read_text()) == proxy.pid
     line = next(line for line in log.read_text().splitlines() if "Ready" in line)
     assert line.startswith("%d:" % proxy.pid), "Redis's style: " + line
@@ -320,7 +319,7 @@ def refused(address):
 
 def test_second_signal_exits_at_once(start_redis, start_proxy, connect):
     server = start_redis()
-    proxy = start_proxy(server)
+    proxy = start_proxy(server, "shutdown-timeout 60", "upstream-timeout 60s")
     client = connect(proxy)
     assert client("PING") == "PONG"
     server.pause()
@@ -330,9 +329,7 @@ def test_second_signal_exits_at_once(start_redis, start_proxy, connect):
     proxy.signal(signal.SIGTERM)
     until(lambda: refused(proxy.address), 10, "the end of its listening")
     proxy.signal(signal.SIGTERM)
-    begin = time.monotonic()
-    proxy.process.wait(10)
-    assert time.monotonic() - begin < 5
+    proxy.process.wait(30)
 
 
 # ---- reload --------------------------------------------------------------------------------------------

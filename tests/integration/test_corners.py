@@ -243,7 +243,7 @@ def drop(proxy):
 def test_second_signal_while_other_threads_work(start_redis, connect):
     """One client is on some thread of four: mostly not on the first one, whose loop has the signals."""
     redis = start_redis()
-    proxy = Proxy(redis, "threads 4")
+    proxy = Proxy(redis, "threads 4", "shutdown-timeout 60", "upstream-timeout 60s")
     try:
         with connect(proxy) as c:
             assert c("PING") == "PONG"
@@ -253,10 +253,8 @@ def test_second_signal_while_other_threads_work(start_redis, connect):
             proxy.signal(signal.SIGTERM)
             until(lambda: "Received SIGTERM" in proxy.log(), what="the first signal's work")
             time.sleep(0.1)  # for the first thread's end, which shows nowhere
-            started = time.monotonic()
             proxy.signal(signal.SIGTERM)
-            assert proxy.process.wait(20) == 0
-            assert time.monotonic() - started < 3
+            assert proxy.process.wait(30) == 0
             proxy.check()
     finally:
         redis.resume()

@@ -143,7 +143,7 @@ def test_locks_survive_a_lost_connection(start_redis, start_proxy, connect):
         assert reply == "OK" or is_upstream(reply), reply
         if reply == "OK":
             assert other("DEL", name) == 0
-            until(lambda: client("DEL", name) == 1, 5, "the holder's release")
+            until(lambda: client("DEL", name) == 1, 15, "the holder's release")
             assert server.run("EXISTS", name) == 0
 
 
@@ -497,7 +497,7 @@ def test_maxclients(start_redis, start_proxy):
             except (Closed, BrokenPipeError):
                 return False
 
-    until(comes_in, 5, "a free place")
+    until(comes_in, 15, "a free place")
     for c in [*clients, one_more]:
         c.close()
 

@@ -90,7 +90,7 @@ def test_a_renewal_by_script_moves_the_guard_records_end(pair, backend, direct, 
     guard = next(k for k in backend.keys() if k.startswith("lockkeeper:") and k.endswith(":" + name))
     assert direct("PTTL", guard) > 65000
     assert a("EVAL", RENEW, 1, name, "v", 1) == 1
-    until(lambda: a("EXISTS", name) == 0, 5, "the end of the lease", 0.005)
+    until(lambda: a("EXISTS", name) == 0, 15, "the end of the lease", 0.005)
 
 
 def test_no_expiry_gets_the_rules_lease_renewed(pair, key):
@@ -112,7 +112,7 @@ def test_the_applications_expiry_is_not_renewed(pair, key):
     assert a("EVAL", ENDLESS, 1, name, "v") == "HELD"
     assert a("EVAL", RENEW, 1, name, "v", 300) == 1
     assert lock_facts(a, name)["expiry"] == "application"
-    until(lambda: b("EXISTS", name) == 0, 5, "the end of the application's expiry", 0.005)
+    until(lambda: b("EXISTS", name) == 0, 15, "the end of the application's expiry", 0.005)
 
 
 def test_nothing_is_adopted_that_the_script_does_not_hold(pair, direct, key):
@@ -239,8 +239,8 @@ def test_a_client_that_leaves_behind_its_script(proxy, connect, backend, key):
     gone.send(encode("EVAL", ACQUIRE, 1, name, "v", 60000))
     gone.close()
     other = connect(proxy, commands=[("CLIENT", "SETNAME", "other")])
-    until(lambda: other("EXISTS", name) == 1, 5, "the lock of who left")
-    until(lambda: lock_facts(other, name)["state"] == "held", 5, "its lease")
+    until(lambda: other("EXISTS", name) == 1, 15, "the lock of who left")
+    until(lambda: lock_facts(other, name)["state"] == "held", 15, "its lease")
     assert other("DEL", name) == 0
 
 
@@ -331,7 +331,7 @@ def test_late_hdel(pair, key):
     a, b = pair
     name = key("lock:hash")
     assert a("HSETNX", name, "owner", "a") == 1 and a("PEXPIRE", name, 30) == 1
-    until(lambda: b("HSETNX", name, "owner", "b") == 1, 5, "the end of the lease", 0.005)
+    until(lambda: b("HSETNX", name, "owner", "b") == 1, 15, "the end of the lease", 0.005)
     assert a("HDEL", name, "owner") == 0
     assert b("HDEL", name, "owner") == 1
 

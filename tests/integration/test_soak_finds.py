@@ -107,7 +107,7 @@ def test_a_proxy_that_was_stopped_does_not_blame_the_node(start_redis, start_pro
     for _ in range(8):
         server.pause()
         client.send(encode("GET", "k"))
-        until(lambda: "in_flight=1" in proxy_info(connect(proxy)), 5, "the request's way to the node")
+        until(lambda: "in_flight=1" in proxy_info(connect(proxy)), 15, "the request's way to the node")
         proxy.signal(signal.SIGSTOP)
         server.resume()
         time.sleep(0.9)  # what is being tested: longer than upstream-timeout
