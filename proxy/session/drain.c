@@ -89,14 +89,13 @@ void drain_turn(struct worker *w) {
         ev_break(w->loop, EVBREAK_ALL);
 }
 
-/* Sessions that are still served end without an event of their own. */
+/* Sessions that are still served end without an event of their own. What that leaves to do is the turn's end's. */
 static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     double now = ev_time();
     if (w->listener_count > 0 && now >= w->drain_from + HANDSHAKES_SECONDS)
         accept_close(w);
     drain_sessions(w, now);
-    drain_turn(w);
 }
 
 void drain_begin(struct worker *w, int64_t bound_ms) {

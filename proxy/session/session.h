@@ -24,6 +24,7 @@
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
+#include "proxy/net/readable.h"
 #include "proxy/net/tls.h"
 #include "proxy/session/tour.h"
 #include "proxy/session/worker.h"
@@ -91,6 +92,7 @@ struct worker {
     struct list_node dirty;          /* have output to write */
     struct list_node runnable;       /* may go on with requests that waited */
     struct list_node closed;         /* to be freed at the end of the turn */
+    struct readable readable;        /* sessions and nodes, in this turn */
     struct list_node *free_requests; /* a stack */
     struct list_node free_calls;
     size_t free_request_count, free_call_count;
@@ -296,6 +298,9 @@ void session_close(struct session *s, const char *reason);
 void session_finish(struct session *s);
 /* Whether the client has closed the connection behind bytes that are not read yet (while reading is paused). */
 bool session_left(const struct session *s);
+/* input.c: its watcher's callback; frees what waited. */
+void session_on_io(struct ev_loop *loop, struct ev_io *io, int events);
+void session_input_free(struct session *s);
 /* Goes on with input that waited. */
 void session_resume(struct session *s);
 /* Writes output; at the end of a loop turn. */

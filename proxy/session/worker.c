@@ -267,6 +267,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     w->shared = shared;
     w->index = index;
     w->loop = ev_loop_new(EVFLAG_AUTO);
+    readable_init(&w->readable, w->loop);
     w->rules = lock_rules_ref(rules);
     w->ready = ready;
     w->ready_arg = ready_arg;
@@ -289,7 +290,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     pthread_mutex_init(&w->board.mutex, NULL);
     worker_watchers(w);
     struct upstream_events events = {.arg = w, .ready = upstream_ready};
-    w->upstream = upstream_new(w->loop, &shared->upstream, &w->chunks, &events);
+    w->upstream = upstream_new(w->loop, &w->readable, &shared->upstream, &w->chunks, &events);
     return w;
 }
 
@@ -334,6 +335,7 @@ void worker_free(struct worker *w) {
     memory_free(w->scratch);
     pthread_mutex_destroy(&w->board.mutex);
     memory_free(w->board.nodes);
+    readable_clear(&w->readable);
     ev_loop_destroy(w->loop);
     memory_free(w);
     thread_notes = NULL;

@@ -1,7 +1,8 @@
 /*
  * A worker: one thread with its loop, its listeners, its upstream and its sessions.
  *
- *      loop turn:  readable sessions -> dispatch -> upstream queues      readable nodes -> replies -> session queues
+ *      loop turn:  in the order in which they became readable (readable.h):
+ *                  sessions -> dispatch -> upstream queues      nodes -> replies -> session queues
  *      ev_prepare: sessions that may go on -> upstream_flush -> sessions' output -> free what was closed
  *
  * Threads share the lock engine, the rules (immutable) and the incidents; nothing else.

@@ -446,8 +446,13 @@ static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
     }
 }
 
-static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
+static void read_in_turn(ev_io *w) {
     conn_read((struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, readable)));
+}
+
+static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
+    struct upstream_conn *c = (struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, readable));
+    readable_push(c->u->readable, w, read_in_turn);
 }
 
 /* ---- the end ---- */

@@ -41,6 +41,7 @@
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
+#include "proxy/net/readable.h"
 #include "proxy/net/tls.h"
 #include "proxy/upstream/upstream.h"
 
@@ -93,6 +94,7 @@ struct topology;
 
 struct upstream {
     struct ev_loop *loop;
+    struct readable *readable;
     const struct upstream_config *config;
     struct chunk_pool *pool;
     struct upstream_events events;

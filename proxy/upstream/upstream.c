@@ -103,12 +103,13 @@ static void start_standalone(struct upstream *u) {
     ev_timer_start(u->loop, &u->start);
 }
 
-struct upstream *upstream_new(struct ev_loop *loop, const struct upstream_config *config, struct chunk_pool *pool,
-                              const struct upstream_events *events) {
+struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
+                              struct chunk_pool *pool, const struct upstream_events *events) {
     if (!addresses_ok(config))
         return NULL;
     struct upstream *u = memory_zalloc(sizeof(*u));
     u->loop = loop;
+    u->readable = readable;
     u->config = config;
     u->pool = pool;
     u->events = *events;

@@ -23,6 +23,7 @@
 #include "proxy/base/list.h"
 
 struct ev_loop;
+struct readable;
 struct upstream;
 struct upstream_node;
 struct upstream_conn;
@@ -129,10 +130,10 @@ struct upstream_events {
     void (*ready)(void *arg, const char *error);
 };
 
-/* `config` is borrowed and outlives the upstream; `pool` is the thread's. NULL where an address is
- * none, or Sentinel's master has no name. SIGPIPE has to be ignored by the process. */
-struct upstream *upstream_new(struct ev_loop *loop, const struct upstream_config *config, struct chunk_pool *pool,
-                              const struct upstream_events *events);
+/* `config` is borrowed and outlives the upstream; `readable` (the loop's) and `pool` are the thread's. NULL where an
+ * address is none, or Sentinel's master has no name. SIGPIPE has to be ignored by the process. */
+struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
+                              struct chunk_pool *pool, const struct upstream_events *events);
 /* Closes everything; requests in flight are failed. */
 void upstream_free(struct upstream *u);
 

@@ -840,7 +840,7 @@ static void test_wrong_addresses(void **state) {
         struct rig rig;
         struct upstream_events events = {&rig, rig_ready};
         rig_open(&rig, UPSTREAM_STANDALONE, wrong[i]);
-        assert_null(upstream_new(rig.loop, &rig.config, &rig.pool, &events));
+        assert_null(upstream_new(rig.loop, &rig.readable, &rig.config, &rig.pool, &events));
         rig_close(&rig);
     }
 }

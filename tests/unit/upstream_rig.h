@@ -32,6 +32,7 @@
 #include "parser/resp.h"
 #include "parser/slot.h"
 #include "proxy/base/log.h"
+#include "proxy/net/readable.h"
 #include "proxy/upstream/upstream.h"
 
 #pragma GCC diagnostic ignored "-Wunused-function" /* each test uses a part of it */
@@ -209,6 +210,7 @@ static void redis_await(struct redis *s, const char *command, const char *part) 
 
 struct rig {
     struct ev_loop *loop;
+    struct readable readable;
     struct chunk_pool pool;
     struct upstream_config config;
     const char *addresses[4];
@@ -235,6 +237,7 @@ static void rig_ready(void *arg, const char *error) {
 static void rig_open(struct rig *rig, enum upstream_kind kind, const char *address) {
     memset(rig, 0, sizeof(*rig));
     rig->loop = ev_loop_new(0);
+    readable_init(&rig->readable, rig->loop);
     chunk_pool_init(&rig->pool, 64);
     rig->addresses[0] = address;
     rig->config = (struct upstream_config){
@@ -246,7 +249,7 @@ static void rig_open(struct rig *rig, enum upstream_kind kind, const char *addre
 
 static void rig_start(struct rig *rig) {
     struct upstream_events events = {rig, rig_ready};
-    rig->u = upstream_new(rig->loop, &rig->config, &rig->pool, &events);
+    rig->u = upstream_new(rig->loop, &rig->readable, &rig->config, &rig->pool, &events);
     assert_non_null(rig->u);
 }
 
@@ -256,6 +259,7 @@ static void rig_close(struct rig *rig) {
     ev_prepare_stop(rig->loop, &rig->prepare);
     chunk_pool_clear(&rig->pool);
     assert_int_equal(rig->pool.total_bytes, 0); /* every request gave its bytes back */
+    readable_clear(&rig->readable);
     ev_loop_destroy(rig->loop);
 }
 
