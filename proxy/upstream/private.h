@@ -3,6 +3,7 @@
  *
  *      upstream.c   life, the tick that looks for timeouts, PROXY INFO
  *      router.c     which node, redirects, repeats, how a request ends
+ *      wait.c       requests that are tried again after a while
  *      map.c        slot -> node
  *      node.c       nodes, their lanes, backoff, addresses
  *      conn.c       one connection: states, login, writing
@@ -21,7 +22,7 @@
  *
  *      upstream ── nodes ── pools (a lane each) ── connections ── pending requests
  *               ── conns (all that are open)    ── graveyard (freed by upstream_flush)
- *               ── retrying (requests that wait for TRYAGAIN and its kin)
+ *               ── retrying (requests that wait: for TRYAGAIN and its kin, or for a new map)
  *      nodes ── idle pins (given back, open)       u->unpinned (to be closed by upstream_flush)
  */
 #ifndef LOCKKEEPER_UPSTREAM_PRIVATE_H
@@ -420,10 +421,12 @@ bool router_error(struct upstream *u, struct upstream_node *from, struct upstrea
 /* The requests of a connection that ended. `who` is the node. */
 void router_lost(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
                  const char *reason);
-/* Requests whose delay is over. */
-void router_retry(struct upstream *u);
-/* Fails all requests that wait for a delay. */
-void router_stop(struct upstream *u);
+/* A request that has waited: it is queued on its node, or ends. */
+void router_repeat(struct upstream *u, struct upstream_request *r);
+/* It fails; `sent`: a byte of it left. */
+void router_fail(struct upstream_request *r, bool sent, const char *base);
+/* Tells the owner, once a request. */
+void router_redirected(struct upstream_request *r);
 /* How a request begins: all private fields but its place. */
 void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
                    const char *bytes, size_t len);
@@ -446,6 +449,20 @@ static inline void request_end(struct upstream_request *r) {
     r->in_flight = false;
 }
 
+/* ---- wait.c ---- */
+
+/* Has a request tried again, later each time. False where it was too often, or it would be overtaken. */
+bool wait_delay(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
+/* The same as soon as the map has been asked for again, or as long as a connection may take; for all that a connection
+ * had, so that they keep their order. The bytes are copied. False where it was too often. */
+bool wait_map(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
+/* A round of the topology has ended: nobody waits for the map any more. */
+void wait_map_ends(struct upstream *u);
+/* Those whose time has come. */
+void wait_over(struct upstream *u);
+/* Fails all that wait. */
+void wait_stop(struct upstream *u);
+
 /* ---- map.c ---- */
 
 /* One slot was moved (MOVED). */
@@ -462,6 +479,8 @@ struct topology *sentinel_new(struct upstream *u);
 void topology_free(struct topology *t);
 /* Something hints at a change: ask soon, at a limited rate. NULL is ignored. */
 void topology_want(struct topology *t);
+/* Whether so long ago was the last round that failovers may be unknown. No, for NULL. */
+bool topology_is_old(const struct topology *t);
 /* The reason why nothing is known yet, for a reply or the log. */
 void topology_reason(const struct topology *t, char *out, size_t size);
 

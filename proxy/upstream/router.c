@@ -5,6 +5,7 @@
  *                            ^                       │
  *                            ├── MOVED (map first), ASK (ASKING before it), NOSCRIPT (as EVAL), at once
  *                            ├── TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, after a delay
+ *                            ├── node out of reach, and the map is old: when there is a new one
  *                            └── lost connection, where nothing was sent or it may be repeated
  *                                               └── else ────────────────────> ops->fail
  *
@@ -32,7 +33,7 @@ void router_outcome(char *out, size_t size, const char *base, bool sent) {
         snprintf(out, size, "%s", base);
 }
 
-static void request_fail(struct upstream_request *r, bool sent, const char *base) {
+void router_fail(struct upstream_request *r, bool sent, const char *base) {
     char text[512];
     router_outcome(text, sizeof(text), base, sent);
     list_remove(&r->link);
@@ -40,7 +41,7 @@ static void request_fail(struct upstream_request *r, bool sent, const char *base
     r->ops->fail(r, sent ? UPSTREAM_UNKNOWN : UPSTREAM_NOT_SENT, text);
 }
 
-static void request_redirected(struct upstream_request *r) {
+void router_redirected(struct upstream_request *r) {
     if (r->was_redirected)
         return;
     r->was_redirected = true;
@@ -96,13 +97,27 @@ static inline __attribute__((always_inline)) const char *place(struct upstream *
     return NULL;
 }
 
-/* The same for a request that was taken before: it fails where it can't be queued. */
+/* Whether a request that found its node out of reach waits until it is known whether another one has taken its place:
+ * nothing tells a thread without requests that there was a failover. */
+static __attribute__((noinline)) bool await_map(struct upstream *u, struct upstream_request *r,
+                                                struct upstream_node *to) {
+    const struct upstream_node *n = to ? to : choose_node(u, r);
+    if (u->closing || !n || n->failures == 0 || r->node || r->asking || !topology_is_old(u->topology))
+        return false;
+    return wait_map(u, r);
+}
+
+/* The same as place() for a request that was taken before: it fails where it can't be queued. */
 static void place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
     const char *error = place(u, r, to);
-    if (error)
-        request_fail(r, r->sent_before, error);
-    else
-        request_redirected(r);
+    if (!error)
+        router_redirected(r);
+    else if (!await_map(u, r, to))
+        router_fail(r, r->sent_before, error);
+}
+
+void router_repeat(struct upstream *u, struct upstream_request *r) {
+    place_again(u, r, NULL);
 }
 
 void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
@@ -119,7 +134,13 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
     r->len = len;
 }
 
-static __attribute__((noinline)) const char *not_taken(struct upstream *u, const char *error) {
+/* A request that has no connection: NULL where it waits for the map, or the error. */
+static __attribute__((noinline)) const char *not_taken(struct upstream *u, struct upstream_request *r,
+                                                       const char *error) {
+    if (await_map(u, r, NULL)) {
+        r->in_flight = true;
+        return NULL;
+    }
     char text[sizeof(u->error)];
     router_outcome(text, sizeof(text), error, false);
     memcpy(u->error, text, sizeof(text));
@@ -131,7 +152,7 @@ static inline const char *submit(struct upstream *u, struct upstream_request *r,
     request_begin(r, slot, to, lane, bytes, len);
     const char *error = place(u, r, NULL);
     r->in_flight = !error;
-    return error ? not_taken(u, error) : NULL;
+    return error ? not_taken(u, r, error) : NULL;
 }
 
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
@@ -230,62 +251,6 @@ void upstream_abandon(struct upstream *u, struct upstream_request *r) {
     request_end(r);
 }
 
-/* ---- delays ---- */
-
-static void arm_retry(struct upstream *u, int64_t at_ms) {
-    double wait = (double)(at_ms - clock_ms()) / 1000;
-    if (wait < 0)
-        wait = 0;
-    if (ev_is_active(&u->retry) && ev_timer_remaining(u->loop, &u->retry) <= wait)
-        return;
-    ev_timer_stop(u->loop, &u->retry);
-    ev_now_update(u->loop);
-    ev_timer_set(&u->retry, wait, 0.);
-    ev_timer_start(u->loop, &u->retry);
-}
-
-static bool delay(struct upstream *u, struct upstream_request *r) {
-    if (r->delays >= DELAYS_MAX || (r->ops->may_wait && !r->ops->may_wait(r)))
-        return false;
-    int64_t wait = DELAY_FIRST_MS << r->delays++;
-    if (wait > DELAY_LONGEST_MS)
-        wait = DELAY_LONGEST_MS;
-    r->conn = NULL;
-    r->asking = false;
-    r->hops = 0;
-    r->retry_at_ms = clock_ms() + wait;
-    list_append(&u->retrying, &r->link);
-    arm_retry(u, r->retry_at_ms);
-    request_redirected(r);
-    return true;
-}
-
-void router_retry(struct upstream *u) {
-    struct list_node due;
-    list_init(&due);
-    int64_t now = clock_ms(), next = INT64_MAX;
-    LIST_FOREACH_SAFE(it, &u->retrying) {
-        struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
-        if (r->retry_at_ms <= now) {
-            list_remove(it);
-            list_append(&due, it);
-        } else if (r->retry_at_ms < next) {
-            next = r->retry_at_ms;
-        }
-    }
-    if (next != INT64_MAX)
-        arm_retry(u, next);
-    struct list_node *n;
-    while ((n = list_shift(&due)))
-        place_again(u, LIST_ENTRY(n, struct upstream_request, link), NULL);
-}
-
-void router_stop(struct upstream *u) {
-    struct list_node *n;
-    while ((n = list_shift(&u->retrying)))
-        request_fail(LIST_ENTRY(n, struct upstream_request, link), false, "UPSTREAM the proxy is stopping");
-}
-
 /* ---- errors that mean: elsewhere, or again ---- */
 
 static bool word_is(const char *text, size_t len, const char *word) {
@@ -321,7 +286,7 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     if (!ask)
         topology_want(u->topology);
     if (!to)
-        return !ask && delay(u, r); /* "MOVED 1 ?:0": the node does not know the name; the refreshed map may */
+        return !ask && wait_delay(u, r); /* "MOVED 1 ?:0": the node does not know the name; the refreshed map may */
     if (r->hops >= HOPS_MAX)
         return false;
     r->hops++;
@@ -397,16 +362,16 @@ bool router_error(struct upstream *u, struct upstream_node *from, struct upstrea
         return redirect(u, from, r, text, len, true);
     if (word_is(text, len, "READONLY")) { /* it was the master, and is a replica now */
         topology_want(u->topology);
-        return delay(u, r);
+        return wait_delay(u, r);
     }
     if (u->slots &&
         r->slot < 0) /* any node will do; MOVED came because it sees a key where the proxy found none: MSETNX k v k */
         return false;
     if (word_is(text, len, "TRYAGAIN"))
-        return delay(u, r);
+        return wait_delay(u, r);
     if (word_is(text, len, "CLUSTERDOWN") || word_is(text, len, "LOADING") || word_is(text, len, "MASTERDOWN")) {
         topology_want(u->topology);
-        return delay(u, r);
+        return wait_delay(u, r);
     }
     return false;
 }
@@ -459,6 +424,18 @@ static bool may_repeat(struct upstream *u, const struct upstream_request *r, con
     return !was_sent(r) || r->repeatable;
 }
 
+/* Whether it waits for the map: its node could not be reached, and it does not matter whether it was sent before. */
+static bool may_await_map(struct upstream *u, struct upstream_request *r, struct upstream_node *who,
+                          enum conn_end end) {
+    if (end != CONN_UNREACHABLE || r->pinned || r->stand_in || r->open)
+        return false;
+    bool sent = was_sent(r);
+    if ((sent && !r->repeatable) || !await_map(u, r, who))
+        return false;
+    r->sent_before = sent;
+    return true;
+}
+
 void router_lost(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
                  const char *reason) {
     char base[512];
@@ -478,11 +455,13 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
     }
     while ((n = list_shift(&doomed))) {
         struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+        if (may_await_map(u, r, who, end))
+            continue;
         if (end == CONN_REFUSED || end == CONN_FULL) {
             request_end(r);
             r->ops->fail(r, UPSTREAM_REFUSED, base);
         } else {
-            request_fail(r, was_sent(r), base);
+            router_fail(r, was_sent(r), base);
         }
     }
 }

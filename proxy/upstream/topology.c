@@ -15,7 +15,8 @@ enum {
     INTERVAL_FIRST_MS = 100,
     INTERVAL_LONGEST_MS = 1000,
     CALM_AFTER_MS = 5000, /* without hints the next one is answered quickly again */
-    NOW_MS = 10
+    NOW_MS = 10,
+    OLD_MS = 1500 /* longer than a busy upstream is ever without a round */
 };
 
 /* ---- when ---- */
@@ -46,6 +47,10 @@ void topology_want(struct topology *t) {
     schedule(t, wait > 0 ? wait : (int64_t)upstream_random(t->u, NOW_MS));
 }
 
+bool topology_is_old(const struct topology *t) {
+    return t && clock_ms() - t->ended_ms > OLD_MS;
+}
+
 void topology_now(struct topology *t) {
     t->interval_ms = INTERVAL_FIRST_MS;
     if (t->candidates)
@@ -58,6 +63,7 @@ static void end_round(struct topology *t, bool changed) {
     struct upstream *u = t->u;
     memory_free(t->candidates);
     t->candidates = NULL;
+    t->ended_ms = clock_ms();
     t->interval_ms = changed ? INTERVAL_FIRST_MS : t->interval_ms * 2;
     if (t->interval_ms > INTERVAL_LONGEST_MS)
         t->interval_ms = INTERVAL_LONGEST_MS;
@@ -65,6 +71,7 @@ static void end_round(struct topology *t, bool changed) {
     if (t->again)
         topology_want(t);
     t->again = false;
+    wait_map_ends(u);
 }
 
 void topology_done(struct topology *t, bool changed) {

@@ -39,9 +39,9 @@ struct topology {
     redisAsyncContext *ctx; /* to the node being asked; NULL: none */
     struct address asked;
     ev_timer next, timeout;
-    bool again; /* a hint came while a round was under way */
-    int64_t started_ms, interval_ms;
-    struct address *candidates; /* of this round */
+    bool again;                                /* a hint came while a round was under way */
+    int64_t started_ms, ended_ms, interval_ms; /* of the last round; the time to the next one */
+    struct address *candidates;                /* of this round */
     size_t candidate_count, candidate_at;
     bool refused; /* the node being asked did not accept the login; the reason is its error */
     char reason[ADDRESS_MAX + REASON_MAX];

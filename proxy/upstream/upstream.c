@@ -61,7 +61,7 @@ static void on_tick(struct ev_loop *loop, ev_timer *w, int revents) {
 }
 
 static void on_retry(struct ev_loop *loop, ev_timer *w, int revents) {
-    router_retry(w->data);
+    wait_over(w->data);
 }
 
 static void on_start(struct ev_loop *loop, ev_timer *w, int revents) {
@@ -155,7 +155,7 @@ void upstream_free(struct upstream *u) {
     struct list_node *n;
     while ((n = list_first(&u->conns)))
         conn_close(LIST_ENTRY(n, struct upstream_conn, link), CONN_SHUTDOWN, "");
-    router_stop(u);
+    wait_stop(u);
     pin_close_unpinned(u);
     bury(u);
     if (u->topology)

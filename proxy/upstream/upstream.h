@@ -103,7 +103,7 @@ struct upstream_request {
     /* ---- private ---- */
     uint8_t hops;
     uint8_t attempts; /* how often it was sent again after a lost connection */
-    uint8_t delays;   /* how often it waited for TRYAGAIN and its kin */
+    uint8_t delays;   /* how often it waited, for TRYAGAIN and its kin or for a new map */
     bool asking;      /* sent right behind an ASKING */
     bool eval;        /* sent in full after NOSCRIPT */
     bool streaming;   /* some bytes of the reply have been handed on */
@@ -111,6 +111,7 @@ struct upstream_request {
     bool stand_in;    /* in the place of one that was abandoned */
     bool pinned;      /* on a connection of the caller's own: neither redirected nor repeated */
     bool open;        /* more of its bytes are to come */
+    bool for_map;     /* it waits for a new map; meaningful while it waits */
     int32_t slot;
     struct upstream_lane lane;
     struct list_node link;

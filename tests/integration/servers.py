@@ -203,6 +203,10 @@ class RedisServer(Process):
             assert not isinstance(reply, Error), (args, reply)
             return reply
 
+    def owner(self, slot):
+        """The port of the master of a slot, as this node sees it."""
+        return next((e[2][1] for e in self.run("CLUSTER", "SLOTS") if e[0] <= slot <= e[1]), None)
+
     def is_replica(self):
         """Whether it is one now. A server that is being made one drops its clients."""
         try:

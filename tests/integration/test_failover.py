@@ -52,6 +52,13 @@ LOCK = name_in(0, 5460, "lock:failover")
 ELSEWHERE = name_in(5461, 16383, "elsewhere")
 
 
+def known_to_all(cluster, master):
+    """Every node that runs names it for the first slots, and serves."""
+    nodes = [*cluster.nodes[1:], master]
+    until(lambda: all(n.owner(slot_of(KEY)) == master.port for n in nodes), TIMEOUT, "everybody's knowledge", 0.05)
+    until(lambda: all("cluster_state:ok" in n.run("CLUSTER", "INFO") for n in nodes), TIMEOUT, "the recovery", 0.05)
+
+
 def works(client, *command, reply="OK"):
     until(lambda: client(*command) == reply, TIMEOUT, "service")
 
@@ -113,6 +120,7 @@ def test_a_master_is_killed_and_replaced(roles, cluster, start_proxy, connect):
     until(lambda: load.counted > 20, TIMEOUT, "a beginning")
     master.kill()
     until(lambda: replica.run("ROLE")[0] == "master", TIMEOUT, "the promotion")
+    known_to_all(cluster, replica)  # whichever node a thread asks
     at = load.counted
     until(lambda: load.counted > at + 50, TIMEOUT, "work on the new master")
     load.finish()
@@ -123,6 +131,31 @@ def test_a_master_is_killed_and_replaced(roles, cluster, start_proxy, connect):
     master.start()
     until(master.is_replica, TIMEOUT, "the old master's return")
     assert holder("SET", KEY, "1") == "OK"
+
+
+def test_a_failover_that_nobody_noticed(roles, cluster, start_proxy, connect):
+    """Nobody asked for anything meanwhile, so the proxy still has the old master in its map: the first requests find that
+    out, without an error."""
+    master, replica = roles
+    proxy = start_proxy(cluster, "threads 1")
+    clients = [connect(proxy, timeout=TIMEOUT) for _ in range(4)]
+    for client in clients:
+        assert client("GET", KEY) == "0"
+    master.kill()
+    until(lambda: replica.run("ROLE")[0] == "master", TIMEOUT, "the promotion")
+    known_to_all(cluster, replica)
+    writer, pipeliner, locker, splitter = clients
+    writer.send(encode("INCR", KEY))
+    pipeliner.send(b"".join(encode("APPEND", "{%s}" % KEY, n) for n in range(5)) + encode("GET", "{%s}" % KEY))
+    locker.send(encode("SETNX", LOCK, "1"))
+    splitter.send(encode("MSET", "{%s}:m" % KEY, "1", ELSEWHERE, "2"))
+    assert writer.read() == 1
+    assert [pipeliner.read() for _ in range(6)] == [1, 2, 3, 4, 5, "01234"]
+    assert locker.read() == 1 and locker("DEL", LOCK) == 1
+    assert splitter.read() == "OK"
+    assert replica.run("GET", KEY) == "1" and replica.run("DEL", "{%s}" % KEY) == 1
+    master.start()
+    until(master.is_replica, TIMEOUT, "the old master's return")
 
 
 def test_a_master_that_is_stopped_and_replaced(roles, cluster, start_proxy, connect):
