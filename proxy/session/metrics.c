@@ -19,29 +19,46 @@ static struct node_figures *figures_of(struct node_board *b, const char *address
             return &b->nodes[i];
     b->nodes = memory_realloc(b->nodes, (b->count + 1) * sizeof(*b->nodes));
     struct node_figures *f = &b->nodes[b->count++];
-    *f = (struct node_figures){.down = false};
+    *f = (struct node_figures){.state = "idle"};
     snprintf(f->address, sizeof(f->address), "%s", address);
     return f;
 }
 
+static bool is_down(const struct node_figures *f) {
+    return strcmp(f->state, "down") == 0;
+}
+
+/* Of one node's states as two threads see it, the one that an operator should hear of. */
+static const char *graver_state(const char *a, const char *b) {
+    static const char *const order[] = {"down", "connecting", "up"};
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)
+        if (strcmp(a, order[i]) == 0 || strcmp(b, order[i]) == 0)
+            return order[i];
+    return a;
+}
+
 static void add_figures(struct node_board *b, const struct node_figures *from) {
     struct node_figures *f = figures_of(b, from->address);
-    f->down |= from->down;
+    f->state = graver_state(f->state, from->state);
+    f->master |= from->master;
     f->slots = from->slots;
     f->connections += from->connections;
     f->pinned += from->pinned;
     f->in_flight += from->in_flight;
+    f->unsent_bytes += from->unsent_bytes;
     f->requests += from->requests;
     f->reconnects += from->reconnects;
     f->redirects += from->redirects;
 }
 
 static void put_node(void *arg, const struct upstream_node_info *node) {
-    struct node_figures f = {.down = strcmp(node->state, "down") == 0,
+    struct node_figures f = {.state = node->state,
+                             .master = node->master,
                              .slots = node->slots,
                              .connections = node->connections,
                              .pinned = node->pinned,
                              .in_flight = node->in_flight,
+                             .unsent_bytes = node->unsent_bytes,
                              .requests = node->requests,
                              .reconnects = node->reconnects,
                              .redirects = node->redirects};
@@ -57,8 +74,7 @@ void node_board_write(struct worker *w) {
     pthread_mutex_unlock(&b->mutex);
 }
 
-/* All workers' boards as one; the caller frees sum->nodes. */
-static void node_board_sum(struct worker *w, struct node_board *sum) {
+void node_board_sum(struct worker *w, struct node_board *sum) {
     node_board_write(w);
     for (unsigned i = 0; i < w->shared->options.threads; i++) {
         struct node_board *b = &w->shared->workers[i]->board;
@@ -74,7 +90,7 @@ bool worker_upstream_serves(struct worker *w) {
     unsigned served = 0;
     node_board_sum(w, &sum);
     for (size_t i = 0; i < sum.count; i++)
-        served += sum.nodes[i].down ? 0 : sum.nodes[i].slots;
+        served += is_down(&sum.nodes[i]) ? 0 : sum.nodes[i].slots;
     memory_free(sum.nodes);
     return served >= SLOT_COUNT;
 }
@@ -86,7 +102,7 @@ void worker_report_nodes(struct worker *w, const struct report *r) {
         const struct node_figures *f = &sum.nodes[i];
         r->row(r->arg);
         r->text(r->arg, "address", f->address, strlen(f->address));
-        r->number(r->arg, "up", !f->down);
+        r->number(r->arg, "up", !is_down(f));
         r->number(r->arg, "slots", (int64_t)f->slots);
         r->number(r->arg, "connections", (int64_t)(f->connections + f->pinned));
         r->number(r->arg, "in-flight", (int64_t)f->in_flight);
@@ -161,7 +177,7 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
     node_board_sum(w, &sum);
     family(m, "upstream_up", "gauge", "1 if the node can be reached, as far as is known.");
     for (size_t n = 0; n < sum.count; n++)
-        sample(m, "node", sum.nodes[n].address, sum.nodes[n].down ? 0 : 1);
+        sample(m, "node", sum.nodes[n].address, is_down(&sum.nodes[n]) ? 0 : 1);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         family(m, rows[i].name, rows[i].type, rows[i].help);
         for (size_t n = 0; n < sum.count; n++) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "proxy/base/glob.h"
+#include "proxy/base/memory.h"
 #include "proxy/session/session.h"
 
 enum { LOCKS_MAX = 1000, RULE_TEXT_MAX = 512 };
@@ -48,26 +49,31 @@ long long resident_bytes(void) {
     return resident * sysconf(_SC_PAGESIZE);
 }
 
-struct node_lines {
+static void report_upstream_nodes(struct worker *w, const struct report *r) {
+    struct node_board sum = {.count = 0};
+    node_board_sum(w, &sum);
+    for (size_t i = 0; i < sum.count; i++) {
+        const struct node_figures *n = &sum.nodes[i];
+        char name[32];
+        snprintf(name, sizeof(name), "node%zu", i);
+        r->line(r->arg, name,
+                "address=%s,state=%s,role=%s,slots=%llu,connections=%llu,pinned=%llu,in_flight=%llu,unsent=%llu,"
+                "requests=%llu,reconnects=%llu,redirects=%llu",
+                n->address, n->state, n->master ? "master" : "other", (unsigned long long)n->slots,
+                (unsigned long long)n->connections, (unsigned long long)n->pinned, (unsigned long long)n->in_flight,
+                (unsigned long long)n->unsent_bytes, (unsigned long long)n->requests, (unsigned long long)n->reconnects,
+                (unsigned long long)n->redirects);
+    }
+    memory_free(sum.nodes);
+}
+
+struct sentinel_lines {
     const struct report *report;
     size_t count;
 };
 
-static void report_node(void *arg, const struct upstream_node_info *node) {
-    struct node_lines *lines = arg;
-    char name[32];
-    snprintf(name, sizeof(name), "node%zu", lines->count++);
-    lines->report->line(
-        lines->report->arg, name,
-        "address=%s,state=%s,role=%s,slots=%u,connections=%u,pinned=%u,in_flight=%zu,unsent=%zu,requests=%llu,"
-        "reconnects=%llu,redirects=%llu",
-        node->address, node->state, node->master ? "master" : "other", node->slots, node->connections, node->pinned,
-        node->in_flight, node->unsent_bytes, (unsigned long long)node->requests, (unsigned long long)node->reconnects,
-        (unsigned long long)node->redirects);
-}
-
 static void report_sentinel(void *arg, const char *address, const char *state) {
-    struct node_lines *lines = arg;
+    struct sentinel_lines *lines = arg;
     char name[32];
     snprintf(name, sizeof(name), "sentinel%zu", lines->count++);
     lines->report->line(lines->report->arg, name, "address=%s,state=%s", address, state);
@@ -111,9 +117,8 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "maxclients", "%lld", (long long)o->maxclients);
     r->section(r->arg, "Upstreams");
     r->line(r->arg, "upstream", "%s", o->upstream_text);
-    struct node_lines lines = {.report = r};
-    upstream_each_node(w->upstream, report_node, &lines);
-    lines.count = 0;
+    report_upstream_nodes(w, r);
+    struct sentinel_lines lines = {.report = r};
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);
     report_counters(shared, "pinned", r);
     report_locks_section(shared, r);

@@ -64,8 +64,9 @@ enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
 /* What a worker knows of a node. The numbers are all of one type for metrics.c's table. */
 struct node_figures {
     char address[256];
-    bool down;
-    uint64_t slots, connections, pinned, in_flight, requests, reconnects, redirects;
+    const char *state; /* upstream_node_info's */
+    bool master;
+    uint64_t slots, connections, pinned, in_flight, unsent_bytes, requests, reconnects, redirects;
 };
 
 /* What a worker leaves for other threads to read. */
@@ -134,6 +135,9 @@ int64_t worker_now(struct worker *w);
 void worker_engine_due(struct worker *w, int64_t in_ms);
 /* metrics.c: writes what is known of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
+/* The same of all workers, as one: this one's at this moment, the others' at most a second old. The caller frees
+ * sum->nodes; sum->count is 0 at first. */
+void node_board_sum(struct worker *w, struct node_board *sum);
 /* report.c: a counter's sum over all workers, by its place in struct counters; the process's memory. */
 uint64_t counters_sum(const struct proxy_shared *shared, size_t offset);
 long long resident_bytes(void);

@@ -197,6 +197,22 @@ def c2_info(proxy):
         return c("PROXY", "INFO", "upstreams")
 
 
+def test_info_speaks_for_all_threads(start_redis, start_proxy, connect):
+    """Whichever thread is asked: the nodes' figures are the sums, and a second old at most."""
+    redis = start_redis()
+    proxy = start_proxy(redis, "threads 3", "upstream-timeout 60s")
+    clients = [connect(proxy) for _ in range(24)]
+    assert [c("GET", "k") for c in clients] == [None] * 24
+    redis.pause()
+    for c in clients:
+        c.send(encode("GET", "k"))
+    for _ in range(8):
+        until(lambda: "in_flight=24," in c2_info(proxy), what="all threads' requests")
+    redis.resume()
+    assert [c.read() for c in clients] == [None] * 24
+    until(lambda: "in_flight=0," in c2_info(proxy), what="the end of all threads' requests")
+
+
 def test_replies_that_wait_for_others_count_as_output(start_proxy, connect, two_nodes):
     """One node is slow, another sends much: the client's limit is for both."""
     proxy = start_proxy(two_nodes.upstream, "client-output-buffer-limit normal 2mb 0 0")
