@@ -21,9 +21,9 @@ def raise_own_limit(wanted):
 
 
 def test_many_writers_to_a_node_that_stands_still(start_redis, start_proxy, connect):
-    """Each may have a few megabytes on its way, but not all at once: from 128 MB on each gets a small share."""
+    """Each may have a few megabytes on its way, but not all at once: from 128 MB a thread on each gets a small share."""
     server = start_redis()
-    proxy = start_proxy(server, "upstream-timeout 60s")
+    proxy = start_proxy(server, "upstream-timeout 60s", "threads 1")
     clients = [connect(proxy) for _ in range(150)]
     assert all(c("PING") == "PONG" for c in clients)
     before = proxy.memory()

@@ -120,11 +120,11 @@ def test_a_script_that_outlasts_the_timeout(backend, start_proxy, connect, way):
 def test_a_script_that_was_given_up_by_its_client(start_redis, start_proxy, connect):
     """It still runs, and others wait behind it on its connection."""
     server = start_redis("--busy-reply-threshold", "50")
-    proxy = start_proxy(server, "upstream-timeout 500ms")
+    proxy = start_proxy(server, "upstream-timeout 1500ms", "threads 1")  # one thread: one connection for scripts
     leaver, other, admin = connect(proxy), connect(proxy), connect(proxy)
     assert other("EVAL", "return 1", 0) == 1  # the scripts' connection is there
     server.pause()
-    leaver.send(encode("EVAL", LASTS, 0, 1500))
+    leaver.send(encode("EVAL", LASTS, 0, 3000))
     until(lambda: "in_flight=1" in admin("PROXY", "INFO", "upstreams"), what="the script's way to the node")
     other.send(encode("EVAL", "return 'behind'", 0))
     until(lambda: "in_flight=2" in admin("PROXY", "INFO", "upstreams"), what="the next one's way to the node")

@@ -65,7 +65,7 @@ def test_trap_36_one_refresh_for_all_clients(fake, start_proxy, connect):
         return answer
 
     nodes += [fake(node(0)), fake(node(1))]
-    proxy = start_proxy("cluster %s:%d %s:%d" % (*nodes[0].address, *nodes[1].address))
+    proxy = start_proxy("cluster %s:%d %s:%d" % (*nodes[0].address, *nodes[1].address), "threads 1")  # each asks for itself
     clients = [connect(proxy) for _ in range(150)]
     for n, client in enumerate(clients):
         assert client("GET", "k%d" % n) == "0"

@@ -35,6 +35,7 @@ UPSTREAM_TIMEOUT = 2.0
 HANG = UPSTREAM_TIMEOUT + 3
 MEMORY_ALLOWED = {"": 32 * MB, "asan": 96 * MB, "tsan": 1024 * MB}  # above the start; sanitizers have their own use for it
 RETIRED_MAX = 20000
+LOOK_AGAIN = 10.0
 READY = "Ready to accept connections"
 FAULTS = ("kill", "stop", "blink", "connections", "scripts", "reload", "second", "handover", "migrate", "cut", "mute")
 PARTITIONS = {"cut", "mute"}
@@ -247,15 +248,24 @@ class World:
                     found["in_flight"] += int(word[10:])
         return found
 
+    async def look_again(self, link, *command):
+        """As often as a node that is back is still said to be away: each thread tries it again in its own time."""
+        while True:
+            value = await link(*command)
+            if not isinstance(value, Error) or "not sent" not in value or self.record.now() > self.look_until:
+                return value
+            await asyncio.sleep(0.1)
+
     async def check_retired(self, main):
         """What was written, or perhaps written, once or not at all."""
         links = {}
+        self.look_until = self.record.now() + LOOK_AGAIN
         for name, (db, kind, (low, high), possible, since) in self.retired.items():
             if self.record.disturbed(since, ("kill",)):
                 continue
             if db not in links:
                 links[db] = await self.net.open(main, "check", [("SELECT", db)] if db else [])
-            value = await links[db]("GET", name)
+            value = await self.look_again(links[db], "GET", name)
             self.record.counts["looked at afterwards"] += 1
             if isinstance(value, Error) or value is wire.GONE:
                 self.record.violation("afterwards", "%s: %r" % (name, value))
