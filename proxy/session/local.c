@@ -21,7 +21,7 @@ static const char PING[] = "*1\r\n$4\r\nPING\r\n";
 /* A change under way. */
 struct change {
     struct upstream_lane lane;
-    bool hello, authenticates;
+    bool hello, authenticates, selects;
     uint32_t login;    /* interned for this change, 0 none; the session's once it is applied */
     char *user, *name; /* NULL: not given */
     char *wrong;       /* NULL, or what is wrong with HELLO behind its login: the answer once the login is right */
@@ -79,7 +79,8 @@ static void change_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct change *change = r->state;
     char *wrong = change->wrong;
-    bool refused = end->error || (end->reply[0] == '-' && strncmp(end->reply, "-NOPERM", 7) != 0);
+    bool noperm = !end->error && strncmp(end->reply, "-NOPERM", 7) == 0 && !change->selects; /* for PING: logged in */
+    bool refused = end->error || (end->reply[0] == '-' && !noperm);
     if (wrong && refused && !end->error) /* on a connection that watches the node has had the client's own words */
         refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
     r->state = NULL;
@@ -107,20 +108,23 @@ static void change_done(struct call *c, const struct call_end *end) {
     memory_free(wrong);
 }
 
-/* Sends `probe` over the new lane, and holds later requests back until it has been answered. A connection that
- * watches keys has to follow: there it is the client's own words, if the proxy has no password of its own in them. */
+/* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until it has been answered. A
+ * connection that watches keys has to follow: there it is the client's own words, if the proxy has no password of its
+ * own in them. */
 static void change_start(struct session *s, const struct command *c, struct change *change, const char *probe,
                          const struct resp_request *r, const char *bytes) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
     bool own_password = change->authenticates && s->worker->shared->options.requirepass;
+    size_t len = probe ? strlen(probe) : r->len;
+    probe = probe ? probe : bytes;
     struct request *request = request_new(s, c);
     request->state = change;
     request->call.done = change_done;
     request_barrier(request);
     if (!pin)
-        call_submit_lane(&request->call, -1, &change->lane, probe, strlen(probe));
+        call_submit_lane(&request->call, -1, &change->lane, probe, len);
     else if (own_password)
-        call_submit_pin(&request->call, pin, probe, strlen(probe), false);
+        call_submit_pin(&request->call, pin, probe, len, false);
     else
         call_submit_pin(&request->call, pin, bytes, r->len, false);
 }
@@ -284,7 +288,8 @@ static void do_select(struct session *s, const struct command *c, const struct r
     }
     struct change *change = change_new(s);
     change->lane.db = (uint32_t)db;
-    change_start(s, c, change, PING, r, bytes);
+    change->selects = true;
+    change_start(s, c, change, NULL, r, bytes); /* the node knows whether this user may */
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------ */

@@ -117,40 +117,14 @@ static bool conn_start(struct upstream_conn *c, int *error) {
     return false;
 }
 
-/* The handshake's bytes. False: u->error says why there are none. */
-static bool append_handshake(struct upstream_conn *c) {
-    const struct upstream_lane *lane = c->pin ? &c->pin->lane : &c->pool->lane;
-    int replies = login_append(lane->login, c->u->config, &c->handshake);
-    if (replies < 0) {
-        snprintf(c->u->error, sizeof(c->u->error), "UPSTREAM the client's login is not known any more");
-        return false;
-    }
-    c->handshake_left = (unsigned)replies;
-    if (lane->protocol == 3) {
-        static const char hello[] = "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n";
-        iobuf_append(&c->handshake, hello, sizeof(hello) - 1);
-        c->handshake_left++;
-    }
-    if (lane->db != 0) {
-        char db[16], select[64];
-        int len = snprintf(db, sizeof(db), "%u", lane->db);
-        len = snprintf(select, sizeof(select), "*2\r\n$6\r\nSELECT\r\n$%d\r\n%s\r\n", len, db);
-        iobuf_append(&c->handshake, select, (size_t)len);
-        c->handshake_left++;
-    }
-    if (own_wants_ear(c->u, lane->own)) {
-        c->ear = ear_open(c, lane);
-        c->handshake_left++; /* conn_ear_known goes on */
-        return c->ear != NULL;
-    }
-    c->handshake_left += own_handshake(c->u, lane->own, 0, &c->handshake);
-    return true;
+void conn_go_on(struct upstream_conn *c) {
+    want_write(c, true);
 }
 
 void conn_ear_known(struct upstream_conn *c, int64_t number) {
     c->handshake_left += own_handshake(c->u, c->own, number, &c->handshake);
     if (--c->handshake_left > 0)
-        want_write(c, true);
+        conn_go_on(c);
     else if (c->state == CONN_HANDSHAKE) /* its owner has gone */
         conn_ready(c);
 }
@@ -191,7 +165,7 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
         return NULL;
     }
     struct upstream_conn *c = conn_new(n, pool, pin);
-    if (!append_handshake(c)) {
+    if (!handshake_append(c)) {
         conn_free(c);
         return NULL;
     }

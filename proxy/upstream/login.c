@@ -103,6 +103,13 @@ static void append_auth(struct iobuf *out, const char *user, size_t user_len, co
     iobuf_commit(out, (size_t)(p - start));
 }
 
+bool login_known(uint32_t login) {
+    pthread_mutex_lock(&mutex);
+    bool known = login_get(login) != NULL;
+    pthread_mutex_unlock(&mutex);
+    return known;
+}
+
 int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out) {
     if (login == 0) {
         if (!config->password)

@@ -7,6 +7,7 @@
  *      map.c        slot -> node
  *      node.c       nodes, their lanes, backoff, addresses
  *      conn.c       one connection: states, login, writing
+ *      handshake.c  one connection: what it begins with
  *      late.c       one connection: timeouts
  *      reply.c      one connection: reading, framing, whose reply it is
  *      pin.c        connections of a caller's own
@@ -88,6 +89,8 @@ void address_text(const struct address *a, char *out, size_t size);
 
 /* Appends the AUTH of a login. Returns how many replies will come (0: nobody is to log in), -1: no such login. */
 int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out);
+/* Whether there is such a login; never of login 0. */
+bool login_known(uint32_t login);
 
 /* ---- the upstream ---- */
 
@@ -271,6 +274,7 @@ struct upstream_conn {
     struct iobuf out;       /* requests */
     struct iobuf handshake; /* AUTH, HELLO, SELECT */
     unsigned handshake_left;
+    bool prelude; /* it is under way */
     struct list_node pending; /* requests, oldest first */
     size_t in_flight;
     bool rebuild; /* a request in `out` was abandoned before the connection was ready */
@@ -335,11 +339,20 @@ void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
 static inline const char *conn_errno_text(const struct upstream_conn *c) {
     return c->tls ? tls_error(c->tls) : strerror(errno);
 }
+/* There is more of the handshake to write. */
+void conn_go_on(struct upstream_conn *c);
 /* All replies of the handshake are in. */
 void conn_ready(struct upstream_conn *c);
 /* The node's number for the ear, which the handshake goes on with; and the ear is gone. */
 void conn_ear_known(struct upstream_conn *c, int64_t number);
 void conn_ear_lost(struct upstream_conn *c, const char *reason);
+
+/* ---- handshake.c ---- */
+
+/* Puts the handshake together. False: u->error says why that can't be done. */
+bool handshake_append(struct upstream_conn *c);
+/* A reply is in; an error (not `ok`) only in the prelude. False: the connection was closed. */
+bool handshake_taken(struct upstream_conn *c, bool ok);
 
 /* ---- late.c ---- */
 

@@ -87,15 +87,14 @@ static bool take_handshake(struct upstream_conn *c, const char *data, size_t len
     if (!last)
         return true;
     conn_proven(c);
-    if (error) {
+    if (error && !c->prelude) {
         char text[REASON_MAX];
         quote(text, sizeof(text), c->held + 1, c->held_len - 1);
         conn_close(c, CONN_REFUSED, text);
         return false;
     }
-    if (--c->handshake_left == 0)
-        conn_ready(c);
-    return true;
+    held_clear(c);
+    return handshake_taken(c, !error);
 }
 
 /* ---- replies ---- */

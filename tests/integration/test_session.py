@@ -251,6 +251,32 @@ def test_auth_in_a_pipeline(users, connect):
     assert replies[3:] == ["1", "OK", "OK", "3"]
 
 
+STAYS = """SELECT 3|SET k three|AUTH homely p|GET k|SELECT 4|GET k|SELECT 0|SELECT 3|SET k v|GET k|MULTI|GET k|EXEC|MULTI
+|SELECT 4|GET k|EXEC|GET k|WATCH k|SET k w|MULTI|GET k|EXEC|GET k|RPUSH l a|BLPOP l 1|BLPOP l 0.01|AUTH homely p
+|GET k|EVAL return{redis.call('get',KEYS[1])} 1 k|ACL WHOAMI|ACL LOG|AUTH free p|GET k|ACL LOG RESET|SELECT 4|GET k
+|AUTH homely p|GET k|SET k four|SETNX lock:k v|DEL lock:k|AUTH homely wrong|GET k|RESET|AUTH free p|GET k"""
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["any stranger selects", "the proxy selects"])
+def test_a_user_who_may_not_select_stays_where_he_is(start_redis, start_proxy, connect, known):
+    """A database that was selected before the login is the session's afterwards, on all its connections."""
+    servers = [start_redis(), start_redis()]
+    for server in servers:
+        server.run("ACL", "SETUSER", "homely", "on", ">p", "~*", "+@all", "-select")
+        server.run("ACL", "SETUSER", "free", "on", ">p", "~*", "+@all")
+    lines = ["upstream-user free", "upstream-password p"] if known else []
+    redis, client = connect(servers[0]), connect(start_proxy(servers[1], *lines))
+    if known:
+        servers[1].run("ACL", "SETUSER", "default", "-select")
+    for words in (command.split() for command in STAYS.replace("\n", "").split("|")):
+        expected, found = redis.raw(*words), client.raw(*words)
+        if words == ["ACL", "LOG"]:  # who was refused what; not when, and from where
+            expected, found = ([line for line in reply.split(b"\r\n") if line in (b"select", b"homely", b"multi", b"toplevel")]
+                               for reply in (expected, found))
+            assert expected
+        assert found == expected, (words, expected, found)
+
+
 def test_hello_with_auth(users, connect):
     client = connect(users)
     assert not is_error(client("HELLO", "3", "AUTH", "reader", "readpass", "SETNAME", "r"))
