@@ -169,17 +169,21 @@ static bool of_the_connection(const struct resp_request *r, const char *bytes) {
 
 enum client_way client_way_in_multi(const struct session *s, const struct resp_request *r, const char *bytes) {
     static const char *const shown[] = {"trackinginfo", "getredir", "no-touch"};
-    static const char *const others[] = {"list", "kill", "pause", "unpause", "unblock", "tracking"};
+    static const struct {
+        const char *name;
+        size_t least, most; /* words; with others the node says what is wrong */
+    } others[] = {{"list", 2, SIZE_MAX}, {"kill", 3, SIZE_MAX},    {"pause", 3, SIZE_MAX},
+                  {"unpause", 2, 2},     {"unblock", 3, SIZE_MAX}, {"tracking", 3, SIZE_MAX}};
     const struct own *own = own_of(r, bytes);
     if (own)
         return own->way;
     for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++)
         if (request_arg_is(r, bytes, 1, shown[i]))
             return CLIENT_SHOWN;
-    if (request_arg_is(r, bytes, 1, "caching")) /* the transaction's connection tracks keys already */
+    if (r->argc == 3 && request_arg_is(r, bytes, 1, "caching")) /* the transaction's connection tracks keys already */
         return tracking_state(s).on ? CLIENT_FORWARDED : CLIENT_ANSWERED;
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (request_arg_is(r, bytes, 1, others[i]))
+        if (r->argc >= others[i].least && r->argc <= others[i].most && request_arg_is(r, bytes, 1, others[i].name))
             return CLIENT_ANSWERED;
     return CLIENT_FORWARDED;
 }

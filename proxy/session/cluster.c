@@ -270,24 +270,35 @@ static const struct subcommand *subcommand_of(const struct resp_request *r, cons
     return NULL;
 }
 
+const char *cluster_wrong(const struct resp_request *r, const char *bytes, char *out, size_t size) {
+    const struct subcommand *sub = subcommand_of(r, bytes);
+    char word[129];
+    if (sub && (!sub->serve || sub->argc == r->argc))
+        return NULL;
+    if (sub)
+        snprintf(out, size, "ERR wrong number of arguments for 'cluster|%s' command", sub->name);
+    else
+        snprintf(out, size, "ERR unknown subcommand '%s'. Try CLUSTER HELP.",
+                 request_arg_text(r, bytes, 1, word, sizeof(word)));
+    return out;
+}
+
 enum dispatch_result cluster_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                       const char *bytes) {
     if (!upstream_is_cluster(s->worker->upstream)) {
         dispatch_forward(s, c, r, bytes, -1);
         return DISPATCHED;
     }
-    const struct subcommand *sub = subcommand_of(r, bytes);
     struct answer a = {s, c, r, bytes};
-    char word[129];
-    if (!sub)
-        dispatch_local_error(s, c, "ERR unknown subcommand '%s'. Try CLUSTER HELP.",
-                             request_arg_text(r, bytes, 1, word, sizeof(word)));
-    else if (!sub->serve)
+    char text[CLUSTER_WRONG_MAX];
+    const char *wrong = cluster_wrong(r, bytes, text, sizeof(text));
+    const struct subcommand *sub = subcommand_of(r, bytes);
+    if (wrong)
+        dispatch_local_error(s, c, "%s", wrong);
+    else if (sub->serve)
+        sub->serve(&a);
+    else
         dispatch_local_error(
             s, c, "ERR CLUSTER %s changes the cluster, which lockkeeper does not do; send it to a node", sub->name);
-    else if (sub->argc != r->argc)
-        dispatch_local_error(s, c, "ERR wrong number of arguments for 'cluster|%s' command", sub->name);
-    else
-        sub->serve(&a);
     return DISPATCHED;
 }

@@ -110,20 +110,17 @@ static void queue_one(struct session *s, const struct command *c, const char *by
     queue_call(s, &request->call, bytes, len, rewritten);
 }
 
-/* Keeps a command until its node is known, and answers for it. */
-static enum dispatch_result queue_early(struct session *s, const struct command *c, const char *bytes, size_t len) {
-    struct transaction *t = s->transaction;
+/* Keeps what is queued at a node that no key has chosen. False: it is too much. */
+static bool keep_early(struct transaction *t, const char *bytes, size_t len) {
     if (t->count >= EARLY_MAX || t->early_bytes + len > EARLY_BYTES_MAX)
-        return transaction_refuse(s, c, "ERR too many commands in a transaction before the first one with a key");
+        return false;
     struct early *early = memory_alloc(sizeof(*early) + len);
     early->len = len;
     memcpy(early->bytes, bytes, len);
     list_init(&early->link);
     list_append(&t->early, &early->link);
     t->early_bytes += len;
-    t->count++;
-    dispatch_local(s, c, QUEUED, sizeof(QUEUED) - 1);
-    return DISPATCHED;
+    return true;
 }
 
 /* `kind`: how its element is treated; ITEM_PLAIN: not at all. `shown`: ITEM_LOCAL is no PING. */
@@ -131,17 +128,17 @@ static enum dispatch_result queue_as(struct session *s, const struct command *c,
                                      const char *bytes, int slot, enum item_kind kind, bool shown) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct transaction *t = s->transaction;
-    enum ready ready = transaction_ready(s, c, slot, false);
-    if (ready == READY_LATER || ready == READY_NEVER)
+    enum ready ready = transaction_ready(s, c, slot);
+    if (ready != READY)
         return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
     const char *sent = kind == ITEM_LOCAL && !shown ? ping : bytes;
     size_t len = kind == ITEM_LOCAL && !shown ? sizeof(ping) - 1 : r->len;
     bool rewritten = kind != ITEM_PLAIN;
+    if (t->scouting && !keep_early(t, sent, len))
+        return transaction_refuse(s, c, "ERR too many commands in a transaction before the first one with a key");
     t->locals += kind == ITEM_LOCAL;
     if (rewritten)
         item_add(t, kind, 1, NULL, c, bytes, kind == ITEM_LOCAL || kind == ITEM_STATE ? r->len : 0);
-    if (ready == READY_WITH_KEYS)
-        return queue_early(s, c, sent, len);
     queue_one(s, c, sent, len, rewritten);
     return DISPATCHED;
 }
@@ -334,9 +331,13 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
     int slot = pin_slot(s, c, r, bytes);
     if (slot == -2)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-    if (slot < 0)
-        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
-    enum ready ready = transaction_ready(s, c, slot, false);
+    if (slot < 0) { /* no keys, or so malformed that the node may see some where this does not, as in MSET k */
+        bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
+        if (placed)
+            slot = slot_of_key(bytes + r->argv[c->first].off, r->argv[c->first].len);
+        return queue_plain(s, c, r, bytes, slot, ITEM_PLAIN);
+    }
+    enum ready ready = transaction_ready(s, c, slot);
     if (ready == READY)
         queue_keys(s, c, r, bytes);
     return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
@@ -401,6 +402,16 @@ static enum dispatch_result queue_pubsub(struct session *s, const struct command
     return queue_plain(s, c, r, bytes, slot, ITEM_PLAIN);
 }
 
+static enum dispatch_result queue_cluster(struct session *s, const struct command *c, const struct resp_request *r,
+                                          const char *bytes) {
+    char text[CLUSTER_WRONG_MAX];
+    if (!upstream_is_cluster(s->worker->upstream))
+        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+    if (cluster_wrong(r, bytes, text, sizeof(text)))
+        return transaction_refuse(s, c, "%s", text);
+    return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+}
+
 /* A command that isn't in the table: as dispatch has it outside of transactions. */
 static enum dispatch_result queue_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
     int slot = -1;
@@ -424,10 +435,6 @@ enum dispatch_result transaction_queue(struct session *s, const struct command *
         return DISPATCH_WAIT;
     s->transaction->writes = s->transaction->writes || pause_replicates(c, r, bytes);
     s->transaction->runs_code = s->transaction->runs_code || (c && (c->flags & COMMAND_RUNS_CODE));
-    if (s->transaction->aborted && !s->transaction->pin) { /* EXEC says no, whatever is queued */
-        dispatch_local(s, c, QUEUED, sizeof(QUEUED) - 1);
-        return DISPATCHED;
-    }
     if (!c)
         return queue_unknown(s, r, bytes);
     switch (c->need) {
@@ -442,9 +449,7 @@ enum dispatch_result transaction_queue(struct session *s, const struct command *
             return transaction_refuse(s, c, "ERR %s is not supported by lockkeeper", masters_refuses(s, c, r, bytes));
         return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
     case NEED_CLUSTER:
-        if (!upstream_is_cluster(s->worker->upstream))
-            return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
-        return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+        return queue_cluster(s, c, r, bytes);
     case NEED_KEYSPACE:
         if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is the proxy's */
             return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);

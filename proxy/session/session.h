@@ -408,6 +408,10 @@ void info_merge(const struct text *pages, size_t count, int64_t paused, struct t
 /* cluster.c: the CLUSTER family. */
 enum dispatch_result cluster_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                       const char *bytes);
+/* What is wrong with a request of it as such: no such subcommand, or another number of arguments; NULL: nothing. The
+ * text is put into `out`. */
+enum { CLUSTER_WRONG_MAX = 256 };
+const char *cluster_wrong(const struct resp_request *r, const char *bytes, char *out, size_t size);
 
 /* stream.c: a request that is not complete. DISPATCHED with s->stream set: its bytes, from its first one on, are
  * stream_take's from now on; DISPATCHED without: it has to be complete; DISPATCH_WAIT: try again. */

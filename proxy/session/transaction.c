@@ -5,8 +5,8 @@
  *        └───────────────── MULTI ────────────────┘
  *
  *      standalone  pinned by WATCH or MULTI
- *      cluster     pinned by WATCH, or by the first key that is queued: its node gets MULTI then, and before anything
- *                  else whatever came without a key
+ *      cluster     pinned by WATCH, or by the first key that is queued. What comes before that is queued at any node,
+ *                  which knows what is wrong with it; where the key is another one's, it is queued there anew
  *
  * The node queues and answers for each command (+QUEUED or its error), and decides at EXEC. What the proxy has to
  * refuse itself makes EXEC fail as it would in Redis. A transaction whose node was lost is never run elsewhere: what
@@ -296,23 +296,56 @@ static void early_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true); /* an error here makes the node refuse EXEC */
 }
 
-static void early_send(struct session *s) {
+/* What was queued while scouting belongs to the node that a key has chosen, if it has not got it. */
+static void early_end(struct session *s, bool send) {
     struct transaction *t = s->transaction;
     struct list_node *n;
     while ((n = list_shift(&t->early))) {
         struct early *early = LIST_ENTRY(n, struct early, link);
-        struct request *request = request_new(s, NULL);
-        request->call.done = early_done;
-        call_submit_pin(&request->call, t->pin, early->bytes, early->len, false);
+        if (send) {
+            struct request *request = request_new(s, NULL);
+            request->call.done = early_done;
+            call_submit_pin(&request->call, t->pin, early->bytes, early->len, false);
+        }
         memory_free(early);
     }
+}
+
+static void scout_left(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct transaction *t = r->session ? r->session->transaction : NULL;
+    if (t && t->pin) {
+        pin_give(t->worker, t->pin, PIN_TRANSACTION, !end->error && end->reply[0] == '+');
+        t->pin = NULL;
+        t->scouting = t->multi_sent = t->multi_ok = false;
+    }
+    request_reply(r, "", 0, true);
+}
+
+/* The first key has come. True: the transaction is at its node; else it is leaving the one where it was. */
+static bool scout_ends(struct session *s, const struct command *c, int slot) {
+    static const char discard[] = "*1\r\n$7\r\nDISCARD\r\n";
+    struct transaction *t = s->transaction;
+    if (s->in_flight > 0)
+        return false;
+    if (upstream_node_of_slot(s->worker->upstream, slot) == upstream_pin_node(t->pin)) {
+        t->slot = slot;
+        t->scouting = false;
+        session_uses(s, slot);
+        early_end(s, false);
+        return true;
+    }
+    struct request *request = request_new(s, c);
+    request->call.done = scout_left;
+    call_submit_pin(&request->call, t->pin, discard, sizeof(discard) - 1, false);
+    return false;
 }
 
 static bool multi_pending(const struct transaction *t) {
     return t->pin && t->multi_sent && !t->multi_ok && !t->lost;
 }
 
-enum ready transaction_ready(struct session *s, const struct command *c, int slot, bool any) {
+enum ready transaction_ready(struct session *s, const struct command *c, int slot) {
     struct transaction *t = s->transaction;
     struct upstream *u = s->worker->upstream;
     const char *error = NULL;
@@ -322,20 +355,23 @@ enum ready transaction_ready(struct session *s, const struct command *c, int slo
         transaction_refuse(s, c, "%s", t->error);
         return READY_NEVER;
     }
+    if (t->pin && t->scouting && slot >= 0 && !scout_ends(s, c, slot))
+        return READY_LATER;
     if (!t->pin) {
-        if (slot < 0 && !any)
-            return READY_WITH_KEYS;
-        if (!pin_to(s, slot >= 0 ? upstream_node_of_slot(u, slot) : upstream_any_node(u, (uint32_t)s->lock.id), slot,
-                    &error)) {
+        struct upstream_node *node =
+            slot >= 0 ? upstream_node_of_slot(u, slot) : upstream_any_node(u, (uint32_t)s->lock.id);
+        if (!pin_to(s, node, slot, &error)) {
             transaction_refuse(s, c, "%s", error);
             return READY_NEVER;
         }
+        t->scouting = slot < 0;
     }
     if (!t->multi_sent)
         multi_send(s, c, false);
     if (!t->multi_ok)
         return READY_LATER;
-    early_send(s);
+    if (!t->scouting)
+        early_end(s, true);
     return READY;
 }
 
@@ -371,7 +407,7 @@ static enum dispatch_result exec(struct session *s, const struct command *c) {
         transaction_drop(s);
         return DISPATCHED;
     }
-    enum ready ready = transaction_ready(s, c, -1, true);
+    enum ready ready = transaction_ready(s, c, -1);
     if (ready == READY_NEVER)
         transaction_drop(s);
     if (ready != READY)

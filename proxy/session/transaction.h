@@ -43,6 +43,7 @@ struct transaction {
     enum transaction_state state;
     struct upstream_pin *pin; /* NULL: no node has been chosen, or it is lost */
     int slot;                 /* whose key chose the node, -1 none */
+    bool scouting;            /* cluster: the pin's node is any, for what comes before the first key */
     bool watched;
     bool multi_sent, multi_ok; /* to the node; it said OK, or did so before on this connection */
     bool aborted;              /* a command was refused here: EXEC says so */
@@ -52,7 +53,7 @@ struct transaction {
     bool runs_code;            /* a script of the application's is queued */
     bool unclean;              /* something queued may leave a state on the connection */
     uint32_t count;            /* commands queued */
-    struct list_node early;    /* struct early: cluster: commands without a key before the first with one */
+    struct list_node early;    /* struct early: what was queued while scouting, for another node */
     size_t early_bytes;
     struct list_node items;  /* in the order of their elements */
     struct lock_queue locks; /* the items' lock calls */
@@ -66,7 +67,6 @@ struct transaction {
     char error[TRANSACTION_ERROR_MAX];
 };
 
-/* A command that waits for its node to be known. */
 struct early {
     struct list_node link; /* first: freed by it */
     size_t len;
@@ -75,14 +75,12 @@ struct early {
 
 enum ready {
     READY,
-    READY_LATER,    /* the node has to answer first */
-    READY_NEVER,    /* the client was told why */
-    READY_WITH_KEYS /* cluster: no key has said which node yet */
+    READY_LATER, /* the node has to answer first */
+    READY_NEVER  /* the client was told why */
 };
 
-/* Sees to it that the transaction's node takes commands; `slot` is that of the command at hand, -1: none. `any`: it has
- * to be some node now. */
-enum ready transaction_ready(struct session *s, const struct command *c, int slot, bool any);
+/* Sees to it that the transaction's node takes commands; `slot` is that of the command at hand, -1: none. */
+enum ready transaction_ready(struct session *s, const struct command *c, int slot);
 /* Answers a request inside MULTI that will not be queued: EXEC fails. */
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -274,7 +274,7 @@ struct upstream_conn {
     struct iobuf out;       /* requests */
     struct iobuf handshake; /* AUTH, HELLO, SELECT */
     unsigned handshake_left;
-    bool prelude; /* it is under way */
+    bool prelude;             /* it is under way */
     struct list_node pending; /* requests, oldest first */
     size_t in_flight;
     bool rebuild; /* a request in `out` was abandoned before the connection was ready */

@@ -238,11 +238,7 @@ def transaction(pair, grammar):
             words = [_retag(word, tag) for word in words]
         queued.append(words)
     watched = [["WATCH", grammar.key("string") if not grammar.tags else "{%s}s1" % tag]] if rng.random() < 0.3 else []
-    if grammar.tags:  # a proxy of a cluster knows the node by its first key
-        watched.append(["GET", "{%s}s1" % tag])
-        watched[-1:] = [["MULTI"], watched[-1]]
-    else:
-        watched.append(["MULTI"])
+    watched.append(["MULTI"])
     batch = [*watched, *queued, ["EXEC" if rng.random() < 0.85 else "DISCARD"]]
     if rng.random() < 0.5:
         pair.check(batch)
@@ -284,11 +280,10 @@ def test_every_number_of_arguments(pair, grammar):
         pair.reopen(protocol)
         for words in requests:
             if queued and (full_name(words) in NOT_QUEUED or
-                           pair.oracle.cluster and words[0] in NOT_QUEUED_ON_CLUSTER):
+                           pair.oracle.cluster and words[0] in NOT_QUEUED_ON_CLUSTER - {"cluster"}):
                 continue
-            if queued:  # behind a key, so that a proxy of a cluster knows the node
-                (_, _, (_, expected, found), (_, end, end_found)) = pair.ask(
-                    [["MULTI"], ["GET", "{t}x"], words, ["DISCARD"]])
+            if queued:
+                (_, (_, expected, found), (_, end, end_found)) = pair.ask([["MULTI"], words, ["DISCARD"]])
                 if end != end_found:
                     wrong.append("DISCARD behind %r\n  Redis: %r\n  proxy: %r" % (words, end, end_found))
             else:
