@@ -22,6 +22,8 @@ class Faults:
         self.world, self.record, self.rng, self.allowed = world, world.record, rng, allowed
         self.nodes = world.backend.nodes
         self.harm = asyncio.Lock()
+        for node in self.nodes:
+            node.harmed = False  # by one of these
         self.bad_config = False
 
     async def run(self):
@@ -63,12 +65,14 @@ class Faults:
         async with self.harm:
             node = self.rng.choice(self.nodes)
             window = self.record.begin("kill", "port %d" % node.port)
+            node.harmed = True
             try:
                 await away(node.kill)
                 await asyncio.sleep(self.rng.uniform(0, 2))
                 await away(node.start)
                 await away(self.settled)
             finally:
+                node.harmed = False
                 self.record.end(window)
 
     def settled(self):
@@ -86,12 +90,14 @@ class Faults:
             node = self.rng.choice(self.nodes)
             seconds = seconds or self.world.upstream_timeout + self.rng.uniform(0.3, 2.5)
             window = self.record.begin("stop", "port %d for %.1f s" % (node.port, seconds))
+            node.harmed = True
             node.pause()
             try:
                 await asyncio.sleep(seconds)
             finally:
                 node.resume()
                 await away(self.settled)
+                node.harmed = False
                 self.record.end(window)
 
     async def cut(self):
@@ -106,12 +112,14 @@ class Faults:
             node = self.rng.choice(self.nodes)
             seconds *= self.rng.uniform(0.8, 1.2)
             window = self.record.begin("stop", "%s: port %d for %.1f s" % (how, node.port, seconds), how)
+            node.harmed = True
             await away(getattr(node, how))
             try:
                 await asyncio.sleep(seconds)
             finally:
                 await away(node.mend)
                 await away(self.settled)
+                node.harmed = False
                 self.record.end(window)
 
     async def blink(self):
@@ -219,13 +227,26 @@ class Faults:
                 keys = a("CLUSTER", "GETKEYSINSLOT", slot, 5 if time.monotonic() < deadline else 1000)
                 if not keys:
                     break
-                self.fine(a("MIGRATE", target.host, target.port, "", 0, 5000, "KEYS", *keys))
+                self.migrate_keys(a, target, keys)
                 time.sleep(0.01 if time.monotonic() < deadline else 0)
             self.fine(b("CLUSTER", "SETSLOT", slot, "NODE", ids[1]))
             self.fine(a("CLUSTER", "SETSLOT", slot, "NODE", ids[1]))
         for node in self.nodes:
             if node not in (source, target):
                 node.run("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+
+    def migrate_keys(self, source, target, keys):
+        """After a cut a node may find out late, and for a moment, that it has been alone: it takes nothing then."""
+        from servers import until
+
+        def taken():
+            reply = source("MIGRATE", target.host, target.port, "", 0, 15000, "KEYS", *keys)
+            if isinstance(reply, Error) and "CLUSTERDOWN" in reply:
+                return False
+            self.fine(reply)
+            return True
+
+        until(taken, 30, "the target's readiness", 0.1)
 
     def fine(self, reply):
         assert not isinstance(reply, Error), reply

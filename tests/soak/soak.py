@@ -24,6 +24,7 @@ import babble
 import hostile
 import locks
 import partition
+import pulse
 import servers
 import traffic
 import wire
@@ -175,7 +176,8 @@ class World:
     async def run(self):
         import faults
 
-        watch = asyncio.ensure_future(self.net.watch())
+        watches = [asyncio.ensure_future(self.net.watch())]
+        watches += [asyncio.ensure_future(pulse.watch(self.net, node)) for node in self.backend.nodes]
         start_memory = self.proxies[0].memory()
         people = [asyncio.ensure_future(p.run()) for p in self.cast()]
         trouble = asyncio.ensure_future(faults.Faults(self, random.Random(self.rng.getrandbits(64)),
@@ -199,7 +201,9 @@ class World:
         for link in list(self.net.links):
             link.close()
         await self.aftermath(start_memory)
-        watch.cancel()
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
 
     async def quiet(self, trouble):
         """Lets the fault that is under way end."""

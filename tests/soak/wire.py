@@ -157,7 +157,8 @@ class Net:
         self.record, self.bound = record, bound
         self.counts = record.counts
         self.links = set()
-        self.clock = 0.0  # seconds that this process was there to look; its own delays do not count
+        self.clock = 0.0  # seconds that this process was there to look, and the nodes to answer: their delays do not count
+        self.held = 0  # by so many nodes
         self.slowest = 0.0
         self.slow = None  # the time in which somebody waits for so long
         self.dying = {}  # address -> "dies" or "leaves" (closes, but refuses nobody), or None
@@ -212,7 +213,8 @@ class Net:
         while True:
             await asyncio.sleep(TICK)
             now = loop.time()
-            self.clock += min(now - last, 3 * TICK)
+            if self.held == 0:
+                self.clock += min(now - last, 3 * TICK)
             oldest = now - last  # this process, too
             last = now
             for link in list(self.links):
