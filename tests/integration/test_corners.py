@@ -307,9 +307,9 @@ def test_bind_of_what_is_no_address(start_redis, address):
 # ---- memory -----------------------------------------------------------------------------------
 
 
-def test_too_many_lock_keys_for_one_del(client, direct, key):
+def test_too_many_lock_keys_for_one_del(proxy, connect, direct, key):
     """Each would be a script's call of its own, and one request of a few MB gigabytes of them."""
-    name = key("lock:many")
+    client, name = connect(proxy, timeout=60), key("lock:many")
     assert client("SET", name, 1, "NX", "EX", 50) == "OK"
     many = ["%s:%d" % (name, i) for i in range(10000)]
     assert str(client("DEL", name, *many)).startswith("ERR too many lock keys")

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from fake import whole_map
+from fake import slot_map, whole_map
 from helpers import is_upstream, keys_of, polite, works_again
 from migration import Migration
 from resp import Client, Error, encode, parse
-from servers import HOST, slot_of, until
+from servers import HOST, SLOTS, slot_of, until
 
 
 # ---- 1: a pipeline over three nodes, one of them stopped ------------------------------------------
@@ -98,14 +98,19 @@ def test_trap_02_writes_to_one_key_keep_their_order(start_cluster, start_proxy, 
 
 
 def test_trap_02_second_of_five_is_moved(fake, start_proxy, connect):
-    nodes = []
+    nodes, slot = [], slot_of("k2")
+    moved = []
 
     def first(words, connection):
         if words[0].upper() == b"CLUSTER":
-            return whole_map(nodes[0].port)
+            parts = [(0, slot - 1, 0), (slot, slot, 1), (slot + 1, SLOTS - 1, 0)] if moved else [(0, SLOTS - 1, 0)]
+            return slot_map(*[(begin, end, HOST, nodes[n].port) for begin, end, n in parts])
         if polite(words):
             return polite(words)
-        return b"-MOVED %d %s:%d\r\n" % (slot_of("k2"), HOST.encode(), nodes[1].port) if words[1] == b"k2" else b"+first\r\n"
+        if words[1] != b"k2":
+            return b"+first\r\n"
+        moved.append(True)
+        return b"-MOVED %d %s:%d\r\n" % (slot, HOST.encode(), nodes[1].port)
 
     nodes += [fake(first), fake(lambda words, connection: polite(words) or b"+second\r\n")]
     client = connect(start_proxy("cluster %s:%d" % nodes[0].address))
