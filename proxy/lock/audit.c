@@ -5,18 +5,7 @@
  *
  * A lease's fence is a number of the engine's own here, greater than all before it on the key; Redis knows none.
  */
-#include "proxy/lock/audit.h"
-
-#include "proxy/lock/finish.h"
-
-/* One engine_observe under way. */
-struct audit {
-    struct finish *f;
-    const struct lock_sight *sight;
-    struct claim *live; /* believed live when Redis ran the command; NULL: none is known of */
-    bool mine;          /* it is the claim by which the command speaks */
-    bool late;          /* that claim's lease was certainly over */
-};
+#include "proxy/lock/audit_private.h"
 
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key) {
     struct shard *sh = ledger_shard(e, ledger_hash(e, key));
@@ -68,7 +57,8 @@ static uint64_t next_fence(const struct audit *a) {
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
-static enum lock_outcome conclude(struct audit *a, struct lock_result *r, enum lock_outcome outcome, uint64_t fence) {
+enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outcome, uint64_t fence) {
+    struct lock_result *r = a->result;
     r->outcome = outcome;
     r->fence = fence;
     a->f->result = r;
@@ -81,103 +71,102 @@ static enum lock_outcome conclude(struct audit *a, struct lock_result *r, enum l
     return outcome;
 }
 
-static enum lock_outcome grant(struct audit *a, struct lock_result *r) {
+enum lock_outcome audit_grant(struct audit *a) {
     uint64_t fence = next_fence(a);
-    conclude(a, r, LOCK_GRANTED, fence);
+    audit_conclude(a, LOCK_GRANTED, fence);
     learn_wrote(a->f);
     return LOCK_GRANTED;
 }
 
-/* Somebody else's lease, or a lock of which only that is known. `takes`: the caller has it now. */
-static enum lock_outcome refuse(struct audit *a, struct lock_result *r, bool takes) {
+enum lock_outcome audit_refuse(struct audit *a, bool takes) {
     uint64_t fence = a->live ? a->live->fence : 0;
-    enum lock_outcome outcome = conclude(a, r, a->live ? LOCK_HELD : LOCK_FOREIGN, fence);
+    enum lock_outcome outcome = audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, fence);
     learn_gone(a->f, fence, LEASE_TAKEN);
     if (takes)
-        grant(a, r);
+        audit_grant(a);
     return outcome;
 }
 
 /* What removes the lock: RELEASE, CLOBBER, a counter back at zero, an expiry in the past. */
-static enum lock_outcome removed(struct audit *a, struct lock_result *r) {
+static enum lock_outcome removed(struct audit *a) {
     if (a->mine)
-        return conclude(a, r, LOCK_RELEASED, a->live->fence);
+        return audit_conclude(a, LOCK_RELEASED, a->live->fence);
     if (a->live)
-        return refuse(a, r, false);
+        return audit_refuse(a, false);
     if (a->late || (!a->f->claim && lost_before(a)))
-        return refuse(a, r, false);
+        return audit_refuse(a, false);
     if (a->f->claim)
-        return conclude(a, r, LOCK_RELEASED, a->f->claim->fence);
-    return conclude(a, r, LOCK_OPEN, 0);
+        return audit_conclude(a, LOCK_RELEASED, a->f->claim->fence);
+    return audit_conclude(a, LOCK_OPEN, 0);
 }
 
 /* What changes it and leaves it where it is. */
-static enum lock_outcome changed(struct audit *a, struct lock_result *r) {
+static enum lock_outcome changed(struct audit *a) {
     if (a->mine) {
         learn_wrote(a->f);
-        return conclude(a, r, LOCK_DONE, a->live->fence);
+        return audit_conclude(a, LOCK_DONE, a->live->fence);
     }
     bool writes = a->sight->verb == LOCK_REPLACE;
     if (a->live && writes)
-        return refuse(a, r, true);
+        return audit_refuse(a, true);
     if (a->live) { /* its expiry is another one now */
         struct claim *live = a->live;
-        conclude(a, r, LOCK_HELD, live->fence);
-        lease_set(a->f->sh, live, r->pttl_ms, false, a->sight->begun_ms, a->f->now_ms);
+        audit_conclude(a, LOCK_HELD, live->fence);
+        lease_set(a->f->sh, live, a->result->pttl_ms, false, a->sight->begun_ms, a->f->now_ms);
         finish_schedule(a->f, live);
         return LOCK_HELD;
     }
     if (writes && !a->sight->exists)
-        return grant(a, r);
+        return audit_grant(a);
     if (a->late || (!a->f->claim && lost_before(a)))
-        return refuse(a, r, writes);
+        return audit_refuse(a, writes);
     if (a->f->claim && a->f->claim->fence)
-        return conclude(a, r, LOCK_DONE, a->f->claim->fence);
-    return conclude(a, r, LOCK_OPEN, 0);
+        return audit_conclude(a, LOCK_DONE, a->f->claim->fence);
+    return audit_conclude(a, LOCK_OPEN, 0);
 }
 
 /* GETSET swaps what its sender last read; otherwise the present value would have been the answer. */
-static enum lock_outcome swapped(struct audit *a, struct lock_result *r) {
+static enum lock_outcome swapped(struct audit *a) {
     const struct lock_sight *s = a->sight;
     const struct lock_plan *plan = a->f->plan;
     if (!s->old)
-        return grant(a, r);
+        return audit_grant(a);
     bool as_read = plan->seen_known && plan->seen_len == s->old_len && memcmp(plan->seen, s->old, s->old_len) == 0;
     if (!a->live)
-        return as_read ? grant(a, r) : conclude(a, r, LOCK_OPEN, 0);
+        return as_read ? audit_grant(a) : audit_conclude(a, LOCK_OPEN, 0);
     if (a->mine && (!plan->read_fence || plan->read_fence == a->live->fence)) {
         learn_wrote(a->f);
-        return conclude(a, r, LOCK_DONE, a->live->fence);
+        return audit_conclude(a, LOCK_DONE, a->live->fence);
     }
     if (plan->read_fence == a->live->fence)
-        return grant(a, r);
+        return audit_grant(a);
     if (as_read)
-        return refuse(a, r, true);
+        return audit_refuse(a, true);
     struct claim *live = a->live;
-    conclude(a, r, LOCK_HELD, live->fence);
+    audit_conclude(a, LOCK_HELD, live->fence);
     live->valued = false; /* its lease goes on with another value */
     return LOCK_HELD;
 }
 
-static enum lock_outcome counted(struct audit *a, struct lock_result *r) {
+static enum lock_outcome counted(struct audit *a) {
     const struct lock_sight *s = a->sight;
     struct claim *live = a->live;
     bool up = s->verb == LOCK_COUNT_UP;
     if (up && s->count > 0 && s->count <= s->by)
-        return grant(a, r);
+        return audit_grant(a);
     if (!up && s->count <= 0)
-        return live || a->f->claim ? removed(a, r) : conclude(a, r, LOCK_FREE, 0);
+        return live || a->f->claim ? removed(a) : audit_conclude(a, LOCK_FREE, 0);
     if (!live)
-        return conclude(a, r, LOCK_OPEN, 0);
+        return audit_conclude(a, LOCK_OPEN, 0);
     if (a->mine) /* the losers' part may still be there */
-        return conclude(a, r, !up && s->count <= live->others ? LOCK_RELEASED : LOCK_DONE, live->fence);
+        return audit_conclude(a, !up && s->count <= live->others ? LOCK_RELEASED : LOCK_DONE, live->fence);
     int64_t others = live->others + (up ? s->by : -s->by);
     live->others = (uint16_t)(others < 0 ? 0 : others > UINT16_MAX ? UINT16_MAX : others);
-    return conclude(a, r, LOCK_COUNTED, live->fence);
+    return audit_conclude(a, LOCK_COUNTED, live->fence);
 }
 
 /* A lease that a script may have released, extended or taken: it is not expected to end, or to be released. */
-static enum lock_outcome scripted(struct audit *a, struct lock_result *r) {
+static enum lock_outcome scripted(struct audit *a) {
     struct entry *en = a->f->entry;
     for (struct claim *c = en ? en->claims : NULL, *next; c; c = next) {
         next = c->next;
@@ -194,36 +183,38 @@ static enum lock_outcome scripted(struct audit *a, struct lock_result *r) {
     }
     if (en && !en->claims)
         en->live_fence = 0;
-    r->outcome = LOCK_OPEN;
+    a->result->outcome = LOCK_OPEN;
     return LOCK_OPEN;
 }
 
-static enum lock_outcome done(struct audit *a, struct lock_result *r) {
+static enum lock_outcome done(struct audit *a) {
+    enum lock_outcome outcome;
     switch (a->sight->verb) {
     case LOCK_ACQUIRE:
-        return grant(a, r);
+        return audit_grant(a);
     case LOCK_RELEASE:
     case LOCK_CLOBBER:
-        return removed(a, r);
+        return audit_queue_released(a, &outcome) ? outcome : removed(a);
     case LOCK_REPLACE:
     case LOCK_EXTEND:
-        return changed(a, r);
+        return changed(a);
     case LOCK_SWAP:
-        return swapped(a, r);
+        return swapped(a);
     case LOCK_COUNT_UP:
     case LOCK_COUNT_DOWN:
-        return counted(a, r);
+        return counted(a);
     case LOCK_READ: {
         bool its = a->live && a->live->valued &&
                    a->live->value == hash_bytes(&a->f->e->value_seed, a->sight->value, a->sight->value_len);
-        return conclude(a, r, its ? LOCK_HELD : LOCK_FOREIGN, its ? a->live->fence : 0);
+        return audit_conclude(a, its ? LOCK_HELD : LOCK_FOREIGN, its ? a->live->fence : 0);
     }
     case LOCK_SCRIPT:
-        return scripted(a, r);
+        return scripted(a);
     case LOCK_QUEUE_PUSH:
     case LOCK_QUEUE_READ:
     case LOCK_QUEUE_REMOVE:
     case LOCK_QUEUE_SET:
+        return audit_queue(a);
     case LOCK_INSPECT:
     case LOCK_OPERATOR:
         break;
@@ -231,25 +222,27 @@ static enum lock_outcome done(struct audit *a, struct lock_result *r) {
     return LOCK_ERROR;
 }
 
-static enum lock_outcome infer(struct audit *a, struct lock_result *r) {
+static enum lock_outcome infer(struct audit *a) {
     switch (a->sight->effect) {
     case EFFECT_DONE:
-        return done(a, r);
+        return done(a);
     case EFFECT_LOST:
-        return conclude(a, r, a->live ? LOCK_HELD : LOCK_FOREIGN, a->live ? a->live->fence : 0);
+        return audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, a->live ? a->live->fence : 0);
     case EFFECT_ABSENT:
-        return conclude(a, r, LOCK_FREE, 0);
+        if (queue_verb(a->sight->verb))
+            return audit_queue(a);
+        return audit_conclude(a, LOCK_FREE, 0);
     case EFFECT_REMOVED:
-        return a->sight->verb == LOCK_ACQUIRE || !(a->live || a->f->claim) ? conclude(a, r, LOCK_FREE, 0)
-                                                                           : removed(a, r);
+        return a->sight->verb == LOCK_ACQUIRE || !(a->live || a->f->claim) ? audit_conclude(a, LOCK_FREE, 0)
+                                                                           : removed(a);
     case EFFECT_SCRIPTED:
-        return scripted(a, r);
+        return scripted(a);
     case EFFECT_NOTHING:
-        return conclude(a, r, LOCK_ERROR, 0);
+        return audit_conclude(a, LOCK_ERROR, 0);
     case EFFECT_NOT_SENT:
-        return conclude(a, r, LOCK_NOT_SENT, 0);
+        return audit_conclude(a, LOCK_NOT_SENT, 0);
     case EFFECT_UNKNOWN:
-        return conclude(a, r, LOCK_UNKNOWN, 0);
+        return audit_conclude(a, LOCK_UNKNOWN, 0);
     }
     return LOCK_ERROR;
 }
@@ -272,11 +265,11 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight 
     if (f.claim && plan.uses)
         f.claim->uses--;
     plan.uses = false;
-    struct audit a = {.f = &f, .sight = sight};
+    struct audit a = {.f = &f, .sight = sight, .result = &result};
     a.live = believed(&a);
     a.mine = a.live && (a.live == f.claim || (plan.rule && plan.rule->owner == LOCK_OWNER_ANY));
     a.late = certainly_over(&a);
-    enum lock_outcome outcome = infer(&a, &result);
+    enum lock_outcome outcome = infer(&a);
     finish_end(&f);
     return outcome;
 }

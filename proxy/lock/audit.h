@@ -30,17 +30,32 @@ enum lock_effect {
  * Returns the number that engine_observe wants to have. */
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key);
 
+/* What a command does to a list lock's queue, besides its verb. */
+enum lock_queue_sight {
+    QUEUE_NONE,
+    QUEUE_APPEND, /* RPUSH: `count` nodes are there afterwards, `by` of them new */
+    QUEUE_BEFORE, /* LPUSH, LINSERT: likewise, before others */
+    QUEUE_HEAD,   /* a read that shows the head: `value` */
+    QUEUE_LOOK,   /* one that does not */
+    QUEUE_EXISTS,
+    QUEUE_REMOVE, /* LREM */
+    QUEUE_SET,    /* LSET: `count` is the place, 0 the head */
+    QUEUE_TRIM,
+    QUEUE_POP /* LPOP, RPOP: `value` is the node; the verb is LOCK_RELEASE */
+};
+
 struct lock_sight {
     struct lock_key key;
     const struct lock_rule *rule; /* held by the caller */
     enum lock_verb verb;
     enum lock_effect effect;
+    enum lock_queue_sight queue;
     uint64_t watched; /* engine_watch's */
     uint64_t session_id;
     uint32_t login;
     int64_t begun_ms;
     int64_t pttl_ms;   /* the expiry that the command set; -1 none; -3 left as it was */
-    const char *value; /* written, or shown (READ, COUNT); NULL: unknown. Borrowed */
+    const char *value; /* written, or shown (READ, COUNT), or the node; NULL: unknown. Borrowed */
     size_t value_len;
     const char *old; /* SWAP: the value that was there; NULL none */
     size_t old_len;

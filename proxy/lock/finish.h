@@ -66,6 +66,8 @@ void settle_freed(struct finish *f);
 void claim_value(struct finish *f, struct claim *c);
 /* A claim is used up. */
 void settle_spend(struct finish *f, struct claim *c);
+/* Reports what was refused, and why, or under audit what would be. */
+void settle_refusal(struct finish *f, enum lock_incident_kind kind, const char *why);
 /* The claim with the live lease, where the script let the caller touch it whoever it is. */
 struct claim *settle_touched(struct finish *f);
 /* queue.c: the same as settle, for LOCK_QUEUE_*. */

@@ -52,6 +52,7 @@ void ledger_clear(struct lock_engine *e) {
         memory_free(sh->entries);
         memory_free(sh->peers);
         memory_free(sh->contention);
+        watched_queues_clear(sh);
         timer_heap_clear(&sh->timers);
         pthread_mutex_destroy(&sh->mutex);
     }

@@ -73,6 +73,8 @@ bool queue_leave(struct shard *sh, struct witness *w) {
 
 static void note_push(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
+    if (f->audit) /* nobody is to be told when it leaves */
+        return;
     struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
     if (w->queue_rule != rule) {
         queue_forget(w);
@@ -109,9 +111,10 @@ static void settle_push(struct finish *f) {
     case LOCK_HELD:
     case LOCK_FOREIGN:
         f->sh->stats.lost++;
-        incident_report(f->sh, INCIDENT_OVERWRITE, &f->on,
-                        "refused: it would come before a node of somebody else, or take itself for the holder; "
-                        "nothing was pushed");
+        settle_refusal(f, INCIDENT_OVERWRITE,
+                       f->audit ? "it comes before a node of somebody else, or takes itself for the holder"
+                                : "it would come before a node of somebody else, or take itself for the holder; "
+                                  "nothing was pushed");
         break;
     default:
         break;
@@ -141,8 +144,7 @@ static void settle_remove(struct finish *f) {
             incident_report(f->sh, INCIDENT_LATE_RELEASE, &f->on,
                             "nothing to release: the node's lease had ended, and it is not in the queue any more");
         else if (finish_refused(f))
-            incident_report(f->sh, INCIDENT_FOREIGN_RELEASE, &f->on,
-                            "refused: this client has no such node in the queue");
+            settle_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client has no such node in the queue");
         settle_spend(f, c);
     }
 }
@@ -175,8 +177,9 @@ void queue_settle(struct finish *f) {
         if (f->result->outcome == LOCK_DONE && f->result->fence)
             claim_value(f, settle_touched(f));
         else if (finish_refused(f))
-            incident_report(f->sh, INCIDENT_OVERWRITE, &f->on,
-                            "refused: it would change or remove a node of somebody else; nothing was done");
+            settle_refusal(f, INCIDENT_OVERWRITE,
+                           f->audit ? "it changes or removes a node of somebody else"
+                                    : "it would change or remove a node of somebody else; nothing was done");
         break;
     }
 }

@@ -140,8 +140,7 @@ static void restore(struct finish *f) {
     finish_schedule(f, c);
 }
 
-/* Something was refused, or would have been. */
-static void report_refusal(struct finish *f, enum lock_incident_kind kind, const char *why) {
+void settle_refusal(struct finish *f, enum lock_incident_kind kind, const char *why) {
     if (f->audit)
         incident_report(f->sh, kind, &f->on, "would be refused: %s; %s", f->refusal ? f->refusal : "nothing done", why);
     else
@@ -151,19 +150,19 @@ static void report_refusal(struct finish *f, enum lock_incident_kind kind, const
 static void report_refused_release(struct finish *f) {
     f->sh->stats.refused_releases++;
     if (!f->claim) {
-        report_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client holds no lease of the lock");
+        settle_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client holds no lease of the lock");
         return;
     }
     char why[96] = "the lease that it was for has ended, another one is live";
     int64_t late_ms = f->claim->end_ms ? f->now_ms - f->claim->end_ms : 0;
     if (late_ms > 0)
         snprintf(why, sizeof(why), "its own lease had ended %lld ms before, another one is live", (long long)late_ms);
-    report_refusal(f, INCIDENT_LATE_RELEASE, why);
+    settle_refusal(f, INCIDENT_LATE_RELEASE, why);
     if (!f->plan->several || !f->result->fence)
         return;
     for (struct claim *c = f->entry->claims; c; c = c->next)
         if (c != f->claim && c->fence == f->result->fence && c->peer->client == f->peer->client) {
-            report_refusal(f, INCIDENT_AMBIGUOUS,
+            settle_refusal(f, INCIDENT_AMBIGUOUS,
                            "it counts for the older of several leases; to tell workers apart: owner connection, a "
                            "connection a worker for locks, CLIENT SETNAME a worker, or values of their own with read, "
                            "compare, delete");
@@ -253,14 +252,14 @@ static void settle_change(struct finish *f) {
             learn_lost_attempt(f);
         } else if (verb == LOCK_EXTEND) {
             f->sh->stats.refused_extends++;
-            report_refusal(f, INCIDENT_FOREIGN_EXTEND,
+            settle_refusal(f, INCIDENT_FOREIGN_EXTEND,
                            f->audit ? "this client does not hold the lock"
                                     : "this client does not hold the lock; its expiry is unchanged");
         } else if (verb == LOCK_COUNT_DOWN) {
             report_refused_release(f);
             settle_spend(f, f->claim);
         } else {
-            report_refusal(f, INCIDENT_OVERWRITE,
+            settle_refusal(f, INCIDENT_OVERWRITE,
                            f->audit ? "somebody else holds the lock"
                                     : "somebody else holds the lock; nothing was written");
             if (verb != LOCK_CLOBBER)

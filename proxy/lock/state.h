@@ -190,6 +190,8 @@ struct witness {
     char *seen;
 };
 
+struct watched_queue; /* audit_queue.c's */
+
 /* A row of contention.c's table. */
 enum { CONTENTION_SETS = 16, CONTENTION_WAYS = 4, CONTENTION_KEY_MAX = 160 };
 struct contention {
@@ -213,6 +215,7 @@ struct shard {
     struct claim *free_claims; /* a few to be used again */
     uint32_t free_claim_count;
     struct lock_stats stats;       /* the counters in it */
+    struct watched_queue *queues;  /* NULL until a list lock is audited */
     struct contention *contention; /* NULL until an attempt is lost */
 };
 
@@ -316,6 +319,11 @@ bool lease_owner_here(const struct claim *c);
 /* Who ever released under a rule is expected to release again; who never did is a throttle. */
 void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
 bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+
+/* ---- audit_queue.c ----------------------------------------------------------------------------- */
+
+/* Forgets the list locks that were audited. */
+void watched_queues_clear(struct shard *sh);
 
 /* ---- contention.c ------------------------------------------------------------------------------ */
 

@@ -102,13 +102,14 @@ static int64_t expiry_of(const struct command *c, const struct resp_request *r, 
 
 /* What enforcing answers where it refuses. */
 static const char *refusal_of(const struct lock_command *lc) {
-    bool locked = lc->verb == LOCK_CLOBBER || (lc->verb == LOCK_REPLACE && strcmp(lc->shape, "ok") == 0);
+    bool locked = lc->verb == LOCK_CLOBBER || lc->verb == LOCK_QUEUE_PUSH || lc->verb == LOCK_QUEUE_SET ||
+                  (lc->verb == LOCK_REPLACE && strcmp(lc->shape, "ok") == 0);
     if (locked)
         return "LOCKED";
     return lc->verb == LOCK_SWAP ? "the present value" : strcmp(lc->shape, "int") == 0 ? "0" : "nil";
 }
 
-/* INCR, DECR, INCRBY, DECRBY, APPEND: by how much; 0: the reply can't tell who has the lock. */
+/* INCR, DECR, INCRBY, DECRBY, APPEND, RPUSH: by how much; 0: the reply can't tell who has the lock. */
 static int64_t counts_by(const struct command *c, const struct resp_request *r, const char *bytes) {
     int64_t n;
     switch ((int)c->id) {
@@ -117,6 +118,13 @@ static int64_t counts_by(const struct command *c, const struct resp_request *r, 
         return 1;
     case COMMAND_APPEND:
         return (int64_t)r->argv[2].len;
+    case COMMAND_RPUSH:
+    case COMMAND_RPUSHX:
+    case COMMAND_LPUSH:
+    case COMMAND_LPUSHX:
+        return (int64_t)r->argc - 2;
+    case COMMAND_LINSERT:
+        return 1;
     case COMMAND_INCRBY:
     case COMMAND_DECRBY:
         return number_at(r, bytes, 2, &n) && n != INT64_MIN ? (n < 0 ? -n : n) : 0;
@@ -139,7 +147,7 @@ static bool command_on_key(const struct command *c, const struct resp_request *r
         return true;
     }
     if (index == 1 && lock_command_of(c, r, bytes, lc))
-        return lc->verb < LOCK_QUEUE_PUSH || lc->verb > LOCK_QUEUE_SET; /* who is the head is not inferred */
+        return true;
     if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK) {
         *lc = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0};
         return true;
@@ -153,6 +161,42 @@ static bool command_on_key(const struct command *c, const struct resp_request *r
     *effect = EFFECT_SCRIPTED;
     *lc = (struct lock_command){LOCK_SCRIPT, SCRIPT_INSPECT, 0, "nil", 0};
     return script_is(c);
+}
+
+/* What the command does to a list lock's queue; *place is LSET's. */
+static enum lock_queue_sight queue_of(const struct command *c, const struct resp_request *r, const char *bytes,
+                                      int64_t *place) {
+    int64_t first;
+    *place = -1;
+    switch ((int)c->id) {
+    case COMMAND_RPUSH:
+    case COMMAND_RPUSHX:
+        return QUEUE_APPEND;
+    case COMMAND_LPUSH:
+    case COMMAND_LPUSHX:
+    case COMMAND_LINSERT:
+        return QUEUE_BEFORE;
+    case COMMAND_LRANGE:
+    case COMMAND_LINDEX:
+        return number_at(r, bytes, 2, &first) && first == 0 ? QUEUE_HEAD : QUEUE_LOOK;
+    case COMMAND_LLEN:
+    case COMMAND_LPOS:
+        return QUEUE_LOOK;
+    case COMMAND_EXISTS:
+        return QUEUE_EXISTS;
+    case COMMAND_LREM:
+        return QUEUE_REMOVE;
+    case COMMAND_LSET:
+        number_at(r, bytes, 2, place);
+        return QUEUE_SET;
+    case COMMAND_LTRIM:
+        return QUEUE_TRIM;
+    case COMMAND_LPOP:
+    case COMMAND_RPOP:
+        return QUEUE_POP;
+    default:
+        return QUEUE_NONE;
+    }
 }
 
 static void key_note(struct session *s, struct audit_note *note, const struct lock_rule *rule,
@@ -174,6 +218,7 @@ static void key_note(struct session *s, struct audit_note *note, const struct lo
         .exists = lc->verb == LOCK_REPLACE && strcmp(lc->shape, "nil") == 0,
         .refusal = refusal_of(lc),
     };
+    sight->queue = queue_of(note->command, r, bytes, &sight->count);
     if (rule) { /* no rule, no incidents */
         sight->watched = engine_watch(s->worker->shared->engine, &s->lock, &sight->key);
         if (note->count == 1)
@@ -242,6 +287,20 @@ struct audit_note *audit_note(struct session *s, const struct command *c, const 
 
 /* ---- its reply ----------------------------------------------------------------------------------- */
 
+static bool is_text(const struct resp_item *item) {
+    return item->type == '$' && !item->null;
+}
+
+/* The head as a text; an empty array or nil, where there is no list; EXISTS's number; or what does not say. */
+static void sight_queue_read(struct lock_sight *sight, const struct resp_item *item) {
+    if (sight->queue == QUEUE_HEAD && is_text(item)) {
+        sight->value = item->str;
+        sight->value_len = item->len;
+    } else if (sight->queue == QUEUE_HEAD || (sight->queue == QUEUE_EXISTS && item->num == 0)) {
+        sight->effect = EFFECT_ABSENT;
+    }
+}
+
 /* What the reply says of one key; `item` is the whole reply, or MGET's element. */
 static void sight_reply(const struct audit_note *note, struct lock_sight *sight, const struct resp_item *item) {
     const bool number = item->type == ':';
@@ -257,6 +316,10 @@ static void sight_reply(const struct audit_note *note, struct lock_sight *sight,
             sight->effect = EFFECT_SCRIPTED; /* some of its keys were there: nobody knows which */
         else
             sight->effect = (number ? item->num > 0 : !item->null) ? EFFECT_DONE : EFFECT_ABSENT;
+        if (sight->queue == QUEUE_POP && is_text(item)) {
+            sight->value = item->str;
+            sight->value_len = item->len;
+        }
         break;
     case LOCK_EXTEND:
         if (number ? item->num == 0 : item->null)
@@ -285,11 +348,18 @@ static void sight_reply(const struct audit_note *note, struct lock_sight *sight,
     case LOCK_CLOBBER:
         sight->effect = number && item->num == 0 ? EFFECT_NOTHING : EFFECT_DONE;
         break;
-    case LOCK_SCRIPT:
     case LOCK_QUEUE_PUSH:
+        sight->count = item->num;
+        sight->effect = !number || item->num < 0 ? EFFECT_NOTHING : item->num == 0 ? EFFECT_ABSENT : EFFECT_DONE;
+        break;
     case LOCK_QUEUE_READ:
+        sight_queue_read(sight, item);
+        break;
     case LOCK_QUEUE_REMOVE:
+        sight->effect = number && item->num > 0 ? EFFECT_DONE : EFFECT_ABSENT;
+        break;
     case LOCK_QUEUE_SET:
+    case LOCK_SCRIPT:
     case LOCK_INSPECT:
     case LOCK_OPERATOR:
         break;
@@ -311,8 +381,12 @@ static void sight_read(const struct audit_note *note, struct lock_sight *sight, 
         return;
     if (!resp_item_read(&p, end, &item) || item.type == '-')
         sight->effect = EFFECT_NOTHING;
-    else
-        sight_reply(note, sight, &item);
+    else {
+        struct resp_item first;
+        bool array = item.type == '*' && item.num > 0;
+        bool shows = sight->queue == QUEUE_HEAD || sight->queue == QUEUE_POP; /* LRANGE, LPOP with a count */
+        sight_reply(note, sight, array && shows && resp_item_read(&p, end, &first) ? &first : &item);
+    }
 }
 
 void audit_end(struct worker *w, struct session *s, struct audit_note *note, const struct call_end *end) {
