@@ -44,7 +44,8 @@ enum command_flag {
     COMMAND_ADMIN = 1 << 2,
     COMMAND_NO_AUTH = 1 << 3,      /* allowed before authentication: AUTH HELLO QUIT RESET */
     COMMAND_MOVABLE_KEYS = 1 << 4, /* the row has a find function */
-    COMMAND_RUNS_CODE = 1 << 5     /* runs code of the application: EVAL EVALSHA FCALL and their _RO */
+    COMMAND_RUNS_CODE = 1 << 5,    /* runs code of the application: EVAL EVALSHA FCALL and their _RO */
+    COMMAND_SHOWS_HEAD = 1 << 6    /* a read that may show a list's first element: LINDEX LRANGE */
 };
 
 /* One id a row, in the order of the table: COMMAND_GET, COMMAND_SET, COMMAND_SETNX, ... Commands with

@@ -47,6 +47,8 @@ static bool shared(const struct advise_row *r) {
 
 static void add_model(struct line *l, const struct advise_row *r) {
     int connections = __builtin_popcountll(r->sessions);
+    if (r->queue)
+        add(l, "a list lock; ");
     if (handed_over(r))
         add(l, "released by other clients than acquired");
     else if (r->self_lost > 0 && connections == 1)
@@ -109,6 +111,8 @@ size_t advise_line(const struct advise_row *r, char out[ADVISE_LINE_MAX]) {
     add(&l, "; %llu events: ", (unsigned long long)advise_events(r));
     if (r->acquired < ADVISE_ENOUGH) {
         add(&l, "too few to advise");
+    } else if (r->queue && !r->ruled && handed_over(r)) {
+        add(&l, "a queue of jobs, taken by others than pushed them: no rule is needed");
     } else if (throttle(r)) {
         add(&l, "a throttle, never released: %s", r->ruled ? "fits as it is" : "no rule is needed");
     } else if (!r->ruled && releases(r) * 2 < r->acquired) {

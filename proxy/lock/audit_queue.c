@@ -17,6 +17,7 @@ struct watched_node {
     uint64_t node; /* its value */
     uint64_t session;
     struct lock_client *client; /* with a reference */
+    uint32_t epoch;             /* the client's, at the push */
     int64_t looked_ms;          /* its owner has read the list, or pushed */
     bool reported;              /* as a dead head */
 };
@@ -37,7 +38,7 @@ static void node_free(struct shard *sh, struct watched_queue *q, struct watched_
     struct watched_node *n = *at;
     *at = n->next;
     q->count--;
-    client_put(&sh->engine->clients, n->client, false);
+    client_put(&sh->engine->clients, n->client);
     memory_free(n);
 }
 
@@ -113,7 +114,7 @@ static bool own_node(const struct finish *f, const struct watched_node *n) {
 static bool owner_here(const struct finish *f, const struct watched_node *n) {
     const struct peer *p = peer_find(f->sh, n->session);
     return (p && !p->closed) ||
-           (client_shares(n->client, f->plan->rule, p && p->pooling) && atomic_load(&n->client->open) > 0);
+           (client_shares(n->client, f->plan->rule, p && p->pooling) && atomic_load(&n->client->epoch) == n->epoch);
 }
 
 static uint64_t party(const struct finish *f) {
@@ -193,7 +194,8 @@ static void push(struct finish *f, struct watched_queue *q, uint64_t node) {
     if (*at || q->count >= NODES_MAX)
         return;
     *at = memory_zalloc(sizeof(**at));
-    **at = (struct watched_node){.node = node, .session = f->peer->id, .client = f->peer->client};
+    **at = (struct watched_node){
+        .node = node, .session = f->peer->id, .client = f->peer->client, .epoch = atomic_load(&f->peer->client->epoch)};
     client_ref(&f->e->clients, f->peer->client);
     q->count++;
 }

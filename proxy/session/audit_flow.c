@@ -29,8 +29,9 @@ struct audit_note {
     struct text texts;        /* keys and values; sights point into it once it is complete */
     size_t key_count;         /* of the command */
     size_t count;
-    bool expects_ok;  /* SET NX says OK where it has acquired; with GET it says nil */
-    bool conditional; /* PERSIST; EXPIRE NX, ...: a 0 tells nothing */
+    enum advise_script script; /* of a script outside of all rules */
+    bool expects_ok;           /* SET NX says OK where it has acquired; with GET it says nil */
+    bool conditional;          /* PERSIST; EXPIRE NX, ...: a 0 tells nothing */
     char name[COMMAND_NAME_MAX];
     char who[SESSION_ADDRESS_MAX + 72];
     struct audit_key keys[];
@@ -260,6 +261,22 @@ static struct audit_note *note_new(struct session *s, const struct command *c, c
     return note;
 }
 
+/* A script whose text looks like a lock's: it is taken for the command that it stands for. The value is its first
+ * argument. */
+static void script_note(struct session *s, struct audit_note *note, const struct command *c,
+                        const struct resp_request *r, const char *bytes, struct lock_command *lc,
+                        enum lock_effect *effect) {
+    int64_t keys;
+    note->script = advise_script_of(s, c, r, bytes);
+    bool acquires = note->script == ADVISE_SCRIPT_ACQUIRES || note->script == ADVISE_SCRIPT_ENTERS;
+    if (note->script == ADVISE_SCRIPT_OTHER || !number_at(r, bytes, 2, &keys) || keys < 0 || keys > KEYS_MAX)
+        return;
+    uint32_t value_at = acquires && (size_t)keys + 3 < r->argc ? (uint32_t)keys + 3 : 0;
+    lc->verb = acquires ? LOCK_ACQUIRE : LOCK_RELEASE;
+    lc->value_at = value_at;
+    *effect = EFFECT_DONE;
+}
+
 struct audit_note *audit_note(struct session *s, const struct command *c, const struct resp_request *r,
                               const char *bytes, const uint32_t *keys, size_t key_count, bool outside) {
     struct audit_note *note = NULL;
@@ -276,6 +293,8 @@ struct audit_note *audit_note(struct session *s, const struct command *c, const 
             note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
         note->keys[note->count].order = i;
         note->expects_ok = strcmp(lc.shape, "ok") == 0;
+        if (!rule && script_is(c))
+            script_note(s, note, c, r, bytes, &lc, &effect);
         key_note(s, note, rule, r, bytes, keys[i], &lc, effect);
     }
     if (note) {
@@ -299,6 +318,19 @@ static void sight_queue_read(struct lock_sight *sight, const struct resp_item *i
     } else if (sight->queue == QUEUE_HEAD || (sight->queue == QUEUE_EXISTS && item->num == 0)) {
         sight->effect = EFFECT_ABSENT;
     }
+}
+
+/* What a script's reply says, by what the script is. Which expiry it gave is not known; that it gave one is likely. */
+static void sight_script(const struct audit_note *note, struct lock_sight *sight, const struct resp_item *item) {
+    bool positive = item->type == ':' ? item->num > 0 : item->type == '+' || (item->type == '$' && !item->null);
+    bool entered = note->script == ADVISE_SCRIPT_ENTERS && item->null;
+    sight->pttl_ms = INT64_MAX;
+    if (sight->verb == LOCK_RELEASE)
+        sight->effect = positive ? EFFECT_DONE : EFFECT_ABSENT;
+    else if (note->script == ADVISE_SCRIPT_ENTERS)
+        sight->effect = entered ? EFFECT_DONE : EFFECT_LOST;
+    else
+        sight->effect = positive ? EFFECT_DONE : EFFECT_LOST;
 }
 
 /* What the reply says of one key; `item` is the whole reply, or MGET's element. */
@@ -379,9 +411,11 @@ static void sight_read(const struct audit_note *note, struct lock_sight *sight, 
     struct resp_item item;
     if (sight->effect == EFFECT_SCRIPTED)
         return;
-    if (!resp_item_read(&p, end, &item) || item.type == '-')
+    if (!resp_item_read(&p, end, &item) || item.type == '-') {
         sight->effect = EFFECT_NOTHING;
-    else {
+    } else if (note->script != ADVISE_SCRIPT_OTHER) {
+        sight_script(note, sight, &item);
+    } else {
         struct resp_item first;
         bool array = item.type == '*' && item.num > 0;
         bool shows = sight->queue == QUEUE_HEAD || sight->queue == QUEUE_POP; /* LRANGE, LPOP with a count */

@@ -240,6 +240,8 @@ static enum dispatch_result dispatch_keys(struct session *s, const struct comman
         lock_dispatch_clobber(s, c, r, bytes);
     else if (rules.audited)
         audit_forward(s, c, r, bytes, slot, keys, count);
+    else if (script_is(c) && advise_wants_script(s, c, r, bytes, keys[0]))
+        audit_forward_outside(s, c, r, bytes, slot, keys[0]);
     else
         dispatch_forward(s, c, r, bytes, slot);
     return DISPATCHED;
@@ -291,8 +293,8 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, (uint32_t)c->only, rule);
-    if (!(c->flags & COMMAND_READONLY)) {
-        if (is_guard(key, len)) {
+    if ((c->flags & (COMMAND_READONLY | COMMAND_SHOWS_HEAD)) != COMMAND_READONLY) {
+        if (!(c->flags & COMMAND_READONLY) && is_guard(key, len)) {
             dispatch_local_error(s, c, "%s", GUARD_REFUSED);
             return DISPATCHED;
         }

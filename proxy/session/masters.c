@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/session/advise_flow.h"
 #include "proxy/session/discover.h"
 #include "proxy/session/pinned.h"
 #include "proxy/session/session.h"
@@ -445,6 +446,8 @@ static int64_t count_argument(const struct resp_request *r, const char *bytes) {
 
 enum dispatch_result masters_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                       const char *bytes) {
+    if (c->id == COMMAND_SCRIPT)
+        advise_loaded(s, r, bytes);
     const struct way *way = way_of(c, r, bytes);
     const char *refused = masters_refuses(s, c, r, bytes);
     size_t masters = upstream_master_count(s->worker->upstream);

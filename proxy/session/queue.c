@@ -14,6 +14,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/advise_flow.h"
 #include "proxy/session/client.h"
 #include "proxy/session/script_flow.h"
 #include "proxy/session/transaction.h"
@@ -266,13 +267,27 @@ static void queue_application(struct session *s, const struct command *c, const 
     key_list_clear(&list);
 }
 
+/* Whether PROXY ADVISE is interested, should the key be outside of all rules. */
+static bool wants_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                          const struct key_list *list) {
+    size_t len;
+    const char *key = request_arg(r, bytes, list->keys[0], &len);
+    if (lock_rule_watched(s, key, len))
+        return false;
+    if (script_is(c))
+        return advise_wants_script(s, c, r, bytes, list->keys[0]);
+    return list->count == 1 && advise_wants(s, c, r, bytes, key, len);
+}
+
 /* Keys that are audited: what EXEC's element says of them is noted. */
 static void queue_audited(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct key_list list;
     if (s->transaction->lock_count >= LOCKS_MAX)
         return;
     key_list_find(&list, c, r, bytes);
-    struct audit_note *note = list.count > 0 ? audit_note(s, c, r, bytes, list.keys, (size_t)list.count, false) : NULL;
+    struct audit_note *note = NULL;
+    if (list.count > 0)
+        note = audit_note(s, c, r, bytes, list.keys, (size_t)list.count, wants_outside(s, c, r, bytes, &list));
     key_list_clear(&list);
     if (!note)
         return;

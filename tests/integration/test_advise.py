@@ -1,5 +1,6 @@
 """PROXY ADVISE: what applications do is recognised in every mode, and the line that it suggests is one."""
 
+import hashlib
 import subprocess
 import threading
 
@@ -123,6 +124,91 @@ def test_throttles(advising, connect, prefix):
     until(lambda: only("EXISTS", prefix + "t14") == 0)
     line = line_for(only, prefix, "throttle")
     assert "overruns 0" in line and "a throttle, never released" in line
+
+
+@pytest.mark.parametrize("prefix", MODES)
+@pytest.mark.parametrize("release", ["LREM", "LPOP"])
+def test_list_locks(advising, connect, prefix, release, tmp_path):
+    name = "list" + release.lower()
+    workers = named(advising, connect, name, 2)
+    for i in range(ROUNDS + 1):  # outside of the rules the first looks at a head are what makes a list interesting
+        for number, worker in enumerate(workers):
+            key, node = prefix + name, "%s %d %d" % (release, i, number)
+            assert worker("RPUSH", key, node) == 1
+            head = worker("LRANGE", key, 0, 0) if i % 2 else [worker("LINDEX", key, 0)]
+            assert head == [node]
+            assert worker(*(["LREM", key, 1, node] if release == "LREM" else ["LPOP", key])) in (1, node)
+    line = line_for(workers[0], prefix, name)
+    assert "a list lock; a connection for each worker; values distinct; acquired 3" in line, line
+    assert accepted(line, tmp_path).startswith("lock " + prefix) and " owner " not in line
+
+
+def test_reentrant_list_lock_outside_of_rules(advising, connect, tmp_path):
+    (only,) = named(advising, connect, "reentrant", 1)
+    key = "turn-of-all"
+    for i in range(ROUNDS):
+        first, second = "n%d:1" % i, "n%d:2" % i
+        assert only("EXISTS", key) == 0 and only("RPUSH", key, first) == 1
+        assert only("LRANGE", key, 0, 0) == [first]
+        assert only("LSET", key, 0, second) == "OK" and only("LRANGE", key, 0, 0) == [second]
+        assert only("LREM", key, 1, second) == 1
+    line = line_for(only, key, "reentrant")
+    assert "a list lock" in line and "acquired 15, lost 0, released 15" in line, line
+    assert accepted(line, tmp_path) == "lock " + key
+
+
+def test_lists_that_are_no_locks(advising, connect):
+    (only,) = named(advising, connect, "lists", 1)
+    for i in range(ROUNDS * 2):
+        only("LPUSH", "feed", str(i))
+        assert only("LRANGE", "feed", 0, 9)[0] == str(i)
+        only("RPUSH", "jobs", str(i))
+        assert only("LINDEX", "jobs", 0) == only("LPOP", "jobs") == str(i) or i
+        only("RPUSH", "processing", str(i))
+        assert only("LREM", "processing", 1, str(i)) == 1
+    lines = [l for l in only("PROXY", "ADVISE") if " name=lists:" in l]
+    assert not [l for l in lines if l.startswith(("feed", "processing"))]
+
+
+@pytest.mark.parametrize("way", ["EVAL", "EVALSHA after EVAL", "EVALSHA after SCRIPT LOAD"])
+@pytest.mark.parametrize("kind", ["string", "hash"])
+def test_scripts_outside_of_rules(advising, connect, way, kind, tmp_path):
+    prefix = "%s-%s" % (kind, way.replace(" ", "-").lower())
+    (only,) = named(advising, connect, prefix, 1)
+    acquire = {"string": "return redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])",
+               "hash": "if redis.call('exists', KEYS[1]) == 0 then redis.call('hincrby', KEYS[1], ARGV[1], 1) "
+                       "redis.call('pexpire', KEYS[1], ARGV[2]) return nil end return redis.call('pttl', KEYS[1])"}[kind]
+    release = {"string": 'if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end return 0',
+               "hash": "if redis.call('hincrby', KEYS[1], ARGV[1], -1) > 0 then return 0 end "
+                       "redis.call('del', KEYS[1]) return 1"}[kind]
+    sha = {source: hashlib.sha1(source.encode()).hexdigest() for source in (acquire, release)}
+    known = set()
+    if way == "EVALSHA after SCRIPT LOAD":
+        assert [only("SCRIPT", "LOAD", source) for source in sha] == list(sha.values())
+
+    def run(source, *args):
+        if way == "EVALSHA after SCRIPT LOAD" or (way == "EVALSHA after EVAL" and (source, key) in known):
+            return only("EVALSHA", sha[source], 1, key, *args)
+        known.add((source, key))
+        return only("EVAL", source, 1, key, *args)
+    for i in range(ROUNDS):
+        key = "%s:%d:lock" % (prefix, i % 3)
+        assert run(acquire, "value %d" % i, 50000) == ("OK" if kind == "string" else None)
+        assert run(acquire, "other", 50000) != ("OK" if kind == "string" else None)
+        assert run(release, "value %d" % i) == 1
+    line = line_for(only, prefix, prefix)
+    assert "values distinct; acquired 15, lost 15, released 15" in line, line
+    assert accepted(line, tmp_path) == "lock %s:*:lock owner client" % prefix
+
+
+def test_transactions_outside_of_rules(advising, connect, tmp_path):
+    (only,) = named(advising, connect, "multi", 1)
+    for i in range(ROUNDS):
+        assert [only("MULTI"), only("SETNX", "multi-lock", "1"), only("EXPIRE", "multi-lock", "50"), only("EXEC")][-1] == [1, 1]
+        assert [only("MULTI"), only("GET", "multi-lock"), only("DEL", "multi-lock"), only("EXEC")][-1] == ["1", 1]
+    line = line_for(only, "multi-lock", "multi")
+    assert "acquired 15, lost 0, released 15" in line, line
+    assert accepted(line, tmp_path) == "lock multi-lock"
 
 
 def test_counters_outside_of_rules(advising, connect, tmp_path):

@@ -231,9 +231,9 @@ static void the_longest_expiry(void **state) {
     assert_non_null(strstr(lines_of(*state)->text[0], "acquired 20, lost 0, released 20, overruns 0;"));
 }
 
-/* Where thousands come a second some keys stand for all, and nothing is taken for an overrun that was not seen whole.
- */
-static void many_a_second(void **state) {
+/* Where thousands come some keys stand for all, others the next minute, and nothing is taken for an overrun that was
+ * not seen whole. */
+static void many_events(void **state) {
     unsigned wanted = 0, before = 0;
     for (unsigned n = 0; n < 20000; n++) {
         char key[32];
@@ -248,13 +248,110 @@ static void many_a_second(void **state) {
         before = n < 5000 ? wanted : before;
     }
     assert_true(wanted - before > 50 && wanted - before < 1000);
-    now_ms += 3000;
-    assert_true(advisor_samples(*state, "job:x:lock", 10, now_ms));
+    now_ms += 200000;
     assert_non_null(strstr(lines_of(*state)->text[0], ", overruns 0;"));
-    for (unsigned n = 0; n < 100; n++) {
+    for (unsigned n = 0; n < 100; n++) { /* calm again */
         char key[32];
-        assert_true(advisor_samples(*state, key, (size_t)snprintf(key, sizeof(key), "k%u", n), now_ms));
+        assert_true(advisor_samples(*state, key, (size_t)snprintf(key, sizeof(key), "job:%u", n), now_ms));
     }
+}
+
+static void some_keys_stand_for_all_in_turn(void **state) {
+    bool seen = false;
+    for (unsigned minute = 0; minute < 200; minute++, now_ms += 65536) {
+        bool now = false;
+        for (unsigned n = 0; n < 3000; n++)
+            now = advisor_samples(*state, "cron-lock", 9, now_ms);
+        seen = seen || now;
+        assert_true(advisor_samples(*state, "another-lock", 12, now_ms)); /* keys that begin otherwise are others */
+    }
+    assert_true(seen);
+}
+
+static void queue(struct advisor *a, enum advise_event event, const char *node, uint64_t session, const char *client,
+                  bool waits) {
+    struct advise_sight sight = {.event = event,
+                                 .key = {.name = "turn", .len = 4},
+                                 .queue = true,
+                                 .waits = waits,
+                                 .session_id = session,
+                                 .client = client,
+                                 .client_len = strlen(client),
+                                 .client_hash = hash_bytes(&(struct hash_seed){1, 2}, client, strlen(client)),
+                                 .value = node,
+                                 .value_len = strlen(node),
+                                 .pttl_ms = -1};
+    advisor_note(a, &sight, now_ms);
+}
+
+static void a_list_is_a_lock_where_its_head_is_looked_at(void **state) {
+    char first[16], second[16];
+    for (unsigned n = 0; n < 20; n++) {
+        snprintf(first, sizeof(first), "a%u", n);
+        snprintf(second, sizeof(second), "b%u", n);
+        queue(*state, ADVISE_PUSHED, first, 1, "app", false);
+        queue(*state, ADVISE_HEAD, first, 1, "app", false);
+        queue(*state, ADVISE_PUSHED, second, 2, "app", true);
+        queue(*state, ADVISE_HEAD, first, 2, "app", false);
+        queue(*state, ADVISE_HEAD, first, 1, "app", false);
+        queue(*state, ADVISE_TAKEN, first, 1, "app", false);
+        queue(*state, ADVISE_HEAD, second, 2, "app", false);
+        queue(*state, ADVISE_TAKEN, second, 2, "app", false);
+    }
+    assert_string_equal(
+        lines_of(*state)->text[0],
+        "turn by app: a list lock; a connection for each worker; values distinct; acquired 40, lost 20, "
+        "released 40, overruns 0, without expiry 40; 100 events: lock turn");
+}
+
+static void jobs_in_a_list_are_no_lock(void **state) {
+    char node[16];
+    for (unsigned n = 0; n < 20; n++) {
+        snprintf(node, sizeof(node), "%u", n);
+        queue(*state, ADVISE_PUSHED, node, 1, "producer", n % 3);
+        queue(*state, ADVISE_HEAD, node, 2, "monitor", false);
+        queue(*state, ADVISE_TAKEN, node, 3, "worker", false);
+    }
+    assert_int_equal(lines_of(*state)->count, 0);
+    for (unsigned n = 0; n < 20; n++) {
+        snprintf(node, sizeof(node), "%u", n);
+        queue(*state, ADVISE_PUSHED, node, 1, "producer", false);
+        queue(*state, ADVISE_HEAD, node, 1, "producer", false);
+        queue(*state, ADVISE_TAKEN, node, 3, "worker", false);
+    }
+    assert_non_null(strstr(lines_of(*state)->text[0], "a queue of jobs"));
+}
+
+static void scripts_by_their_text(void **state) {
+    static const struct {
+        const char *source;
+        enum advise_script kind;
+    } scripts[] = {
+        {"if redis.call('setnx', KEYS[1], ARGV[1]) == 1 then redis.call('pexpire', KEYS[1], ARGV[2]) return 1 end "
+         "return 0",
+         ADVISE_SCRIPT_ACQUIRES},
+        {"return redis.call(\"SET\", KEYS[1], ARGV[1], \"NX\", \"PX\", ARGV[2])", ADVISE_SCRIPT_ACQUIRES},
+        {"if redis.call(\"get\",KEYS[1]) == ARGV[1] then return redis.call(\"del\",KEYS[1]) else return 0 end",
+         ADVISE_SCRIPT_RELEASES},
+        {"if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end",
+         ADVISE_SCRIPT_OTHER},
+        {"if (redis.call('exists', KEYS[1]) == 0) then redis.call('hincrby', KEYS[1], ARGV[2], 1); "
+         "redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; return redis.call('pttl', KEYS[1]);",
+         ADVISE_SCRIPT_ENTERS},
+        {"local counter = redis.call('hincrby', KEYS[1], ARGV[3], -1); if (counter > 0) then return 0; "
+         "else redis.call('del', KEYS[1]); redis.call('publish', KEYS[2], ARGV[1]); return 1; end;",
+         ADVISE_SCRIPT_LEAVES},
+        {"return redis.call('set', KEYS[1], 'it is', 'nx')", ADVISE_SCRIPT_ACQUIRES},
+        {"return 1", ADVISE_SCRIPT_OTHER},
+        {"'", ADVISE_SCRIPT_OTHER},
+        {"", ADVISE_SCRIPT_OTHER},
+    };
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++)
+        assert_int_equal(advise_script_kind(scripts[i].source, strlen(scripts[i].source)), scripts[i].kind);
+    advisor_script_note(*state, 0x1234567890abcdef, ADVISE_SCRIPT_RELEASES);
+    assert_int_equal(advisor_script(*state, 0x1234567890abcdef), ADVISE_SCRIPT_RELEASES);
+    assert_int_equal(advisor_script(*state, 0x1234567890abcdef + 256), ADVISE_SCRIPT_OTHER);
+    assert_int_equal(advisor_script(*state, 1), ADVISE_SCRIPT_OTHER);
 }
 
 int main(void) {
@@ -273,7 +370,11 @@ int main(void) {
         TEST(memory_is_bounded),
         TEST(known_keys),
         TEST(the_longest_expiry),
-        TEST(many_a_second),
+        TEST(many_events),
+        TEST(some_keys_stand_for_all_in_turn),
+        TEST(a_list_is_a_lock_where_its_head_is_looked_at),
+        TEST(jobs_in_a_list_are_no_lock),
+        TEST(scripts_by_their_text),
     };
     return cmocka_run_group_tests_name("advise", tests, NULL, NULL);
 }

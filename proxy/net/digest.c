@@ -1,0 +1,13 @@
+/* SHA1 by OpenSSL. Not for secrets. */
+#include "proxy/net/digest.h"
+
+#include <openssl/sha.h>
+
+uint64_t digest_sha1_head(const char *data, size_t len) {
+    unsigned char digest[SHA_DIGEST_LENGTH];
+    uint64_t head = 0;
+    SHA1((const unsigned char *)data, len, digest);
+    for (size_t i = 0; i < sizeof(head); i++)
+        head = head << 8 | digest[i];
+    return head;
+}
