@@ -16,7 +16,7 @@ import time
 from resp import Client, Error
 from servers import until
 
-T = 350  # ms: a lease that ends while its worker is still at it
+T = 700  # ms: a lease that ends while its worker is still at it
 LONG = 60000
 POOL = 3
 serial = itertools.count(1)
@@ -104,7 +104,7 @@ class Stage:
         """The worker's process is gone."""
         worker.process.close()
 
-    def ended(self, timeout=10):
+    def ended(self, timeout=30):
         """Waits for the end of the lock's lease."""
         until(self.free, timeout, "the end of " + self.name, 0.02)
 

@@ -19,10 +19,10 @@ from resp import Error
 from stage import LONG, Stage, T, is_locked, watch
 from servers import until
 
-SIDE_BY_SIDE = 24
+SIDE_BY_SIDE = 32
 CONFIGS = ["D-auto", "D-connection", "P-auto", "P-client", "M-auto", "M-client"]
 RULES = [rule for owner in ("auto", "connection", "client", "any")
-         for rule in ("lock lock:%s:* owner %s lease 1s max-hold 2500ms" % (owner, owner),
+         for rule in ("lock lock:%s:* owner %s lease 2s max-hold 5s" % (owner, owner),
                       "lock :1:lock-%s-* owner %s" % (owner, owner))] + ["lock lock:proof:*"]
 
 Row = collections.namedtuple("Row", "scenario models owner prefix redis proxy")
@@ -65,7 +65,7 @@ def renewed_while_connected(s):
     a, b = s.workers(2)
     (c,) = s.rivals(1)
     assert a("SETNX", s.name, "1") == 1
-    watch(1.7, lost)
+    watch(3.4, lost)
     return a("DEL", s.name), c("SETNX", s.name, "1")
 
 
@@ -481,11 +481,11 @@ for _form in (["SET", "K", "W", "EX", "5"], ["SETEX", "K", "5", "W"], ["SET", "K
 def throttle(s):
     """Nothing is wrong with it, and nothing changes: it expires exactly when the application said."""
     a, b = s.workers(2)
-    first, second = a("SET", s.name, "1", "NX", "PX", 1200), b("SET", s.name, "1", "NX", "PX", 1200)
-    exact = 0 < s.ttl() <= 1200
+    first, second = a("SET", s.name, "1", "NX", "PX", 3000), b("SET", s.name, "1", "NX", "PX", 3000)
+    exact = 0 < s.ttl() <= 3000
     if s.model == "D":
         s.crash(a)
-    s.ended(3)
+    s.ended()
     return first, second, exact, b("SET", s.name, "1", "NX", "PX", LONG), s.incidents()
 
 

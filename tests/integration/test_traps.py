@@ -214,7 +214,7 @@ def test_trap_20_a_bulk_of_512_mb(backend, start_proxy, connect):
 
 def test_trap_20_a_million_arguments(backend, start_proxy, connect):
     """Those of a command with one key are not kept; those of others are, in proportion."""
-    proxy = start_proxy(backend, measured=True)
+    proxy = start_proxy(backend, "upstream-timeout 60s", measured=True)
     client = connect(proxy, timeout=60)
     assert client("PING") == "PONG"
     forget_peak(proxy)
