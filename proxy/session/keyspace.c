@@ -172,7 +172,6 @@ static int64_t scan_place(struct keyspace *k, uint64_t print, int64_t cursor) {
 static void scan_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct keyspace *k = r->state;
-    const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item outer, cursor;
     int64_t next;
     if (end->error) {
@@ -187,6 +186,7 @@ static void scan_done(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
         return;
     }
+    const char *p = end->reply, *stop = end->reply + end->len;
     if (!resp_item_read(&p, stop, &outer) || outer.type != '*' || outer.num != 2 ||
         !resp_item_read(&p, stop, &cursor) || !scan_next(k, &cursor, &next) || !keep_keys(k, p, stop)) {
         keyspace_free(r);

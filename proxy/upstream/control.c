@@ -208,6 +208,7 @@ redisAsyncContext *control_connect(struct upstream *u, const struct address *at,
             redisAsyncFree(ctx);
         return NULL;
     }
+    control_guard(ctx);
     fcntl(ctx->c.fd, F_SETFD, FD_CLOEXEC);
     redisEnableKeepAlive(&ctx->c); /* it may be silent for months */
     bool attached = u->config->tls ? control_secure(u, ctx, at) : redisLibevAttach(u->loop, ctx) == REDIS_OK;

@@ -12,4 +12,11 @@
  * caller's, as redisAsyncConnect has it, and attached to the loop. TCP keep-alive is on. */
 redisAsyncContext *control_connect(struct upstream *u, const struct address *at, char *why, size_t size);
 
+/* The one channel that contexts subscribe to. */
+#define CONTROL_CHANNEL "+switch-master"
+/* From now on the context's connection ends where the node sends what it was not asked for. For control_connect. */
+void control_guard(redisAsyncContext *ctx);
+/* Why a callback has got no reply: a text, valid during the callback. */
+const char *control_error(const redisAsyncContext *ctx);
+
 #endif

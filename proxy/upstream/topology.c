@@ -138,7 +138,7 @@ bool topology_answered(struct topology *t, redisAsyncContext *ctx, const redisRe
     if (reply)
         return true;
     t->ctx = NULL; /* hiredis frees it after this call */
-    topology_failed(t, ctx->err && ctx->errstr && *ctx->errstr ? ctx->errstr : "the connection was lost");
+    topology_failed(t, control_error(ctx));
     return false;
 }
 

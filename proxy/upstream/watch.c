@@ -7,6 +7,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/upstream/control.h"
 #include "proxy/upstream/sentinel.h"
 
 enum { AGAIN_FIRST_MS = 200, AGAIN_LONGEST_MS = 10 * 1000 };
@@ -50,7 +51,7 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
         return; /* dropped before */
     if (!reply) {
         w->ctx = NULL; /* hiredis frees it after this call */
-        watch_lost(w, ctx->err && ctx->errstr && *ctx->errstr ? ctx->errstr : "the connection was lost");
+        watch_lost(w, control_error(ctx));
         return;
     }
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || reply->element[0]->type != REDIS_REPLY_STRING)
@@ -81,7 +82,7 @@ static void on_timer(struct ev_loop *loop, ev_timer *timer, int revents) {
         watch_lost(w, why);
         return;
     }
-    redisAsyncCommand(w->ctx, on_message, w, "SUBSCRIBE +switch-master");
+    redisAsyncCommand(w->ctx, on_message, w, "SUBSCRIBE " CONTROL_CHANNEL);
     set_timer(w, u->connect_ms);
 }
 

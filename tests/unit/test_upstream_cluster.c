@@ -602,6 +602,41 @@ static void test_invented_nodes_are_bounded(void **state) {
     close_fakes(&rig, &a, &b);
 }
 
+static const char *greeting;
+
+static void fake_greets(struct fake_conn *c) {
+    fake_say(c, greeting);
+}
+
+/* hiredis ends the process where a Sentinel sends what nobody asked for, or a message that is none: it must not get to
+ * see that. */
+static void test_sentinels_that_say_too_much(void **state) {
+    static const char *const greetings[] = {"+OK\r\n+OK\r\n+OK\r\n+OK\r\n",
+                                            ":1\r\n:1\r\n:1\r\n:1\r\n",
+                                            "*1\r\n+a\r\n",
+                                            "*2\r\n$7\r\nmessage\r\n:1\r\n",
+                                            "*3\r\n:1\r\n:1\r\n:1\r\n",
+                                            "*3\r\n$9\r\nsubscribe\r\n$7\r\nanother\r\n:1\r\n",
+                                            "*3\r\n$11\r\nunsubscribe\r\n$14\r\n+switch-master\r\n$1\r\na\r\n",
+                                            "*3\r\n*0\r\n*0\r\n*0\r\n",
+                                            "$-1\r\n",
+                                            "*-1\r\n"};
+    for (size_t i = 0; i < sizeof(greetings) / sizeof(greetings[0]); i++) {
+        struct rig rig;
+        struct fake a;
+        rig_open(&rig, UPSTREAM_SENTINEL, "");
+        rig.config.sentinel_name = "mymaster";
+        fake_open(&a, &rig, "+a\r\n");
+        greeting = greetings[i];
+        a.greet = fake_greets;
+        rig.addresses[0] = a.address;
+        rig_start(&rig);
+        AWAIT(&rig, a.accepted >= 4); /* for questions and for messages, and again, as both connections ended */
+        fake_close(&a);
+        rig_close(&rig);
+    }
+}
+
 /* CLUSTER SLOTS with nonsense in it: what is well-formed counts, the rest is left out. */
 static void test_slot_maps_from_hell(void **state) {
     static const char *maps[] = {"*0\r\n",
@@ -720,6 +755,7 @@ int main(void) {
         cmocka_unit_test(test_moved_to_nowhere),
         cmocka_unit_test(test_asking_is_one_unit),
         cmocka_unit_test(test_invented_nodes_are_bounded),
+        cmocka_unit_test(test_sentinels_that_say_too_much),
         cmocka_unit_test(test_slot_maps_from_hell),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
