@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proxy/base/histogram.h"
 #include "proxy/lock/rule.h"
 
 struct lock_engine;
@@ -253,6 +254,8 @@ struct lock_stats {
     uint64_t leases, claims, keys; /* now */
     uint64_t granted, lost, released, refused_releases, refused_extends, renewals;
     uint64_t incidents[INCIDENT_KINDS];
+    struct histogram
+        waits; /* of those granted: since the session's first attempt in a row that was lost, 0 without one */
 };
 void engine_stats(struct lock_engine *e, struct lock_stats *stats);
 

@@ -118,6 +118,8 @@ void learn_loss(struct finish *f) {
     if (f->peer->closed)
         return;
     struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
+    if (!w->lost)
+        w->lost_ms = f->now_ms;
     w->lost = true;
     if (f->result->fence)
         w->lost_fence = f->result->fence;

@@ -21,6 +21,7 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
         stats->refused_releases += sh->stats.refused_releases;
         stats->refused_extends += sh->stats.refused_extends;
         stats->renewals += sh->stats.renewals;
+        histogram_add(&stats->waits, &sh->stats.waits);
         for (size_t k = 0; k < INCIDENT_KINDS; k++)
             stats->incidents[k] += sh->stats.incidents[k];
         pthread_mutex_unlock(&sh->mutex);

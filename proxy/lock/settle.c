@@ -34,6 +34,7 @@ void settle_granted(struct finish *f) {
     const struct lock_result *r = f->result;
     struct entry *en = finish_entry(f);
     struct witness *w = witness_find(en, f->peer);
+    histogram_note(&f->sh->stats.waits, w && w->lost ? (f->now_ms - w->lost_ms) * 1000 : 0);
     if (w) {
         w->lost = false;
         w->lost_fence = 0;

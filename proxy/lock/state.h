@@ -177,6 +177,7 @@ struct witness {
     struct list_node of_peer;
     uint64_t lost_fence; /* of the lease that it lost against; 0 none, foreign, or not known */
     uint64_t read_fence; /* 0 none, foreign, or unknown */
+    int64_t lost_ms;     /* since when it loses */
     int64_t touched_ms;
     int64_t memory_ms;                  /* kept so long after it was touched */
     bool lost;                          /* the last attempt to acquire was in vain */

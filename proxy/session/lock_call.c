@@ -44,6 +44,7 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
     l->asks = l->clobbers = l->acquires = false;
     l->shape = "nil";
     l->protocol = s->lane.protocol;
+    l->begun = ev_now(w->loop);
     l->waited_ms = 0;
     l->value = NULL;
     l->value_len = 0;
@@ -317,6 +318,8 @@ static void answer_swap(struct worker *w, const struct lock_call *l, struct lock
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct call_end *out, char *answer) {
     struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
+    if (!end->error && l->begun > 0)
+        histogram_note(&w->lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
     if (!end->error && lock_envelope_read(l, end->reply, end->len, &e)) {
         if (!l->clobbers)
             envelope_value(l, &e);
@@ -400,6 +403,7 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
     if (follows)
         engine_follow(s->worker->shared->engine, &l->plan, acquirer, worker_now(s->worker));
     list_append(&queue->calls, &l->queued);
+    l->begun = 0; /* it waits for EXEC */
 }
 
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id) {

@@ -29,6 +29,7 @@ struct lock_call {
     const char *shape; /* of the client's reply, as in arguments.lua; "array": its nil is an array's; static */
     uint8_t protocol;  /* the client's */
     uint16_t slot;     /* the key's */
+    double begun;      /* by the loop's clock; 0: not timed */
     int64_t waited_ms; /* since the script's answer, for replicas */
     size_t value_len;
     char *value, *key; /* short ones inside, long ones allocated */

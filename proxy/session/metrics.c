@@ -49,6 +49,8 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
     f->requests += from->requests;
     f->reconnects += from->reconnects;
     f->redirects += from->redirects;
+    histogram_add(&f->round_trips, &from->round_trips);
+    f->round_trip_us = f->round_trip_us > from->round_trip_us ? f->round_trip_us : from->round_trip_us;
 }
 
 static void put_node(void *arg, const struct upstream_node_info *node) {
@@ -61,7 +63,9 @@ static void put_node(void *arg, const struct upstream_node_info *node) {
                              .unsent_bytes = node->unsent_bytes,
                              .requests = node->requests,
                              .reconnects = node->reconnects,
-                             .redirects = node->redirects};
+                             .redirects = node->redirects,
+                             .round_trips = *node->round_trips,
+                             .round_trip_us = node->round_trip_us};
     snprintf(f.address, sizeof(f.address), "%s", node->address);
     add_figures(arg, &f);
 }
@@ -71,6 +75,7 @@ void node_board_write(struct worker *w) {
     pthread_mutex_lock(&b->mutex);
     b->count = 0;
     upstream_each_node(w->upstream, put_node, b);
+    b->lock_commands = w->lock_commands;
     pthread_mutex_unlock(&b->mutex);
 }
 
@@ -81,6 +86,7 @@ void node_board_sum(struct worker *w, struct node_board *sum) {
         pthread_mutex_lock(&b->mutex);
         for (size_t n = 0; n < b->count; n++)
             add_figures(sum, &b->nodes[n]);
+        histogram_add(&sum->lock_commands, &b->lock_commands);
         pthread_mutex_unlock(&b->mutex);
     }
 }
@@ -109,6 +115,7 @@ void worker_report_nodes(struct worker *w, const struct report *r) {
         r->number(r->arg, "requests", (int64_t)f->requests);
         r->number(r->arg, "reconnects", (int64_t)f->reconnects);
         r->number(r->arg, "redirects", (int64_t)f->redirects);
+        r->number(r->arg, "round-trip-us", f->round_trip_us);
     }
     memory_free(sum.nodes);
 }
@@ -186,6 +193,15 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
             sample(m, "node", sum.nodes[n].address, (double)value);
         }
     }
+    family(m, "upstream_round_trip_seconds", "histogram",
+           "From the writing of a request on a shared connection to its reply, of a sample: the newest request of a "
+           "write, one at a time a connection.");
+    for (size_t n = 0; n < sum.count; n++)
+        m->histogram(m->arg, "node", sum.nodes[n].address, &sum.nodes[n].round_trips);
+    family(m, "lock_command_seconds", "histogram",
+           "From the arrival of a command on a lock to the answer of its script (and of replicas, where the rule asks "
+           "them); not inside MULTI.");
+    m->histogram(m->arg, NULL, NULL, &sum.lock_commands);
     memory_free(sum.nodes);
 }
 
@@ -197,6 +213,10 @@ static void measure_locks(struct worker *w, const struct metric_sink *m) {
     family(m, "acquisitions_total", "counter", "Attempts to acquire a lock.");
     sample(m, "result", "granted", (double)stats.granted);
     sample(m, "result", "lost", (double)stats.lost);
+    family(
+        m, "acquisition_wait_seconds", "histogram",
+        "For acquisitions that were granted: since the same session was first refused the lock; 0 where it was not.");
+    m->histogram(m->arg, NULL, NULL, &stats.waits);
     family(m, "releases_total", "counter",
            "Releases asked for by clients; incidents_total has the reasons of refusals.");
     sample(m, "result", "done", (double)stats.released);

@@ -58,11 +58,11 @@ static void report_upstream_nodes(struct worker *w, const struct report *r) {
         snprintf(name, sizeof(name), "node%zu", i);
         r->line(r->arg, name,
                 "address=%s,state=%s,role=%s,slots=%llu,connections=%llu,pinned=%llu,in_flight=%llu,unsent=%llu,"
-                "requests=%llu,reconnects=%llu,redirects=%llu",
+                "requests=%llu,reconnects=%llu,redirects=%llu,round_trip_us=%lld",
                 n->address, n->state, n->master ? "master" : "other", (unsigned long long)n->slots,
                 (unsigned long long)n->connections, (unsigned long long)n->pinned, (unsigned long long)n->in_flight,
                 (unsigned long long)n->unsent_bytes, (unsigned long long)n->requests, (unsigned long long)n->reconnects,
-                (unsigned long long)n->redirects);
+                (unsigned long long)n->redirects, (long long)n->round_trip_us);
     }
     memory_free(sum.nodes);
 }

@@ -21,6 +21,7 @@
 
 #include "parser/command.h"
 #include "parser/resp.h"
+#include "proxy/base/histogram.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
@@ -67,6 +68,8 @@ struct node_figures {
     const char *state; /* upstream_node_info's */
     bool master;
     uint64_t slots, connections, pinned, in_flight, unsent_bytes, requests, reconnects, redirects;
+    struct histogram round_trips;
+    int64_t round_trip_us; /* the longest of the threads' */
 };
 
 /* What a worker leaves for other threads to read. */
@@ -74,6 +77,7 @@ struct node_board {
     pthread_mutex_t mutex;
     struct node_figures *nodes;
     size_t count;
+    struct histogram lock_commands;
 };
 
 struct worker {
@@ -124,6 +128,7 @@ struct worker {
     double drain_from, drain_until; /* while stopping */
     atomic_int_fast64_t stop_ms;    /* -1: not asked to stop */
     _Atomic(struct lock_rules *) new_rules;
+    struct histogram lock_commands; /* how long they took */
     struct node_board board;
 };
 

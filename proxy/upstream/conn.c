@@ -312,6 +312,7 @@ void conn_pause(struct upstream_conn *c, bool pause) {
         return;
     c->paused = pause;
     if (pause) {
+        c->timed_from_us = 0;
         ev_io_stop(c->u->loop, &c->readable);
     } else {
         ev_io_start(c->u->loop, &c->readable);
@@ -376,6 +377,14 @@ static ssize_t conn_write(struct upstream_conn *c, struct iobuf *from) {
     return c->tls ? tls_write(c->tls, from) : iobuf_write(from, c->fd);
 }
 
+/* The newest request is timed, if no other is. What is pinned may take long because it waits for something. */
+static void conn_time(struct upstream_conn *c) {
+    if (c->timed_from_us != 0 || c->pin || c->in_flight == 0)
+        return;
+    c->timed_from_us = clock_us();
+    c->timed_reply = c->replies + c->in_flight;
+}
+
 void conn_flush(struct upstream_conn *c) {
     if (c->state != CONN_READY)
         return;
@@ -389,6 +398,8 @@ void conn_flush(struct upstream_conn *c) {
     }
     if (n > 0 && due_later)
         c->progress_ms = clock_ms();
+    if (n > 0)
+        conn_time(c);
     want_write(c, c->out.unsent > 0);
     if (c->pin)
         pin_written(c->pin);

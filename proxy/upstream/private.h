@@ -17,7 +17,7 @@
  *      topology.c   who serves what: rounds of questions, by hiredis
  *      cluster.c    CLUSTER SLOTS
  *      sentinel.c   the master that Sentinels watch; watch.c subscribes to them
- *      control.c    hiredis on the loop, over TLS too
+ *      control.c    hiredis on the loop, over TLS too; control_guard.c: what it may be sent
  *      login.c      who is logged in
  *      address.c    the text of an address
  *
@@ -40,6 +40,7 @@
 
 #include "parser/resp.h"
 #include "parser/slot.h"
+#include "proxy/base/histogram.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
@@ -135,10 +136,14 @@ struct upstream {
 
 /* ---- upstream.c ---- */
 
-static inline int64_t clock_ms(void) {
+static inline int64_t clock_us(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static inline int64_t clock_ms(void) {
+    return clock_us() / 1000;
 }
 
 /* Something is in flight: look for timeouts. */
@@ -174,7 +179,9 @@ struct upstream_node {
     char logged[REASON_MAX]; /* the last line, not to repeat it */
     int64_t logged_ms;
     uint64_t requests, connects, redirects;
-    struct node_probe *probe; /* NULL: none was ever needed */
+    struct histogram round_trips; /* of the newest request of a flush, one at a time a shared connection */
+    int64_t round_trip_us;        /* of the last of these, smoothed; 0: none yet */
+    struct node_probe *probe;     /* NULL: none was ever needed */
 };
 
 struct upstream_pool {
@@ -277,8 +284,11 @@ struct upstream_conn {
     bool prelude;             /* it is under way */
     struct list_node pending; /* requests, oldest first */
     size_t in_flight;
-    bool rebuild; /* a request in `out` was abandoned before the connection was ready */
-    bool proven;  /* gave a reply */
+    uint64_t replies;      /* so many requests have ended */
+    uint64_t timed_reply;  /* with so many the request has that is timed */
+    int64_t timed_from_us; /* when it was written; 0: none is timed */
+    bool rebuild;          /* a request in `out` was abandoned before the connection was ready */
+    bool proven;           /* gave a reply */
 
     struct resp_reply scan;
     bool passing;     /* the reply being framed is handed on as it comes */

@@ -114,6 +114,7 @@ static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, str
 static inline void deliver_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
     list_remove(&r->link);
     c->in_flight--;
+    c->replies++;
     c->asking_done = false;
     if (c->scan.type == '-' && !c->passing && error_handled(c, r, data, len))
         return;
@@ -246,6 +247,7 @@ static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, 
         return 0;
     list_cut(n);
     c->in_flight--;
+    c->replies++;
     request_end(r);
     r->ops->reply(r, data, used, true);
     return used;
@@ -273,6 +275,14 @@ static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
     }
 }
 
+/* The request that was timed has its reply. */
+static __attribute__((noinline)) void conn_timed(struct upstream_conn *c, int64_t us) {
+    struct upstream_node *n = c->node;
+    c->timed_from_us = 0;
+    histogram_note(&n->round_trips, us);
+    n->round_trip_us += n->round_trip_us == 0 ? us : (us - n->round_trip_us) / 8;
+}
+
 void conn_read(struct upstream_conn *c) {
     for (int i = 0; i < READS_PER_EVENT; i++) {
         ssize_t n = c->tls ? tls_read(c->tls, c->u->scratch, READ_SCRATCH) : read(c->fd, c->u->scratch, READ_SCRATCH);
@@ -284,9 +294,14 @@ void conn_read(struct upstream_conn *c) {
             conn_close(c, CONN_LOST, n == 0 ? "it closed the connection" : conn_errno_text(c));
             return;
         }
-        c->progress_ms = clock_ms();
+        int64_t now_us = clock_us();
+        c->progress_ms = now_us / 1000;
         conn_feed(c, c->u->scratch, (size_t)n);
-        if (c->state == CONN_CLOSED || n < READ_SCRATCH)
+        if (c->state == CONN_CLOSED)
+            return;
+        if (c->timed_from_us != 0 && c->replies >= c->timed_reply)
+            conn_timed(c, now_us - c->timed_from_us);
+        if (n < READ_SCRATCH)
             return;
     }
 }

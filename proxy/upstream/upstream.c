@@ -203,7 +203,9 @@ void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const st
                                           .slots = n->slots,
                                           .requests = n->requests,
                                           .reconnects = n->connects > 0 ? n->connects - 1 : 0,
-                                          .redirects = n->redirects};
+                                          .redirects = n->redirects,
+                                          .round_trips = &n->round_trips,
+                                          .round_trip_us = n->round_trip_us};
         LIST_FOREACH(at, &u->conns) {
             const struct upstream_conn *c = LIST_ENTRY(at, struct upstream_conn, link);
             if (c->node != n)

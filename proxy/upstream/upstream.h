@@ -29,6 +29,7 @@ struct upstream_node;
 struct upstream_conn;
 struct script;
 struct tls_context;
+struct histogram;
 
 enum upstream_kind { UPSTREAM_STANDALONE, UPSTREAM_CLUSTER, UPSTREAM_SENTINEL };
 
@@ -265,6 +266,8 @@ struct upstream_node_info {
     unsigned slots, connections, pinned; /* shared; pins, in use or kept */
     size_t in_flight, unsent_bytes;
     uint64_t requests, reconnects, redirects;
+    const struct histogram *round_trips; /* of a sample of requests, from their writing to their reply */
+    int64_t round_trip_us;               /* lately; 0: not known */
 };
 void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const struct upstream_node_info *info),
                         void *arg);

@@ -7,9 +7,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 
+from resp import encode
 from servers import HOST, free_port, until
 
 TYPES = {"/": "text/html", "/status.json": "application/json", "/metrics": "text/plain", "/healthz": "text/plain",
@@ -74,7 +76,7 @@ def test_metrics_are_well_formed(monitored):
             last = found[1]
             assert (found[2] == "counter") == found[1].endswith("_total"), line
             continue
-        found = re.fullmatch(rf'({name})(\{{[a-z]+="[^"\n]*"\}})? (-?[0-9.e+-]+)', line)
+        found = re.fullmatch(rf'({name})(\{{[a-z]+="[^"\n]*"(,le="[^"\n]+")?\}})? (-?[0-9.e+-]+)', line)
         assert found and found[1].startswith(last), line
     assert described == set(typed) and len(typed) > 20
 
@@ -121,6 +123,46 @@ def test_metrics_of_all_threads_are_summed(start_proxy, backend, connect):
     assert monitored.metrics()["lockkeeper_clients_connected"] == 24
     assert monitored.metrics()['lockkeeper_requests_total{kind="forwarded"}'] == 24
     until(lambda: requests() >= 24, 10, "the nodes' figures of all threads")
+
+
+def slower(metrics, family, label=""):
+    """How many samples of a histogram are above 0.25 s, whose buckets are well-formed."""
+    name = "lockkeeper_%s_bucket{%s" % (family, label)
+    buckets = [(key[len(name):].strip(',le="}'), value) for key, value in metrics.items() if key.startswith(name)]
+    bounds, counts = zip(*buckets)
+    assert list(counts) == sorted(counts) and bounds[-1] == "+Inf"
+    assert [float(b) for b in bounds] == sorted(float(b) for b in bounds)
+    labels = "{%s}" % label if label else ""
+    assert metrics["lockkeeper_%s_count%s" % (family, labels)] == counts[-1]
+    assert metrics["lockkeeper_%s_sum%s" % (family, labels)] >= 0.25 * (counts[-1] - dict(buckets)["0.25"])
+    return counts[-1] - dict(buckets)["0.25"]
+
+
+def test_what_takes_long_is_seen(start_proxy, start_redis, connect):
+    redis = start_redis()
+    monitored = Monitored(start_proxy, redis, "upstream-timeout 60s")
+    client, other = connect(monitored.proxy), connect(monitored.proxy)
+    assert client("GET", "plain") is None
+    node = 'node="%s"' % redis.upstream_address()
+    before = monitored.metrics()
+    redis.process.send_signal(signal.SIGSTOP)
+    try:
+        client.send(encode("SETNX", "lock:slow", "1"))
+        until(lambda: monitored.metrics()["lockkeeper_upstream_requests_in_flight{%s}" % node] == 1)
+        time.sleep(0.3)
+    finally:
+        redis.process.send_signal(signal.SIGCONT)
+    assert client.read() == 1
+    after = monitored.metrics()
+    for family, label in (("upstream_round_trip_seconds", node), ("lock_command_seconds", "")):
+        assert slower(after, family, label) >= slower(before, family, label) + 1
+    assert slower(after, "acquisition_wait_seconds") == 0
+
+    assert other("SETNX", "lock:slow", "1") == 0
+    time.sleep(0.3)
+    assert client("DEL", "lock:slow") == 1 and other("SETNX", "lock:slow", "1") == 1
+    assert slower(monitored.metrics(), "acquisition_wait_seconds") == 1
+    assert re.search(r"round_trip_us=[1-9]", client("PROXY", "INFO", "upstreams"))
 
 
 def test_the_status_page_s_facts(monitored, connect):

@@ -1,0 +1,26 @@
+/*
+ * How long something took, in counts below fixed bounds from 50 µs to 10 s, for Prometheus. One writer; whoever else
+ * reads it has to keep the two apart.
+ */
+#ifndef LOCKKEEPER_BASE_HISTOGRAM_H
+#define LOCKKEEPER_BASE_HISTOGRAM_H
+
+#include <stdint.h>
+
+enum { HISTOGRAM_BOUNDS = 17 };
+
+/* The bounds, in µs, growing. */
+extern const int64_t histogram_bounds[HISTOGRAM_BOUNDS];
+
+/* {0} is an empty one. */
+struct histogram {
+    uint64_t counts[HISTOGRAM_BOUNDS + 1]; /* up to this bound, and above the one before; the last: above all */
+    uint64_t sum_us;
+};
+
+/* Less than nothing (a clock that was set back) counts as nothing. */
+void histogram_note(struct histogram *h, int64_t us);
+void histogram_add(struct histogram *to, const struct histogram *from);
+uint64_t histogram_count(const struct histogram *h);
+
+#endif
