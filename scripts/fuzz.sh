@@ -20,20 +20,20 @@ out=${FUZZ_OUT:-$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-fuzz.XXXXXX")}
 mkdir -p "$build" "$out"
 log=$out/build.log
 if ! { cmake -S "$root" -B "$build" -DFUZZ=ON -DCMAKE_C_COMPILER=clang &&
-    cmake --build "$build" --target fuzz_request fuzz_reply fuzz_inline fuzz_info -j "$(nproc)"; } >"$log" 2>&1; then
+    cmake --build "$build" --target fuzzers -j "$(nproc)"; } >"$log" 2>&1; then
     cat "$log" >&2
     echo "fuzz.sh: the build failed (see above)" >&2
     exit 1
 fi
 
 found=0
-for target in request reply inline info; do
+for target in request reply inline info config proxy; do
     mkdir -p "$out/$target"
     log=$out/$target.log
     status=0
     # The first folder is where libFuzzer writes; the kept corpus is only read.
-    "$build/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -max_len=1024 -timeout=10 -rss_limit_mb=1024 \
-        -print_final_stats=1 -dict="$root/tests/fuzz/resp.dict" -artifact_prefix="$out/$target-" \
+    "$build/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -max_len=1024 -timeout=60 -rss_limit_mb=1024 \
+        -len_control=0 -print_final_stats=1 -dict="$root/tests/fuzz/resp.dict" -artifact_prefix="$out/$target-" \
         "$out/$target" "$root/tests/fuzz/corpus/$target" >"$log" 2>&1 || status=$?
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     echo "fuzz_$target: ${runs:-0} runs"

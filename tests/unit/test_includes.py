@@ -28,7 +28,7 @@ LAYERS = {
     "proxy": (EVERYTHING, ("libev", "hiredis", "libuuid")),
     # The simulator drives the engine, which has no input or output.
     "tests/sim": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
-    "tests/fuzz": (("parser", "proxy/base"), ()),
+    "tests/fuzz": (EVERYTHING, ("libev",)),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),
     # A Redis module, which knows nothing of the proxy.

@@ -1,0 +1,18 @@
+/*
+ * The system as the fuzzer has it: a clock that moves when it is told to, connect() that leads to node.c's nodes, and
+ * no names but addresses. Knows nothing of the proxy.
+ */
+#ifndef LOCKKEEPER_TESTS_FUZZ_SYSTEM_H
+#define LOCKKEEPER_TESTS_FUZZ_SYSTEM_H
+
+#include <stdint.h>
+#include <sys/socket.h>
+
+/* From now on it is now, until the clock is started again. */
+void system_stop_clock(void);
+void system_pass(int64_t ms);
+void system_start_clock(void);
+/* The system's own connect. */
+int system_connect(int fd, const struct sockaddr *to, socklen_t len);
+
+#endif

@@ -1,0 +1,191 @@
+#include "tests/fuzz/world.h"
+
+#include <ev.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "parser/command.h"
+#include "parser/slot.h"
+#include "proxy/admin/incidents.h"
+#include "proxy/admin/proxy_command.h"
+#include "proxy/base/log.h"
+#include "proxy/session/worker.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/system.h"
+
+enum { INCIDENTS = 50 };
+
+static struct {
+    struct proxy_shared shared;
+    struct worker *worker;
+    struct incidents *incidents;
+    struct ev_idle idle;
+    struct sockaddr_un listener;
+    socklen_t listener_len;
+    bool (*turn)(void *arg);
+    void *arg;
+    bool ready;
+} world;
+
+/* ---- the proxy's surroundings --------------------------------------------------------------------- */
+
+static void record_incident(void *arg, const struct lock_incident *i) {
+    struct incident out = {.time_ms = i->time_ms,
+                           .kind = lock_incident_name(i->kind),
+                           .key = i->key.name,
+                           .key_len = i->key.len,
+                           .client = i->client ? i->client : "",
+                           .holder = "",
+                           .command = i->command ? i->command : "",
+                           .action = i->action ? i->action : ""};
+    incidents_add(world.incidents, &out);
+}
+
+static void info(void *worker, const struct report *report) {
+    worker_report_info(worker, report);
+}
+
+static void locks(void *worker, const char *pattern, size_t len, const struct report *report) {
+    worker_report_locks(worker, pattern, len, report);
+}
+
+static void rules(void *worker, const struct report *report) {
+    worker_report_rules(worker, report);
+}
+
+static void advice(void *worker, const struct report *report) {
+    worker_report_advice(worker, report);
+}
+
+static bool run_admin(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count,
+                      bool resp3, struct text *reply) {
+    struct admin_source source = {
+        .arg = w, .info = info, .locks = locks, .rules = rules, .advice = advice, .incidents = world.incidents};
+    return admin_command(&source, words, lens, count, resp3, reply);
+}
+
+static void add_rule(struct lock_rules *to, const char *const *words, size_t count) {
+    char error[256];
+    CHECK(lock_rules_add(to, words, count, error, sizeof error) == NULL);
+}
+
+static struct lock_rules *make_rules(const struct world_options *o) {
+    struct lock_rules *made = lock_rules_new();
+    const char *const off[] = {"lock:off*", "mode", "off"};
+    const char *const audit[] = {"lock:audit*", "mode", "audit"};
+    const char *const leave[] = {"lock:leave*", "owner", o->owner, "on-disconnect", "release", "renew", "always"};
+    const char *const replicas[] = {"lock:replicas*", "owner", o->owner, "replicas", "1"};
+    const char *const all[] = {"lock:*", "owner", o->owner, "mode", o->audit ? "audit" : "enforce"};
+    add_rule(made, off, 3);
+    add_rule(made, audit, 3);
+    add_rule(made, leave, 7);
+    add_rule(made, replicas, 5);
+    add_rule(made, all, 5);
+    return made;
+}
+
+static void set_options(const struct world_options *o) {
+    static const char *node[] = {"127.0.0.1:7000"}, *seeds[] = {"127.0.0.1:7000", "127.0.0.1:7002"};
+    static const enum upstream_kind kinds[] = {UPSTREAM_STANDALONE, UPSTREAM_CLUSTER, UPSTREAM_SENTINEL};
+    struct proxy_shared *s = &world.shared;
+    memset(s, 0, sizeof *s);
+    s->options = (struct session_options){.bulk_max = o->small ? 3 << 20 : 512 << 20,
+                                          .query_buffer_limit = o->small ? 1 << 16 : 1 << 30,
+                                          .output_limit_hard = o->small ? 1 << 17 : 0,
+                                          .output_limit_soft = o->small ? 1 << 14 : 0,
+                                          .output_limit_soft_ms = 2000,
+                                          .timeout_ms = o->small ? 20000 : 0,
+                                          .maxclients = o->small ? 3 : 100,
+                                          .requirepass = o->password ? "secret" : NULL,
+                                          .identity = IDENTIFY_ADDRESS | IDENTIFY_USER | IDENTIFY_NAME,
+                                          .version = "0",
+                                          .process_id = "01234567-89ab-cdef-0123-456789abcdef",
+                                          .started_ms = 1,
+                                          .threads = 1,
+                                          .port = 6380,
+                                          .monitored = true,
+                                          .upstream_text = "fuzz"};
+    s->upstream = (struct upstream_config){.kind = kinds[o->upstream],
+                                           .addresses = o->upstream == WORLD_STANDALONE ? node : seeds,
+                                           .address_count = o->upstream == WORLD_STANDALONE ? 1 : 2,
+                                           .password = o->password ? "secret" : NULL,
+                                           .sentinel_name = "mymaster",
+                                           .connections = 1,
+                                           .timeout_ms = 5000};
+    s->workers = &world.worker;
+    s->admin = run_admin;
+}
+
+/* ---- running -------------------------------------------------------------------------------------- */
+
+static void on_ready(void *arg, const char *error) {
+    world.ready = true;
+}
+
+bool world_ready(void) {
+    return world.ready;
+}
+
+static void on_idle(struct ev_loop *loop, struct ev_idle *idle, int events) {
+    if (world.turn(world.arg))
+        return;
+    ev_idle_stop(loop, idle);
+    worker_stop(world.worker, 0);
+}
+
+static struct worker_socket listen_here(void) {
+    struct worker_socket s = {.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+    struct sockaddr_un any = {.sun_family = AF_UNIX};
+    world.listener_len = sizeof world.listener;
+    CHECK(s.fd >= 0 && bind(s.fd, (struct sockaddr *)&any, sizeof any.sun_family) == 0 && listen(s.fd, 64) == 0);
+    CHECK(getsockname(s.fd, (struct sockaddr *)&world.listener, &world.listener_len) == 0);
+    return s;
+}
+
+int world_connect(void) {
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && system_connect(fd, (struct sockaddr *)&world.listener, world.listener_len) == 0);
+    return fd;
+}
+
+void world_prepare(void) {
+    static bool prepared;
+    if (prepared)
+        return;
+    prepared = true;
+    signal(SIGPIPE, SIG_IGN);
+    command_table_init();
+    slot_tags_init();
+    CHECK(log_open("/dev/null"));
+    log_set_level(LOG_LEVEL_DEBUG); /* what is logged of bytes from outside is put together too */
+}
+
+void world_run(const struct world_options *options, bool (*turn)(void *arg), void *arg) {
+    struct lock_sink sink = {.incident = record_incident,
+                             .renew = worker_note_renewal,
+                             .release = worker_note_release,
+                             .leave = worker_note_leaving};
+    system_stop_clock();
+    world.ready = false;
+    world.turn = turn;
+    world.arg = arg;
+    set_options(options);
+    world.incidents = incidents_new(INCIDENTS);
+    world.shared.engine = engine_new(world.shared.options.process_id, 1, &sink);
+    world.shared.advisor = advisor_new(1);
+    struct lock_rules *made = make_rules(options);
+    struct worker_socket socket = listen_here();
+    world.worker = worker_new(&world.shared, 0, &socket, 1, made, on_ready, NULL);
+    lock_rules_unref(made);
+    ev_idle_init(&world.idle, on_idle);
+    ev_idle_start(worker_loop(world.worker), &world.idle);
+    worker_run(world.worker);
+    worker_free(world.worker);
+    engine_free(world.shared.engine);
+    advisor_free(world.shared.advisor);
+    incidents_free(world.incidents);
+    system_start_clock();
+}
