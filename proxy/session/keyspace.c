@@ -44,7 +44,7 @@ static bool keep_keys(struct keyspace *k, const char *p, const char *end) {
         return false;
     for (int64_t i = 0; i < array.num; i++) {
         const char *start = p;
-        if (!resp_item_read(&p, end, &item))
+        if (!resp_item_read(&p, end, &item) || (item.type != '$' && item.type != '+'))
             return false;
         if (lock_guard_is(item.str, item.len))
             continue;
@@ -111,8 +111,10 @@ static void keys_done(struct call *c, const struct call_end *end) {
     if (k->error.len == 0) {
         if (end->error)
             text_append(&k->error, end->error, strlen(end->error));
-        else if (!keep_keys(k, end->reply, end->reply + end->len))
+        else if (end->reply[0] == '-')
             text_append(&k->error, end->reply + 1, end->len - 3);
+        else if (!keep_keys(k, end->reply, end->reply + end->len))
+            text_printf(&k->error, "UPSTREAM a node's answer to KEYS makes no sense");
     }
     if (--r->parts_left > 0)
         return;

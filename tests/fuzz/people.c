@@ -163,6 +163,9 @@ static void person_hear(struct person *p) {
     while (at < p->in.len) {
         resp_reply_init(&p->frame);
         enum resp_status status = resp_reply_scan(&p->frame, p->in.data + at, p->in.len - at, &used);
+        if (status == RESP_BAD && people_loud)
+            fprintf(stderr, "client %d < what is no RESP: %.*s\n", (int)(p - people), (int)(p->in.len - at),
+                    p->in.data + at);
         CHECK(status != RESP_BAD);
         if (status == RESP_MORE)
             break;
