@@ -26,16 +26,20 @@ static void put_string(struct text *out, const char *text) {
     put_bulk(out, text, strlen(text));
 }
 
-/* ---- rows of fields: an array of arrays of names and values ------------------------------------------ */
+/* ---- rows of fields: an array of maps, which are arrays of names and values in RESP2 --------------------- */
 
 struct rows {
     struct text done, row;
     size_t row_count, field_count;
+    bool resp3;
 };
 
 static void rows_close_row(struct rows *rows) {
     if (rows->field_count > 0) {
-        put_array(&rows->done, rows->field_count * 2);
+        if (rows->resp3)
+            text_printf(&rows->done, "%%%zu\r\n", rows->field_count);
+        else
+            put_array(&rows->done, rows->field_count * 2);
         text_append(&rows->done, rows->row.data, rows->row.len);
         rows->row_count++;
     }
@@ -150,13 +154,14 @@ static bool read_count(const char *text, size_t len, size_t *count) {
     return len > 0;
 }
 
-static void do_incidents(const struct admin_source *source, const char *text, size_t len, struct text *reply) {
+static void do_incidents(const struct admin_source *source, const char *text, size_t len, bool resp3,
+                         struct text *reply) {
     size_t count = INCIDENTS_DEFAULT;
     if (text && !read_count(text, len, &count)) {
         text_printf(reply, "-ERR value is not an integer or out of range\r\n");
         return;
     }
-    struct rows rows = {.row_count = 0};
+    struct rows rows = {.resp3 = resp3};
     incidents_each(source->incidents, count < INCIDENTS_MAX ? count : INCIDENTS_MAX, add_incident, &rows);
     rows_finish(&rows, reply);
 }
@@ -212,14 +217,14 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
         return false;
     const char *arg = count == 2 ? words[1] : NULL;
     size_t arg_len = count == 2 ? lens[1] : 0;
-    struct rows rows = {.row_count = 0};
+    struct rows rows = {.resp3 = resp3};
     struct report report = rows_report(&rows);
     if (word_is(words[0], lens[0], "help") && count == 1) {
         do_help(reply);
     } else if (word_is(words[0], lens[0], "info")) {
         do_info(source, arg, arg_len, resp3, reply);
     } else if (word_is(words[0], lens[0], "incidents")) {
-        do_incidents(source, arg, arg_len, reply);
+        do_incidents(source, arg, arg_len, resp3, reply);
     } else if (word_is(words[0], lens[0], "locks")) {
         source->locks(source->arg, arg, arg_len, &report);
         rows_finish(&rows, reply);

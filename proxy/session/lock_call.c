@@ -224,6 +224,22 @@ static void answer_token(const struct session *s, struct lock_envelope *e, char 
         e->reply_len = (size_t)sprintf(out, "%s", s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
 }
 
+/* PROXY LOCK's pairs are a map in RESP3. */
+static void answer_map(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
+    const char *p = e->reply;
+    struct resp_item item;
+    if (l->protocol != 3 || !resp_item_read(&p, e->reply + e->reply_len, &item) || item.type != '*')
+        return;
+    size_t rest = e->reply_len - (size_t)(p - e->reply);
+    w->build.len = 0;
+    char *at = text_reserve(&w->build, RESP_HEADER_MAX + rest);
+    size_t len = resp_header_write(at, '%', item.num / 2);
+    memcpy(at + len, p, rest);
+    text_commit(&w->build, len + rest);
+    e->reply = w->build.data;
+    e->reply_len = w->build.len;
+}
+
 /* A script can't say that there is no array, as RESP2 does it. */
 static void answer_array(const struct lock_call *l, struct lock_envelope *e) {
     if (l->shape[0] == 'a' && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
@@ -325,6 +341,8 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
             envelope_value(l, &e);
         if (l->asks && l->ask == LOCK_ASK_TOKEN)
             answer_token(s, &e, answer);
+        if (l->asks && l->ask == LOCK_ASK_ALL)
+            answer_map(w, l, &e);
         answer_swap(w, l, &e);
         answer_array(l, &e);
         if (l->waited_ms > 0 && e.result.pttl_ms > 0)

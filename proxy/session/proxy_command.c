@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "parser/slot.h"
+#include "proxy/session/discover.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/script_flow.h"
 #include "proxy/session/session.h"
@@ -149,36 +150,64 @@ static const char *node_without_keys(const struct session *s, const struct comma
     return node ? upstream_node_address(node) : "none serves now";
 }
 
-static void proxy_explain(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+/* A map, which RESP2 has as an array. */
+static void end_map(const struct session *s, struct text *reply, struct text *body, size_t *count) {
+    bool resp3 = s->lane.protocol == 3;
+    size_t n = resp3 ? *count / 2 : *count;
+    text_commit(reply, resp_header_write(text_reserve(reply, RESP_HEADER_MAX), resp3 ? '%' : '*', (int64_t)n));
+    text_append(reply, body->data, body->len);
+    body->len = *count = 0;
+}
+
+/* A command's keys. As a map's names are different, RESP3 has several keys as an array of maps. */
+static void explain_keys(struct session *s, struct text *reply, struct text *body, const struct command *target,
+                         const struct resp_request *sub, const char *bytes, const uint32_t *keys, size_t n) {
+    bool apart = s->lane.protocol == 3 && n > 1;
+    size_t count = 0;
+    if (apart)
+        text_commit(reply, resp_header_write(text_reserve(reply, RESP_HEADER_MAX), '*', (int64_t)n));
+    for (size_t i = 0; i < n; i++) {
+        if (apart || i == 0)
+            pair(body, &count, "command", target->name);
+        explain_key(s, body, &count, target, sub, bytes, keys[i]);
+        if (apart || i + 1 == n)
+            end_map(s, reply, body, &count);
+    }
+}
+
+static enum dispatch_result proxy_explain(struct session *s, const struct command *c, const struct resp_request *r,
+                                          const char *bytes) {
     /* The command's own arguments as a request: the offsets are into the same bytes. */
     struct resp_request sub = *r;
     sub.argv = r->argv + 2;
     sub.argc = r->argc - 2;
     const struct command *target = command_lookup(bytes + sub.argv[0].off, sub.argv[0].len);
+    if (!target && !s->replay && discover(s, &sub, bytes, &target) == DISCOVERED_LATER)
+        return DISPATCH_WAIT;
+    uint32_t keys[KEYS_EXPLAINED];
+    bool fits = target && command_arity_ok(target, sub.argc);
+    int n = fits ? command_keys(target, bytes, &sub, keys, KEYS_EXPLAINED) : 0;
     struct text body, reply;
     size_t count = 0;
     text_init(&body);
     text_init(&reply);
-    pair(&body, &count, "command", target ? target->name : "unknown to the proxy: forwarded as it is");
-    if (target && !command_arity_ok(target, sub.argc)) {
-        pair(&body, &count, "error", "wrong number of arguments");
-    } else if (target) {
-        uint32_t keys[KEYS_EXPLAINED];
-        int n = command_keys(target, bytes, &sub, keys, KEYS_EXPLAINED);
-        for (int i = 0; i < n && i < KEYS_EXPLAINED; i++)
-            explain_key(s, &body, &count, target, &sub, bytes, keys[i]);
-        if (n <= 0) {
-            const char *node = node_without_keys(s, target, &sub, bytes);
+    if (n > 0) {
+        explain_keys(s, &reply, &body, target, &sub, bytes, keys, (size_t)(n < KEYS_EXPLAINED ? n : KEYS_EXPLAINED));
+    } else {
+        pair(&body, &count, "command", target ? target->name : "known to nobody: forwarded as it is");
+        const char *node = fits ? node_without_keys(s, target, &sub, bytes) : NULL;
+        if (target && !fits)
+            pair(&body, &count, "error", "wrong number of arguments");
+        if (fits)
             pair(&body, &count, "key", "none");
-            if (node)
-                pair(&body, &count, "node", node);
-        }
+        if (node)
+            pair(&body, &count, "node", node);
+        end_map(s, &reply, &body, &count);
     }
-    text_commit(&reply, resp_header_write(text_reserve(&reply, RESP_HEADER_MAX), '*', (int64_t)count));
-    text_append(&reply, body.data, body.len);
     dispatch_local(s, c, reply.data, reply.len);
     text_clear(&reply);
     text_clear(&body);
+    return DISPATCHED;
 }
 
 /* ---- the family ---------------------------------------------------------------------------------- */
@@ -233,7 +262,7 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
     else if (request_arg_is(r, bytes, 1, "release") && r->argc == 3)
         return proxy_lock(s, c, r, bytes, LOCK_ASK_RELEASE);
     else if (request_arg_is(r, bytes, 1, "explain") && r->argc >= 3)
-        proxy_explain(s, c, r, bytes);
+        return proxy_explain(s, c, r, bytes);
     else if (request_arg_is(r, bytes, 1, "reload") && r->argc == 2)
         proxy_reload(s, c);
     else if (!proxy_shown(s, c, r, bytes))

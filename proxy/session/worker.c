@@ -140,7 +140,7 @@ static void worker_trim(struct worker *w) {
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     worker_trim(w);
-    if (w->shared->options.monitored)
+    if (w->shared->options.monitored || w->shared->options.threads > 1)
         node_board_write(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;

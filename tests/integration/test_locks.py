@@ -1147,6 +1147,32 @@ def test_proxy_explain(pair):
         assert pair.a("PING") == "PONG"
 
 
+def test_what_has_names_is_a_map_in_resp3(pair):
+    name, other = pair.held("lock:{map}"), pair.key("{map}")
+    assert pair.b("DEL", name) == 0
+    three = pair.connect(pair.proxy, commands=[("HELLO", 3)])
+    (lease,) = three("PROXY", "LOCKS", name)
+    assert lease["key"] == name and lease["fence"] == pair.a("PROXY", "TOKEN", name)
+    lock = three("PROXY", "LOCK", name)
+    assert lock["state"] == "held" and lock["value"] == "value-a" and lock["fence"] == lease["fence"]
+    assert lock == fields(pair.b("PROXY", "LOCK", name)) | {"pttl": lock["pttl"]}
+    assert [row for row in three("PROXY", "INCIDENTS", 5) if row["key"] == name][0]["kind"] == "foreign_release"
+    assert all(isinstance(row, dict) and "rule" in row and "hits" in row for row in three("PROXY", "RULES"))
+    assert three("PROXY", "EXPLAIN", "DEL", name)["lock-command"] == "release"
+    assert three("PROXY", "EXPLAIN", "PING")["command"] == "ping"
+    first, second = three("PROXY", "EXPLAIN", "DEL", name, other)
+    assert first["rule"].startswith("lock:* mode") and second["rule"].startswith("none") and second["command"] == "del"
+    (queued,) = [three("MULTI"), three("PROXY", "LOCK", name), three("EXEC")][-1]
+    assert queued == lock | {"pttl": queued["pttl"]}
+
+
+def test_proxy_explain_of_what_the_proxy_does_not_know(pair):
+    answer = fields(pair.a("PROXY", "EXPLAIN", "NO.SUCH", "a"))
+    assert "known to nobody" in answer["command"]
+    assert [pair.a("MULTI"), pair.a("PROXY", "EXPLAIN", "OTHER.SUCH", "a"), pair.a("PING"), pair.a("EXEC")][-1] == [
+        ["command", "known to nobody: forwarded as it is"], "PONG"]
+
+
 def test_proxy_explain_under_audit_says_what_enforcing_would_see(pair):
     seen = fields(pair.a("PROXY", "EXPLAIN", "SETNX", pair.key("lock:audit:explain"), "1"))
     assert seen["lock-command"] == "acquire" and seen["script"].startswith("none under audit")

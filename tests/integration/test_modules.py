@@ -51,6 +51,13 @@ def test_keys_where_the_module_says(with_module, start_proxy, connect):
         assert several == 0
 
 
+def test_explain_asks_the_node(with_module, start_proxy, connect):
+    client = connect(start_proxy(with_module), commands=[("HELLO", 3)])
+    answer = client("PROXY", "EXPLAIN", "lk.get", "not:a:key", "lock:of:a:module")
+    assert answer["command"] == "lk.get" and answer["key"] == "lock:of:a:module" and "lock:*" in answer["rule"]
+    assert answer["node"].endswith(":%d" % with_module.node_of("lock:of:a:module").port)
+
+
 def test_pipelines_keep_their_order(with_module, start_proxy, connect):
     """Also when the first request for a name makes the others wait."""
     client = connect(start_proxy(with_module))

@@ -259,3 +259,15 @@ def test_the_page_in_a_browser(monitored, connect):
     assert '<span id="state" class="state good">serving</span>' in dom
     assert dom.count("lock:&lt;i&gt;seen&lt;/i&gt;") >= 3  # held, fought over, in an incident
     assert "tried to release lock:&lt;i&gt;seen&lt;/i&gt;; held by" in dom
+
+
+def test_info_has_the_nodes_of_all_threads(start_redis, start_proxy, connect):
+    proxy = start_proxy(start_redis(), "threads 3")
+    clients = [connect(proxy) for _ in range(24)]
+    for client in clients:
+        assert client("GET", "k") is None
+
+    def of_the_node(field):
+        (line,) = [l for l in clients[0]("PROXY", "INFO", "upstreams").splitlines() if l.startswith("node")]
+        return int(dict(part.split("=") for part in line.split(":", 1)[1].split(","))[field])
+    until(lambda: of_the_node("requests") >= len(clients) and of_the_node("connections") >= 2)
