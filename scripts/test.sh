@@ -75,7 +75,7 @@ run_ctest() {
         failed=$((failed + 1))
         return
     fi
-    timeout 400 ctest --test-dir "$build" -j "$jobs" --timeout 300 --output-on-failure "$@" 2>&1 | tee "$log"
+    timeout 600 ctest --test-dir "$build" -j "$jobs" --timeout 300 --output-on-failure "$@" 2>&1 | tee "$log"
     line=$(grep -E '^[0-9]+% tests passed, [0-9]+ tests? failed out of [0-9]+' "$log" | tail -n 1)
     if [ -z "$line" ]; then
         echo "test.sh: ctest did not come to an end" >&2
@@ -94,7 +94,7 @@ run_pytest() {
     shift
     # Most tests wait for servers most of the time: three at once keep two processors busy.
     ! "$python" -c 'import xdist' 2>/dev/null || several=(-n 3)
-    LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 800 \
+    LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 1500 \
         "$python" -m pytest -q ${several[@]+"${several[@]}"} -p no:cacheprovider --tb=short --durations=5 \
         --junitxml="$log.xml" "$@"
     status=$?

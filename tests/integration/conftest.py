@@ -21,7 +21,7 @@ TEST_SECONDS = 150
 
 # What the shared proxies know of locks. The first match wins; everything else on lock:* has the defaults.
 RULES = [
-    "lock lock:short:* lease 900ms claim-memory 30s",
+    "lock lock:short:* lease 2s claim-memory 30s",
     "lock lock:connection:* owner connection",
     "lock lock:client:* owner client",
     "lock lock:any:* owner any",
@@ -29,9 +29,9 @@ RULES = [
     "lock lock:off:* mode off",
     "lock lock:nolease:* lease 0",
     "lock lock:release:* on-disconnect release",
-    "lock lock:never:* lease 900ms renew never",
-    "lock lock:always:* renew always max-hold 3s",
-    "lock lock:hold:* lease 600ms max-hold 2s",
+    "lock lock:never:* lease 2s renew never",
+    "lock lock:always:* renew always max-hold 5s",
+    "lock lock:hold:* lease 2s max-hold 5s",
     "lock :1:lock*",
     "lock lock:*",
 ]

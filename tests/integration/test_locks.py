@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 
 import pytest
 
@@ -319,8 +320,8 @@ def test_persist_gives_the_rules_lease(pair):
     name = pair.held("lock:short:persist")
     assert pair.b("PERSIST", name) == 0
     assert pair.a("PERSIST", name) == 1
-    assert 0 < pair.direct("PTTL", name) <= 900
-    renewed(pair, name, 2.0)
+    assert 0 < pair.direct("PTTL", name) <= 2000
+    renewed(pair, name, 2)
     pair.a.close()
     gone(pair.direct, name)
 
@@ -613,20 +614,17 @@ def test_lock_overwritten_around_the_proxy(pair):
 
 
 def renewed(pair, name, seconds):
-    """Watches a lease for so long: it never ends, and goes up again and again. Returns how often."""
-    import time
-
+    """Watches a lease for so many seconds or longer: it never ends, and goes up again and again."""
     ups, last = 0, None
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    begin = time.monotonic()
+    while ups < 3 or time.monotonic() - begin < seconds:
+        assert time.monotonic() - begin < 10 * seconds, "%d renewals" % ups
         left = pair.direct("PTTL", name)
         assert left > 0, "the lease ended (%d) after %d renewals" % (left, ups)
         if last is not None and left > last:
             ups += 1
         last = left
         time.sleep(0.01)
-    assert ups >= 3, "%d renewals in %.1f s" % (ups, seconds)
-    return ups
 
 
 @pytest.mark.parametrize("acquire", [["SETNX", "K", "V"], ["SET", "K", "V", "NX"], ["SET", "K", "V"], ["GETSET", "K", "V"],
@@ -635,8 +633,8 @@ def test_lease(pair, acquire):
     """A lock without an expiry gets the rule's lease, renewed while its owner is connected, and then ends."""
     name = pair.key("lock:short:lease")
     pair.a(*fill(acquire, name))
-    assert 0 < pair.direct("PTTL", name) <= 900
-    renewed(pair, name, 2.2)
+    assert 0 < pair.direct("PTTL", name) <= 2000
+    renewed(pair, name, 2)
     pair.held_by_a(name)
     pair.a(*fill(acquire, name))
     pair.a.close()
@@ -653,8 +651,8 @@ def test_lease_is_the_rules(pair):
 def test_own_expiry_is_never_renewed(pair):
     """A throttle: it expires when the application said, though its owner is connected; and nobody calls it a leak."""
     name = pair.key("lock:short:throttle")
-    assert pair.a("SET", name, "1", "NX", "PX", 300) == "OK"
-    assert 0 < pair.direct("PTTL", name) <= 300
+    assert pair.a("SET", name, "1", "NX", "PX", 1000) == "OK"
+    assert 0 < pair.direct("PTTL", name) <= 1000
     gone(pair.direct, name)
     assert name not in text_of(pair.a("PROXY", "INCIDENTS", 1000))
 
@@ -662,30 +660,30 @@ def test_own_expiry_is_never_renewed(pair):
 def test_expire_ends_the_renewal(pair):
     name = pair.key("lock:short:expire")
     assert pair.a("SETNX", name, "1") == 1
-    assert pair.a("PEXPIRE", name, 1500) == 1
-    assert 900 < pair.direct("PTTL", name) <= 1500
+    assert pair.a("PEXPIRE", name, 4000) == 1
+    assert 2000 < pair.direct("PTTL", name) <= 4000
     gone(pair.direct, name)
 
 
 def test_renew_never(pair):
     name = pair.key("lock:never:x")
     assert pair.a("SETNX", name, "1") == 1
-    assert 0 < pair.direct("PTTL", name) <= 900
+    assert 0 < pair.direct("PTTL", name) <= 2000
     gone(pair.direct, name)
 
 
 def test_renew_always_up_to_max_hold(pair):
     """Also the application's own expiry; and max-hold ends it."""
     name = pair.key("lock:always:x")
-    assert pair.a("SET", name, "1", "NX", "PX", 600) == "OK"
-    renewed(pair, name, 2.0)
+    assert pair.a("SET", name, "1", "NX", "PX", 1500) == "OK"
+    renewed(pair, name, 2)
     gone(pair.direct, name)
 
 
 def test_max_hold(pair):
     name = pair.key("lock:hold:x")
     assert pair.a("SETNX", name, "1") == 1
-    renewed(pair, name, 1.5)
+    renewed(pair, name, 2)
     gone(pair.direct, name)
     assert pair.a("DEL", name) == 0
 
@@ -979,7 +977,7 @@ def test_two_proxies_one_client(backend, proxy, start_proxy, connect, key):
 
 def test_restarted_proxy(backend, start_proxy, connect, direct, key):
     """A proxy that dies loses nobody's safety, and its leases end."""
-    first = start_proxy(backend, "lock lock:* lease 900ms")
+    first = start_proxy(backend, "lock lock:* lease 2s")
     a = connect(first, commands=[("CLIENT", "SETNAME", "restart-a")])
     held, leased = key("lock:restart"), key("lock:restart")
     assert a("SET", held, "1", "NX", "PX", 60000) == "OK"

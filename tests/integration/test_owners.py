@@ -25,7 +25,7 @@ RULES = [
     "lock lock:any:* owner any",
     "lock lock:release:* on-disconnect release",
     "lock lock:pool-release:* owner client on-disconnect release",
-    "lock lock:lease:* owner client lease 600ms max-hold 1500ms",
+    "lock lock:lease:* owner client lease 2s max-hold 5s",
     "lock lock:*",
 ]
 serial = itertools.count(1)
@@ -233,7 +233,7 @@ def test_a_pools_lease_is_renewed_until_max_hold(proxies, people, direct, key):
     assert a("SETNX", name, "1") == 1
     a.close()
     gone(direct, name)
-    assert time.monotonic() - began > 1.3, "longer than one lease of 600 ms, and renewed while b is there"
+    assert time.monotonic() - began > 4.5, "longer than one lease of 2 s, and renewed while b is there"
 
 
 # ---- two proxies on one Redis ---------------------------------------------------------------------------

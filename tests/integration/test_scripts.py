@@ -97,9 +97,9 @@ def test_no_expiry_gets_the_rules_lease_renewed(pair, key):
     a, b = pair
     name = key("lock:short:script")
     assert a("EVAL", ENDLESS, 1, name, "v") == "HELD"
-    assert 0 < b("PTTL", name) <= 900
+    assert 0 < b("PTTL", name) <= 2000
     assert lock_facts(b, name)["expiry"] == "lease"
-    deadline = time.monotonic() + 1.5
+    deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         assert b("SETNX", name, "w") == 0
     assert a("DEL", name) == 1
@@ -110,7 +110,7 @@ def test_the_applications_expiry_is_not_renewed(pair, key):
     a, b = pair
     name = key("lock:short:script")
     assert a("EVAL", ENDLESS, 1, name, "v") == "HELD"
-    assert a("EVAL", RENEW, 1, name, "v", 300) == 1
+    assert a("EVAL", RENEW, 1, name, "v", 1500) == 1
     assert lock_facts(a, name)["expiry"] == "application"
     until(lambda: b("EXISTS", name) == 0, 15, "the end of the application's expiry", 0.005)
 
@@ -274,7 +274,7 @@ def test_hash_lock_without_expiry_is_renewed(pair, key):
     a, b = pair
     name = key("lock:short:hash")
     assert a("EVAL", "return redis.call('hset', KEYS[1], ARGV[1], 1)", 1, name, "me") == 1
-    deadline = time.monotonic() + 1.5
+    deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         assert b("EXISTS", name) == 1
     assert a("DEL", name) == 1
