@@ -183,6 +183,8 @@ const char *resp_item_end(const char *p, const char *end);
 
 /* ---- writing ----------------------------------------------------------------------------- */
 
+/* Writes the digits of n so that they end before `end` (at most 20); returns where they begin. */
+char *resp_digits_write(char *end, uint64_t n);
 /* Writes TYPE, the number and CR LF; returns the length. */
 size_t resp_header_write(char *out, char type, int64_t n);
 /* Bytes that a bulk string of `len` bytes takes, and the writing of it; returns the end. */

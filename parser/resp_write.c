@@ -5,12 +5,27 @@
 
 #include <string.h>
 
-/* The digits of n at the end of `buf`; returns where they begin. */
-static char *digits(uint64_t n, char *end) {
-    do {
-        *--end = (char)('0' + n % 10);
-        n /= 10;
-    } while (n);
+/* "00" to "99". */
+static const char pairs[] =
+    "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
+    "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+
+char *resp_digits_write(char *end, uint64_t n) {
+    uint32_t small;
+    for (; n > UINT32_MAX; n /= 100) {
+        end -= 2;
+        memcpy(end, pairs + n % 100 * 2, 2);
+    }
+    for (small = (uint32_t)n; small >= 100; small /= 100) { /* divides in fewer steps */
+        end -= 2;
+        memcpy(end, pairs + small % 100 * 2, 2);
+    }
+    if (small >= 10) {
+        end -= 2;
+        memcpy(end, pairs + small * 2, 2);
+    } else {
+        *--end = (char)('0' + small);
+    }
     return end;
 }
 
@@ -24,7 +39,7 @@ size_t resp_header_write(char *out, char type, int64_t n) {
     }
     char buf[RESP_HEADER_MAX];
     char *end = buf + sizeof buf;
-    char *from = digits(n < 0 ? 0 - (uint64_t)n : (uint64_t)n, end);
+    char *from = resp_digits_write(end, n < 0 ? 0 - (uint64_t)n : (uint64_t)n);
     if (n < 0) {
         *--from = '-';
     }

@@ -181,27 +181,32 @@ static inline unsigned crc_eight(unsigned crc, const unsigned char *p) {
            crc_tables[4][p[3]] ^ crc_tables[3][p[4]] ^ crc_tables[2][p[5]] ^ crc_tables[1][p[6]] ^ crc_tables[0][p[7]];
 }
 
-/* At most seven bytes. */
-static inline unsigned crc_rest(unsigned crc, const unsigned char *p, const unsigned char *end) {
-    if (end - p >= 4) {
-        crc = crc_tables[3][crc >> 8 ^ p[0]] ^ crc_tables[2][(crc & 0xff) ^ p[1]] ^ crc_tables[1][p[2]] ^
-              crc_tables[0][p[3]];
-        p += 4;
+/* Fewer than eight bytes, behind NULs that make them eight: the CRC of these is 0, so they change nothing where nothing
+ * comes before. */
+static inline void pad(const unsigned char *p, size_t len, unsigned char out[8]) {
+    uint32_t first, last;
+    memset(out, 0, 8);
+    if (len >= 4) {
+        memcpy(&first, p, sizeof first);
+        memcpy(&last, p + len - 4, sizeof last);
+        memcpy(out + 8 - len, &first, sizeof first);
+        memcpy(out + 4, &last, sizeof last);
+    } else if (len > 0) {
+        out[8 - len] = p[0];
+        out[8 - len + len / 2] = p[len / 2];
+        out[7] = p[len - 1];
     }
-    for (; p < end; p++) {
-        crc = (crc << 8 & 0xffff) ^ crc_tables[0][crc >> 8 ^ *p];
-    }
-    return crc;
 }
 
 uint16_t slot_crc16(const char *data, size_t len) {
-    const unsigned char *p = (const unsigned char *)data;
-    const unsigned char *end = p + len;
-    unsigned crc = 0;
-    for (; end - p >= 8; p += 8) {
+    const unsigned char *p = (const unsigned char *)data, *end = p + len;
+    unsigned char first[8];
+    pad(p, len % 8, first);
+    unsigned crc = crc_eight(0, first);
+    for (p += len % 8; p < end; p += 8) {
         crc = crc_eight(crc, p);
     }
-    return (uint16_t)crc_rest(crc, p, end);
+    return (uint16_t)crc;
 }
 
 /* Whether any of eight bytes is a '{': then one of the top bits of the eight is set. May be so of what has none. */
@@ -226,22 +231,23 @@ static __attribute__((noinline)) uint16_t slot_of_tagged_key(const char *key, si
 }
 
 uint16_t slot_of_key(const char *key, size_t len) {
-    const unsigned char *p = (const unsigned char *)key;
-    const unsigned char *end = p + len;
-    const unsigned char *rest = end - len % 8;
+    const unsigned char *p = (const unsigned char *)key, *end = p + len;
+    unsigned char first[8];
     unsigned crc = 0;
     uint64_t braces = 0;
-    for (; p < rest; p += 8) {
+    if (len % 8) {
+        pad(p, len % 8, first);
+        braces = brace_bits(first);
+        crc = crc_eight(0, first);
+    }
+    for (p += len % 8; p < end; p += 8) {
         braces |= brace_bits(p);
         crc = crc_eight(crc, p);
-    }
-    for (const unsigned char *q = rest; q < end; q++) {
-        braces |= *q == '{' ? UINT64_MAX : 0;
     }
     if (braces & 0x8080808080808080u) {
         return slot_of_tagged_key(key, len);
     }
-    return (uint16_t)(crc_rest(crc, p, end) % SLOT_COUNT);
+    return (uint16_t)(crc % SLOT_COUNT);
 }
 
 /* Moves `text` on to the next one of the order above. */
@@ -276,4 +282,9 @@ void slot_tags_init(void) {
 
 const char *slot_tag(uint16_t slot) {
     return tags[slot % SLOT_COUNT];
+}
+
+size_t slot_tag_len(uint16_t slot) {
+    const char *tag = tags[slot % SLOT_COUNT]; /* behind its end there are NULs */
+    return (size_t)(1 + (tag[1] != '\0') + (tag[2] != '\0') + (tag[3] != '\0'));
 }

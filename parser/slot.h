@@ -19,5 +19,6 @@ uint16_t slot_of_key(const char *key, size_t len);
  * the same in every process and every version. slot_tags_init comes first: main calls it before threads start. */
 void slot_tags_init(void);
 const char *slot_tag(uint16_t slot);
+size_t slot_tag_len(uint16_t slot);
 
 #endif
