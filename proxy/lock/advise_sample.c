@@ -9,17 +9,15 @@
 #include <string.h>
 #include <strings.h>
 
+#include "proxy/base/bytes.h"
 #include "proxy/lock/advise_private.h"
 
 enum { FULL_EVENTS = 1000, KEYS_SAMPLED = 64, MINUTE_SHIFT = 16, GROUP_BYTES = 4, FILTER_MS = 300000 };
 
 /* A few bytes of the key: it only has to be cheap, and to tell most keys apart. */
 static inline unsigned filter_bit(const char *key, size_t len) {
-    uint64_t head = 0, tail = 0;
-    size_t n = len < 8 ? len : 8;
-    memcpy(&head, key, n);
-    memcpy(&tail, key + len - n, n);
-    uint64_t x = (head ^ (tail * 0x9e3779b97f4a7c15u) ^ len) * 0xff51afd7ed558ccdu;
+    struct bytes_ends e = bytes_ends(key, len);
+    uint64_t x = (e.head ^ (e.tail * 0x9e3779b97f4a7c15u) ^ len) * 0xff51afd7ed558ccdu;
     return (unsigned)(x >> 48);
 }
 

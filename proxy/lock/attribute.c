@@ -73,6 +73,16 @@ static struct offer offers_of(const struct entry *en, enum line line, const stru
     return o;
 }
 
+static bool usable(const struct claim *c, int64_t now_ms) {
+    return !c->aside && !c->doubtful && !claim_is_over(c, now_ms);
+}
+
+/* The usual case: the key has one claim, which is the session's own, and so what every line that has it offers. */
+static inline struct claim *only_claim(const struct entry *en, const struct peer *self, int64_t now_ms) {
+    struct claim *c = en->claims;
+    return c && !c->next && c->peer == self && usable(c, now_ms) ? c : NULL;
+}
+
 static bool spends(enum lock_verb verb) {
     return verb == LOCK_RELEASE || verb == LOCK_COUNT_DOWN;
 }
@@ -117,8 +127,11 @@ static void choose(struct shard *sh, struct entry *en, const struct peer *self, 
     bool shared = owner != LOCK_OWNER_CONNECTION && client_shares(self->client, plan->rule, false);
     /* Lost against the lease that is live now: what this session sends is no release of that one. */
     bool lost = w && w->lost_fence && w->lost_fence == en->live_fence;
-    struct offer o;
-    if (shared) {
+    struct offer o = {0};
+    struct claim *c = en ? only_claim(en, self, now_ms) : NULL;
+    if (c || !en) {
+        o.count = c != NULL;
+    } else if (shared) {
         o = offers_of(en, LINE_CLIENT, self, now_ms);
     } else {
         o = offers_of(en, LINE_OWN, self, now_ms);
@@ -129,7 +142,8 @@ static void choose(struct shard *sh, struct entry *en, const struct peer *self, 
                 o = offers_of(en, LINE_CLOSED, self, now_ms);
         }
     }
-    struct claim *c = o.count ? pick(&o, plan->verb) : doubtful_claim(en, self, now_ms);
+    if (!c)
+        c = o.count ? pick(&o, plan->verb) : doubtful_claim(en, self, now_ms);
     plan->several = o.count > 1;
     plan_claim(sh, plan, c);
     if (owner == LOCK_OWNER_CONNECTION)
@@ -215,7 +229,8 @@ static void plan_enrolment(const struct entry *en, int64_t now_ms, struct lock_p
     plan->right = "enrol";
 }
 
-void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
+inline void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
+                      struct lock_plan *plan) {
     if (queue_verb(plan->verb)) {
         queue_attribute(sh, self, plan);
         return;

@@ -9,10 +9,10 @@
 
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key) {
     struct shard *sh = ledger_shard(e, ledger_hash(e, key));
-    pthread_mutex_lock(&sh->mutex);
+    mutex_lock(&sh->mutex);
     uint64_t number = atomic_fetch_add(&e->attempts, 1) + 1;
     peer_get(sh, s)->in_flight++;
-    pthread_mutex_unlock(&sh->mutex);
+    mutex_unlock(&sh->mutex);
     return number;
 }
 
@@ -63,8 +63,8 @@ enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outcome, uin
     r->fence = fence;
     a->f->result = r;
     if (a->live && (outcome == LOCK_HELD || outcome == LOCK_COUNTED)) {
-        a->f->on.holder = r->holder = a->live->peer->client->name;
-        a->f->on.holder_len = r->holder_len = a->live->peer->client->len;
+        a->f->holder = r->holder = a->live->peer->client->name;
+        a->f->holder_len = r->holder_len = a->live->peer->client->len;
     }
     learn(a->f);
     settle(a->f);

@@ -143,8 +143,8 @@ static bool own_claim(const struct finish *f, const struct claim *c) {
 }
 
 static void blame(struct finish *f, const struct lock_client *c) {
-    f->on.holder = c->name;
-    f->on.holder_len = c->len;
+    f->holder = c->name;
+    f->holder_len = c->len;
 }
 
 /* ---- commands ----------------------------------------------------------------------------------- */
@@ -238,7 +238,7 @@ static void report_dead(struct audit *a, const struct watched_queue *q, struct w
     if (!why)
         return;
     n->reported = true;
-    struct occasion on = a->f->on;
+    struct occasion on = *finish_occasion(a->f);
     on.holder = n->client->name;
     on.holder_len = n->client->len;
     incident_report(a->f->sh, INCIDENT_LOST_HEAD, &on, "a dead node would be removed from the head of the queue: %s",

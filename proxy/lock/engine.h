@@ -27,6 +27,7 @@
 
 struct lock_engine;
 struct lock_client; /* a client identity; reference-counted, thread-safe */
+struct peer;        /* private */
 
 enum {
     LOCK_TOKEN_MAX = 64,  /* "UUID:N" with its NUL */
@@ -101,6 +102,7 @@ struct lock_plan {
     bool several;                       /* other claims could have been meant */
     bool uses;                          /* private: the claim counts this command among its uses */
     uint64_t hash;                      /* private: the key's */
+    struct peer *peer;                  /* private: what the shard knows of the session */
     uint8_t attempt_len, claim_len;     /* of the texts below */
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */

@@ -14,9 +14,11 @@ struct finish {
     const struct lock_plan *plan;
     const struct lock_result *result;
     struct peer *peer;
-    struct entry *entry; /* NULL: nothing is known of the key */
-    struct claim *claim; /* the plan's, while it is there */
-    struct occasion on;
+    struct entry *entry;                   /* NULL: nothing is known of the key */
+    struct claim *claim;                   /* the plan's, while it is there */
+    const char *command, *client, *holder; /* for incidents */
+    size_t holder_len;
+    struct occasion on; /* finish_occasion's: most answers are none */
     uint64_t hash;
     int64_t now_ms;
     bool audit;          /* the command ran as it was, and `result` is inferred */
@@ -28,6 +30,8 @@ void finish_start(struct finish *f, struct lock_engine *e, uint64_t session_id, 
                   const struct lock_result *result, const char *command, const char *client, int64_t now_ms);
 void finish_end(struct finish *f);
 
+/* What an incident is told. */
+const struct occasion *finish_occasion(struct finish *f);
 /* The key's entry, made if there is none. */
 struct entry *finish_entry(struct finish *f);
 /* HELD or FOREIGN. */

@@ -1,5 +1,5 @@
 /*
- * SipHash with one round a word and three to finish (Aumasson and Bernstein's construction). Knows only bytes.
+ * A keyed hash by multiplications of whole words (the construction of wyhash, by Wang Yi). Knows only bytes.
  */
 #include "proxy/lock/hash.h"
 
@@ -20,61 +20,49 @@ struct hash_seed hash_seed_make(uint64_t seed, uint64_t purpose) {
     return s;
 }
 
-static uint64_t turn(uint64_t x, unsigned bits) {
-    return (x << bits) | (x >> (64 - bits));
+/* The two halves of a product, each bit of which depends on many of both factors. */
+static inline uint64_t fold(uint64_t a, uint64_t b) {
+#ifdef __SIZEOF_INT128__
+    __extension__ typedef unsigned __int128 wide;
+    wide product = (wide)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+#else
+    return hash_number(a ^ hash_number(b));
+#endif
 }
 
-static void sip_round(uint64_t v[4]) {
-    v[0] += v[1];
-    v[2] += v[3];
-    v[1] = turn(v[1], 13) ^ v[0];
-    v[3] = turn(v[3], 16) ^ v[2];
-    v[0] = turn(v[0], 32);
-    v[2] += v[1];
-    v[0] += v[3];
-    v[1] = turn(v[1], 17) ^ v[2];
-    v[3] = turn(v[3], 21) ^ v[0];
-    v[2] = turn(v[2], 32);
-}
-
-static void sip_word(uint64_t v[4], uint64_t word) {
-    v[3] ^= word;
-    sip_round(v);
-    v[0] ^= word;
-}
-
-/* Eight bytes as a number, the same on every machine. */
-static uint64_t load_whole(const unsigned char *p) {
+/* Bytes as a number, the same on every machine. */
+static inline uint64_t load_eight(const unsigned char *p) {
     uint64_t n;
     memcpy(&n, p, sizeof(n));
     return le64toh(n);
 }
 
-/* Fewer of them. */
-static uint64_t load(const unsigned char *p, size_t len) {
-    uint64_t n = 0;
-    for (size_t i = 0; i < len; i++)
-        n |= (uint64_t)p[i] << (8 * i);
-    return n;
+static inline uint64_t load_four(const unsigned char *p) {
+    uint32_t n;
+    memcpy(&n, p, sizeof(n));
+    return le32toh(n);
 }
 
+/* The last words overlap with what is before them: there is no loop over single bytes. */
 uint64_t hash_bytes(const struct hash_seed *seed, const void *data, size_t len) {
+    static const uint64_t FIRST = 0xa0761d6478bd642fu, SECOND = 0xe7037ed1a0b428dbu;
     const unsigned char *p = data;
-    uint64_t v[4] = {
-        seed->k0 ^ 0x736f6d6570736575u,
-        seed->k1 ^ 0x646f72616e646f6du,
-        seed->k0 ^ 0x6c7967656e657261u,
-        seed->k1 ^ 0x7465646279746573u,
-    };
-    size_t whole = len & ~(size_t)7;
-    for (size_t i = 0; i < whole; i += 8)
-        sip_word(v, load_whole(p + i));
-    uint64_t last = (uint64_t)len << 56;
-    if (len > whole)
-        last |= load(p + whole, len - whole);
-    sip_word(v, last);
-    v[2] ^= 0xff;
-    for (int i = 0; i < 3; i++)
-        sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
+    uint64_t state = seed->k0 ^ FIRST, a = 0, b = 0;
+    if (len > 16) {
+        for (size_t left = len; left > 16; left -= 16, p += 16)
+            state = fold(load_eight(p) ^ seed->k1 ^ SECOND, load_eight(p + 8) ^ state);
+        p = (const unsigned char *)data + len;
+        a = load_eight(p - 16);
+        b = load_eight(p - 8);
+    } else if (len >= 8) {
+        a = load_eight(p);
+        b = load_eight(p + len - 8);
+    } else if (len >= 4) {
+        a = load_four(p);
+        b = load_four(p + len - 4);
+    } else if (len > 0) {
+        a = (uint64_t)p[0] << 16 | (uint64_t)p[len / 2] << 8 | p[len - 1];
+    }
+    return fold(fold(a ^ seed->k1 ^ SECOND, b ^ state) ^ seed->k0, len ^ seed->k1 ^ FIRST);
 }

@@ -1,5 +1,6 @@
 /*
- * SipHash-1-3 over bytes: a keyed hash, so that nobody who chooses keys or identities can aim at one bucket.
+ * A keyed hash over bytes, so that nobody who chooses keys or identities, and does not know the seed, can aim at one
+ * bucket.
  */
 #ifndef LOCKKEEPER_LOCK_HASH_H
 #define LOCKKEEPER_LOCK_HASH_H

@@ -4,6 +4,7 @@
  */
 #include "proxy/lock/state.h"
 
+#include "parser/resp.h"
 #include "proxy/base/memory.h"
 
 enum { FIRST_BUCKETS = 16 };
@@ -15,7 +16,7 @@ void ledger_init(struct lock_engine *e, uint64_t seed) {
     e->value_seed = hash_seed_make(seed, 2);
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
-        pthread_mutex_init(&sh->mutex, NULL);
+        mutex_init(&sh->mutex);
         sh->engine = e;
         sh->entry_buckets = sh->peer_buckets = FIRST_BUCKETS;
         sh->entries = memory_zalloc(FIRST_BUCKETS * sizeof(struct entry *));
@@ -49,17 +50,20 @@ void ledger_clear(struct lock_engine *e) {
             next = c->next;
             memory_free(c);
         }
+        for (struct entry *en = sh->free_entries, *next; en; en = next) {
+            next = en->next;
+            memory_free(en);
+        }
         memory_free(sh->entries);
         memory_free(sh->peers);
         memory_free(sh->contention);
         watched_queues_clear(sh);
         timer_heap_clear(&sh->timers);
-        pthread_mutex_destroy(&sh->mutex);
     }
 }
 
 uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key) {
-    return hash_bytes(&e->key_seed, key->name, key->len) ^ hash_number(key->db);
+    return hash_bytes(&e->key_seed, key->name, key->len) ^ key->db * (uint64_t)0x9e3779b97f4a7c15;
 }
 
 /* The shard by the hash's top bits, the bucket by its low ones. */
@@ -95,13 +99,33 @@ static void entries_resize(struct shard *sh, uint32_t count) {
     sh->entry_buckets = count;
 }
 
-struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash) {
+static struct entry *entry_new(struct shard *sh, size_t len) {
+    struct entry *en = len <= ENTRY_NAME_KEPT ? sh->free_entries : NULL;
+    if (!en)
+        return memory_zalloc(sizeof(*en) + (len > ENTRY_NAME_KEPT ? len : ENTRY_NAME_KEPT));
+    sh->free_entries = en->next;
+    sh->free_entry_count--;
+    *en = (struct entry){.next = NULL};
+    return en;
+}
+
+static void entry_free(struct shard *sh, struct entry *en) {
+    if (en->len > ENTRY_NAME_KEPT || sh->free_entry_count >= FREE_ENTRIES) {
+        memory_free(en);
+        return;
+    }
+    en->next = sh->free_entries;
+    sh->free_entries = en;
+    sh->free_entry_count++;
+}
+
+inline struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash) {
     struct entry *en = entry_find(sh, key, hash);
     if (en)
         return en;
     if (sh->entry_count >= sh->entry_buckets)
         entries_resize(sh, sh->entry_buckets * 2);
-    en = memory_zalloc(sizeof(*en) + key->len);
+    en = entry_new(sh, key->len);
     en->hash = hash;
     en->db = key->db;
     en->len = (uint32_t)key->len;
@@ -113,21 +137,21 @@ struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t h
     return en;
 }
 
-void entry_settle(struct shard *sh, struct entry *en) {
+inline void entry_settle(struct shard *sh, struct entry *en) {
     if (en->claims || en->witnesses)
         return;
     struct entry **at = &sh->entries[en->hash & (sh->entry_buckets - 1)];
     while (*at != en)
         at = &(*at)->next;
     *at = en->next;
-    memory_free(en);
+    entry_free(sh, en);
     sh->entry_count--;
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
 struct peer *peer_find(struct shard *sh, uint64_t id) {
-    struct peer *p = sh->peers[hash_number(id) & (sh->peer_buckets - 1)];
+    struct peer *p = sh->peers[id & (sh->peer_buckets - 1)]; /* ids are counted */
     while (p && p->id != id)
         p = p->next;
     return p;
@@ -138,7 +162,7 @@ static void peers_resize(struct shard *sh, uint32_t count) {
     for (uint32_t i = 0; i < sh->peer_buckets; i++)
         while (sh->peers[i]) {
             struct peer *p = sh->peers[i];
-            struct peer **bucket = &buckets[hash_number(p->id) & (count - 1)];
+            struct peer **bucket = &buckets[p->id & (count - 1)];
             sh->peers[i] = p->next;
             p->next = *bucket;
             *bucket = p;
@@ -148,7 +172,7 @@ static void peers_resize(struct shard *sh, uint32_t count) {
     sh->peer_buckets = count;
 }
 
-struct peer *peer_get(struct shard *sh, struct lock_session *s) {
+inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
     struct peer *p = peer_find(sh, s->id);
     if (p)
         return p;
@@ -162,7 +186,7 @@ struct peer *peer_get(struct shard *sh, struct lock_session *s) {
     p->pooling = s->pooling_library;
     list_init(&p->claims);
     list_init(&p->witnesses);
-    struct peer **bucket = &sh->peers[hash_number(p->id) & (sh->peer_buckets - 1)];
+    struct peer **bucket = &sh->peers[p->id & (sh->peer_buckets - 1)];
     p->next = *bucket;
     *bucket = p;
     sh->peer_count++;
@@ -170,10 +194,10 @@ struct peer *peer_get(struct shard *sh, struct lock_session *s) {
     return p;
 }
 
-void peer_settle(struct shard *sh, struct peer *p) {
+inline void peer_settle(struct shard *sh, struct peer *p) {
     if (!p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses))
         return;
-    struct peer **at = &sh->peers[hash_number(p->id) & (sh->peer_buckets - 1)];
+    struct peer **at = &sh->peers[p->id & (sh->peer_buckets - 1)];
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
@@ -209,7 +233,7 @@ static struct claim *claim_new(struct shard *sh) {
         return memory_zalloc(sizeof(*c));
     sh->free_claims = c->next;
     sh->free_claim_count--;
-    memset(c, 0, sizeof(*c));
+    *c = (struct claim){.next = NULL};
     return c;
 }
 
@@ -223,8 +247,8 @@ static void claim_free(struct shard *sh, struct claim *c) {
     sh->free_claim_count++;
 }
 
-struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
-                        uint64_t token, uint64_t fence) {
+inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
+                               uint64_t token, uint64_t fence) {
     struct claim *old = en->claim_count >= CLAIMS_A_KEY ? least_wanted(en) : NULL;
     if (old) {
         struct peer *owner = old->peer;
@@ -261,7 +285,7 @@ struct claim *claim_find(const struct entry *en, uint64_t token) {
     return c;
 }
 
-void claim_remove(struct shard *sh, struct claim *c) {
+inline void claim_remove(struct shard *sh, struct claim *c) {
     struct claim **at = &c->entry->claims;
     while (*at != c)
         at = &(*at)->next;
@@ -353,22 +377,15 @@ void witness_remove(struct shard *sh, struct witness *w) {
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]) {
+inline uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]) {
     if (number == 0) {
         out[0] = '\0';
         return 0;
     }
-    char digits[20];
-    size_t n = 0;
-    while (number) {
-        digits[n++] = (char)('0' + number % 10);
-        number /= 10;
-    }
+    enum { DIGITS_MAX = 20 };
+    char digits[2 * DIGITS_MAX] = "", *end = digits + DIGITS_MAX, *from = resp_digits_write(end, number);
     memcpy(out, e->process, PROCESS_ID_LEN);
-    char *p = out + PROCESS_ID_LEN;
-    *p++ = ':';
-    while (n)
-        *p++ = digits[--n];
-    *p = '\0';
-    return (uint8_t)(p - out);
+    out[PROCESS_ID_LEN] = ':';
+    memcpy(out + PROCESS_ID_LEN + 1, from, DIGITS_MAX); /* and the NULs behind them */
+    return (uint8_t)(PROCESS_ID_LEN + 1 + (end - from));
 }

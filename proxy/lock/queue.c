@@ -141,7 +141,7 @@ static void settle_remove(struct finish *f) {
         struct claim *c = claim_for_node(f);
         f->sh->stats.refused_releases += finish_refused(f);
         if (c)
-            incident_report(f->sh, INCIDENT_LATE_RELEASE, &f->on,
+            incident_report(f->sh, INCIDENT_LATE_RELEASE, finish_occasion(f),
                             "nothing to release: the node's lease had ended, and it is not in the queue any more");
         else if (finish_refused(f))
             settle_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client has no such node in the queue");
@@ -151,7 +151,7 @@ static void settle_remove(struct finish *f) {
 
 void queue_settle(struct finish *f) {
     if (f->result->lost) {
-        struct occasion on = f->on;
+        struct occasion on = *finish_occasion(f);
         on.holder = f->result->lost_owner;
         on.holder_len = f->result->lost_owner_len;
         incident_report(f->sh, INCIDENT_LOST_HEAD, &on,

@@ -14,6 +14,7 @@
 #include <strings.h>
 
 #include "parser/slot.h"
+#include "proxy/base/bytes.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/units.h"
@@ -30,6 +31,7 @@ struct rule_entry {
     struct lock_rule rule;
     char *literal;
     size_t literal_len;
+    uint64_t head, head_mask; /* the literal's first bytes, as bytes_head has them */
     enum rule_rest rest;
 };
 
@@ -189,7 +191,9 @@ static void entry_compile(struct rule_entry *entry) {
             p++;
         entry->literal[entry->literal_len++] = *p++;
     }
-    size_t stars = 0;
+    size_t stars = 0, head_len = entry->literal_len < 8 ? entry->literal_len : 8;
+    memset(&entry->head_mask, 0xff, head_len);
+    entry->head = bytes_head(entry->literal, head_len);
     while (p + stars < end && p[stars] == '*')
         stars++;
     if (p == end)
@@ -292,8 +296,10 @@ const struct lock_rule *lock_rules_get(const struct lock_rules *rules, size_t i)
     return &rules->entries[i]->rule;
 }
 
-static bool entry_matches(const struct rule_entry *entry, const char *key, size_t len) {
-    if (len < entry->literal_len || (entry->literal_len > 0 && memcmp(key, entry->literal, entry->literal_len) != 0))
+static inline bool entry_matches(const struct rule_entry *entry, const char *key, size_t len) {
+    if (len < entry->literal_len || ((bytes_head(key, len) ^ entry->head) & entry->head_mask) != 0)
+        return false;
+    if (entry->literal_len > 8 && memcmp(key, entry->literal, entry->literal_len) != 0)
         return false;
     switch (entry->rest) {
     case REST_NOTHING:
@@ -386,22 +392,25 @@ enum { GUARD_PREFIX_LEN = sizeof(GUARD_PREFIX) - 1 };
 _Static_assert(GUARD_PREFIX_LEN + SLOT_TAG_MAX + 2 <= LOCK_GUARD_EXTRA, "LOCK_GUARD_EXTRA holds what is added");
 
 size_t lock_guard_len(size_t len, uint16_t slot) {
-    return GUARD_PREFIX_LEN + strlen(slot_tag(slot)) + 2 + len;
+    return GUARD_PREFIX_LEN + slot_tag_len(slot) + 2 + len;
 }
 
-size_t lock_guard_write(const char *key, size_t len, uint16_t slot, char *out) {
-    const char *tag = slot_tag(slot);
-    size_t tag_len = strlen(tag);
+size_t lock_guard_head_write(uint16_t slot, char *out) {
     char *p = out;
     memcpy(p, GUARD_PREFIX, GUARD_PREFIX_LEN);
     p += GUARD_PREFIX_LEN;
-    memcpy(p, tag, tag_len);
-    p += tag_len;
+    memcpy(p, slot_tag(slot), SLOT_TAG_MAX); /* what is too much is written over */
+    p += slot_tag_len(slot);
     *p++ = '}';
     *p++ = ':';
+    return (size_t)(p - out);
+}
+
+size_t lock_guard_write(const char *key, size_t len, uint16_t slot, char *out) {
+    size_t head = lock_guard_head_write(slot, out);
     if (len > 0)
-        memcpy(p, key, len);
-    return (size_t)(p - out) + len;
+        memcpy(out + head, key, len);
+    return head + len;
 }
 
 size_t lock_guard_key(const char *key, size_t len, char *out) {

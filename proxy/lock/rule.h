@@ -63,6 +63,8 @@ size_t lock_guard_key(const char *key, size_t len, char *out);
 /* The same where KEY's slot is known: the length, and the writing of it (which returns the length too). */
 size_t lock_guard_len(size_t len, uint16_t slot);
 size_t lock_guard_write(const char *key, size_t len, uint16_t slot, char *out);
+/* All of it but KEY, of which a few bytes of `out` may be written too. */
+size_t lock_guard_head_write(uint16_t slot, char *out);
 /* Whether a key is a guard record's name. */
 bool lock_guard_is(const char *key, size_t len);
 

@@ -56,16 +56,17 @@ void settle_granted(struct finish *f) {
         lease_end(f->sh, c, LEASE_TAKEN, f->now_ms);
     f->sh->stats.granted++;
     if (r->leased)
-        incident_report(f->sh, INCIDENT_NO_EXPIRY, &f->on,
+        incident_report(f->sh, INCIDENT_NO_EXPIRY, finish_occasion(f),
                         c->renewing ? "lease of %lld ms given, renewed while its owner is connected"
                                     : "lease of %lld ms given",
                         (long long)rule->lease_ms);
     else if (r->pttl_ms == -1 && f->audit && rule->lease_ms)
-        incident_report(f->sh, INCIDENT_NO_EXPIRY, &f->on, "would be given a lease of %lld ms%s",
+        incident_report(f->sh, INCIDENT_NO_EXPIRY, finish_occasion(f), "would be given a lease of %lld ms%s",
                         (long long)rule->lease_ms,
                         rule->renew == LOCK_RENEW_NEVER ? "" : ", renewed while its owner is connected");
     else if (r->pttl_ms == -1)
-        incident_report(f->sh, INCIDENT_NO_EXPIRY, &f->on, "left without an expiry: the rule gives no lease");
+        incident_report(f->sh, INCIDENT_NO_EXPIRY, finish_occasion(f),
+                        "left without an expiry: the rule gives no lease");
     if (f->peer->closed && !lease_owner_here(c))
         lease_abandon(f->sh, c, f->now_ms);
     finish_schedule(f, c);
@@ -143,9 +144,10 @@ static void restore(struct finish *f) {
 
 void settle_refusal(struct finish *f, enum lock_incident_kind kind, const char *why) {
     if (f->audit)
-        incident_report(f->sh, kind, &f->on, "would be refused: %s; %s", f->refusal ? f->refusal : "nothing done", why);
+        incident_report(f->sh, kind, finish_occasion(f), "would be refused: %s; %s",
+                        f->refusal ? f->refusal : "nothing done", why);
     else
-        incident_report(f->sh, kind, &f->on, "refused: %s", why);
+        incident_report(f->sh, kind, finish_occasion(f), "refused: %s", why);
 }
 
 static void report_refused_release(struct finish *f) {
@@ -191,7 +193,7 @@ static void settle_release(struct finish *f) {
         break;
     case LOCK_FREE:
         if (f->claim && f->claim->fence && !f->claim->doubtful)
-            incident_report(f->sh, INCIDENT_LATE_RELEASE, &f->on,
+            incident_report(f->sh, INCIDENT_LATE_RELEASE, finish_occasion(f),
                             "nothing to release: the lease that it was for has ended; the lock is free");
         break;
     default:
@@ -280,7 +282,7 @@ static void settle_change(struct finish *f) {
         break;
     case LOCK_UNCONFIRMED:
         f->sh->stats.lost++;
-        incident_report(f->sh, INCIDENT_UNCONFIRMED, &f->on,
+        incident_report(f->sh, INCIDENT_UNCONFIRMED, finish_occasion(f),
                         "%llu of %lld replicas had it within %lld ms: released again, the client was not told that it "
                         "had acquired",
                         (unsigned long long)f->result->replicas, (long long)f->plan->rule->replicas,
@@ -297,7 +299,7 @@ static void settle_change(struct finish *f) {
         restore(f);
 }
 
-void settle(struct finish *f) {
+inline void settle(struct finish *f) {
     switch (f->plan->verb) {
     case LOCK_ACQUIRE:
     case LOCK_REPLACE:
@@ -320,7 +322,7 @@ void settle(struct finish *f) {
     case LOCK_OPERATOR:
         /* The holder's claim stays, for the release that the holder will still send. */
         if (f->result->outcome == LOCK_RELEASED)
-            incident_report(f->sh, INCIDENT_OPERATOR_RELEASE, &f->on, "released");
+            incident_report(f->sh, INCIDENT_OPERATOR_RELEASE, finish_occasion(f), "released");
         break;
     case LOCK_QUEUE_PUSH:
     case LOCK_QUEUE_READ:

@@ -19,11 +19,12 @@
 #ifndef LOCKKEEPER_LOCK_STATE_H
 #define LOCKKEEPER_LOCK_STATE_H
 
-#include <pthread.h>
+#include <pthread.h> /* the clients' mutex */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "proxy/base/list.h"
+#include "proxy/base/mutex.h"
 #include "proxy/lock/engine.h"
 #include "proxy/lock/hash.h"
 
@@ -36,7 +37,9 @@ enum {
     RETRY_MIN_MS = 100,      /* between attempts to renew */
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
     TICK_MAX_MS = 1000,
-    FREE_CLAIMS = 64 /* a shard */
+    FREE_CLAIMS = 64, /* a shard */
+    FREE_ENTRIES = 64,
+    ENTRY_NAME_KEPT = 32 /* entries with longer names are not kept */
 };
 
 #define NO_DEADLINE INT64_MAX
@@ -131,7 +134,7 @@ struct entry {
     uint32_t claim_count;
     uint32_t db;
     uint32_t len;
-    char name[];
+    char name[]; /* room for ENTRY_NAME_KEPT at least */
 };
 
 struct claim {
@@ -205,7 +208,7 @@ struct contention {
 };
 
 struct shard {
-    pthread_mutex_t mutex;
+    struct mutex mutex;
     struct lock_engine *engine;
     struct entry **entries;
     uint32_t entry_buckets, entry_count;
@@ -214,7 +217,8 @@ struct shard {
     struct timer_heap timers;
     uint32_t live, claims;     /* claims believed live, and all */
     struct claim *free_claims; /* a few to be used again */
-    uint32_t free_claim_count;
+    struct entry *free_entries;
+    uint32_t free_claim_count, free_entry_count;
     struct lock_stats stats;       /* the counters in it */
     struct watched_queue *queues;  /* NULL until a list lock is audited */
     struct contention *contention; /* NULL until an attempt is lost */

@@ -78,7 +78,7 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
         *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", 0};
         return true;
     case COMMAND_MSETNX: /* of one key */
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", LOCK_EXPIRY_OTHER};
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", LOCK_EXPIRY_OTHER, NULL};
         return r->argc == 3;
     case COMMAND_SET:
         return set_command(r, bytes, out);
