@@ -7,43 +7,49 @@
 --                                        6 'SETNX' or 'SET'
 --       for whatever else SET NX knows:  4 the lease, '0' none   5 shape, as in arguments.lua   6 ''   7... the command
 --
--- The first two are usual. They answer shortly (common.lua) where the lock is free, or somebody else's. Whatever may
--- be refused is done before the lock itself is written, so that a lock without a guard record never comes of it.
+-- The first two are usual. They answer shortly (common.lua) where the lock is free, or somebody else's: one SET asks
+-- and acquires. Servers before 7.0 don't know its NX with GET, and take the long way. What is refused behind it undoes
+-- it, so that a lock without a guard record never comes of it.
 local key, record, mine, value, kind = KEYS[1], KEYS[2], ARGV[1], ARGV[3], #ARGV
-local call = redis.call
+local call, pcall, lifetime, given = redis.call, redis.pcall, ARGV[4], kind == 6 and '1' or '0'
 local function command()
-  if kind == 5 then return redis.pcall('SET', key, value, 'NX', 'PX', ARGV[4]) end
-  if kind > 6 then return redis.pcall(unpack(ARGV, 7)) end
-  if ARGV[6] == 'SETNX' then return redis.pcall('SETNX', key, value) end
-  return redis.pcall('SET', key, value, 'NX')
+  if kind == 5 then return pcall('SET', key, value, 'NX', 'PX', lifetime) end
+  if kind > 6 then return pcall(unpack(ARGV, 7)) end
+  if ARGV[6] == 'SETNX' then return pcall('SETNX', key, value) end
+  return pcall('SET', key, value, 'NX')
 end
 
-local there = redis.pcall('GET', key)
-if type(there) == 'table' and not string.find(there.err, 'WRONGTYPE', 1, true) then return there end
-if kind <= 6 and not there then
-  local t, before, given = call('TIME'), call('HGET', record, 'fence'), '0'
-  local micros = t[2]
-  if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
-  local fence = t[1] .. micros
-  if before and (#before > #fence or (#before == #fence and before >= fence)) then
-    fence = string.format('%.0f', before + 1)
+local there
+if kind > 6 then there = pcall('GET', key)
+elseif lifetime ~= '' then there = pcall('SET', key, value, 'PX', lifetime, 'NX', 'GET')
+else there, given = pcall('SET', key, value, 'NX', 'GET'), '0' end
+if type(there) == 'table' then
+  local old = kind <= 6 and string.find(there.err, 'syntax', 1, true)
+  if not old and not string.find(there.err, 'WRONGTYPE', 1, true) then return there end
+elseif kind <= 6 and not there then
+  local t, before, answer = pcall('TIME'), pcall('HGET', record, 'fence'), nil
+  if t.err then answer = t
+  elseif type(before) == 'table' then answer = before
+  else
+    local micros = t[2]
+    if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
+    local fence = t[1] .. micros
+    if before and (#before > #fence or (#before == #fence and before >= fence)) then
+      fence = string.format('%.0f', before + 1)
+    end
+    answer = pcall('HSET', record, 'token', mine, 'fence', fence, 'value', value, 'kind', 'string', 'extra', '0',
+      'owner', ARGV[2], 'proxy', string.sub(mine, 1, 36), 'leased', given, 'since', string.sub(fence, 1, -4))
+    if type(answer) == 'number' then
+      if ARGV[5] ~= '' then answer = pcall('PEXPIRE', record, ARGV[5]) else answer = pcall('PERSIST', record) end
+      if type(answer) == 'number' then
+        return 'g' .. given .. fence .. ' ' .. (lifetime ~= '' and lifetime or '-1') .. ' ' .. ARGV[2]
+      end
+    end
   end
-  if kind == 6 and ARGV[4] ~= '' then given = '1' end
-  call('HSET', record, 'token', mine, 'fence', fence, 'value', value, 'kind', 'string', 'extra', '0',
-    'owner', ARGV[2], 'proxy', string.sub(mine, 1, 36), 'leased', given, 'since', string.sub(fence, 1, -4))
-  local answer
-  if ARGV[5] ~= '' then answer = redis.pcall('PEXPIRE', record, ARGV[5])
-  else answer = redis.pcall('PERSIST', record) end
-  if type(answer) == 'number' then answer = command() end
-  if type(answer) == 'table' and answer.err then
-    call('HSET', record, 'token', '')
-    redis.pcall('PEXPIRE', record, '10000')
-    return answer
-  end
-  if given == '1' then call('PEXPIRE', key, ARGV[4]) end
-  return 'g' .. given .. fence .. ' ' .. (ARGV[4] ~= '' and ARGV[4] or '-1') .. ' ' .. ARGV[2]
-end
-if kind <= 6 and type(there) == 'string' then
+  if type(pcall('DEL', key)) ~= 'number' then pcall('SET', key, value, 'PX', '1') end
+  if type(pcall('HSET', record, 'token', '')) == 'number' then pcall('PEXPIRE', record, '10000') end
+  return answer
+elseif kind <= 6 then
   local g = call('HMGET', record, 'token', 'value', 'fence', 'owner', 'leased')
   if g[2] == there and g[1] ~= '' and g[1] ~= mine then
     local left = call('PTTL', record)

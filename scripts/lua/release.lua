@@ -8,9 +8,9 @@
 local key, record, call = KEYS[1], KEYS[2], redis.call
 local held = ARGV[2] ~= '' and redis.pcall('GET', key)
 if type(held) == 'string' then
-  local g = call('HMGET', record, 'token', 'value', 'fence', 'attempt')
+  local g = call('HMGET', record, 'token', 'value', 'fence') -- a repeat doesn't find its claim's token any more
   -- LT: not where the record outlives its lease already. Servers before 7.0 don't know it, and take the long way.
-  if g[1] == ARGV[2] and g[2] == held and g[4] ~= ARGV[1] and redis.pcall('PEXPIRE', record, '10000', 'LT') == 1 then
+  if g[1] == ARGV[2] and g[2] == held and redis.pcall('PEXPIRE', record, '10000', 'LT') == 1 then
     local answer = redis.pcall(ARGV[3], key)
     if type(answer) == 'table' then -- refused: the record ends after the lock again
       local left = call('PTTL', key)
