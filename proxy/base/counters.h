@@ -27,6 +27,7 @@
     COUNTER(requests_total, "requests taken from clients")                                                             \
     COUNTER(requests_forwarded, "requests forwarded as they came")                                                     \
     COUNTER(requests_locks, "requests rewritten to lock scripts")                                                      \
+    COUNTER(requests_joined, "of these, attempts to acquire that were answered with another client's")                 \
     COUNTER(requests_split, "requests split over several nodes or keys")                                               \
     COUNTER(requests_local, "requests answered by the proxy itself")                                                   \
     COUNTER(requests_failed, "requests answered with an UPSTREAM error")                                               \

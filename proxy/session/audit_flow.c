@@ -140,27 +140,27 @@ static bool command_on_key(const struct command *c, const struct resp_request *r
     uint32_t clobbered[KEYS_MAX];
     *effect = EFFECT_DONE;
     if (c->id == COMMAND_MGET) {
-        *lc = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0};
+        *lc = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
         return true;
     }
     if (c->id == COMMAND_GETEX && r->argc == 2) {
-        *lc = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0};
+        *lc = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
         return true;
     }
     if (index == 1 && lock_command_of(c, r, bytes, lc))
         return true;
     if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK) {
-        *lc = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0};
+        *lc = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
         return true;
     }
     size_t n = lock_clobbered_keys(c, r, bytes, clobbered, KEYS_MAX);
     for (size_t i = 0; i < n && i < KEYS_MAX; i++)
         if (clobbered[i] == index) {
-            *lc = (struct lock_command){LOCK_CLOBBER, SCRIPT_CLOBBER, 0, "int", 0};
+            *lc = (struct lock_command){LOCK_CLOBBER, SCRIPT_CLOBBER, 0, "int", 0, NULL};
             return true;
         }
     *effect = EFFECT_SCRIPTED;
-    *lc = (struct lock_command){LOCK_SCRIPT, SCRIPT_INSPECT, 0, "nil", 0};
+    *lc = (struct lock_command){LOCK_SCRIPT, SCRIPT_INSPECT, 0, "nil", 0, NULL};
     return script_is(c);
 }
 

@@ -201,20 +201,28 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
     return DISPATCHED;
 }
 
-/* A command of which this is the one key. */
-static __attribute__((noinline)) enum dispatch_result dispatch_single(struct session *s, const struct command *c,
-                                                                      const struct resp_request *r, const char *bytes,
-                                                                      uint32_t key_index) {
+/* A command of which this is the one key, which no rule matches. */
+static __attribute__((noinline)) enum dispatch_result dispatch_single_outside(struct session *s,
+                                                                              const struct command *c,
+                                                                              const struct resp_request *r,
+                                                                              const char *bytes, uint32_t key_index) {
     size_t len;
     const char *key = request_arg(r, bytes, key_index, &len);
-    const struct lock_rule *rule = lock_rule_watched(s, key, len);
-    if (rule)
-        return dispatch_lock_key(s, c, r, bytes, key_index, rule);
     if (advise_wants(s, c, r, bytes, key, len))
         audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), key_index);
     else
         dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
+}
+
+/* A command of which this is the one key. */
+static enum dispatch_result dispatch_single(struct session *s, const struct command *c, const struct resp_request *r,
+                                            const char *bytes, uint32_t key_index) {
+    size_t len;
+    const char *key = request_arg(r, bytes, key_index, &len);
+    const struct lock_rule *rule = lock_rule_watched(s, key, len);
+    return rule ? dispatch_lock_key(s, c, r, bytes, key_index, rule)
+                : dispatch_single_outside(s, c, r, bytes, key_index);
 }
 
 /* Whether a splittable command's lock keys need more than forwarding. */
@@ -284,8 +292,10 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
 static inline __attribute__((always_inline)) enum dispatch_result
 dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     if (!c->only && r->argc == 2 && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK) &&
-        !is_guard(bytes + r->argv[1].off, r->argv[1].len))
-        return dispatch_single(s, c, r, bytes, 1); /* most of them are releases */
+        !is_guard(bytes + r->argv[1].off, r->argv[1].len)) { /* most of them are releases */
+        const struct lock_rule *rule = lock_rule_watched(s, bytes + r->argv[1].off, r->argv[1].len);
+        return rule ? dispatch_lock_key(s, c, r, bytes, 1, rule) : dispatch_single_outside(s, c, r, bytes, 1);
+    }
     if (!c->only)
         return dispatch_by_key_list(s, c, r, bytes);
     size_t len;

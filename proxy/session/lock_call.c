@@ -12,10 +12,12 @@
 #include "proxy/session/advise_flow.h"
 #include "proxy/session/lock_call.h"
 
+#include <endian.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "parser/slot.h"
+#include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/pinned.h"
 
@@ -26,18 +28,18 @@ enum { FREE_LOCKS_MAX = 1024 };
 static char *keep_text(char *inside, size_t size, const char *data, size_t len) {
     if (len > size)
         return memory_strndup(data, len);
-    memcpy(inside, data, len);
+    bytes_copy(inside, data, len);
     return inside;
 }
 
-static struct lock_call *lock_new(struct session *s, const char *key, size_t key_len, const char *command,
-                                  size_t command_len) {
+static inline struct lock_call *lock_new(struct session *s, const char *key, size_t key_len) {
     struct worker *w = s->worker;
-    struct list_node *n = list_shift(&w->free_locks);
+    struct list_node *n = stack_pop(&w->free_locks);
     w->free_lock_count -= n != NULL;
     struct lock_call *l = n ? LIST_ENTRY(n, struct lock_call, link) : memory_alloc(sizeof(*l));
     list_init(&l->link);
     list_init(&l->queued);
+    list_init(&l->joined);
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
     l->next = NULL;
@@ -50,10 +52,7 @@ static struct lock_call *lock_new(struct session *s, const char *key, size_t key
     l->value_len = 0;
     l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);
     l->slot = slot_of_key(key, key_len);
-    size_t i;
-    for (i = 0; i < command_len && i < LOCK_COMMAND_MAX - 1; i++)
-        l->command[i] = command[i] >= 'a' && command[i] <= 'z' ? (char)(command[i] - 'a' + 'A') : command[i];
-    l->command[i] = '\0';
+    l->command = "";
     memcpy(l->who, s->address, sizeof(s->address));
     if (s->name)
         session_who(s, l->who, sizeof(l->who));
@@ -72,11 +71,19 @@ static void lock_free(struct worker *w, struct lock_call *l) {
         return;
     }
     w->free_lock_count++;
-    list_append(&w->free_locks, &l->link);
+    stack_push(&w->free_locks, &l->link);
 }
 
 const struct lock_rule *lock_call_rule(const struct lock_call *l) {
     return l->plan.rule;
+}
+
+void lock_call_command(struct lock_call *l, const char *command, size_t len) {
+    size_t i;
+    for (i = 0; i < len && i < LOCK_COMMAND_MAX - 1; i++)
+        l->command_text[i] = command[i] >= 'a' && command[i] <= 'z' ? (char)(command[i] - 'a' + 'A') : command[i];
+    l->command_text[i] = '\0';
+    l->command = l->command_text;
 }
 
 void lock_call_value(struct lock_call *l, const char *value, size_t len) {
@@ -86,14 +93,28 @@ void lock_call_value(struct lock_call *l, const char *value, size_t len) {
 
 void lock_free_pool(struct worker *w) {
     struct list_node *n;
-    while ((n = list_shift(&w->free_locks)))
+    while ((n = stack_pop(&w->free_locks)))
         memory_free(LIST_ENTRY(n, struct lock_call, link));
 }
 
 /* ---- the envelope ------------------------------------------------------------------------------ */
 
+/* Eight digits at once, the first one in the lowest byte; false where not all of them are digits. */
+static inline bool eight_digits(const char *p, uint64_t *n) {
+    uint64_t word;
+    memcpy(&word, p, sizeof(word));
+    word = le64toh(word);
+    if (((word & 0xf0f0f0f0f0f0f0f0u) | ((word + 0x0606060606060606u) & 0xf0f0f0f0f0f0f0f0u) >> 4) !=
+        0x3333333333333333u)
+        return false;
+    word = (word & 0x0f0f0f0f0f0f0f0fu) * (10 * 0x100 + 1) >> 8;
+    word = (word & 0x00ff00ff00ff00ffu) * (100 * 0x10000 + 1) >> 16;
+    *n = (word & 0x0000ffff0000ffffu) * (10000 * 0x100000000u + 1) >> 32;
+    return true;
+}
+
 /* Digits up to a space; the byte behind it, or NULL. */
-static const char *read_digits(const char *p, const char *end, uint64_t *n) {
+static inline const char *read_digits(const char *p, const char *end, uint64_t *n) {
     *n = 0;
     for (; p < end && *p != ' '; p++) {
         unsigned digit = (unsigned char)*p - (unsigned)'0';
@@ -104,27 +125,32 @@ static const char *read_digits(const char *p, const char *end, uint64_t *n) {
     return p < end ? p + 1 : NULL;
 }
 
-/* The text of common.lua that is an envelope in short: outcome and leased, fence, pttl, owner. */
-static bool read_short(const char *data, size_t len, struct lock_result *r) {
-    const char *end = data + len - 2, *p = memchr(data, '\n', len);
-    uint64_t pttl;
+/* The same for a fence: nearly all have 16 digits. */
+static inline const char *read_fence(const char *p, const char *end, uint64_t *n) {
+    uint64_t high, low;
+    if (end - p <= 16 || p[16] != ' ' || !eight_digits(p, &high) || !eight_digits(p + 8, &low))
+        return read_digits(p, end, n);
+    *n = high * 100000000 + low;
+    return p + 17;
+}
+
+/* The text of common.lua that is an envelope in short: outcome and leased, fence, pttl, owner. What it says nothing of
+ * is left as it is. */
+inline bool lock_read_short(const char *data, size_t len, struct lock_result *r) {
+    const char *end = data + len - 2, *p = len > 5 && data[4] == '\n' ? data + 4 : memchr(data, '\n', len);
+    uint64_t pttl = 0;
     if (!p || end - ++p < 3)
         return false;
-    switch (*p++) {
-    case 'g':
+    if (*p == 'g')
         r->outcome = LOCK_GRANTED;
-        break;
-    case 'h':
-        r->outcome = LOCK_HELD;
-        break;
-    case 'r':
+    else if (*p == 'r')
         r->outcome = LOCK_RELEASED;
-        break;
-    default:
+    else if (*p == 'h')
+        r->outcome = LOCK_HELD;
+    else
         return false;
-    }
-    r->leased = *p++ == '1';
-    p = read_digits(p, end, &r->fence);
+    r->leased = p[1] == '1';
+    p = read_fence(p + 2, end, &r->fence);
     bool negative = p && p < end && *p == '-';
     if (p)
         p = read_digits(p + negative, end, &pttl);
@@ -137,29 +163,27 @@ static bool read_short(const char *data, size_t len, struct lock_result *r) {
 }
 
 /* What Redis answers where the outcome came as such a text. */
-static void short_reply(const struct lock_call *l, struct lock_envelope *e) {
-    bool done = e->result.outcome != LOCK_HELD;
-    e->reply_len = 5;
-    if (!l || l->shape[0] == 'i') {
-        e->reply = done ? ":1\r\n" : ":0\r\n";
-        e->reply_len = 4;
-    } else if (done) {
-        e->reply = "+OK\r\n";
-    } else if (l->protocol == 3) {
-        e->reply = "_\r\n";
-        e->reply_len = 3;
-    } else {
-        e->reply = "$-1\r\n";
+inline const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len) {
+    bool done = outcome != LOCK_HELD, number = !l || l->shape[0] == 'i';
+    *len = number ? 4 : 5;
+    if (number)
+        return done ? ":1\r\n" : ":0\r\n";
+    if (done)
+        return "+OK\r\n";
+    if (l->protocol == 3) {
+        *len = 3;
+        return "_\r\n";
     }
+    return "$-1\r\n";
 }
 
 bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e) {
     const char *p = data, *end = data + len;
     struct resp_item item, fields[8];
     if (len > 0 && data[0] == '$') {
-        if (!read_short(data, len, &e->result))
+        if (!lock_read_short(data, len, &e->result))
             return false;
-        short_reply(l, e);
+        e->reply = lock_short_reply(l, e->result.outcome, &e->reply_len);
         return true;
     }
     if (!resp_item_read(&p, end, &item) || item.type != '*' || (item.num != 6 && item.num != 9))
@@ -268,7 +292,7 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
         request_reply(c->request, end->reply, end->len, true);
 }
 
-void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
+inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
     if (s)
         advise_script(s, &l->plan, result);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
@@ -331,8 +355,25 @@ static void answer_swap(struct worker *w, const struct lock_call *l, struct lock
     e->reply_len = sizeof(LOCKED) - 1;
 }
 
-void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
-                 struct call_end *out, char *answer) {
+/* The usual end: the short text of a command on one lock. False: it is another. */
+static inline bool finish_short(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                                struct call_end *out) {
+    struct lock_result r = {.value = l->value, .value_len = l->value_len};
+    if (end->error || end->reply[0] != '$' || l->asks || l->clobbers || !lock_read_short(end->reply, end->len, &r))
+        return false;
+    out->reply = lock_short_reply(l, r.outcome, &out->len);
+    out->error = NULL;
+    if (r.outcome == LOCK_GRANTED) {
+        if (l->waited_ms > 0 && r.pttl_ms > 0)
+            r.pttl_ms = r.pttl_ms > l->waited_ms ? r.pttl_ms - l->waited_ms : 1;
+        worker_lease_changed(w, l->plan.rule, &r);
+    }
+    lock_learnt(w, s, l, &r);
+    return true;
+}
+
+static __attribute__((noinline)) void finish_long(struct worker *w, struct session *s, struct lock_call *l,
+                                                  const struct call_end *end, struct call_end *out, char *answer) {
     struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
     if (!end->error && l->begun > 0)
         histogram_note(&w->lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
@@ -366,7 +407,13 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
     }
 }
 
-static void lock_done(struct call *c, const struct call_end *end) {
+inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                        struct call_end *out, char *answer) {
+    if (!finish_short(w, s, l, end, out))
+        finish_long(w, s, l, end, out, answer);
+}
+
+static inline void end_call(struct call *c, const struct call_end *end) {
     struct lock_call *l = c->lock;
     if (l->plan.rule && l->plan.rule->replicas > 0 && lock_confirm(c, l, end))
         return;
@@ -378,18 +425,36 @@ static void lock_done(struct call *c, const struct call_end *end) {
     lock_deliver(c, next, &out);
 }
 
+static __attribute__((noinline)) void end_call_joined(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    struct list_node joined;
+    list_init(&joined);
+    list_splice(&joined, &l->joined);
+    end_call(c, end);
+    lock_joined_end(&joined, end);
+}
+
+static void lock_done(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    lock_probe_over(c, l);
+    if (list_empty(&l->joined))
+        end_call(c, end);
+    else
+        end_call_joined(c, end);
+}
+
 /* ---- beginning and sending ---------------------------------------------------------------------- */
 
-struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
-                             size_t key_len, const char *command, size_t command_len) {
-    struct lock_call *l = lock_new(s, key, key_len, command, command_len);
+inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
+                                    const char *key, size_t key_len) {
+    struct lock_call *l = lock_new(s, key, key_len);
     struct lock_key name = {.db = transaction_db(s), .name = l->key, .len = key_len};
     engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, worker_now(s->worker),
                  &l->plan);
     return l;
 }
 
-static bool same_key(const struct lock_call *a, const struct lock_call *b) {
+bool lock_same_key(const struct lock_call *a, const struct lock_call *b) {
     return a->plan.key.len == b->plan.key.len && a->plan.key.db == b->plan.key.db &&
            memcmp(a->key, b->key, a->plan.key.len) == 0;
 }
@@ -409,7 +474,7 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
     const struct lock_plan *acquirer = NULL;
     for (struct list_node *it = queue->calls.prev; it != &queue->calls; it = it->prev) {
         const struct lock_call *before = LIST_ENTRY(it, struct lock_call, queued);
-        if (!same_key(before, l))
+        if (!lock_same_key(before, l))
             continue;
         if (acquirer && may_release(&before->plan))
             break;
@@ -424,7 +489,7 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
     l->begun = 0; /* it waits for EXEC */
 }
 
-void lock_submit(struct call *call, struct lock_call *l, enum script_id id) {
+inline void lock_submit(struct call *call, struct lock_call *l, enum script_id id) {
     struct worker *w = call->request->worker;
     l->next = call->done;
     call->lock = l;

@@ -34,13 +34,19 @@ struct lock_call {
     size_t value_len;
     char *value, *key; /* short ones inside, long ones allocated */
     char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
-    char command[LOCK_COMMAND_MAX];
+    int64_t expiry_ms;       /* of an attempt to acquire, as in struct lock_command */
+    struct list_node joined; /* attempts of others that have the same answer: lock_join.c */
+    struct call *call;       /* of one that has joined */
+    const char *command;     /* in capitals; static, or command_text */
+    char command_text[LOCK_COMMAND_MAX];
     char who[SESSION_ADDRESS_MAX + 72];
 };
 
-/* Starts a call: its memory, and the engine's plan. `command` is for incidents. */
+/* Starts a call: its memory, and the engine's plan. */
 struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
-                             size_t key_len, const char *command, size_t command_len);
+                             size_t key_len);
+/* What the client has sent, for incidents: copied, in capitals. */
+void lock_call_command(struct lock_call *l, const char *command, size_t len);
 /* Copies the value that the command would leave. */
 void lock_call_value(struct lock_call *l, const char *value, size_t len);
 /* Puts a lock call among those of its transaction, where no other client comes between: it speaks for the lease that
@@ -55,6 +61,16 @@ void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);
 /* Hands a reply or an error on: to `next`, or without one to the client. */
 void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
+
+/* ---- lock_join.c: attempts of many sessions, one question ---------------------------------------- */
+
+/* Whether the attempt has joined one on the same key of which nothing has been sent; it is answered with that one. */
+bool lock_join(struct call *call, struct lock_call *l);
+/* The attempt was submitted: others may join. And it has ended: none may. */
+void lock_probe(struct call *call, struct lock_call *l);
+void lock_probe_over(struct call *call, struct lock_call *l);
+/* What those that have joined an attempt are told, which has ended so. */
+void lock_joined_end(struct list_node *joined, const struct call_end *end);
 
 /* ---- lock_words.c: a script's call, into w->build --------------------------------------------- */
 
@@ -81,6 +97,12 @@ struct lock_envelope {
     struct lock_result result;
 };
 
+/* The short text alone, and the reply that it means. False: it is another answer. What the text says nothing of is left
+ * as it is. */
+bool lock_read_short(const char *data, size_t len, struct lock_result *r);
+const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len);
+/* Whether both are about one key of one database. */
+bool lock_same_key(const struct lock_call *a, const struct lock_call *b);
 /* False: these bytes are no envelope. l NULL: nobody wants the client's part. */
 bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e);
 /* The outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */

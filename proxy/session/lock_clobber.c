@@ -50,7 +50,8 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
         const struct lock_rule *rule = lock_rule_for(s, key, len);
         if (!rule || named_before(r, bytes, found, i))
             continue;
-        calls[locks] = lock_begin(s, LOCK_CLOBBER, rule, key, len, name, name_len);
+        calls[locks] = lock_begin(s, LOCK_CLOBBER, rule, key, len);
+        lock_call_command(calls[locks], name, name_len);
         calls[locks]->clobbers = true;
         calls[locks]->acquires = c->id == COMMAND_MSETNX;
         if (calls[locks]->acquires && found[i] + 1 < r->argc) {

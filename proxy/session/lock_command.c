@@ -21,18 +21,28 @@ static int64_t expiry_of(const struct resp_request *r, const char *bytes, size_t
     return resp_integer(text, len, &n) && n > 0 && n <= MAX_MS / by ? n * by : LOCK_EXPIRY_OTHER;
 }
 
+#define TWO(a, b) ((unsigned)(a) << 8 | (unsigned)(b))
+
+/* A word of two letters, in small ones; 0: it is none. */
+static inline unsigned two_letters(const struct resp_request *r, const char *bytes, size_t i) {
+    size_t len;
+    const char *word = request_arg(r, bytes, i, &len);
+    return len == 2 ? TWO((unsigned char)word[0] | 0x20u, (unsigned char)word[1] | 0x20u) : 0;
+}
+
 /* False where they are not what Redis 7.0 accepts, or are compared by Redis itself (IFEQ of newer servers): the command
  * is forwarded then. */
 static bool set_options(const struct resp_request *r, const char *bytes, struct set_options *o) {
     *o = (struct set_options){.nx = false};
     for (size_t i = 3; i < r->argc; i++) {
-        bool px = request_arg_is(r, bytes, i, "px");
-        if (request_arg_is(r, bytes, i, "nx")) {
+        unsigned word = two_letters(r, bytes, i);
+        if (word == TWO('n', 'x')) {
             o->nx = true;
-        } else if (px || request_arg_is(r, bytes, i, "ex")) {
-            o->expiry_ms = o->expiry_ms ? LOCK_EXPIRY_OTHER : expiry_of(r, bytes, i + 1, px ? 1 : 1000);
+        } else if (word == TWO('p', 'x') || word == TWO('e', 'x')) {
+            int64_t by = word == TWO('p', 'x') ? 1 : 1000;
+            o->expiry_ms = o->expiry_ms ? LOCK_EXPIRY_OTHER : expiry_of(r, bytes, i + 1, by);
             i++;
-        } else if (request_arg_is(r, bytes, i, "xx")) {
+        } else if (word == TWO('x', 'x')) {
             o->xx = true;
         } else if (request_arg_is(r, bytes, i, "get")) {
             o->get = true;
@@ -55,11 +65,11 @@ static bool set_command(const struct resp_request *r, const char *bytes, struct 
     if (!set_options(r, bytes, &o))
         return false;
     if (o.nx)
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, o.get ? "nil" : "ok", o.expiry_ms};
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, o.get ? "nil" : "ok", o.expiry_ms, "SET"};
     else if (o.get)
-        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0};
+        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0, NULL};
     else
-        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 2, o.xx ? "nil" : "ok", 0};
+        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 2, o.xx ? "nil" : "ok", 0, NULL};
     return true;
 }
 
@@ -75,7 +85,7 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
                      struct lock_command *out) {
     switch ((int)c->id) {
     case COMMAND_SETNX:
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", 0};
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", 0, "SETNX"};
         return true;
     case COMMAND_MSETNX: /* of one key */
         *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", LOCK_EXPIRY_OTHER, NULL};
@@ -84,89 +94,91 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
         return set_command(r, bytes, out);
     case COMMAND_SETEX:
     case COMMAND_PSETEX:
-        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 3, "ok", 0};
+        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 3, "ok", 0, NULL};
         return true;
     case COMMAND_GETSET:
-        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0};
+        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0, NULL};
         return true;
     case COMMAND_DEL:
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, "DEL"};
+        return true;
     case COMMAND_UNLINK:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0};
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, "UNLINK"};
         return true;
     case COMMAND_GETDEL:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "nil", 0};
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "nil", 0, "GETDEL"};
         return true;
     case COMMAND_EXPIRE:
     case COMMAND_PEXPIRE:
     case COMMAND_EXPIREAT:
     case COMMAND_PEXPIREAT:
     case COMMAND_PERSIST:
-        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "int", 0};
+        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "int", 0, NULL};
         return true;
     case COMMAND_GETEX:
-        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "nil", 0};
+        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "nil", 0, NULL};
         return true;
     case COMMAND_INCR:
     case COMMAND_APPEND:
     case COMMAND_SETRANGE:
     case COMMAND_SETBIT:
-        *out = (struct lock_command){LOCK_COUNT_UP, SCRIPT_COUNT, 0, "int", 0};
+        *out = (struct lock_command){LOCK_COUNT_UP, SCRIPT_COUNT, 0, "int", 0, NULL};
         return true;
     case COMMAND_DECR:
-        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_COUNT, 0, "int", 0};
+        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_COUNT, 0, "int", 0, NULL};
         return true;
     case COMMAND_INCRBY:
     case COMMAND_DECRBY:
-        *out = (struct lock_command){count_verb(r, bytes, c->id == COMMAND_DECRBY), SCRIPT_COUNT, 0, "int", 0};
+        *out = (struct lock_command){count_verb(r, bytes, c->id == COMMAND_DECRBY), SCRIPT_COUNT, 0, "int", 0, NULL};
         return true;
     case COMMAND_INCRBYFLOAT:
-        *out = (struct lock_command){count_verb(r, bytes, false), SCRIPT_COUNT, 0, "nil", 0};
+        *out = (struct lock_command){count_verb(r, bytes, false), SCRIPT_COUNT, 0, "nil", 0, NULL};
         return true;
     case COMMAND_GET:
-        *out = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0};
+        *out = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
         return true;
     case COMMAND_HSETNX:
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_HASH, 2, "int", 0};
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_HASH, 2, "int", 0, NULL};
         return true;
     case COMMAND_HSET:
     case COMMAND_HMSET:
     case COMMAND_HINCRBY:
     case COMMAND_HINCRBYFLOAT:
-        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_HASH, 2, "ok", 0};
+        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_HASH, 2, "ok", 0, NULL};
         return true;
     case COMMAND_HDEL:
-        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_HASH, 2, "int", 0};
+        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_HASH, 2, "int", 0, NULL};
         return true;
     case COMMAND_RPUSH:
     case COMMAND_RPUSHX:
     case COMMAND_LPUSH:
     case COMMAND_LPUSHX:
-        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 2, "int", 0};
+        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 2, "int", 0, NULL};
         return true;
     case COMMAND_LINSERT:
-        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 4, "int", 0};
+        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 4, "int", 0, NULL};
         return true;
     case COMMAND_LRANGE:
     case COMMAND_LINDEX:
     case COMMAND_LLEN:
     case COMMAND_LPOS:
-        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "nil", 0};
+        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "nil", 0, NULL};
         return true;
     case COMMAND_EXISTS: /* of one key */
-        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "int", 0};
+        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "int", 0, NULL};
         return r->argc == 2;
     case COMMAND_LREM:
-        *out = (struct lock_command){LOCK_QUEUE_REMOVE, SCRIPT_LIST_REMOVE, 3, "int", 0};
+        *out = (struct lock_command){LOCK_QUEUE_REMOVE, SCRIPT_LIST_REMOVE, 3, "int", 0, NULL};
         return true;
     case COMMAND_LSET:
-        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_SET, 3, "ok", 0};
+        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_SET, 3, "ok", 0, NULL};
         return true;
     case COMMAND_LTRIM:
-        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_TRIM, 0, "ok", 0};
+        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_TRIM, 0, "ok", 0, NULL};
         return true;
     case COMMAND_LPOP:
     case COMMAND_RPOP:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_LIST_POP, 0, r->argc > 2 ? "array" : "nil", 0};
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_LIST_POP, 0, r->argc > 2 ? "array" : "nil", 0, NULL};
         return true;
     default:
         return false;

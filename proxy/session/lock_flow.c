@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "parser/slot.h"
+#include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/lock_call.h"
 
@@ -24,11 +25,8 @@ inline const struct lock_rule *lock_rule_watched(struct session *s, const char *
 
 /* A few of its bytes: two keys that share a place only wait for each other. */
 static unsigned busy_place(const char *key, size_t len) {
-    uint64_t head = 0, tail = 0;
-    size_t n = len < 8 ? len : 8;
-    memcpy(&head, key, n);
-    memcpy(&tail, key + len - n, n);
-    return (unsigned)(((head ^ tail) * 0x9e3779b97f4a7c15u + len) >> 60) % LOCK_BUSY_SLOTS;
+    struct bytes_ends e = bytes_ends(key, len);
+    return (unsigned)((((e.head << 1) ^ e.tail) * 0x9e3779b97f4a7c15u + len) >> 60) % LOCK_BUSY_SLOTS;
 }
 
 bool lock_script_busy(const struct session *s, const char *key, size_t len) {
@@ -59,31 +57,53 @@ void lock_busy_key(struct request *r, const char *key, size_t len) {
     r->session->lock_busy[place]++;
 }
 
-struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
-                               const struct lock_command *lc, const char *key, size_t key_len,
-                               const struct lock_words *words) {
-    struct worker *w = s->worker;
-    counter_add(&w->counters.requests_locks, 1);
-    struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len, words->words[0], words->lens[0]);
+/* Inline where nearly all lock commands go. */
+#define HOT static inline __attribute__((always_inline))
+
+HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
+                            const struct lock_command *lc, const char *key, size_t key_len,
+                            const struct lock_words *words) {
+    counter_add(&s->worker->counters.requests_locks, 1);
+    struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len);
+    if (lc->name)
+        l->command = lc->name;
+    else
+        lock_call_command(l, words->words[0], words->lens[0]);
     if (queue)
         lock_enqueue(s, queue, l);
     l->shape = lc->shape;
+    l->expiry_ms = lc->expiry_ms;
     if (lc->value_at)
         lock_call_value(l, words->words[lc->value_at], words->lens[lc->value_at]);
-    if (lc->script == SCRIPT_ACQUIRE) {
-        lock_build_acquire(w, queue, s->lock.client, &l->plan, l->slot, lc, words);
-        return l;
-    }
-    if (lc->script == SCRIPT_RELEASE) {
-        lock_build_release(w, queue, s->lock.client, &l->plan, l->slot, l->command);
-        return l;
-    }
+    return l;
+}
+
+static __attribute__((noinline)) void build_other(struct session *s, struct lock_queue *queue, struct lock_call *l,
+                                                  const struct lock_command *lc, const struct lock_words *words) {
+    struct worker *w = s->worker;
     lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
-    build_bulk(w, key, key_len);
-    lock_build_guard(w, key, key_len);
+    build_bulk(w, l->key, l->plan.key.len);
+    lock_build_guard(w, l->key, l->plan.key.len);
     lock_build_header(w, s->lock.client, &l->plan, NULL, lc->value_at ? lc->value_at + 1 : 0, lc->shape);
     for (size_t i = 0; i < words->count; i++)
         build_bulk(w, words->words[i], words->lens[i]);
+}
+
+HOT void build(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
+               const struct lock_words *words) {
+    if (lc->script == SCRIPT_ACQUIRE)
+        lock_build_acquire(s->worker, queue, s->lock.client, &l->plan, l->slot, lc, words);
+    else if (lc->script == SCRIPT_RELEASE)
+        lock_build_release(s->worker, queue, s->lock.client, &l->plan, l->slot, l->command);
+    else
+        build_other(s, queue, l, lc, words);
+}
+
+struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
+                               const struct lock_command *lc, const char *key, size_t key_len,
+                               const struct lock_words *words) {
+    struct lock_call *l = begin(s, queue, rule, lc, key, key_len, words);
+    build(s, queue, l, lc, words);
     return l;
 }
 
@@ -91,6 +111,18 @@ void lock_call(struct call *call, const struct lock_rule *rule, const struct loc
                size_t key_len, const struct lock_words *words) {
     struct lock_call *l = lock_prepare(call->request->session, NULL, rule, lc, key, key_len, words);
     lock_submit(call, l, lc->script);
+}
+
+static inline void take_first(struct request_words *w, const struct resp_request *r, const char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        w->texts[i] = request_arg(r, bytes, i, &w->lens[i]);
+    w->all = (struct lock_words){w->texts, w->lens, count};
+}
+
+/* Whether the script's call has nothing of the command but name, key and value. */
+static inline bool takes_first(const struct lock_command *lc, const struct resp_request *r) {
+    return (lc->script == SCRIPT_RELEASE || (lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER)) &&
+           r->argc <= WORDS_ON_STACK;
 }
 
 bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes) {
@@ -120,7 +152,9 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,
                                    const struct lock_rule *rule) {
     struct request_words words;
-    if (!request_words_take(&words, r, bytes)) {
+    if (takes_first(lc, r)) {
+        take_first(&words, r, bytes, r->argc < 3 ? r->argc : 3);
+    } else if (!request_words_take(&words, r, bytes)) {
         dispatch_local_error(s, c, "ERR syntax error");
         return DISPATCHED;
     }
@@ -128,7 +162,14 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     size_t len = words.all.lens[key_index];
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, len);
-    lock_call(&request->call, rule, lc, key, len, &words.all);
+    struct lock_call *l = begin(s, NULL, rule, lc, key, len, &words.all);
+    bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
+    if (!alike || !lock_join(&request->call, l)) {
+        build(s, NULL, l, lc, &words.all);
+        if (alike)
+            lock_probe(&request->call, l); /* first: it may end at once */
+        lock_submit(&request->call, l, lc->script);
+    }
     request_words_clear(&words);
     return DISPATCHED;
 }
@@ -144,8 +185,10 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
     enum script_id id = release ? SCRIPT_RELEASE : SCRIPT_INSPECT;
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, key_len);
-    struct lock_call *l = lock_begin(s, release ? LOCK_OPERATOR : LOCK_INSPECT, lock_rule_for(s, key, key_len), key,
-                                     key_len, "PROXY RELEASE", release ? 13 : 0);
+    struct lock_call *l =
+        lock_begin(s, release ? LOCK_OPERATOR : LOCK_INSPECT, lock_rule_for(s, key, key_len), key, key_len);
+    if (release)
+        l->command = "PROXY RELEASE";
     l->asks = true;
     l->ask = what;
     l->shape = "int";

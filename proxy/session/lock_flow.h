@@ -16,6 +16,7 @@ struct lock_command {
     uint32_t value_at; /* argument index of the value, 0 none */
     const char *shape; /* the scripts' ARGV 10 */
     int64_t expiry_ms; /* SCRIPT_ACQUIRE: the command's own; 0 it has none; LOCK_EXPIRY_OTHER: as the command says */
+    const char *name;  /* in capitals, static; NULL: as the client wrote it */
 };
 enum { LOCK_EXPIRY_OTHER = -1 };
 

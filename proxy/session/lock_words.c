@@ -7,11 +7,12 @@
 #include <string.h>
 
 #include "parser/slot.h"
+#include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/lock_call.h"
 
 enum {
-    ROOM = 256 + LOCK_GUARD_EXTRA, /* for headers, numbers and short words of a call, besides what is counted */
+    ROOM = 384 + LOCK_GUARD_EXTRA, /* for headers, numbers and short words of a call, besides what is counted */
     GUARD_OUTLIVES_MS = 10000
 };
 
@@ -72,6 +73,33 @@ static inline char *put(char *p, const char *data, size_t len) {
     return p + len;
 }
 
+#define TEN(tens)                                                                                                      \
+    {"$" tens "0\r\n"}, {"$" tens "1\r\n"}, {"$" tens "2\r\n"}, {"$" tens "3\r\n"}, {"$" tens "4\r\n"},                \
+        {"$" tens "5\r\n"}, {"$" tens "6\r\n"}, {"$" tens "7\r\n"}, {"$" tens "8\r\n"}, {                              \
+        "$" tens "9\r\n"                                                                                               \
+    }
+/* The usual lengths of words. */
+static const char lengths[100][8] = {TEN(""),  TEN("1"), TEN("2"), TEN("3"), TEN("4"),
+                                     TEN("5"), TEN("6"), TEN("7"), TEN("8"), TEN("9")};
+
+static inline char *put_length(char *p, size_t len) {
+    if (len >= 100)
+        return p + resp_header_write(p, '$', (int64_t)len);
+    memcpy(p, lengths[len], sizeof(lengths[0])); /* what is too much is written over */
+    return p + (len < 10 ? 4 : 5);
+}
+
+static inline char *put_word(char *p, const char *data, size_t len) {
+    return put(bytes_copy(put_length(p, len), data, len), "\r\n", 2);
+}
+
+/* `text` has LOCK_TOKEN_MAX bytes; what is copied too much is written over. */
+static inline char *put_token(char *p, const char *text, size_t len) {
+    p = put_length(p, len);
+    memcpy(p, text, LOCK_TOKEN_MAX);
+    return put(p + len, "\r\n", 2);
+}
+
 static inline char *put_number(char *p, int64_t n) {
     char line[RESP_HEADER_MAX]; /* a header's type and CR LF around the digits are left out */
     size_t len = resp_header_write(line, ':', n) - 3;
@@ -79,13 +107,19 @@ static inline char *put_number(char *p, int64_t n) {
 }
 
 /* A call's beginning with its two keys, and room for `room` bytes more. */
-static char *start(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
-                   uint16_t slot, size_t args, size_t room) {
+static inline char *start(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
+                          uint16_t slot, size_t args, size_t room) {
     const struct script *script = script_get(id);
     bool source = by_source(queue, id);
     w->build.len = 0;
     char *p = text_reserve(&w->build, ROOM + (source ? script->len : 0) + 2 * key->len + room);
-    p += resp_header_write(p, '*', (int64_t)(5 + args));
+    if (5 + args < 100) {
+        char *behind = put_length(p, 5 + args);
+        *p = '*';
+        p = behind;
+    } else {
+        p += resp_header_write(p, '*', (int64_t)(5 + args));
+    }
     if (source) {
         p = resp_bulk_write(p, "EVAL", 4);
         p = resp_bulk_write(p, script->source, script->len);
@@ -93,21 +127,31 @@ static char *start(struct worker *w, enum script_id id, struct lock_queue *queue
     } else {
         p = put(p, script->call, SCRIPT_CALL_LEN);
     }
-    p = resp_bulk_write(p, key->name, key->len);
-    p += resp_header_write(p, '$', (int64_t)lock_guard_len(key->len, slot));
-    p += lock_guard_write(key->name, key->len, slot, p);
-    return put(p, "\r\n", 2);
+    p = put_word(p, key->name, key->len);
+    p = put_length(p, lock_guard_len(key->len, slot));
+    p += lock_guard_head_write(slot, p);
+    return put(bytes_copy(p, key->name, key->len), "\r\n", 2);
 }
 
 static void end(struct worker *w, const char *p) {
     text_commit(&w->build, (size_t)(p - w->build.data));
 }
 
-/* The expiry of a lock, 0 none, and its guard record's. */
-static char *put_expiry(char *p, int64_t ms) {
+static __attribute__((noinline)) void expiry_write(struct lock_expiry *e, int64_t ms) {
+    char *p = put_number(put_number(e->words, ms), ms + GUARD_OUTLIVES_MS);
+    e->ms = ms;
+    e->len = (size_t)(p - e->words);
+}
+
+/* The expiry of a lock, 0 none, and its guard record's: most often the same as the last ones. */
+static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
+    struct lock_expiry *e = &w->lock_expiry;
     if (ms == 0)
         return put(p, "$0\r\n\r\n$0\r\n\r\n", 12);
-    return put_number(put_number(p, ms), ms + GUARD_OUTLIVES_MS);
+    if (e->ms != ms)
+        expiry_write(e, ms);
+    memcpy(p, e->words, sizeof(e->words));
+    return p + e->len;
 }
 
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
@@ -120,9 +164,9 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     for (size_t i = 0; other && i < words->count; i++)
         room += resp_bulk_size(words->lens[i]);
     char *p = start(w, SCRIPT_ACQUIRE, queue, &plan->key, slot, args, room);
-    p = resp_bulk_write(p, plan->attempt_token, plan->attempt_len);
-    p = resp_bulk_write(p, identity, identity_len);
-    p = resp_bulk_write(p, words->words[lc->value_at], words->lens[lc->value_at]);
+    p = put_token(p, plan->attempt_token, plan->attempt_len);
+    p = put_word(p, identity, identity_len);
+    p = put_word(p, words->words[lc->value_at], words->lens[lc->value_at]);
     if (other) {
         p = put_number(p, plan->rule->lease_ms);
         p = resp_bulk_write(p, lc->shape, strlen(lc->shape));
@@ -130,9 +174,9 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
         for (size_t i = 0; i < words->count; i++)
             p = resp_bulk_write(p, words->words[i], words->lens[i]);
     } else if (lc->expiry_ms) {
-        p = put_expiry(p, lc->expiry_ms);
+        p = put_expiry(w, p, lc->expiry_ms);
     } else {
-        p = put_expiry(p, plan->rule->lease_ms);
+        p = put_expiry(w, p, plan->rule->lease_ms);
         p = lc->shape[0] == 'i' ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
     }
     end(w, p);
@@ -141,13 +185,13 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
-    bool whole = plan->seen_known || strcmp(plan->right, "claim") != 0;
+    bool whole = plan->seen_known || plan->right[0] != 'c';
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
     char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 : 3, room);
-    p = resp_bulk_write(p, plan->attempt_token, plan->attempt_len);
-    p = resp_bulk_write(p, plan->claim_token, plan->claim_len);
-    p = resp_bulk_write(p, command, strlen(command));
+    p = put_token(p, plan->attempt_token, plan->attempt_len);
+    p = put_token(p, plan->claim_token, plan->claim_len);
+    p = put_word(p, command, strlen(command));
     if (whole) {
         p = resp_bulk_write(p, plan->right, strlen(plan->right));
         p = resp_bulk_write(p, identity, identity_len);

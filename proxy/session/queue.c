@@ -186,7 +186,7 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
 
 /* DEL and UNLINK of several keys: each lock key is a script of its own, the others are one command. */
 static void queue_release(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    static const struct lock_command release = {LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0};
+    static const struct lock_command release = {LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
     struct transaction *t = s->transaction;
     struct worker *w = s->worker;
     size_t locks = 0, others = 0, lens[2];

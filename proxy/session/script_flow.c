@@ -29,7 +29,8 @@ struct lock_call *script_prepare(struct session *s, struct lock_queue *queue, co
     struct worker *w = s->worker;
     size_t len, name_len, first = 3 + key_count, end = r->argc, count = 0;
     const char *key = request_arg(r, bytes, key_index, &len), *name = request_arg(r, bytes, 0, &name_len);
-    struct lock_call *l = lock_begin(s, LOCK_SCRIPT, rule, key, len, name, name_len);
+    struct lock_call *l = lock_begin(s, LOCK_SCRIPT, rule, key, len);
+    lock_call_command(l, name, name_len);
     if (queue)
         lock_enqueue(s, queue, l);
     if (end > first + ADOPT_ARGS_MAX)

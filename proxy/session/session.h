@@ -49,6 +49,7 @@ enum {
     SESSION_ADDRESS_MAX = 56,
     SESSION_SLOTS_A_BIT = 256, /* of session.used_slots */
     LOCK_BUSY_SLOTS = 16,
+    LOCK_PROBES = 64, /* of a worker: attempts that others may join */
     LOCK_BUSY_ALL = 255
 };
 
@@ -58,6 +59,13 @@ struct listener {
     struct ev_io io;
     struct worker *worker;
     bool tls;
+};
+
+/* lock_words.c's: the last expiry of a lock and its guard record's, as words of a call. */
+struct lock_expiry {
+    int64_t ms; /* 0: none yet */
+    size_t len;
+    char words[64];
 };
 
 enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
@@ -101,7 +109,7 @@ struct worker {
     struct list_node *free_requests; /* a stack */
     struct list_node free_calls;
     size_t free_request_count, free_call_count;
-    struct list_node free_locks; /* lock_flow.c's */
+    struct list_node *free_locks; /* lock_call.c's, a stack */
     size_t free_lock_count;
     struct list_node lease_notes; /* renewals and releases that the engine has asked for */
     size_t lease_works;           /* those under way */
@@ -111,8 +119,10 @@ struct worker {
     struct resp_request scanner; /* for input that is complete in `scratch` */
     char *scratch;               /* what a read puts its bytes in */
     struct text build;           /* a request being put together */
-    uint32_t counters_seen;      /* advise_flow.c's */
-    int64_t now_ms;              /* worker_now's; 0: not asked for yet */
+    struct lock_expiry lock_expiry;
+    struct call *probes[LOCK_PROBES]; /* lock_join.c's, by the key's hash */
+    uint32_t counters_seen;           /* advise_flow.c's */
+    int64_t now_ms;                   /* worker_now's; 0: not asked for yet */
     struct ev_prepare prepare;
     struct ev_async wake;
     struct ev_timer tick, engine_tick, accept_pause;

@@ -278,7 +278,6 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     list_init(&w->runnable);
     list_init(&w->closed);
     list_init(&w->free_calls);
-    list_init(&w->free_locks);
     list_init(&w->lease_notes);
     list_init(&w->discovered);
     list_init(&w->discovered_before);

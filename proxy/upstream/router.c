@@ -409,6 +409,10 @@ static bool was_sent(const struct upstream_request *r) {
     return r->sent_before || iobuf_sent(r->chunk, r->bytes);
 }
 
+bool upstream_unsent(const struct upstream_request *r) {
+    return r->in_flight && r->conn && !was_sent(r);
+}
+
 /* Whether another node has what the request is about by now. */
 static bool served_elsewhere(struct upstream *u, const struct upstream_request *r, const struct upstream_node *who) {
     const struct upstream_node *now = u->closing || r->node || r->asking ? NULL : choose_node(u, r);
