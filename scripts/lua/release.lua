@@ -49,6 +49,14 @@ if s.list then -- those who wait keep their places
   return {1, how == 'done' and 'released' or how, fence, -2, s.owner or '', 0, lost, lost_owner, ''}
 end
 secure(s)
+-- Redisson's read lock is a hash with a field for each reader, and one more: the others go on reading.
+local reads = shape == 'int' and s.kind == 'hash' and right ~= 'operator' and redis.call('HGET', lock, 'mode') == 'read'
+if reads and redis.call('HLEN', lock) > 2 then
+  local fence = s.fence or 0
+  redis.call('HDEL', lock, s.held)
+  forget(s, '1')
+  return {1, how == 'done' and 'released' or how, fence, redis.call('PTTL', lock), s.owner or '', 0}
+end
 local reply = redis.pcall(ARGV[3], lock)
 if failed(reply) then return envelope(reply, 'error') end
 forget(s, shape == 'nil' and s.value or '1')

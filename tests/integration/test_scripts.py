@@ -280,6 +280,168 @@ def test_hash_lock_without_expiry_is_renewed(pair, key):
     assert a("DEL", name) == 1
 
 
+# ---- Redisson's read and write locks: a field for each reader, `mode`, and a key for each reader's time -----------
+
+READ_LOCK = """
+local mode = redis.call('hget', KEYS[1], 'mode')
+if mode == false then
+  redis.call('hset', KEYS[1], 'mode', 'read')
+  redis.call('hset', KEYS[1], ARGV[2], 1)
+  redis.call('set', KEYS[2] .. ':1', 1)
+  redis.call('pexpire', KEYS[2] .. ':1', ARGV[1])
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  return nil
+end
+if (mode == 'read') or (mode == 'write' and redis.call('hexists', KEYS[1], ARGV[3]) == 1) then
+  local ind = redis.call('hincrby', KEYS[1], ARGV[2], 1)
+  local key = KEYS[2] .. ':' .. ind
+  redis.call('set', key, 1)
+  redis.call('pexpire', key, ARGV[1])
+  redis.call('pexpire', KEYS[1], math.max(redis.call('pttl', KEYS[1]), ARGV[1]))
+  return nil
+end
+return redis.call('pttl', KEYS[1])
+"""
+READ_UNLOCK = """
+local mode = redis.call('hget', KEYS[1], 'mode')
+if mode == false then redis.call('publish', KEYS[2], ARGV[1]) return 1 end
+if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return nil end
+local counter = redis.call('hincrby', KEYS[1], ARGV[2], -1)
+if counter == 0 then redis.call('hdel', KEYS[1], ARGV[2]) end
+redis.call('del', KEYS[3] .. ':' .. (counter + 1))
+if redis.call('hlen', KEYS[1]) > 1 then
+  local most = -3
+  for _, key in ipairs(redis.call('hkeys', KEYS[1])) do
+    counter = tonumber(redis.call('hget', KEYS[1], key))
+    if type(counter) == 'number' then
+      for i = counter, 1, -1 do
+        most = math.max(redis.call('pttl', KEYS[4] .. ':' .. key .. ':rwlock_timeout:' .. i), most)
+      end
+    end
+  end
+  if most > 0 then redis.call('pexpire', KEYS[1], most) return 0 end
+  if mode == 'write' then return 0 end
+end
+redis.call('del', KEYS[1])
+redis.call('publish', KEYS[2], ARGV[1])
+return 1
+"""
+READ_RENEW = """
+if redis.call('hget', KEYS[1], ARGV[2]) == false then return 0 end
+redis.call('pexpire', KEYS[1], ARGV[1])
+for _, key in ipairs(redis.call('hkeys', KEYS[1])) do
+  local counter = tonumber(redis.call('hget', KEYS[1], key))
+  if type(counter) == 'number' then
+    for i = counter, 1, -1 do
+      redis.call('pexpire', KEYS[2] .. ':' .. key .. ':rwlock_timeout:' .. i, ARGV[1])
+    end
+  end
+end
+return 1
+"""
+WRITE_LOCK = """
+local mode = redis.call('hget', KEYS[1], 'mode')
+if mode == false then
+  redis.call('hset', KEYS[1], 'mode', 'write')
+  redis.call('hset', KEYS[1], ARGV[2], 1)
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  return nil
+end
+if mode == 'write' and redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
+  redis.call('hincrby', KEYS[1], ARGV[2], 1)
+  redis.call('pexpire', KEYS[1], redis.call('pttl', KEYS[1]) + ARGV[1])
+  return nil
+end
+return redis.call('pttl', KEYS[1])
+"""
+WRITE_UNLOCK = """
+local mode = redis.call('hget', KEYS[1], 'mode')
+if mode == false then redis.call('publish', KEYS[2], ARGV[1]) return 1 end
+if mode ~= 'write' or redis.call('hexists', KEYS[1], ARGV[3]) == 0 then return nil end
+if redis.call('hincrby', KEYS[1], ARGV[3], -1) > 0 then redis.call('pexpire', KEYS[1], ARGV[2]) return 0 end
+redis.call('hdel', KEYS[1], ARGV[3])
+if redis.call('hlen', KEYS[1]) == 1 then
+  redis.call('del', KEYS[1])
+  redis.call('publish', KEYS[2], ARGV[1])
+else
+  redis.call('hset', KEYS[1], 'mode', 'read')
+end
+return 1
+"""
+
+
+class ReadWriteLock:
+    """One thread's, as Redisson sends it."""
+
+    def __init__(self, client, name, thread, tag):
+        self.client, self.name, self.me, self.writer = client, name, thread, thread + ":write"
+        self.channel, self.timeout = "redisson_rwlock:" + tag, "%s:%s:rwlock_timeout" % (tag, thread)
+        self.prefix = tag
+
+    def read(self, ms=60000):
+        return self.client("EVAL", READ_LOCK, 2, self.name, self.timeout, ms, self.me, self.writer)
+
+    def unread(self):
+        return self.client("EVAL", READ_UNLOCK, 4, self.name, self.channel, self.timeout, self.prefix, 0, self.me)
+
+    def renew(self, ms=90000):
+        return self.client("EVAL", READ_RENEW, 2, self.name, self.prefix, ms, self.me)
+
+    def write(self, ms=60000):
+        return self.client("EVAL", WRITE_LOCK, 1, self.name, ms, self.writer)
+
+    def unwrite(self):
+        return self.client("EVAL", WRITE_UNLOCK, 2, self.name, self.channel, 0, 30000, self.writer)
+
+
+@pytest.fixture
+def threads(pair, key, backend):
+    """threads(rule) on a lock of their own: a and b of two processes through the proxy, and the lock's name."""
+    def make(rule="lock:"):
+        tag = "{%s}" % key("t")
+        return [ReadWriteLock(c, rule + tag, "uuid-%d:1" % i, tag) for i, c in enumerate(pair)]
+    return make
+
+
+def test_readers_and_writers_as_redisson_has_them(threads, direct):
+    a, b = threads()
+    name = a.name
+    assert a.read() is None and b.read() is None and a.read() is None, "several read, one of them twice"
+    assert 0 < b.write() <= 60000, "nobody writes meanwhile"
+    assert a.client("PEXPIRE", name, 1000) in (0, 1) and b.client("DEL", name) == 0
+    assert [a.unread(), a.unread()] == [0, 0], "the other one still reads"
+    assert direct("HGETALL", name) in (["mode", "read", b.me, "1"], {"mode": "read", b.me: "1"})
+    assert 0 < a.write() and b.renew() == 1 and direct("PTTL", name) > 60000
+    assert lock_facts(a.client, name)["field"] == b.me, "the one that is left is known by its watchdog"
+    assert a.client("PEXPIRE", name, 1) == 0 and a.client("DEL", name) == 0
+    assert b.unread() == 1 and direct("EXISTS", name) == 0
+    assert a.write() is None and a.write() is None and 0 < b.read() and 0 < b.write()
+    assert lock_facts(b.client, name)["field"] == a.writer
+    assert b.client("DEL", name) == 0 and b.unwrite() is None
+    assert a.read() is None and [a.unwrite(), a.unwrite()] == [0, 1], "what wrote goes on reading"
+    assert b.read() is None and 0 < b.write()
+    assert [a.unread(), b.unread()] == [0, 1] and direct("EXISTS", name) == 0
+
+
+def test_a_reader_that_leaves_takes_nobody_else_with_it(threads, direct, proxy, connect):
+    a, b = threads("lock:release:")
+    assert a.read() is None and b.read() is None
+    assert lock_facts(b.client, a.name)["field"] == a.me
+    a.client.close()
+    until(lambda: direct("HEXISTS", a.name, a.me) == 0, 15, "the end of who has left")
+    assert direct("HGET", b.name, b.me) == "1" and b.renew() == 1
+    assert lock_facts(b.client, b.name)["field"] == b.me
+    assert b.unread() == 1
+
+
+def test_a_careless_del_of_a_reader_is_its_own(threads, direct):
+    a, b = threads()
+    assert a.read() is None and b.read() is None
+    assert a.client("DEL", a.name) == 1
+    assert direct("HGET", b.name, b.me) == "1" and b.renew() == 1 and a.client("DEL", a.name) == 0
+    assert b.client("DEL", b.name) == 1 and direct("EXISTS", b.name) == 0
+
+
 # ---- hash commands outside of scripts ----------------------------------------------------------------
 
 
