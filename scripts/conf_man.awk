@@ -80,7 +80,7 @@ function end_group(    i, last) {
 
 BEGIN {
     print ".\\\" Made from conf/lockkeeper.conf."
-    print ".TH LOCKKEEPER.CONF 5 \"\" \"lockkeeper\" \"File formats\""
+    print ".TH LOCKKEEPER.CONF 5 \"2026-11-21\" \"lockkeeper\" \"File formats\""
     print ".SH NAME"
     print "lockkeeper.conf \\- configuration of the lock proxy for Redis"
     print ".SH DESCRIPTION"
