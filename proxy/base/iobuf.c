@@ -52,7 +52,7 @@ static struct chunk *chunk_new(struct chunk_pool *pool, size_t need) {
     list_init(&c->link);
     c->pool = pool;
     c->refs = 0;
-    c->linked = false;
+    c->linked = c->secret = false;
     c->cap = cap;
     c->used = c->sent = 0;
     pool->total_bytes += cap;
@@ -63,6 +63,9 @@ void chunk_recycle(struct chunk *c) {
     if (c->linked || c->refs > 0)
         return;
     struct chunk_pool *pool = c->pool;
+    if (c->secret)
+        explicit_bzero(c->data, c->used);
+    c->secret = false;
     if (c->cap == IOBUF_CHUNK && pool->free_count < pool->free_max) {
         list_prepend(&pool->free, &c->link);
         pool->free_count++;
@@ -107,6 +110,10 @@ struct chunk *iobuf_make_room(struct iobuf *b, size_t len) {
     if (c && c->used == 0)
         chunk_unlink(c);
     return iobuf_extend(b, len);
+}
+
+void iobuf_secret(struct iobuf *b) {
+    iobuf_tail(b)->secret = true;
 }
 
 char *iobuf_reserve(struct iobuf *b, size_t len) {

@@ -30,6 +30,7 @@ struct chunk {
     struct chunk_pool *pool;
     uint32_t refs; /* holders besides the iobuf */
     bool linked;   /* still in an iobuf */
+    bool secret;   /* its bytes are overwritten before it is used again */
     size_t cap, used, sent;
     char data[];
 };
@@ -69,6 +70,8 @@ static inline struct chunk *iobuf_room(const struct iobuf *b, size_t len) {
 
 /* The same, made if there is none: what goes there stays in one piece. */
 struct chunk *iobuf_make_room(struct iobuf *b, size_t len);
+/* The bytes appended last are secret: see chunk. */
+void iobuf_secret(struct iobuf *b);
 void iobuf_append_spread(struct iobuf *b, const char *data, size_t len);
 
 /* Most replies have four to eight bytes (+OK, :1): no call for those. */

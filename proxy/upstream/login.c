@@ -101,6 +101,7 @@ static void append_auth(struct iobuf *out, const char *user, size_t user_len, co
         p = resp_bulk_write(p, user, user_len);
     p = resp_bulk_write(p, password, password_len);
     iobuf_commit(out, (size_t)(p - start));
+    iobuf_secret(out);
 }
 
 bool login_known(uint32_t login) {
