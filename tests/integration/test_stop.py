@@ -52,7 +52,7 @@ class Traffic:
                     assert c("INCR", key) == count
                 assert c("SETNX", "lock:" + key, "1") == 1
                 assert c("DEL", "lock:" + key) == 1
-        self.answered[key] = count
+            self.answered[key] = count
 
     def lasting(self, key, number):
         """Stays connected. It may lose its connection, and then the request that was on its way was not run."""
@@ -67,8 +67,11 @@ class Traffic:
                 continue
             count += 1
             assert reply == count
+            self.answered[key] = count
         c.close()
-        self.answered[key] = count
+
+    def everybody_was_served(self):
+        return self.problems or (len(self.answered) == len(self.threads) and min(self.answered.values()) > 20)
 
     def stop(self):
         self.over.set()
@@ -91,9 +94,10 @@ def test_another_process_takes_over(farm, start_proxy, key, kind, threads):
             made.append(Successor(before))
             before.expected = False
             before.signal(signal.SIGTERM)
-            assert before.process.wait(10) == 0, tail(before.log_path)
+            assert before.process.wait(30) == 0, tail(before.log_path)
             before = made[-1]
-            until(lambda: accepted(before) > 20, 10, "the successor's clients")
+            until(lambda: accepted(before) > 20, 60, "the successor's clients")
+        until(traffic.everybody_was_served, 60, "more than a few requests of each client")
     finally:
         try:
             traffic.stop()
