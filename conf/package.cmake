@@ -9,11 +9,22 @@ add_custom_command(
   DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/scripts/conf_man.awk ${CONF}/lockkeeper.conf
   COMMENT "Writing lockkeeper.conf(5)"
   VERBATIM)
-add_custom_target(man ALL DEPENDS ${CONF_MAN})
+# Debian wants manual pages compressed, and always to the same bytes.
+set(MAN_PAGES)
+foreach(page ${CONF}/lockkeeper.1 ${CONF_MAN})
+  get_filename_component(name ${page} NAME)
+  add_custom_command(
+    OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name}.gz
+    COMMAND gzip -9nc ${page} > ${CMAKE_CURRENT_BINARY_DIR}/${name}.gz
+    DEPENDS ${page}
+    VERBATIM)
+  list(APPEND MAN_PAGES ${CMAKE_CURRENT_BINARY_DIR}/${name}.gz)
+endforeach()
+add_custom_target(man ALL DEPENDS ${MAN_PAGES})
 
 install(TARGETS lockkeeper RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(FILES ${CONF}/lockkeeper.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES ${CONF_MAN} DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockkeeper.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${CONF_MAN}.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
 install(FILES ${CONF}/standalone.conf ${CONF}/cluster.conf ${CONF}/sentinel.conf ${CONF}/embedded.conf
               ${CMAKE_CURRENT_SOURCE_DIR}/README.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
@@ -26,9 +37,10 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_PACKAGE_CONTACT "lockkeeper maintainers <root@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "proxy for Redis that makes legacy locks safe")
 set(CPACK_PACKAGE_DESCRIPTION
-    "Stands between applications and Redis or Redis Cluster and turns the lock commands it recognises (SETNX, SET NX, \
-EXPIRE, DEL and so on) into scripts that check whose lock it is. Applications are not changed: they connect to the \
-proxy's port instead of Redis's.")
+    "Stands between applications and Redis or Redis Cluster and turns the lock
+commands it recognises (SETNX, SET NX, EXPIRE, DEL and so on) into scripts
+that check whose lock it is. Applications are not changed: they connect to
+the proxy's port instead of Redis's.")
 set(CPACK_COMPONENTS_ALL Unspecified package)
 set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)

@@ -1,6 +1,7 @@
 """The Debian package, made from the build under test: what is in it, and that its parts fit together."""
 
 import configparser
+import gzip
 import os
 import re
 import subprocess
@@ -59,15 +60,21 @@ def test_the_user_of_the_unit_is_made_at_installation(package):
         assert os.access(package / "control" / script, os.X_OK)
 
 
+def manual(package, page):
+    """The source of an installed manual page, which is compressed."""
+    with gzip.open(package / "root/usr/share/man" / (page + ".gz"), "rt") as f:
+        return f.read()
+
+
 @pytest.mark.parametrize("page", ["man1/lockkeeper.1", "man5/lockkeeper.conf.5"])
 def test_manual_pages_have_no_mistakes(package, page):
-    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", package / "root/usr/share/man" / page],
+    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z"], input=manual(package, page),
                           capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
 
 
 def test_the_manual_shows_every_directive(package):
-    page = run("groff", "-man", "-Tascii", "-P-cbou", package / "root/usr/share/man/man5/lockkeeper.conf.5")
+    page = run("groff", "-man", "-Tascii", "-P-cbou", input=manual(package, "man5/lockkeeper.conf.5"))
     shown = set(re.findall(r"^       ([a-z-]+)(?: |$)", page, re.M))
     names = set(re.findall(r"^  ([a-z-]+) \S", run(servers.binary(), "--help"), re.M))
     assert len(names) > 20 and names <= shown
