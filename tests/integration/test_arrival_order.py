@@ -48,11 +48,17 @@ def shuffled(count):
     return order
 
 
+def await_turn(proxy, connect, text=""):
+    """Until PROXY INFO says so, and then one more turn of the loop: the kernel is only then told of new connections, and
+    still has those of the last turn at the front of its list."""
+    with connect(proxy) as observer:
+        until(lambda: text in observer("PROXY", "INFO"), what=text)
+        observer("PROXY", "INFO")
+
+
 def pushed_in_order(proxy, connect, clients):
     """Lets all clients push their numbers in a known order; returns it as it should be in the list."""
-    with connect(proxy) as observer:
-        until(lambda: "clients_connected:%d\r" % (len(clients) + 1) in observer("PROXY", "INFO", "clients"),
-              what="the acceptance of all clients")
+    await_turn(proxy, connect, "clients_connected:%d\r" % (len(clients) + 1))
     order = shuffled(len(clients))
     with stopped(proxy):
         for number in order:
@@ -96,6 +102,7 @@ def test_replies_are_handed_on_in_the_order_in_which_they_came(start_proxy, conn
     for number, client in enumerate(clients):
         client.send(encode("BLPOP", number, 0) + encode("RPUSH", "order", number))
     until(lambda: len(blocked) == len(clients), what="their blocking")
+    await_turn(proxy, connect)
     order = shuffled(len(clients))
     with stopped(proxy):
         for number in order:
