@@ -3,6 +3,7 @@
 # the number of runs; on a finding, its trace and the input that shows it, and the exit status is 1.
 #
 #   FUZZ_BUILD   where to build (default: build-fuzz)
+#   FUZZ_SEED    of what is tried (default: another one each time)
 #   FUZZ_OUT     where new corpus files and crashing inputs are kept (default: a temporary folder)
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -33,7 +34,7 @@ for target in request reply inline info config proxy; do
     status=0
     # The first folder is where libFuzzer writes; the kept corpus is only read.
     "$build/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -max_len=1024 -timeout=60 -rss_limit_mb=1024 \
-        -len_control=0 -print_final_stats=1 -dict="$root/tests/fuzz/resp.dict" -artifact_prefix="$out/$target-" \
+        -len_control=0 -seed="${FUZZ_SEED:-0}" -print_final_stats=1 -dict="$root/tests/fuzz/resp.dict" -artifact_prefix="$out/$target-" \
         "$out/$target" "$root/tests/fuzz/corpus/$target" >"$log" 2>&1 || status=$?
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     echo "fuzz_$target: ${runs:-0} runs"
