@@ -135,7 +135,7 @@ local function secure(s)
   local ends = redis.call('PTTL', guard)
   redis.call('HSET', guard, 'kind', s.kind or '')
   redis.call('PERSIST', guard)
-  redis.call('PEXPIRE', guard, ends < 0 and GUARD_OUTLIVES_MS or math.max(ends, 1))
+  redis.call('PEXPIRE', guard, ends == -2 and 0 or math.max(ends, 1)) -- 0: there was none, and there is none again
   if ends == -1 then redis.call('PERSIST', guard) end
 end
 

@@ -198,7 +198,7 @@ class Run:
         header = [attempt, plain(claim), identity, proxy, right, lease, read, plain(seen), at, shape]
         if name == "clobber":
             header[1] = "1"
-            header += [plain(claim), right]
+            header += [plain(claim), right, attempt]
         words = header + command
         if name == "acquire":
             words = self.acquire_words(attempt, identity, lease, at, shape, command)

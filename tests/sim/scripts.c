@@ -210,22 +210,10 @@ static void forget(struct run *r, const char *reply) {
     r->g->expire_ms = r->m->now_ms + MODEL_GUARD_OUTLIVES_MS;
 }
 
-/* What may be refused is done once before an unusual command acquires: nobody has the lock, so it changes nothing. */
-static void rehearse(struct run *r) {
-    const struct model_command *c = &r->a->command;
-    if (c->op != OP_SET_NX_GET && c->ms >= 0)
-        return;
-    r->g->exists = true;
-    r->g->token[0] = '\0';
-    r->g->expire_ms = r->m->now_ms + MODEL_GUARD_OUTLIVES_MS;
-}
-
 static struct model_envelope acquire(struct run *r) {
     struct state s = look(r);
     if (s.token && is(s.lease_token, r->a->attempt))
         return envelope(success(r), LOCK_GRANTED, &s, model_pttl(r->m, r->key));
-    if (!s.value)
-        rehearse(r);
     struct model_reply reply = command(r);
     if (failed(&reply))
         return envelope(reply, LOCK_ERROR, NULL, NOT_ASKED);
