@@ -365,17 +365,18 @@ class RedisSentinels:
     kind = "sentinel"
     name = "mymaster"
 
-    def __init__(self, *options, replicas=1, sentinels=3, sentinel_lines=(), ports=()):
+    def __init__(self, *options, replicas=1, sentinels=3, sentinel_lines=(), ports=(), make=RedisServer, patience_ms=1000):
         self.sentinels = []
         self.nodes = []
         try:
-            self.nodes = [RedisServer(*options, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+            self.nodes = [make(*options, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
                           for _ in range(1 + replicas)]
             master = self.nodes[0]
             for replica in self.nodes[1:]:
-                replica.run("REPLICAOF", HOST, master.port)
-            lines = ["sentinel monitor %s %s %d %d" % (self.name, HOST, master.port, sentinels // 2 + 1),
-                     "sentinel down-after-milliseconds %s 1000" % self.name,
+                replica.run("REPLICAOF", master.host, master.port)
+            lines = ["sentinel monitor %s %s %d %d" % (self.name, master.host, master.port, sentinels // 2 + 1),
+                     "sentinel announce-ip " + HOST,
+                     "sentinel down-after-milliseconds %s %d" % (self.name, patience_ms),
                      "sentinel failover-timeout %s 2000" % self.name, *sentinel_lines]
             if master.password:
                 lines.append("sentinel auth-pass %s %s" % (self.name, master.password))

@@ -7,7 +7,9 @@ One harm to nodes at a time, and no slot moves meanwhile: a key lost in a half m
 import asyncio
 import signal
 
+import failovers
 from resp import Closed, Error
+from servers import until
 
 OWN_NAME = "soak"
 
@@ -17,14 +19,16 @@ async def away(function, *args):
     return await asyncio.get_running_loop().run_in_executor(None, function, *args)
 
 
-class Faults:
+class Faults(failovers.Failovers):
     def __init__(self, world, rng, allowed):
         self.world, self.record, self.rng, self.allowed = world, world.record, rng, allowed
         self.nodes = world.backend.nodes
+        self.replicated = getattr(world.backend, "replicated", False)
         self.harm = asyncio.Lock()
         for node in self.nodes:
             node.harmed = False  # by one of these
         self.bad_config = False
+        self.quiet_masters = None  # as they were when the last fault was over
 
     async def run(self):
         """Storms, and calm in between, in which waits that nothing disturbs can be looked at."""
@@ -32,9 +36,14 @@ class Faults:
         tasks = []
         if "migrate" in self.allowed and self.world.backend.kind == "cluster":
             tasks.append(asyncio.ensure_future(self.migrations()))
+        if self.replicated:
+            tasks.append(asyncio.ensure_future(self.unplanned()))
         kinds = [kind for kind in ("kill", "stop", "blink", "connections", "connections", "scripts", "reload", "second", "handover",
                              "cut", "cut", "mute")
-                 if kind in self.allowed]
+                 if kind in self.allowed and not (self.replicated and kind == "kill")]
+        if self.replicated:  # what is killed there is replaced
+            of_kind = failovers.CLUSTER if self.world.backend.kind == "cluster" else failovers.SENTINEL
+            kinds += [kind for kind in of_kind if kind in self.allowed and (kind != "split" or hasattr(self.nodes[0], "divide"))] * 2
         try:
             while kinds:
                 await asyncio.sleep(rng.uniform(5, 10) * min(1, self.world.args.seconds / 60))
@@ -50,14 +59,17 @@ class Faults:
     async def guarded(self, fault):
         """One fault, whose end is waited for also where this is cancelled."""
         task = asyncio.ensure_future(fault())
+        cancelled = None
         try:
             try:
                 await asyncio.shield(task)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as error:
+                cancelled = error
                 await task
-                raise
         except (AssertionError, OSError, Closed) as error:
             self.record.violation("fault", "%s: %r" % (fault.__name__, error))
+        if cancelled:
+            raise cancelled
 
     # ---- nodes
 
@@ -76,7 +88,9 @@ class Faults:
                 self.record.end(window)
 
     def settled(self):
-        from servers import until
+        if self.replicated:
+            until(self.world.backend.settled, 90, "the backend's recovery", 0.3)
+            return
 
         def fine():
             return all("cluster_state:ok" in node.run("CLUSTER", "INFO") for node in self.nodes)
@@ -89,6 +103,7 @@ class Faults:
         async with self.harm:
             node = self.rng.choice(self.nodes)
             seconds = seconds or self.world.upstream_timeout + self.rng.uniform(0.3, 2.5)
+            loss = await self.danger(node)
             window = self.record.begin("stop", "port %d for %.1f s" % (node.port, seconds))
             node.harmed = True
             node.pause()
@@ -99,6 +114,7 @@ class Faults:
                 await away(self.settled)
                 node.harmed = False
                 self.record.end(window)
+                await self.danger_over(loss)
 
     async def cut(self):
         """Its line is cut: for shorter or longer than upstream-timeout, and than the cluster's patience."""
@@ -111,6 +127,7 @@ class Faults:
         async with self.harm:
             node = self.rng.choice(self.nodes)
             seconds *= self.rng.uniform(0.8, 1.2)
+            loss = await self.danger(node)
             window = self.record.begin("stop", "%s: port %d for %.1f s" % (how, node.port, seconds), how)
             node.harmed = True
             await away(getattr(node, how))
@@ -121,6 +138,7 @@ class Faults:
                 await away(self.settled)
                 node.harmed = False
                 self.record.end(window)
+                await self.danger_over(loss)
 
     async def blink(self):
         """For less than upstream-timeout: only slow."""
@@ -215,7 +233,8 @@ class Faults:
     def move(self, slot):
         import time
         source = self.world.backend.owner_of(slot)
-        target = self.rng.choice([n for n in self.nodes if n is not source])
+        masters = self.world.backend.masters() if self.replicated else self.nodes
+        target = self.rng.choice([n for n in masters if n is not source])
         with source.client() as a, target.client() as b:
             for client in (a, b):
                 client("CLIENT", "SETNAME", OWN_NAME)
@@ -231,9 +250,11 @@ class Faults:
                 time.sleep(0.01 if time.monotonic() < deadline else 0)
             self.fine(b("CLUSTER", "SETSLOT", slot, "NODE", ids[1]))
             self.fine(a("CLUSTER", "SETSLOT", slot, "NODE", ids[1]))
-        for node in self.nodes:
+        for node in masters:
             if node not in (source, target):
                 node.run("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+        if self.replicated:  # a replica that has not heard of it would take the slot back when it is promoted
+            until(lambda: all(n.owner(slot) == target.port for n in self.nodes), 30, "everybody's knowledge", 0.1)
 
     def migrate_keys(self, source, target, keys):
         """After a cut a node may find out late, and for a moment, that it has been alone: it takes nothing then."""

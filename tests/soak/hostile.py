@@ -3,6 +3,7 @@
 import asyncio
 
 from resp import Error, encode
+from servers import slot_of
 from wire import GONE
 
 MB = 1000000
@@ -97,6 +98,8 @@ class Hostile:
             link.close()
             return
         causes = self.record.disturbed(begun, self.world.error_causes, 6)
+        if replies[0] != "OK" or self.record.endangered(slot_of(key), begun, self.record.now()):
+            value = next((r for r in replies[1::2] if isinstance(r, str) and r.startswith(self.id + "/")), value)  # what was there
         for n, reply in enumerate(replies):
             expected = "OK" if n == 0 else value if n % 2 else "%s/%d" % (self.id, n // 2 - 1)
             if reply != expected and not (causes and (isinstance(reply, Error) or reply is GONE or reply is None and n % 2)) \

@@ -11,6 +11,7 @@ import collections
 import itertools
 
 from resp import Error
+from servers import slot_of
 from wire import GONE
 
 SLACK = 0.01  # the clocks' resolution
@@ -28,18 +29,26 @@ class Hold:
         self.over = replied + (px or LEASE) + SLACK  # certainly ended then, if it is not renewed
         self.renewed = px is None
         self.released = False
+        self.touched = replied  # the last write that it depends on
+        self.confirmed = lock.confirmed
+
+    def endangered(self, record):
+        """A failover may have lost it, or what its holder did with it since."""
+        if self.confirmed and self.touched == self.replied:
+            return False
+        return record.endangered(self.lock.slot, self.sent, self.touched)
 
     def sure(self, at, record):
         """Whether the lease certainly lives: by the clock, or by renewals that nothing can have disturbed."""
-        if self.released or self.worker.gone() or record.disturbed(self.sent, ("kill",)):
+        if self.released or self.worker.gone() or record.disturbed(self.sent, ("kill",)) or self.endangered(record):
             return False
         if at < self.until:
             return True
         return (self.renewed and at < self.sent + MAX_HOLD - SLACK and
-                not record.disturbed(self.sent - 1, ("kill", "stop", "connections", "migrate", "second", "slow")))
+                not record.disturbed(self.sent - 1, ("kill", "stop", "connections", "migrate", "second", "slow", "failover")))
 
     def certainly_over(self, at, record):
-        return not self.renewed and at > self.over
+        return not self.renewed and at > self.over and not self.endangered(record)
 
 
 class Lock:
@@ -53,6 +62,8 @@ class Lock:
         self.fence = 0
         self.suspect = None
         self.auto = name.startswith(("lock:d:", "lock:m:"))
+        self.confirmed = name.startswith("lock:r:")  # by its replicas, before anybody hears that it is held
+        self.slot = slot_of(name)
 
     def note(self, who, text):
         self.history.append("%s %s %s" % (self.record.stamp(), who, text))
@@ -93,7 +104,7 @@ class Lock:
     def lost(self, worker, sent):
         """An attempt that was refused: somebody must be able to hold it."""
         late = self.record.disturbed(sent - 2, ("slow",))  # so may be the grant's reply
-        if self.holds or sent < self.free_by or late or self.record.disturbed(self.free_by - 6, ("kill", "stop", "second"), 3):
+        if self.holds or sent < self.free_by or late or self.record.disturbed(self.free_by - 6, ("kill", "stop", "second", "failover"), 3):
             self.suspect = None
         elif self.suspect is None:
             self.suspect = self.record.now()  # the grant's reply may be on its way
@@ -331,7 +342,7 @@ class Worker:
         if self.alone:
             # A release that was done, whose answer got lost, and that is repeated after others have acquired and
             # released, finds no trace of itself: 0.
-            repeated = self.record.disturbed(sent, ("connections", "stop"))
+            repeated = self.record.disturbed(sent, ("connections", "stop", "failover"))
             if reply == 0 and sure_before and not repeated and not (lock.auto and lock in self.left) and hold.sure(replied, self.record):
                 lock.violation("refused release", "%s holds it, and %s answers 0" % (self.who, command[0]))
             if reply == 1 and hold.certainly_over(sent, self.record) and command[0] == "DEL":
@@ -386,6 +397,7 @@ class Worker:
         hold.over = max(hold.over, sent + 60)  # not known before the reply
         reply = await self.call(lock, "PEXPIRE", lock.name, int(px * 1000))
         now = self.record.now()
+        hold.touched = now
         if reply == 1:
             hold.until, hold.over = sent + px - SLACK, now + px + SLACK
         else:
@@ -422,6 +434,20 @@ class Worker:
             await self.work(lock, px)
         await self.release(lock, "DEL", lock.name)
 
+    async def compared_once(self, lock):
+        """The same with nothing in between that only its own master has heard of."""
+        px = lock.px
+        value = "%s/%s/%d" % (lock.name, self.who, next(serial))
+        _, won = await self.acquire(lock, "SET", lock.name, value, "PX", int(px * 1000), "NX", px=px)
+        if not won:
+            return
+        await self.work(lock, px)
+        hold = self.hold
+        if await self.call(lock, "GET", lock.name) == value:
+            await self.release(lock, "DEL", lock.name)
+        elif hold.sure(self.record.now(), self.record):
+            lock.violation("lost lease", "%s holds it, confirmed by its replicas, and GET does not say so" % self.who)
+
     async def extend(self, lock, value, px):
         hold = self.hold
         sent = self.record.now()
@@ -431,6 +457,7 @@ class Worker:
         hold.until, hold.over = min(hold.until, sent + px - SLACK), hold.over + 60
         reply = await self.call(lock, "SET", lock.name, value, "PX", int(px * 1000), "XX")
         now = self.record.now()
+        hold.touched = now
         if reply == "OK":
             if late:
                 lock.violation("late extension", "%s extended a lease that had ended" % self.who)
@@ -512,7 +539,7 @@ class Worker:
             lock.ended(hold)
             reply = (await self.batch(lock, ("MULTI",), ("DEL", lock.name), ("EXEC",)))[-1]
             hold.released = False
-            undisturbed = not (lock.auto and lock in self.left) and not self.record.disturbed(sent, ("connections", "stop", "kill", "migrate"))
+            undisturbed = not (lock.auto and lock in self.left) and not self.record.disturbed(sent, ("connections", "stop", "kill", "migrate", "failover"))
             if reply != [1] and sure and undisturbed and hold.sure(self.record.now(), self.record):
                 lock.violation("refused release", "%s holds it, and EXEC answers %r" % (self.who, reply))
             hold.released = True
@@ -587,15 +614,22 @@ class Crasher:
             if rng.random() < 0.3:
                 link.exchange([("GET", name)] * 20)
             link.close()
+            left = self.record.now()
             await asyncio.sleep((0 if at_once else px or LEASE) + DEAD_SLACK)
-            await self.probe(name, begun)
+            await self.probe(name, begun, left)
 
-    async def probe(self, name, begun):
+    async def probe(self, name, begun, left):
         link = await self.world.net.open(self.proxy, self.id + "p")
         if not link:
             return
         reply = await link("SETNX", name, name + "/2")
-        if reply == 0 and not self.record.disturbed(begun, ("kill", "stop", "second", "connections", "migrate"), 2):
+        disturbed = self.record.disturbed(begun, ("kill", "stop", "second", "connections", "migrate", "failover"), 2)
+        if reply == 0 and not disturbed and self.record.disturbed(left, ("slow",)):
+            # A connection that ends while its requests wait for a busy node is seen to end when they are answered.
+            await asyncio.sleep(LEASE + DEAD_SLACK)
+            reply = await link("SETNX", name, name + "/2")
+            disturbed = self.record.disturbed(begun, ("kill", "stop", "second", "connections", "migrate", "failover"), 2)
+        if reply == 0 and not disturbed:
             self.record.violation("dead holder", "%s: still held %.1f s after it was acquired by a client that left: %r" % (
                 name, self.record.now() - begun, await link("PROXY", "LOCK", name)))
         self.record.counts["crashed holders"] += 1

@@ -78,6 +78,17 @@ class RemoteRedis(servers.RedisServer):
         """It hears the proxies and does what they say. What it answers does not arrive."""
         in_namespace(self.namespace, "route", "add", "blackhole", self.peer + "/32")
 
+    def divide(self, others):
+        """The other nodes and it hear no more of each other. The proxies hear it, and it hears them."""
+        for other in others:
+            in_namespace(self.namespace, "route", "add", "blackhole", other.host + "/32")
+            in_namespace(other.namespace, "route", "add", "blackhole", self.host + "/32")
+
+    def unite(self, others):
+        for other in others:
+            in_namespace(self.namespace, "route", "del", "blackhole", other.host + "/32")
+            in_namespace(other.namespace, "route", "del", "blackhole", self.host + "/32")
+
     def mend(self):
         in_namespace(self.namespace, "link", "set", "eth0", "up")
         try:

@@ -17,15 +17,27 @@ class Window:
         self.kind, self.name, self.text, self.begin, self.end = kind, name, text, begin, None
 
 
+class Loss:
+    """What a failover may lose: acknowledged writes to these slots from `begin` on. `end` is None while it lasts."""
+
+    def __init__(self, begin, ranges):
+        self.begin, self.ranges, self.end = begin, ranges, None
+
+    def has(self, slot):
+        return any(first <= slot <= last for first, last in self.ranges)
+
+
 class Record:
     def __init__(self, verbose=False):
         self.start = time.monotonic()
         self.counts = collections.Counter()
         self.faults = collections.Counter()
         self.windows = []
+        self.losses = []
         self.violations = collections.Counter()
         self.shown = []
         self.verbose = verbose
+        self.void = ""  # why what was seen can't be judged
         self.over = False  # the load is being stopped: a close is no surprise any more
 
     def now(self):
@@ -61,6 +73,22 @@ class Record:
     def ends(self, names, since):
         """When the faults of these names ended, from `since` on."""
         return [w.end for w in self.windows if w.name in names and w.end is not None and w.end >= since]
+
+    def may_lose(self, begin, ranges):
+        """A failover of these slots, whose replicas were in step at `begin`."""
+        self.losses.append(Loss(begin, ranges))
+        return self.losses[-1]
+
+    def lost(self, loss, changed):
+        """It is over, and nobody writes to the old master any more. Without another master nothing was lost."""
+        loss.end = self.now()
+        if not changed:
+            self.losses.remove(loss)
+
+    def endangered(self, slot, sent, replied):
+        """Whether a failover may have lost a write to this slot that was acknowledged."""
+        return any(loss.begin <= replied and (loss.end is None or sent <= loss.end) and loss.has(slot)
+                   for loss in self.losses)
 
     # ---- violations
 

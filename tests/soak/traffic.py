@@ -8,14 +8,16 @@ outcome is unknown was done once or not at all.
 import asyncio
 
 from resp import Error
+from servers import slot_of
 from wire import GONE
 
-ALLOWED = ("UPSTREAM ", "CLUSTERDOWN ", "TRYAGAIN ", "LOADING ", "MASTERDOWN ", "EXECABORT ")
+ALLOWED = ("UPSTREAM ", "CLUSTERDOWN ", "TRYAGAIN ", "LOADING ", "MASTERDOWN ", "EXECABORT ", "READONLY ")
 ERROR_MARGIN = 6.0
+PAST = 60  # writes that are remembered; more than most keys have in a failover
 
 
 def not_sent(reply):
-    return "not sent" in reply or reply.startswith(("CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN"))
+    return "not sent" in reply or reply.startswith(("CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN", "READONLY"))
 
 
 class Key:
@@ -31,10 +33,36 @@ class Key:
         self.name = "%s%s%s.%d.%d" % ("lock:own:" if self.kind == "lock" else "", self.client.id + "." + self.kind,
                                       self.tag, self.index, self.generation)
         self.value = None
-        self.writes = []  # (value written, command) as sent in this batch
+        self.slot = slot_of(self.name)
+        self.past = [Written(0, 0, None, False)]
         self.since = self.client.record.now()
         self.low = self.high = 0  # of a counter
         self.possible = {None}
+        self.lowest, self.older = None, set()  # the same, where a failover has lost writes
+
+    def wrote(self, sent, acknowledged, value, depends):
+        self.past = [*self.past[-PAST:], Written(sent, acknowledged, None if self.client.big else value, depends)]
+
+    def lose(self, record):
+        """True where a failover may have lost writes to it: it may hold again what it held before them, or since."""
+        unsafe = [n for n, w in enumerate(self.past) if n and record.endangered(self.slot, w.sent, w.acknowledged)]
+        if not unsafe:
+            return False
+        back = self.past[unsafe[0] - 1 :]
+        self.older = {w.value for w in back}
+        self.lowest = min(w.value or 0 for w in back) if self.kind == "number" else 0
+        if unsafe[0] == 1 and len(self.past) > PAST or any(w.depends for w in back[1:]):
+            self.possible = None  # not known any more, or made of what was lost
+        return True
+
+
+class Written:
+    """A write that was acknowledged; `depends`: on what was there."""
+
+    __slots__ = ("sent", "acknowledged", "value", "depends")
+
+    def __init__(self, sent, acknowledged, value, depends):
+        self.sent, self.acknowledged, self.value, self.depends = sent, acknowledged, value, depends
 
 
 class Op:
@@ -164,22 +192,28 @@ class Ordinary:
         for op, reply in zip(ops, replies):
             if reply is GONE:
                 gone = True
-                self.account(op, "unknown")
+                self.account(op, "unknown", begun)
                 lost.update(op.keys)
                 continue
             if isinstance(reply, Error):
                 self.world.check_error(self.id, op.command, reply)
-                self.account(op, "no" if not_sent(reply) and len(op.keys) == 1 else "unknown")
+                self.account(op, "no" if not_sent(reply) and len(op.keys) == 1 else "unknown", begun)
                 lost.update(op.keys)
                 continue
             sure = not lost.intersection(op.keys)
-            self.account(op, "yes" if sure else "answered")
+            self.account(op, "yes" if sure else "answered", begun)
             if sure and reply != op.expected and not self.record.disturbed(begun, ("kill",)):
-                self.wrong(op, reply, ops)
+                if any([key.lose(self.record) for key in op.keys]):
+                    self.record.counts["replies after a loss of Redis's"] += 1
+                else:
+                    self.wrong(op, reply, ops)
             self.check_owner(op, reply)
         self.record.counts["unsure replies"] += len(lost)
         if self.record.disturbed(begun, ("kill",)):
             lost = {*self.texts, *self.numbers, *self.locks}
+        for key in (*self.texts, *self.numbers, *self.locks):
+            if key.lose(self.record):
+                lost.add(key)
         for op in ops:  # what these write depends on what was there
             if op.command[0] in ("APPEND", "SETNX"):
                 for key in lost.intersection(op.keys):
@@ -188,8 +222,10 @@ class Ordinary:
             self.leave(key)
         return gone
 
-    def account(self, op, done):
+    def account(self, op, done, sent):
         for key, value in op.writes.items():
+            if done == "yes" or done == "answered":
+                key.wrote(sent, self.record.now(), value, op.command[0] in ("APPEND", "SETNX"))
             if key.kind == "number":
                 key.low += done == "yes" or done == "answered"
                 key.high += done != "no"
@@ -201,7 +237,7 @@ class Ordinary:
     def leave(self, key):
         """Its state is unknown: what it may hold at the end is looked at then."""
         if key.kind != "lock" and key.possible is not None and not self.big:
-            self.world.retire(self.db, key.name, key.kind, (key.low, key.high), set(key.possible), key.since)
+            self.world.retire(self.db, key)
         key.renew()
 
     def check_owner(self, op, reply):

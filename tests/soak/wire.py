@@ -183,7 +183,7 @@ class Net:
                 return None
             if isinstance(reply, Error):
                 if not reply.startswith("UPSTREAM ") or not self.record.disturbed(
-                        self.record.now(), ("kill", "stop", "connections"), 6):
+                        self.record.now(), ("kill", "stop", "connections", "failover"), 6):
                     self.violation("setup", "%s %r: %r" % (who, command, reply))
                 link.close()
                 return None
@@ -193,7 +193,7 @@ class Net:
         return self.record.over or self.dying.get(address) is not None
 
     def unexpected_close(self, link, error):
-        if link.buffer and self.record.disturbed(self.record.now(), ("kill", "stop", "connections"), 3):
+        if link.buffer and self.record.disturbed(self.record.now(), ("kill", "stop", "connections", "failover"), 3):
             self.counts["closed in the middle of a reply"] += 1  # its node was lost: nothing else can be said
             return
         if not self.may_close(link.address):

@@ -1,0 +1,161 @@
+"""Failovers of a soak run, on the backends of replicated.py: masters killed, stopped, cut off, asked to give way, and
+pushed aside while they still take writes.
+
+Before each the replicas are seen in step; until the backend is itself again, acknowledged writes to the failed-over
+slots may be lost by Redis (record.py's Lossy). A CLUSTER FAILOVER, in which the master waits for its replica, loses
+nothing, and is given no such window.
+"""
+
+import asyncio
+
+import replicated
+from resp import Closed, Error
+from servers import until
+
+CLUSTER = ("promote", "handed", "takeover", "split", "halt")
+SENTINEL = ("promote", "asked", "halt")
+TIMEOUT = 60
+
+
+async def away(function, *args):
+    return await asyncio.get_running_loop().run_in_executor(None, function, *args)
+
+
+class Failovers:
+    """A part of faults.Faults."""
+
+    async def lossy(self, how, fault, seconds=0):
+        """One failover: `fault` begins it and gives back what mends it, or nothing; then all is waited for."""
+        async with self.harm:
+            master = self.rng.choice(await away(self.world.backend.masters))
+            replicas = await away(self.world.backend.replicas_of, master)
+            danger = await self.danger(master)
+            window = self.record.begin("failover", "%s: port %d" % (how, master.port), how)
+            master.harmed = True
+            try:
+                await asyncio.sleep(self.rng.uniform(0, 0.2))  # for writes that can be lost
+                mend = await away(fault, master, replicas)
+                await asyncio.sleep(seconds)
+                if mend:
+                    await away(mend)
+                await away(self.settled)
+            finally:
+                master.harmed = False
+                self.record.end(window)
+                await self.danger_over(danger)
+
+    async def unplanned(self):
+        """Looks for failovers that nobody has asked for: a server was not heard of for so long. What they lose is not
+        known, so the run is not judged."""
+        while True:
+            async with self.harm:
+                now = {n.port for n in await away(self.world.backend.masters)}
+                self.quiet_masters = self.quiet_masters or now
+                if now != self.quiet_masters:
+                    self.record.void = "a failover without a fault, at %s" % self.record.stamp()
+                    self.quiet_masters = now
+            await asyncio.sleep(2)
+
+    async def danger(self, node):
+        """Something is about to befall a node: where it is a master it may lose its place, for `danger_over`."""
+        if not self.replicated or node not in await away(self.world.backend.masters):
+            return None
+        replicas = await away(self.world.backend.replicas_of, node)
+        begun = await away(replicated.in_step, node, replicas)
+        return node, self.record.may_lose(begun, self.world.backend.ranges_of(node))
+
+    async def danger_over(self, danger):
+        if danger:
+            node, loss = danger
+            masters = await away(self.world.backend.masters)
+            self.quiet_masters = {n.port for n in masters}
+            self.record.lost(loss, node not in masters)
+
+    def replaced(self, master, replicas):
+        def done():
+            return any(replicated.role(r)[:1] == ["master"] for r in replicas)
+
+        until(done, TIMEOUT, "the promotion", 0.05)
+
+    async def promote(self):
+        """kill -9; it comes back when another one has its place."""
+        def fault(master, replicas):
+            master.kill()
+            self.replaced(master, replicas)
+            return master.start
+
+        await self.lossy("promote", fault, self.rng.uniform(0, 1.5))
+
+    async def halt(self):
+        """SIGSTOP until another one has its place; then it goes on where it was, and has to learn."""
+        def fault(master, replicas):
+            master.pause()
+            try:
+                self.replaced(master, replicas)
+            except BaseException:
+                master.resume()
+                raise
+            return master.resume
+
+        await self.lossy("halt", fault, self.rng.uniform(0, 1))
+
+    async def takeover(self):
+        """Cut off from everybody, and its replica takes its place without being asked to."""
+        def fault(master, replicas):
+            getattr(master, "cut", master.pause)()
+            with replicas[0].client() as c:
+                c("CLUSTER", "FAILOVER", "TAKEOVER")
+            self.replaced(master, replicas)
+            return getattr(master, "mend", master.resume)
+
+        await self.lossy("takeover", fault, self.rng.uniform(0, 2))
+
+    async def split(self):
+        """Its replica and the other nodes can't hear it any more, and the proxies can: it takes writes that nobody else
+        will ever see, until it finds that it is alone."""
+        def fault(master, replicas):
+            others = [n for n in self.nodes if n is not master]
+            master.divide(others)
+            with replicas[0].client() as c:
+                c("CLUSTER", "FAILOVER", "TAKEOVER")
+            self.replaced(master, replicas)
+            return lambda: master.unite(others)
+
+        await self.lossy("split", fault, self.rng.uniform(0, 2))
+
+    async def asked(self):
+        """SENTINEL FAILOVER: the old master takes writes until it is told."""
+        def fault(master, replicas):
+            def done():
+                if self.world.backend.master is master:
+                    with self.rng.choice(self.world.backend.sentinels).client() as c:
+                        c("SENTINEL", "FAILOVER", self.world.backend.name)
+                return self.world.backend.master is not master
+
+            until(done, TIMEOUT, "the failover", 0.2)
+
+        await self.lossy("asked", fault)
+
+    async def handed(self):
+        """CLUSTER FAILOVER: nothing may be lost."""
+        async with self.harm:
+            master = self.rng.choice(await away(self.world.backend.masters))
+            replica = (await away(self.world.backend.replicas_of, master))[0]
+            window = self.record.begin("failover", "handed: port %d" % master.port, "handed")
+
+            def done():
+                if replicated.role(replica)[:1] == ["master"]:
+                    return True
+                try:
+                    with replica.client() as c:
+                        c("CLUSTER", "FAILOVER")
+                except (OSError, Closed):
+                    pass
+                return False
+
+            try:
+                await away(until, done, TIMEOUT, "the promotion", 0.5)
+                await away(self.settled)
+            finally:
+                self.record.end(window)
+                self.quiet_masters = {n.port for n in await away(self.world.backend.masters)}
