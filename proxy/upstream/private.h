@@ -58,6 +58,7 @@ enum {
     DELAYS_MAX = 6,               /* TRYAGAIN and its kin: 20 40 80 160 320 400 ms */
     DELAY_FIRST_MS = 20,
     DELAY_LONGEST_MS = 400,
+    MAP_WAIT_MS = 1000, /* for a new map; mostly it is there in a few */
     BACKOFF_FIRST_MS = 50,
     BACKOFF_LONGEST_MS = 2000,
     CONNECT_LONGEST_MS = 2000,
@@ -476,8 +477,9 @@ static inline void request_end(struct upstream_request *r) {
 
 /* Has a request tried again, later each time. False where it was too often, or it would be overtaken. */
 bool wait_delay(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
-/* The same as soon as the map has been asked for again, or as long as a connection may take; for all that a connection
- * had, so that they keep their order. The bytes are copied. False where it was too often. */
+/* The same as soon as the map has been asked for again, within a bound, for all that a connection had, so that they
+ * keep their order; it ends then if its node is still the one that can't be reached. The bytes are copied. False where
+ * it was too often. */
 bool wait_map(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
 /* A round of the topology has ended: nobody waits for the map any more. */
 void wait_map_ends(struct upstream *u);

@@ -117,6 +117,14 @@ static void place_again(struct upstream *u, struct upstream_request *r, struct u
 }
 
 void router_repeat(struct upstream *u, struct upstream_request *r) {
+    const struct upstream_node *n = r->for_map && !u->closing ? choose_node(u, r) : NULL;
+    r->for_map = false;
+    if (n && n->failures > 0) { /* it has been waited for once, and nobody has taken its place */
+        char base[512];
+        router_lost_text(base, sizeof(base), n->address, CONN_UNREACHABLE, n->reason);
+        router_fail(r, r->sent_before, base);
+        return;
+    }
     place_again(u, r, NULL);
 }
 

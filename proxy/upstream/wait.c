@@ -57,7 +57,7 @@ bool wait_map(struct upstream *u, struct upstream_request *r) {
         return false;
     topology_want(u->topology);
     keep_bytes(u, r);
-    wait_for(u, r, u->connect_ms);
+    wait_for(u, r, MAP_WAIT_MS);
     r->for_map = true;
     return true;
 }

@@ -1,5 +1,6 @@
 """Traps that other proxies fell into, 36 and 37: a topology that changes, and nodes that are not ready."""
 
+import threading
 import time
 
 import pytest
@@ -46,6 +47,34 @@ def test_trap_36_slot_without_owner(start_cluster, start_proxy, connect):
     assert isinstance(reply, Error) and reply.startswith(("CLUSTERDOWN ", "UPSTREAM ", "MOVED ")), reply
     cluster.nodes[0].run("CLUSTER", "ADDSLOTS", slot_of(name))
     works_again(client, ("SET", name, "again"))
+
+
+def test_trap_36_nobody_takes_the_place_of_a_master(fake, start_proxy, connect):
+    """It accepts connections and says nothing more. Whether another one serves by now is asked, which takes a while here; then
+    the request fails, and no other connection is waited for."""
+    over = threading.Event()
+
+    def answer(words, connection):
+        if words[0].upper() == b"CLUSTER":
+            if state["mute"]:
+                over.wait(0.5)  # longer than the proxy leaves a node alone that it could not reach
+            return whole_map(node.port)
+        if words[0].upper() == b"HELLO" and state["mute"]:
+            return b""
+        return polite(words) or (b"_\r\n" if not state["mute"] else b"")
+
+    state = {"mute": False}
+    node = fake(answer)
+    client = connect(start_proxy("cluster %s:%d" % node.address, "upstream-timeout 2s", "threads 1"), timeout=60)
+    assert isinstance(client("HELLO", "3"), dict)
+    assert client("GET", "k") is None
+    state["mute"] = True
+    assert "unknown" in client("GET", "k")
+    asked = node.count(b"HELLO")
+    time.sleep(1)  # for the map to be an old one
+    assert "not sent" in client("GET", "k")
+    assert node.count(b"HELLO") == asked + 1
+    over.set()
 
 
 def test_trap_36_one_refresh_for_all_clients(fake, start_proxy, connect):
