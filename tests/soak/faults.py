@@ -1,5 +1,6 @@
 """What goes wrong during a soak run: nodes killed, stopped and emptied of scripts, connections killed, slots moved,
-lines cut, configurations reloaded, a second proxy killed or replaced. Each is noted in the record with its time.
+lines cut, configurations reloaded, a second proxy killed or replaced; and failovers (failovers.py). Each is noted in the
+record with its time.
 
 One harm to nodes at a time, and no slot moves meanwhile: a key lost in a half move would be nobody's fault.
 """
@@ -23,7 +24,7 @@ class Faults(failovers.Failovers):
     def __init__(self, world, rng, allowed):
         self.world, self.record, self.rng, self.allowed = world, world.record, rng, allowed
         self.nodes = world.backend.nodes
-        self.replicated = getattr(world.backend, "replicated", False)
+        self.replicated = world.replicated
         self.harm = asyncio.Lock()
         for node in self.nodes:
             node.harmed = False  # by one of these
@@ -38,12 +39,12 @@ class Faults(failovers.Failovers):
             tasks.append(asyncio.ensure_future(self.migrations()))
         if self.replicated:
             tasks.append(asyncio.ensure_future(self.unplanned()))
-        kinds = [kind for kind in ("kill", "stop", "blink", "connections", "connections", "scripts", "reload", "second", "handover",
-                             "cut", "cut", "mute")
+        kinds = [kind for kind in ("kill", "stop", "blink", "connections", "connections", "scripts", "reload", "second",
+                                   "handover", "cut", "cut", "mute")
                  if kind in self.allowed and not (self.replicated and kind == "kill")]
         if self.replicated:  # what is killed there is replaced
             of_kind = failovers.CLUSTER if self.world.backend.kind == "cluster" else failovers.SENTINEL
-            kinds += [kind for kind in of_kind if kind in self.allowed and (kind != "split" or hasattr(self.nodes[0], "divide"))] * 2
+            kinds += [kind for kind in of_kind if kind in self.allowed] * 2
         try:
             while kinds:
                 await asyncio.sleep(rng.uniform(5, 10) * min(1, self.world.args.seconds / 60))

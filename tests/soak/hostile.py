@@ -91,15 +91,15 @@ class Hostile:
         await asyncio.sleep(self.rng.uniform(0.5, 4))
         if not link.closed:
             link.transport.resume_reading()
-        try:
-            replies = await asyncio.wait_for(future, 20)
-        except asyncio.TimeoutError:
+        replies = await self.net.wait_for(future, 20)
+        if replies is None:
             self.record.violation("hang", "%s: a slow reader never got its replies" % self.id)
             link.close()
             return
         causes = self.record.disturbed(begun, self.world.error_causes, 6)
         if replies[0] != "OK" or self.record.endangered(slot_of(key), begun, self.record.now()):
-            value = next((r for r in replies[1::2] if isinstance(r, str) and r.startswith(self.id + "/")), value)  # what was there
+            seen = (r for r in replies[1::2] if isinstance(r, str) and r.startswith(self.id + "/"))
+            value = next(seen, value)  # what was there before
         for n, reply in enumerate(replies):
             expected = "OK" if n == 0 else value if n % 2 else "%s/%d" % (self.id, n // 2 - 1)
             if reply != expected and not (causes and (isinstance(reply, Error) or reply is GONE or reply is None and n % 2)) \

@@ -19,6 +19,7 @@ LEASE = 2.0  # of the rules in soak.py
 MAX_HOLD = 4.0
 DEAD_SLACK = 1.0
 HISTORY = 50
+ALL_FAULTS = ("kill", "stop", "connections", "migrate", "second", "failover")
 serial = itertools.count(1)
 
 
@@ -40,12 +41,14 @@ class Hold:
 
     def sure(self, at, record):
         """Whether the lease certainly lives: by the clock, or by renewals that nothing can have disturbed."""
-        if self.released or self.worker.gone() or record.disturbed(self.sent, ("kill",)) or self.endangered(record):
+        if self.released or self.worker.gone() or record.disturbed(self.sent, ("kill",)):
+            return False
+        if self.endangered(record):
             return False
         if at < self.until:
             return True
         return (self.renewed and at < self.sent + MAX_HOLD - SLACK and
-                not record.disturbed(self.sent - 1, ("kill", "stop", "connections", "migrate", "second", "slow", "failover")))
+                not record.disturbed(self.sent - 1, (*ALL_FAULTS, "slow")))
 
     def certainly_over(self, at, record):
         return not self.renewed and at > self.over and not self.endangered(record)
@@ -104,7 +107,8 @@ class Lock:
     def lost(self, worker, sent):
         """An attempt that was refused: somebody must be able to hold it."""
         late = self.record.disturbed(sent - 2, ("slow",))  # so may be the grant's reply
-        if self.holds or sent < self.free_by or late or self.record.disturbed(self.free_by - 6, ("kill", "stop", "second", "failover"), 3):
+        faults = ("kill", "stop", "second", "failover")
+        if self.holds or sent < self.free_by or late or self.record.disturbed(self.free_by - 6, faults, 3):
             self.suspect = None
         elif self.suspect is None:
             self.suspect = self.record.now()  # the grant's reply may be on its way
@@ -343,7 +347,8 @@ class Worker:
             # A release that was done, whose answer got lost, and that is repeated after others have acquired and
             # released, finds no trace of itself: 0.
             repeated = self.record.disturbed(sent, ("connections", "stop", "failover"))
-            if reply == 0 and sure_before and not repeated and not (lock.auto and lock in self.left) and hold.sure(replied, self.record):
+            mine = not repeated and not (lock.auto and lock in self.left)
+            if reply == 0 and mine and sure_before and hold.sure(replied, self.record):
                 lock.violation("refused release", "%s holds it, and %s answers 0" % (self.who, command[0]))
             if reply == 1 and hold.certainly_over(sent, self.record) and command[0] == "DEL":
                 lock.violation("late release", "%s released it %.3f s after its lease" % (self.who, sent - hold.over))
@@ -539,7 +544,8 @@ class Worker:
             lock.ended(hold)
             reply = (await self.batch(lock, ("MULTI",), ("DEL", lock.name), ("EXEC",)))[-1]
             hold.released = False
-            undisturbed = not (lock.auto and lock in self.left) and not self.record.disturbed(sent, ("connections", "stop", "kill", "migrate", "failover"))
+            undisturbed = not (lock.auto and lock in self.left) and not self.record.disturbed(
+                sent, ("connections", "stop", "kill", "migrate", "failover"))
             if reply != [1] and sure and undisturbed and hold.sure(self.record.now(), self.record):
                 lock.violation("refused release", "%s holds it, and EXEC answers %r" % (self.who, reply))
             hold.released = True
@@ -623,12 +629,12 @@ class Crasher:
         if not link:
             return
         reply = await link("SETNX", name, name + "/2")
-        disturbed = self.record.disturbed(begun, ("kill", "stop", "second", "connections", "migrate", "failover"), 2)
+        disturbed = self.record.disturbed(begun, ALL_FAULTS, 2)
         if reply == 0 and not disturbed and self.record.disturbed(left, ("slow",)):
             # A connection that ends while its requests wait for a busy node is seen to end when they are answered.
             await asyncio.sleep(LEASE + DEAD_SLACK)
             reply = await link("SETNX", name, name + "/2")
-            disturbed = self.record.disturbed(begun, ("kill", "stop", "second", "connections", "migrate", "failover"), 2)
+            disturbed = self.record.disturbed(begun, ALL_FAULTS, 2)
         if reply == 0 and not disturbed:
             self.record.violation("dead holder", "%s: still held %.1f s after it was acquired by a client that left: %r" % (
                 name, self.record.now() - begun, await link("PROXY", "LOCK", name)))

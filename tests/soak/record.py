@@ -7,6 +7,9 @@ import collections
 import sys
 import time
 
+# What no failover excuses, also one whose time and losses are not known.
+NEVER = {"another client's reply", "closed", "crash", "end", "fault", "hang", "not at rest", "out of place",
+         "reply is no RESP", "stray reply"}
 SHOWN = 12  # violations printed in full; the others are only counted
 
 
@@ -89,6 +92,11 @@ class Record:
         """Whether a failover may have lost a write to this slot that was acknowledged."""
         return any(loss.begin <= replied and (loss.end is None or sent <= loss.end) and loss.has(slot)
                    for loss in self.losses)
+
+    def judged(self):
+        """The violations that count. After a failover that nobody asked for, on a machine that was too busy, nobody knows
+        what Redis has lost."""
+        return {kind: n for kind, n in self.violations.items() if not self.void or kind in NEVER}
 
     # ---- violations
 

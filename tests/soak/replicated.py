@@ -43,7 +43,7 @@ def in_step(master, replicas):
 class Cluster(servers.RedisCluster):
     """Three masters, and a replica for each."""
 
-    replicated = True
+    replicated = 1  # replicas of each master
 
     def __init__(self, make=servers.RedisServer):
         super().__init__(timeout_ms=PATIENCE_MS, make=make)
@@ -114,7 +114,7 @@ class Cluster(servers.RedisCluster):
 class Sentinels(servers.RedisSentinels):
     """A master, two replicas, three Sentinels."""
 
-    replicated = True
+    replicated = 2
 
     def __init__(self, make=servers.RedisServer):
         super().__init__(replicas=2, make=make, patience_ms=PATIENCE_MS)

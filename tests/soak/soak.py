@@ -4,9 +4,9 @@
     tests/soak/soak.py --seconds 60 --seed 1 --backend standalone|cluster|sentinel|all
 
 Runs the proxy of $LOCKKEEPER (build/lockkeeper), best one built with SANITIZE=address,undefined, and checks every
-reply: traffic.py says what ordinary clients are owed, locks.py what lock workers are owed, faults.py what goes wrong
-meanwhile. Quiet; a table at the end; exit status 1 if a promise was broken, with the last events of what it was
-broken for. The seed repeats the choices, not the timing.
+reply: traffic.py says what ordinary clients are owed, locks.py what lock workers are owed, faults.py and failovers.py
+what goes wrong meanwhile. Quiet; a table at the end; exit status 1 if a promise was broken, with the last events of what it
+was broken for. The seed repeats the choices, not the timing.
 """
 
 import argparse
@@ -117,15 +117,9 @@ class World:
         self.retired = {}
         self.moving_tags = ["m%d" % n for n in range(6)]
         self.moving_slots = [servers.slot_of(tag) for tag in self.moving_tags]
-        make = partition.RemoteRedis if PARTITIONS.intersection(args.faults) else servers.RedisServer
-        if kind == "sentinel":
-            self.backend = replicated.Sentinels(make)
-        elif kind == "cluster" and FAILOVERS.intersection(args.faults):
-            self.backend = replicated.Cluster(make)
-        else:
-            self.backend = make() if kind == "standalone" else servers.RedisCluster(make=make)
-        confirmed = ["lock lock:r:* owner connection replicas %d 500ms" % (2 if kind == "sentinel" else 1)] if getattr(
-            self.backend, "replicated", False) else []
+        self.backend = self.start_backend(kind)
+        self.replicated = getattr(self.backend, "replicated", 0)
+        confirmed = ["lock lock:r:* owner connection replicas %d 500ms" % self.replicated] if self.replicated else []
         self.config = ["upstream " + self.backend.upstream(), "upstream-timeout %ds" % UPSTREAM_TIMEOUT,
                        "client-output-buffer-limit normal 48mb 0 0", "maxclients 3000",
                        "reuse-port yes", "shutdown-timeout 3",
@@ -140,10 +134,18 @@ class World:
             raise
         self.net = wire.Net(self.record, HANG)
 
+    def start_backend(self, kind):
+        make = partition.RemoteRedis if PARTITIONS.intersection(self.args.faults) else servers.RedisServer
+        if kind == "standalone":
+            return make()
+        if kind == "sentinel":
+            return replicated.Sentinels(make)
+        return replicated.Cluster(make) if FAILOVERS.intersection(self.args.faults) else servers.RedisCluster(make=make)
+
     def stop(self):
         for proxy in self.proxies:
             proxy.kill()
-            if not self.record.violations:
+            if not self.record.judged():
                 proxy.remove()
         self.backend.stop()
 
@@ -197,7 +199,7 @@ class World:
             names = keys(prefix, alone, 2)
             people += [locks.Worker(self, main, names, own(), nameless=prefix == "c" and n % 2) for n in many(30)]
             people += [locks.Worker(self, second, names, own()) for n in many(8)]
-        if getattr(self.backend, "replicated", False):
+        if self.replicated:
             names = keys("r", ["constant", "compared_once", "throttle"], 4)
             people += [locks.Worker(self, second if n % 4 == 3 else main, names, own()) for n in many(16)]
         for prefix, count, models in (("p", 6, "PM"), ("m", 3, "M")):  # owner client, and auto for one connection
@@ -336,7 +338,7 @@ def summary(kind, record, net, args):
     if not record.violations:
         rows.append(("violations", 0))
     if record.void:
-        print("  NOT JUDGED: %s" % record.void)
+        print("  losses not judged: %s" % record.void)
     for name, n in rows:
         print("  %-28s %10d" % (name, n))
 
@@ -349,12 +351,12 @@ def soak(args, kind):
     finally:
         world.stop()
         summary(kind, world.record, world.net, args)
-    if world.record.violations:
+    if world.record.judged():
         print("  proxy's logs: %s" % " ".join(p.log_path for p in world.proxies))
         print("  its configuration:\n    " + "\n    ".join(world.config))
         print("  again: LOCKKEEPER=%s %s --seconds %d --seed %s --backend %s --clients %d --load %s --faults %s" % (
             servers.binary(), sys.argv[0], args.seconds, args.seed, kind, args.clients, args.load, ",".join(args.faults)))
-    return not world.record.violations and not world.record.void
+    return not world.record.judged()
 
 
 def main():

@@ -189,6 +189,13 @@ class Net:
                 return None
         return link
 
+    async def wait_for(self, future, seconds):
+        """What it brings; None where it does not within so many seconds of the clock that counts."""
+        end = self.clock + seconds
+        while not future.done() and self.clock < end:
+            await asyncio.wait([future], timeout=TICK)
+        return future.result() if future.done() else None
+
     def may_close(self, address):
         return self.record.over or self.dying.get(address) is not None
 
