@@ -272,7 +272,8 @@ def test_every_number_of_arguments(pair, grammar):
         requests += [more for more in with_more if full_name(more) not in differences.LEFT_OUT]
     containers = sorted({name.split("|")[0] for name in grammar.names if "|" in name})
     requests += [[name, *more] for name in containers for more in ([], ["nosuch"], ["NoSuch", "a"], ["help", "me"], [""])]
-    requests += [["nosuch"], ["NoSuch", "a", "b"], [""], ["\r\n", "a"], ["x" * 200, "y" * 200], ["get\x00"], ["GET "]]
+    # No name with a NUL behind a command's: Redis takes it for that command where its random seed has them side by side.
+    requests += [["nosuch"], ["NoSuch", "a", "b"], [""], ["\r\n", "a"], ["x" * 200, "y" * 200], ["GET "]]
     for words in requests:
         grammar.settle(words)
     wrong = []
