@@ -14,6 +14,7 @@ import time
 import pytest
 
 import servers
+from certificates import Certificates
 from fake import FakeNode
 from resp import Client
 
@@ -207,6 +208,11 @@ def fake():
 
 
 _serial = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture

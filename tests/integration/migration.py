@@ -26,16 +26,24 @@ class Migration(threading.Thread):
             raise AssertionError("%r: %s" % (args, reply))
         return reply
 
-    def move(self, slot, keys_at_once):
+    def migrate(self, source, target, keys):
+        self.must(source, "MIGRATE", target.host, target.tls_port or target.port, "", 0, 5000, "KEYS", *keys)
+
+    def open(self, slot):
+        """Begins to move it, and returns where from and where to."""
         source = self.owner[slot]
         target = self.cluster.nodes[(self.cluster.nodes.index(source) + 1) % len(self.cluster.nodes)]
         self.must(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.ids[source])
         self.must(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.ids[target])
+        return source, target
+
+    def move(self, slot, keys_at_once):
+        source, target = self.open(slot)
         while True:
             keys = self.must(source, "CLUSTER", "GETKEYSINSLOT", slot, keys_at_once)
             if not keys:
                 break
-            self.must(source, "MIGRATE", target.address[0], target.port, "", 0, 5000, "KEYS", *keys)
+            self.migrate(source, target, keys)
         for node in (target, source, *self.cluster.nodes):
             self.must(node, "CLUSTER", "SETSLOT", slot, "NODE", self.ids[target])
         self.owner[slot] = target

@@ -14,14 +14,9 @@ import threading
 import pytest
 import redis
 
-from certificates import Certificates
+from migration import Migration
 from resp import Client, Closed, Error, encode
-from servers import HOST, RedisCluster, RedisServer, Sentinel, binary, free_port, proxy_environment, until
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory):
-    return Certificates(tmp_path_factory.mktemp("certificates"))
+from servers import HOST, RedisCluster, RedisServer, Sentinel, binary, free_port, proxy_environment, slot_of, until
 
 
 @pytest.fixture(scope="session", params=["standalone", "cluster"])
@@ -99,6 +94,32 @@ def test_locks_messages_and_blocking(both, certificates, key):
     until(lambda: "pinned_blocking:0" in b("PROXY", "INFO"), what="the end of the blocked client")
     a.close()
     b.close()
+
+
+@pytest.mark.parametrize("tls_backend", ["cluster"], indirect=True)
+def test_redirects_of_a_cluster(both, certificates, tls_backend):
+    """ASK while a slot moves, and MOVED when it has: the node that a redirect names is spoken to over TLS too."""
+    slot, names = slot_of("open"), ["{open}%d" % n for n in range(20)]
+    migration = Migration(tls_backend, [slot])
+    with Client(both.tls_address, tls=certificates.context()) as client:
+        for name in names:
+            assert client("SET", name, name) == "OK"
+        source, target = migration.open(slot)
+        migration.migrate(source, target, names[::2])
+        for _ in range(2):
+            assert [client("GET", name) for name in names] == names
+            assert client.pipeline([("STRLEN", name) for name in names]) == [b":%d\r\n" % len(name) for name in names]
+        assert client("SET", "{open}new", "v") == "OK" and client("GET", "{open}new") == "v"
+        assert target.run("CLUSTER", "COUNTKEYSINSLOT", slot) == 11
+        for number, _ in enumerate(tls_backend.nodes, 1):  # the first ends what has begun; the last brings it back
+            migration.move(slot, 100)
+            assert client("BLPOP", "{open}none", "0.01") is None, "over a connection of its own, which has to follow"
+            assert client("INCR", "{open}counter") == number
+            assert client("MGET", *names) == names
+            assert [client("MULTI"), client("GET", names[0]), client("EXEC")] == ["OK", "QUEUED", [names[0]]]
+        assert migration.owner[slot] is source
+    for c in migration.clients.values():
+        c.close()
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])

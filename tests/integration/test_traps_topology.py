@@ -124,11 +124,8 @@ def test_trap_37_slot_that_stays_open(start_cluster, start_proxy, connect):
         assert client("SET", name, name) == "OK"
     slot = slot_of("open")
     migration = Migration(cluster, [slot])
-    source = migration.owner[slot]
-    target = cluster.nodes[(cluster.nodes.index(source) + 1) % 3]
-    migration.must(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", migration.ids[source])
-    migration.must(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", migration.ids[target])
-    migration.must(source, "MIGRATE", target.address[0], target.port, "", 0, 5000, "KEYS", *names[::2])
+    source, target = migration.open(slot)
+    migration.migrate(source, target, names[::2])
     for _ in range(3):
         assert client.pipeline([("GET", n) for n in names]) == [encode(n)[4:] for n in names]
         assert [parse(r)[0] for r in client.pipeline([("APPEND", n, "") for n in names])] == [len(n) for n in names]
@@ -168,3 +165,20 @@ def test_trap_37_not_ready_is_tried_again_within_bounds(fake, start_proxy, conne
     state["left"] = 1000
     assert client("SET", "k", "v") == error  # in the node's own words, when it has been tried for a while
     assert node.count(b"SET") < 15
+
+
+def test_trap_37_a_replica_without_its_master(start_redis, start_proxy, connect):
+    """What a real one says, MASTERDOWN and READONLY, is what the client hears; and the node is there again when it is."""
+    redis, server = (start_redis("--replica-serve-stale-data", "no") for _ in range(2))
+    client = connect(start_proxy(server))
+    assert client("SET", "k", "v") == "OK"
+    for node in (redis, server):
+        node.run("REPLICAOF", HOST, 1)  # where nobody is
+    commands = [("GET", "k"), ("SET", "k", "w"), ("PING",), ("MGET", "k", "l"), ("EVAL", "return redis.call('get', KEYS[1])", 1, "k"),
+                ("MULTI",), ("GET", "k"), ("EXEC",), ("BLPOP", "l", "0.1"), ("SUBSCRIBE", "c")]
+    expected = connect(redis).pipeline(commands)
+    assert expected[0].startswith(b"-MASTERDOWN ")
+    assert client.pipeline(commands) == expected
+    assert client("UNSUBSCRIBE", "c") == ["unsubscribe", "c", 0]
+    server.run("REPLICAOF", "NO", "ONE")
+    until(lambda: client("GET", "k") == "v", what="the node that serves again")
