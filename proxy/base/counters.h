@@ -22,6 +22,7 @@
     COUNTER(pinned_transactions, "of these, for WATCH and MULTI")                                                      \
     COUNTER(pinned_blocking, "of these, for blocking commands")                                                        \
     COUNTER(pinned_subscribed, "of these, for subscriptions")                                                          \
+    COUNTER(pinned_replicas, "of these, for clients that are replicas")                                                \
     COUNTER(pinned_monitor, "of these, for MONITOR")                                                                   \
     COUNTER(pinned_streams, "of these, for long requests that are passed on while they come")                          \
     COUNTER(requests_total, "requests taken from clients")                                                             \

@@ -11,7 +11,7 @@
  *
  * What a command is says the table, or else the node (discover.c). Decides, and leaves the doing to local.c, lock_*.c,
  * script_flow.c, split.c, keyspace.c, masters.c, cluster.c, proxy_command.c, transaction.c, queue.c, blocking.c,
- * wait.c and pubsub.c.
+ * wait.c, pubsub.c and replica.c.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -428,6 +428,10 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         refuse_unauthenticated(s, c, r, bytes);
         return true;
     }
+    if (s->replica && replica_streams(s)) {
+        *result = replica_request(s, c, r, bytes);
+        return true;
+    }
     *result = DISPATCH_WAIT;
     if (!c && !(s->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c) == DISCOVERED_LATER)
         return true;
@@ -451,7 +455,8 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
 inline enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
     const struct command *c = command_of_request(r, bytes);
     s->last = c;
-    bool special = ((uintptr_t)s->transaction | (uintptr_t)s->pubsub | (uintptr_t)s->worker->pause) != 0;
+    bool special =
+        ((uintptr_t)s->transaction | (uintptr_t)s->pubsub | (uintptr_t)s->replica | (uintptr_t)s->worker->pause) != 0;
     if (special | !c | session_unauthenticated(s)) {
         enum dispatch_result result;
         const struct command *known = c;
@@ -506,6 +511,11 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
         return transaction_dispatch(s, c, r, bytes);
     case NEED_PUBSUB:
         return pubsub_dispatch(s, c, r, bytes);
+    case NEED_REPLICATION:
+        if (!upstream_is_cluster(s->worker->upstream))
+            return replica_dispatch(s, c, r, bytes);
+        refuse(s, c, " on a cluster: each of its masters has replicas of its own");
+        return DISPATCHED;
     case NEED_REFUSED:
         refuse(s, c, ": it would change the state of a connection that many clients share");
         return DISPATCHED;

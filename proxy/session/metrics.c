@@ -163,6 +163,7 @@ static void measure_requests(struct worker *w, const struct metric_sink *m) {
     sample(m, "reason", "blocking", SUM(w, pinned_blocking));
     sample(m, "reason", "subscribed", SUM(w, pinned_subscribed));
     sample(m, "reason", "monitor", SUM(w, pinned_monitor));
+    sample(m, "reason", "replica", SUM(w, pinned_replicas));
 }
 
 static void measure_nodes(struct worker *w, const struct metric_sink *m) {

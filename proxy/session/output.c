@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "proxy/base/log.h"
-#include "proxy/session/session.h"
+#include "proxy/session/pinned.h"
 
 enum {
     OUTPUT_HOLD = 1024 * 1024, /* output that waits, from which on the rest of a reply is left to the node */
@@ -96,7 +96,9 @@ void session_flush(struct session *s) {
         session_close(s, "finished");
         return;
     }
-    if (session_over_limit(s)) {
+    if (s->replica && replica_streams(s)) /* its node is not read on meanwhile, and has a limit for replicas */
+        replica_go_on(s);
+    else if (session_over_limit(s)) {
         log_warning("client %llu (%s): closed: it does not read its replies (client-output-buffer-limit)",
                     (unsigned long long)s->lock.id, s->address);
         session_close(s, "output buffer limit");

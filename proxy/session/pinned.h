@@ -1,6 +1,6 @@
 /*
  * Sessions in a state that shared connections can't carry, each with connections of its own meanwhile: transactions,
- * blocking commands, subscriptions and MONITOR, requests that are passed on while they come.
+ * blocking commands, subscriptions and MONITOR, replicas, requests that are passed on while they come.
  */
 #ifndef LOCKKEEPER_SESSION_PINNED_H
 #define LOCKKEEPER_SESSION_PINNED_H
@@ -9,7 +9,7 @@
 
 /* ---- blocking.c: pins and why, blocking commands ------------------------------------------------- */
 
-enum pin_reason { PIN_TRANSACTION, PIN_BLOCKING, PIN_SUBSCRIBED, PIN_MONITOR, PIN_STREAM };
+enum pin_reason { PIN_TRANSACTION, PIN_BLOCKING, PIN_SUBSCRIBED, PIN_MONITOR, PIN_REPLICA, PIN_STREAM };
 
 /* upstream_pin_open in the session's lane, and upstream_unpin, counted for PROXY INFO. */
 struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
@@ -118,5 +118,20 @@ struct pubsub_counts {
 struct pubsub_counts pubsub_count(const struct session *s);
 /* Ends all subscriptions: RESET, or the session is gone. */
 void pubsub_drop(struct session *s);
+
+/* ---- replica.c ----------------------------------------------------------------------------------- */
+
+/* REPLCONF, SYNC, PSYNC. */
+enum dispatch_result replica_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                      const char *bytes);
+/* Whether what the session is sent is a master's stream: its requests are for replica_request then; c NULL: not in the
+ * table. Works with no session->replica too. */
+bool replica_streams(const struct session *s);
+enum dispatch_result replica_request(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes);
+/* Some of the stream has been written. */
+void replica_go_on(struct session *s);
+/* The session is no replica any more, if it was one: RESET, another user, or it is gone. */
+void replica_drop(struct session *s);
 
 #endif

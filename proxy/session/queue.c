@@ -473,6 +473,9 @@ enum dispatch_result transaction_queue(struct session *s, const struct command *
         return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
     case NEED_PUBSUB:
         return queue_pubsub(s, c, r, bytes);
+    case NEED_REPLICATION: /* the node refuses some, and has a word for others */
+        s->transaction->unclean = true;
+        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
     case NEED_REFUSED:
         return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper", c->name);
     case NEED_CLOSE:

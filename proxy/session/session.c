@@ -76,6 +76,7 @@ void session_close(struct session *s, const char *reason) {
     transaction_drop(s);
     replay_drop(s);
     pubsub_drop(s);
+    replica_drop(s);
     tracking_drop(s);
     pause_leave(s);
     s->in_flight = 0;

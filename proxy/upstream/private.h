@@ -380,7 +380,7 @@ struct upstream_pin {
     struct upstream_pin_events events;
     bool owned; /* by a caller; else idle or to be closed */
     bool idle;
-    bool stream, patient, mark;
+    bool stream, raw, patient, mark;
     int64_t number;
     bool open; /* the request in flight goes on: upstream_pin_more */
     bool full; /* its owner waits for `drained` */

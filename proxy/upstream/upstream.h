@@ -194,7 +194,7 @@ struct upstream_pin;
 struct upstream_pin_events {
     void *arg;
     /* Bytes that answer no request: of a RESP3 push, and in stream mode of every message. `data` is borrowed; `last`
-     * is set with the final bytes of a message. May be NULL. */
+     * is set with the final bytes of a message (never in raw mode, which knows none). May be NULL. */
     void (*message)(void *arg, const char *data, size_t len, bool last);
     /* What was queued by upstream_pin_more has gone to the socket, but for little. May be NULL. */
     void (*drained)(void *arg);
@@ -222,6 +222,11 @@ bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, 
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len);
 /* Stream mode: all that arrives from now on goes to `message`. No request may be in flight. */
 void upstream_pin_stream(struct upstream_pin *pin, bool on);
+/* All that arrives from now on goes to `message` as it comes, whatever it is; no request may be in flight, then or
+ * later, and the connection serves nobody else afterwards. */
+void upstream_pin_raw(struct upstream_pin *pin);
+/* Stops and goes on reading what the node sends. */
+void upstream_pin_pause(struct upstream_pin *pin, bool pause);
 /* Exempt from the upstream's timeout, once it is connected. */
 void upstream_pin_patient(struct upstream_pin *pin, bool on);
 /* A mark of the caller's on the connection, which is still there when the connection is pinned anew. */
