@@ -26,15 +26,29 @@ static void add(struct found *f, size_t i) {
     f->count++;
 }
 
+/* A number of keys as Redis reads it where it looks for them: of "1.5" and "1x" it takes the 1, and looks there; that
+ * the number is none it says afterwards. -1: nothing of the kind. */
+static int64_t number_of_keys(const char *text, size_t len) {
+    enum { DIGITS = 9 };
+    int64_t n = 0;
+    size_t i = 0, digits = 0;
+    while (i < len && (text[i] == ' ' || (text[i] >= '\t' && text[i] <= '\r')))
+        i++;
+    i += i < len && text[i] == '+';
+    for (; i < len && text[i] >= '0' && text[i] <= '9' && digits <= DIGITS; i++, digits++)
+        n = n * 10 + (text[i] - '0');
+    return digits > 0 && digits <= DIGITS ? n : -1;
+}
+
 /* Adds the `numkeys` keys, `step` apart, that follow the argument `at` with their number. */
 static int add_numkeys(struct found *f, const char *data, const struct resp_request *request, size_t at, size_t step) {
     size_t len;
-    int64_t n;
     if (at >= request->argc) {
         return -1;
     }
     const char *text = request_arg(request, data, at, &len);
-    if (!resp_integer(text, len, &n) || n < 0 || (uint64_t)n > (request->argc - at - 1) / step) {
+    int64_t n = number_of_keys(text, len);
+    if (n < 0 || (uint64_t)n > (request->argc - at - 1) / step) {
         return -1;
     }
     for (size_t i = 0; i < (size_t)n; i++) {
