@@ -110,7 +110,7 @@ class One:
 
     def runtest(self, port):
         command = ["./runtest", "--host", servers.HOST, "--port", str(port), "--single", self.unit, "--durable",
-                   "--verbose", "--baseport", str(servers.free_port()), "--portcount", "40", "--timeout", "60"]
+                   "--verbose", "--baseport", str(servers.free_port()), "--portcount", "40", "--timeout", "300"]
         if self.options.cluster:
             command.append("--cluster-mode")
         if self.through_proxy:
