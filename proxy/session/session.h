@@ -127,6 +127,8 @@ struct worker {
     struct ev_prepare prepare;
     struct ev_async wake;
     struct ev_timer tick, engine_tick, accept_pause;
+    double engine_at;      /* when engine_tick is due */
+    bool engine_waits;     /* it came late, and lets others go first */
     enum pause_kind pause; /* CLIENT PAUSE, until pause_timer is due */
     struct ev_timer pause_timer;
     struct tour_stop tours;

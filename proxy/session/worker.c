@@ -16,6 +16,7 @@
 #include "proxy/session/session.h"
 
 enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100 };
+static const double ENGINE_LATE = 0.1, ENGINE_PAUSE = 0.05; /* seconds */
 
 static const double TICK_SECONDS = 1.0;
 
@@ -161,24 +162,38 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     }
 }
 
+static void engine_arm(struct worker *w, double wait) {
+    ev_timer_stop(w->loop, &w->engine_tick);
+    ev_timer_set(&w->engine_tick, wait, 0.);
+    ev_timer_start(w->loop, &w->engine_tick);
+    w->engine_at = ev_now(w->loop) + wait;
+}
+
+/* A process that stood still has not read yet who has left meanwhile: nobody's lease is renewed before. Other threads
+ * get a moment to read, too. Once: where the tick is always late that is no reason. */
+static bool engine_is_late(struct worker *w) {
+    w->engine_waits = !w->engine_waits && ev_now(w->loop) - w->engine_at > ENGINE_LATE;
+    if (w->engine_waits)
+        engine_arm(w, ENGINE_PAUSE);
+    return w->engine_waits;
+}
+
 static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
+    if (engine_is_late(w))
+        return;
     w->now_ms = 0;
     unsigned threads = w->shared->options.threads;
     int64_t next = engine_tick(w->shared->engine, w->index, threads, worker_now(w));
     if (threads > 1 && next > SHARED_TICK_MS)
         next = SHARED_TICK_MS; /* other threads' commands can't wake this one */
-    ev_timer_set(timer, (double)(next > 0 ? next : 1) / 1000., 0.);
-    ev_timer_start(loop, timer);
+    engine_arm(w, (double)(next > 0 ? next : 1) / 1000.);
 }
 
 void worker_engine_due(struct worker *w, int64_t in_ms) {
     double wait = (double)(in_ms > 1 ? in_ms : 1) / 1000.;
-    if (ev_timer_remaining(w->loop, &w->engine_tick) <= wait)
-        return;
-    ev_timer_stop(w->loop, &w->engine_tick);
-    ev_timer_set(&w->engine_tick, wait, 0.);
-    ev_timer_start(w->loop, &w->engine_tick);
+    if (ev_timer_remaining(w->loop, &w->engine_tick) > wait)
+        engine_arm(w, wait);
 }
 
 /* ---- what other threads ask for ------------------------------------------------------------------- */
@@ -254,8 +269,9 @@ static void worker_watchers(struct worker *w) {
     w->tick.data = w;
     ev_timer_start(w->loop, &w->tick);
     ev_timer_init(&w->engine_tick, engine_due, 0.01, 0.);
+    ev_set_priority(&w->engine_tick, EV_MINPRI);
     w->engine_tick.data = w;
-    ev_timer_start(w->loop, &w->engine_tick);
+    engine_arm(w, 0.01);
     pause_init(w);
     tour_stop_init(&w->tours);
 }
