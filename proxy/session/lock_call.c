@@ -355,6 +355,11 @@ static void answer_swap(struct worker *w, const struct lock_call *l, struct lock
     e->reply_len = sizeof(LOCKED) - 1;
 }
 
+void lock_note_time(struct worker *w, const struct lock_call *l) {
+    if (l->begun > 0)
+        histogram_note(&w->lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
+}
+
 /* The usual end: the short text of a command on one lock. False: it is another. */
 static inline bool finish_short(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                                 struct call_end *out) {
@@ -363,6 +368,7 @@ static inline bool finish_short(struct worker *w, struct session *s, struct lock
         return false;
     out->reply = lock_short_reply(l, r.outcome, &out->len);
     out->error = NULL;
+    lock_note_time(w, l);
     if (r.outcome == LOCK_GRANTED) {
         if (l->waited_ms > 0 && r.pttl_ms > 0)
             r.pttl_ms = r.pttl_ms > l->waited_ms ? r.pttl_ms - l->waited_ms : 1;
@@ -375,8 +381,8 @@ static inline bool finish_short(struct worker *w, struct session *s, struct lock
 static __attribute__((noinline)) void finish_long(struct worker *w, struct session *s, struct lock_call *l,
                                                   const struct call_end *end, struct call_end *out, char *answer) {
     struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
-    if (!end->error && l->begun > 0)
-        histogram_note(&w->lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
+    if (!end->error)
+        lock_note_time(w, l);
     if (!end->error && lock_envelope_read(l, end->reply, end->len, &e)) {
         if (!l->clobbers)
             envelope_value(l, &e);

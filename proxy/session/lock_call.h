@@ -59,6 +59,8 @@ void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const
 /* lock_confirm.c: where the rule has replicas and the script has acquired, asks them first, and ends the call later;
  * false: there is nothing to ask. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);
+/* It was answered: how long that took, for metrics. */
+void lock_note_time(struct worker *w, const struct lock_call *l);
 /* Hands a reply or an error on: to `next`, or without one to the client. */
 void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
 

@@ -62,6 +62,7 @@ static void refuse(struct lock_call *l, const struct lock_result *seen) {
     r.value_len = l->value_len;
     out.reply = lock_short_reply(l, LOCK_HELD, &out.len);
     c->lock = NULL;
+    lock_note_time(c->request->worker, l);
     lock_learnt(c->request->worker, c->request->session, l, &r);
     lock_deliver(c, NULL, &out);
 }
