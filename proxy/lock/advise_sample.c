@@ -23,7 +23,10 @@ static inline unsigned filter_bit(const char *key, size_t len) {
 
 size_t advise_group(const char *key, size_t len) {
     uint32_t head = 0;
-    memcpy(&head, key, len < GROUP_BYTES ? len : GROUP_BYTES);
+    if (len >= GROUP_BYTES)
+        memcpy(&head, key, GROUP_BYTES);
+    else
+        memcpy(&head, key, len);
     return (head * 0x9e3779b1u) >> 26;
 }
 
