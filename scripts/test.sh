@@ -127,7 +127,7 @@ run_bench() {
         return
     }
     if command -v valgrind >/dev/null; then
-        step "tests/bench/check.py" 300 env PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/bench/check.py" \
+        step "tests/bench/check.py" 900 env PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/bench/check.py" \
             --lockkeeper "$program"
     else
         echo "no valgrind here, so nothing is counted"
@@ -151,7 +151,7 @@ if wants unit || wants sim || wants integration; then
     [ -e "$build/CMakeCache.txt" ] || ! command -v ninja >/dev/null || generator=(-G Ninja)
     need "configuring the build" 120 cmake -S "$root" -B "$build" ${generator[@]+"${generator[@]}"} \
         -DCMAKE_BUILD_TYPE=Debug -DTESTS=ON -DWERROR=ON -DSANITIZE=address,undefined
-    need "the build" 590 cmake --build "$build" -j "$jobs"
+    need "the build" 1200 cmake --build "$build" -j "$jobs"
 fi
 
 for part in "${parts[@]}"; do
@@ -160,10 +160,10 @@ for part in "${parts[@]}"; do
     case $part in
     unit) run_ctest -E sim ;;
     sim) run_ctest -R sim ;;
-    model) step "tests/model/check.sh" 300 "$root/tests/model/check.sh" ;;
+    model) step "tests/model/check.sh" 900 "$root/tests/model/check.sh" ;;
     check)
         if [ -x "$root/scripts/check.sh" ]; then
-            step "scripts/check.sh" 300 "$root/scripts/check.sh"
+            step "scripts/check.sh" 600 "$root/scripts/check.sh"
         fi
         ;;
     fuzz)
