@@ -16,16 +16,16 @@ ROUNDS = 15
 def advising(farm, request):
     proxy = servers.Proxy(
         farm.backend(request.param),
-        "lock lock:enforced:*",
-        "lock lock:audited:* mode audit",
-        "lock lock:off:* mode off",
+        "lock enforced:*",
+        "lock audited:* mode audit",
+        "lock off:* mode off",
     )
     yield proxy
     proxy.stop()
     proxy.remove()
 
 
-MODES = ["lock:enforced:", "lock:audited:", "lock:off:", "app:"]
+MODES = ["enforced:", "audited:", "off:", "app:"]  # each a group of its own: of keys that begin alike few are looked at
 
 
 def line_for(client, prefix, name):
