@@ -1,12 +1,12 @@
 /*
- * One connection to a node: connecting, logging in, queueing and writing requests, and its end. What comes back is
- * read in reply.c.
+ * One connection to a node: its states, connecting, logging in, queueing and writing requests. What comes back is read
+ * in reply.c, and its end is end.c's.
  *
  *      conn_send ──> out (bytes) ── conn_flush ──> socket
  *               └──> pending (requests, in the order of their bytes) ──> reply.c
  *
  * The requests wait in `out` until the connection is ready; the handshake has a buffer of its own. Knows no slots and
- * no redirects; what becomes of requests when it ends is the router's business.
+ * no redirects.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -31,8 +31,7 @@ static void want_write(struct upstream_conn *c, bool wanted) {
         ev_io_stop(c->u->loop, &c->writable);
 }
 
-/* The one place where the state changes, with what belongs to each. */
-static void conn_set_state(struct upstream_conn *c, enum conn_state state) {
+void conn_set_state(struct upstream_conn *c, enum conn_state state) {
     struct upstream *u = c->u;
     c->state = state;
     switch (state) {
@@ -322,7 +321,7 @@ void conn_pause(struct upstream_conn *c, bool pause) {
     }
 }
 
-static void conn_leave_pool(struct upstream_conn *c) {
+void conn_leave_pool(struct upstream_conn *c) {
     c->pool->conns[c->index] = NULL;
     pool_release(c->pool);
     c->pool = NULL;
@@ -438,85 +437,4 @@ static void read_in_turn(ev_io *w) {
 static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
     struct upstream_conn *c = (struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, readable));
     readable_push(c->u->readable, w, read_in_turn);
-}
-
-/* ---- the end ---- */
-
-/* What an ended connection means for its node. */
-static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *reason) {
-    struct upstream_node *n = c->node;
-    switch (end) {
-    case CONN_UNREACHABLE:
-        node_failed(n, reason);
-        topology_want(c->u->topology);
-        break;
-    case CONN_LOST:
-    case CONN_TIMEOUT:
-        if (!c->proven && !c->pin) /* a pin may have waited for its first reply for hours */
-            node_failed(n, reason);
-        else if (c->in_flight > 0)
-            node_log(n, end == CONN_LOST ? "was lost" : "does not answer", reason);
-        else
-            log_verbose("Node %s: connection lost: %s", n->address, reason);
-        topology_want(c->u->topology);
-        break;
-    case CONN_FULL:
-        node_failed(n, reason);
-        break;
-    case CONN_REFUSED:
-        node_log(n, "refused a connection", reason);
-        break;
-    case CONN_REPLACED:
-    case CONN_IDLE:
-    case CONN_SHUTDOWN:
-        break;
-    }
-}
-
-void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) {
-    struct upstream *u = c->u;
-    struct upstream_node *n = c->node;
-    char why[REASON_MAX];
-    snprintf(why, sizeof(why), "%s", reason);
-    if (end == CONN_LOST && c->state != CONN_READY)
-        end = CONN_UNREACHABLE;
-    conn_blame(c, end, why);
-
-    struct list_node requests;
-    list_init(&requests);
-    list_splice(&requests, &c->pending);
-    LIST_FOREACH(it, &requests)
-    LIST_ENTRY(it, struct upstream_request, link)->conn = NULL;
-    uint32_t own = c->state == CONN_READY ? c->own : 0;
-    conn_set_state(c, CONN_CLOSED);
-    c->in_flight = 0;
-    struct upstream_pin *pin = c->pin;
-    if (pin)
-        pin_detach(pin, n);
-    else if (c->pool)
-        conn_leave_pool(c);
-    else
-        n->pins--;
-    c->pin = NULL;
-    c->node = NULL;
-    router_lost(u, &requests, n, end, why);
-    if (own)
-        own_lost(u, own);
-    if (pin) {
-        char error[512];
-        router_lost_text(error, sizeof(error), n->address, end, why);
-        pin_lost(pin, error);
-    }
-}
-
-void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason) {
-    struct list_node *it = n->u->conns.next;
-    while (it != &n->u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
-        it = it->next;
-        if (c->node != n)
-            continue;
-        conn_close(c, end, reason);
-        it = n->u->conns.next; /* whoever heard of it may have opened and closed others */
-    }
 }

@@ -9,6 +9,7 @@
  *      conn.c       one connection: states, login, writing
  *      handshake.c  one connection: what it begins with
  *      late.c       one connection: timeouts
+ *      end.c        one connection: its end, and whose fault it was
  *      reply.c      one connection: reading, framing, whose reply it is
  *      pin.c        connections of a caller's own
  *      own.c        lanes of a caller's own
@@ -304,10 +305,10 @@ struct upstream_conn {
 /* Opens a connection; NULL: u->error says why. */
 struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index);
 struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
-/* Ends a connection; its requests are repeated or failed. */
-void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
-/* The same for all of a node. */
-void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
+/* The one place where the state changes, with what belongs to each. */
+void conn_set_state(struct upstream_conn *c, enum conn_state state);
+/* No requests are to follow: its pool (c->pool is not NULL) forgets it, and goes if it was the last. */
+void conn_leave_pool(struct upstream_conn *c);
 /* Frees one that is in the graveyard. */
 void conn_free(struct upstream_conn *c);
 /* There is something to write. */
@@ -364,6 +365,13 @@ void conn_ear_lost(struct upstream_conn *c, const char *reason);
 bool handshake_append(struct upstream_conn *c);
 /* A reply is in; an error (not `ok`) only in the prelude. False: the connection was closed. */
 bool handshake_taken(struct upstream_conn *c, bool ok);
+
+/* ---- end.c ---- */
+
+/* Ends a connection; its requests are repeated or failed. */
+void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
+/* The same for all of a node. */
+void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
 
 /* ---- late.c ---- */
 
