@@ -111,28 +111,28 @@ def test_a_look_at_all_keys_is_behind_the_lock_commands_before_it(backend, clien
 @pytest.mark.parametrize("first", ["node", "client"])
 def test_half_close_while_requests_wait(start_proxy, connect, first):
     """The answer that lets them go on and the client's end come in the same turn of the loop."""
-    waiting = []
+    waiting, selects = [], []
 
     def handler(words, connection):
-        if words[0].upper() == b"PING" and len(words) == 1 and waiting is not None and ready:
-            waiting.append(connection)
-            return b""
+        if words[0].upper() == b"SELECT":
+            selects.append(connection)
+            if len(selects) == 2:  # the first begins the connection, the second is the client's
+                waiting.append(connection)
+                return b""
         return b"+PONG\r\n" if words[0].upper() == b"PING" else b"+OK\r\n"
 
-    ready = []
     node = FakeNode(handler)
     proxy = start_proxy("standalone 127.0.0.1:%d" % node.port)
-    ready.append(True)
     with connect(proxy) as c:
         c.send(encode("SELECT", 3) + encode("SET", "a", 1) + encode("SET", "b", 2))
         until(lambda: waiting, what="the node's being asked")
         proxy.signal(signal.SIGSTOP)
         if first == "node":
-            waiting[0].send(b"+PONG\r\n")
+            waiting[0].send(b"+OK\r\n")
             c.shutdown()
         else:
             c.shutdown()
-            waiting[0].send(b"+PONG\r\n")
+            waiting[0].send(b"+OK\r\n")
         proxy.signal(signal.SIGCONT)
         assert c.read_all() == b"+OK\r\n+OK\r\n+OK\r\n"
     node.stop()
