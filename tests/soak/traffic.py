@@ -231,7 +231,7 @@ class Ordinary:
                 key.high += done != "no"
             elif done == "yes":
                 key.possible = {value}
-            elif done != "no":
+            elif done != "no" and key.possible is not None:
                 key.possible.add(value)
 
     def leave(self, key):
