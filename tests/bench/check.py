@@ -31,7 +31,7 @@ BOUNDS = [
 ]
 
 # Acquire and release of a lock that nobody else wants, by instructions of a forwarded SET and DEL in the same run.
-LOCK_PAIR = 2.8
+LOCK_PAIR = 3.0
 TOKEN = "0123456789abcdef0123456789abcdef0123"
 FORWARDED = ["=+OK", "SET", "none:{c}", TOKEN, ";", "=:1", "DEL", "none:{c}"]
 ON_A_LOCK = ["=+OK", "SET", "lock:{c}", TOKEN, "NX", "PX", "30000", ";", "=:1", "DEL", "lock:{c}"]
