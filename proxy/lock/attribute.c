@@ -157,12 +157,17 @@ static void choose(struct shard *sh, struct entry *en, const struct peer *self, 
         plan->right = "adopt";
 }
 
-/* How new a reading is: of the lease that may be live, of a foreign lock that came after all known leases, of one that
- * is gone. */
-static uint64_t reading_rank(const struct entry *en, const struct witness *w) {
-    if (w->read_fence > en->gone_fence)
-        return w->read_fence;
-    return w->read_fence == 0 && w->seen_known;
+static bool same_value(const struct witness *a, const struct witness *b) {
+    return a->seen_known && b->seen_known && a->seen_len == b->seen_len &&
+           (a->seen_len == 0 || memcmp(a->seen, b->seen, a->seen_len) == 0);
+}
+
+/* Which of two readings says more of what is there now: of two leases' the later lease's, else the one that was
+ * answered last. An answer that did not say of which lease it was says no more than the same value with its lease. */
+static bool reading_newer(const struct witness *a, const struct witness *b) {
+    if ((a->read_fence && b->read_fence) || same_value(a, b))
+        return a->read_fence > b->read_fence;
+    return a->read_at > b->read_at;
 }
 
 /* Workers that share connections read over one and swap over another: what any of them was shown counts. */
@@ -173,7 +178,7 @@ static bool reading_counts(const struct witness *w, const struct peer *self, con
                                client_shares(self->client, rule, w->peer->pooling));
 }
 
-/* The newest lease first. */
+/* The newest. */
 static const struct witness *newest_reading(const struct entry *en, const struct peer *self,
                                             const struct lock_rule *rule, const struct witness *own) {
     const struct witness *best = own;
@@ -182,9 +187,7 @@ static const struct witness *newest_reading(const struct entry *en, const struct
     for (const struct witness *w = en->witnesses; w; w = w->next) {
         if (!reading_counts(w, self, rule))
             continue;
-        uint64_t rank = reading_rank(en, w), so_far = best ? reading_rank(en, best) : 0;
-        bool newer = rank != so_far ? rank > so_far : best && w->read_fence > best->read_fence;
-        if (!best || newer || !(best->seen_known || best->read_fence))
+        if (!best || !(best->seen_known || best->read_fence) || reading_newer(w, best))
             best = w;
     }
     return best;

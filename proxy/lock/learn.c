@@ -147,6 +147,7 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
                  const char *value, size_t len, int64_t now_ms) {
     struct witness *w = witness_get(sh, en, p);
     witness_see(w, fence, value, len);
+    w->read_at = atomic_fetch_add(&sh->engine->attempts, 1) + 1;
     learn_touched(sh, w, rule, now_ms);
     attribute_sighting(sh, en, p, rule, value, len);
 }

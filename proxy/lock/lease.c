@@ -70,6 +70,20 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
         c->renew_ms = now_ms;
 }
 
+void lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
+                int64_t now_ms) {
+    int64_t pttl_ms = r->pttl_ms, left_ms = c->end_ms - now_ms;
+    bool leased = r->leased, crossed = began <= c->told;
+    if (pttl_ms < -1)
+        return; /* it did not tell */
+    if (crossed && c->end_ms && left_ms > pttl_ms) {
+        pttl_ms = left_ms;
+        leased = c->leased;
+    }
+    c->told = atomic_load(&sh->engine->attempts);
+    lease_set(sh, c, pttl_ms, leased, since_ms, now_ms);
+}
+
 static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
     return (struct occasion){.now_ms = now_ms, .key = entry_key(c->entry), .client = c->peer->client->name};
 }
@@ -163,10 +177,12 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
         return;
     c->reported = true;
     c->renewing = false;
-    if (!claim_is_live(c, now_ms) || c->aside || c->doubtful)
-        return;
     /* A list lock's node is dead without its owner. */
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE || (c->queue && c->rule->owner != LOCK_OWNER_ANY);
+    /* The answer to a renewal may be on its way, that it was in time. */
+    bool perhaps_live = claim_is_live(c, now_ms) || (release && !c->ended && c->asked);
+    if (!perhaps_live || c->aside || c->doubtful)
+        return;
     struct occasion on = proxys_occasion(c, now_ms);
     if (release || release_expected(sh, c)) {
         if (c->observed)
@@ -193,7 +209,9 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
         return;
     }
     c->asked = true;
-    c->renew_ms = now_ms;
+    c->asked_ms = now_ms;
+    c->asked_for = c->period_ms;
+    c->asked_at = atomic_fetch_add(&sh->engine->attempts, 1) + 1;
     struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? "always" : "claim");
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
@@ -248,8 +266,9 @@ int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_
     return next - now_ms > 1 ? next - now_ms : 1;
 }
 
-void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, enum lock_outcome outcome,
+void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, const struct lock_result *r,
                     int64_t now_ms) {
+    enum lock_outcome outcome = r->outcome;
     uint64_t hash = ledger_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
     mutex_lock(&sh->mutex);
@@ -260,13 +279,14 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
         if (outcome == LOCK_DONE) {
             c->renewals++;
             sh->stats.renewals++;
-            /* Not if the application has set an expiry of its own meanwhile. */
-            if (c->renewing)
-                lease_set(sh, c, c->period_ms, c->leased, c->renew_ms, now_ms);
+            /* It ran before the application set the expiry that has been told meanwhile: afterwards it is none of the
+             * proxy's own. */
+            if (!r->leased || c->leased || c->told < c->asked_at)
+                lease_told(sh, c, r, c->asked_at, c->asked_ms, now_ms);
         } else if (outcome == LOCK_HELD || outcome == LOCK_FOREIGN || outcome == LOCK_FREE) {
             lease_end(sh, c, LEASE_GONE, now_ms);
         } else {
-            int64_t pause = c->period_ms / 10, perhaps_ms = c->renew_ms + c->period_ms;
+            int64_t pause = c->period_ms / 10, perhaps_ms = now_ms + c->asked_for;
             if (outcome == LOCK_UNKNOWN && c->renewing && c->end_ms && c->end_ms < perhaps_ms)
                 c->end_ms = perhaps_ms; /* it may have been done */
             c->renew_ms = now_ms + (pause > RETRY_MIN_MS ? pause : RETRY_MIN_MS);

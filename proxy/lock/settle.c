@@ -49,7 +49,7 @@ void settle_granted(struct finish *f) {
     c->granted_ms = f->now_ms;
     c->queue = queue_verb(f->plan->verb);
     claim_value(f, c);
-    c->touch = f->plan->attempt;
+    c->told = atomic_load(&f->e->attempts);
     c->observed = f->audit;
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
     if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* overtaken by a later answer */
@@ -97,11 +97,8 @@ struct claim *settle_touched(struct finish *f) {
 
 void settle_done(struct finish *f) {
     struct claim *c = settle_touched(f);
-    /* Answers to commands of several sessions may cross: the newest command counts. */
-    if (!c || c->touch > f->plan->attempt)
+    if (!c)
         return;
-    if (f->plan->verb != LOCK_SCRIPT) /* which found the lease as it is, and overtakes nobody's command by that */
-        c->touch = f->plan->attempt;
     if (!c->fence) { /* what had been unknown */
         c->fence = f->result->fence;
         c->reported = !lease_owner_here(c);
@@ -109,7 +106,8 @@ void settle_done(struct finish *f) {
     if (f->plan->verb != LOCK_EXTEND)
         claim_value(f, c);
     int64_t end_ms = c->end_ms;
-    lease_set(f->sh, c, f->result->pttl_ms, f->result->leased, f->plan->begun_ms, f->now_ms);
+    /* Under audit answers are read in the order in which Redis gave them. */
+    lease_told(f->sh, c, f->result, f->audit ? UINT64_MAX : f->plan->attempt, f->plan->begun_ms, f->now_ms);
     if (f->plan->verb == LOCK_REPLACE && c->end_ms && (!end_ms || c->end_ms <= end_ms))
         c->let_go = true; /* SET XX with a short expiry is how some release */
     finish_schedule(f, c);

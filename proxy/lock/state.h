@@ -146,13 +146,16 @@ struct claim {
     const struct lock_rule *rule; /* with a reference to its set */
     uint64_t token;
     uint64_t fence; /* 0: the acquisition's outcome is unknown */
-    uint64_t touch; /* the newest attempt that is known to have changed it */
+    uint64_t told;  /* the token counter when an answer last told its end */
     uint64_t value; /* keyed hash */
     uint32_t uses;  /* commands in flight that speak by it */
     uint32_t login;
     int64_t granted_ms;
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
-    int64_t renew_ms;  /* when the next renewal is due, or was asked for */
+    int64_t renew_ms;  /* when the next renewal is due */
+    int64_t asked_ms;  /* when the one in flight was asked for, */
+    int64_t asked_for; /* for how long, */
+    uint64_t asked_at; /* and the number that it took of the token counter */
     int64_t period_ms; /* it is renewed for so long */
     uint32_t renewals;
     bool ended : 1;       /* the lease is not live any more */
@@ -181,6 +184,7 @@ struct witness {
     uint64_t lost_fence; /* of the lease that it lost against; 0 none, foreign, or not known */
     uint64_t read_fence; /* 0 none, foreign, or unknown */
     int64_t lost_ms;     /* since when it loses */
+    uint64_t read_at;    /* the number that the answer took of the token counter */
     int64_t touched_ms;
     int64_t memory_ms;                  /* kept so long after it was touched */
     bool lost;                          /* the last attempt to acquire was in vain */
@@ -310,6 +314,11 @@ enum lease_end {
 /* Starts a claim's lease, or changes its end: pttl as the script gave it, at some time since since_ms; `leased` if that
  * is the proxy's own. */
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms);
+/* The same, of what an answer told to the command or renewal that took the number `began` of the token counter. Where
+ * another was told meanwhile nobody knows which came first in Redis: the later end is believed, for the holder's sake.
+ */
+void lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
+                int64_t now_ms);
 /* The claim's lease is not live any more. The claim stays, for its late release. */
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms);
 /* Puts the claim's next deadline into the heap, or drops the claim where it is over; false then. */

@@ -31,7 +31,7 @@ static void lease_done(struct call *c, const struct call_end *end) {
     }
     if (work->renewal) {
         worker_engine_due(w, work->lease_ms / 3);
-        engine_renewed(w->shared->engine, &work->key, work->token, e.result.outcome, worker_now(w));
+        engine_renewed(w->shared->engine, &work->key, work->token, &e.result, worker_now(w));
     }
     c->lock = NULL;
     memory_free(work);

@@ -201,6 +201,16 @@ static struct lock_stats stats(struct fixture *f) {
     return s;
 }
 
+/* What became of the last renewal asked for; done, the lease goes on for as long as was asked for. */
+static void renewed(struct fixture *f, const struct lock_key *key, uint64_t token, enum lock_outcome outcome) {
+    struct lock_result r = {.outcome = outcome, .pttl_ms = -3};
+    if (outcome == LOCK_DONE) {
+        r.pttl_ms = f->renewed.lease_ms;
+        r.leased = strcmp(f->renewed.right, "claim") == 0;
+    }
+    engine_renewed(f->engine, key, token, &r, f->now_ms);
+}
+
 /* ---- names ------------------------------------------------------------------------------------- */
 
 static void outcomes_are_read_as_the_scripts_write_them(void **state) {
@@ -942,6 +952,55 @@ static void answers_may_overtake_each_other(void **state) {
     assert_int_equal(stats(f).claims, 3);
 }
 
+/* Which of two that cross was first in Redis, nobody knows: the holder's lease is not taken for over too early. */
+static void of_answers_that_cross_the_later_end_counts(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan first, second;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    f->rule.renew = LOCK_RENEW_NEVER;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    acquire(f, &a, "lock:x", "1", 10000, false);
+    struct lock_result longer = result(LOCK_DONE, f->fence), shorter = longer;
+    longer.pttl_ms = 30000;
+    shorter.pttl_ms = 5000;
+    begin(f, &a, LOCK_EXTEND, "lock:x", &first);
+    begin(f, &b, LOCK_EXTEND, "lock:x", &second);
+    finish(f, &b, &second, &longer);
+    finish(f, &a, &first, &shorter);
+    pass(f, 20000);
+    assert_int_equal(stats(f).leases, 1);
+    begin(f, &a, LOCK_EXTEND, "lock:x", &first); /* after both */
+    finish(f, &a, &first, &shorter);
+    pass(f, 5000);
+    assert_int_equal(stats(f).leases, 0);
+}
+
+/* What a session has just read counts more than the lease that another of its client read before. */
+static void the_last_reading_is_swapped(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    struct lock_key key = key_of("lock:x");
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    show_value(f, &b, "lock:x", "old", 7);
+    engine_saw(f->engine, &a, &key, &f->rule, "new", 3, f->now_ms);
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_int_equal(plan.read_fence, 0);
+    assert_int_equal(plan.seen_len, 3);
+    assert_memory_equal(plan.seen, "new", 3);
+    struct lock_result r = result(LOCK_NOT_SENT, 0);
+    finish(f, &a, &plan, &r);
+    /* Of the same value the one that says which lease it was. */
+    engine_saw(f->engine, &a, &key, &f->rule, "old", 3, f->now_ms);
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_int_equal(plan.read_fence, 7);
+    finish(f, &a, &plan, &r);
+}
+
 static void a_transaction_speaks_for_what_it_acquires(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -1103,7 +1162,7 @@ static void a_pool_abandons_with_its_last_connection(void **state) {
     pass(f, 10000);
     assert_int_equal(f->renew_count, 1);
     struct lock_key key = key_of("lock:x");
-    engine_renewed(f->engine, &key, f->renewed.token, LOCK_DONE, f->now_ms);
+    renewed(f, &key, f->renewed.token, LOCK_DONE);
     engine_session_close(f->engine, &b, f->now_ms);
     assert_int_equal(incidents(f, INCIDENT_ABANDONED), 1);
     pass(f, 15000);
@@ -1141,6 +1200,21 @@ static void on_disconnect_release_asks_for_it(void **state) {
     assert_int_equal(stats(f).claims, 0);
 }
 
+/* Its end has come, and the answer to a renewal that may have been in time has not. */
+static void what_a_renewal_may_have_kept_is_released(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    f->rule.on_disconnect = LOCK_DISCONNECT_RELEASE;
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
+    pass(f, 20000);
+    assert_int_equal(f->renew_count, 1);
+    pass(f, 10500);
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_int_equal(f->release_count, 1);
+    assert_int_equal(f->released.token, claim);
+}
+
 /* ---- renewals ------------------------------------------------------------------------------------ */
 
 static void leases_of_the_proxy_are_renewed_every_third(void **state) {
@@ -1162,7 +1236,7 @@ static void leases_of_the_proxy_are_renewed_every_third(void **state) {
     assert_string_equal(f->renewed.right, "claim");
     pass(f, 15000); /* not asked twice */
     assert_int_equal(f->renew_count, 1);
-    engine_renewed(f->engine, &key, claim, LOCK_DONE, f->now_ms);
+    renewed(f, &key, claim, LOCK_DONE);
     assert_int_equal(stats(f).renewals, 1);
     /* A third from when it was asked for, since that is when Redis may have run it. */
     pass(f, 1);
@@ -1236,7 +1310,7 @@ static void an_expiry_set_beside_a_renewal_wins(void **state) {
     r.pttl_ms = 5000;
     begin(f, &a, LOCK_EXTEND, "lock:x", &plan);
     finish(f, &a, &plan, &r);
-    engine_renewed(f->engine, &key, claim, LOCK_DONE, f->now_ms);
+    renewed(f, &key, claim, LOCK_DONE);
     pass(f, 6000);
     assert_int_equal(f->renew_count, 1);
     assert_int_equal(stats(f).leases, 0);
@@ -1267,7 +1341,7 @@ static void renewal_ends_with_max_hold(void **state) {
     uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
     for (int i = 0; i < 2; i++) {
         pass(f, 10000);
-        engine_renewed(f->engine, &key, claim, LOCK_DONE, f->now_ms);
+        renewed(f, &key, claim, LOCK_DONE);
     }
     assert_int_equal(f->renew_count, 2);
     pass(f, 10000);
@@ -1304,12 +1378,12 @@ static void lost_renewals_are_tried_again(void **state) {
     open_as(f, &a, 1, "app");
     uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
     pass(f, 10000);
-    engine_renewed(f->engine, &key, claim, LOCK_NOT_SENT, f->now_ms);
+    renewed(f, &key, claim, LOCK_NOT_SENT);
     pass(f, 2999);
     assert_int_equal(f->renew_count, 1);
     pass(f, 1);
     assert_int_equal(f->renew_count, 2);
-    engine_renewed(f->engine, &key, claim, LOCK_NOT_SENT, f->now_ms);
+    renewed(f, &key, claim, LOCK_NOT_SENT);
     f->now_ms = START_MS + 30000;
     pass(f, 0); /* its end */
     assert_int_equal(f->renew_count, 2);
@@ -1323,10 +1397,10 @@ static void a_renewal_of_unknown_outcome_may_have_been_done(void **state) {
     open_as(f, &a, 1, "app");
     uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
     pass(f, 10000);
-    engine_renewed(f->engine, &key, claim, LOCK_UNKNOWN, f->now_ms);
+    renewed(f, &key, claim, LOCK_UNKNOWN);
     pass(f, 3000);
     assert_int_equal(f->renew_count, 2);
-    engine_renewed(f->engine, &key, claim, LOCK_NOT_SENT, f->now_ms);
+    renewed(f, &key, claim, LOCK_NOT_SENT);
     f->now_ms = START_MS + 39999;
     pass(f, 0);
     assert_int_equal(f->renew_count, 3);
@@ -1344,7 +1418,7 @@ static void an_answer_after_the_end_still_counts(void **state) {
     pass(f, 1000);
     pass(f, 2500); /* over, but for the renewal in flight */
     assert_int_equal(incidents(f, INCIDENT_OVERRUN), 0);
-    engine_renewed(f->engine, &key, claim, LOCK_DONE, f->now_ms);
+    renewed(f, &key, claim, LOCK_DONE);
     assert_int_equal(stats(f).leases, 1);
 }
 
@@ -1382,7 +1456,7 @@ static void a_renewal_that_finds_the_lease_gone_is_reported(void **state) {
     open_as(f, &a, 1, "app");
     uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, true);
     pass(f, 10000);
-    engine_renewed(f->engine, &key, claim, LOCK_FREE, f->now_ms);
+    renewed(f, &key, claim, LOCK_FREE);
     assert_string_equal(incident(f, INCIDENT_RENEWAL_LOST)->client, "app");
     assert_int_equal(stats(f).leases, 0);
     pass(f, 10000);
@@ -1391,7 +1465,7 @@ static void a_renewal_that_finds_the_lease_gone_is_reported(void **state) {
     claim = acquire(f, &a, "lock:x", "1", 30000, true);
     pass(f, 10000);
     run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
-    engine_renewed(f->engine, &key, claim, LOCK_FREE, f->now_ms);
+    renewed(f, &key, claim, LOCK_FREE);
     assert_int_equal(incidents(f, INCIDENT_RENEWAL_LOST), 1);
 }
 
@@ -1674,6 +1748,8 @@ int main(void) {
         TEST(extensions_and_clobbers_spend_where_they_released),
         TEST(a_takeover_ends_the_other_lease),
         TEST(answers_may_overtake_each_other),
+        TEST(of_answers_that_cross_the_later_end_counts),
+        TEST(the_last_reading_is_swapped),
         TEST(a_transaction_speaks_for_what_it_acquires),
         TEST(refused_releases_are_reported),
         TEST(ambiguity_is_reported_with_its_way_out),
@@ -1685,6 +1761,7 @@ int main(void) {
         TEST(a_pool_abandons_with_its_last_connection),
         TEST(the_operator_takes_a_lock_away),
         TEST(on_disconnect_release_asks_for_it),
+        TEST(what_a_renewal_may_have_kept_is_released),
         TEST(leases_of_the_proxy_are_renewed_every_third),
         TEST(a_slow_answer_does_not_delay_the_renewal),
         TEST(touching_the_lock_does_not_delay_the_renewal),

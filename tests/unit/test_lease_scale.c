@@ -191,11 +191,12 @@ static void acquire(struct fixture *f, int first, int count) {
 
 /* What a tick and the answers to its renewals cost; *count says how many there were. */
 static uint64_t renew_due(struct fixture *f, uint64_t *count) {
+    struct lock_result done = {.outcome = LOCK_DONE, .pttl_ms = LEASE_MS, .leased = true};
     blocks = 0;
     f->renewals = 0;
     engine_tick(f->engine, 0, 1, f->now_ms);
     for (uint64_t i = 0; i < f->renewals; i++)
-        engine_renewed(f->engine, &f->asked_keys[i], f->asked_tokens[i], LOCK_DONE, f->now_ms);
+        engine_renewed(f->engine, &f->asked_keys[i], f->asked_tokens[i], &done, f->now_ms);
     *count = f->renewals;
     return blocks;
 }
