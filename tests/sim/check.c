@@ -128,6 +128,8 @@ static void check_grant(struct world *w, struct flight *f, const struct model_gu
         .worker = waits ? f->worker : -1,
         .process = process_of(w, f->worker),
         .proxy = f->proxy,
+        .name = f->name,
+        .left = f->left,
         .granted_ms = w->redis.now_ms,
     };
     memcpy(t->token, g->token, sizeof(t->token));
@@ -147,6 +149,9 @@ static void check_release(struct world *w, const struct flight *f) {
     if (!t->live || shortened)
         return;
     w->kept++;
+    if (f->again && sc->apart && t->session_id == f->session_id && sc->rule.owner == LOCK_OWNER_CONNECTION &&
+        sc->rule.claim_memory_ms >= 60000)
+        world_fail(w, "L2", "worker %d's release got lost, and sent again it did not free its lock", f->worker);
     world_event(w, "kept: worker %d's release did not free its lock", f->worker);
     if (sc->never_kept && !w->unsure[t->process][f->key])
         world_fail(w, "L2", "worker %d's release did not free its lock", f->worker);
@@ -160,9 +165,10 @@ static void check_release(struct world *w, const struct flight *f) {
 static void check_takeover(struct world *w, const struct flight *f) {
     const struct truth *t = &w->truth[f->key];
     const struct scenario *sc = &w->sc;
-    bool exact = sc->idioms == 1u << IDIOM_DEADLINE && !sc->outside && !sc->reconnects && !sc->restarts && !sc->loses;
+    bool exact = sc->idioms == 1u << IDIOM_DEADLINE && !sc->outside && !sc->names && !sc->renames && !sc->reconnects &&
+                 !sc->restarts && !sc->loses;
     if (exact && f->plan.verb == LOCK_SWAP && f->envelope.outcome == LOCK_HELD && f->shares && t->live &&
-        t->fence == f->client_read_fence)
+        t->fence == f->client_read_fence && !f->client_mixed)
         world_fail(w, "S1", "worker %d may not swap the lease that its client has read", f->worker);
 }
 
@@ -173,6 +179,12 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
     bool was_live = t->live, own = t->live && f->worker >= 0 && f->worker == t->worker;
     bool releases_own = was_live && f->releases && f->own_fence == t->fence;
     f->was_own = own || releases_own;
+    check_left(w, f, before);
+    /* Others came between the script that released and adopt.lua behind it: its proxy does not hear of the release. */
+    bool unheard = f->plan.verb == LOCK_SCRIPT && f->ran && f->command.op == OP_LUA_DEL &&
+                   f->envelope.reply.number == 1 && f->envelope.outcome != LOCK_RELEASED;
+    if (unheard && process_of(w, f->worker) >= 0)
+        w->ended_unreleased[process_of(w, f->worker)][f->key]++;
     if (w->sc.audit && !w->sc.audit_exact)
         return;
     if (t->live && t->observed && t->worker < 0) { /* its owner is gone, and it is forgotten in time */
@@ -198,6 +210,7 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
     else if (g && !t->live && !t->unclear)
         world_fail(w, "S2", "a lease became live that was not granted");
     check_takeover(w, f);
+    check_foreign_swap(w, f, before);
     if (releases_own)
         check_release(w, f);
 }
@@ -229,10 +242,11 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
                       (sc->library || t->process < 0 || w->perhaps_proven[p->index][t->process]));
     for (int i = 0; i < CONNS; i++) {
         const struct conn *c = &w->conns[i];
-        if (c->open && c->proxy == p->index && (c->id == t->session_id || (may_share && c->process == t->process)))
+        if (c->open && c->proxy == p->index && c->id == t->session_id)
             return;
     }
-    world_fail(w, "S3", "a renewal for an owner that is gone");
+    if (!may_share || w->left[p->index][t->name] != t->left)
+        world_fail(w, "S3", "a renewal for an owner that is gone");
 }
 
 /* A lease that the proxy renews ends by itself only where nobody is there, or max-hold is over. */

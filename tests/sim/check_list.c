@@ -45,6 +45,8 @@ static void check_grant(struct world *w, const struct flight *f, const struct mo
         .worker = owner,
         .process = f->worker >= 0 ? w->workers[f->worker].process : -1,
         .proxy = f->proxy,
+        .name = f->name,
+        .left = f->left,
         .granted_ms = w->redis.now_ms,
     };
     memcpy(t->token, g->token, sizeof(t->token));

@@ -66,13 +66,14 @@ unsigned flight_places(const struct world *w) {
 /* It is never sent again; adopt.lua is sent right behind it, and others may come between. */
 static void application_script(struct world *w, struct flight *f, const struct model_key *before) {
     f->envelope = (struct model_envelope){.reply = model_native(&w->redis, f->key, &f->command), .outcome = LOCK_DONE};
-    f->scripted = true;
+    f->scripted = w->stirred[f->key] = true;
     flight_log(w, f, "ran by itself");
     check_script(w, f, before);
 }
 
 void flight_run(struct world *w, struct flight *f) {
     struct model_key before;
+    f->ran_ms = f->ran ? f->ran_ms : w->redis.now_ms;
     model_expire(&w->redis, f->key);
     check_passed(w, f->key, BY_TIME);
     before = w->redis.keys[f->key];
@@ -92,6 +93,14 @@ void flight_run(struct world *w, struct flight *f) {
         f->ran = true;
         check_renewed(w, f, &before);
         flight_log(w, f, "ran: ");
+        return;
+    }
+    if (f->bare) {
+        const struct model_guard *g = model_live(&w->redis, f->key);
+        f->envelope =
+            (struct model_envelope){.reply = model_native(&w->redis, f->key, &f->command), .fence = g ? g->fence : 0};
+        f->ran = true;
+        flight_log(w, f, "ran as it is: ");
         return;
     }
     if (f->observed) {
@@ -123,9 +132,11 @@ void flight_run(struct world *w, struct flight *f) {
     if (f->plan.verb == LOCK_SCRIPT)
         f->envelope.reply = reply; /* the step's own goes to nobody */
     f->ran = true;
+    if (f->plan.verb == LOCK_SCRIPT)
+        w->stirred[f->key] = false;
     flight_log(w, f, "ran: ");
     const struct truth *t = &w->truth[f->key];
-    f->own_session = f->plan.verb == LOCK_ACQUIRE && f->envelope.outcome == LOCK_HELD && t->told &&
+    f->own_session = f->plan.verb == LOCK_ACQUIRE && f->envelope.outcome == LOCK_HELD &&
                      t->fence == f->envelope.fence && t->session_id == f->session_id;
     if (w->sc.queue)
         check_list_script(w, f, &queue);
@@ -142,7 +153,7 @@ static void learn_proven(struct world *w, const struct flight *f) {
     if (process >= 0 && f->own_session && !f->orphan) {
         world_event(w, "session %" PRIu64 " lost against its own lease", f->session_id);
         w->perhaps_proven[f->proxy][process] = true;
-        bool sure = t->live && t->fence == f->envelope.fence && !t->let_go;
+        bool sure = t->live && t->told && t->fence == f->envelope.fence && !t->let_go;
         w->proven[f->proxy][process] = w->proven[f->proxy][process] || sure;
     }
 }
@@ -190,14 +201,60 @@ static void answer_swap(const struct world *w, struct flight *f, const struct lo
         f->envelope.reply = (struct model_reply){.kind = REPLY_ERROR};
 }
 
+void flight_showed(struct world *w, const struct flight *f, uint64_t fence) {
+    struct conn *c = &w->conns[f->conn];
+    const struct model_reply *r = &f->envelope.reply;
+    if (!c->open || c->id != f->session_id)
+        return;
+    struct reading *reading = &c->read[f->key];
+    *reading = (struct reading){.known = r->kind == REPLY_TEXT,
+                                .fence = fence,
+                                .begun_step = f->begun_step,
+                                .step = w->step,
+                                .at_ms = w->redis.now_ms};
+    memcpy(reading->value, r->text, sizeof(reading->value));
+}
+
+/* The proxy has watched the answer to a read that it did not rewrite. */
+static void saw(struct world *w, struct flight *f) {
+    struct conn *c = &w->conns[f->conn];
+    const struct model_reply *r = &f->envelope.reply;
+    struct lock_key key = world_key(f->key);
+    bool text = r->kind == REPLY_TEXT;
+    if (c->open && c->id == f->session_id) {
+        c->busy = false;
+        engine_saw(w->proxies[f->proxy].engine, &c->session, &key, f->plan.rule, text ? r->text : NULL,
+                   text ? strlen(r->text) : 0, w->redis.now_ms);
+        flight_showed(w, f, 0);
+        check_shown(w, c->process, f->key, f->envelope.fence);
+    }
+    if (!f->orphan)
+        worker_answer(w, f->worker, f, false);
+}
+
 /* The answer arrives. */
 static void flight_answer(struct world *w, struct flight *f) {
     struct proxy *p = &w->proxies[f->proxy];
     if (f->kind == FLIGHT_RELEASE || f->kind == FLIGHT_LEAVE || f->proxy_life != p->life)
         return;
+    if (w->redis.now_ms - f->ran_ms > w->slack_ms[f->key])
+        w->slack_ms[f->key] = w->redis.now_ms - f->ran_ms;
+    bool tells = f->envelope.pttl_ms >= -1 && f->envelope.outcome != LOCK_COUNTED;
+    if (!f->bare && tells && f->envelope.fence == w->truth[f->key].fence) {
+        w->exact[f->key] = !f->crossed;
+        /* Before the acquisition's own answer, nobody there to be told. */
+        bool first = f->envelope.outcome == LOCK_GRANTED;
+        w->missed[f->key] = f->crossed && (w->missed[f->key] || (!first && !w->truth[f->key].told));
+    }
     if (f->kind == FLIGHT_RENEWAL) {
         struct lock_key key = world_key(f->key);
-        engine_renewed(p->engine, &key, f->token, f->envelope.outcome, w->redis.now_ms);
+        struct lock_result r;
+        result_of(f, &r);
+        engine_renewed(p->engine, &key, f->token, &r, w->redis.now_ms);
+        return;
+    }
+    if (f->bare) {
+        saw(w, f);
         return;
     }
     if (f->observed) {
@@ -218,8 +275,8 @@ static void flight_answer(struct world *w, struct flight *f) {
     learn_proven(w, f);
     struct conn *c = &w->conns[f->conn];
     if (f->plan.verb == LOCK_READ && c->open && c->id == f->session_id) {
-        c->read_fence[f->key] = r.outcome == LOCK_HELD ? r.fence : 0;
-        check_shown(w, c->process, f->key, c->read_fence[f->key]);
+        flight_showed(w, f, r.outcome == LOCK_HELD ? r.fence : 0);
+        check_shown(w, c->process, f->key, c->read[f->key].fence);
     }
     if (!f->orphan && f->kind == FLIGHT_COMMAND)
         worker_answer(w, f->worker, f, false);
@@ -235,12 +292,19 @@ static void flight_fail(struct world *w, struct flight *f, enum lock_outcome out
     struct proxy *p = &w->proxies[f->proxy];
     bool may_run = outcome == LOCK_UNKNOWN && !f->ran;
     f->unsent = outcome == LOCK_NOT_SENT;
-    if (f->kind == FLIGHT_COMMAND && !f->unsent && w->workers[f->worker].process >= 0)
+    if (f->kind == FLIGHT_COMMAND && !f->unsent && !f->bare && w->workers[f->worker].process >= 0)
         w->unsure[w->workers[f->worker].process][f->key] = true;
     world_event(w, "flight of worker %d on key %d: %s", f->worker, f->key, world_outcome(outcome));
     if (f->proxy_life == p->life && f->kind == FLIGHT_RENEWAL) {
         struct lock_key key = world_key(f->key);
-        engine_renewed(p->engine, &key, f->token, outcome, w->redis.now_ms);
+        struct lock_result r = {.outcome = outcome};
+        engine_renewed(p->engine, &key, f->token, &r, w->redis.now_ms);
+    } else if (f->bare) {
+        struct conn *c = &w->conns[f->conn];
+        if (c->open && c->id == f->session_id)
+            c->busy = false;
+        if (!f->orphan)
+            worker_answer(w, f->worker, f, true);
     } else if (f->observed) {
         watched_lost(w, f, outcome);
     } else if (f->proxy_life == p->life && (f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR)) {
@@ -275,7 +339,7 @@ void flight_progress(struct world *w, struct flight *f) {
             flight_fail(w, f, LOCK_UNKNOWN);
         else
             flight_run(w, f);
-    } else if (w->sc.loses && f->kind != FLIGHT_RENEWAL && !f->observed && world_chance(w, 5)) {
+    } else if (w->sc.loses && f->kind != FLIGHT_RENEWAL && !f->observed && !f->bare && world_chance(w, 5)) {
         f->repeated = true; /* the answer got lost, the same attempt is sent again */
         flight_run(w, f);
     } else if (w->sc.loses && world_chance(w, 3)) {
@@ -313,6 +377,15 @@ static int conn_for(struct world *w, int worker) {
     return -1;
 }
 
+/* Who was first in Redis, none of the two that cross knows. */
+void flight_crosses(struct world *w, struct flight *f) {
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        struct flight *o = &w->flights[i];
+        if (o->used && o != f && o->key == f->key)
+            o->crossed = f->crossed = true;
+    }
+}
+
 /* Whether the client counted as sharing its connections, and what they have read. */
 static void note_sharing(struct world *w, struct flight *f, const struct conn *c) {
     enum lock_owner owner = w->sc.rule.owner;
@@ -320,11 +393,33 @@ static void note_sharing(struct world *w, struct flight *f, const struct conn *c
     f->proven = c->process >= 0 && w->proven[c->proxy][c->process];
     f->shares = client || (by_auto && (w->sc.library || w->proven[c->proxy][c->process]));
     f->may_share = f->shares || (by_auto && w->perhaps_proven[c->proxy][c->process]);
-    f->read_fence = c->read_fence[f->key];
+    const struct reading *own = &c->read[f->key], *newest = NULL, *lease = NULL;
+    f->read_fence = own->fence;
+    f->was_shown = own->known;
+    memcpy(f->shown, own->value, sizeof(f->shown));
     for (int i = 0; i < CONNS; i++) {
         const struct conn *o = &w->conns[i];
-        if (o->open && o->process == c->process && o->proxy == c->proxy && o->read_fence[f->key] > f->client_read_fence)
-            f->client_read_fence = o->read_fence[f->key];
+        const struct reading *r = &o->read[f->key];
+        if (!o->open || o->process != c->process || o->proxy != c->proxy || !r->known)
+            continue;
+        if (r->fence > f->client_read_fence) {
+            f->client_read_fence = r->fence;
+            lease = r;
+        }
+        if (!newest || r->step > newest->step)
+            newest = r;
+    }
+    f->client_mixed = lease && newest->step > lease->step && strcmp(newest->value, lease->value) != 0;
+    if (!newest || newest->fence || w->redis.now_ms > newest->at_ms + 9000) /* a witness's memory is 10 s at least */
+        return;
+    f->client_agrees = true;
+    memcpy(f->client_shown, newest->value, sizeof(f->client_shown));
+    for (int i = 0; i < CONNS; i++) {
+        const struct conn *o = &w->conns[i];
+        const struct reading *r = &o->read[f->key];
+        if (o->open && o->process == c->process && o->proxy == c->proxy && r->known &&
+            !(r->fence ? r->step < newest->begun_step : strcmp(r->value, newest->value) == 0))
+            f->client_agrees = false;
     }
 }
 
@@ -338,10 +433,16 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     f->session_id = c->id;
     f->begun_step = w->step;
     note_sharing(w, f, c);
-    world_identity(c->process, f->identity);
+    flight_crosses(w, f);
+    f->name = world_name(w, conn);
+    f->left = w->left[c->proxy][f->name];
+    world_identity(f->name, f->identity);
     enum lock_verb verb = f->kind == FLIGHT_OPERATOR ? LOCK_OPERATOR : model_verb(&f->command);
     f->rules = lock_rules_ref(w->rules);
-    if (w->rule->mode == LOCK_MODE_AUDIT)
+    if (f->bare) {
+        f->plan.rule = w->rule;
+        f->plan.verb = LOCK_READ;
+    } else if (w->rule->mode == LOCK_MODE_AUDIT)
         watched_launch(w, f, verb);
     else
         engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, w->rule, 7, w->redis.now_ms, &f->plan);
@@ -369,6 +470,8 @@ static bool send_one(struct world *w, int worker) {
     f->command = c;
     f->releases = releases;
     f->own_fence = k->fence;
+    f->bare = c.op == OP_GET && k->process >= 0 && world_chance(w, 25);
+    f->again = releases && k->again && k->again == w->conns[conn].id;
     flight_launch(w, f, conn, k->key);
     worker_sent(w, worker, &c, releases);
     return true;

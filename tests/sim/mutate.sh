@@ -83,7 +83,7 @@ mutate() { # NAME|FILE|EXPRESSION
 export -f compile link object_of noticed mutate
 
 mkdir "$WORK"/{whole,sim,unit,mutants}
-for file in proxy/lock/*.c proxy/base/{memory,glob,units}.c parser/slot.c tests/sim/{scripts,lists,model}.c; do
+for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{scripts,lists,model}.c; do
     for found in "$ROOT"/$file; do
         echo "$found $WORK/whole/$(object_of "${found#"$ROOT/"}")"
     done

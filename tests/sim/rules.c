@@ -29,6 +29,7 @@ static void set_rules(struct world *w, enum lock_mode mode) {
     if (lock_rules_add(w->rules, words, sizeof(words) / sizeof(words[0]), error, sizeof(error)))
         abort();
     w->rule = lock_rules_get(w->rules, 0);
+    w->enforced = w->enforced || mode == LOCK_MODE_ENFORCE;
 }
 
 void rules_open(struct world *w) {

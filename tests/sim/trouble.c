@@ -51,7 +51,7 @@ static void go_around(struct world *w) {
     struct model_command c = {.op = OP_SET, .ms = 1 + world_below(w, 2000)};
     static const enum model_op OPS[] = {OP_SET, OP_DEL, OP_PEXPIRE, OP_SET_NX};
     c.op = OPS[world_below(w, COUNT(OPS))];
-    snprintf(c.value, sizeof(c.value), world_chance(w, 50) ? "outside" : "1");
+    snprintf(c.value, sizeof(c.value), world_chance(w, 50) ? OUTSIDE : "1");
     /* Writing the very bytes that a lease has, before its end, does not show in Redis. */
     const struct model_guard *g = &w->redis.keys[key].guard;
     bool current = g->exists && (!g->expire_ms || g->expire_ms - w->redis.now_ms >= MODEL_GUARD_OUTLIVES_MS);
@@ -90,6 +90,11 @@ void trouble_strikes(struct world *w) {
     }
     if (sc->restarts && world_chance(w, 2))
         proxy_restart(w, (int)world_below(w, sc->proxies));
+    if (sc->renames && world_chance(w, 20)) {
+        int i = (int)world_below(w, CONNS);
+        if (w->conns[i].open && w->conns[i].process >= 0)
+            conn_rename(w, i);
+    }
     if (sc->outside && world_chance(w, 10))
         go_around(w);
     if (sc->operators && world_chance(w, 10))

@@ -73,6 +73,8 @@ void watched_run(struct world *w, struct flight *f) {
                         .max_fence = max,
                         .session_id = f->session_id,
                         .worker = waits ? f->worker : -1,
+                        .name = f->name,
+                        .left = f->left,
                         .process = w->workers[f->worker].process,
                         .proxy = f->proxy,
                         .granted_ms = w->redis.now_ms};
@@ -192,15 +194,14 @@ static void tell(struct world *w, const struct flight *f, enum lock_effect effec
 
 void watched_answer(struct world *w, struct flight *f) {
     struct truth *t = &w->truth[f->key];
-    struct conn *c = &w->conns[f->conn];
     tell(w, f, effect_of(f));
     if (acquires(f) && t->live && t->worker == f->worker) {
         t->told = true;
         t->told_ms = w->redis.now_ms;
         t->told_step = w->step;
     }
-    if (f->plan.verb == LOCK_READ && c->open && c->id == f->session_id)
-        c->read_fence[f->key] = 0;
+    if (f->plan.verb == LOCK_READ)
+        flight_showed(w, f, 0);
     if (!f->orphan)
         worker_answer(w, f->worker, f, false);
 }

@@ -32,6 +32,7 @@ void worker_start_again(struct world *w, int worker) {
     k->fence = 0;
     k->holds = false;
     k->lost_ms = 0;
+    k->again = 0;
     k->in_queue = false;
 }
 
@@ -276,9 +277,26 @@ static void not_released(struct world *w, int worker, const struct flight *f) {
         k->lost_ms = w->redis.now_ms;
 }
 
-/* No answer, or an error that says nothing. */
-static void no_answer(struct world *w, int worker) {
+/* Nobody knows whether it released: it may ask once more, where that is not taken for a colleague's. */
+static bool releases_again(struct world *w, int worker, const struct flight *f) {
     struct worker *k = &w->workers[worker];
+    const struct truth *t = &w->truth[f->key];
+    const struct conn *c = &w->conns[f->conn];
+    bool stands = t->live && t->fence == f->own_fence && t->worker == worker;
+    if (k->phase != PHASE_RELEASE || !stands || !c->open || c->id != f->session_id || f->plan.verb != LOCK_RELEASE ||
+        k->again || !w->sc.apart || !world_chance(w, 50))
+        return false;
+    k->fence = f->own_fence;
+    k->holds = true;
+    k->again = f->session_id;
+    return true;
+}
+
+/* No answer, or an error that says nothing. */
+static void no_answer(struct world *w, int worker, const struct flight *f) {
+    struct worker *k = &w->workers[worker];
+    if (releases_again(w, worker, f))
+        return;
     switch (k->phase) {
     case PHASE_ACQUIRE:
     case PHASE_SWAP:
@@ -317,7 +335,7 @@ void worker_answer(struct world *w, int worker, const struct flight *f, bool los
         return;
     }
     if (lost) {
-        no_answer(w, worker);
+        no_answer(w, worker, f);
         return;
     }
     const struct model_reply *r = &f->envelope.reply;

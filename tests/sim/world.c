@@ -78,11 +78,26 @@ struct lock_key world_key(int key) {
     return (struct lock_key){.db = 0, .name = NAMES[key], .len = 6};
 }
 
-void world_identity(int process, char *out) {
-    if (process < 0)
+int world_name(const struct world *w, int conn) {
+    const struct conn *c = &w->conns[conn];
+    return c->alias ? PROCESSES + 1 + conn : c->process < 0 ? (int)PROCESSES : c->process;
+}
+
+void world_identity(int name, char *out) {
+    if (name > PROCESSES)
+        snprintf(out, MODEL_NAME, "app name=%d", name - PROCESSES - 1);
+    else if (name == PROCESSES)
         snprintf(out, MODEL_NAME, "stranger");
     else
-        snprintf(out, MODEL_NAME, "app-%d", process);
+        snprintf(out, MODEL_NAME, "app-%d", name);
+}
+
+/* The name has a connection less at that proxy. */
+static void name_left(struct world *w, int proxy, int name) {
+    for (int i = 0; i < CONNS; i++)
+        if (w->conns[i].open && w->conns[i].proxy == proxy && world_name(w, i) == name)
+            return;
+    w->left[proxy][name]++;
 }
 
 void conn_open(struct world *w, int i) {
@@ -91,8 +106,9 @@ void conn_open(struct world *w, int i) {
     c->open = true;
     c->busy = false;
     c->id = ++w->session_ids;
-    memset(c->read_fence, 0, sizeof(c->read_fence));
-    world_identity(c->process, identity);
+    memset(c->read, 0, sizeof(c->read));
+    c->alias = w->sc.names && c->process >= 0;
+    world_identity(world_name(w, i), identity);
     struct lock_engine *e = w->proxies[c->proxy].engine;
     engine_session_open(e, &c->session, c->id, identity, strlen(identity));
     if (w->sc.library && c->process >= 0)
@@ -113,6 +129,7 @@ void conn_forget(struct world *w, int i, bool proxy_gone) {
         if (proxy_gone)
             f->ghost = true;
     }
+    name_left(w, c->proxy, world_name(w, i));
     if (c->process < 0)
         return;
     for (int k = 0; k < CONNS; k++)
@@ -138,6 +155,28 @@ void conn_close(struct world *w, int i) {
     check_abandoned(w, held, c->id);
 }
 
+void conn_rename(struct world *w, int i) {
+    struct conn *c = &w->conns[i];
+    char identity[MODEL_NAME];
+    int before = world_name(w, i);
+    c->alias = !c->alias;
+    int name = world_name(w, i);
+    world_identity(name, identity);
+    world_event(w, "session %" PRIu64 " calls itself %s", c->id, identity);
+    name_left(w, c->proxy, before);
+    for (int key = 0; key < MODEL_KEYS; key++)
+        if (w->truth[key].session_id == c->id) {
+            w->truth[key].name = name;
+            w->truth[key].left = w->left[c->proxy][name];
+        }
+    for (size_t n = 0; n < FLIGHTS; n++)
+        if (w->flights[n].used && w->flights[n].session_id == c->id) {
+            w->flights[n].name = name;
+            w->flights[n].left = w->left[c->proxy][name];
+        }
+    engine_session_identify(w->proxies[c->proxy].engine, &c->session, identity, strlen(identity), w->redis.now_ms);
+}
+
 static void sink_incident(void *arg, const struct lock_incident *incident) {
     struct proxy *p = arg;
     p->world->raised |= 1u << incident->kind;
@@ -148,6 +187,7 @@ static void sink_incident(void *arg, const struct lock_incident *incident) {
 static struct flight *lease_flight(struct proxy *p, const struct lock_lease *lease, enum flight_kind kind) {
     struct world *w = p->world;
     struct flight *f = flight_new(w, kind);
+    check_unasked(w);
     if (!f) {
         world_fail(w, "sim", "too many flights");
         return NULL;
@@ -159,6 +199,7 @@ static struct flight *lease_flight(struct proxy *p, const struct lock_lease *lea
     f->lease_ms = lease->lease_ms;
     f->right = lease->right;
     memcpy(f->token_text, lease->token_text, sizeof(f->token_text));
+    flight_crosses(w, f);
     return f;
 }
 
@@ -249,6 +290,8 @@ static void pass_time(struct world *w, int64_t ms) {
 
 void world_step(struct world *w) {
     w->step++;
+    if (w->step % 8 == 0)
+        check_ledgers(w);
     unsigned what = world_below(w, 100);
     if (what < 40 && flight_somebody_sends(w))
         return;

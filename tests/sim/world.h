@@ -14,6 +14,8 @@
 
 #include "tests/sim/model.h"
 
+#define OUTSIDE "outside" /* a value that nobody behind the proxies writes */
+
 enum {
     PROXIES = 2,
     PROCESSES = 3,
@@ -21,6 +23,7 @@ enum {
     WORKERS = PROCESSES * WORKERS_EACH + 1, /* and the stranger */
     STRANGER = WORKERS - 1,
     CONNS = WORKERS,
+    IDENTITIES = PROCESSES + 1 + CONNS, /* a process's, the stranger's, a connection's own */
     FLIGHTS = 160
 };
 
@@ -86,6 +89,8 @@ struct scenario {
     bool audit_exact; /* what was acquired under audit is safe from the moment that the rule is enforced */
     bool queue;       /* list locks */
     bool stranger;    /* a client of another identity sends what it likes */
+    bool names;       /* each connection calls itself by a name of its own, and its next one by the same */
+    bool renames;     /* connections change their names */
     int64_t expiry_ms;
     struct lock_rule rule;
     /* What the table at the end of the lock semantics promises for this. */
@@ -108,16 +113,27 @@ struct worker {
     bool in_queue;    /* it has pushed its value as a node, and still wants it */
     int64_t read_ms;  /* when it last showed that it is there */
     bool lapsed;      /* and was silent for longer than a lease once */
+    uint64_t again;   /* the session on which its release got lost, 0 none */
     char value[MODEL_VALUE], expected[MODEL_VALUE];
+};
+
+/* What a connection was last shown. */
+struct reading {
+    bool known;
+    uint64_t fence;        /* 0: of no lease, or the answer did not say of which */
+    long begun_step, step; /* asked for, answered */
+    int64_t at_ms;
+    char value[MODEL_VALUE];
 };
 
 struct conn {
     bool open, busy;
+    bool alias; /* it has a name of its own */
     int process, proxy;
     int worker; /* its only one, or -1 */
     uint64_t id;
     struct lock_session session;
-    uint64_t read_fence[MODEL_KEYS]; /* what it was last shown */
+    struct reading read[MODEL_KEYS];
 };
 
 enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEASE, FLIGHT_LEAVE };
@@ -129,6 +145,9 @@ struct flight {
     bool unsent;   /* it never reached Redis */
     bool orphan;   /* its session or worker is gone, its proxy finishes it */
     bool ghost;    /* its proxy has given it up as well, and yet it may run */
+    bool crossed;  /* others on the key were under way meanwhile */
+    bool bare;     /* GET in a form that is no script of ours (MGET): the proxy only watches the answer */
+    bool again;    /* a release on the connection where the same one got lost */
     enum flight_kind kind;
     int worker, conn, proxy, key;
     unsigned proxy_life;
@@ -143,6 +162,13 @@ struct flight {
     bool ended_other;           /* it has ended the lease that somebody else had been told of */
     uint64_t read_fence;        /* last read of its session when it was sent */
     uint64_t client_read_fence; /* and the newest lease of those that its client's sessions at that proxy last read */
+    bool was_shown, client_agrees; /* its session's last reading; the one that all of its client's agree upon, of a
+                                      lock that is nobody's lease */
+    bool client_mixed;             /* what was read last is not the newest lease that any of them has read */
+    char shown[MODEL_VALUE], client_shown[MODEL_VALUE];
+    int name; /* its session's, and how often that had been left when it was sent */
+    unsigned left;
+    int64_t ran_ms;
     struct lock_plan plan;
     struct model_command command;
     struct model_envelope envelope;
@@ -172,6 +198,8 @@ struct truth {
     bool sighted;  /* its client was shown its value */
     uint64_t fence, max_fence, session_id;
     int worker, process, proxy; /* worker -1: nobody knows of it */
+    int name;                   /* its session's, as flights have it */
+    unsigned left;
     int64_t granted_ms, told_ms;
     long told_step;
     char token[LOCK_TOKEN_MAX];
@@ -197,8 +225,14 @@ struct world {
     bool unsure[PROCESSES][MODEL_KEYS]; /* a command's outcome got lost */
     /* to share connections, as far as a proxy can know: surely; at least in appearance */
     bool proven[PROXIES][PROCESSES], perhaps_proven[PROXIES][PROCESSES];
-    bool closing;    /* everybody is gone */
-    uint32_t raised; /* incidents since an answer began to be told, a bit each */
+    bool closing;                       /* everybody is gone */
+    uint32_t raised;                    /* incidents since an answer began to be told, a bit each */
+    unsigned left[PROXIES][IDENTITIES]; /* how often the last connection of that name was gone */
+    bool enforced;                      /* the rule has been so once */
+    bool stirred[MODEL_KEYS];           /* a script of the application's has run, and adopt.lua not yet */
+    int64_t slack_ms[MODEL_KEYS];       /* the longest that an answer took */
+    bool exact[MODEL_KEYS];             /* the last answer that told the lease's end crossed no other */
+    bool missed[MODEL_KEYS];            /* its proxy was told of its end before it knew that there was such a lease */
     uint64_t wrong, kept, granted, lost, renewals;
     long step;
     bool log, tell; /* write events down; print them */
@@ -228,12 +262,16 @@ void world_step(struct world *w);
 void world_end(struct world *w);
 
 struct lock_key world_key(int key);
-void world_identity(int process, char *out);
+/* The number of the name that a connection has, and its text. */
+int world_name(const struct world *w, int conn);
+void world_identity(int name, char *out);
 const char *world_outcome(enum lock_outcome o);
 void conn_open(struct world *w, int i);
 /* The connection is lost to its worker; what is under way on it goes on without. */
 void conn_forget(struct world *w, int i, bool proxy_gone);
 void conn_close(struct world *w, int i);
+/* CLIENT SETNAME, to a name of its own or away from it. */
+void conn_rename(struct world *w, int i);
 void proxy_restart(struct world *w, int i);
 
 /* rules.c: the rule, and reloads. */
@@ -246,9 +284,13 @@ struct flight *flight_new(struct world *w, enum flight_kind kind);
 void flight_free(struct flight *f);
 unsigned flight_places(const struct world *w);
 struct flight *flight_any(struct world *w);
+/* Notes that it is under way beside others. */
+void flight_crosses(struct world *w, struct flight *f);
 void flight_launch(struct world *w, struct flight *f, int conn, int key);
 /* Whether anybody had something to send. */
 bool flight_somebody_sends(struct world *w);
+/* Its session was shown the key's value. */
+void flight_showed(struct world *w, const struct flight *f, uint64_t fence);
 void flight_run(struct world *w, struct flight *f);
 void flight_deliver(struct world *w, struct flight *f);
 /* What happens to it next, by chance. */
@@ -275,6 +317,15 @@ void list_worker_answer(struct world *w, int worker, const struct flight *f, boo
 /* check_list.c: the same as check.c's. `queue` is the queue as it was. */
 void check_list_script(struct world *w, struct flight *f, const struct model_queue *queue);
 void check_list_belief(struct world *w, int worker, const struct flight *f);
+/* check_state.c: what a script has left behind agrees in itself, and nobody's lock was touched without having been
+ * read. `before` is the key as it was. */
+void check_left(struct world *w, const struct flight *f, const struct model_key *before);
+/* A swap of what all of a client's connections have read. */
+void check_foreign_swap(struct world *w, const struct flight *f, const struct model_key *before);
+/* What the engines believe (PROXY LOCKS) is so, for keys with nothing on its way. */
+void check_ledgers(struct world *w);
+/* The proxy wants something of Redis that no client has asked for. */
+void check_unasked(struct world *w);
 /* check.c: the key's live lease, or NULL. */
 const struct model_guard *check_live(struct world *w, int key);
 void check_lease_ended(struct world *w, int key);

@@ -1,0 +1,148 @@
+/*
+ * The spectator's second look: what a script has left behind agrees in itself, a lock that is nobody's lease is safe
+ * from those who have not read it, the proxy asks for nothing under audit, and what the engines believe of a lock
+ * (PROXY LOCKS) is so when nothing is on its way.
+ */
+#include "tests/sim/world.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- what a script leaves behind ---------------------------------------------------------------- */
+
+static bool was_live(const struct world *w, const struct model_key *k) {
+    const struct model_guard *g = &k->guard;
+    return k->exists && !k->list && g->exists && g->token[0] && g->has_value && strcmp(g->value, k->value) == 0 &&
+           (!g->expire_ms || g->expire_ms - w->redis.now_ms >= MODEL_GUARD_OUTLIVES_MS);
+}
+
+/* The lock was nobody's lease: who has not been shown its value can't touch it. */
+static void check_foreign(struct world *w, const struct flight *f, const struct model_key *before) {
+    const struct model_key *now = &w->redis.keys[f->key];
+    enum lock_verb verb = f->plan.verb;
+    bool follows_others = verb == LOCK_SCRIPT || verb == LOCK_SWAP || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN;
+    if (f->kind != FLIGHT_COMMAND || follows_others || w->sc.rule.owner == LOCK_OWNER_ANY || was_live(w, before) ||
+        !before->exists || before->list)
+        return;
+    bool touched = !now->exists || strcmp(now->value, before->value) != 0 || now->expire_ms != before->expire_ms;
+    if (!touched || (f->was_shown && strcmp(f->shown, before->value) == 0))
+        return;
+    /* Acquired under audit by this client: what it wrote, nobody has had to show it. */
+    if (strcmp(f->plan.right, "enrol") == 0 && strcmp(before->value, OUTSIDE) != 0)
+        return;
+    world_fail(w, "S1", "worker %d has touched a lock that is nobody's lease, and that it has not read", f->worker);
+}
+
+/* A script of the application's has left one of its arguments as the lock's value: that is a lease now. */
+static void check_adopted(struct world *w, const struct flight *f) {
+    const struct model_key *k = &w->redis.keys[f->key];
+    if (f->plan.verb == LOCK_SCRIPT && f->ran && k->exists && !k->list && strcmp(k->value, f->command.value) == 0 &&
+        !model_live(&w->redis, f->key))
+        world_fail(w, "adoption", "worker %d's script has made a lock, and it is nobody's lease", f->worker);
+}
+
+/* The guard record ends with its lock. */
+static void check_together(struct world *w, const struct flight *f) {
+    const struct model_key *k = &w->redis.keys[f->key];
+    const struct model_guard *g = model_live(&w->redis, f->key);
+    bool around = w->sc.outside || (w->sc.audit && !w->sc.audit_exact) || w->stirred[f->key];
+    if (!g || around)
+        return;
+    if (k->expire_ms ? g->expire_ms != k->expire_ms + MODEL_GUARD_OUTLIVES_MS : g->expire_ms != 0)
+        world_fail(w, "S3", "the lock ends at %" PRId64 ", its guard record at %" PRId64, k->expire_ms, g->expire_ms);
+}
+
+void check_left(struct world *w, const struct flight *f, const struct model_key *before) {
+    check_foreign(w, f, before);
+    check_adopted(w, f);
+    check_together(w, f);
+}
+
+/* What is nobody's lease may be swapped by who has read it; where a client's connections count as shared, over any. */
+void check_foreign_swap(struct world *w, const struct flight *f, const struct model_key *before) {
+    const struct scenario *sc = &w->sc;
+    bool exact = sc->idioms == 1u << IDIOM_DEADLINE && !sc->names && !sc->renames && !sc->reconnects && !sc->restarts &&
+                 !sc->loses && sc->proxies == 1 && sc->rule.owner != LOCK_OWNER_ANY;
+    if (!exact || f->plan.verb != LOCK_SWAP || !before->exists || was_live(w, before) || !f->shares ||
+        !f->client_agrees || strcmp(f->client_shown, before->value) != 0)
+        return;
+    if (f->envelope.outcome != LOCK_GRANTED)
+        world_fail(w, "S1", "worker %d may not swap the lock that its client has read, and that is nobody's lease",
+                   f->worker);
+}
+
+/* ---- what the proxy asks for ---------------------------------------------------------------------- */
+
+void check_unasked(struct world *w) {
+    if (!w->enforced)
+        world_fail(w, "audit", "the proxy wants to renew or release, and the rule has never been enforced");
+}
+
+/* ---- what the engines believe --------------------------------------------------------------------- */
+
+struct belief {
+    unsigned count;
+    uint64_t fence, session_id;
+    int64_t end_ms;
+};
+
+static void collect(void *arg, const struct lock_view *v) {
+    struct belief *b = (struct belief *)arg + (v->key.name[5] - '0');
+    b->count++;
+    b->fence = v->fence;
+    b->session_id = v->session_id;
+    b->end_ms = v->end_ms;
+}
+
+static bool quiet(const struct world *w, int key) {
+    for (size_t i = 0; i < FLIGHTS; i++)
+        if (w->flights[i].used && w->flights[i].key == key)
+            return false;
+    return true;
+}
+
+static bool open_session(const struct world *w, uint64_t id) {
+    for (int i = 0; i < CONNS; i++)
+        if (w->conns[i].open && w->conns[i].id == id)
+            return true;
+    return false;
+}
+
+static void check_belief_of(struct world *w, int key, const struct belief *b) {
+    const struct truth *t = &w->truth[key];
+    int64_t now_ms = w->redis.now_ms, slack_ms = w->slack_ms[key], pttl = model_pttl(&w->redis, key);
+    int64_t end_ms = pttl < 0 ? 0 : now_ms + pttl;
+    /* Of what ended by its clock, and whose owner is gone, a proxy need not hear that it was extended just before. */
+    bool remembers = w->sc.rule.claim_memory_ms >= 60000 && open_session(w, t->session_id);
+    bool known = t->live && t->told && !w->missed[key] && remembers;
+    if (known && !b->count)
+        world_fail(w, "ledger", "worker %d holds key %d, and its proxy does not know of it", t->worker, key);
+    else if (known && !t->observed && b->fence != t->fence)
+        world_fail(w, "ledger", "key %d has fence %" PRIu64 ", its proxy believes %" PRIu64, key, t->fence, b->fence);
+    else if (known && ((b->end_ms == 0) != (end_ms == 0) || b->end_ms < end_ms))
+        world_fail(w, "ledger", "key %d ends at %" PRId64 ", its proxy believes %" PRId64, key, end_ms, b->end_ms);
+    else if (known && w->exact[key] && b->end_ms > end_ms + slack_ms)
+        world_fail(w, "ledger", "key %d ends at %" PRId64 ", its proxy believes %" PRId64, key, end_ms, b->end_ms);
+    else if (!t->live && b->count && w->exact[key] && (!b->end_ms || b->end_ms > now_ms + slack_ms))
+        world_fail(w, "ledger", "nobody holds key %d, its proxy believes that somebody does until %" PRId64, key,
+                   b->end_ms);
+}
+
+void check_ledgers(struct world *w) {
+    const struct scenario *sc = &w->sc;
+    bool exact = sc->proxies == 1 && !sc->queue && !sc->outside && !sc->loses && !sc->restarts &&
+                 (!sc->audit || sc->audit_exact);
+    if (!exact)
+        return;
+    struct belief beliefs[MODEL_KEYS] = {{0}};
+    struct lock_stats stats;
+    engine_stats(w->proxies[0].engine, &stats);
+    if (stats.leases > sc->keys)
+        world_fail(w, "ledger", "%" PRIu64 " leases are believed live on %u keys", stats.leases, sc->keys);
+    engine_each_lease(w->proxies[0].engine, w->redis.now_ms, 2 * MODEL_KEYS, collect, beliefs);
+    for (unsigned key = 0; key < sc->keys; key++) {
+        check_passed(w, (int)key, BY_TIME);
+        if (!w->truth[key].unclear && quiet(w, (int)key))
+            check_belief_of(w, (int)key, &beliefs[key]);
+    }
+}
