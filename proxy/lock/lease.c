@@ -81,6 +81,7 @@ void lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, 
         leased = c->leased;
     }
     c->told = atomic_load(&sh->engine->attempts);
+    c->told_since = true;
     lease_set(sh, c, pttl_ms, leased, since_ms, now_ms);
 }
 
@@ -209,9 +210,8 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
         return;
     }
     c->asked = true;
-    c->asked_ms = now_ms;
-    c->asked_for = c->period_ms;
-    c->asked_at = atomic_fetch_add(&sh->engine->attempts, 1) + 1;
+    c->told_since = false;
+    c->renew_ms = now_ms;
     struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? "always" : "claim");
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
@@ -281,12 +281,13 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
             sh->stats.renewals++;
             /* It ran before the application set the expiry that has been told meanwhile: afterwards it is none of the
              * proxy's own. */
-            if (!r->leased || c->leased || c->told < c->asked_at)
-                lease_told(sh, c, r, c->asked_at, c->asked_ms, now_ms);
+            bool crossed = c->told_since;
+            if (!r->leased || c->leased || !crossed)
+                lease_told(sh, c, r, crossed ? 0 : UINT64_MAX, crossed ? now_ms : c->renew_ms, now_ms);
         } else if (outcome == LOCK_HELD || outcome == LOCK_FOREIGN || outcome == LOCK_FREE) {
             lease_end(sh, c, LEASE_GONE, now_ms);
         } else {
-            int64_t pause = c->period_ms / 10, perhaps_ms = now_ms + c->asked_for;
+            int64_t pause = c->period_ms / 10, perhaps_ms = now_ms + c->period_ms;
             if (outcome == LOCK_UNKNOWN && c->renewing && c->end_ms && c->end_ms < perhaps_ms)
                 c->end_ms = perhaps_ms; /* it may have been done */
             c->renew_ms = now_ms + (pause > RETRY_MIN_MS ? pause : RETRY_MIN_MS);

@@ -152,10 +152,7 @@ struct claim {
     uint32_t login;
     int64_t granted_ms;
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
-    int64_t renew_ms;  /* when the next renewal is due */
-    int64_t asked_ms;  /* when the one in flight was asked for, */
-    int64_t asked_for; /* for how long, */
-    uint64_t asked_at; /* and the number that it took of the token counter */
+    int64_t renew_ms;  /* when the next renewal is due, or was asked for */
     int64_t period_ms; /* it is renewed for so long */
     uint32_t renewals;
     bool ended : 1;       /* the lease is not live any more */
@@ -166,6 +163,7 @@ struct claim {
     bool leased : 1;      /* the expiry is the proxy's own */
     bool renewing : 1;    /* the proxy renews it */
     bool asked : 1;       /* a renewal is in flight */
+    bool told_since : 1;  /* and an answer to a command has told the lease's end meanwhile */
     bool sighted : 1;     /* its own session was shown its value */
     bool sighted_any : 1; /* its own session, or another that may speak for it */
     bool let_go : 1;      /* its owner tried to be rid of it, and may take it for released */
@@ -314,7 +312,7 @@ enum lease_end {
 /* Starts a claim's lease, or changes its end: pttl as the script gave it, at some time since since_ms; `leased` if that
  * is the proxy's own. */
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms);
-/* The same, of what an answer told to the command or renewal that took the number `began` of the token counter. Where
+/* The same, of what an answer told to the command with the number `began`. Where
  * another was told meanwhile nobody knows which came first in Redis: the later end is believed, for the holder's sake.
  */
 void lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
