@@ -332,11 +332,12 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
     }
     /* Its own lease, which it had left alone, or that of a colleague whom the wire does not tell from it. */
     bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
-    /* It may have looked on one connection and swapped on another, or somebody else looked on this one since. */
+    /* It may have looked on one connection and swapped on another, or somebody else looked on this one since;
+     * who goes around the proxy writes the same value again. */
     bool alike = sc->idioms == 1u << IDIOM_DEADLINE;
     bool looked_here = sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && alike) ||
                        (sc->connections == CONN_POOL && alike && f->shares && sc->proxies == 1);
-    if (!changed && f->plan.verb == LOCK_SWAP && (!looked_here || sc->reconnects || sc->restarts))
+    if (!changed && f->plan.verb == LOCK_SWAP && (!looked_here || sc->outside || sc->reconnects || sc->restarts))
         return;
     if ((f->repeated && f->command.op == OP_INCRBY) || f->command.op == OP_LUA_SET) {
         k->fence = 0; /* it had acquired, and lost the lease before the repeat, or before it could be adopted */

@@ -393,7 +393,7 @@ static void note_sharing(struct world *w, struct flight *f, const struct conn *c
     f->proven = c->process >= 0 && w->proven[c->proxy][c->process];
     f->shares = client || (by_auto && (w->sc.library || w->proven[c->proxy][c->process]));
     f->may_share = f->shares || (by_auto && w->perhaps_proven[c->proxy][c->process]);
-    const struct reading *own = &c->read[f->key], *newest = NULL, *lease = NULL;
+    const struct reading *own = &c->read[f->key], *newest = NULL;
     f->read_fence = own->fence;
     f->was_shown = own->known;
     memcpy(f->shown, own->value, sizeof(f->shown));
@@ -402,14 +402,12 @@ static void note_sharing(struct world *w, struct flight *f, const struct conn *c
         const struct reading *r = &o->read[f->key];
         if (!o->open || o->process != c->process || o->proxy != c->proxy || !r->known)
             continue;
-        if (r->fence > f->client_read_fence) {
+        if (r->fence > f->client_read_fence)
             f->client_read_fence = r->fence;
-            lease = r;
-        }
+        f->client_mixed = f->client_mixed || !r->fence;
         if (!newest || r->step > newest->step)
             newest = r;
     }
-    f->client_mixed = lease && newest->step > lease->step && strcmp(newest->value, lease->value) != 0;
     if (!newest || newest->fence || w->redis.now_ms > newest->at_ms + 9000) /* a witness's memory is 10 s at least */
         return;
     f->client_agrees = true;
@@ -418,7 +416,7 @@ static void note_sharing(struct world *w, struct flight *f, const struct conn *c
         const struct conn *o = &w->conns[i];
         const struct reading *r = &o->read[f->key];
         if (o->open && o->process == c->process && o->proxy == c->proxy && r->known &&
-            !(r->fence ? r->step < newest->begun_step : strcmp(r->value, newest->value) == 0))
+            (r->fence || strcmp(r->value, newest->value) != 0))
             f->client_agrees = false;
     }
 }

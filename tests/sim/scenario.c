@@ -98,8 +98,10 @@ static void promise_own(struct scenario *sc) {
         alone = (alone || (!sc->strays && remembers)) && (!sc->library || remembers);
         /* Nobody knows that a script which got lost was to release. */
         bool known = !(sc->loses && (sc->idioms & BIT(IDIOM_SCRIPT)));
+        /* A renewal that runs behind a release by a short expiry gives the lock back to one who believes it free. */
+        bool revived = (sc->idioms & BIT(IDIOM_SHORTEN)) && sc->rule.renew == LOCK_RENEW_ALWAYS;
         sc->never_wrong =
-            !sc->reconnects && !sc->restarts && !sc->silent && alone && known && (follows || !sc->library);
+            !revived && !sc->reconnects && !sc->restarts && !sc->silent && alone && known && (follows || !sc->library);
         sc->apart = sc->never_wrong && !sc->library;
     }
     /* Who may release is not asked. */
@@ -132,7 +134,8 @@ static void promise_shared(struct scenario *sc) {
                  (sc->proxies == 1 || sc->connections == CONN_SHARED) && sc->rule.claim_memory_ms >= 60000;
     if (!follows || !stays)
         return;
-    sc->never_wrong = client || (one && !sc->reconnects);
+    /* A release that is not sent after all had its claim set aside, so that the one beside it used the next. */
+    sc->never_wrong = !sc->loses && (client || (one && !sc->reconnects));
     sc->wrong_once_proven_never = pool_auto && !sc->loses && !sc->reconnects && !sc->deaths;
     bool exact = sc->never_wrong && !sc->loses && !sc->outside && !sc->operators;
     sc->kept_after_end_only = exact;

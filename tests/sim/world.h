@@ -164,7 +164,7 @@ struct flight {
     uint64_t client_read_fence; /* and the newest lease of those that its client's sessions at that proxy last read */
     bool was_shown, client_agrees; /* its session's last reading; the one that all of its client's agree upon, of a
                                       lock that is nobody's lease */
-    bool client_mixed;             /* what was read last is not the newest lease that any of them has read */
+    bool client_mixed;             /* one of them has read what did not say of which lease it was */
     char shown[MODEL_VALUE], client_shown[MODEL_VALUE];
     int name; /* its session's, and how often that had been left when it was sent */
     unsigned left;
