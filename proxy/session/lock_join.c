@@ -2,9 +2,8 @@
  * Many sessions that ask for one lock in the same turn of the loop: one of them asks, and its answer is the others'
  * too.
  *
- *      SETNX of A ──> script ──> node's output ┄┄ not written yet ┄┄> the node ──> "held", or "granted" (A holds it
- * now) SETNX of B, C, ... (same key) ──> join A's ─────────────────────────────────> refused, as if run right behind
- * A's
+ *      SETNX of A ──> script ──> node's output, not written yet ──> the node ──> "held", or "granted": A holds it now
+ *      SETNX of B, C, ... ──> join A's ─────────────────────────────────────────> refused, as if run right behind A's
  *
  * Why that is right: nothing of A's call has left the proxy when B's command arrives, so the script runs later than
  * that, and before B is answered. Run right behind it, in the same instant, B's would have found the lock held, as A's
