@@ -16,7 +16,7 @@ import pytest
 from fake import FakeNode
 from resp import encode
 from servers import until
-from test_tls import certificates, start_tls  # noqa: F401
+from test_tls import start_tls
 
 
 def arrives(sock, data):
