@@ -182,7 +182,8 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
     check_left(w, f, before);
     /* Others came between the script that released and adopt.lua behind it: its proxy does not hear of the release. */
     bool unheard = f->plan.verb == LOCK_SCRIPT && f->ran && f->command.op == OP_LUA_DEL &&
-                   f->envelope.reply.number == 1 && f->envelope.outcome != LOCK_RELEASED;
+                   f->envelope.reply.number == 1 &&
+                   (f->envelope.outcome != LOCK_RELEASED || f->envelope.fence != f->own_fence);
     if (unheard && process_of(w, f->worker) >= 0)
         w->ended_unreleased[process_of(w, f->worker)][f->key]++;
     if (w->sc.audit && !w->sc.audit_exact)
@@ -337,7 +338,8 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
     bool alike = sc->idioms == 1u << IDIOM_DEADLINE;
     bool looked_here = sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && alike) ||
                        (sc->connections == CONN_POOL && alike && f->shares && sc->proxies == 1);
-    if (!changed && f->plan.verb == LOCK_SWAP && (!looked_here || sc->outside || sc->reconnects || sc->restarts))
+    if (!changed && f->plan.verb == LOCK_SWAP &&
+        (!looked_here || sc->outside || sc->loses || sc->reconnects || sc->restarts))
         return;
     if ((f->repeated && f->command.op == OP_INCRBY) || f->command.op == OP_LUA_SET) {
         k->fence = 0; /* it had acquired, and lost the lease before the repeat, or before it could be adopted */

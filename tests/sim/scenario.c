@@ -95,13 +95,16 @@ static void promise_own(struct scenario *sc) {
         bool follows = !sc->strays && !sc->finals && !(sc->idioms & BIT(IDIOM_COUNT)); /* a loser's DECR */
         /* A late release that is not known for one any more is looked for elsewhere. */
         bool remembers = sc->rule.claim_memory_ms >= 60000;
-        alone = (alone || (!sc->strays && remembers)) && (!sc->library || remembers);
+        alone =
+            (alone || (!sc->strays && remembers && !(sc->idioms & BIT(IDIOM_SCRIPT)))) && (!sc->library || remembers);
         /* Nobody knows that a script which got lost was to release. */
         bool known = !(sc->loses && (sc->idioms & BIT(IDIOM_SCRIPT)));
         /* A renewal that runs behind a release by a short expiry gives the lock back to one who believes it free. */
         bool revived = (sc->idioms & BIT(IDIOM_SHORTEN)) && sc->rule.renew == LOCK_RENEW_ALWAYS;
-        sc->never_wrong =
-            !revived && !sc->reconnects && !sc->restarts && !sc->silent && alone && known && (follows || !sc->library);
+        /* What an owner that is gone has left, each of those that come after it may overwrite. */
+        bool left = sc->deaths && (sc->idioms & BIT(IDIOM_PLAIN_SET));
+        sc->never_wrong = !revived && !left && !sc->reconnects && !sc->restarts && !sc->silent && alone && known &&
+                          (follows || !sc->library);
         sc->apart = sc->never_wrong && !sc->library;
     }
     /* Who may release is not asked. */
@@ -118,7 +121,8 @@ static void promise_own(struct scenario *sc) {
     uses_up = uses_up || (owner == LOCK_OWNER_CONNECTION && bridged);
     sc->never_kept = anybody || (sc->never_wrong && uses_up && !sc->reconnects && !sc->restarts);
     /* Whatever the idioms, they leave such a claim behind only where a lease has ended unreleased. */
-    static const uint32_t OTHERWISE = BIT(IDIOM_SHORTEN) | BIT(IDIOM_DEADLINE) | BIT(IDIOM_COUNT) | BIT(IDIOM_THROTTLE);
+    static const uint32_t OTHERWISE =
+        BIT(IDIOM_SHORTEN) | BIT(IDIOM_DEADLINE) | BIT(IDIOM_COUNT) | BIT(IDIOM_THROTTLE) | BIT(IDIOM_SCRIPT);
     bool calm = !sc->outside && !sc->operators && !sc->loses && !sc->reconnects && !sc->restarts && !sc->silent &&
                 !sc->strays && !sc->finals && sc->proxies == 1;
     sc->kept_after_end_only = sc->never_wrong && owner == LOCK_OWNER_AUTO && calm && !(sc->idioms & OTHERWISE);
