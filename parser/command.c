@@ -277,6 +277,7 @@ static bool spec_find(const struct key_spec *spec, const char *data, const struc
     return true;
 }
 
+/* Several specs may name one argument; a server's that together name more than there are make no sense. */
 static int find_by_specs(const struct command *c, const char *data, const struct resp_request *request, uint32_t *keys,
                          size_t max) {
     struct found f = {keys, max, 0};
@@ -285,7 +286,7 @@ static int find_by_specs(const struct command *c, const char *data, const struct
             return -1;
         }
     }
-    return (int)f.count;
+    return f.count < request->argc ? (int)f.count : -1;
 }
 
 /* ---- the table --------------------------------------------------------------------------- */
