@@ -463,7 +463,11 @@ int command_keys(const struct command *c, const char *data, const struct resp_re
     struct found f = {keys, max, 0};
     size_t first = (size_t)c->first;
     size_t step = (size_t)c->step;
-    /* The argument behind the last key's group; argc is above -last, as the arity says. */
+    /* The arity of a command in the table leaves none of its keys out; what a server says of its own may not fit. */
+    if (c->last < 0 ? (size_t)-c->last > request->argc : (size_t)c->last >= request->argc) {
+        return -1;
+    }
+    /* The argument behind the last key's group. */
     size_t end = c->last < 0 ? request->argc + 1 - (size_t)-c->last : (size_t)c->last + 1;
     /* MSET k v k: a key without its value. Redis would refuse it when it runs. */
     if (end > first && (end - first) % step != 0) {

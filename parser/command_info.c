@@ -262,7 +262,9 @@ static bool read_info(struct cursor *c, struct command_info *info, bool nested) 
     if (command->arity == 0 || command->first < 0 || (command->first > 0 && command->step <= 0))
         c->bad = true;
     info->ask_keys = (command->flags & COMMAND_MOVABLE_KEYS) && command->spec_count == 0;
-    if (command->first > 0 && command->first == command->last && !(command->flags & COMMAND_MOVABLE_KEYS))
+    int least = command->arity < 0 ? -command->arity : command->arity; /* arguments, its name among them */
+    if (command->first > 0 && command->first == command->last && command->first < least &&
+        !(command->flags & COMMAND_MOVABLE_KEYS))
         command->only = command->first;
     command->need = need_of(info, &facts);
     return !c->bad;
