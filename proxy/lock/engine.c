@@ -47,18 +47,18 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->seen_len = 0;
     uint64_t hash = plan->hash = ledger_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
-    mutex_lock(&sh->mutex);
+    pthread_mutex_lock(&sh->mutex);
     plan->attempt = atomic_fetch_add(&e->attempts, 1) + 1;
     plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
     struct peer *p = plan->peer = peer_get(sh, s);
     p->in_flight++; /* so it stays until engine_finish */
     attribute(sh, entry_find(sh, key, hash), p, now_ms, plan);
-    mutex_unlock(&sh->mutex);
+    pthread_mutex_unlock(&sh->mutex);
 }
 
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms) {
     struct shard *sh = ledger_shard(e, plan->hash);
-    mutex_lock(&sh->mutex);
+    pthread_mutex_lock(&sh->mutex);
     struct entry *en = entry_find(sh, &plan->key, plan->hash);
     struct claim *c = en ? claim_find(en, plan->claim) : NULL;
     if (c && plan->uses) {
@@ -75,7 +75,7 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     plan->claim_len = earlier->attempt_len;
     if (strcmp(plan->right, "adopt") == 0)
         plan->right = "claim";
-    mutex_unlock(&sh->mutex);
+    pthread_mutex_unlock(&sh->mutex);
 }
 
 /* ---- after it -------------------------------------------------------------------------------- */
@@ -94,7 +94,7 @@ void finish_start(struct finish *f, struct lock_engine *e, uint64_t session_id, 
     f->audit = false;
     f->refusal = NULL;
     f->sh = ledger_shard(e, f->hash);
-    mutex_lock(&f->sh->mutex);
+    pthread_mutex_lock(&f->sh->mutex);
     f->peer = plan->peer ? plan->peer : peer_find(f->sh, session_id);
     f->entry = entry_find(f->sh, &plan->key, f->hash);
     f->claim = f->entry ? claim_find(f->entry, plan->claim) : NULL;
@@ -119,7 +119,7 @@ void finish_end(struct finish *f) {
         entry_settle(f->sh, f->entry);
     f->peer->in_flight--;
     peer_settle(f->sh, f->peer);
-    mutex_unlock(&f->sh->mutex);
+    pthread_mutex_unlock(&f->sh->mutex);
 }
 
 /* The script has given the lock that was acquired under audit its guard record, and with it a fence. */
@@ -149,10 +149,10 @@ bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const stru
                           size_t len) {
     uint64_t hash = ledger_hash(e, &plan->key);
     struct shard *sh = ledger_shard(e, hash);
-    mutex_lock(&sh->mutex);
+    pthread_mutex_lock(&sh->mutex);
     const struct entry *en = entry_find(sh, &plan->key, hash);
     bool misleads = en && attribute_was_shown(en, peer_find(sh, session_id), plan->rule, value, len);
-    mutex_unlock(&sh->mutex);
+    pthread_mutex_unlock(&sh->mutex);
     return misleads;
 }
 
@@ -160,7 +160,7 @@ void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock
                 const char *value, size_t len, int64_t now_ms) {
     uint64_t hash = ledger_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
-    mutex_lock(&sh->mutex);
+    pthread_mutex_lock(&sh->mutex);
     if (value) {
         learn_shown(sh, entry_get(sh, key, hash), peer_get(sh, s), rule, 0, value, len, now_ms);
     } else {
@@ -170,5 +170,5 @@ void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock
         if (w)
             witness_forget_seen(w);
     }
-    mutex_unlock(&sh->mutex);
+    pthread_mutex_unlock(&sh->mutex);
 }

@@ -16,7 +16,7 @@ void ledger_init(struct lock_engine *e, uint64_t seed) {
     e->value_seed = hash_seed_make(seed, 2);
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
-        mutex_init(&sh->mutex);
+        pthread_mutex_init(&sh->mutex, NULL);
         sh->engine = e;
         sh->entry_buckets = sh->peer_buckets = FIRST_BUCKETS;
         sh->entries = memory_zalloc(FIRST_BUCKETS * sizeof(struct entry *));
@@ -59,6 +59,7 @@ void ledger_clear(struct lock_engine *e) {
         memory_free(sh->contention);
         watched_queues_clear(sh);
         timer_heap_clear(&sh->timers);
+        pthread_mutex_destroy(&sh->mutex);
     }
 }
 

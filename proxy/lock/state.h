@@ -19,12 +19,11 @@
 #ifndef LOCKKEEPER_LOCK_STATE_H
 #define LOCKKEEPER_LOCK_STATE_H
 
-#include <pthread.h> /* the clients' mutex */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "proxy/base/list.h"
-#include "proxy/base/mutex.h"
 #include "proxy/lock/engine.h"
 #include "proxy/lock/hash.h"
 
@@ -210,7 +209,7 @@ struct contention {
 };
 
 struct shard {
-    struct mutex mutex;
+    pthread_mutex_t mutex;
     struct lock_engine *engine;
     struct entry **entries;
     uint32_t entry_buckets, entry_count;
