@@ -17,10 +17,3 @@ void histogram_add(struct histogram *to, const struct histogram *from) {
         to->counts[i] += from->counts[i];
     to->sum_us += from->sum_us;
 }
-
-uint64_t histogram_count(const struct histogram *h) {
-    uint64_t count = 0;
-    for (unsigned i = 0; i <= HISTOGRAM_BOUNDS; i++)
-        count += h->counts[i];
-    return count;
-}

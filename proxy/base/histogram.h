@@ -21,6 +21,5 @@ struct histogram {
 /* Less than nothing (a clock that was set back) counts as nothing. */
 void histogram_note(struct histogram *h, int64_t us);
 void histogram_add(struct histogram *to, const struct histogram *from);
-uint64_t histogram_count(const struct histogram *h);
 
 #endif

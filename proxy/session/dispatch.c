@@ -216,8 +216,9 @@ static __attribute__((noinline)) enum dispatch_result dispatch_single_outside(st
 }
 
 /* A command of which this is the one key. */
-static enum dispatch_result dispatch_single(struct session *s, const struct command *c, const struct resp_request *r,
-                                            const char *bytes, uint32_t key_index) {
+static inline enum dispatch_result dispatch_single(struct session *s, const struct command *c,
+                                                   const struct resp_request *r, const char *bytes,
+                                                   uint32_t key_index) {
     size_t len;
     const char *key = request_arg(r, bytes, key_index, &len);
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
@@ -292,10 +293,8 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
 static inline __attribute__((always_inline)) enum dispatch_result
 dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     if (!c->only && r->argc == 2 && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK) &&
-        !is_guard(bytes + r->argv[1].off, r->argv[1].len)) { /* most of them are releases */
-        const struct lock_rule *rule = lock_rule_watched(s, bytes + r->argv[1].off, r->argv[1].len);
-        return rule ? dispatch_lock_key(s, c, r, bytes, 1, rule) : dispatch_single_outside(s, c, r, bytes, 1);
-    }
+        !is_guard(bytes + r->argv[1].off, r->argv[1].len))
+        return dispatch_single(s, c, r, bytes, 1); /* most of them are releases */
     if (!c->only)
         return dispatch_by_key_list(s, c, r, bytes);
     size_t len;
