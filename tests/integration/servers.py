@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 from resp import Client, Closed, Error
@@ -180,6 +181,14 @@ class RedisServer(Process):
             command += self.tls.redis_options(self.tls_port)
         self.spawn(command + self.options)
         until(self.answers, 20, "redis-server on port %d" % self.port)
+
+    def start_slowly(self):
+        """Starts it with a load of its dump that takes about a second for 3000 keys, in a thread that ends with the
+        load; until then it answers with LOADING."""
+        self.options += ["--key-load-delay", "200", "--loading-process-events-interval-bytes", "1024"]
+        starting = threading.Thread(target=self.start)
+        starting.start()
+        return starting
 
     def answers(self):
         assert self.running(), "redis-server ended:\n" + tail(self.log_path)

@@ -249,9 +249,7 @@ def test_a_node_that_is_loading(cluster, start_proxy, connect):
     assert client("SET", name, "v") == "OK"
     node.run("SAVE")
     node.kill()
-    node.options += ["--key-load-delay", "200", "--loading-process-events-interval-bytes", "1024"]
-    starting = threading.Thread(target=node.start)  # it is there when it has loaded
-    starting.start()
+    starting = node.start_slowly()
     replies = []
     while starting.is_alive():
         replies.append(client("GET", name))

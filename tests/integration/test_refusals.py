@@ -4,7 +4,6 @@ left to reach them. What was refused was not done, whoever holds a lock still ho
 
 import os
 import resource
-import threading
 
 from resp import Error
 from servers import HOST, free_port, until
@@ -68,9 +67,7 @@ def test_locks_of_a_redis_that_is_loading(start_redis, start_proxy, connect):
     assert client("SET", "lock:held", "1", "NX", "PX", 100000) == "OK"
     server.run("SAVE")
     server.kill()
-    server.options += ["--key-load-delay", "200", "--loading-process-events-interval-bytes", "1024"]
-    starting = threading.Thread(target=server.start)  # it is there when it has loaded
-    starting.start()
+    starting = server.start_slowly()
     replies = []
     while starting.is_alive():
         replies.append(client("SETNX", "lock:held", "2"))

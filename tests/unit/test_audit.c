@@ -2,89 +2,11 @@
  * Audit, command by command: which incident is inferred from a command that ran as it was, and what is believed of the
  * lock afterwards.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "proxy/lock/audit.h"
-
-static char pattern[] = "lock:*";
-
-struct fixture {
-    struct lock_engine *engine;
-    struct lock_rule rule;
-    int64_t now_ms;
-    unsigned counts[INCIDENT_KINDS], total, renewals, releases;
-    char action[256], holder[64];
-};
-
-static void on_incident(void *arg, const struct lock_incident *i) {
-    struct fixture *f = arg;
-    f->counts[i->kind]++;
-    f->total++;
-    snprintf(f->action, sizeof(f->action), "%s", i->action);
-    snprintf(f->holder, sizeof(f->holder), "%.*s", (int)i->holder_len, i->holder);
-}
-
-static void on_renew(void *arg, const struct lock_lease *lease) {
-    (void)lease;
-    ((struct fixture *)arg)->renewals++;
-}
-
-static void on_release(void *arg, const struct lock_lease *lease) {
-    (void)lease;
-    ((struct fixture *)arg)->releases++;
-}
-
-static int set_up(void **state) {
-    static struct fixture f;
-    memset(&f, 0, sizeof(f));
-    struct lock_sink sink = {.arg = &f, .incident = on_incident, .renew = on_renew, .release = on_release};
-    f.engine = engine_new("6f9a2c51-7d7e-4a49-9d35-0b8f5f3c2a10", 42, &sink);
-    f.now_ms = 1000000;
-    f.rule = (struct lock_rule){.pattern = pattern,
-                                .pattern_len = sizeof(pattern) - 1,
-                                .mode = LOCK_MODE_AUDIT,
-                                .owner = LOCK_OWNER_AUTO,
-                                .claim_memory_ms = 60000,
-                                .lease_ms = 30000,
-                                .renew = LOCK_RENEW_ALWAYS,
-                                .max_hold_ms = 300000};
-    *state = &f;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    struct fixture *f = *state;
-    assert_int_equal(f->renewals, 0); /* nothing is added to the wire */
-    assert_int_equal(f->releases, 0);
-    engine_free(f->engine);
-    return 0;
-}
-
-static void open_as(struct fixture *f, struct lock_session *s, uint64_t id, const char *identity) {
-    engine_session_open(f->engine, s, id, identity, strlen(identity));
-}
+#include "audit_rig.h"
 
 static struct lock_sight sight_of(struct fixture *f, struct lock_session *s, enum lock_verb verb,
                                   enum lock_effect effect) {
-    struct lock_key key = {.name = "lock:x", .len = 6};
-    return (struct lock_sight){.key = key,
-                               .rule = &f->rule,
-                               .verb = verb,
-                               .effect = effect,
-                               .watched = engine_watch(f->engine, s, &key),
-                               .session_id = s->id,
-                               .begun_ms = f->now_ms,
-                               .pttl_ms = -3,
-                               .refusal = "0",
-                               .command = "COMMAND",
-                               .client = "10.1.1.1:5000"};
+    return sight_on(f, s, "lock:x", verb, effect);
 }
 
 static enum lock_outcome see(struct fixture *f, struct lock_session *s, enum lock_verb verb, enum lock_effect effect) {

@@ -1,99 +1,27 @@
 /*
  * List locks under audit, command by command: who is believed to be the holder, and what enforcing would have refused.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
+#include "audit_rig.h"
 
-#include <cmocka.h>
-
-#include "proxy/lock/audit.h"
-
-static char pattern[] = "lock:*";
-
-struct fixture {
-    struct lock_engine *engine;
-    struct lock_rule rule;
-    int64_t now_ms;
-    unsigned counts[INCIDENT_KINDS], total, effects;
-    char action[256], holder[64];
-    struct lock_session a, b, c;
-};
-
-static void on_incident(void *arg, const struct lock_incident *i) {
-    struct fixture *f = arg;
-    f->counts[i->kind]++;
-    f->total += i->kind != INCIDENT_NO_EXPIRY; /* every list lock is without one */
-    snprintf(f->action, sizeof(f->action), "%s", i->action);
-    snprintf(f->holder, sizeof(f->holder), "%.*s", (int)i->holder_len, i->holder);
-}
-
-static void on_lease(void *arg, const struct lock_lease *lease) {
-    (void)lease;
-    ((struct fixture *)arg)->effects++;
-}
-
-static void on_leave(void *arg, const struct lock_leaving *leaving) {
-    (void)leaving;
-    ((struct fixture *)arg)->effects++;
-}
-
-static void open_as(struct fixture *f, struct lock_session *s, uint64_t id, const char *identity) {
-    engine_session_open(f->engine, s, id, identity, strlen(identity));
-}
-
-static int set_up(void **state) {
-    static struct fixture f;
-    memset(&f, 0, sizeof(f));
-    struct lock_sink sink = {
-        .arg = &f, .incident = on_incident, .renew = on_lease, .release = on_lease, .leave = on_leave};
-    f.engine = engine_new("6f9a2c51-7d7e-4a49-9d35-0b8f5f3c2a10", 42, &sink);
-    f.now_ms = 1000000;
-    f.rule = (struct lock_rule){.pattern = pattern,
-                                .pattern_len = sizeof(pattern) - 1,
-                                .mode = LOCK_MODE_AUDIT,
-                                .owner = LOCK_OWNER_AUTO,
-                                .claim_memory_ms = 60000,
-                                .lease_ms = 30000,
-                                .renew = LOCK_RENEW_AUTO,
-                                .max_hold_ms = 300000};
-    open_as(&f, &f.a, 1, "a");
-    open_as(&f, &f.b, 2, "b");
-    open_as(&f, &f.c, 3, "c");
-    *state = &f;
-    return 0;
-}
-
-static int tear_down(void **state) {
+static int set_up_lists(void **state) {
+    set_up(state);
     struct fixture *f = *state;
-    assert_int_equal(f->effects, 0); /* nothing is added to the wire */
-    engine_free(f->engine);
+    f->lists = true;
+    open_as(f, &f->a, 1, "a");
+    open_as(f, &f->b, 2, "b");
+    open_as(f, &f->c, 3, "c");
     return 0;
 }
 
 /* `count` is the reply's number, or LSET's place. */
 static enum lock_outcome see(struct fixture *f, struct lock_session *s, enum lock_verb verb,
                              enum lock_queue_sight queue, enum lock_effect effect, const char *node, int64_t count) {
-    struct lock_key key = {.name = "lock:q", .len = 6};
-    struct lock_sight sight = {.key = key,
-                               .rule = &f->rule,
-                               .verb = verb,
-                               .effect = effect,
-                               .queue = queue,
-                               .watched = engine_watch(f->engine, s, &key),
-                               .session_id = s->id,
-                               .begun_ms = f->now_ms,
-                               .pttl_ms = -3,
-                               .value = node,
-                               .value_len = node ? strlen(node) : 0,
-                               .count = count,
-                               .by = 1,
-                               .refusal = "0",
-                               .command = "COMMAND",
-                               .client = "10.1.1.1:5000"};
+    struct lock_sight sight = sight_on(f, s, "lock:q", verb, effect);
+    sight.queue = queue;
+    sight.value = node;
+    sight.value_len = node ? strlen(node) : 0;
+    sight.count = count;
+    sight.by = 1;
     return engine_observe(f->engine, &sight, f->now_ms);
 }
 
@@ -307,7 +235,7 @@ static void many_queues_and_nodes(void **state) {
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_lists, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(turns_are_silent),
         TEST(removal_of_anothers_node),
