@@ -2,7 +2,7 @@
  * Audit, command by command: which incident is inferred from a command that ran as it was, and what is believed of the
  * lock afterwards.
  */
-#include "audit_rig.h"
+#include "tests/unit/audit_rig.h"
 
 static struct lock_sight sight_of(struct fixture *f, struct lock_session *s, enum lock_verb verb,
                                   enum lock_effect effect) {

@@ -1,7 +1,7 @@
 /*
  * List locks under audit, command by command: who is believed to be the holder, and what enforcing would have refused.
  */
-#include "audit_rig.h"
+#include "tests/unit/audit_rig.h"
 
 static int set_up_lists(void **state) {
     set_up(state);
