@@ -135,10 +135,9 @@ static void choose(struct shard *sh, struct entry *en, const struct peer *self, 
         o = offers_of(en, LINE_CLIENT, self, now_ms);
     } else {
         o = offers_of(en, LINE_OWN, self, now_ms);
-        if (!o.count && owner == LOCK_OWNER_AUTO && !lost) {
-            if (!may_acquire(plan->verb))
-                o = offers_of(en, LINE_LIBRARY, self, now_ms);
-            if (!o.count && plan->verb != LOCK_COUNT_UP)
+        if (!o.count && owner == LOCK_OWNER_AUTO && !lost && !may_acquire(plan->verb)) {
+            o = offers_of(en, LINE_LIBRARY, self, now_ms);
+            if (!o.count)
                 o = offers_of(en, LINE_CLOSED, self, now_ms);
         }
     }
@@ -206,7 +205,7 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
  */
 static bool enrols(enum lock_verb verb) {
     return verb == LOCK_RELEASE || verb == LOCK_EXTEND || verb == LOCK_REPLACE || verb == LOCK_COUNT_UP ||
-           verb == LOCK_COUNT_DOWN || verb == LOCK_CLOBBER;
+           verb == LOCK_COUNT_DOWN || verb == LOCK_CLOBBER || verb == LOCK_REWRITE;
 }
 
 /* Redis has no guard record of such a lock, so that a script would let anybody touch it who has seen its value. This

@@ -106,7 +106,7 @@ static enum lock_outcome changed(struct audit *a) {
         learn_wrote(a->f);
         return audit_conclude(a, LOCK_DONE, a->live->fence);
     }
-    bool writes = a->sight->verb == LOCK_REPLACE;
+    bool acquires = a->sight->verb == LOCK_REPLACE, writes = acquires || a->sight->verb == LOCK_REWRITE;
     if (a->live && writes)
         return audit_refuse(a, true);
     if (a->live) { /* its expiry is another one now */
@@ -116,7 +116,7 @@ static enum lock_outcome changed(struct audit *a) {
         finish_schedule(a->f, live);
         return LOCK_HELD;
     }
-    if (writes && !a->sight->exists)
+    if (acquires)
         return audit_grant(a);
     if (a->late || (!a->f->claim && lost_before(a)))
         return audit_refuse(a, writes);
@@ -196,6 +196,7 @@ static enum lock_outcome done(struct audit *a) {
     case LOCK_CLOBBER:
         return audit_queue_released(a, &outcome) ? outcome : removed(a);
     case LOCK_REPLACE:
+    case LOCK_REWRITE:
     case LOCK_EXTEND:
         return changed(a);
     case LOCK_SWAP:

@@ -60,7 +60,6 @@ struct lock_sight {
     const char *old; /* SWAP: the value that was there; NULL none */
     size_t old_len;
     int64_t count, by;   /* COUNT_UP, COUNT_DOWN: the number afterwards, and by how much it was changed, positive */
-    bool exists;         /* REPLACE with XX: the key was there before */
     const char *refusal; /* the reply that enforcing gives instead: "0", "nil", "LOCKED"; static */
     const char *command, *client; /* as engine_finish has them */
 };

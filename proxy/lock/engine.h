@@ -66,7 +66,8 @@ uint64_t lock_client_hash(const struct lock_client *c);
 /* What a command means to a lock; the session layer derives it from the command and its options. */
 enum lock_verb {
     LOCK_ACQUIRE,      /* SETNX, SET NX */
-    LOCK_REPLACE,      /* SET, SETEX, PSETEX, SET XX */
+    LOCK_REPLACE,      /* SET, SETEX, PSETEX: may acquire */
+    LOCK_REWRITE,      /* SET XX: writes what is there, and never acquires */
     LOCK_SWAP,         /* GETSET, SET GET */
     LOCK_RELEASE,      /* DEL, UNLINK, GETDEL: spends the claim */
     LOCK_EXTEND,       /* EXPIRE and its kin, PERSIST, GETEX */

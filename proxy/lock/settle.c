@@ -108,7 +108,8 @@ void settle_done(struct finish *f) {
     int64_t end_ms = c->end_ms;
     /* Under audit answers are read in the order in which Redis gave them. */
     lease_told(f->sh, c, f->result, f->audit ? UINT64_MAX : f->plan->attempt, f->plan->begun_ms, f->now_ms);
-    if (f->plan->verb == LOCK_REPLACE && c->end_ms && (!end_ms || c->end_ms <= end_ms))
+    bool writes = f->plan->verb == LOCK_REPLACE || f->plan->verb == LOCK_REWRITE;
+    if (writes && c->end_ms && (!end_ms || c->end_ms <= end_ms))
         c->let_go = true; /* SET XX with a short expiry is how some release */
     finish_schedule(f, c);
 }
@@ -228,7 +229,7 @@ static void settle_change(struct finish *f) {
                    f->result->outcome == LOCK_UNCONFIRMED;
     if (in_vain && (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP))
         learn_loss(f);
-    if (verb == LOCK_COUNT_DOWN || (verb == LOCK_REPLACE && unanswered))
+    if (verb == LOCK_COUNT_DOWN || ((verb == LOCK_REPLACE || verb == LOCK_REWRITE) && unanswered))
         let_go(f);
     switch (f->result->outcome) {
     case LOCK_GRANTED:
@@ -301,6 +302,7 @@ inline void settle(struct finish *f) {
     switch (f->plan->verb) {
     case LOCK_ACQUIRE:
     case LOCK_REPLACE:
+    case LOCK_REWRITE:
     case LOCK_SWAP:
     case LOCK_EXTEND:
     case LOCK_COUNT_UP:

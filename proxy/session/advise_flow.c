@@ -215,6 +215,7 @@ static void sight_done(struct session *s, const struct lock_sight *sight) {
             note(s, ADVISE_EXTENDED, &sight->key, sight->rule, NULL, 0, sight->pttl_ms);
         break;
     case LOCK_REPLACE:
+    case LOCK_REWRITE:
     case LOCK_SWAP:
     case LOCK_READ:
     case LOCK_CLOBBER:

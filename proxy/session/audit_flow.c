@@ -104,7 +104,7 @@ static int64_t expiry_of(const struct command *c, const struct resp_request *r, 
 /* What enforcing answers where it refuses. */
 static const char *refusal_of(const struct lock_command *lc) {
     bool locked = lc->verb == LOCK_CLOBBER || lc->verb == LOCK_QUEUE_PUSH || lc->verb == LOCK_QUEUE_SET ||
-                  (lc->verb == LOCK_REPLACE && strcmp(lc->shape, "ok") == 0);
+                  lc->verb == LOCK_REPLACE;
     if (locked)
         return "LOCKED";
     return lc->verb == LOCK_SWAP ? "the present value" : strcmp(lc->shape, "int") == 0 ? "0" : "nil";
@@ -216,7 +216,6 @@ static void key_note(struct session *s, struct audit_note *note, const struct lo
         .begun_ms = worker_now(s->worker),
         .pttl_ms = expiry_of(note->command, r, bytes, worker_now(s->worker)),
         .by = counts_by(note->command, r, bytes),
-        .exists = lc->verb == LOCK_REPLACE && strcmp(lc->shape, "nil") == 0,
         .refusal = refusal_of(lc),
     };
     sight->queue = queue_of(note->command, r, bytes, &sight->count);
@@ -358,6 +357,7 @@ static void sight_reply(const struct audit_note *note, struct lock_sight *sight,
             sight->effect = note->conditional && number ? EFFECT_NOTHING : EFFECT_ABSENT;
         break;
     case LOCK_REPLACE:
+    case LOCK_REWRITE:
         sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
         break;
     case LOCK_SWAP:

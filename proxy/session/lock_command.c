@@ -68,8 +68,10 @@ static bool set_command(const struct resp_request *r, const char *bytes, struct 
         *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, o.get ? "nil" : "ok", o.expiry_ms, "SET"};
     else if (o.get)
         *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0, NULL};
+    else if (o.xx)
+        *out = (struct lock_command){LOCK_REWRITE, SCRIPT_REPLACE, 2, "nil", 0, NULL};
     else
-        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 2, o.xx ? "nil" : "ok", 0, NULL};
+        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 2, "ok", 0, NULL};
     return true;
 }
 

@@ -20,6 +20,7 @@ static const char *verb_name(enum lock_verb verb) {
     case LOCK_ACQUIRE:
         return "acquire";
     case LOCK_REPLACE:
+    case LOCK_REWRITE:
         return "replace";
     case LOCK_SWAP:
         return "swap";

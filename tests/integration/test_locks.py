@@ -906,6 +906,28 @@ def test_reconnect(pair):
         assert after("DEL", name) == reply
 
 
+@pytest.mark.parametrize("form", REPLACE)
+def test_nobody_writes_over_what_a_closed_connection_left(pair, form):
+    """Each of a client's later connections would be told that the lock is its own."""
+    me = pair.key("me").replace(":", "-")
+    before = pair.connect(pair.proxy, commands=[("CLIENT", "SETNAME", me)])
+    name = pair.key("lock:left")
+    assert before("SET", name, "1", "NX", "PX", 60000) == "OK"
+    before.close()
+
+    def later():
+        return pair.connect(pair.proxy, commands=[("CLIENT", "SETNAME", me)])
+
+    # The proxy has heard of the end when the lock is theirs who come now.
+    until(lambda: later()("SET", name, "1", "XX", "KEEPTTL") == "OK")
+    for one in (later(), later()):
+        with pair.unchanged(name):
+            assert is_locked(one(*fill(REPLACE[form], name)))
+    two = later()
+    with pair.unchanged(name):
+        assert two("GETSET", name, "mine") == "1"
+
+
 def listed(client):
     return not isinstance(client("CLIENT", "LIST"), Error)
 

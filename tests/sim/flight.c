@@ -148,7 +148,8 @@ static void learn_proven(struct world *w, const struct flight *f) {
     struct truth *t = &w->truth[f->key];
     int process = f->worker >= 0 ? w->workers[f->worker].process : -1;
     enum lock_verb verb = f->plan.verb;
-    if ((verb == LOCK_RELEASE || verb == LOCK_REPLACE || verb == LOCK_COUNT_DOWN) && t->session_id == f->session_id)
+    bool lets_go = verb == LOCK_RELEASE || verb == LOCK_REPLACE || verb == LOCK_REWRITE || verb == LOCK_COUNT_DOWN;
+    if (lets_go && t->session_id == f->session_id)
         t->let_go = true; /* no proof for the engine: one worker may have meant to release */
     if (process >= 0 && f->own_session && !f->orphan) {
         world_event(w, "session %" PRIu64 " lost against its own lease", f->session_id);
@@ -156,6 +157,11 @@ static void learn_proven(struct world *w, const struct flight *f) {
         bool sure = t->live && t->told && t->fence == f->envelope.fence && !t->let_go;
         w->proven[f->proxy][process] = w->proven[f->proxy][process] || sure;
     }
+}
+
+/* What it writes is the lock's value in any case, if it does. */
+static bool writes(enum lock_verb verb) {
+    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_REWRITE;
 }
 
 static void result_of(const struct flight *f, struct lock_result *r) {
@@ -169,7 +175,7 @@ static void result_of(const struct flight *f, struct lock_result *r) {
                               .leased = e->leased};
     enum lock_verb verb = f->plan.verb;
     bool script_holds = verb == LOCK_SCRIPT && e->outcome == LOCK_GRANTED;
-    if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || script_holds || (verb == LOCK_SWAP && !is_refused))
+    if (writes(verb) || script_holds || (verb == LOCK_SWAP && !is_refused))
         r->value = f->command.value;
     else if ((verb == LOCK_READ || verb == LOCK_SWAP) && e->reply.kind == REPLY_TEXT)
         r->value = e->reply.text;
@@ -310,7 +316,7 @@ static void flight_fail(struct world *w, struct flight *f, enum lock_outcome out
     } else if (f->proxy_life == p->life && (f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR)) {
         struct lock_result r = {.outcome = outcome};
         enum lock_verb verb = f->plan.verb;
-        if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_QUEUE_PUSH) {
+        if (writes(verb) || verb == LOCK_SWAP || verb == LOCK_QUEUE_PUSH) {
             r.value = f->command.value;
             r.value_len = strlen(r.value);
         }

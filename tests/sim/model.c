@@ -221,8 +221,9 @@ enum lock_verb model_verb(const struct model_command *c) {
     case OP_SET_NX_GET:
         return LOCK_ACQUIRE;
     case OP_SET:
-    case OP_SET_XX:
         return LOCK_REPLACE;
+    case OP_SET_XX:
+        return LOCK_REWRITE;
     case OP_GETSET:
     case OP_SET_GET:
         return LOCK_SWAP;
@@ -267,7 +268,7 @@ int model_value_at(const struct model_command *c) {
         return 3;
     if (verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET)
         return 4;
-    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP ? 3 : 0;
+    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_REWRITE || verb == LOCK_SWAP ? 3 : 0;
 }
 
 const char *model_shape(const struct model_command *c) {

@@ -215,6 +215,7 @@ static const char *script_name(const struct model_command *c) {
     case LOCK_ACQUIRE:
         return "acquire";
     case LOCK_REPLACE:
+    case LOCK_REWRITE:
         return "replace";
     case LOCK_SWAP:
         return "swap";

@@ -101,10 +101,8 @@ static void promise_own(struct scenario *sc) {
         bool known = !(sc->loses && (sc->idioms & BIT(IDIOM_SCRIPT)));
         /* A renewal that runs behind a release by a short expiry gives the lock back to one who believes it free. */
         bool revived = (sc->idioms & BIT(IDIOM_SHORTEN)) && sc->rule.renew == LOCK_RENEW_ALWAYS;
-        /* What an owner that is gone has left, each of those that come after it may overwrite. */
-        bool left = sc->deaths && (sc->idioms & BIT(IDIOM_PLAIN_SET));
-        sc->never_wrong = !revived && !left && !sc->reconnects && !sc->restarts && !sc->silent && alone && known &&
-                          (follows || !sc->library);
+        sc->never_wrong =
+            !revived && !sc->reconnects && !sc->restarts && !sc->silent && alone && known && (follows || !sc->library);
         sc->apart = sc->never_wrong && !sc->library;
     }
     /* Who may release is not asked. */

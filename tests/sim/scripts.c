@@ -518,6 +518,7 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
     case LOCK_ACQUIRE:
         return acquire(&r);
     case LOCK_REPLACE:
+    case LOCK_REWRITE:
         return replace(&r);
     case LOCK_SWAP:
         return swap(&r);

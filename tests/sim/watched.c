@@ -140,6 +140,7 @@ static enum lock_effect effect_of(const struct flight *f) {
             return conditional && number ? EFFECT_NOTHING : EFFECT_ABSENT;
         return EFFECT_DONE;
     case LOCK_REPLACE:
+    case LOCK_REWRITE:
     case LOCK_READ:
         return nil ? EFFECT_ABSENT : EFFECT_DONE;
     case LOCK_SCRIPT:
@@ -166,7 +167,6 @@ static void tell(struct world *w, const struct flight *f, enum lock_effect effec
         .pttl_ms = expiry_of(c),
         .by = c->by < 0 ? -c->by : c->by,
         .count = r->number,
-        .exists = c->op == OP_SET_XX,
         .refusal = "0",
         .command = "COMMAND",
         .client = "10.0.0.1:1234",
@@ -174,7 +174,7 @@ static void tell(struct world *w, const struct flight *f, enum lock_effect effec
     if (effect == EFFECT_DONE && sight.pttl_ms == PAST)
         sight.effect = EFFECT_REMOVED;
     enum lock_verb verb = f->plan.verb;
-    if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP)
+    if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_REWRITE || verb == LOCK_SWAP)
         sight.value = c->value;
     else if (f->ran && verb == LOCK_READ && r->kind == REPLY_TEXT)
         sight.value = r->text;

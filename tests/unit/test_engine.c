@@ -448,6 +448,33 @@ static void auto_uses_claims_of_sessions_that_closed_before(void **state) {
     assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
 }
 
+/* Each of those who come after it would be told that the lock is its own. */
+static void nobody_acquires_by_what_a_closed_session_left(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, false);
+    engine_session_close(f->engine, &a, f->now_ms);
+    open_as(f, &b, 2, "app");
+    assert_int_equal(would_use(f, &b, LOCK_REPLACE, "lock:x"), 0);
+    assert_int_equal(would_use(f, &b, LOCK_SWAP, "lock:x"), 0);
+    assert_int_equal(would_use(f, &b, LOCK_COUNT_UP, "lock:x"), 0);
+    /* SET XX writes over what its sender holds. */
+    assert_int_equal(would_use(f, &b, LOCK_REWRITE, "lock:x"), claim);
+}
+
+/* SET XX never acquires: where it was not answered, no claim is made for a release that is expected. */
+static void a_rewrite_is_no_attempt(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    run(f, &a, LOCK_REWRITE, "lock:x", LOCK_UNKNOWN, 0);
+    assert_int_equal(stats(f).claims, 0);
+    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "adopt");
+    run(f, &a, LOCK_REPLACE, "lock:x", LOCK_UNKNOWN, 0);
+    assert_int_equal(stats(f).claims, 1);
+}
+
 static void client_uses_all_claims_of_the_identity(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, stranger;
@@ -632,7 +659,7 @@ static void values_shown_by_other_commands_make_sightings(void **state) {
 
 static void what_does_not_spend_uses_the_live_one(void **state) {
     struct fixture *f = *state;
-    static const enum lock_verb VERBS[] = {LOCK_EXTEND,  LOCK_REPLACE,  LOCK_SWAP,
+    static const enum lock_verb VERBS[] = {LOCK_EXTEND,  LOCK_REPLACE,  LOCK_REWRITE, LOCK_SWAP,
                                            LOCK_CLOBBER, LOCK_COUNT_UP, LOCK_INSPECT};
     struct lock_session a;
     open_as(f, &a, 1, "app");
@@ -1721,6 +1748,8 @@ int main(void) {
         TEST(a_lease_that_may_have_ended_proves_nothing),
         TEST(auto_uses_claims_of_a_pooling_library),
         TEST(auto_uses_claims_of_sessions_that_closed_before),
+        TEST(nobody_acquires_by_what_a_closed_session_left),
+        TEST(a_rewrite_is_no_attempt),
         TEST(client_uses_all_claims_of_the_identity),
         TEST(claims_move_with_the_identity),
         TEST(a_new_name_leaves_what_was_shared),
