@@ -3,7 +3,8 @@
  *
  *      BLPOP ──> pin to the keys' node, patient ──> reply ──> client; the connection is given back
  *                      │ MOVED, ASK: pinned anew to the other node          │ the client leaves meanwhile:
- *                      └ TRYAGAIN and its kin: again after a delay          └ the connection closes at once
+ *                      ├ TRYAGAIN, READONLY and their kin: after a delay    └ the connection closes at once
+ *                      └ out of reach: when there is a new map
  *
  * A blocked session's later requests wait, as in Redis. The connection that closes with its client is what keeps an
  * element from being popped for nobody. None of the errors that are followed here comes after an execution.
@@ -21,78 +22,13 @@ struct blocked {
     struct upstream_pin *pin; /* NULL while it waits for another attempt */
     int slot;
     unsigned hops, delays;
+    unsigned unsent;         /* how often a node was out of reach */
     bool meant;              /* by a CLIENT UNBLOCK: its connection serves nobody else afterwards */
     struct unblock *unblock; /* the client has shut down its side */
     struct ev_timer again;
     size_t len;
     char bytes[]; /* the command, for another attempt */
 };
-
-/* ---- pins ---------------------------------------------------------------------------------------- */
-
-static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
-    switch (why) {
-    case PIN_TRANSACTION:
-        return &w->counters.pinned_transactions;
-    case PIN_BLOCKING:
-        return &w->counters.pinned_blocking;
-    case PIN_SUBSCRIBED:
-        return &w->counters.pinned_subscribed;
-    case PIN_MONITOR:
-        return &w->counters.pinned_monitor;
-    case PIN_REPLICA:
-        return &w->counters.pinned_replicas;
-    case PIN_STREAM:
-        return &w->counters.pinned_streams;
-    }
-    return NULL;
-}
-
-struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
-                              const struct upstream_pin_events *events, const char **error) {
-    struct worker *w = s->worker;
-    struct upstream_lane lane = s->lane;
-    if (why == PIN_SUBSCRIBED || why == PIN_MONITOR || why == PIN_REPLICA || tracking_state(s).bcast)
-        lane.own = 0; /* it reads no keys, or the messages come over another connection */
-    struct upstream_pin *pin = upstream_pin_open(w->upstream, node, &lane, events, error);
-    if (!pin)
-        return NULL;
-    counter_add(&w->counters.pinned_connections, 1);
-    counter_add(pin_counter(w, why), 1);
-    return pin;
-}
-
-void pin_give(struct worker *w, struct upstream_pin *pin, enum pin_reason why, bool clean) {
-    counter_sub(&w->counters.pinned_connections, 1);
-    counter_sub(pin_counter(w, why), 1);
-    upstream_unpin(pin, clean);
-}
-
-int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct key_list list;
-    key_list_find(&list, c, r, bytes);
-    int slot = -1;
-    if (list.count > 0)
-        slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, list.keys, (size_t)list.count) : 0;
-    key_list_clear(&list);
-    return slot;
-}
-
-void pin_ask_number(struct request *r, struct upstream_pin *pin, call_done_fn done, uint32_t index) {
-    static const char ask[] = "*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n";
-    if (*upstream_pin_number(pin) != 0)
-        return;
-    struct call *call = call_new(r, done);
-    call->index = index;
-    call_submit_pin(call, pin, ask, sizeof(ask) - 1, false);
-}
-
-void pin_number_learnt(struct upstream_pin *pin, const struct call_end *end) {
-    struct resp_item item;
-    const char *p = end->reply;
-    if (!end->error)
-        *upstream_pin_number(pin) = resp_item_read(&p, p + end->len, &item) && item.type == ':' ? item.num : -1;
-}
 
 /* ---- one blocking command -------------------------------------------------------------------------- */
 
@@ -134,7 +70,10 @@ static void blocked_start(struct blocked *b, struct upstream_node *node, bool as
     static const struct upstream_pin_events none;
     struct request *r = b->request;
     const char *error;
+    call_init(&r->call, r, blocked_done);
     b->pin = pin_take(r->session, node, PIN_BLOCKING, &none, &error);
+    if (!b->pin && b->unsent++ < PIN_UNSENT_TWICE && pin_await_map(&r->call, node))
+        return;
     if (!b->pin) {
         blocked_end(b, false);
         request_fail(r, error);
@@ -144,7 +83,6 @@ static void blocked_start(struct blocked *b, struct upstream_node *node, bool as
     pin_ask_number(r, b->pin, blocked_number, 0);
     if (r->session->half_closed)
         blocked_leaves(b);
-    call_init(&r->call, r, blocked_done);
     call_submit_pin(&r->call, b->pin, b->bytes, b->len, asking);
 }
 
@@ -163,12 +101,25 @@ static bool error_is(const struct call_end *end, const char *word) {
     return end->len > len + 1 && memcmp(end->reply + 1, word, len) == 0 && end->reply[len + 1] == ' ';
 }
 
+/* It was not sent, since its node is out of reach; or the map, which was asked for then, is there. Whether it goes on.
+ */
+static bool blocked_unsent(struct blocked *b, const struct call_end *end) {
+    bool waited = !b->pin;
+    if (end->why != UPSTREAM_NOT_SENT || (!waited && b->unsent++ >= PIN_UNSENT_TWICE))
+        return false;
+    blocked_unpin(b, false);
+    blocked_start(b, blocked_node(b), false);
+    return true;
+}
+
 /* Whether the node's error sends the command elsewhere, or wants it again; if so, that is seen to. */
 static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
-    if (!upstream_is_cluster(b->request->worker->upstream))
+    struct upstream *u = b->request->worker->upstream;
+    if (!upstream_has_topology(u))
         return false;
     bool ask;
-    struct upstream_node *to = upstream_pin_redirect(b->pin, end->reply + 1, end->len - 3, &ask);
+    struct upstream_node *to =
+        upstream_is_cluster(u) ? upstream_pin_redirect(b->pin, end->reply + 1, end->len - 3, &ask) : NULL;
     if (to) {
         if (b->hops++ >= HOPS_MAX)
             return false;
@@ -179,7 +130,7 @@ static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
     if (b->slot < 0)
         return false;
     if (!error_is(end, "TRYAGAIN") && !error_is(end, "CLUSTERDOWN") && !error_is(end, "LOADING") &&
-        !error_is(end, "MASTERDOWN"))
+        !error_is(end, "MASTERDOWN") && !error_is(end, "READONLY"))
         return false;
     if (b->delays >= DELAYS_MAX)
         return false;
@@ -192,6 +143,8 @@ static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
 static void blocked_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct blocked *b = r->state;
+    if (r->session && end->error && blocked_unsent(b, end))
+        return;
     if (r->session && !end->error && end->reply[0] == '-' && blocked_redirected(b, end))
         return;
     bool gone = b->unblock && unblock_done(end);
@@ -266,6 +219,7 @@ void blocking_left(struct request *r) {
         blocked_unpin(b, false);
         return;
     }
+    upstream_abandon(r->worker->upstream, &r->call.up); /* it may be waiting for the map */
     blocked_end(b, false);
     request_reply(r, "", 0, true);
 }

@@ -7,7 +7,7 @@
 
 #include "proxy/session/session.h"
 
-/* ---- blocking.c: pins and why, blocking commands ------------------------------------------------- */
+/* ---- pins.c --------------------------------------------------------------------------------------- */
 
 enum pin_reason { PIN_TRANSACTION, PIN_BLOCKING, PIN_SUBSCRIBED, PIN_MONITOR, PIN_REPLICA, PIN_STREAM };
 
@@ -19,6 +19,24 @@ void pin_give(struct worker *w, struct upstream_pin *pin, enum pin_reason why, b
 
 /* The one slot of all keys; 0 on a standalone, -1 without keys, -2 where they differ. */
 int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* Asks the node who a connection is there, where that is not known yet: in a part of the request, with this index,
+ * whose `done` calls pin_number_learnt. */
+void pin_ask_number(struct request *r, struct upstream_pin *pin, call_done_fn done, uint32_t index);
+void pin_number_learnt(struct upstream_pin *pin, const struct call_end *end);
+
+/* A pin's first request may find its node out of reach so often before the client hears of it: once before the map has
+ * been asked for again, and once for that. */
+enum { PIN_UNSENT_TWICE = 2 };
+
+/* Where `node` (NULL: none) could not be reached, and nothing that was meant for it was sent. If another node may have
+ * taken its place, the map is asked for: true, and the call's `done` gets an error when that is over, to look for the
+ * node anew. */
+bool pin_await_map(struct call *c, const struct upstream_node *node) __attribute__((warn_unused_result));
+/* The same before the request at hand has taken its slot: true, and it is to wait (DISPATCH_WAIT). */
+bool pin_await_map_first(struct session *s, const struct upstream_node *node) __attribute__((warn_unused_result));
+
+/* ---- blocking.c ----------------------------------------------------------------------------------- */
 
 /* BLPOP and its kin; *r may block. */
 enum dispatch_result blocking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
@@ -32,11 +50,6 @@ void blocking_half_closed(struct session *s);
  * (WAIT), and ends now at all of them, with Redis's error or with what they count by then. */
 typedef void (*blocking_place_fn)(void *arg, const char *node, int64_t client);
 bool blocking_unblock(struct session *s, bool error, blocking_place_fn place, void *arg);
-
-/* Asks the node who a connection is there, where that is not known yet: in a part of the request, with this index,
- * whose `done` calls pin_number_learnt. */
-void pin_ask_number(struct request *r, struct upstream_pin *pin, call_done_fn done, uint32_t index);
-void pin_number_learnt(struct upstream_pin *pin, const struct call_end *end);
 
 /* ---- unblock.c ----------------------------------------------------------------------------------- */
 

@@ -31,8 +31,10 @@ void pubsub_drop(struct session *s) {
     text_clear(&p->again);
     text_clear(&p->held);
     memory_free(p);
-    if (waiting)
-        request_reply(waiting, "", 0, true);
+    if (!waiting)
+        return;
+    upstream_abandon(s->worker->upstream, &waiting->call.up); /* it may be waiting for the map */
+    request_reply(waiting, "", 0, true);
 }
 
 static struct pubsub *pubsub_get(struct session *s) {
@@ -63,12 +65,18 @@ bool pubsub_idle(const struct pubsub *p) {
     return !p->monitor && !p->waiting && p->channels + p->patterns + pubsub_shards(p) == 0;
 }
 
+/* Where a subscription goes; -1: any master. */
+static struct upstream_node *pubsub_node(const struct session *s, int slot) {
+    struct upstream *u = s->worker->upstream;
+    return slot >= 0 ? upstream_node_of_slot(u, slot) : upstream_any_node(u, (uint32_t)s->lock.id);
+}
+
 static struct feed *feed_main(struct pubsub *p, const char **error) {
     struct session *s = p->session;
     if (!p->main && !list_empty(&p->feeds))
         p->main = LIST_ENTRY(list_first(&p->feeds), struct feed, link);
     if (!p->main)
-        p->main = feed_to(p, upstream_any_node(s->worker->upstream, (uint32_t)s->lock.id), error);
+        p->main = feed_to(p, pubsub_node(s, -1), error);
     return p->main;
 }
 
@@ -81,6 +89,43 @@ static void await(struct pubsub *p, const struct command *c, int64_t confirmatio
     request_barrier(request);
     p->waiting = request;
     p->expected = confirmations;
+}
+
+/* Sends the first subscription once more. */
+static bool subscribe_again(struct pubsub *p, const char **error) {
+    struct feed *f = p->slot >= 0 ? feed_to(p, pubsub_node(p->session, p->slot), error) : feed_main(p, error);
+    if (f)
+        upstream_pin_send(f->pin, p->again.data, p->again.len);
+    return f != NULL;
+}
+
+static void map_is_there(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct pubsub *p = r->session->pubsub; /* else it would have been abandoned */
+    const char *error;
+    (void)end;
+    if (subscribe_again(p, &error))
+        return;
+    p->waiting = NULL;
+    pubsub_drop(r->session);
+    request_fail(r, error);
+}
+
+bool pubsub_anew(struct pubsub *p, const struct upstream_node *lost) {
+    struct request *r = p->waiting;
+    const char *error;
+    if (p->again.len == 0 || p->hops > 0)
+        return false;
+    struct upstream_node *node = pubsub_node(p->session, p->slot);
+    if (node && node != lost) {
+        p->hops++;
+        return subscribe_again(p, &error);
+    }
+    call_init(&r->call, r, map_is_there);
+    if (!pin_await_map(&r->call, node))
+        return false;
+    p->hops++;
+    return true;
 }
 
 static enum dispatch_result no_feed(struct session *s, const struct command *c, const char *error) {
@@ -98,14 +143,17 @@ static enum dispatch_result subscribe(struct session *s, const struct command *c
     int slot = shards ? pin_slot(s, c, r, bytes) : -1;
     if (slot == -2)
         return no_feed(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-    struct upstream *u = s->worker->upstream;
-    struct feed *f = shards ? feed_to(p, upstream_node_of_slot(u, slot), &error) : feed_main(p, &error);
+    struct feed *f = shards ? feed_to(p, pubsub_node(s, slot), &error) : feed_main(p, &error);
+    if (!f && pin_await_map_first(s, pubsub_node(s, slot))) {
+        if (pubsub_idle(p))
+            pubsub_drop(s);
+        return DISPATCH_WAIT;
+    }
     if (!f)
         return no_feed(s, c, error);
-    if (shards && upstream_is_cluster(u)) {
-        p->hops = 0;
-        text_append(&p->again, bytes, r->len);
-    }
+    p->hops = 0;
+    p->slot = slot;
+    text_append(&p->again, bytes, r->len);
     await(p, c, (int64_t)r->argc - 1);
     upstream_pin_send(f->pin, bytes, r->len);
     return DISPATCHED;

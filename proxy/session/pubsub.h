@@ -27,7 +27,8 @@ struct pubsub {
     int64_t channels, patterns;
     struct request *waiting; /* the request whose confirmations are to come */
     int64_t expected;        /* so many */
-    struct text again;       /* SSUBSCRIBE, should it be redirected */
+    struct text again;       /* SUBSCRIBE and its kin, should it be redirected, or its node be out of reach */
+    int slot;                /* of that; -1: any */
     unsigned hops;
     struct text held; /* messages that wait for the end of a reply */
 };
@@ -38,6 +39,10 @@ struct pubsub {
 int64_t pubsub_shards(const struct pubsub *p);
 /* Nothing is subscribed, and nothing awaited. */
 bool pubsub_idle(const struct pubsub *p);
+
+/* `lost` (borrowed, may be gone) could not be told of the first subscription. Whether the request goes on, at the node
+ * that has taken its place, or when it is known whether there is one. */
+bool pubsub_anew(struct pubsub *p, const struct upstream_node *lost);
 
 /* ---- pubsub_feed.c ---- */
 

@@ -266,8 +266,13 @@ static void feed_lost(void *arg, const char *error) {
     struct session *s = p->session;
     if (p->waiting && p->channels + p->patterns + pubsub_shards(p) == 0) { /* nothing was there to be lost */
         struct request *r = p->waiting;
+        const struct upstream_node *lost = f->node;
         char text[512];
         snprintf(text, sizeof(text), "%s", error);
+        if (!p->monitor)
+            feed_free(f);
+        if (!p->monitor && pubsub_anew(p, lost))
+            return;
         p->waiting = NULL;
         pubsub_drop(s);
         request_fail(r, text);

@@ -1,8 +1,8 @@
 /*
  * Requests too long to be held: once the head says where one goes, the rest is passed on while it comes.
  *
- *      session_scan ── head complete, much to come ──> stream_start ── on a cluster: EXISTS key, which follows
- *                                                            │         redirects as every request does
+ *      session_scan ── head complete, much to come ──> stream_start ── where nodes take turns: EXISTS key, which
+ *                                                            │         follows redirects as every request does
  *      socket ──read──> stream_take ──> pin ──> node <───────┘ pin to the node that has answered
  *                            └── too much waits for the node: reading pauses until the pin has drained
  *
@@ -146,7 +146,7 @@ enum dispatch_result stream_start(struct session *s, const struct resp_request *
     request->state = st;
     request_barrier(request);
     s->stream = st;
-    if (slot < 0 || !upstream_is_cluster(w->upstream)) {
+    if (slot < 0 || !upstream_has_topology(w->upstream)) {
         stream_open(st,
                     slot < 0 ? upstream_any_node(w->upstream, request->call.up.affinity)
                              : upstream_node_of_slot(w->upstream, slot),

@@ -106,6 +106,26 @@ static bool pin_to(struct session *s, struct upstream_node *node, int slot, cons
     return t->pin != NULL;
 }
 
+/* What comes first over the pin, and was not sent since its node is out of reach, is tried anew at the node that is the
+ * one now, or when that is known: then `c` ends again. Nothing was watched there, and nothing sent behind a MULTI. */
+enum anew { ANEW_SENDS, ANEW_WAITS, ANEW_NEVER };
+
+static enum anew begin_anew(struct call *c, const struct call_end *end) {
+    struct session *s = c->request->session;
+    struct transaction *t = s->transaction;
+    struct upstream *u = s->worker->upstream;
+    bool waited = !t->pin;
+    const char *error;
+    if (end->why != UPSTREAM_NOT_SENT || t->watched || t->multi_ok || (!waited && t->unsent++ >= PIN_UNSENT_TWICE))
+        return ANEW_NEVER;
+    if (t->pin)
+        pin_give(s->worker, t->pin, PIN_TRANSACTION, false);
+    struct upstream_node *node = t->slot >= 0 ? upstream_node_of_slot(u, t->slot) : upstream_any_node(u, 0);
+    if (pin_to(s, node, t->slot, &error))
+        return ANEW_SENDS;
+    return t->unsent++ < PIN_UNSENT_TWICE && pin_await_map(c, node) ? ANEW_WAITS : ANEW_NEVER;
+}
+
 /* ---- WATCH, UNWATCH -------------------------------------------------------------------------------- */
 
 static void watch_done(struct call *c, const struct call_end *end);
@@ -147,6 +167,11 @@ static void watch_done(struct call *c, const struct call_end *end) {
     bool refused = !end->error && end->reply[0] == '-';
     if (t && refused && t->pin && watch_redirected(r, end))
         return;
+    enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
+    if (anew == ANEW_SENDS)
+        watch_send(r, ((struct text *)r->state)->data, ((struct text *)r->state)->len);
+    if (anew != ANEW_NEVER)
+        return;
     watch_end(r);
     if (t && !end->error && !refused)
         t->watched = true;
@@ -175,8 +200,10 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
         error = "CROSSSLOT Keys in request don't hash to the same slot";
     else if (t->lost)
         error = t->error;
-    else if (!t->pin)
-        pin_to(s, node, slot, &error);
+    else if (!t->pin && !pin_to(s, node, slot, &error) && pin_await_map_first(s, node)) {
+        transaction_drop(s);
+        return DISPATCH_WAIT;
+    }
     if (error) {
         dispatch_local_error(s, c, "%s", error);
         if (!t->watched && !t->lost)
@@ -188,7 +215,7 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
     text_append(kept, bytes, r->len);
     request->state = kept;
     request_barrier(request);
-    t->hops = 0;
+    t->hops = t->unsent = 0;
     watch_send(request, kept->data, kept->len);
     return DISPATCHED;
 }
@@ -225,10 +252,17 @@ static void multi_refused(struct session *s) {
         transaction_drop(s);
 }
 
+static void multi_call(struct request *r, bool asked);
+
 static void multi_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct transaction *t = r->session ? r->session->transaction : NULL;
     bool ok = !end->error && end->reply[0] == '+', asked = c->index == 1;
+    enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
+    if (anew == ANEW_SENDS)
+        multi_call(r, asked);
+    if (anew != ANEW_NEVER)
+        return;
     if (t && t->pin) {
         t->multi_ok = ok;
         *upstream_pin_mark(t->pin) = ok;
@@ -251,21 +285,23 @@ static void multi_done(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
+static void multi_call(struct request *r, bool asked) {
+    static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
+    struct session *s = r->session;
+    struct transaction *t = s->transaction;
+    call_init(&r->call, r, multi_done);
+    r->call.index = asked;
+    tracking_next_set(s, t->caching);
+    t->multi_sent = true;
+    t->multi_ok = *upstream_pin_mark(t->pin);
+    call_submit_pin(&r->call, t->pin, multi, sizeof(multi) - 1, false);
+    tracking_next_set(s, CACHING_NONE);
+}
+
 /* Tells the node; `asked`: the client waits for its answer, else it has had one. Until the node has said OK at least
  * once on this connection nothing is sent behind it: what a refused MULTI does not queue would be executed. */
 static void multi_send(struct session *s, const struct command *c, bool asked) {
-    static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
-    struct transaction *t = s->transaction;
-    struct request *request = request_new(s, c);
-    request->call.done = multi_done;
-    request->call.index = asked;
-    if (!asked)
-        tracking_next_set(s, t->caching);
-    t->multi_sent = true;
-    t->multi_ok = *upstream_pin_mark(t->pin);
-    call_submit_pin(&request->call, t->pin, multi, sizeof(multi) - 1, false);
-    if (!asked)
-        tracking_next_set(s, CACHING_NONE);
+    multi_call(request_new(s, c), asked);
 }
 
 static enum dispatch_result multi(struct session *s, const struct command *c) {
@@ -275,16 +311,19 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
     struct transaction *t = transaction_get(s);
     const char *error;
     if (!t->pin && !t->lost && !upstream_is_cluster(u) && !pin_to(s, upstream_any_node(u, 0), 0, &error)) {
-        dispatch_local_error(s, c, "%s", error);
         transaction_drop(s);
+        if (pin_await_map_first(s, upstream_any_node(u, 0)))
+            return DISPATCH_WAIT;
+        dispatch_local_error(s, c, "%s", error);
         return DISPATCHED;
     }
     t->state = TRANSACTION_QUEUEING;
     t->db = s->lane.db;
+    t->caching = (uint8_t)tracking_next(s);
+    t->unsent = 0;
     if (t->pin) {
         multi_send(s, c, true);
     } else {
-        t->caching = (uint8_t)tracking_next(s);
         dispatch_local(s, c, "+OK\r\n", 5);
     }
     return DISPATCHED;
@@ -342,7 +381,7 @@ static bool scout_ends(struct session *s, const struct command *c, int slot) {
 }
 
 static bool multi_pending(const struct transaction *t) {
-    return t->pin && t->multi_sent && !t->multi_ok && !t->lost;
+    return t->multi_sent && !t->multi_ok && !t->lost;
 }
 
 enum ready transaction_ready(struct session *s, const struct command *c, int slot) {
@@ -361,6 +400,8 @@ enum ready transaction_ready(struct session *s, const struct command *c, int slo
         struct upstream_node *node =
             slot >= 0 ? upstream_node_of_slot(u, slot) : upstream_any_node(u, (uint32_t)s->lock.id);
         if (!pin_to(s, node, slot, &error)) {
+            if (pin_await_map_first(s, node))
+                return READY_LATER;
             transaction_refuse(s, c, "%s", error);
             return READY_NEVER;
         }

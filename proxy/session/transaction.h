@@ -63,6 +63,7 @@ struct transaction {
     int64_t replicas;                       /* that have what EXEC did */
     uint8_t caching;                        /* enum caching: of a MULTI that has not been sent */
     unsigned hops;                          /* WATCH that was redirected */
+    unsigned unsent;                        /* how often its first node was out of reach */
     const struct upstream_request_ops *ops; /* a call's own, while EXEC streams in another way */
     char error[TRANSACTION_ERROR_MAX];
 };

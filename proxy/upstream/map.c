@@ -85,6 +85,10 @@ bool upstream_is_cluster(const struct upstream *u) {
     return u->slots != NULL;
 }
 
+bool upstream_has_topology(const struct upstream *u) {
+    return u->topology != NULL;
+}
+
 uint64_t upstream_epoch(const struct upstream *u) {
     return u->epoch;
 }

@@ -97,12 +97,15 @@ static inline __attribute__((always_inline)) const char *place(struct upstream *
     return NULL;
 }
 
+bool upstream_doubts(const struct upstream *u, const struct upstream_node *n) {
+    return !u->closing && n && n->failures > 0 && topology_is_old(u->topology);
+}
+
 /* Whether a request that found its node out of reach waits until it is known whether another one has taken its place:
  * nothing tells a thread without requests that there was a failover. */
 static __attribute__((noinline)) bool await_map(struct upstream *u, struct upstream_request *r,
                                                 struct upstream_node *to) {
-    const struct upstream_node *n = to ? to : choose_node(u, r);
-    if (u->closing || !n || n->failures == 0 || r->node || r->asking || !topology_is_old(u->topology))
+    if (r->node || r->asking || !upstream_doubts(u, to ? to : choose_node(u, r)))
         return false;
     return wait_map(u, r);
 }
@@ -117,6 +120,10 @@ static void place_again(struct upstream *u, struct upstream_request *r, struct u
 }
 
 void router_repeat(struct upstream *u, struct upstream_request *r) {
+    if (r->pinned) {
+        router_fail(r, false, "UPSTREAM the node can't be reached");
+        return;
+    }
     const struct upstream_node *n = r->for_map && !u->closing ? choose_node(u, r) : NULL;
     r->for_map = false;
     if (n && n->failures > 0) { /* it has been waited for once, and nobody has taken its place */
@@ -171,6 +178,14 @@ const char *upstream_submit(struct upstream *u, struct upstream_request *r, int 
 const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
                                const struct upstream_lane *lane, const char *bytes, size_t len) {
     return submit(u, r, -1, node, lane, bytes, len);
+}
+
+void upstream_await_map(struct upstream *u, struct upstream_request *r) {
+    static const struct upstream_lane none;
+    request_begin(r, -1, NULL, &none, "", 0);
+    r->pinned = r->in_flight = true;
+    if (!wait_map(u, r)) /* it has not waited yet */
+        router_fail(r, false, "UPSTREAM the node can't be reached");
 }
 
 struct upstream_node *upstream_asked_node(const struct upstream_request *r) {
@@ -342,7 +357,8 @@ static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, stru
 
 void router_pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len) {
     unsigned slot;
-    if (word_is(text, len, "READONLY"))
+    if (word_is(text, len, "READONLY") || word_is(text, len, "CLUSTERDOWN") || word_is(text, len, "LOADING") ||
+        word_is(text, len, "MASTERDOWN"))
         topology_want(u->topology);
     if (!u->slots || !word_is(text, len, "MOVED"))
         return;

@@ -202,6 +202,13 @@ struct upstream_pin_events {
     void (*lost)(void *arg, const char *error);
 };
 
+/* Whether another node may have taken the place of this one (NULL: no), which can't be reached, and the map is too old
+ * to know. */
+bool upstream_doubts(const struct upstream *u, const struct upstream_node *node);
+/* Where there is such a doubt: has the map be asked for. `r`, which carries nothing, fails once it is there, or within
+ * a second; the caller looks then for the node again. */
+void upstream_await_map(struct upstream *u, struct upstream_request *r);
+
 /* A connection to `node` for the caller alone, opened or taken from those that were given back. NULL with *error in
  * the form of ops->fail (valid until the next call) where the node can't be reached, or `node` is NULL. */
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
@@ -248,6 +255,8 @@ void upstream_unpin(struct upstream_pin *pin, bool clean);
 void upstream_flush(struct upstream *u);
 
 bool upstream_is_cluster(const struct upstream *u);
+/* Whether who serves what may change: a cluster's slots, the master that Sentinels watch. */
+bool upstream_has_topology(const struct upstream *u);
 /* Changes whenever a slot moves to another node, or requests to a node to another connection. A session with requests
  * in flight waits for them before it sends on under a new epoch, so that no request overtakes an earlier one. */
 uint64_t upstream_epoch(const struct upstream *u);

@@ -5,6 +5,8 @@ Other nodes' clients go on meanwhile, an application's write is executed at most
 """
 
 import os
+import signal
+import socket
 import subprocess
 import threading
 import time
@@ -154,6 +156,68 @@ def test_a_failover_that_nobody_noticed(roles, cluster, start_proxy, connect):
     assert locker.read() == 1 and locker("DEL", LOCK) == 1
     assert splitter.read() == "OK"
     assert replica.run("GET", KEY) == "1" and replica.run("DEL", "{%s}" % KEY) == 1
+    master.start()
+    until(master.is_replica, TIMEOUT, "the old master's return")
+
+
+class Slammer(threading.Thread):
+    """Takes every connection to an address, and closes it before it has read a word."""
+
+    def __init__(self, address):
+        super().__init__()
+        self.listener = socket.create_server(address, backlog=64)
+        self.listener.settimeout(TIMEOUT)
+        self.seen = 0
+        self.start()
+
+    def run(self):
+        try:
+            while True:
+                self.listener.accept()[0].close()
+                self.seen += 1
+        except OSError:
+            pass
+
+    def stop(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.join(TIMEOUT)
+        self.listener.close()
+
+
+@pytest.mark.parametrize("slams", [False, True], ids=["nobody-there", "closes-at-once"])
+def test_a_failover_that_nobody_noticed_and_connections_of_ones_own(roles, cluster, start_proxy, connect, slams):
+    """The same for what needs a connection that is not shared: the first one goes to the new master, whether the old one's
+    port is closed, or ends connections before anything could be said."""
+    master, replica = roles
+    proxy = start_proxy(cluster, "threads 1")
+    clients = [connect(proxy, timeout=TIMEOUT) for _ in range(4)]
+    for client in clients:
+        client("HELLO", 3)  # so that a connection begins with a question
+        assert client("GET", KEY) == "0"
+    queueing, watching, blocking, subscribing = clients
+    master.kill()
+    until(lambda: replica.run("ROLE")[0] == "master", TIMEOUT, "the promotion")
+    known_to_all(cluster, replica)
+    replica.run("RPUSH", "{%s}:list" % KEY, "a")
+    slammer = Slammer(master.address) if slams else None
+    try:
+        proxy.signal(signal.SIGSTOP)  # all come at once, before the map can be asked for
+        queueing.send(encode("MULTI") + encode("INCR", KEY) + encode("EXEC"))
+        watching.send(encode("WATCH", "{%s}:none" % KEY) + encode("MULTI") + encode("INCR", "{%s}:n" % KEY) + encode("EXEC"))
+        blocking.send(encode("BLPOP", "{%s}:list" % KEY, 0))
+        subscribing.send(encode("SSUBSCRIBE", "{%s}" % KEY))
+        proxy.signal(signal.SIGCONT)
+        assert [queueing.read() for _ in range(3)] == ["OK", "QUEUED", [1]]
+        assert [watching.read() for _ in range(4)] == ["OK", "OK", "QUEUED", [1]]
+        assert blocking.read() == ["{%s}:list" % KEY, "a"]
+        assert subscribing.read() == ["ssubscribe", "{%s}" % KEY, 1]
+        assert replica.run("SPUBLISH", "{%s}" % KEY, "hello") == 1
+        assert subscribing.read() == ["smessage", "{%s}" % KEY, "hello"]
+        assert replica.run("GET", KEY) == "1" and replica.run("GETDEL", "{%s}:n" % KEY) == "1"
+        assert not slams or slammer.seen >= 4
+    finally:
+        if slammer:
+            slammer.stop()
     master.start()
     until(master.is_replica, TIMEOUT, "the old master's return")
 

@@ -3,6 +3,7 @@
 The failovers are real. Tests of one set of servers go on where the one before has left the roles.
 """
 
+import re
 import threading
 
 import pytest
@@ -157,17 +158,26 @@ def test_a_master_that_is_stopped(sentinels, master, start_proxy, connect):
     assert client("SET", "k", "v") == "OK" and new.run("GET", "k") == "v"
 
 
+def refusals(node):
+    """How often it said READONLY."""
+    found = re.search(r"errorstat_READONLY:count=(\d+)", node.run("INFO", "errorstats"))
+    return int(found.group(1)) if found else 0
+
+
 def test_a_master_that_is_demoted_behind_the_sentinels_backs(sentinels, master, start_proxy, connect):
-    """READONLY: the write was not executed, so it waits for a master, and goes there."""
+    """READONLY: the write was not executed, so it waits for a master, and goes there. So does what may block."""
     proxy = start_proxy(sentinels)
-    client = connect(proxy, timeout=TIMEOUT)
+    client, popper = connect(proxy, timeout=TIMEOUT), connect(proxy, timeout=TIMEOUT)
     assert client("SET", "k", "v") == "OK"
     master.run("CONFIG", "RESETSTAT")
     master.run("REPLICAOF", HOST, next(n for n in sentinels.nodes if n is not master).port)
     client.send(encode("SET", "k", "w"))
-    until(lambda: "errorstat_READONLY" in master.run("INFO", "errorstats"), TIMEOUT, "a refusal")
+    popper.send(encode("BLPOP", "list", 0))
+    until(lambda: refusals(master) > 1, TIMEOUT, "two refusals")
     master.run("REPLICAOF", "NO", "ONE")
     assert client.read() == "OK"
+    assert client("RPUSH", "list", "a") == 1
+    assert popper.read() == ["list", "a"]
     assert master.run("GET", "k") == "w"
 
 
