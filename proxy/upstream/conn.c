@@ -25,7 +25,7 @@ static void on_readable(struct ev_loop *loop, ev_io *w, int revents);
 static void on_writable(struct ev_loop *loop, ev_io *w, int revents);
 
 static void want_write(struct upstream_conn *c, bool wanted) {
-    if (wanted && !ev_is_active(&c->writable))
+    if (wanted && c->fd >= 0 && !ev_is_active(&c->writable))
         ev_io_start(c->u->loop, &c->writable);
     else if (!wanted && ev_is_active(&c->writable))
         ev_io_stop(c->u->loop, &c->writable);
@@ -35,6 +35,8 @@ void conn_set_state(struct upstream_conn *c, enum conn_state state) {
     struct upstream *u = c->u;
     c->state = state;
     switch (state) {
+    case CONN_RESOLVING:
+        break;
     case CONN_CONNECTING:
         ev_io_init(&c->readable, on_readable, c->fd, EV_READ);
         ev_io_init(&c->writable, on_writable, c->fd, EV_WRITE);
@@ -158,18 +160,15 @@ void conn_free(struct upstream_conn *c) {
 /* For a pool or a pin; the other is NULL. */
 static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
     struct upstream *u = n->u;
-    if (!node_resolve(n)) {
-        topology_want(u->topology);
-        snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
-        return NULL;
-    }
     struct upstream_conn *c = conn_new(n, pool, pin);
     if (!handshake_append(c)) {
         conn_free(c);
         return NULL;
     }
     int error = 0;
-    if (!conn_start(c, &error)) {
+    if (!node_resolve(n)) {
+        conn_set_state(c, CONN_RESOLVING);
+    } else if (!conn_start(c, &error)) {
         conn_free(c);
         node_failed(n, strerror(error));
         topology_want(u->topology);
@@ -196,6 +195,19 @@ struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream
     if (c)
         n->pins++;
     return c;
+}
+
+void conn_all_resolved(struct upstream_node *n, const char *error) {
+    struct list_node *it = n->u->conns.next;
+    while (it != &n->u->conns && !n->lookup) {
+        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+        int why = 0;
+        it = it->next;
+        if (c->node != n || c->state != CONN_RESOLVING || (!error && conn_start(c, &why)))
+            continue;
+        conn_close(c, CONN_UNREACHABLE, error ? error : strerror(why));
+        it = n->u->conns.next; /* whoever heard of it may have opened and closed others */
+    }
 }
 
 /* A port in the range of ephemeral ports may connect to itself where nobody listens. */
@@ -414,6 +426,8 @@ static void flush_handshake(struct upstream_conn *c) {
 static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
     struct upstream_conn *c = (struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, writable));
     switch (c->state) {
+    case CONN_RESOLVING: /* it has no descriptor */
+        break;
     case CONN_CONNECTING:
         conn_connected(c);
         break;

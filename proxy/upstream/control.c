@@ -200,8 +200,9 @@ static bool control_secure(struct upstream *u, redisAsyncContext *ctx, const str
     return true;
 }
 
-redisAsyncContext *control_connect(struct upstream *u, const struct address *at, char *why, size_t size) {
-    redisAsyncContext *ctx = redisAsyncConnect(at->host, at->port);
+redisAsyncContext *control_connect(struct upstream *u, const struct address *at, const char *number, char *why,
+                                   size_t size) {
+    redisAsyncContext *ctx = redisAsyncConnect(number, at->port);
     if (!ctx || ctx->err) {
         snprintf(why, size, "%s", ctx ? ctx->errstr : "out of memory");
         if (ctx)

@@ -8,9 +8,11 @@
 
 #include "proxy/upstream/private.h"
 
-/* Starts to connect; commands may be queued at once. NULL with the reason in `why` where that fails. The context is the
- * caller's, as redisAsyncConnect has it, and attached to the loop. TCP keep-alive is on. */
-redisAsyncContext *control_connect(struct upstream *u, const struct address *at, char *why, size_t size);
+/* Starts to connect to the address `number`, which is what at's host means; commands may be queued at once. NULL with
+ * the reason in `why` where that fails. The context is the caller's, as redisAsyncConnect has it, and attached to the
+ * loop. TCP keep-alive is on. */
+redisAsyncContext *control_connect(struct upstream *u, const struct address *at, const char *number, char *why,
+                                   size_t size);
 
 /* The one channel that contexts subscribe to. */
 #define CONTROL_CHANNEL "+switch-master"

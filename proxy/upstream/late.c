@@ -47,18 +47,29 @@ static bool may_last(const struct upstream_conn *c, int64_t now) {
     return false;
 }
 
+/* What takes too long, up to the number of milliseconds. */
+static const char *too_slow(enum conn_state state) {
+    switch (state) {
+    case CONN_RESOLVING:
+        return "no answer from the name server within";
+    case CONN_SECURING:
+        return "the TLS handshake took more than";
+    default:
+        return "no answer within";
+    }
+}
+
 bool conn_check(struct upstream_conn *c, int64_t now) {
     int64_t silent_ms = now - c->progress_ms;
     char reason[64];
     switch (c->state) {
+    case CONN_RESOLVING:
     case CONN_CONNECTING:
     case CONN_SECURING:
     case CONN_HANDSHAKE:
         if (now < c->deadline_ms || conn_has_news(c))
             return true;
-        snprintf(reason, sizeof(reason), "%s %lld ms",
-                 c->state == CONN_SECURING ? "the TLS handshake took more than" : "no answer within",
-                 (long long)c->u->connect_ms);
+        snprintf(reason, sizeof(reason), "%s %lld ms", too_slow(c->state), (long long)c->u->connect_ms);
         conn_close(c, CONN_UNREACHABLE, reason);
         return false;
     case CONN_READY:

@@ -46,23 +46,20 @@ static bool resolve_numeric(struct upstream_node *n) {
     return true;
 }
 
-bool node_resolve(struct upstream_node *n) {
-    if (n->addr_count > 0)
-        return true;
-    struct addrinfo hints = {.ai_flags = AI_ADDRCONFIG, .ai_socktype = SOCK_STREAM}, *list;
-    char port[16];
-    snprintf(port, sizeof(port), "%d", n->at.port);
-    int error = getaddrinfo(n->at.host, port, &hints, &list);
-    if (error != 0) {
-        node_failed(n, gai_strerror(error));
-        return false;
-    }
-    for (struct addrinfo *a = list; a && n->addr_count < NODE_ADDRESSES; a = a->ai_next) {
+static void on_found(void *arg, const struct addrinfo *found, const char *error) {
+    struct upstream_node *n = arg;
+    n->lookup = NULL;
+    n->addr_count = n->addr_good = 0;
+    for (const struct addrinfo *a = found; a && n->addr_count < NODE_ADDRESSES; a = a->ai_next) {
         memcpy(&n->addrs[n->addr_count], a->ai_addr, a->ai_addrlen);
         n->addr_lens[n->addr_count++] = a->ai_addrlen;
     }
-    freeaddrinfo(list);
-    n->addr_good = 0;
+    conn_all_resolved(n, error);
+}
+
+bool node_resolve(struct upstream_node *n) {
+    if (n->addr_count == 0 && !n->lookup)
+        n->lookup = resolve_start(n->u->loop, n->at.host, n->at.port, on_found, n);
     return n->addr_count > 0;
 }
 
@@ -93,6 +90,7 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at) {
 void node_free(struct upstream_node *n) {
     list_remove(&n->link);
     n->u->node_count--;
+    resolve_cancel(n->lookup);
     probe_free(n);
     memory_free(n->address);
     memory_free(n);

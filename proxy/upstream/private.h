@@ -46,6 +46,7 @@
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
 #include "proxy/net/readable.h"
+#include "proxy/net/resolve.h"
 #include "proxy/net/tls.h"
 #include "proxy/upstream/upstream.h"
 
@@ -174,6 +175,7 @@ struct upstream_node {
     struct sockaddr_storage addrs[NODE_ADDRESSES];
     socklen_t addr_lens[NODE_ADDRESSES];
     unsigned addr_count, addr_good; /* how many; the one that worked last */
+    struct resolve *lookup;         /* of its name; NULL: none is under way */
 
     unsigned failures; /* in a row; 0: the node is well */
     int64_t retry_at_ms;
@@ -228,7 +230,8 @@ static inline bool node_is_plain(const struct upstream_node *n) {
 }
 /* Whether a new connection is refused for now. */
 bool node_backing_off(const struct upstream_node *n);
-/* Fills addrs; false with `reason` where that fails. Blocks for a host name. */
+/* Whether its addresses are known. Where they are not, its name is being looked up from now on, and conn_all_resolved
+ * follows. */
 bool node_resolve(struct upstream_node *n) __attribute__((warn_unused_result));
 /* A connection could not be made, or was lost before it gave one reply. */
 void node_failed(struct upstream_node *n, const char *reason);
@@ -242,6 +245,7 @@ void node_sweep(struct upstream *u);
 /* ---- conn.c ---- */
 
 enum conn_state {
+    CONN_RESOLVING,  /* the node's name is being looked up; requests wait in `out` */
     CONN_CONNECTING, /* the socket is connecting; requests wait in `out` */
     CONN_SECURING,   /* the TLS handshake is under way; requests wait in `out` */
     CONN_HANDSHAKE,  /* AUTH, HELLO, SELECT are on their way; requests wait in `out` */
@@ -372,6 +376,8 @@ bool handshake_taken(struct upstream_conn *c, bool ok);
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
 /* The same for all of a node. */
 void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
+/* The node's name was looked up: those that waited for it connect, or end with `error` (NULL: there is none). */
+void conn_all_resolved(struct upstream_node *n, const char *error);
 
 /* ---- late.c ---- */
 

@@ -126,7 +126,7 @@ static void on_state(redisAsyncContext *ctx, void *data, void *arg) {
     s->named_epoch = epoch && is_text(epoch) ? strtoull(epoch->str, NULL, 10) : 0;
 }
 
-static bool ask_role(struct sentinel *s);
+static bool ask_role(struct topology *t);
 
 /* The last answer: the others are in. */
 static void on_others(redisAsyncContext *ctx, void *data, void *arg) {
@@ -154,16 +154,14 @@ static void on_others(redisAsyncContext *ctx, void *data, void *arg) {
         return;
     }
     topology_drop(t);
-    if (!ask_role(s))
+    if (!topology_find(t, &s->named, ask_role))
         topology_next(t);
 }
 
 static bool sentinel_ask(struct topology *t) {
     const struct upstream_config *config = t->u->config;
-    struct sentinel *s = sentinel_of(t);
-    struct address at = t->asked;
-    s->named_epoch = 0;
-    if (!topology_connect(t, &at, config->sentinel_user, config->sentinel_password))
+    sentinel_of(t)->named_epoch = 0;
+    if (!topology_connect(t, config->sentinel_user, config->sentinel_password))
         return false;
     redisAsyncCommand(t->ctx, on_address, t, "SENTINEL get-master-addr-by-name %s", config->sentinel_name);
     redisAsyncCommand(t->ctx, on_state, t, "SENTINEL MASTER %s", config->sentinel_name);
@@ -219,10 +217,9 @@ static void on_role(redisAsyncContext *ctx, void *data, void *arg) {
                                 : "its answer to ROLE makes no sense");
 }
 
-static bool ask_role(struct sentinel *s) {
-    struct topology *t = &s->topology;
+static bool ask_role(struct topology *t) {
     const struct upstream_config *config = t->u->config;
-    if (!topology_connect(t, &s->named, config->user, config->password))
+    if (!topology_connect(t, config->user, config->password))
         return false;
     redisAsyncCommand(t->ctx, on_role, t, "ROLE");
     return true;

@@ -13,8 +13,9 @@ enum { SENTINELS_MAX = 32 };
 struct sentinel_watch {
     struct sentinel *sentinel;
     struct address at;
-    bool known; /* configured, or named by the Sentinel that answered last */
-    redisAsyncContext *ctx;
+    bool known;             /* configured, or named by the Sentinel that answered last */
+    redisAsyncContext *ctx; /* NULL: not connecting, or its name is being looked up */
+    struct resolve *lookup; /* NULL: it is not */
     bool subscribed;
     ev_timer timer; /* connecting: the limit; not connected: when to try again */
     unsigned failures;

@@ -120,6 +120,8 @@ static void note_failure(struct topology *t, const char *reason) {
 void topology_drop(struct topology *t) {
     redisAsyncContext *ctx = t->ctx;
     ev_timer_stop(t->u->loop, &t->timeout);
+    resolve_cancel(t->lookup);
+    t->lookup = NULL;
     t->ctx = NULL;
     if (ctx)
         redisAsyncFree(ctx);
@@ -166,38 +168,78 @@ static void send_auth(redisAsyncContext *ctx, const char *user, const char *pass
     redisAsyncCommandArgv(ctx, done, arg, argc, argv, lens);
 }
 
-redisAsyncContext *topology_open(struct upstream *u, const struct address *at, const char *user, const char *password,
-                                 redisCallbackFn *auth_done, void *arg, char *why, size_t size) {
-    redisAsyncContext *ctx = control_connect(u, at, why, size);
+redisAsyncContext *topology_open(struct upstream *u, const struct address *at, const char *number, const char *user,
+                                 const char *password, redisCallbackFn *auth_done, void *arg, char *why, size_t size) {
+    redisAsyncContext *ctx = control_connect(u, at, number, why, size);
     if (ctx && password)
         send_auth(ctx, user, password, auth_done, arg);
     return ctx;
 }
 
-bool topology_connect(struct topology *t, const struct address *at, const char *user, const char *password) {
+static void limit_time(struct topology *t) {
     struct upstream *u = t->u;
+    ev_timer_stop(u->loop, &t->timeout);
+    ev_timer_set(&t->timeout, (double)u->connect_ms / 1000, 0.);
+    ev_timer_start(u->loop, &t->timeout);
+}
+
+bool topology_connect(struct topology *t, const char *user, const char *password) {
     char why[REASON_MAX];
     t->refused = false;
-    t->asked = *at;
-    t->ctx = topology_open(u, at, user, password, on_auth, t, why, sizeof(why));
+    t->ctx = topology_open(t->u, &t->asked, t->found[t->found_at - 1], user, password, on_auth, t, why, sizeof(why));
     if (!t->ctx) {
         note_failure(t, why);
         return false;
     }
-    ev_timer_stop(u->loop, &t->timeout);
-    ev_timer_set(&t->timeout, (double)u->connect_ms / 1000, 0.);
-    ev_timer_start(u->loop, &t->timeout);
+    limit_time(t);
+    return true;
+}
+
+/* Asks the next address that the name has. */
+static bool ask_found(struct topology *t) {
+    while (t->found_at < t->found_count) {
+        t->found_at++;
+        if (t->ask(t))
+            return true;
+    }
+    return false;
+}
+
+static void on_found(void *arg, const struct addrinfo *found, const char *error) {
+    struct topology *t = arg;
+    t->lookup = NULL;
+    if (error) {
+        topology_failed(t, error);
+        return;
+    }
+    for (; found && t->found_count < NODE_ADDRESSES; found = found->ai_next)
+        resolve_number(found, t->found[t->found_count++]);
+    if (!ask_found(t))
+        topology_next(t);
+}
+
+bool topology_find(struct topology *t, const struct address *at, topology_ask_fn ask) {
+    t->refused = false;
+    t->asked = *at;
+    t->ask = ask;
+    t->found_at = t->found_count = 0;
+    if (resolve_is_number(at->host)) {
+        snprintf(t->found[t->found_count++], RESOLVE_NUMBER_MAX, "%.*s", RESOLVE_NUMBER_MAX - 1, at->host);
+        return ask_found(t);
+    }
+    t->lookup = resolve_start(t->u->loop, at->host, at->port, on_found, t);
+    limit_time(t);
     return true;
 }
 
 /* ---- a round ---- */
 
 void topology_next(struct topology *t) {
-    while (t->candidate_at < t->candidate_count) {
-        t->asked = t->candidates[t->candidate_at++];
-        if (t->kind->ask(t))
+    if (ask_found(t))
+        return;
+    while (t->candidate_at < t->candidate_count)
+        if (topology_find(t, &t->candidates[t->candidate_at++], t->kind->ask))
             return;
-    }
     if (t->kind->in_vain)
         t->kind->in_vain(t);
     end_round(t, false);
@@ -212,7 +254,8 @@ void topology_next(struct topology *t) {
 static void on_timeout(struct ev_loop *loop, ev_timer *w, int revents) {
     struct topology *t = w->data;
     char reason[64];
-    snprintf(reason, sizeof(reason), "no answer within %lld ms", (long long)t->u->connect_ms);
+    snprintf(reason, sizeof(reason), "no answer%s within %lld ms", t->lookup ? " from the name server" : "",
+             (long long)t->u->connect_ms);
     t->refused = false;
     topology_failed(t, reason);
 }
@@ -221,6 +264,7 @@ static void on_next(struct ev_loop *loop, ev_timer *w, int revents) {
     struct topology *t = w->data;
     t->started_ms = clock_ms();
     t->candidate_count = t->candidate_at = 0;
+    t->found_count = t->found_at = 0;
     t->kind->collect(t);
     topology_next(t);
 }

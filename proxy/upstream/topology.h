@@ -3,7 +3,7 @@
  * hiredis, asked of one node after the other until one answers.
  *
  *      hint (MOVED, READONLY, lost node, ...) ──> topology_want ──(limited rate, jitter)──> a round:
- *          kind->collect ──> candidates ── kind->ask each ──> topology_done
+ *          kind->collect ──> candidates ── its name? ── kind->ask each ──> topology_done
  *                                      └─ none answers ──> again, later each time
  *
  * One question at a time. While all is well it asks now and then. Private to proxy/upstream/.
@@ -18,12 +18,14 @@
 
 struct topology;
 
+typedef bool (*topology_ask_fn)(struct topology *t);
+
 struct topology_kind {
     int64_t calm_ms; /* between rounds while all slots are served */
     /* Adds the round's candidates, best first, by topology_add. */
     void (*collect)(struct topology *t);
-    /* Opens a connection to t->asked (topology_connect) and sends the questions. False where it failed at once. */
-    bool (*ask)(struct topology *t);
+    /* Opens a connection (topology_connect) and sends the questions. False where it failed at once. */
+    topology_ask_fn ask;
     /* Why nothing is known yet, for a reply or the log; `last` is the last candidate's reason. */
     void (*nobody)(const struct topology *t, char *out, size_t size, const char *last);
     /* May be NULL. No candidate of a round has answered. */
@@ -38,6 +40,10 @@ struct topology {
     const struct topology_kind *kind;
     redisAsyncContext *ctx; /* to the node being asked; NULL: none */
     struct address asked;
+    topology_ask_fn ask;    /* that one, at each address that its name has until one answers */
+    struct resolve *lookup; /* of its name; NULL: none is under way */
+    char found[NODE_ADDRESSES][RESOLVE_NUMBER_MAX];
+    unsigned found_count, found_at;
     ev_timer next, timeout;
     bool again;                                /* a hint came while a round was under way */
     int64_t started_ms, ended_ms, interval_ms; /* of the last round; the time to the next one */
@@ -59,8 +65,10 @@ void topology_add(struct topology *t, const struct address *at);
 /* Turns those from index `from` on, so that many proxies don't ask the same node. */
 void topology_rotate(struct topology *t, size_t from);
 
-/* Opens t->ctx to an address, with a time limit, and logs in (password NULL: doesn't). False with t->reason. */
-bool topology_connect(struct topology *t, const struct address *at, const char *user, const char *password);
+/* Has t->asked be this one, and asks it, perhaps after its name was looked up. False where it failed at once. */
+bool topology_find(struct topology *t, const struct address *at, topology_ask_fn ask);
+/* For whoever asks: opens t->ctx, with a time limit, and logs in (password NULL: doesn't). False with t->reason. */
+bool topology_connect(struct topology *t, const char *user, const char *password);
 /* Lets go of the node being asked, whatever state it is in. */
 void topology_drop(struct topology *t);
 /* To be called first with what each callback got: false where it does not concern the round any more, or the
@@ -73,8 +81,9 @@ void topology_next(struct topology *t);
 /* The round has its answer. */
 void topology_done(struct topology *t, bool changed);
 
-/* A connection by hiredis on the upstream's loop, logging in; NULL with the reason in `why`. The caller's. */
-redisAsyncContext *topology_open(struct upstream *u, const struct address *at, const char *user, const char *password,
-                                 redisCallbackFn *on_auth, void *arg, char *why, size_t size);
+/* A connection by hiredis on the upstream's loop to `number`, which is what at's host means, logging in; NULL with the
+ * reason in `why`. The caller's. */
+redisAsyncContext *topology_open(struct upstream *u, const struct address *at, const char *number, const char *user,
+                                 const char *password, redisCallbackFn *on_auth, void *arg, char *why, size_t size);
 
 #endif

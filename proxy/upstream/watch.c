@@ -33,6 +33,8 @@ static void watch_lost(struct sentinel_watch *w, const char *reason) {
 static void watch_drop(struct sentinel_watch *w) {
     redisAsyncContext *ctx = w->ctx;
     w->ctx = NULL;
+    resolve_cancel(w->lookup);
+    w->lookup = NULL;
     if (ctx)
         redisAsyncFree(ctx);
 }
@@ -67,23 +69,42 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
     }
 }
 
+static void watch_open(struct sentinel_watch *w, const char *number) {
+    const struct upstream_config *config = w->sentinel->topology.u->config;
+    char why[REASON_MAX];
+    w->ctx = topology_open(w->sentinel->topology.u, &w->at, number, config->sentinel_user, config->sentinel_password,
+                           NULL, NULL, why, sizeof(why));
+    if (w->ctx)
+        redisAsyncCommand(w->ctx, on_message, w, "SUBSCRIBE " CONTROL_CHANNEL);
+    else
+        watch_lost(w, why);
+}
+
+static void on_found(void *arg, const struct addrinfo *found, const char *error) {
+    struct sentinel_watch *w = arg;
+    char number[RESOLVE_NUMBER_MAX];
+    w->lookup = NULL;
+    if (error) {
+        watch_lost(w, error);
+        return;
+    }
+    resolve_number(found, number);
+    watch_open(w, number);
+}
+
 static void on_timer(struct ev_loop *loop, ev_timer *timer, int revents) {
     struct sentinel_watch *w = timer->data;
-    struct upstream *u = w->sentinel->topology.u;
-    char why[REASON_MAX];
-    if (w->ctx) {
+    if (w->ctx || w->lookup) {
+        const char *silent = w->lookup ? "the name server does not answer" : "it does not answer";
         watch_drop(w);
-        watch_lost(w, "it does not answer");
+        watch_lost(w, silent);
         return;
     }
-    w->ctx =
-        topology_open(u, &w->at, u->config->sentinel_user, u->config->sentinel_password, NULL, NULL, why, sizeof(why));
-    if (!w->ctx) {
-        watch_lost(w, why);
-        return;
-    }
-    redisAsyncCommand(w->ctx, on_message, w, "SUBSCRIBE " CONTROL_CHANNEL);
-    set_timer(w, u->connect_ms);
+    set_timer(w, w->sentinel->topology.u->connect_ms);
+    if (resolve_is_number(w->at.host))
+        watch_open(w, w->at.host);
+    else
+        w->lookup = resolve_start(loop, w->at.host, w->at.port, on_found, w);
 }
 
 struct sentinel_watch *watch_new(struct sentinel *s, const struct address *at) {

@@ -8,9 +8,11 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "proxy/net/resolve.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/node.h"
 
@@ -28,6 +30,9 @@ int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t 
 int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
 int __real_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **found);
 int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **found);
+
+struct resolve *__wrap_resolve_start(struct ev_loop *loop, const char *host, int port, resolve_fn done, void *arg);
+void __wrap_resolve_cancel(struct resolve *r);
 
 int __wrap_clock_gettime(clockid_t id, struct timespec *t) {
     if (!clock_stands)
@@ -68,6 +73,37 @@ int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo
     struct addrinfo numeric = hints ? *hints : (struct addrinfo){.ai_family = AF_UNSPEC};
     numeric.ai_flags |= AI_NUMERICHOST;
     return __real_getaddrinfo(host, port, &numeric, found);
+}
+
+struct resolve {
+    struct ev_loop *loop;
+    struct ev_timer later; /* of no delay */
+    resolve_fn done;
+    void *arg;
+};
+
+static void name_unknown(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct resolve *r = timer->data;
+    r->done(r->arg, NULL, gai_strerror(EAI_NONAME));
+    free(r);
+}
+
+/* Nor does a thread wait: all that happens follows from the input. */
+struct resolve *__wrap_resolve_start(struct ev_loop *loop, const char *host, int port, resolve_fn done, void *arg) {
+    struct resolve *r = malloc(sizeof *r);
+    CHECK(r != NULL);
+    *r = (struct resolve){.loop = loop, .done = done, .arg = arg};
+    ev_timer_init(&r->later, name_unknown, 0., 0.);
+    r->later.data = r;
+    ev_timer_start(loop, &r->later);
+    return r;
+}
+
+void __wrap_resolve_cancel(struct resolve *r) {
+    if (!r)
+        return;
+    ev_timer_stop(r->loop, &r->later);
+    free(r);
 }
 
 int system_connect(int fd, const struct sockaddr *to, socklen_t len) {

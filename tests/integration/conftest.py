@@ -16,6 +16,7 @@ import pytest
 import servers
 from certificates import Certificates
 from fake import FakeNode
+from names import Names
 from resp import Client
 
 TEST_SECONDS = 150
@@ -141,6 +142,14 @@ def direct(backend):
     client = backend.direct()
     yield client
     client.close()
+
+
+@pytest.fixture
+def names():
+    """A name server of the test's own."""
+    found = Names()
+    yield found
+    found.close()
 
 
 @pytest.fixture

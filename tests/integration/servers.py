@@ -495,8 +495,9 @@ class Proxy(Process):
     started = []  # all that were started and not removed yet
     measured = False
 
-    def __init__(self, upstream, *lines, args=(), wait=True, measured=False):
+    def __init__(self, upstream, *lines, args=(), wait=True, measured=False, before=()):
         super().__init__("proxy")
+        self.before = list(before)  # words in front of its command line
         self.measured = measured
         if not isinstance(upstream, str):
             upstream = upstream.upstream()
@@ -525,7 +526,7 @@ class Proxy(Process):
             f.writelines(line + "\n" for line in lines)
 
     def launch(self, args=()):
-        self.spawn([binary(), self.config, *args], proxy_environment(self.measured))
+        self.spawn([*self.before, binary(), self.config, *args], proxy_environment(self.measured))
         self.expected = True
         if self not in Proxy.started:
             Proxy.started.append(self)

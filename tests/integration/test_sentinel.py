@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from helpers import works_again
 from resp import Client, Error, encode
 from servers import HOST, RedisSentinels, free_port, until
 
@@ -222,3 +223,18 @@ def test_a_name_that_no_sentinel_knows(sentinels, master, start_proxy, connect):
     proxy = start_proxy("sentinel other %s" % address(sentinels.sentinels[0]))
     reply = connect(proxy)("GET", "k")
     assert "it watches no master named 'other'" in reply, reply
+
+
+def test_sentinels_by_name(sentinels, master, names, start_proxy, connect):
+    """Both the round of questions and the subscriptions go to what the name means."""
+    sentinel = sentinels.sentinels[0]
+    names.known["sentinel.test"] = [HOST]
+    names.hold("silent.test")
+    proxy = start_proxy("sentinel mymaster silent.test:%d sentinel.test:%d" % (free_port(), sentinel.port), "threads 1",
+                        before=names.before)
+    client = connect(proxy, timeout=TIMEOUT)
+    works_again(client, timeout=TIMEOUT)
+    state = "address=sentinel.test:%d,state=up" % sentinel.port
+    until(lambda: state in client("PROXY", "INFO", "upstreams"), TIMEOUT, "the subscription")
+    assert client("SET", "lock:k", "1", "NX") == "OK"
+    assert client("DEL", "lock:k") == 1

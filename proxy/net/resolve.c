@@ -1,0 +1,111 @@
+#include "proxy/net/resolve.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+
+struct resolve {
+    struct ev_loop *loop;
+    struct ev_async answered;
+    resolve_fn done;
+    void *arg;
+    char port[16];
+    struct addrinfo *found; /* the answer: one of these */
+    int error;
+    bool finished, cancelled; /* the thread has answered; nobody wants to know: the last of both frees */
+    char host[];
+};
+
+/* For `finished` and `cancelled` of all of them: it is held for a moment, and seldom. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void resolve_free(struct resolve *r) {
+    if (r->found)
+        freeaddrinfo(r->found);
+    memory_free(r);
+}
+
+static void *look_up(void *arg) {
+    struct resolve *r = arg;
+    struct addrinfo hints = {.ai_flags = AI_ADDRCONFIG, .ai_socktype = SOCK_STREAM};
+    r->error = getaddrinfo(r->host, r->port, &hints, &r->found);
+    pthread_mutex_lock(&lock);
+    r->finished = true;
+    bool cancelled = r->cancelled;
+    if (!cancelled)
+        ev_async_send(r->loop, &r->answered);
+    pthread_mutex_unlock(&lock);
+    if (cancelled)
+        resolve_free(r);
+    return NULL;
+}
+
+static void on_answer(struct ev_loop *loop, struct ev_async *w, int events) {
+    struct resolve *r = w->data;
+    pthread_mutex_lock(&lock); /* the thread has let go of it */
+    pthread_mutex_unlock(&lock);
+    ev_async_stop(loop, w);
+    if (r->error != 0 || !r->found)
+        r->done(r->arg, NULL, r->error == 0 ? "the name has no address" : gai_strerror(r->error));
+    else
+        r->done(r->arg, r->found, NULL);
+    resolve_free(r);
+}
+
+/* Signals are the loops' own. */
+static int start_thread(struct resolve *r) {
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, look_up, r);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0)
+        pthread_detach(thread);
+    return error;
+}
+
+struct resolve *resolve_start(struct ev_loop *loop, const char *host, int port, resolve_fn done, void *arg) {
+    size_t size = strlen(host) + 1;
+    struct resolve *r = memory_zalloc(sizeof(*r) + size);
+    r->loop = loop;
+    r->done = done;
+    r->arg = arg;
+    memcpy(r->host, host, size);
+    snprintf(r->port, sizeof(r->port), "%d", port);
+    ev_async_init(&r->answered, on_answer);
+    r->answered.data = r;
+    ev_async_start(loop, &r->answered);
+    if (start_thread(r) != 0) {
+        r->error = EAI_AGAIN;
+        r->finished = true;
+        ev_async_send(loop, &r->answered);
+    }
+    return r;
+}
+
+void resolve_cancel(struct resolve *r) {
+    if (!r)
+        return;
+    pthread_mutex_lock(&lock);
+    ev_async_stop(r->loop, &r->answered);
+    r->cancelled = true;
+    bool finished = r->finished;
+    pthread_mutex_unlock(&lock);
+    if (finished)
+        resolve_free(r);
+}
+
+bool resolve_is_number(const char *host) {
+    unsigned char address[sizeof(struct in6_addr)];
+    return inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
+}
+
+void resolve_number(const struct addrinfo *found, char *out) {
+    if (getnameinfo(found->ai_addr, found->ai_addrlen, out, RESOLVE_NUMBER_MAX, NULL, 0, NI_NUMERICHOST) != 0)
+        out[0] = '\0';
+}

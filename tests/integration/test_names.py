@@ -1,0 +1,97 @@
+"""Upstreams by their names: a name server that is slow, silent, or changes its mind is nobody's concern but theirs whose
+node it is."""
+
+import pytest
+
+from helpers import is_upstream, keys_of, works_again
+from resp import Error, encode
+from servers import HOST, until
+
+TIMEOUT = 30
+
+
+@pytest.fixture
+def redis(farm):
+    return farm.backend("standalone")
+
+
+def test_a_name_server_that_is_silent_about_one_node(names, start_cluster, start_proxy, connect):
+    """A cluster whose nodes announce names. While one of them is being looked up the other nodes' clients go on."""
+    cluster = start_cluster()
+    for n, node in enumerate(cluster.nodes):
+        names.known["node%d.test" % n] = [HOST]
+        node.run("CONFIG", "SET", "cluster-announce-hostname", "node%d.test" % n)
+        node.run("CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname")
+
+    def announced():
+        slots = [node.run("CLUSTER", "SLOTS") for node in cluster.nodes]
+        return all(sorted(entry[2][0] for entry in s) == ["node0.test", "node1.test", "node2.test"] for s in slots)
+
+    until(announced, TIMEOUT, "the names at all nodes")
+    keys = keys_of(cluster)
+    names.hold("node2.test")
+    proxy = start_proxy("cluster node0.test:%d" % cluster.nodes[0].port, "threads 1", before=names.before)
+    client, other = connect(proxy, timeout=TIMEOUT), connect(proxy, timeout=TIMEOUT / 2)  # a look-up is given up after 30 s
+    works_again(other, ("SET", keys[0], "0"))
+    client.send(encode("SET", keys[2], "2"))
+    until(lambda: "node2.test" in names.asked, TIMEOUT, "the question for the name")
+    for _ in range(50):
+        assert other("GET", keys[0]) == "0"
+        assert other("SET", keys[1], "1") == "OK"
+    assert names.waiting
+    names.release()
+    reply = client.read()
+    assert reply == "OK" or is_upstream(reply), reply
+    works_again(client, ("SET", keys[2], "3"))
+    assert cluster.nodes[2].run("GET", keys[2]) == "3"
+    assert client("SET", "lock:{%s}" % keys[2], "1", "NX") == "OK"
+
+
+def test_a_name_server_that_is_silent_from_the_start(names, redis, start_proxy, connect):
+    """The proxy serves what it can; who needs the node hears why it can't be had."""
+    names.known["redis.test"] = [HOST]
+    names.hold("redis.test")
+    proxy = start_proxy("standalone redis.test:%d" % redis.port, "threads 1", "upstream-timeout 300ms", before=names.before)
+    client, other = connect(proxy, timeout=TIMEOUT), connect(proxy, timeout=TIMEOUT)
+    client.send(encode("GET", "k"))
+    assert other("PROXY", "LOCKS") == []
+    reply = client.read()
+    assert is_upstream(reply) and "name server" in reply, reply
+    names.release()
+    works_again(client)
+
+
+def test_a_name_that_comes_to_be(names, redis, start_proxy, connect):
+    proxy = start_proxy("standalone redis.test:%d" % redis.port, before=names.before)
+    client = connect(proxy, timeout=TIMEOUT)
+    reply = client("GET", "k")
+    assert is_upstream(reply) and "redis.test" in reply and "not known" in reply, reply
+    names.known["redis.test"] = [HOST]
+    works_again(client)
+
+
+def test_a_name_that_moves(names, start_redis, start_proxy, connect):
+    """As with a failover by the name server: the new address is found when the old one is gone."""
+    moved = start_redis()
+    names.known["redis.test"] = [HOST]
+    proxy = start_proxy("standalone redis.test:%d" % moved.port, before=names.before)
+    client = connect(proxy, timeout=TIMEOUT)
+    assert client("SET", "k", "there") == "OK"
+    moved.kill()
+    moved.host = "127.0.0.77"
+    moved.address = (moved.host, moved.port)
+    moved.start()
+    assert isinstance(client("GET", "k"), Error)
+    names.known["redis.test"] = ["127.0.0.77"]
+    works_again(client, ("SET", "k", "here"))
+    assert moved.run("GET", "k") == "here"
+
+
+def test_a_name_of_several_seeds(names, farm, start_proxy, connect):
+    """One name for all nodes of a cluster; at its first addresses nobody answers."""
+    cluster = farm.backend("cluster")
+    names.known["seeds.test"] = ["127.0.0.78", "127.0.0.79", HOST]
+    proxy = start_proxy("cluster seeds.test:%d" % cluster.nodes[1].port, before=names.before)
+    client = connect(proxy, timeout=TIMEOUT)
+    for key in keys_of(cluster):
+        works_again(client, ("SET", key, "1"))
