@@ -7,20 +7,37 @@
  */
 #include "proxy/lock/finish.h"
 
+static void spend(struct finish *f, struct claim *c) {
+    f->sh->stats.released++;
+    releaser_note(f->e, f->plan->rule, f->peer->client);
+    settle_spend(f, c);
+}
+
 /* The lease was ended by a script of the client that acquired it, over whichever connection. What another client has
  * ended (it knew the value) leaves its owner with a release to come, which is expected as ever. */
 static void script_released(struct finish *f) {
     struct claim *c = f->entry ? f->entry->claims : NULL;
     while (c && (c->fence != f->result->fence || c->peer->client != f->peer->client))
         c = c->next;
-    if (!c || c->uses)
-        return;
-    f->sh->stats.released++;
-    releaser_note(f->e, f->plan->rule, f->peer->client);
-    settle_spend(f, c);
+    if (c && !c->uses)
+        spend(f, c);
+}
+
+/* Another command came between the script and the step behind it, so that Redis can't tell who ended the session's
+ * lease. It is gone before its time, and who sends a script on a lock of its own is the first to be asked. */
+static void overtaken(struct finish *f, struct claim *c) {
+    bool before_time = !f->plan->claim_end_ms || c->end_ms < f->plan->claim_end_ms;
+    if (c->ended && before_time && !c->uses && c->fence != f->result->fence)
+        spend(f, c);
 }
 
 void settle_script(struct finish *f) {
+    bool known = f->result->outcome <= LOCK_FREE;
+    if (f->claim) {
+        f->claim->scripted = false;
+        if (known)
+            overtaken(f, f->claim);
+    }
     switch (f->result->outcome) {
     case LOCK_GRANTED:
         settle_granted(f);

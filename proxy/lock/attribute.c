@@ -231,6 +231,19 @@ static void plan_enrolment(const struct entry *en, int64_t now_ms, struct lock_p
     plan->right = "enrol";
 }
 
+/* The lease that the application's script may be meant to release. Where connections are shared it may be any
+ * colleague's, and is not looked at: that release would be expected no more. */
+static void plan_script(struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
+    if (client_shares(self->client, plan->rule, self->pooling))
+        return;
+    for (struct claim *c = en ? en->claims : NULL; c; c = c->next)
+        if (c->peer == self && c->fence && claim_is_live(c, now_ms)) {
+            plan->claim = c->token;
+            plan->claim_end_ms = c->end_ms;
+            c->scripted = true;
+        }
+}
+
 inline void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
                       struct lock_plan *plan) {
     if (queue_verb(plan->verb)) {
@@ -247,6 +260,8 @@ inline void attribute(struct shard *sh, struct entry *en, const struct peer *sel
         if (plan->seen_len)
             memcpy(plan->seen, w->seen, w->seen_len);
     }
+    if (plan->verb == LOCK_SCRIPT)
+        plan_script(en, self, now_ms, plan);
     if (plan->verb == LOCK_READ || plan->verb == LOCK_SCRIPT)
         return;
     if (plan->verb == LOCK_OPERATOR)

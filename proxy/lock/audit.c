@@ -168,6 +168,8 @@ static enum lock_outcome counted(struct audit *a) {
 /* A lease that a script may have released, extended or taken: it is not expected to end, or to be released. */
 static enum lock_outcome scripted(struct audit *a) {
     struct entry *en = a->f->entry;
+    if (a->f->claim)
+        a->f->claim->scripted = false;
     for (struct claim *c = en ? en->claims : NULL, *next; c; c = next) {
         next = c->next;
         if (c->uses || !c->observed)

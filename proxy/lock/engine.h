@@ -98,13 +98,14 @@ struct lock_plan {
     enum lock_verb verb;
     uint32_t login; /* opaque: whose upstream connections its renewals use */
     int64_t begun_ms;
-    uint64_t attempt;                   /* token number of this attempt */
-    uint64_t claim;                     /* token number of the chosen claim, 0 none */
-    bool several;                       /* other claims could have been meant */
-    bool uses;                          /* private: the claim counts this command among its uses */
-    uint64_t hash;                      /* private: the key's */
-    struct peer *peer;                  /* private: what the shard knows of the session */
-    uint8_t attempt_len, claim_len;     /* of the texts below */
+    uint64_t attempt;               /* token number of this attempt */
+    uint64_t claim;                 /* token number of the chosen claim, 0 none; LOCK_SCRIPT: of the session's lease */
+    bool several;                   /* other claims could have been meant */
+    bool uses;                      /* private: the claim counts this command among its uses */
+    int64_t claim_end_ms;           /* private: LOCK_SCRIPT: when the claim's lease was to end; 0 never */
+    uint64_t hash;                  /* private: the key's */
+    struct peer *peer;              /* private: what the shard knows of the session */
+    uint8_t attempt_len, claim_len; /* of the texts below */
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
     const char *right;                  /* ARGV 5; static */

@@ -92,7 +92,7 @@ static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {
     if (c->ended)
         return;
-    bool report = why == LEASE_GONE && c->renewing && !c->aside && !c->doubtful;
+    bool report = why == LEASE_GONE && c->renewing && !c->aside && !c->doubtful && !c->scripted;
     if (why != LEASE_OVER && c->fence) {
         struct entry *en = c->entry;
         if (c->fence > en->gone_fence)

@@ -167,6 +167,7 @@ struct claim {
     bool sighted_any : 1; /* its own session, or another that may speak for it */
     bool let_go : 1;      /* its owner tried to be rid of it, and may take it for released */
     bool reported : 1;    /* its owner's leaving was dealt with */
+    bool scripted : 1;    /* a script of the application's is in flight that may release it */
     bool observed : 1;    /* inferred from a command that passed unchanged: Redis has no guard record of it */
     uint16_t others;      /* observed: what other sessions have counted on top */
 };

@@ -180,12 +180,6 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
     bool releases_own = was_live && f->releases && f->own_fence == t->fence;
     f->was_own = own || releases_own;
     check_left(w, f, before);
-    /* Others came between the script that released and adopt.lua behind it: its proxy does not hear of the release. */
-    bool unheard = f->plan.verb == LOCK_SCRIPT && f->ran && f->command.op == OP_LUA_DEL &&
-                   f->envelope.reply.number == 1 &&
-                   (f->envelope.outcome != LOCK_RELEASED || f->envelope.fence != f->own_fence);
-    if (unheard && process_of(w, f->worker) >= 0)
-        w->ended_unreleased[process_of(w, f->worker)][f->key]++;
     if (w->sc.audit && !w->sc.audit_exact)
         return;
     if (t->live && t->observed && t->worker < 0) { /* its owner is gone, and it is forgotten in time */

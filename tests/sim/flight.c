@@ -67,6 +67,7 @@ unsigned flight_places(const struct world *w) {
 static void application_script(struct world *w, struct flight *f, const struct model_key *before) {
     f->envelope = (struct model_envelope){.reply = model_native(&w->redis, f->key, &f->command), .outcome = LOCK_DONE};
     f->scripted = w->stirred[f->key] = true;
+    f->ends_ms = before->expire_ms;
     flight_log(w, f, "ran by itself");
     check_script(w, f, before);
 }
@@ -238,6 +239,15 @@ static void saw(struct world *w, struct flight *f) {
         worker_answer(w, f->worker, f, false);
 }
 
+/* A release by script is not known for one where it came too late, nor where others came before adopt.lua, and the
+ * lease would be over by now. */
+static void note_unheard(struct world *w, const struct flight *f) {
+    int process = f->worker >= 0 ? w->workers[f->worker].process : -1;
+    bool over = f->envelope.outcome != LOCK_RELEASED && f->ends_ms && w->redis.now_ms >= f->ends_ms;
+    if (f->command.op == OP_LUA_DEL && f->releases && process >= 0 && (f->envelope.reply.number == 0 || over))
+        w->ended_unreleased[process][f->key]++;
+}
+
 /* The answer arrives. */
 static void flight_answer(struct world *w, struct flight *f) {
     struct proxy *p = &w->proxies[f->proxy];
@@ -279,6 +289,7 @@ static void flight_answer(struct world *w, struct flight *f) {
         t->told_step = w->step;
     }
     learn_proven(w, f);
+    note_unheard(w, f);
     struct conn *c = &w->conns[f->conn];
     if (f->plan.verb == LOCK_READ && c->open && c->id == f->session_id) {
         flight_showed(w, f, r.outcome == LOCK_HELD ? r.fence : 0);

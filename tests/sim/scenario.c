@@ -119,8 +119,7 @@ static void promise_own(struct scenario *sc) {
     uses_up = uses_up || (owner == LOCK_OWNER_CONNECTION && bridged);
     sc->never_kept = anybody || (sc->never_wrong && uses_up && !sc->reconnects && !sc->restarts);
     /* Whatever the idioms, they leave such a claim behind only where a lease has ended unreleased. */
-    static const uint32_t OTHERWISE =
-        BIT(IDIOM_SHORTEN) | BIT(IDIOM_DEADLINE) | BIT(IDIOM_COUNT) | BIT(IDIOM_THROTTLE) | BIT(IDIOM_SCRIPT);
+    static const uint32_t OTHERWISE = BIT(IDIOM_SHORTEN) | BIT(IDIOM_DEADLINE) | BIT(IDIOM_COUNT) | BIT(IDIOM_THROTTLE);
     bool calm = !sc->outside && !sc->operators && !sc->loses && !sc->reconnects && !sc->restarts && !sc->silent &&
                 !sc->strays && !sc->finals && sc->proxies == 1;
     sc->kept_after_end_only = sc->never_wrong && owner == LOCK_OWNER_AUTO && calm && !(sc->idioms & OTHERWISE);

@@ -140,14 +140,15 @@ enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEA
 
 struct flight {
     bool used, ran;
-    bool scripted; /* the application's script has run; adopt.lua, right behind it, counts as `ran` */
-    bool repeated; /* ran more than once */
-    bool unsent;   /* it never reached Redis */
-    bool orphan;   /* its session or worker is gone, its proxy finishes it */
-    bool ghost;    /* its proxy has given it up as well, and yet it may run */
-    bool crossed;  /* others on the key were under way meanwhile */
-    bool bare;     /* GET in a form that is no script of ours (MGET): the proxy only watches the answer */
-    bool again;    /* a release on the connection where the same one got lost */
+    int64_t ends_ms; /* the end of the lock that the application's script found, 0 none */
+    bool scripted;   /* the application's script has run; adopt.lua, right behind it, counts as `ran` */
+    bool repeated;   /* ran more than once */
+    bool unsent;     /* it never reached Redis */
+    bool orphan;     /* its session or worker is gone, its proxy finishes it */
+    bool ghost;      /* its proxy has given it up as well, and yet it may run */
+    bool crossed;    /* others on the key were under way meanwhile */
+    bool bare;       /* GET in a form that is no script of ours (MGET): the proxy only watches the answer */
+    bool again;      /* a release on the connection where the same one got lost */
     enum flight_kind kind;
     int worker, conn, proxy, key;
     unsigned proxy_life;

@@ -764,6 +764,73 @@ static void a_script_that_changed_nothing_overtakes_nobody(void **state) {
     assert_int_equal(would_use(f, &b, LOCK_EXTEND, "lock:x"), 0);
 }
 
+/* The application's script has released the lock, and others came before the step behind it looked. */
+static void a_release_by_script_is_noticed_behind_others(void **state) {
+    struct fixture *f = *state;
+    static const enum lock_outcome SEEN[] = {LOCK_HELD, LOCK_GRANTED, LOCK_FREE, LOCK_FOREIGN};
+    for (size_t i = 0; i < 2 * sizeof(SEEN) / sizeof(SEEN[0]); i++) {
+        struct lock_session a, b;
+        struct lock_plan script;
+        bool told_before = i % 2;
+        open_as(f, &a, 10 * i + 1, "app");
+        open_as(f, &b, 10 * i + 2, "else");
+        acquire(f, &a, "lock:x", "1", 30000, true);
+        begin(f, &a, LOCK_SCRIPT, "lock:x", &script);
+        struct lock_result r = result(SEEN[i / 2], 0);
+        if (told_before || r.outcome == LOCK_HELD)
+            acquire(f, &b, "lock:x", "1", 30000, false);
+        if (told_before && r.outcome != LOCK_HELD)
+            run(f, &b, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
+        if (r.outcome == LOCK_HELD)
+            r.fence = f->fence;
+        if (r.outcome == LOCK_GRANTED) {
+            r.fence = ++f->fence;
+            r.pttl_ms = 30000;
+        }
+        finish(f, &a, &script, &r);
+        /* Nothing is left of it: what comes next is the newer one's. */
+        uint64_t next = r.outcome == LOCK_GRANTED ? script.attempt : acquire(f, &a, "lock:x", "1", 30000, false);
+        assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), next);
+        assert_int_equal(incidents(f, INCIDENT_RENEWAL_LOST), 0);
+        engine_session_close(f->engine, &a, f->now_ms);
+        engine_session_close(f->engine, &b, f->now_ms);
+        pass(f, 200000);
+        assert_int_equal(stats(f).claims, 0);
+    }
+}
+
+/* What has ended by its clock, or over shared connections may be a colleague's, was not ended by the script. */
+static void a_script_behind_the_end_of_a_lease_released_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan script;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "else");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 1000, false);
+    begin(f, &a, LOCK_SCRIPT, "lock:x", &script);
+    pass(f, 1000);
+    acquire(f, &b, "lock:x", "1", 30000, false);
+    struct lock_result r = result(LOCK_HELD, f->fence);
+    finish(f, &a, &script, &r);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), claim);
+    engine_session_library(f->engine, &a, "jedis", 5);
+    claim = acquire(f, &a, "lock:y", "1", 30000, false);
+    begin(f, &a, LOCK_SCRIPT, "lock:y", &script);
+    acquire(f, &b, "lock:y", "1", 30000, false);
+    r = result(LOCK_HELD, f->fence);
+    finish(f, &a, &script, &r);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:y"), claim);
+    /* Nobody knows whether it ran. */
+    struct lock_session c;
+    open_as(f, &c, 3, "third");
+    claim = acquire(f, &c, "lock:z", "1", 30000, false);
+    begin(f, &c, LOCK_SCRIPT, "lock:z", &script);
+    acquire(f, &b, "lock:z", "1", 30000, false);
+    r = result(LOCK_UNKNOWN, 0);
+    finish(f, &c, &script, &r);
+    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:z"), claim);
+}
+
 /* The script is told of one reading, the newest; the answer must not be taken for success by whoever had another. */
 static void a_refused_swap_misleads_whoever_read_its_answer(void **state) {
     struct fixture *f = *state;
@@ -1765,6 +1832,8 @@ int main(void) {
         TEST(the_plan_tells_what_was_read),
         TEST(a_client_that_shares_swaps_what_any_of_it_read),
         TEST(a_script_that_changed_nothing_overtakes_nobody),
+        TEST(a_release_by_script_is_noticed_behind_others),
+        TEST(a_script_behind_the_end_of_a_lease_released_nothing),
         TEST(a_refused_swap_misleads_whoever_read_its_answer),
         TEST(long_values_are_not_remembered),
         TEST(what_a_session_saw_is_bounded),
