@@ -78,13 +78,32 @@ enum lock_outcome audit_grant(struct audit *a) {
     return LOCK_GRANTED;
 }
 
+static enum lock_outcome grant_over(struct audit *a) {
+    enum lock_outcome outcome = audit_grant(a);
+    struct claim *c = claim_find(a->f->entry, a->f->plan->attempt);
+    if (c)
+        c->overwrote = true;
+    return outcome;
+}
+
 enum lock_outcome audit_refuse(struct audit *a, bool takes) {
     uint64_t fence = a->live ? a->live->fence : 0;
     enum lock_outcome outcome = audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, fence);
     learn_gone(a->f, fence, LEASE_TAKEN);
     if (takes)
-        audit_grant(a);
+        grant_over(a);
     return outcome;
+}
+
+/* The key is gone by this command. A lease that became known while it was on its way, and was written over the lock
+ * that this command was for, came before it, or nobody knows: not so one that needed the key to be free. */
+static void forget_overwriter(struct audit *a) {
+    const struct entry *en = a->f->entry;
+    for (struct claim *c = en ? en->claims : NULL; c; c = c->next)
+        if (c->fence == en->live_fence && c->overwrote && !c->ended) {
+            learn_gone(a->f, c->fence, LEASE_GONE);
+            return;
+        }
 }
 
 /* What removes the lock: RELEASE, CLOBBER, a counter back at zero, an expiry in the past. */
@@ -93,6 +112,7 @@ static enum lock_outcome removed(struct audit *a) {
         return audit_conclude(a, LOCK_RELEASED, a->live->fence);
     if (a->live)
         return audit_refuse(a, false);
+    forget_overwriter(a);
     if (a->late || (!a->f->claim && lost_before(a)))
         return audit_refuse(a, false);
     if (a->f->claim)
@@ -133,13 +153,13 @@ static enum lock_outcome swapped(struct audit *a) {
         return audit_grant(a);
     bool as_read = plan->seen_known && plan->seen_len == s->old_len && memcmp(plan->seen, s->old, s->old_len) == 0;
     if (!a->live)
-        return as_read ? audit_grant(a) : audit_conclude(a, LOCK_OPEN, 0);
+        return as_read ? grant_over(a) : audit_conclude(a, LOCK_OPEN, 0);
     if (a->mine && (!plan->read_fence || plan->read_fence == a->live->fence)) {
         learn_wrote(a->f);
         return audit_conclude(a, LOCK_DONE, a->live->fence);
     }
     if (plan->read_fence == a->live->fence)
-        return audit_grant(a);
+        return grant_over(a);
     if (as_read)
         return audit_refuse(a, true);
     struct claim *live = a->live;

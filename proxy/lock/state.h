@@ -169,6 +169,7 @@ struct claim {
     bool reported : 1;    /* its owner's leaving was dealt with */
     bool scripted : 1;    /* a script of the application's is in flight that may release it */
     bool observed : 1;    /* inferred from a command that passed unchanged: Redis has no guard record of it */
+    bool overwrote : 1;   /* observed: written over a lock that was there */
     uint16_t others;      /* observed: what other sessions have counted on top */
 };
 

@@ -217,7 +217,7 @@ void check_renewed(struct world *w, const struct flight *f, const struct model_k
         return;
     if (t->live && !stands(w, f->key))
         world_fail(w, "S1", "a renewal ended a lease");
-    if (changed && (!t->live || strcmp(t->token, f->token_text) != 0))
+    if (changed && !t->unclear && (!t->live || strcmp(t->token, f->token_text) != 0))
         world_fail(w, "S3", "a renewal changed a lease that it was not for");
 }
 

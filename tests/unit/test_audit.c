@@ -128,6 +128,25 @@ static void answers_that_cross_accuse_nobody(void **state) {
     assert_int_equal(f->total, 0);
 }
 
+/* It was written over the lock, so that the DEL behind it took it. */
+static void a_release_that_crosses_an_overwriting_takes_that(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    struct lock_stats stats;
+    open_as(f, &a, 1, "a");
+    open_as(f, &b, 2, "b");
+    open_as(f, &c, 3, "c");
+    acquire(f, &a, "1", 5000);
+    struct lock_sight release = sight_of(f, &a, LOCK_RELEASE, EFFECT_DONE);
+    assert_int_equal(write_value(f, &b, LOCK_REWRITE, "2", 5000), LOCK_HELD);
+    assert_int_equal(engine_observe(f->engine, &release, f->now_ms), LOCK_RELEASED);
+    engine_stats(f->engine, &stats);
+    assert_int_equal(stats.leases, 0);
+    acquire(f, &c, "1", 5000);
+    assert_int_equal(see(f, &c, LOCK_RELEASE, EFFECT_DONE), LOCK_RELEASED);
+    INCIDENTS(f, INCIDENT_OVERWRITE, 1);
+}
+
 static void what_is_not_known_is_not_reported(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -371,6 +390,7 @@ int main(void) {
         TEST(a_late_release_of_an_unknown_holders_lock),
         TEST(a_release_on_its_way_at_the_end_is_not_late),
         TEST(answers_that_cross_accuse_nobody),
+        TEST(a_release_that_crosses_an_overwriting_takes_that),
         TEST(what_is_not_known_is_not_reported),
         TEST(a_script_leaves_nothing_to_believe),
         TEST(extensions_by_others_move_the_end),
