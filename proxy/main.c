@@ -427,6 +427,8 @@ static int serve(struct application *app) {
                                    .release = worker_note_release,
                                    .leave = worker_note_leaving};
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
+    if (app->shared.options.threads == 1)
+        engine_alone(app->shared.engine);
     app->shared.advisor = advisor_new(seed);
     log_notice("lockkeeper %s is starting, pid %d, upstream %s, %zu lock rules", LOCKKEEPER_VERSION, (int)getpid(),
                app->shared.options.upstream_text, lock_rules_count(app->config->rules));

@@ -21,7 +21,7 @@ static inline unsigned filter_bit(const char *key, size_t len) {
     return (unsigned)(x >> 48);
 }
 
-size_t advise_group(const char *key, size_t len) {
+inline size_t advise_group(const char *key, size_t len) {
     uint32_t head = 0;
     if (len >= GROUP_BYTES)
         memcpy(&head, key, GROUP_BYTES);
@@ -30,7 +30,7 @@ size_t advise_group(const char *key, size_t len) {
     return (head * 0x9e3779b1u) >> 26;
 }
 
-static void group_turn(struct advise_group *g, int64_t minute) {
+static __attribute__((noinline)) void group_turn(struct advise_group *g, int64_t minute) {
     unsigned events = atomic_exchange_explicit(&g->events, 0, memory_order_relaxed);
     int64_t last = atomic_exchange_explicit(&g->minute, minute, memory_order_relaxed);
     bool was = atomic_load_explicit(&g->busy, memory_order_relaxed);
@@ -40,7 +40,7 @@ static void group_turn(struct advise_group *g, int64_t minute) {
         atomic_fetch_add_explicit(&g->epoch, 1, memory_order_relaxed);
 }
 
-bool advisor_samples(struct advisor *a, const char *key, size_t len, int64_t now_ms) {
+inline bool advisor_samples(struct advisor *a, const char *key, size_t len, int64_t now_ms) {
     struct advise_group *g = &a->groups[advise_group(key, len)];
     int64_t minute = now_ms >> MINUTE_SHIFT;
     if (atomic_load_explicit(&g->minute, memory_order_relaxed) != minute)

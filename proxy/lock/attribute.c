@@ -15,21 +15,21 @@ enum line {
     LINE_CLOSED,  /* those of the client's sessions that closed before this one opened */
 };
 
-bool client_shares(const struct lock_client *c, const struct lock_rule *rule, bool pooling) {
+inline bool client_shares(const struct lock_client *c, const struct lock_rule *rule, bool pooling) {
     enum lock_owner owner = rule ? rule->owner : LOCK_OWNER_AUTO;
     if (owner == LOCK_OWNER_CLIENT)
         return true;
     return owner == LOCK_OWNER_AUTO && (pooling || atomic_load(&c->proven));
 }
 
-bool claim_is_over(const struct claim *c, int64_t now_ms) {
+inline bool claim_is_over(const struct claim *c, int64_t now_ms) {
     bool ended = c->ended || (c->end_ms && now_ms >= c->end_ms);
     if (!ended || c->uses || c->asked)
         return false;
     return now_ms >= c->end_ms + c->rule->claim_memory_ms || (c->peer->closed && !lease_owner_here(c));
 }
 
-bool claim_is_live(const struct claim *c, int64_t now_ms) {
+inline bool claim_is_live(const struct claim *c, int64_t now_ms) {
     return !c->ended && c->fence == c->entry->live_fence && (!c->end_ms || now_ms < c->end_ms);
 }
 
@@ -103,7 +103,7 @@ static struct claim *doubtful_claim(const struct entry *en, const struct peer *s
     return NULL;
 }
 
-static void plan_claim(struct shard *sh, struct lock_plan *plan, struct claim *c) {
+static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct claim *c) {
     if (!c)
         return;
     plan->claim = c->token;
@@ -121,8 +121,8 @@ static bool may_acquire(enum lock_verb verb) {
 }
 
 /* Everything that comes from the rule's owner. */
-static void choose(struct shard *sh, struct entry *en, const struct peer *self, const struct witness *w, int64_t now_ms,
-                   struct lock_plan *plan) {
+static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en, const struct peer *self,
+                                             const struct witness *w, int64_t now_ms, struct lock_plan *plan) {
     enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
     bool shared = owner != LOCK_OWNER_CONNECTION && client_shares(self->client, plan->rule, false);
     /* Lost against the lease that is live now: what this session sends is no release of that one. */
@@ -244,12 +244,36 @@ static void plan_script(struct entry *en, const struct peer *self, int64_t now_m
         }
 }
 
+/* What comes of choose in the two usual cases: an attempt to acquire a lock of which nothing is known, and the release
+ * of the only claim, which is the session's own, where nobody lost or was shown anything. */
+static inline bool usual(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
+                         struct lock_plan *plan) {
+    enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
+    plan->right = "claim";
+    if (owner == LOCK_OWNER_ANY)
+        return false;
+    if (!en && plan->verb == LOCK_ACQUIRE) {
+        if (owner != LOCK_OWNER_CONNECTION && client_shares(self->client, plan->rule, false))
+            plan->right = "adopt";
+        return true;
+    }
+    if (!en || plan->verb != LOCK_RELEASE || en->witnesses)
+        return false;
+    struct claim *c = only_claim(en, self, now_ms);
+    if (!c || c->observed)
+        return false;
+    plan_claim(sh, plan, c);
+    return true;
+}
+
 inline void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
                       struct lock_plan *plan) {
     if (queue_verb(plan->verb)) {
         queue_attribute(sh, self, plan);
         return;
     }
+    if (usual(sh, en, self, now_ms, plan))
+        return;
     const struct witness *own = en ? witness_find(en, self) : NULL;
     const struct witness *w = en && plan->verb == LOCK_SWAP ? newest_reading(en, self, plan->rule, own) : own;
     plan->right = "claim";

@@ -9,10 +9,10 @@
 
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key) {
     struct shard *sh = ledger_shard(e, ledger_hash(e, key));
-    pthread_mutex_lock(&sh->mutex);
+    shard_lock(sh);
     uint64_t number = atomic_fetch_add(&e->attempts, 1) + 1;
     peer_get(sh, s)->in_flight++;
-    pthread_mutex_unlock(&sh->mutex);
+    shard_unlock(sh);
     return number;
 }
 

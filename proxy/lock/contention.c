@@ -69,7 +69,7 @@ void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg) {
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
-        pthread_mutex_lock(&sh->mutex);
+        shard_lock(sh);
         for (size_t n = 0; sh->contention && n < CONTENTION_SETS * CONTENTION_WAYS; n++) {
             struct contention *c = &sh->contention[n];
             age(c, minute_of(now_ms));
@@ -80,6 +80,6 @@ void engine_each_contention(struct lock_engine *e, int64_t now_ms,
             memcpy(view.lost, c->lost, sizeof(view.lost));
             fn(arg, &view);
         }
-        pthread_mutex_unlock(&sh->mutex);
+        shard_unlock(sh);
     }
 }

@@ -252,6 +252,8 @@ struct lock_sink {
 /* `process` is this process's UUID (36 characters); `seed` keys the hash tables. */
 struct lock_engine *engine_new(const char *process, uint64_t seed, const struct lock_sink *sink);
 void engine_free(struct lock_engine *e);
+/* From now on one thread alone calls it: nothing has to be locked. */
+void engine_alone(struct lock_engine *e);
 
 /* ---- looking in (PROXY LOCKS, PROXY INFO) ---------------------------------------------------- */
 

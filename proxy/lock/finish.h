@@ -63,6 +63,8 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
 
 /* The attempt is the live lease. */
 void settle_granted(struct finish *f);
+/* The same for a lock that the engine knew nothing of, which is acquired with the application's own expiry. */
+void settle_acquired(struct finish *f);
 /* The command was carried out on the live lease. */
 void settle_done(struct finish *f);
 /* The command has freed the lock. */

@@ -249,7 +249,7 @@ int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_
     int64_t next = now_ms + TICK_MAX_MS;
     for (unsigned i = part; i < SHARDS; i += parts) {
         struct shard *sh = &e->shards[i];
-        pthread_mutex_lock(&sh->mutex);
+        shard_lock(sh);
         struct timer *t;
         while ((t = timer_due(&sh->timers, now_ms))) {
             if (t->kind == TIMER_CLAIM)
@@ -261,7 +261,7 @@ int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_
         int64_t due = timer_next(&sh->timers);
         if (due < next)
             next = due;
-        pthread_mutex_unlock(&sh->mutex);
+        shard_unlock(sh);
     }
     return next - now_ms > 1 ? next - now_ms : 1;
 }
@@ -271,7 +271,7 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
     enum lock_outcome outcome = r->outcome;
     uint64_t hash = ledger_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
-    pthread_mutex_lock(&sh->mutex);
+    shard_lock(sh);
     struct entry *en = entry_find(sh, key, hash);
     struct claim *c = en ? claim_find(en, token) : NULL;
     if (c) {
@@ -295,5 +295,5 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
         if (!lease_schedule(sh, c, now_ms))
             entry_settle(sh, en);
     }
-    pthread_mutex_unlock(&sh->mutex);
+    shard_unlock(sh);
 }

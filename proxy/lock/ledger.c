@@ -122,8 +122,11 @@ static void entry_free(struct shard *sh, struct entry *en) {
 
 inline struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash) {
     struct entry *en = entry_find(sh, key, hash);
-    if (en)
-        return en;
+    return en ? en : entry_add(sh, key, hash);
+}
+
+inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash) {
+    struct entry *en;
     if (sh->entry_count >= sh->entry_buckets)
         entries_resize(sh, sh->entry_buckets * 2);
     en = entry_new(sh, key->len);

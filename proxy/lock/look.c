@@ -11,7 +11,7 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
     *stats = (struct lock_stats){0};
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
-        pthread_mutex_lock(&sh->mutex);
+        shard_lock(sh);
         stats->leases += sh->live;
         stats->claims += sh->claims;
         stats->keys += sh->entry_count;
@@ -24,7 +24,7 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
         histogram_add(&stats->waits, &sh->stats.waits);
         for (size_t k = 0; k < INCIDENT_KINDS; k++)
             stats->incidents[k] += sh->stats.incidents[k];
-        pthread_mutex_unlock(&sh->mutex);
+        shard_unlock(sh);
     }
 }
 
@@ -126,9 +126,9 @@ void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
         return;
     n.views = memory_alloc(n.max * sizeof(*n.views));
     for (size_t i = 0; i < SHARDS; i++) {
-        pthread_mutex_lock(&e->shards[i].mutex);
+        shard_lock(&e->shards[i]);
         offer_shard(&e->shards[i], &n, now_ms);
-        pthread_mutex_unlock(&e->shards[i].mutex);
+        shard_unlock(&e->shards[i]);
     }
     qsort(n.views, n.count, sizeof(*n.views), newest_first);
     for (size_t i = 0; i < n.count; i++) {

@@ -19,9 +19,9 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
         if (!(s->shards & (1u << i)))
             continue;
         struct shard *sh = &e->shards[i];
-        pthread_mutex_lock(&sh->mutex);
+        shard_lock(sh);
         peer_find(sh, s->id)->pooling = s->pooling_library;
-        pthread_mutex_unlock(&sh->mutex);
+        shard_unlock(sh);
     }
     return s->pooling_library;
 }
@@ -65,7 +65,7 @@ static void last_left(struct lock_engine *e, struct lock_client *client, int64_t
         return;
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
-        pthread_mutex_lock(&sh->mutex);
+        shard_lock(sh);
         for (uint32_t b = 0; b < sh->peer_buckets; b++)
             for (struct peer *p = sh->peers[b], *next; p; p = next) {
                 next = p->next;
@@ -74,7 +74,7 @@ static void last_left(struct lock_engine *e, struct lock_client *client, int64_t
                     peer_settle(sh, p);
                 }
             }
-        pthread_mutex_unlock(&sh->mutex);
+        shard_unlock(sh);
     }
 }
 
@@ -86,13 +86,13 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         if (!(s->shards & (1u << i)))
             continue;
         struct shard *sh = &e->shards[i];
-        pthread_mutex_lock(&sh->mutex);
+        shard_lock(sh);
         struct peer *p = peer_find(sh, s->id);
         client_ref(&e->clients, s->client);
         client_put(&e->clients, p->client);
         p->client = s->client;
         p->epoch = atomic_load(&p->client->epoch);
-        pthread_mutex_unlock(&sh->mutex);
+        shard_unlock(sh);
     }
     if (client_close(&e->clients, old))
         last_left(e, old, now_ms);
@@ -105,9 +105,9 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
         if (!(s->shards & (1u << i)))
             continue;
         struct shard *sh = &e->shards[i];
-        pthread_mutex_lock(&sh->mutex);
+        shard_lock(sh);
         close_peer(sh, peer_find(sh, s->id), now_ms);
-        pthread_mutex_unlock(&sh->mutex);
+        shard_unlock(sh);
     }
     if (last)
         last_left(e, s->client, now_ms);

@@ -29,6 +29,25 @@ static void drop_older(struct finish *f) {
     }
 }
 
+static inline struct claim *claim_granted(struct finish *f) {
+    const struct lock_result *r = f->result;
+    struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, r->fence);
+    c->login = f->plan->login;
+    c->granted_ms = f->now_ms;
+    c->queue = queue_verb(f->plan->verb);
+    claim_value(f, c);
+    c->told = atomic_load(&f->e->attempts);
+    c->observed = f->audit;
+    lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
+    f->sh->stats.granted++;
+    return c;
+}
+
+void settle_acquired(struct finish *f) {
+    histogram_note(&f->sh->stats.waits, 0);
+    finish_schedule(f, claim_granted(f));
+}
+
 void settle_granted(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
     const struct lock_result *r = f->result;
@@ -44,17 +63,9 @@ void settle_granted(struct finish *f) {
         if (w)
             witness_forget_seen(w);
     }
-    struct claim *c = claim_add(f->sh, en, f->peer, rule, f->plan->attempt, r->fence);
-    c->login = f->plan->login;
-    c->granted_ms = f->now_ms;
-    c->queue = queue_verb(f->plan->verb);
-    claim_value(f, c);
-    c->told = atomic_load(&f->e->attempts);
-    c->observed = f->audit;
-    lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
+    struct claim *c = claim_granted(f);
     if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* overtaken by a later answer */
         lease_end(f->sh, c, LEASE_TAKEN, f->now_ms);
-    f->sh->stats.granted++;
     if (r->leased)
         incident_report(f->sh, INCIDENT_NO_EXPIRY, finish_occasion(f),
                         c->renewing ? "lease of %lld ms given, renewed while its owner is connected"

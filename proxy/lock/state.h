@@ -212,6 +212,7 @@ struct contention {
 
 struct shard {
     pthread_mutex_t mutex;
+    bool alone; /* the mutex is not needed */
     struct lock_engine *engine;
     struct entry **entries;
     uint32_t entry_buckets, entry_count;
@@ -238,6 +239,16 @@ struct lock_engine {
     struct shard shards[SHARDS];
 };
 
+static inline void shard_lock(struct shard *sh) {
+    if (!sh->alone)
+        pthread_mutex_lock(&sh->mutex);
+}
+
+static inline void shard_unlock(struct shard *sh) {
+    if (!sh->alone)
+        pthread_mutex_unlock(&sh->mutex);
+}
+
 /* ---- ledger.c -------------------------------------------------------------------------------- */
 
 uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key);
@@ -249,6 +260,8 @@ void ledger_trim(struct shard *sh);
 
 struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash);
 struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash);
+/* A new one; there is none yet. */
+struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash);
 /* Frees the entry if nothing is left in it. */
 void entry_settle(struct shard *sh, struct entry *en);
 struct lock_key entry_key(const struct entry *en);

@@ -15,7 +15,7 @@ static __attribute__((noinline)) bool has_nx(const struct resp_request *r, const
     return false;
 }
 
-static bool sampled(struct session *s, const char *key, size_t len) {
+static inline bool sampled(struct session *s, const char *key, size_t len) {
     return advisor_samples(s->worker->shared->advisor, key, len, worker_now(s->worker));
 }
 
@@ -146,13 +146,12 @@ static void note_queue(struct session *s, enum advise_event event, const struct 
     note_sight(s, &sight);
 }
 
-void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result) {
+static __attribute__((noinline)) void note_script(struct session *s, const struct lock_plan *plan,
+                                                  const struct lock_result *result) {
     bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
     bool freed = result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED || result->outcome == LOCK_OPEN;
     bool queue = plan->verb == LOCK_QUEUE_PUSH || plan->verb == LOCK_QUEUE_READ;
     bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_QUEUE_REMOVE;
-    if (!plan->rule || plan->verb == LOCK_OPERATOR || !sampled(s, plan->key.name, plan->key.len))
-        return;
     if (result->outcome == LOCK_GRANTED && queue) {
         struct advise_sight sight = {.event = ADVISE_ACQUIRED,
                                      .key = plan->key,
@@ -175,6 +174,11 @@ void advise_script(struct session *s, const struct lock_plan *plan, const struct
         note(s, ADVISE_IN_VAIN, &plan->key, plan->rule, NULL, 0, -1);
     else if (plan->verb == LOCK_EXTEND && result->outcome == LOCK_DONE)
         note(s, ADVISE_EXTENDED, &plan->key, plan->rule, NULL, 0, result->leased ? -1 : result->pttl_ms);
+}
+
+inline void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result) {
+    if (plan->rule && plan->verb != LOCK_OPERATOR && sampled(s, plan->key.name, plan->key.len))
+        note_script(s, plan, result);
 }
 
 static void sight_done(struct session *s, const struct lock_sight *sight) {
