@@ -43,7 +43,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->verb = verb;
     plan->login = login;
     plan->begun_ms = now_ms;
-    plan->claim = 0;
+    plan->claim = plan->group = 0;
     plan->several = plan->uses = false;
     plan->claim_token[0] = '\0';
     plan->claim_len = 0;
@@ -61,7 +61,30 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     shard_unlock(sh);
 }
 
+/* What may acquire a lease of its own. */
+static bool may_grant(const struct lock_plan *plan) {
+    return plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT ||
+           ((plan->verb == LOCK_REPLACE || plan->verb == LOCK_SWAP || plan->verb == LOCK_COUNT_UP) && plan->claim == 0);
+}
+
+static bool may_end(const struct lock_plan *plan) {
+    return plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_CLOBBER;
+}
+
+bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
+                       const struct lock_plan **acquirer) {
+    plan->group = before->group ? before->group : before->attempt;
+    if (*acquirer && may_end(before))
+        return false;
+    if (acquires || may_grant(before))
+        *acquirer = before;
+    return true;
+}
+
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms) {
+    /* A script may have acquired, or renewed what the session held before. */
+    if (plan->verb == LOCK_SCRIPT || (earlier->verb == LOCK_SCRIPT && plan->claim != 0))
+        return;
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
     struct entry *en = entry_find(sh, &plan->key, plan->hash);

@@ -99,6 +99,7 @@ struct lock_plan {
     uint32_t login; /* opaque: whose upstream connections its renewals use */
     int64_t begun_ms;
     uint64_t attempt;               /* token number of this attempt */
+    uint64_t group;                 /* of the first command on the key in its transaction; 0: it is none behind it */
     uint64_t claim;                 /* token number of the chosen claim, 0 none; LOCK_SCRIPT: of the session's lease */
     bool several;                   /* other claims could have been meant */
     bool uses;                      /* private: the claim counts this command among its uses */
@@ -157,8 +158,14 @@ struct lock_result {
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
                   const struct lock_rule *rule, uint32_t login, int64_t now_ms, struct lock_plan *plan);
 
-/* The command runs right behind `earlier` in one transaction, on the same key: it speaks for the lease that `earlier`
- * acquires, if it does. What was chosen for it is given back. Before either is finished. */
+/* Whose lease a command speaks for that is queued in a transaction: looks back over what is queued before it on the
+ * same key, the last one first, and remembers in *acquirer (NULL at first) the one that may acquire; if several may,
+ * the first behind a release is the one: where it does not, none does. `acquires`: `before` may, whatever its plan
+ * says. False: there is no need to look further back. */
+bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
+                       const struct lock_plan **acquirer);
+/* The command runs behind `earlier`, found so, in one transaction: it speaks for the lease that `earlier` acquires, if
+ * it does, and what was chosen for it is given back. Before either is finished. */
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms);
 
 /* `command` (borrowed, e.g. "EXPIRE") and `client` (address and name, borrowed) are for incidents.

@@ -70,19 +70,21 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
         c->renew_ms = now_ms;
 }
 
-void lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
+bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
                 int64_t now_ms) {
     int64_t pttl_ms = r->pttl_ms, left_ms = c->end_ms - now_ms;
     bool leased = r->leased, crossed = began <= c->told;
     if (pttl_ms < -1)
-        return; /* it did not tell */
+        return false; /* it did not tell */
     if (crossed && c->end_ms && left_ms > pttl_ms) {
         pttl_ms = left_ms;
         leased = c->leased;
     }
     c->told = atomic_load(&sh->engine->attempts);
     c->told_since = true;
+    c->told_by = 0;
     lease_set(sh, c, pttl_ms, leased, since_ms, now_ms);
+    return !crossed;
 }
 
 static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {

@@ -29,6 +29,11 @@ static void drop_older(struct finish *f) {
     }
 }
 
+/* A command by itself is a group of its own. */
+static uint64_t group_of(const struct lock_plan *plan) {
+    return plan->group ? plan->group : plan->attempt;
+}
+
 static inline struct claim *claim_granted(struct finish *f) {
     const struct lock_result *r = f->result;
     struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, r->fence);
@@ -37,6 +42,7 @@ static inline struct claim *claim_granted(struct finish *f) {
     c->queue = queue_verb(f->plan->verb);
     claim_value(f, c);
     c->told = atomic_load(&f->e->attempts);
+    c->told_by = group_of(f->plan);
     c->observed = f->audit;
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
     f->sh->stats.granted++;
@@ -117,8 +123,11 @@ void settle_done(struct finish *f) {
     if (f->plan->verb != LOCK_EXTEND)
         claim_value(f, c);
     int64_t end_ms = c->end_ms;
-    /* Under audit answers are read in the order in which Redis gave them. */
-    lease_told(f->sh, c, f->result, f->audit ? UINT64_MAX : f->plan->attempt, f->plan->begun_ms, f->now_ms);
+    /* Under audit, and within a transaction, answers are read in the order in which Redis gave them. */
+    bool in_order = f->audit || (f->plan->group && c->told_by == f->plan->group);
+    uint64_t began = in_order ? UINT64_MAX : f->plan->attempt;
+    if (lease_told(f->sh, c, f->result, began, f->plan->begun_ms, f->now_ms))
+        c->told_by = group_of(f->plan);
     bool writes = f->plan->verb == LOCK_REPLACE || f->plan->verb == LOCK_REWRITE;
     if (writes && c->end_ms && (!end_ms || c->end_ms <= end_ms))
         c->let_go = true; /* SET XX with a short expiry is how some release */

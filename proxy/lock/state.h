@@ -144,10 +144,11 @@ struct claim {
     struct list_node of_peer;
     const struct lock_rule *rule; /* with a reference to its set */
     uint64_t token;
-    uint64_t fence; /* 0: the acquisition's outcome is unknown */
-    uint64_t told;  /* the token counter when an answer last told its end */
-    uint64_t value; /* keyed hash */
-    uint32_t uses;  /* commands in flight that speak by it */
+    uint64_t fence;   /* 0: the acquisition's outcome is unknown */
+    uint64_t told;    /* the token counter when an answer last told its end */
+    uint64_t told_by; /* the command or transaction whose answer that was, if it crossed no other; else 0 */
+    uint64_t value;   /* keyed hash */
+    uint32_t uses;    /* commands in flight that speak by it */
     uint32_t login;
     int64_t granted_ms;
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
@@ -326,10 +327,9 @@ enum lease_end {
 /* Starts a claim's lease, or changes its end: pttl as the script gave it, at some time since since_ms; `leased` if that
  * is the proxy's own. */
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms);
-/* The same, of what an answer told to the command with the number `began`. Where
- * another was told meanwhile nobody knows which came first in Redis: the later end is believed, for the holder's sake.
- */
-void lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
+/* The same, of what an answer told to the command with the number `began`. Where another was told meanwhile nobody
+ * knows which came first in Redis: the later end is believed, for the holder's sake. Returns whether none was. */
+bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
                 int64_t now_ms);
 /* The claim's lease is not live any more. The claim stays, for its late release. */
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms);

@@ -465,31 +465,14 @@ bool lock_same_key(const struct lock_call *a, const struct lock_call *b) {
            memcmp(a->key, b->key, a->plan.key.len) == 0;
 }
 
-/* What may acquire a lease of its own. */
-static bool may_acquire(const struct lock_call *l) {
-    const struct lock_plan *plan = &l->plan;
-    return l->acquires || plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT ||
-           ((plan->verb == LOCK_REPLACE || plan->verb == LOCK_SWAP || plan->verb == LOCK_COUNT_UP) && plan->claim == 0);
-}
-
-static bool may_release(const struct lock_plan *plan) {
-    return plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_CLOBBER;
-}
-
 void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l) {
     const struct lock_plan *acquirer = NULL;
     for (struct list_node *it = queue->calls.prev; it != &queue->calls; it = it->prev) {
         const struct lock_call *before = LIST_ENTRY(it, struct lock_call, queued);
-        if (!lock_same_key(before, l))
-            continue;
-        if (acquirer && may_release(&before->plan))
+        if (lock_same_key(before, l) && !engine_looks_back(&l->plan, &before->plan, before->acquires, &acquirer))
             break;
-        if (may_acquire(before))
-            acquirer = &before->plan;
     }
-    /* A script may have acquired, or renewed what the session held before. */
-    bool follows = acquirer && l->plan.verb != LOCK_SCRIPT && (acquirer->verb != LOCK_SCRIPT || l->plan.claim == 0);
-    if (follows)
+    if (acquirer)
         engine_follow(s->worker->shared->engine, &l->plan, acquirer, worker_now(s->worker));
     list_append(&queue->calls, &l->queued);
     l->begun = 0; /* it waits for EXEC */

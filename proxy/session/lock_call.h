@@ -50,7 +50,7 @@ void lock_call_command(struct lock_call *l, const char *command, size_t len);
 /* Copies the value that the command would leave. */
 void lock_call_value(struct lock_call *l, const char *value, size_t len);
 /* Puts a lock call among those of its transaction, where no other client comes between: it speaks for the lease that
- * one before it acquires. If several may, the first behind a release is the one: where it does not, none does. */
+ * one before it acquires (engine_looks_back). */
 void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
 /* Sends what is in w->build as a script, which is safe to repeat. */
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id);

@@ -1095,6 +1095,38 @@ static void the_last_reading_is_swapped(void **state) {
     finish(f, &a, &plan, &r);
 }
 
+/* Its answers come together, in the order in which its commands ran: none of them crosses another. */
+static void the_last_word_of_a_transaction_on_an_expiry_counts(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan set, expire, again;
+    const struct lock_plan *acquirer = NULL;
+    open_as(f, &a, 1, "app");
+    begin(f, &a, LOCK_ACQUIRE, "lock:x", &set);
+    begin(f, &a, LOCK_EXTEND, "lock:x", &expire);
+    assert_true(engine_looks_back(&expire, &set, false, &acquirer));
+    engine_follow(f->engine, &expire, acquirer, f->now_ms);
+    begin(f, &a, LOCK_EXTEND, "lock:x", &again);
+    acquirer = NULL;
+    assert_true(engine_looks_back(&again, &expire, false, &acquirer));
+    assert_true(engine_looks_back(&again, &set, false, &acquirer));
+    engine_follow(f->engine, &again, acquirer, f->now_ms);
+    struct lock_result granted = result(LOCK_GRANTED, ++f->fence), done = result(LOCK_DONE, f->fence);
+    granted.pttl_ms = 30000;
+    granted.leased = true;
+    finish(f, &a, &set, &granted);
+    done.pttl_ms = 8000;
+    finish(f, &a, &expire, &done);
+    done.pttl_ms = 5000;
+    finish(f, &a, &again, &done);
+    pass(f, 4000);
+    assert_int_equal(stats(f).leases, 1);
+    pass(f, 1000);
+    assert_int_equal(stats(f).leases, 0);
+    pass(f, 20000);
+    assert_int_equal(f->renew_count, 0);
+}
+
 static void a_transaction_speaks_for_what_it_acquires(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -1849,6 +1881,7 @@ int main(void) {
         TEST(of_answers_that_cross_the_later_end_counts),
         TEST(the_last_reading_is_swapped),
         TEST(a_transaction_speaks_for_what_it_acquires),
+        TEST(the_last_word_of_a_transaction_on_an_expiry_counts),
         TEST(refused_releases_are_reported),
         TEST(ambiguity_is_reported_with_its_way_out),
         TEST(other_refusals_are_reported),
