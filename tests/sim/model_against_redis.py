@@ -40,6 +40,7 @@ class Redis:
                     sys.exit("redis-server does not answer")
                 time.sleep(0.02)
         self.input = self.socket.makefile("rb")
+        self.path = path
 
     def close(self):
         self.process.kill()
@@ -70,6 +71,22 @@ class Redis:
         if kind == b"*":
             return [self.read() for _ in range(int(rest))] if rest != "-1" else "nil"
         raise ValueError(line)
+
+
+class Watcher(Redis):
+    """Another client of the same server, which WATCHes a key while something is done to it."""
+
+    def __init__(self, redis):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(redis.path)
+        self.input = self.socket.makefile("rb")
+
+    def watch(self, key):
+        self.call("WATCH", key)
+
+    def touched(self):
+        self.call("MULTI")
+        return self.call("EXEC") == "nil"
 
 
 def load_scripts(redis):
@@ -124,6 +141,8 @@ class Fences:
 class Run:
     def __init__(self, redis, shas):
         self.redis, self.shas, self.fences = redis, shas, {}
+        self.watcher = Watcher(redis)
+        self.refused = False  # the last script has refused its command
 
     def lock(self, key):
         return "lock:" + key
@@ -194,6 +213,8 @@ class Run:
     def script(self, name, key, attempt, claim, identity, proxy, right, lease, read, seen, at, shape, *rest):
         split = rest.index("|")
         command, want = self.words(key, rest[:split]), rest[split + 1:]
+        # count.lua takes a count back; who looks at a list lock renews what it waits for
+        self.refused = want[1] in ("held", "foreign") and name != "count" and not name.startswith("list")
         read = self.fence(key).real.get(int(read), 0)
         header = [attempt, plain(claim), identity, proxy, right, lease, read, plain(seen), at, shape]
         if name == "clobber":
@@ -211,6 +232,13 @@ class Run:
         header = ["none", plain(claim), "", "", right, lease, 0, "", 0, "int"]
         got = self.redis.call("EVALSHA", self.shas["renew"], 2, self.lock(key), self.guard(key), *header)
         return self.compare(key, got, want), got
+
+    def touched(self, key, changed):
+        """A transaction that had watched the lock fails where the model says that the lock was changed, and not where
+        its command was refused."""
+        got = self.watcher.touched()
+        wrong = not got if changed == "1" else got and self.refused
+        return "WATCH: %s" % ("touched" if got else "not touched") if wrong else "", got
 
     def leave(self, key, party, lease):
         header = ["none", "", "", "", "auto", lease, 0, "=" + party, 0, "int"]
@@ -255,6 +283,9 @@ def play(redis, shas, dump, seed, calls):
                            universal_newlines=True).stdout.splitlines()
     for i, line in enumerate(lines):
         what, *fields = line.split("\t")
+        if what not in ("state", "touched"):
+            run.watcher.watch(run.lock(fields[1] if what == "script" else fields[0]))
+            run.refused = False
         problem, got = getattr(run, what)(*fields)
         if problem:
             print("seed %d, line %d: the scripts and the model differ: %s" % (seed, i + 1, problem))

@@ -10,6 +10,7 @@
  *   leave KEY PARTY LEASE                    a party has disconnected
  *   renew KEY CLAIM RIGHT LEASE | REPLY OUTCOME FENCE PTTL OWNER LEASED
  *   state KEY EXISTS VALUE PTTL TOKEN FENCE VALUE OWNER PROXY LEASED EXTRA GUARD-PTTL NODES
+ *   touched KEY 0|1                          whether what was done in the line before has changed the lock
  * Time stands still in the model; expiries are long, so that it may pass in the real Redis.
  */
 #include <inttypes.h>
@@ -385,6 +386,29 @@ static void drop(struct dump *d, int key) {
     printf("drop\t%d\t%s\n", key, guard ? "guard" : "lock");
 }
 
+/* A lock without its guard record. */
+struct content {
+    bool exists, list;
+    int64_t expire_ms;
+    char value[MODEL_VALUE], nodes[QUEUE_NODES][QUEUE_NODE];
+};
+
+static struct content content_of(const struct dump *d, int key) {
+    const struct model_key *k = &d->m.keys[key];
+    const struct model_queue *q = &d->m.queues[key];
+    struct content c;
+    memset(&c, 0, sizeof(c));
+    if (!k->exists)
+        return c;
+    c.exists = true;
+    c.list = k->list;
+    c.expire_ms = k->expire_ms;
+    snprintf(c.value, sizeof(c.value), "%s", k->list ? "" : k->value);
+    for (unsigned i = 0; k->list && i < q->count; i++)
+        snprintf(c.nodes[i], QUEUE_NODE, "%s", q->nodes[i]);
+    return c;
+}
+
 int main(int argc, char **argv) {
     static struct dump d;
     long calls = 2000;
@@ -398,6 +422,7 @@ int main(int argc, char **argv) {
     for (long i = 0; i < calls; i++) {
         int key = (int)below(&d, MODEL_KEYS);
         unsigned what = below(&d, 100);
+        struct content before = content_of(&d, key);
         if (what < 70)
             call_script(&d, key);
         else if (what < 78 && may_adopt(&d, key))
@@ -410,6 +435,8 @@ int main(int argc, char **argv) {
             call_native(&d, key);
         else
             drop(&d, key);
+        struct content after = content_of(&d, key);
+        printf("touched\t%d\t%d\n", key, memcmp(&before, &after, sizeof(before)) != 0);
         print_state(&d, key);
     }
     return 0;
