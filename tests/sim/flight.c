@@ -152,10 +152,12 @@ static void learn_proven(struct world *w, const struct flight *f) {
     bool lets_go = verb == LOCK_RELEASE || verb == LOCK_REPLACE || verb == LOCK_REWRITE || verb == LOCK_COUNT_DOWN;
     if (lets_go && t->session_id == f->session_id)
         t->let_go = true; /* no proof for the engine: one worker may have meant to release */
-    if (process >= 0 && f->own_session && !f->orphan) {
+    const struct conn *c = f->conn >= 0 ? &w->conns[f->conn] : NULL;
+    bool heard = c && c->open && c->id == f->session_id; /* its worker may be dead */
+    if (process >= 0 && f->own_session && heard) {
         world_event(w, "session %" PRIu64 " lost against its own lease", f->session_id);
         w->perhaps_proven[f->proxy][process] = true;
-        bool sure = t->live && t->told && t->fence == f->envelope.fence && !t->let_go;
+        bool sure = !f->orphan && t->live && t->told && t->fence == f->envelope.fence && !t->let_go;
         w->proven[f->proxy][process] = w->proven[f->proxy][process] || sure;
     }
 }
@@ -304,8 +306,7 @@ void flight_deliver(struct world *w, struct flight *f) {
     flight_free(f);
 }
 
-/* The proxy learns nothing but this. */
-static void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
+void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
     struct proxy *p = &w->proxies[f->proxy];
     bool may_run = outcome == LOCK_UNKNOWN && !f->ran;
     f->unsent = outcome == LOCK_NOT_SENT;
@@ -341,6 +342,10 @@ static void flight_fail(struct world *w, struct flight *f, enum lock_outcome out
 }
 
 void flight_progress(struct world *w, struct flight *f) {
+    if (f->transaction) {
+        transaction_progress(w, f->transaction);
+        return;
+    }
     bool gone = f->ghost || f->proxy_life != w->proxies[f->proxy].life;
     if (gone) {
         if (!f->ran && world_chance(w, 50))
@@ -380,6 +385,8 @@ struct flight *flight_any(struct world *w) {
 
 static int conn_for(struct world *w, int worker) {
     const struct worker *k = &w->workers[worker];
+    if (k->transaction)
+        return k->transaction->conn;
     unsigned start = world_below(w, CONNS);
     for (unsigned n = 0; n < CONNS; n++) {
         int i = (int)((start + n) % CONNS);
@@ -388,7 +395,7 @@ static int conn_for(struct world *w, int worker) {
             continue;
         if (!c->open)
             conn_open(w, i);
-        if (!c->busy)
+        if (!c->busy && !c->reserved)
             return i;
     }
     return -1;
@@ -398,7 +405,8 @@ static int conn_for(struct world *w, int worker) {
 void flight_crosses(struct world *w, struct flight *f) {
     for (size_t i = 0; i < FLIGHTS; i++) {
         struct flight *o = &w->flights[i];
-        if (o->used && o != f && o->key == f->key)
+        bool beside = !f->transaction || o->transaction != f->transaction;
+        if (o->used && o != f && o->key == f->key && beside)
             o->crossed = f->crossed = true;
     }
 }
@@ -477,9 +485,13 @@ static bool send_one(struct world *w, int worker) {
             worker_start_again(w, worker);
         return false;
     }
+    if (transaction_goes_on(w, worker))
+        return true;
     int conn = conn_for(w, worker);
     if (conn < 0 || !worker_command(w, worker, &c, &releases))
         return false;
+    if (transaction_begins(w, worker, conn, &c, releases))
+        return true;
     struct flight *f = flight_new(w, FLIGHT_COMMAND);
     f->worker = worker;
     f->command = c;

@@ -9,9 +9,10 @@
 
 #define BIT(idiom) (1u << (idiom))
 
-static const uint32_t CONSTANT = BIT(IDIOM_SETNX) | BIT(IDIOM_SETNX_EXPIRE) | BIT(IDIOM_CONST) | BIT(IDIOM_GETDEL);
+static const uint32_t CONSTANT =
+    BIT(IDIOM_SETNX) | BIT(IDIOM_SETNX_EXPIRE) | BIT(IDIOM_CONST) | BIT(IDIOM_GETDEL) | BIT(IDIOM_MULTI);
 static const uint32_t DISTINCT = BIT(IDIOM_UNIQUE) | BIT(IDIOM_EXTENDING);
-static const uint32_t COMPARE = BIT(IDIOM_COMPARE);
+static const uint32_t COMPARE = BIT(IDIOM_COMPARE) | BIT(IDIOM_WATCH);
 
 struct draw {
     uint64_t random;
@@ -80,6 +81,8 @@ static void draw_trouble(struct draw *d, struct scenario *sc) {
     sc->silent = chance(d, 20 / calm) || (sc->idioms & (BIT(IDIOM_THROTTLE) | BIT(IDIOM_DEADLINE)));
     sc->stranger = chance(d, 50);
     sc->punctual = chance(d, 30);
+    sc->transactions = (sc->idioms & (BIT(IDIOM_MULTI) | BIT(IDIOM_WATCH))) || chance(d, 15);
+    sc->discards = sc->transactions && chance(d, 50);
 }
 
 /* The table at the end of the lock semantics. */
@@ -112,7 +115,8 @@ static void promise_own(struct scenario *sc) {
     bool counts = sc->idioms & BIT(IDIOM_COUNT), compares = sc->idioms & (COMPARE | BIT(IDIOM_SCRIPT));
     bool uses_up =
         owner == LOCK_OWNER_AUTO && !sc->silent && sc->rule.claim_memory_ms >= 60000 &&
-        !(sc->idioms & BIT(IDIOM_SHORTEN)) && (!compares || sc->idioms == COMPARE || sc->idioms == BIT(IDIOM_SCRIPT)) &&
+        !(sc->idioms & BIT(IDIOM_SHORTEN)) &&
+        (!compares || sc->idioms == BIT(IDIOM_COMPARE) || sc->idioms == BIT(IDIOM_SCRIPT)) &&
         (!counts || (sc->idioms == BIT(IDIOM_COUNT) && !sc->library && !sc->strays && !sc->outside && !sc->stranger));
     /* A lost renewal may have given a lease a longer end than the proxy believes, and claim-memory bridges that. */
     bool bridged = !sc->loses || sc->rule.claim_memory_ms >= 60000;
@@ -136,9 +140,12 @@ static void promise_shared(struct scenario *sc) {
     if (!follows || !stays)
         return;
     /* A release that is not sent after all had its claim set aside, so that the one beside it used the next. */
-    sc->never_wrong = !sc->loses && (client || (one && !sc->reconnects));
-    sc->wrong_once_proven_never = pool_auto && !sc->loses && !sc->reconnects && !sc->deaths;
-    bool exact = sc->never_wrong && !sc->loses && !sc->outside && !sc->operators;
+    bool ends_early = sc->discards || sc->deaths || sc->reconnects;
+    bool unsent = sc->loses || (sc->idioms & BIT(IDIOM_WATCH)) || ((sc->idioms & BIT(IDIOM_MULTI)) && ends_early);
+    bool never = client || (one && !sc->reconnects);
+    sc->never_wrong = never && !unsent;
+    sc->wrong_once_proven_never = pool_auto && !unsent && !sc->reconnects && !sc->deaths;
+    bool exact = never && !sc->loses && !sc->outside && !sc->operators;
     sc->kept_after_end_only = exact;
     sc->kept_after_sight_only = exact && subset(sc->idioms, COMPARE) && !sc->stranger;
 }
@@ -256,13 +263,14 @@ void scenario_print(const struct scenario *sc) {
     for (int i = 0; i < IDIOM_KINDS; i++)
         if (sc->idioms & BIT(i))
             printf(" %s", idiom_name((enum idiom)i));
-    printf("\n  trouble:%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s\n", sc->library ? " library" : "",
+    printf("\n  trouble:%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s\n", sc->library ? " library" : "",
            sc->deaths ? " deaths" : "", sc->reconnects ? " reconnects" : "", sc->restarts ? " restarts" : "",
            sc->loses ? " loses" : "", sc->outside ? " outside" : "", sc->operators ? " operators" : "",
            sc->finals ? " finals" : "", sc->strays ? " strays" : "", sc->silent ? " silent" : "",
            sc->stranger ? " stranger" : "", sc->punctual ? " punctual" : "", sc->reloads ? " reloads" : "",
            sc->audit ? " audit" : "", sc->toggles ? " toggles" : "", sc->audit_exact ? " exact" : "",
-           sc->names ? " names" : "", sc->renames ? " renames" : "");
+           sc->names ? " names" : "", sc->renames ? " renames" : "", sc->transactions ? " transactions" : "",
+           sc->discards ? " discards" : "");
     printf("  promised:%s%s%s%s%s\n", sc->never_wrong ? " never-wrong" : "",
            sc->wrong_once_proven_never ? " never-wrong-once-proven" : "", sc->never_kept ? " never-kept" : "",
            sc->kept_after_end_only ? " kept-only-after-an-end" : "",

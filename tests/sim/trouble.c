@@ -15,6 +15,7 @@ static void worker_dies(struct world *w, int worker) {
     if (!k->alive || k->process < 0)
         return;
     world_event(w, "worker %d dies", worker);
+    transaction_worker_died(w, worker);
     for (size_t i = 0; i < FLIGHTS; i++) {
         struct flight *f = &w->flights[i];
         if (f->used && f->kind == FLIGHT_COMMAND && f->worker == worker)
@@ -66,7 +67,7 @@ static void operate(struct world *w) {
     struct conn *c = &w->conns[STRANGER];
     if (!c->open)
         conn_open(w, STRANGER);
-    if (c->busy || flight_places(w) < FLIGHTS / 3 || w->rule->mode == LOCK_MODE_AUDIT)
+    if (c->busy || c->reserved || flight_places(w) < FLIGHTS / 3 || w->rule->mode == LOCK_MODE_AUDIT)
         return;
     struct flight *f = flight_new(w, FLIGHT_OPERATOR);
     f->command = (struct model_command){.op = OP_DEL};

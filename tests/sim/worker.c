@@ -9,9 +9,9 @@
 #include <string.h>
 
 const char *idiom_name(enum idiom idiom) {
-    static const char *const NAMES[IDIOM_KINDS] = {"setnx",     "setnx-expire", "const",     "unique",  "compare",
-                                                   "extending", "getdel",       "plain-set", "shorten", "deadline",
-                                                   "count",     "throttle",     "script",    "queue",   "reentrant"};
+    static const char *const NAMES[IDIOM_KINDS] = {
+        "setnx",    "setnx-expire", "const",    "unique", "compare", "extending", "getdel", "plain-set", "shorten",
+        "deadline", "count",        "throttle", "script", "multi",   "watch",     "queue",  "reentrant"};
     return NAMES[idiom];
 }
 
@@ -37,8 +37,8 @@ void worker_start_again(struct world *w, int worker) {
 }
 
 static void own_value(struct world *w, struct worker *k) {
-    bool own = k->idiom == IDIOM_UNIQUE || k->idiom == IDIOM_COMPARE || k->idiom == IDIOM_EXTENDING ||
-               k->idiom == IDIOM_SCRIPT;
+    bool own = k->idiom == IDIOM_UNIQUE || k->idiom == IDIOM_COMPARE || k->idiom == IDIOM_WATCH ||
+               k->idiom == IDIOM_EXTENDING || k->idiom == IDIOM_SCRIPT;
     if (k->idiom == IDIOM_DEADLINE)
         snprintf(k->value, sizeof(k->value), "%" PRId64 ".%" PRIu64, w->redis.now_ms + w->sc.expiry_ms, ++w->values);
     else if (own)
@@ -52,7 +52,8 @@ static void draw_idiom(struct world *w, struct worker *k) {
         k->idiom = (enum idiom)world_below(w, IDIOM_KINDS);
     while (!(w->sc.idioms & (1u << k->idiom)));
     k->key = (int)world_below(w, w->sc.keys);
-    k->phase = k->idiom == IDIOM_PLAIN_SET ? PHASE_LOOK : PHASE_ACQUIRE;
+    bool looks = k->idiom == IDIOM_PLAIN_SET || (k->idiom == IDIOM_WATCH && world_chance(w, 50));
+    k->phase = looks ? PHASE_LOOK : PHASE_ACQUIRE;
     if (w->sc.strays && world_chance(w, 8))
         k->phase = PHASE_FINALLY;
     own_value(w, k); /* what a stray script compares with is nobody else's either */
@@ -80,6 +81,13 @@ static void acquiring(struct world *w, struct worker *k, struct model_command *c
         break;
     case IDIOM_SCRIPT:
         c->op = OP_LUA_SET;
+        break;
+    case IDIOM_MULTI:
+        c->op = world_chance(w, 50) ? OP_SETNX : OP_SET_NX;
+        c->ms = c->op == OP_SETNX ? 0 : c->ms;
+        break;
+    case IDIOM_WATCH:
+        c->op = k->transaction ? OP_SET : OP_SET_NX;
         break;
     default:
         c->op = OP_SET_NX;
@@ -128,7 +136,8 @@ void worker_give_up(struct world *w, int worker) {
 /* The work is over, or not yet. False: nothing to send. */
 static bool holding(struct world *w, struct worker *k, int worker, struct model_command *c) {
     if (w->redis.now_ms < k->until_ms) {
-        bool extends = k->idiom == IDIOM_EXTENDING || k->idiom == IDIOM_SCRIPT, looks = k->idiom == IDIOM_SETNX;
+        bool extends = k->idiom == IDIOM_EXTENDING || k->idiom == IDIOM_SCRIPT || k->idiom == IDIOM_MULTI;
+        bool looks = k->idiom == IDIOM_SETNX;
         if (!(extends || looks) || !world_chance(w, 30))
             return false;
         *c = (struct model_command){.op = looks ? OP_GETEX : OP_PEXPIRE, .ms = looks ? 0 : w->sc.expiry_ms};
@@ -146,7 +155,8 @@ static bool holding(struct world *w, struct worker *k, int worker, struct model_
         worker_give_up(w, worker);
         return false;
     }
-    k->phase = k->idiom == IDIOM_COMPARE ? PHASE_COMPARE : PHASE_RELEASE;
+    bool compares = k->idiom == IDIOM_COMPARE || k->idiom == IDIOM_WATCH;
+    k->phase = compares ? PHASE_COMPARE : PHASE_RELEASE;
     return true;
 }
 
@@ -273,8 +283,12 @@ static void not_released(struct world *w, int worker, const struct flight *f) {
     const struct truth *t = &w->truth[f->key];
     k->fence = f->own_fence;
     k->holds = t->live && t->fence == k->fence && t->worker == worker;
-    if (!k->holds)
-        k->lost_ms = w->redis.now_ms;
+    if (k->holds)
+        return;
+    k->lost_ms = w->redis.now_ms;
+    w->ended_unreleased[k->process][f->key]++; /* while its release was on its way */
+    if (t->live || t->sighted)
+        w->ended_sighted[k->process][f->key]++;
 }
 
 /* Nobody knows whether it released: it may ask once more, where that is not taken for a colleague's. */
@@ -325,6 +339,10 @@ static void no_answer(struct world *w, int worker, const struct flight *f) {
 
 void worker_answer(struct world *w, int worker, const struct flight *f, bool lost) {
     struct worker *k = &w->workers[worker];
+    if (f->transaction && !transaction_answers(f))
+        return;
+    if (f->transaction && lost)
+        k->transaction = NULL;
     k->busy = false;
     if (w->sc.queue) {
         list_worker_answer(w, worker, f, lost);

@@ -104,7 +104,7 @@ void conn_open(struct world *w, int i) {
     struct conn *c = &w->conns[i];
     char identity[MODEL_NAME];
     c->open = true;
-    c->busy = false;
+    c->busy = c->reserved = false;
     c->id = ++w->session_ids;
     memset(c->read, 0, sizeof(c->read));
     c->alias = w->sc.names && c->process >= 0;
@@ -118,7 +118,8 @@ void conn_open(struct world *w, int i) {
 /* The connection is lost to its worker; what is under way on it goes on without. */
 void conn_forget(struct world *w, int i, bool proxy_gone) {
     struct conn *c = &w->conns[i];
-    c->open = c->busy = false;
+    transaction_conn_lost(w, i, proxy_gone);
+    c->open = c->busy = c->reserved = false;
     for (size_t n = 0; n < FLIGHTS; n++) {
         struct flight *f = &w->flights[n];
         if (!f->used || f->conn != i || f->session_id != c->id)

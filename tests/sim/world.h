@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "tests/sim/model.h"
+#include "tests/sim/transactions.h"
 
 #define OUTSIDE "outside" /* a value that nobody behind the proxies writes */
 
@@ -43,6 +44,8 @@ enum idiom {
     IDIOM_COUNT,        /* INCR, PEXPIRE, DECR */
     IDIOM_THROTTLE,     /* SET NX PX and no release */
     IDIOM_SCRIPT,       /* Lua SET NX PX, Lua or bare PEXPIRE, Lua compare and DEL */
+    IDIOM_MULTI,        /* MULTI SETNX PEXPIRE EXEC or MULTI SET NX PX EXEC, MULTI DEL EXEC */
+    IDIOM_WATCH,        /* SET NX PX likewise, or WATCH GET MULTI SET PX EXEC; WATCH GET MULTI DEL EXEC */
     IDIOM_QUEUE,        /* RPUSH, LINDEX 0 until it is one's own, LREM; scenarios of list locks alone */
     IDIOM_REENTRANT,    /* EXISTS 0, RPUSH, LSET now and then, LREM; likewise */
     IDIOM_KINDS,
@@ -86,11 +89,13 @@ struct scenario {
     bool reloads;    /* the rule is replaced by one like it */
     bool audit;      /* it begins in audit, and a reload enforces it; with `toggles` back and forth */
     bool toggles;
-    bool audit_exact; /* what was acquired under audit is safe from the moment that the rule is enforced */
-    bool queue;       /* list locks */
-    bool stranger;    /* a client of another identity sends what it likes */
-    bool names;       /* each connection calls itself by a name of its own, and its next one by the same */
-    bool renames;     /* connections change their names */
+    bool audit_exact;  /* what was acquired under audit is safe from the moment that the rule is enforced */
+    bool queue;        /* list locks */
+    bool stranger;     /* a client of another identity sends what it likes */
+    bool names;        /* each connection calls itself by a name of its own, and its next one by the same */
+    bool renames;      /* connections change their names */
+    bool transactions; /* the stranger uses them, too */
+    bool discards;     /* and they are discarded now and then */
     int64_t expiry_ms;
     struct lock_rule rule;
     /* What the table at the end of the lock semantics promises for this. */
@@ -114,6 +119,7 @@ struct worker {
     int64_t read_ms;  /* when it last showed that it is there */
     bool lapsed;      /* and was silent for longer than a lease once */
     uint64_t again;   /* the session on which its release got lost, 0 none */
+    struct transaction *transaction;
     char value[MODEL_VALUE], expected[MODEL_VALUE];
 };
 
@@ -128,7 +134,8 @@ struct reading {
 
 struct conn {
     bool open, busy;
-    bool alias; /* it has a name of its own */
+    bool reserved; /* of a worker that has a transaction on it */
+    bool alias;    /* it has a name of its own */
     int process, proxy;
     int worker; /* its only one, or -1 */
     uint64_t id;
@@ -150,6 +157,7 @@ struct flight {
     bool bare;       /* GET in a form that is no script of ours (MGET): the proxy only watches the answer */
     bool again;      /* a release on the connection where the same one got lost */
     enum flight_kind kind;
+    struct transaction *transaction; /* it is one of its commands */
     int worker, conn, proxy, key;
     unsigned proxy_life;
     long begun_step;
@@ -221,6 +229,7 @@ struct world {
     struct worker workers[WORKERS];
     struct conn conns[CONNS];
     struct flight flights[FLIGHTS];
+    struct transaction transactions[TRANSACTIONS];
     struct truth truth[MODEL_KEYS];
     unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
     bool unsure[PROCESSES][MODEL_KEYS]; /* a command's outcome got lost */
@@ -294,6 +303,8 @@ bool flight_somebody_sends(struct world *w);
 void flight_showed(struct world *w, const struct flight *f, uint64_t fence);
 void flight_run(struct world *w, struct flight *f);
 void flight_deliver(struct world *w, struct flight *f);
+/* The proxy learns nothing but this; it stays where it may still run. */
+void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome);
 /* What happens to it next, by chance. */
 void flight_progress(struct world *w, struct flight *f);
 void flight_log(struct world *w, const struct flight *f, const char *what);
