@@ -114,6 +114,9 @@ int command_keys(const struct command *c, const char *data, const struct resp_re
 /* Whether this very request may block (XREAD and XREADGROUP only with BLOCK). */
 bool command_blocks(const struct command *c, const char *data, const struct resp_request *request);
 
+/* How long a request that may block waits at most, in ms; 0: as long as it takes, also where Redis will refuse it. */
+int64_t command_wait_ms(const struct command *c, const char *data, const struct resp_request *request);
+
 /* Whether Redis names it with its first argument: "client|list". */
 bool command_has_subcommands(const struct command *c);
 

@@ -7,6 +7,7 @@
 #include "parser/command_keys.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- finders of movable keys ------------------------------------------------------------- */
@@ -85,18 +86,18 @@ int keys_pairs(const char *data, const struct resp_request *request, uint32_t *k
 /* The options of XREAD and XREADGROUP, read as Redis reads them: in any order, up to STREAMS. */
 struct stream_options {
     size_t streams; /* index of STREAMS, 0: none */
-    bool block;
+    size_t block;   /* index of BLOCK's time, 0: none */
 };
 
 static struct stream_options read_stream_options(const char *data, const struct resp_request *request) {
-    struct stream_options o = {0, false};
+    struct stream_options o = {0, 0};
     size_t i = 1;
     while (i < request->argc) {
         if (request_arg_is(request, data, i, "streams")) {
             o.streams = i;
             return o;
         } else if (request_arg_is(request, data, i, "block")) {
-            o.block = i + 1 < request->argc;
+            o.block = i + 1 < request->argc ? i + 1 : 0;
             i += 2;
         } else if (request_arg_is(request, data, i, "count")) {
             i += 2;
@@ -320,7 +321,30 @@ int command_keys(const struct command *c, const char *data, const struct resp_re
 
 bool command_blocks(const struct command *c, const char *data, const struct resp_request *request) {
     if (c->id == COMMAND_XREAD || c->id == COMMAND_XREADGROUP) {
-        return read_stream_options(data, request).block;
+        return read_stream_options(data, request).block > 0;
     }
     return c->need == NEED_BLOCKING;
+}
+
+int64_t command_wait_ms(const struct command *c, const char *data, const struct resp_request *request) {
+    enum { LONGEST_TEXT = 40 };
+    static const double longest_ms = 9007199254740992.; /* 2^53: to a double they are whole numbers up to here */
+    size_t at = request->argc - 1, len;
+    bool seconds = false;
+    char text[LONGEST_TEXT + 1], *end;
+    if (c->id == COMMAND_XREAD || c->id == COMMAND_XREADGROUP) {
+        at = read_stream_options(data, request).block;
+    } else if (c->id != COMMAND_WAIT && c->id != COMMAND_WAITAOF) {
+        seconds = true;
+        if (c->id == COMMAND_BLMPOP || c->id == COMMAND_BZMPOP)
+            at = 1;
+    }
+    const char *word = request_arg(request, data, at, &len);
+    if (at == 0 || len == 0 || len > LONGEST_TEXT) {
+        return 0;
+    }
+    memcpy(text, word, len);
+    text[len] = '\0';
+    double ms = strtod(text, &end) * (seconds ? 1000 : 1);
+    return end == text + len && ms > 0 && ms < longest_ms ? (int64_t)ms + 1 : 0;
 }

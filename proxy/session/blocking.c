@@ -26,6 +26,7 @@ struct blocked {
     bool meant;              /* by a CLIENT UNBLOCK: its connection serves nobody else afterwards */
     struct unblock *unblock; /* the client has shut down its side */
     struct ev_timer again;
+    int64_t patient_ms; /* for upstream_pin_patient */
     size_t len;
     char bytes[]; /* the command, for another attempt */
 };
@@ -79,7 +80,7 @@ static void blocked_start(struct blocked *b, struct upstream_node *node, bool as
         request_fail(r, error);
         return;
     }
-    upstream_pin_patient(b->pin, true);
+    upstream_pin_patient(b->pin, b->patient_ms);
     pin_ask_number(r, b->pin, blocked_number, 0);
     if (r->session->half_closed)
         blocked_leaves(b);
@@ -158,6 +159,11 @@ static void blocked_done(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
+int64_t blocking_patience(const struct command *c, const struct resp_request *r, const char *bytes) {
+    int64_t ms = command_wait_ms(c, bytes, r);
+    return ms > 0 ? ms : PIN_PATIENT;
+}
+
 enum dispatch_result blocking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes) {
     if (s->in_flight > 0)
@@ -171,7 +177,8 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
     session_uses(s, slot);
     struct request *request = request_new(s, c);
     struct blocked *b = memory_alloc(sizeof(*b) + r->len);
-    *b = (struct blocked){.request = request, .slot = slot, .len = r->len};
+    *b =
+        (struct blocked){.request = request, .slot = slot, .patient_ms = blocking_patience(c, r, bytes), .len = r->len};
     memcpy(b->bytes, bytes, r->len);
     ev_timer_init(&b->again, blocked_again, 0., 0.);
     b->again.data = b;
@@ -186,6 +193,10 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
 static struct request *blocked_request(struct session *s) {
     struct list_node *n = s->blocked ? list_first(&s->requests) : NULL;
     return n ? LIST_ENTRY(n, struct request, link) : NULL;
+}
+
+bool blocking_is(const struct request *r) {
+    return r->session && blocked_request(r->session) == r;
 }
 
 void blocking_half_closed(struct session *s) {

@@ -203,7 +203,7 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
         confirm_end(f);
         return true;
     }
-    upstream_pin_patient(f->pin, true);
+    upstream_pin_patient(f->pin, PIN_PATIENT);
     ev_timer_start(w->loop, &f->late);
     f->left = CALLS;
     confirm_ask(f, w);

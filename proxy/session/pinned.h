@@ -43,6 +43,10 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
                                        const char *bytes);
 /* The session of a blocked request is gone: its connection closes. */
 void blocking_left(struct request *r);
+/* Whether its session is blocked in it. */
+bool blocking_is(const struct request *r);
+/* For upstream_pin_patient: as long as the command says that it may wait. */
+int64_t blocking_patience(const struct command *c, const struct resp_request *r, const char *bytes);
 /* The client of a blocked session will say no more: it gets what the node has for it already. May close the session. */
 void blocking_half_closed(struct session *s);
 /* For CLIENT UNBLOCK: calls `place` with the node where the session is blocked, and who it is there, for the node knows

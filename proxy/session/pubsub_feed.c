@@ -45,7 +45,7 @@ struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const char **
         memory_free(f);
         return NULL;
     }
-    upstream_pin_patient(f->pin, true);
+    upstream_pin_patient(f->pin, PIN_PATIENT);
     upstream_pin_stream(f->pin, true);
     list_append(&p->feeds, &f->link);
     return f;

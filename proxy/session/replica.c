@@ -125,7 +125,7 @@ enum dispatch_result replica_dispatch(struct session *s, const struct command *c
         call_submit_pin(&request_new(s, c)->call, p->pin, bytes, r->len, false);
     } else {
         p->streams = true;
-        upstream_pin_patient(p->pin, true);
+        upstream_pin_patient(p->pin, PIN_PATIENT);
         upstream_pin_raw(p->pin);
         upstream_pin_send(p->pin, bytes, r->len);
     }

@@ -369,10 +369,10 @@ static bool call_may_wait(const struct upstream_request *up) {
     return true;
 }
 
-/* A script runs as long as it likes. */
+/* A script runs as long as it likes; and while one does, its node ends nothing that blocks. */
 static bool call_may_last(const struct upstream_request *up) {
     const struct request *r = ((const struct call *)(const void *)up)->request;
-    return r->command && ((r->command->flags & COMMAND_RUNS_CODE) || exec_runs_code(r));
+    return r->command && ((r->command->flags & COMMAND_RUNS_CODE) || exec_runs_code(r) || blocking_is(r));
 }
 
 static const struct upstream_request_ops call_ops = {

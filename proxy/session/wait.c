@@ -41,6 +41,7 @@ struct waiting {
     char error[WAIT_ERROR_MAX];
     size_t counts; /* WAITAOF has two */
     int64_t least[COUNTS_MAX];
+    int64_t patient_ms; /* for upstream_pin_patient */
     size_t node_count;
     struct waited nodes[];
 };
@@ -248,7 +249,7 @@ static void wait_start(struct session *s, struct request *request, struct waitin
         wait_fail(t, error, strlen(error));
         return;
     }
-    upstream_pin_patient(n->pin, true);
+    upstream_pin_patient(n->pin, t->patient_ms);
     pin_ask_number(request, n->pin, wait_number, (uint32_t)i);
     struct call *mark = call_new(request, wait_done);
     mark->index = (uint32_t)i;
@@ -274,6 +275,7 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
     struct request *request = request_new(s, c);
     request_barrier(request);
     request->state = t;
+    t->patient_ms = blocking_patience(c, r, bytes);
     s->blocked = true;
     request->parts_left = 1; /* held here until all are on their way */
     for (size_t i = 0; i < t->node_count; i++)

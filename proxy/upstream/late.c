@@ -11,7 +11,7 @@ enum { SILENT_MS = 1000 }; /* then the topology is looked at, before upstream-ti
 
 /* Whether nothing is due of the node: its owner is patient, does not want the reply yet, or has to send on first. */
 static bool owner_is_slow(const struct upstream_conn *c) {
-    return c->paused || (c->pin && (c->pin->patient || (c->pin->open && c->out.unsent == 0)));
+    return c->paused || (c->pin && (c->pin->patient_ms == PIN_PATIENT || (c->pin->open && c->out.unsent == 0)));
 }
 
 /* Whether the node has done its part, and it is this process that did not get to see it: it was stopped, or short of
@@ -60,7 +60,7 @@ static const char *too_slow(enum conn_state state) {
 }
 
 bool conn_check(struct upstream_conn *c, int64_t now) {
-    int64_t silent_ms = now - c->progress_ms;
+    int64_t silent_ms = now - c->progress_ms - (c->pin ? c->pin->patient_ms : 0);
     char reason[64];
     switch (c->state) {
     case CONN_RESOLVING:

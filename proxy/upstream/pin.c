@@ -132,8 +132,8 @@ void upstream_pin_pause(struct upstream_pin *pin, bool pause) {
         conn_pause(pin->conn, pause);
 }
 
-void upstream_pin_patient(struct upstream_pin *pin, bool on) {
-    pin->patient = on;
+void upstream_pin_patient(struct upstream_pin *pin, int64_t ms) {
+    pin->patient_ms = ms;
 }
 
 bool *upstream_pin_mark(struct upstream_pin *pin) {
@@ -165,7 +165,8 @@ static bool reusable(const struct upstream_pin *pin) {
 
 void upstream_unpin(struct upstream_pin *pin, bool clean) {
     pin->owned = false;
-    pin->patient = pin->open = pin->full = false;
+    pin->patient_ms = 0;
+    pin->open = pin->full = false;
     memset(&pin->events, 0, sizeof(pin->events));
     if (clean && reusable(pin)) {
         struct upstream_node *n = pin->conn->node;

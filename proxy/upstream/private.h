@@ -394,7 +394,8 @@ struct upstream_pin {
     struct upstream_pin_events events;
     bool owned; /* by a caller; else idle or to be closed */
     bool idle;
-    bool stream, raw, patient, mark;
+    bool stream, raw, mark;
+    int64_t patient_ms; /* upstream_pin_patient */
     int64_t number;
     bool open; /* the request in flight goes on: upstream_pin_more */
     bool full; /* its owner waits for `drained` */

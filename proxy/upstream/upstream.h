@@ -234,8 +234,10 @@ void upstream_pin_stream(struct upstream_pin *pin, bool on);
 void upstream_pin_raw(struct upstream_pin *pin);
 /* Stops and goes on reading what the node sends. */
 void upstream_pin_pause(struct upstream_pin *pin, bool pause);
-/* Exempt from the upstream's timeout, once it is connected. */
-void upstream_pin_patient(struct upstream_pin *pin, bool on);
+/* Once it is connected, a reply is due only so many ms after the last byte that was exchanged; PIN_PATIENT: never. The
+ * upstream's timeout begins then, and while the node answers others it is not late either. */
+enum { PIN_PATIENT = -1 };
+void upstream_pin_patient(struct upstream_pin *pin, int64_t ms);
 /* A mark of the caller's on the connection, which is still there when the connection is pinned anew. */
 bool *upstream_pin_mark(struct upstream_pin *pin);
 /* The same for a number, 0 on a new connection. */

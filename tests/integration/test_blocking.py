@@ -1,6 +1,7 @@
 """BLPOP and its kin: each has a connection of its own, so nobody else waits, and it ends with its client."""
 
 import threading
+import time
 
 import pytest
 
@@ -315,6 +316,43 @@ def test_node_down(start_redis, start_proxy, connect, name):
     redis.start()
     until(lambda: client("RPUSH", name, "a") == 1, what="the node to be served again")
     assert client("BLPOP", name, "0") == [name, "a"]
+
+
+@pytest.mark.parametrize("command", ["BLPOP K 0.05", "XREAD BLOCK 50 STREAMS K $", "BLMPOP 0.05 1 K LEFT", "WAIT 1 50"])
+def test_node_stands_still(start_redis, start_proxy, connect, name, command):
+    """It was to end by itself, and its node says nothing: that is late, as any other reply."""
+    redis = start_redis()
+    client = connect(start_proxy(redis, "upstream-timeout 300ms"), timeout=60)
+    assert client("SET", "k", "v") == "OK"
+    assert client("BLPOP", name, "0.01") is None
+    redis.pause()
+    reply = client(*words(command, name))
+    redis.resume()
+    assert isinstance(reply, Error) and reply.startswith("UPSTREAM"), reply
+    until(lambda: client("RPUSH", name + "3", "a") == 1, what="the node to be served again")
+    assert client("BLPOP", name + "3", "0") == [name + "3", "a"]
+
+
+def test_node_runs_a_script(start_redis, start_proxy, connect, name):
+    """While it does it ends nothing that blocks. Who has waited for it longer than they asked for still gets their reply."""
+    redis = start_redis("--busy-reply-threshold", "20")
+    client = connect(start_proxy(redis, "upstream-timeout 300ms"), timeout=60)
+    with redis.client(timeout=60) as slow, redis.client(timeout=60) as operator:
+        client.send(encode("BLPOP", name, "0.5"))
+        until(lambda: "cmd=blpop" in operator("CLIENT", "LIST"), what="the client to be blocked")
+        slow.send(encode("EVAL", "while true do end", "0"))
+
+        def busy():
+            reply = operator("PING")
+            return isinstance(reply, Error) and reply.startswith("BUSY")
+
+        until(busy, what="the script")
+        end = time.monotonic() + 1.5  # twice as long as a node may be silent to it
+        while time.monotonic() < end:
+            assert busy()
+        assert operator("SCRIPT", "KILL") == "OK"
+        assert client.read() is None
+    assert client("RPUSH", name, "a") == 1
 
 
 def test_unblocked_by_an_operator(backend, client, name):

@@ -31,7 +31,14 @@ def in_step(master, replicas):
     """Waits until the replicas have all that the master had when this was called; when that was, on the monotonic
     clock."""
     begun = time.monotonic()
-    offset = role(master)[1]
+    said = []
+
+    def is_master():
+        said[:] = role(master)
+        return said[:1] == ["master"]
+
+    until(is_master, 30, "the master's word", 0.02)  # of one that is busy, or is about to be one
+    offset = said[1]
 
     def behind():
         return [r for r in map(role, replicas) if r[:1] != ["slave"] or r[3] != "connected" or r[4] < offset]

@@ -289,8 +289,7 @@ class Ordinary:
                 await asyncio.sleep(rng.choice([0, 0, 0.002, 0.02]))
                 self.link.close()
             elif roll < 0.03 and not self.big:  # says that it is done, and waits for its replies
-                self.link.expected = True
-                self.link.transport.write_eof()
+                self.link.half_close()
             replies = await future
             self.record.counts["pipelines"] += 1
             if self.check(ops, replies, begun) and 0.02 <= roll < 0.03 and not self.net.may_close(self.proxy.address):

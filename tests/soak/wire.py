@@ -38,8 +38,8 @@ class Batch:
 class Link(asyncio.Protocol):
     """One connection. exchange() may be called again before the last one has its replies."""
 
-    def __init__(self, net, who):
-        self.net, self.who = net, who
+    def __init__(self, net, who, address):
+        self.net, self.who, self.address = net, who, address
         self.batches = collections.deque()
         self.buffer = bytearray()
         self.needed = 0
@@ -51,6 +51,14 @@ class Link(asyncio.Protocol):
         self.stray = 0
 
     # ---- asyncio
+
+    def half_close(self):
+        """Says that no more requests come."""
+        self.expected = True
+        try:
+            self.transport.write_eof()
+        except OSError:  # it is closed already, which this program has not read yet
+            pass
 
     def connection_made(self, transport):
         self.transport = transport
@@ -170,12 +178,11 @@ class Net:
         """A Link, or None where nobody listens."""
         loop = asyncio.get_running_loop()
         try:
-            _, link = await loop.create_connection(lambda: Link(self, who), *proxy.address)
+            _, link = await loop.create_connection(lambda: Link(self, who, proxy.address), *proxy.address)
         except OSError as error:
             if not self.record.over and self.dying.get(proxy.address) != "dies":
                 self.violation("connect", "%s: %s" % (who, error))
             return None
-        link.address = proxy.address
         self.counts["connections"] += 1
         for command in setup:
             reply = await link(*command)

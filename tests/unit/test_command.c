@@ -397,6 +397,39 @@ static void test_blocking(void **state) {
     }
 }
 
+static void test_how_long_it_waits(void **state) {
+    (void)state;
+    static const struct {
+        const char *line;
+        int64_t ms; /* at least; and at most one more */
+    } cases[] = {
+        {"BLPOP a b 0", 0},
+        {"BLPOP a b 1.5", 1500},
+        {"BRPOP a 0.001", 1},
+        {"BLMOVE a b LEFT RIGHT 2", 2000},
+        {"BLMPOP 3 2 a b LEFT", 3000},
+        {"BZMPOP 0 1 a MIN", 0},
+        {"BZPOPMIN a 1e1", 10000},
+        {"XREAD BLOCK 250 STREAMS a $", 250},
+        {"XREADGROUP GROUP g c COUNT 1 BLOCK 0 STREAMS a >", 0},
+        {"WAIT 1 500", 500},
+        {"WAITAOF 1 1 700", 700},
+        {"BLPOP a -1", 0},
+        {"BLPOP a nan", 0},
+        {"BLPOP a inf", 0},
+        {"BLPOP a 1e300", 0},
+        {"BLPOP a 1x", 0},
+        {"BLPOP a 0000000000000000000000000000000000000000001", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct words w;
+        make_request(&w, cases[i].line);
+        int64_t ms = command_wait_ms(command_of(&w), w.data, &w.request);
+        assert_in_range(ms, cases[i].ms, cases[i].ms + (cases[i].ms > 0));
+        free_request(&w);
+    }
+}
+
 static void test_words(void **state) {
     (void)state;
     struct words w;
@@ -421,6 +454,7 @@ int main(void) {
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_keys_without_room),
         cmocka_unit_test(test_blocking),
+        cmocka_unit_test(test_how_long_it_waits),
         cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, init, NULL);
