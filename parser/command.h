@@ -46,7 +46,8 @@ enum command_flag {
     COMMAND_NO_AUTH = 1 << 3,      /* allowed before authentication: AUTH HELLO QUIT RESET */
     COMMAND_MOVABLE_KEYS = 1 << 4, /* the row has a find function */
     COMMAND_RUNS_CODE = 1 << 5,    /* runs code of the application: EVAL EVALSHA FCALL and their _RO */
-    COMMAND_SHOWS_HEAD = 1 << 6    /* a read that may show a list's first element: LINDEX LRANGE */
+    COMMAND_SHOWS_HEAD = 1 << 6,   /* a read that may show a list's first element: LINDEX LRANGE */
+    COMMAND_SECRET = 1 << 7        /* a password may be among its arguments: AUTH HELLO ACL CONFIG MIGRATE */
 };
 
 /* One id a row, in the order of the table: COMMAND_GET, COMMAND_SET, COMMAND_SETNX, ... Commands with

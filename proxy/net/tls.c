@@ -218,7 +218,10 @@ ssize_t tls_write(struct tls *t, struct iobuf *from) {
         size_t len = iobuf_peek(from, gathered, sizeof(gathered), &bytes), n;
         ERR_clear_error();
         errno = 0;
-        if (SSL_write_ex(t->ssl, bytes, len, &n) == 1) {
+        int written = SSL_write_ex(t->ssl, bytes, len, &n);
+        if (bytes == gathered)
+            explicit_bzero(gathered, len); /* there may be a password in it */
+        if (written == 1) {
             iobuf_skip(from, n);
             total += (ssize_t)n;
             continue;

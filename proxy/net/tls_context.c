@@ -133,7 +133,8 @@ static bool refuse_shared(struct loading *l, const char *directive, const char *
 
 static bool set_rules(struct loading *l) {
     const struct tls_options *o = l->o;
-    uint64_t off = SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_IGNORE_UNEXPECTED_EOF;
+    uint64_t off =
+        SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_CLEANSE_PLAINTEXT;
     off |= o->protocols & TLS_V1_0 ? 0 : SSL_OP_NO_TLSv1;
     off |= o->protocols & TLS_V1_1 ? 0 : SSL_OP_NO_TLSv1_1;
     off |= o->protocols & TLS_V1_2 ? 0 : SSL_OP_NO_TLSv1_2;

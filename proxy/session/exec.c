@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/session/secret.h"
 #include "proxy/session/transaction.h"
 
 static const char execabort[] = "-EXECABORT ";
@@ -25,6 +26,7 @@ void transaction_items_free(struct transaction *t, struct session *s, const stru
             lock_finish(t->worker, s, item->lock, end, &out, answer);
         if (item->note)
             audit_end(t->worker, s, item->note, end);
+        secret_overwrite(item->bytes, item->len);
         memory_free(item);
     }
 }
@@ -35,12 +37,17 @@ static void transaction_unpin(struct transaction *t, bool clean) {
     t->pin = NULL;
 }
 
+void early_free(struct early *early) {
+    secret_overwrite(early->bytes, early->len);
+    memory_free(early);
+}
+
 void transaction_free(struct transaction *t, struct session *s, bool clean) {
     static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
     transaction_items_free(t, s, &not_sent);
     struct list_node *n;
     while ((n = list_shift(&t->early)))
-        memory_free(n);
+        early_free(LIST_ENTRY(n, struct early, link));
     transaction_unpin(t, clean);
     memory_free(t);
 }

@@ -18,6 +18,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/client.h"
 #include "proxy/session/pinned.h"
+#include "proxy/session/secret.h"
 #include "proxy/session/session.h"
 
 enum {
@@ -28,17 +29,18 @@ enum {
 
 /* ---- the buffer -------------------------------------------------------------------------------- */
 
+static size_t input_len(const struct session_input *in) {
+    return in->end - in->start;
+}
+
 void session_input_free(struct session *s) {
     if (!s->input)
         return;
+    secret_overwrite(s->input->data + s->input->start, input_len(s->input));
     memory_free(s->input->data);
     resp_request_clear(&s->input->scanner);
     memory_free(s->input);
     s->input = NULL;
-}
-
-static size_t input_len(const struct session_input *in) {
-    return in->end - in->start;
 }
 
 /* Room at the end: by moving what is left to the front once most of the buffer was used up, or by growing. */
@@ -48,6 +50,7 @@ static void input_reserve(struct session_input *in, size_t room) {
     size_t len = input_len(in);
     if (in->start > 0 && (in->start >= len || in->cap - len >= room)) {
         memmove(in->data, in->data + in->start, len);
+        secret_overwrite(in->data + len, in->end - len);
         in->start = 0;
         in->end = len;
         if (in->cap - in->end >= room)
@@ -56,7 +59,16 @@ static void input_reserve(struct session_input *in, size_t room) {
     size_t cap = in->cap ? in->cap * 2 : INPUT_START;
     while (cap < in->end + room)
         cap *= 2;
-    in->data = memory_realloc(in->data, cap);
+    if (in->cap <= WORKER_SCRATCH) { /* as realloc does it, and nothing stays where it was */
+        char *data = memory_alloc(cap);
+        if (in->end > 0)
+            memcpy(data, in->data, in->end);
+        secret_overwrite(in->data, in->end);
+        memory_free(in->data);
+        in->data = data;
+    } else {
+        in->data = memory_realloc(in->data, cap);
+    }
     in->cap = cap;
 }
 
@@ -74,6 +86,7 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     struct worker *w = s->worker;
     struct text encoded;
     text_init(&encoded);
+    w->secret = false;
     if (r->form == RESP_INLINE) {
         char *out = text_reserve(&encoded, resp_inline_bound(r->line_len));
         int64_t n = resp_inline_encode(data, r->line_len, out);
@@ -97,6 +110,12 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     if (resp_request_scan(&canonical, encoded.data, encoded.len, &limits) == RESP_OK &&
         canonical.form == RESP_MULTIBULK)
         result = dispatch_request(s, &canonical, encoded.data);
+    if (w->secret || result == DISPATCH_WAIT) /* then it is encoded anew */
+        secret_overwrite(encoded.data, encoded.len);
+    if (w->secret && s->state != SESSION_CLOSED)
+        secret_overwrite(data, r->len);
+    if (w->secret && r->form != RESP_INLINE)
+        secret_overwrite(w->build.data, w->build.len);
     resp_request_clear(&canonical);
     text_clear(&encoded);
     return result;
@@ -194,6 +213,8 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
         }
         if (status == RESP_BAD) {
             session_protocol_error(s, scanner->error);
+            if (s->state != SESSION_CLOSED)
+                secret_overwrite(data + used, len - used);
             return len;
         }
         if (session_request(s, scanner, data + used) == DISPATCH_WAIT) {
@@ -309,6 +330,7 @@ static void session_keep(struct session *s, const char *data, size_t len) {
     s->input = in;
     input_reserve(in, len);
     memcpy(in->data, data, len);
+    secret_overwrite(data, len);
     in->end = len;
     resp_request_move(&in->scanner, &w->scanner);
 }

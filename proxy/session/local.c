@@ -355,13 +355,6 @@ static bool changes_lane(const struct command *c) {
     return c->id == COMMAND_AUTH || c->id == COMMAND_HELLO || c->id == COMMAND_SELECT || c->id == COMMAND_RESET;
 }
 
-/* Passwords don't stay behind in a buffer that nobody reads again, until other bytes come. The buffer is the session's
- * or the worker's own. */
-static void forget_words(const struct resp_request *r, const char *bytes) {
-    for (size_t i = 1; i < r->argc; i++)
-        explicit_bzero((char *)(uintptr_t)bytes + r->argv[i].off, r->argv[i].len);
-}
-
 enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
     if (changes_lane(c) && s->in_flight > 0)
@@ -369,11 +362,9 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
     switch ((int)c->id) {
     case COMMAND_AUTH:
         do_auth(s, c, r, bytes);
-        forget_words(r, bytes);
         break;
     case COMMAND_HELLO:
         do_hello(s, c, r, bytes);
-        forget_words(r, bytes);
         break;
     case COMMAND_SELECT:
         do_select(s, c, r, bytes);

@@ -120,6 +120,7 @@ struct worker {
     struct resp_request scanner; /* for input that is complete in `scratch` */
     char *scratch;               /* what a read puts its bytes in */
     struct text build;           /* a request being put together */
+    bool secret;                 /* a password was in a request: secret.h */
     struct lock_expiry lock_expiry;
     struct call *probes[LOCK_PROBES]; /* lock_join.c's, by the key's hash */
     uint32_t counters_seen;           /* advise_flow.c's */

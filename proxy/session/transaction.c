@@ -346,7 +346,7 @@ static void early_end(struct session *s, bool send) {
             request->call.done = early_done;
             call_submit_pin(&request->call, t->pin, early->bytes, early->len, false);
         }
-        memory_free(early);
+        early_free(early);
     }
 }
 

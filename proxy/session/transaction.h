@@ -69,7 +69,7 @@ struct transaction {
 };
 
 struct early {
-    struct list_node link; /* first: freed by it */
+    struct list_node link;
     size_t len;
     char bytes[];
 };
@@ -87,6 +87,7 @@ enum dispatch_result transaction_refuse(struct session *s, const struct command 
     __attribute__((format(printf, 3, 4)));
 /* Ends the lock calls that have not ended yet, and forgets the items. */
 void transaction_items_free(struct transaction *t, struct session *s, const struct call_end *end);
+void early_free(struct early *early);
 /* Frees it, with the pin; lock calls that have not ended were not sent. */
 void transaction_free(struct transaction *t, struct session *s, bool clean);
 /* Whether EXEC's reply is an array of what was queued, all of it. */

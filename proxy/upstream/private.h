@@ -329,8 +329,10 @@ static inline void conn_send(struct upstream_conn *c, struct upstream_request *r
     if (r->asking)
         conn_send_asking(c);
     r->bytes = iobuf_append_held(&c->out, r->bytes, r->len, &r->chunk);
-    if (before)
+    if (before) {
+        r->chunk->secret |= before->secret;
         chunk_release(before);
+    }
     r->conn = c;
     r->streaming = false;
     list_append(&c->pending, &r->link);

@@ -180,6 +180,11 @@ const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, s
     return submit(u, r, -1, node, lane, bytes, len);
 }
 
+void upstream_secret(struct upstream_request *r) {
+    if (r->in_flight && r->chunk)
+        r->chunk->secret = true;
+}
+
 void upstream_await_map(struct upstream *u, struct upstream_request *r) {
     static const struct upstream_lane none;
     request_begin(r, -1, NULL, &none, "", 0);

@@ -161,6 +161,9 @@ struct upstream_node *upstream_asked_node(const struct upstream_request *r);
 /* Whether a submitted request waits to be written: no byte of it has left, on whatever connection. */
 bool upstream_unsent(const struct upstream_request *r);
 
+/* A submitted request holds a password: its bytes are overwritten when it need not be sent again. */
+void upstream_secret(struct upstream_request *r);
+
 /* The owner of a request loses interest: its reply will be read and dropped, no callback is called, and the
  * memory of `r` is not touched after this call (the upstream puts a stand-in into its place). */
 void upstream_abandon(struct upstream *u, struct upstream_request *r);

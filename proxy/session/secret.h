@@ -1,0 +1,18 @@
+/*
+ * Passwords in clients' requests (COMMAND_SECRET) are overwritten where they were, once nobody needs them any more: in
+ * the buffers that they were read to and sent from.
+ */
+#ifndef LOCKKEEPER_SESSION_SECRET_H
+#define LOCKKEEPER_SESSION_SECRET_H
+
+#include "proxy/session/session.h"
+
+/* Overwrites bytes of an input buffer that were copied elsewhere, or will never be used. No password is so long that it
+ * could be in more than a few KiB: long ones are left alone. */
+void secret_overwrite(const char *data, size_t len);
+
+/* The request was dispatched, and nobody looks at `bytes` again: overwrites its arguments there, and has those be
+ * overwritten that are on their way to a node, when they need not be sent again. */
+void secret_forget(struct session *s, const struct resp_request *r, const char *bytes);
+
+#endif
