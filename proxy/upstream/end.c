@@ -76,6 +76,29 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     }
 }
 
+static bool may_retire(const struct upstream_conn *c) {
+    return !c->own && (!c->pin || !c->pin->idle);
+}
+
+/* Pins that have an owner go on until they are given back; what they have begun is of that machine. */
+void conn_retire_all(struct upstream_node *n) {
+    LIST_FOREACH(it, &n->u->conns) {
+        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+        if (c->node == n && may_retire(c))
+            conn_retire(c);
+    }
+    struct list_node *it = n->u->conns.next;
+    while (it != &n->u->conns) {
+        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+        it = it->next;
+        if (c->node != n || may_retire(c))
+            continue;
+        conn_close(c, c->own ? CONN_LOST : CONN_IDLE, "its name means another machine now");
+        it = n->u->conns.next; /* whoever heard of it may have opened and closed others */
+    }
+    upstream_wake(n->u);
+}
+
 void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason) {
     struct list_node *it = n->u->conns.next;
     while (it != &n->u->conns) {

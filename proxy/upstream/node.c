@@ -15,7 +15,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/upstream/private.h"
 
-enum { LOG_AGAIN_MS = 10 * 1000 };
+enum { LOG_AGAIN_MS = 10 * 1000, LOOK_AGAIN_MS = 1000 };
 
 static uint32_t text_hash(const char *s) {
     uint32_t h = 2166136261u; /* FNV-1a */
@@ -46,21 +46,57 @@ static bool resolve_numeric(struct upstream_node *n) {
     return true;
 }
 
+static bool same_machine(const struct sockaddr_storage *a, const struct sockaddr *b) {
+    if (a->ss_family != b->sa_family)
+        return false;
+    if (b->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
+    return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+                  &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+}
+
+/* Whether the name still means the machine that it meant, or nobody knows what it means. */
+static bool has_not_moved(const struct upstream_node *n, const struct addrinfo *found) {
+    for (const struct addrinfo *a = found; a; a = a->ai_next)
+        if (same_machine(&n->addrs[n->addr_good], a->ai_addr))
+            return true;
+    return !found;
+}
+
 static void on_found(void *arg, const struct addrinfo *found, const char *error) {
     struct upstream_node *n = arg;
+    bool doubted = n->addr_count > 0;
     n->lookup = NULL;
+    if (doubted && has_not_moved(n, found))
+        return;
     n->addr_count = n->addr_good = 0;
     for (const struct addrinfo *a = found; a && n->addr_count < NODE_ADDRESSES; a = a->ai_next) {
         memcpy(&n->addrs[n->addr_count], a->ai_addr, a->ai_addrlen);
         n->addr_lens[n->addr_count++] = a->ai_addrlen;
     }
+    if (doubted) {
+        log_notice("Node %s: the name means another machine now", n->address);
+        conn_retire_all(n);
+        return;
+    }
     conn_all_resolved(n, error);
+}
+
+static void look_up(struct upstream_node *n) {
+    n->looked_ms = clock_ms();
+    n->lookup = resolve_start(n->u->loop, n->at.host, n->at.port, on_found, n);
 }
 
 bool node_resolve(struct upstream_node *n) {
     if (n->addr_count == 0 && !n->lookup)
-        n->lookup = resolve_start(n->u->loop, n->at.host, n->at.port, on_found, n);
+        look_up(n);
     return n->addr_count > 0;
+}
+
+void node_doubt_name(struct upstream_node *n) {
+    if (!n->numeric && !n->lookup && clock_ms() - n->looked_ms >= LOOK_AGAIN_MS)
+        look_up(n);
 }
 
 struct upstream_node *node_get(struct upstream *u, const struct address *at) {

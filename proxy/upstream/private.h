@@ -176,6 +176,7 @@ struct upstream_node {
     socklen_t addr_lens[NODE_ADDRESSES];
     unsigned addr_count, addr_good; /* how many; the one that worked last */
     struct resolve *lookup;         /* of its name; NULL: none is under way */
+    int64_t looked_ms;              /* when that began, or the last one */
 
     unsigned failures; /* in a row; 0: the node is well */
     int64_t retry_at_ms;
@@ -233,6 +234,9 @@ bool node_backing_off(const struct upstream_node *n);
 /* Whether its addresses are known. Where they are not, its name is being looked up from now on, and conn_all_resolved
  * follows. */
 bool node_resolve(struct upstream_node *n) __attribute__((warn_unused_result));
+/* Its name may mean another machine by now, since this one serves no writes any more: that is looked up, once a second
+ * at most, and new requests go where it leads. */
+void node_doubt_name(struct upstream_node *n);
 /* A connection could not be made, or was lost before it gave one reply. */
 void node_failed(struct upstream_node *n, const char *reason);
 /* It gave a reply. */
@@ -380,6 +384,8 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
 void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
 /* The node's name was looked up: those that waited for it connect, or end with `error` (NULL: there is none). */
 void conn_all_resolved(struct upstream_node *n, const char *error);
+/* What is under way on the node's connections is answered; nothing new goes over them. */
+void conn_retire_all(struct upstream_node *n);
 
 /* ---- late.c ---- */
 

@@ -360,11 +360,19 @@ static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, stru
     return true;
 }
 
+/* There may have been a failover: of a topology, or of a name. */
+static void doubt(struct upstream *u, struct upstream_node *n) {
+    if (u->topology)
+        topology_want(u->topology);
+    else
+        node_doubt_name(n);
+}
+
 void router_pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len) {
     unsigned slot;
     if (word_is(text, len, "READONLY") || word_is(text, len, "CLUSTERDOWN") || word_is(text, len, "LOADING") ||
         word_is(text, len, "MASTERDOWN"))
-        topology_want(u->topology);
+        doubt(u, from);
     if (!u->slots || !word_is(text, len, "MOVED"))
         return;
     struct upstream_node *to = router_redirect_target(from, text, len, &slot);
@@ -382,6 +390,8 @@ bool router_error(struct upstream *u, struct upstream_node *from, struct upstrea
     }
     if (r->script && !r->eval && word_is(text, len, "NOSCRIPT"))
         return rewrite_as_eval(u, from, r);
+    if (!u->topology && (word_is(text, len, "READONLY") || word_is(text, len, "MASTERDOWN")))
+        doubt(u, from);
     if (!u->topology || r->node)
         return false;
     r->sent_before = false; /* it was answered, and not executed */

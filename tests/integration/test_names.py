@@ -4,7 +4,7 @@ node it is."""
 import pytest
 
 from helpers import is_upstream, keys_of, works_again
-from resp import Error, encode
+from resp import Client, Error, encode
 from servers import HOST, until
 
 TIMEOUT = 30
@@ -85,6 +85,34 @@ def test_a_name_that_moves(names, start_redis, start_proxy, connect):
     names.known["redis.test"] = ["127.0.0.77"]
     works_again(client, ("SET", "k", "here"))
     assert moved.run("GET", "k") == "here"
+
+
+def test_a_name_that_moves_while_its_machine_stays(names, start_redis, start_proxy, connect):
+    """A planned failover: the old master is a replica of the new one, and goes on answering."""
+    old = start_redis()
+    new = start_redis("--repl-diskless-sync-delay", "0")
+    with new.client() as c:  # the same port, at another address
+        c("CONFIG", "SET", "bind", "127.0.0.77")
+        c("CONFIG", "SET", "port", old.port)
+    names.known["redis.test"] = [HOST]
+    proxy = start_proxy("standalone redis.test:%d" % old.port, "threads 1", before=names.before)
+    client, other, listener = (connect(proxy, timeout=TIMEOUT) for _ in range(3))
+    assert client("SET", "k", "there") == "OK"
+    assert other("SET", "lock:k", "1", "NX") == "OK"
+    assert other("BLPOP", "none", "0.01") is None  # leaves a connection behind
+    assert listener("SUBSCRIBE", "news") == ["subscribe", "news", 1]
+    old.run("REPLICAOF", "127.0.0.77", old.port)
+    with Client(("127.0.0.77", old.port), timeout=TIMEOUT) as there:
+        names.known["redis.test"] = ["127.0.0.77"]
+        works_again(client, ("SET", "k", "here"))
+        assert there("GET", "k") == "here"
+        assert other("BLPOP", "none", "0.01") is None
+        assert "cmd=blpop" in there("CLIENT", "LIST")
+        until(lambda: "master_link_status:up" in old.run("INFO", "replication"), TIMEOUT, "the replica's link")
+        there("PUBLISH", "news", "hello")
+        assert listener.read() == ["message", "news", "hello"]
+        assert client("SET", "lock:new", "1", "NX") == "OK"
+        assert there("EXISTS", "lock:new") == 1
 
 
 def test_a_name_of_several_seeds(names, farm, start_proxy, connect):
