@@ -210,7 +210,8 @@ void node_failed(struct upstream_node *n, const char *reason) {
         wait *= 2;
     if (wait > BACKOFF_LONGEST_MS)
         wait = BACKOFF_LONGEST_MS;
-    n->failures++;
+    if (n->failures++ == 0)
+        n->failed_ms = clock_ms();
     n->retry_at_ms = clock_ms() + upstream_jitter(n->u, wait);
     snprintf(n->reason, sizeof(n->reason), "%s", reason);
     if (!n->numeric)

@@ -179,6 +179,7 @@ struct upstream_node {
     int64_t looked_ms;              /* when that began, or the last one */
 
     unsigned failures; /* in a row; 0: the node is well */
+    int64_t failed_ms; /* when the first of them was */
     int64_t retry_at_ms;
     char reason[REASON_MAX]; /* of the last failure */
     char logged[REASON_MAX]; /* the last line, not to repeat it */
@@ -527,8 +528,8 @@ struct topology *sentinel_new(struct upstream *u);
 void topology_free(struct topology *t);
 /* Something hints at a change: ask soon, at a limited rate. NULL is ignored. */
 void topology_want(struct topology *t);
-/* Whether so long ago was the last round that failovers may be unknown. No, for NULL. */
-bool topology_is_old(const struct topology *t);
+/* Whether so long ago was the last round that failovers may be unknown, or before `since_ms`. No, for NULL. */
+bool topology_is_old(const struct topology *t, int64_t since_ms);
 /* The reason why nothing is known yet, for a reply or the log. */
 void topology_reason(const struct topology *t, char *out, size_t size);
 

@@ -98,7 +98,7 @@ static inline __attribute__((always_inline)) const char *place(struct upstream *
 }
 
 bool upstream_doubts(const struct upstream *u, const struct upstream_node *n) {
-    return !u->closing && n && n->failures > 0 && topology_is_old(u->topology);
+    return !u->closing && n && n->failures > 0 && topology_is_old(u->topology, n->failed_ms);
 }
 
 /* Whether a request that found its node out of reach waits until it is known whether another one has taken its place:

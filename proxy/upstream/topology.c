@@ -47,8 +47,8 @@ void topology_want(struct topology *t) {
     schedule(t, wait > 0 ? wait : (int64_t)upstream_random(t->u, NOW_MS));
 }
 
-bool topology_is_old(const struct topology *t) {
-    return t && clock_ms() - t->ended_ms > OLD_MS;
+bool topology_is_old(const struct topology *t, int64_t since_ms) {
+    return t && (t->ended_ms < since_ms || clock_ms() - t->ended_ms > OLD_MS);
 }
 
 void topology_now(struct topology *t) {

@@ -160,6 +160,22 @@ def test_a_failover_that_nobody_noticed(roles, cluster, start_proxy, connect):
     until(master.is_replica, TIMEOUT, "the old master's return")
 
 
+def test_a_takeover_right_after_the_map_was_asked_for(roles, cluster, start_proxy, connect):
+    """The proxy asks when the connections end, and hears of no other master yet; a moment later there is one. Its first
+    request finds the old one out of reach, and waits for another look at the map, however new that is."""
+    master, replica = roles
+    proxy = start_proxy(cluster, "threads 1")
+    client = connect(proxy, timeout=TIMEOUT)
+    assert client("GET", KEY) == "0"
+    master.kill()
+    assert replica.run("CLUSTER", "FAILOVER", "TAKEOVER") == "OK"
+    known_to_all(cluster, replica)
+    assert client("INCR", KEY) == 1
+    assert replica.run("GET", KEY) == "1"
+    master.start()
+    until(master.is_replica, TIMEOUT, "the old master's return")
+
+
 class Slammer(threading.Thread):
     """Takes every connection to an address, and closes it before it has read a word."""
 
