@@ -58,10 +58,6 @@ void session_close(struct session *s, const char *reason) {
     log_debug("client %llu: closed: %s", (unsigned long long)s->lock.id, reason);
     s->state = SESSION_CLOSED;
     ev_io_stop(w->loop, &s->io);
-    tls_free(s->tls);
-    s->tls = NULL;
-    close(s->fd);
-    s->fd = -1;
     stream_drop(s);
     session_go_on(s);
     struct list_node *n;
@@ -73,6 +69,10 @@ void session_close(struct session *s, const char *reason) {
         else if (s->blocked && r->state && r->command->need == NEED_BLOCKING)
             blocking_left(r);
     }
+    tls_free(s->tls); /* not before: who sees that it has gone may rely on that it does not block any more */
+    s->tls = NULL;
+    close(s->fd);
+    s->fd = -1;
     transaction_drop(s);
     replay_drop(s);
     pubsub_drop(s);

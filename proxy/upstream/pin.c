@@ -176,6 +176,8 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
         list_prepend(&n->idle_pins, &pin->link);
         return;
     }
+    if (pin->conn && pin->conn->state == CONN_READY && pin->conn->in_flight > 0)
+        shutdown(pin->conn->fd, SHUT_WR); /* the node is to hear of it before what others send from now on */
     list_append(&pin->u->unpinned, &pin->link);
 }
 
