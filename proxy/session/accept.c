@@ -41,13 +41,13 @@ static void log_failure(struct guest *g, const char *reason) {
     struct worker *w = g->worker;
     double now = ev_now(w->loop);
     bool often = now - w->guest_logged < LOG_PAUSE_SECONDS;
-    counter_add(&w->counters.tls_handshakes_failed, 1);
     if (often) {
         log_verbose("TLS handshake with %s failed: %s", g->address, reason);
-        return;
+    } else {
+        w->guest_logged = now;
+        log_notice("TLS handshake with %s failed: %s", g->address, reason);
     }
-    w->guest_logged = now;
-    log_notice("TLS handshake with %s failed: %s", g->address, reason);
+    counter_add(&w->counters.tls_handshakes_failed, 1);
 }
 
 static void guest_free(struct guest *g) {

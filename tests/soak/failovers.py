@@ -45,16 +45,19 @@ class Failovers:
                 await self.danger_over(danger)
 
     async def unplanned(self):
-        """Looks for failovers that nobody has asked for: a server was not heard of for so long. What they lose is not
-        known, so the run is not judged."""
         while True:
-            async with self.harm:
-                now = {n.port for n in await away(self.world.backend.masters)}
-                self.quiet_masters = self.quiet_masters or now
-                if now != self.quiet_masters:
-                    self.record.void = "a failover without a fault, at %s" % self.record.stamp()
-                    self.quiet_masters = now
+            await self.look_for_unplanned()
             await asyncio.sleep(2)
+
+    async def look_for_unplanned(self):
+        """For failovers that nobody has asked for: a server was not heard of for so long. What they lose is not known, so
+        the run is not judged."""
+        async with self.harm:
+            now = {n.port for n in await away(self.world.backend.masters)}
+            self.quiet_masters = self.quiet_masters or now
+            if now != self.quiet_masters:
+                self.record.void = "a failover without a fault, at %s" % self.record.stamp()
+                self.quiet_masters = now
 
     async def danger(self, node):
         """Something is about to befall a node: where it is a master it may lose its place, for `danger_over`."""

@@ -58,7 +58,7 @@ class SoakProxy(servers.Proxy):
     def launch(self, args=()):
         env = servers.proxy_environment()
         env["ASAN_OPTIONS"] += ":quarantine_size_mb=16:allocator_release_to_os_interval_ms=300"
-        self.spawn([servers.binary(), self.config, *args], env)
+        self.spawn([*servers.under(), servers.binary(), self.config, *args], env)
         self.expected = True
 
     def sanitizer(self):
@@ -218,8 +218,8 @@ class World:
         watches += [asyncio.ensure_future(pulse.watch(self.net, node)) for node in self.backend.nodes]
         start_memory = self.proxies[0].memory()
         people = [asyncio.ensure_future(p.run()) for p in self.cast()]
-        trouble = asyncio.ensure_future(faults.Faults(self, random.Random(self.rng.getrandbits(64)),
-                                                      self.args.faults).run())
+        makers = faults.Faults(self, random.Random(self.rng.getrandbits(64)), self.args.faults)
+        trouble = asyncio.ensure_future(makers.run())
         end = self.record.now() + self.args.seconds
         while self.record.now() < end and self.proxies[0].running():
             await asyncio.sleep(0.2)
@@ -239,6 +239,8 @@ class World:
         for link in list(self.net.links):
             link.close()
         await self.aftermath(start_memory)
+        if self.replicated:
+            await makers.look_for_unplanned()  # also while there was no load any more
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
