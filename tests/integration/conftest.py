@@ -39,6 +39,13 @@ RULES = [
 ]
 
 
+if servers.memory_is_a_tool_s():
+    def no_memory(self):
+        pytest.skip("the proxy's memory is mostly a tool's")
+
+    servers.Proxy.memory = no_memory
+
+
 class Farm:
     """The servers that tests share, started when first asked for."""
 
@@ -112,7 +119,10 @@ def oracle(farm):
 @pytest.fixture
 def proxy(farm, backend):
     """The shared proxy in front of `backend`."""
-    return farm.proxy(backend.kind)
+    proxy = farm.proxy(backend.kind)
+    if os.environ.get("LOCKKEEPER_THREADS"):
+        proxy.await_alone()
+    return proxy
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -25,7 +26,8 @@ HOST = "127.0.0.1"
 SLOTS = 16384
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 REPORT = re.compile(r"(AddressSanitizer|LeakSanitizer|ThreadSanitizer|UndefinedBehaviorSanitizer|runtime error:"
-                    r"|Assertion .* failed)")
+                    r"|Assertion .* failed"
+                    r"|(?m:^==\d+== (Invalid |Conditional jump |Use of uninit|Syscall param |Source and dest|.* definitely lost)))")
 
 
 def until(condition, timeout=15.0, what="the condition", pause=0.01):
@@ -477,6 +479,17 @@ def binary():
     return os.path.abspath(path)
 
 
+def under():
+    """The words of a tool that the proxy is to run under: LOCKKEEPER_UNDER, "valgrind -q ..."."""
+    return shlex.split(os.environ.get("LOCKKEEPER_UNDER", ""))
+
+
+def memory_is_a_tool_s():
+    """Whether the proxy's memory says nothing of the proxy."""
+    with open(binary(), "rb") as f:
+        return bool(under()) or b"libtsan.so" in f.read()
+
+
 def proxy_environment(measured=False):
     """`measured`: memory is looked at, so what was freed is not kept for AddressSanitizer to look at."""
     env = dict(os.environ)
@@ -485,12 +498,13 @@ def proxy_environment(measured=False):
         env["ASAN_OPTIONS"] += ":quarantine_size_mb=0:thread_local_quarantine_size_kb=0:allocator_release_to_os_interval_ms=0"
     env["UBSAN_OPTIONS"] = "print_stacktrace=1:exitcode=98"
     env["TSAN_OPTIONS"] = "exitcode=97:report_thread_leaks=0"  # a second signal ends it at once, with its threads
+    env["TSAN_OPTIONS"] += ":suppressions=" + os.path.join(os.path.dirname(os.path.abspath(__file__)), "tsan.supp")
     return env
 
 
 class Proxy(Process):
-    """The program under test, in front of a backend (or of any upstream line). LOCKKEEPER says which program it is (a
-    script that starts one under valgrind will do), LOCKKEEPER_THREADS how many threads it has where a test does not."""
+    """The program under test, in front of a backend (or of any upstream line). LOCKKEEPER says which program it is,
+    LOCKKEEPER_UNDER what it runs under, LOCKKEEPER_THREADS how many threads it has where a test does not."""
 
     started = []  # all that were started and not removed yet
     measured = False
@@ -526,7 +540,7 @@ class Proxy(Process):
             f.writelines(line + "\n" for line in lines)
 
     def launch(self, args=()):
-        self.spawn([*self.before, binary(), self.config, *args], proxy_environment(self.measured))
+        self.spawn([*self.before, *under(), binary(), self.config, *args], proxy_environment(self.measured))
         self.expected = True
         if self not in Proxy.started:
             Proxy.started.append(self)
@@ -540,6 +554,16 @@ class Proxy(Process):
 
     def client(self, **options):
         return Client(self.address, **options)
+
+    def await_alone(self):
+        """Waits for a while until no clients of earlier tests are left, whom several threads see leave in any order: as
+        long as one of a client identity's connections is there, what was learnt of it holds."""
+        with self.client() as c:
+            c("CLIENT", "SETNAME", "await-alone")  # another identity
+            try:
+                until(lambda: "clients_connected:1\r" in c("PROXY", "INFO", "clients"), 2)
+            except AssertionError:  # a test's own, of its module
+                pass
 
     def check(self):
         """Fails if it crashed, or if a sanitizer has something to say."""

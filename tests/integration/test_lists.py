@@ -5,6 +5,7 @@ kinds: D one a worker, P a pool, M one for all workers of a process.
 """
 
 import itertools
+import os
 import time
 
 import pytest
@@ -36,7 +37,10 @@ def list_proxies(farm):
 
 @pytest.fixture
 def proxy(list_proxies, backend):
-    return list_proxies(backend)
+    proxy = list_proxies(backend)
+    if os.environ.get("LOCKKEEPER_THREADS"):
+        proxy.await_alone()
+    return proxy
 
 
 class Process:

@@ -6,7 +6,7 @@ Nothing here looks at time: when a connection has gone, what was sent over it is
 import pytest
 
 from resp import Client, Error, encode
-from servers import HOST, free_port, until
+from servers import HOST, free_port, memory_is_a_tool_s, until
 
 HALF = "s3cret-of-ann"
 
@@ -25,9 +25,10 @@ def memory_of(proxy):
 
 
 def count_in_memory(proxy, secret):
-    secret = secret if isinstance(secret, bytes) else secret.encode()
+    if memory_is_a_tool_s():
+        pytest.skip("the proxy's memory is mostly a tool's")
     try:
-        return sum(part.count(secret) for part in memory_of(proxy))
+        return sum(part.count(secret.encode()) for part in memory_of(proxy))
     except PermissionError:
         pytest.skip("the memory of other processes can't be read here")
 
