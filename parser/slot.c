@@ -5,6 +5,7 @@
  */
 #include "parser/slot.h"
 
+#include <endian.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -285,6 +286,7 @@ const char *slot_tag(uint16_t slot) {
 }
 
 size_t slot_tag_len(uint16_t slot) {
-    const char *tag = tags[slot % SLOT_COUNT]; /* behind its end there are NULs */
-    return (size_t)(1 + (tag[1] != '\0') + (tag[2] != '\0') + (tag[3] != '\0'));
+    uint32_t tag; /* behind its end there are NULs */
+    memcpy(&tag, tags[slot % SLOT_COUNT], sizeof(tag));
+    return (size_t)(4 - __builtin_clz(le32toh(tag)) / 8);
 }

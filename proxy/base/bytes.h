@@ -5,6 +5,8 @@
 #ifndef LOCKKEEPER_BASE_BYTES_H
 #define LOCKKEEPER_BASE_BYTES_H
 
+#include <endian.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -48,6 +50,29 @@ static inline uint64_t bytes_head(const char *p, size_t len) {
         memcpy(&head, p, len);
     }
     return head;
+}
+
+/* Eight digits as memory has them, to a number; false where not all of them are digits. */
+static inline bool bytes_eight_digits(uint64_t word, uint64_t *n) {
+    word = le64toh(word);
+    if (((word & 0xf0f0f0f0f0f0f0f0u) | ((word + 0x0606060606060606u) & 0xf0f0f0f0f0f0f0f0u) >> 4) !=
+        0x3333333333333333u)
+        return false;
+    word = (word & 0x0f0f0f0f0f0f0f0fu) * (10 * 0x100 + 1) >> 8;
+    word = (word & 0x00ff00ff00ff00ffu) * (100 * 0x10000 + 1) >> 16;
+    *n = (word & 0x0000ffff0000ffffu) * (10000 * 0x100000000u + 1) >> 32;
+    return true;
+}
+
+/* A number below 100,000,000 as eight digits: halves of four, pairs, single ones, each lane of the word divided at
+ * once. */
+static inline uint64_t bytes_as_eight_digits(uint32_t n) {
+    uint64_t word = n / 10000 | (uint64_t)(n % 10000) << 32, tens;
+    tens = (word * 5243 >> 19) & 0x0000007f0000007fu;
+    word = tens | (word - tens * 100) << 16;
+    tens = (word * 103 >> 10) & 0x000f000f000f000fu;
+    word = tens | (word - tens * 10) << 8;
+    return htole64(word + 0x3030303030303030u);
 }
 
 /* Up to eight bytes of each end: for hashes that only have to be cheap. */

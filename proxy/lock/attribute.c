@@ -107,6 +107,7 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
     if (!c)
         return;
     plan->claim = c->token;
+    plan->claim_fence = c->fence;
     plan->uses = true;
     c->uses++;
     plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);

@@ -6,6 +6,7 @@
  */
 #include "proxy/lock/finish.h"
 
+#include "parser/slot.h"
 #include "proxy/base/memory.h"
 
 /* ---- the engine ------------------------------------------------------------------------------ */
@@ -43,7 +44,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->verb = verb;
     plan->login = login;
     plan->begun_ms = now_ms;
-    plan->claim = plan->group = 0;
+    plan->claim = plan->claim_fence = plan->group = 0;
     plan->several = plan->uses = false;
     plan->claim_token[0] = '\0';
     plan->claim_len = 0;
@@ -57,7 +58,9 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
     struct peer *p = plan->peer = peer_get(sh, s);
     p->in_flight++; /* so it stays until engine_finish */
-    attribute(sh, entry_find(sh, key, hash), p, now_ms, plan);
+    struct entry *en = entry_find(sh, key, hash);
+    plan->slot = en ? en->slot : slot_of_key(key->name, key->len);
+    attribute(sh, en, p, now_ms, plan);
     shard_unlock(sh);
 }
 
@@ -98,6 +101,7 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     }
     plan->uses = false;
     plan->claim = earlier->attempt;
+    plan->claim_fence = 0;
     plan->several = false;
     memcpy(plan->claim_token, earlier->attempt_token, sizeof(plan->claim_token));
     plan->claim_len = earlier->attempt_len;
@@ -177,7 +181,7 @@ static __attribute__((noinline)) void finish_other(struct finish *f) {
  */
 static inline void finish_acquired(struct finish *f) {
     const struct lock_result *r = f->result;
-    struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->hash);
+    struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->hash, f->plan->slot);
     en->gone_fence = r->fence - 1;
     en->live_fence = r->fence;
     en->live_since = atomic_load(&f->e->attempts);

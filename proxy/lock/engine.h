@@ -104,8 +104,10 @@ struct lock_plan {
     bool several;                   /* other claims could have been meant */
     bool uses;                      /* private: the claim counts this command among its uses */
     int64_t claim_end_ms;           /* private: LOCK_SCRIPT: when the claim's lease was to end; 0 never */
+    uint64_t claim_fence;           /* of that claim's lease, 0 not known */
     uint64_t hash;                  /* private: the key's */
     struct peer *peer;              /* private: what the shard knows of the session */
+    uint16_t slot;                  /* the key's */
     uint8_t attempt_len, claim_len; /* of the texts below */
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */

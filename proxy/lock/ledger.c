@@ -5,6 +5,8 @@
 #include "proxy/lock/state.h"
 
 #include "parser/resp.h"
+#include "parser/slot.h"
+#include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
 
 enum { FIRST_BUCKETS = 16 };
@@ -122,10 +124,10 @@ static void entry_free(struct shard *sh, struct entry *en) {
 
 inline struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash) {
     struct entry *en = entry_find(sh, key, hash);
-    return en ? en : entry_add(sh, key, hash);
+    return en ? en : entry_add(sh, key, hash, slot_of_key(key->name, key->len));
 }
 
-inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash) {
+inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash, uint16_t slot) {
     struct entry *en;
     if (sh->entry_count >= sh->entry_buckets)
         entries_resize(sh, sh->entry_buckets * 2);
@@ -133,6 +135,7 @@ inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uin
     en->hash = hash;
     en->db = key->db;
     en->len = (uint32_t)key->len;
+    en->slot = slot;
     memcpy(en->name, key->name, key->len);
     struct entry **bucket = &sh->entries[hash & (sh->entry_buckets - 1)];
     en->next = *bucket;
@@ -382,14 +385,20 @@ void witness_remove(struct shard *sh, struct witness *w) {
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
 inline uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]) {
-    if (number == 0) {
-        out[0] = '\0';
+    enum { FEW = 100000000, DIGITS_MAX = 20, AT = PROCESS_ID_LEN + 1 };
+    out[0] = '\0';
+    if (number == 0)
         return 0;
-    }
-    enum { DIGITS_MAX = 20 };
-    char digits[2 * DIGITS_MAX] = "", *end = digits + DIGITS_MAX, *from = resp_digits_write(end, number);
     memcpy(out, e->process, PROCESS_ID_LEN);
     out[PROCESS_ID_LEN] = ':';
-    memcpy(out + PROCESS_ID_LEN + 1, from, DIGITS_MAX); /* and the NULs behind them */
-    return (uint8_t)(PROCESS_ID_LEN + 1 + (end - from));
+    if (number < FEW) {
+        uint64_t digits = bytes_as_eight_digits((uint32_t)number);
+        memcpy(out + AT, &digits, sizeof(digits));
+        out[AT + sizeof(digits)] = '\0';
+        return AT + sizeof(digits);
+    }
+    char text[DIGITS_MAX], *end = text + DIGITS_MAX, *from = resp_digits_write(end, number);
+    memcpy(out + AT, from, (size_t)(end - from));
+    out[AT + (end - from)] = '\0';
+    return (uint8_t)(AT + (end - from));
 }

@@ -133,6 +133,7 @@ struct entry {
     uint32_t claim_count;
     uint32_t db;
     uint32_t len;
+    uint16_t slot;
     char name[]; /* room for ENTRY_NAME_KEPT at least */
 };
 
@@ -262,7 +263,7 @@ void ledger_trim(struct shard *sh);
 struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash);
 struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash);
 /* A new one; there is none yet. */
-struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash);
+struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash, uint16_t slot);
 /* Frees the entry if nothing is left in it. */
 void entry_settle(struct shard *sh, struct entry *en);
 struct lock_key entry_key(const struct entry *en);
@@ -286,7 +287,7 @@ void witness_forget_seen(struct witness *w);
 /* Takes it out and frees it; its entry stays, even empty. */
 void witness_remove(struct shard *sh, struct witness *w);
 
-/* Returns the length, without the NUL. Number 0: none. */
+/* UUID:N, N of eight digits or more. Returns the length, without the NUL. Number 0: none. */
 uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
 
 /* ---- attribute.c ------------------------------------------------------------------------------ */

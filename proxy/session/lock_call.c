@@ -12,7 +12,6 @@
 #include "proxy/session/advise_flow.h"
 #include "proxy/session/lock_call.h"
 
-#include <endian.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,7 +50,6 @@ static inline struct lock_call *lock_new(struct session *s, const char *key, siz
     l->value = NULL;
     l->value_len = 0;
     l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);
-    l->slot = slot_of_key(key, key_len);
     l->command = "";
     memcpy(l->who, s->address, sizeof(s->address));
     if (s->name)
@@ -99,67 +97,52 @@ void lock_free_pool(struct worker *w) {
 
 /* ---- the envelope ------------------------------------------------------------------------------ */
 
-/* Eight digits at once, the first one in the lowest byte; false where not all of them are digits. */
-static inline bool eight_digits(const char *p, uint64_t *n) {
-    uint64_t word;
-    memcpy(&word, p, sizeof(word));
-    word = le64toh(word);
-    if (((word & 0xf0f0f0f0f0f0f0f0u) | ((word + 0x0606060606060606u) & 0xf0f0f0f0f0f0f0f0u) >> 4) !=
-        0x3333333333333333u)
-        return false;
-    word = (word & 0x0f0f0f0f0f0f0f0fu) * (10 * 0x100 + 1) >> 8;
-    word = (word & 0x00ff00ff00ff00ffu) * (100 * 0x10000 + 1) >> 16;
-    *n = (word & 0x0000ffff0000ffffu) * (10000 * 0x100000000u + 1) >> 32;
-    return true;
-}
-
-/* Digits up to a space; the byte behind it, or NULL. */
-static inline const char *read_digits(const char *p, const char *end, uint64_t *n) {
+/* A fence: nearly all have 16 digits. False: it is none. */
+static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
+    uint64_t words[2], high, low;
+    if (end - p == sizeof(words)) {
+        memcpy(words, p, sizeof(words));
+        if (bytes_eight_digits(words[0], &high) && bytes_eight_digits(words[1], &low)) {
+            *n = high * 100000000 + low;
+            return true;
+        }
+    }
     *n = 0;
-    for (; p < end && *p != ' '; p++) {
+    for (; p < end; p++) {
         unsigned digit = (unsigned char)*p - (unsigned)'0';
         if (digit > 9)
-            return NULL;
+            return false;
         *n = *n * 10 + digit;
     }
-    return p < end ? p + 1 : NULL;
-}
-
-/* The same for a fence: nearly all have 16 digits. */
-static inline const char *read_fence(const char *p, const char *end, uint64_t *n) {
-    uint64_t high, low;
-    if (end - p <= 16 || p[16] != ' ' || !eight_digits(p, &high) || !eight_digits(p + 8, &low))
-        return read_digits(p, end, n);
-    *n = high * 100000000 + low;
-    return p + 17;
-}
-
-/* The text of common.lua that is an envelope in short: outcome and leased, fence, pttl, owner. What it says nothing of
- * is left as it is. */
-inline bool lock_read_short(const char *data, size_t len, struct lock_result *r) {
-    const char *end = data + len - 2, *p = len > 5 && data[4] == '\n' ? data + 4 : memchr(data, '\n', len);
-    uint64_t pttl = 0;
-    if (!p || end - ++p < 3)
-        return false;
-    if (*p == 'g')
-        r->outcome = LOCK_GRANTED;
-    else if (*p == 'r')
-        r->outcome = LOCK_RELEASED;
-    else if (*p == 'h')
-        r->outcome = LOCK_HELD;
-    else
-        return false;
-    r->leased = p[1] == '1';
-    p = read_fence(p + 2, end, &r->fence);
-    bool negative = p && p < end && *p == '-';
-    if (p)
-        p = read_digits(p + negative, end, &pttl);
-    if (!p)
-        return false;
-    r->pttl_ms = negative ? -(int64_t)pttl : (int64_t)pttl;
-    r->holder = p;
-    r->holder_len = (size_t)(end - p);
     return true;
+}
+
+/* The expiry that an attempt has asked for, or been given; -1 none. */
+static int64_t expiry_asked(const struct lock_call *l) {
+    int64_t ms = l->expiry_ms ? l->expiry_ms : l->plan.rule->lease_ms;
+    return ms > 0 ? ms : -1;
+}
+
+inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
+    const char *end = data + len - 2, *p = data + 4;
+    if (len < 7)
+        return false;
+    if (*p == '\n') /* behind a length of two digits; one has been passed already */
+        p++;
+    else if (p[-1] != '\n')
+        return false;
+    if (*p == 'r') {
+        r->outcome = LOCK_RELEASED;
+        r->pttl_ms = -2;
+        r->fence = l ? l->plan.claim_fence : 0;
+        return p + 1 == end || read_fence(p + 1, end, &r->fence);
+    }
+    if ((*p != 'g' && *p != 'h') || end - p < 3)
+        return false;
+    r->outcome = *p == 'g' ? LOCK_GRANTED : LOCK_HELD;
+    r->pttl_ms = *p == 'g' && l ? expiry_asked(l) : -3;
+    r->leased = p[1] == '1';
+    return read_fence(p + 2, end, &r->fence);
 }
 
 /* What Redis answers where the outcome came as such a text. */
@@ -181,7 +164,7 @@ bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len,
     const char *p = data, *end = data + len;
     struct resp_item item, fields[8];
     if (len > 0 && data[0] == '$') {
-        if (!lock_read_short(data, len, &e->result))
+        if (!lock_read_short(l, data, len, &e->result))
             return false;
         e->reply = lock_short_reply(l, e->result.outcome, &e->reply_len);
         return true;
@@ -364,7 +347,7 @@ void lock_note_time(struct worker *w, const struct lock_call *l) {
 static inline bool finish_short(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                                 struct call_end *out) {
     struct lock_result r = {.value = l->value, .value_len = l->value_len};
-    if (end->error || end->reply[0] != '$' || l->asks || l->clobbers || !lock_read_short(end->reply, end->len, &r))
+    if (end->error || end->reply[0] != '$' || l->asks || l->clobbers || !lock_read_short(l, end->reply, end->len, &r))
         return false;
     out->reply = lock_short_reply(l, r.outcome, &out->len);
     out->error = NULL;
@@ -485,5 +468,5 @@ inline void lock_submit(struct call *call, struct lock_call *l, enum script_id i
     call->done = lock_done;
     call->up.script = script_get(id);
     call->up.repeatable = true;
-    call_submit(call, l->slot, w->build.data, w->build.len);
+    call_submit(call, l->plan.slot, w->build.data, w->build.len);
 }

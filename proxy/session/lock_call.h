@@ -28,7 +28,6 @@ struct lock_call {
     bool acquires;     /* a clobbering command that acquires all of its lock keys, or none: MSETNX */
     const char *shape; /* of the client's reply, as in arguments.lua; "array": its nil is an array's; static */
     uint8_t protocol;  /* the client's */
-    uint16_t slot;     /* the key's */
     double begun;      /* by the loop's clock; 0: not timed */
     int64_t waited_ms; /* since the script's answer, for replicas */
     size_t value_len;
@@ -99,9 +98,9 @@ struct lock_envelope {
     struct lock_result result;
 };
 
-/* The short text alone, and the reply that it means. False: it is another answer. What the text says nothing of is left
- * as it is. */
-bool lock_read_short(const char *data, size_t len, struct lock_result *r);
+/* The text of common.lua that is an envelope in short, and the reply that it means. False: it is another answer. What
+ * the text leaves out is the call's (l NULL: not known); who holds the lock it does not say. */
+bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r);
 const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len);
 /* Whether both are about one key of one database. */
 bool lock_same_key(const struct lock_call *a, const struct lock_call *b);

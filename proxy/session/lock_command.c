@@ -1,8 +1,10 @@
 /*
  * What a command means to a lock: command and options to verb, script and reply shape. No state, no I/O.
  */
+#include <endian.h>
 #include <string.h>
 
+#include "proxy/base/bytes.h"
 #include "proxy/session/lock_flow.h"
 
 struct set_options {
@@ -18,6 +20,10 @@ static int64_t expiry_of(const struct resp_request *r, const char *bytes, size_t
     if (i >= r->argc)
         return LOCK_EXPIRY_OTHER;
     const char *text = request_arg(r, bytes, i, &len);
+    if (len > 0 && len < 8 && text[0] != '0') { /* with zeros before them eight digits */
+        uint64_t digits, word = le64toh(bytes_head(text, len)) << (64 - 8 * len) | 0x3030303030303030u >> 8 * len;
+        return bytes_eight_digits(htole64(word), &digits) ? (int64_t)digits * by : LOCK_EXPIRY_OTHER;
+    }
     return resp_integer(text, len, &n) && n > 0 && n <= MAX_MS / by ? n * by : LOCK_EXPIRY_OTHER;
 }
 

@@ -24,16 +24,16 @@ inline const struct lock_rule *lock_rule_watched(struct session *s, const char *
 }
 
 /* A few of its bytes: two keys that share a place only wait for each other. */
-static unsigned busy_place(const char *key, size_t len) {
+static inline unsigned busy_place(const char *key, size_t len) {
     struct bytes_ends e = bytes_ends(key, len);
     return (unsigned)((((e.head << 1) ^ e.tail) * 0x9e3779b97f4a7c15u + len) >> 60) % LOCK_BUSY_SLOTS;
 }
 
-bool lock_script_busy(const struct session *s, const char *key, size_t len) {
+inline bool lock_script_busy(const struct session *s, const char *key, size_t len) {
     return s->lock_busy_all > 0 || s->lock_busy[busy_place(key, len)] > 0;
 }
 
-bool lock_must_wait(const struct session *s, const char *key, size_t len) {
+inline bool lock_must_wait(const struct session *s, const char *key, size_t len) {
     return s->audits > 0 || lock_script_busy(s, key, len);
 }
 
@@ -51,7 +51,7 @@ void lock_busy_all(struct request *r) {
     r->session->lock_busy_all++;
 }
 
-void lock_busy_key(struct request *r, const char *key, size_t len) {
+inline void lock_busy_key(struct request *r, const char *key, size_t len) {
     unsigned place = busy_place(key, len);
     r->lock_busy = (uint8_t)(place + 1);
     r->session->lock_busy[place]++;
@@ -92,9 +92,9 @@ static __attribute__((noinline)) void build_other(struct session *s, struct lock
 HOT void build(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
                const struct lock_words *words) {
     if (lc->script == SCRIPT_ACQUIRE)
-        lock_build_acquire(s->worker, queue, s->lock.client, &l->plan, l->slot, lc, words);
+        lock_build_acquire(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, lc, words);
     else if (lc->script == SCRIPT_RELEASE)
-        lock_build_release(s->worker, queue, s->lock.client, &l->plan, l->slot, l->command);
+        lock_build_release(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, l->command);
     else
         build_other(s, queue, l, lc, words);
 }
@@ -193,7 +193,7 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
     l->ask = what;
     l->shape = "int";
     if (release) {
-        lock_build_release(w, NULL, s->lock.client, &l->plan, l->slot, "DEL");
+        lock_build_release(w, NULL, s->lock.client, &l->plan, l->plan.slot, "DEL");
     } else {
         lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
         build_bulk(w, key, key_len);

@@ -80,13 +80,13 @@ static void ask_alone(struct lock_call *l) {
     struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
     const char *value = l->value;
     struct lock_words words = {&value, &l->value_len, 1};
-    lock_build_acquire(s->worker, NULL, s->lock.client, &l->plan, l->slot, &lc, &words);
+    lock_build_acquire(s->worker, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
     lock_submit(c, l, SCRIPT_ACQUIRE);
 }
 
 void lock_joined_end(struct list_node *joined, const struct call_end *end) {
     struct lock_result seen = {.outcome = LOCK_UNKNOWN};
-    bool held = !end->error && lock_read_short(end->reply, end->len, &seen) && seen.outcome != LOCK_RELEASED;
+    bool held = !end->error && lock_read_short(NULL, end->reply, end->len, &seen) && seen.outcome != LOCK_RELEASED;
     struct list_node *n;
     while ((n = list_shift(joined))) {
         struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);

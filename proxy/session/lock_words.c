@@ -186,12 +186,14 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
                         const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
     bool whole = plan->seen_known || plan->right[0] != 'c';
+    bool least = !whole && plan->claim_fence && command[0] == 'D'; /* DEL */
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
-    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 : 3, room);
+    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 : least ? 2 : 3, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_token(p, plan->claim_token, plan->claim_len);
-    p = put_word(p, command, strlen(command));
+    if (!least)
+        p = put_word(p, command, strlen(command));
     if (whole) {
         p = resp_bulk_write(p, plan->right, strlen(plan->right));
         p = resp_bulk_write(p, identity, identity_len);

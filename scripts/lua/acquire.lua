@@ -12,12 +12,6 @@
 -- it, so that a lock without a guard record never comes of it.
 local key, record, mine, value, kind = KEYS[1], KEYS[2], ARGV[1], ARGV[3], #ARGV
 local call, pcall, lifetime, given = redis.call, redis.pcall, ARGV[4], kind == 6 and '1' or '0'
-local function command()
-  if kind == 5 then return pcall('SET', key, value, 'NX', 'PX', lifetime) end
-  if kind > 6 then return pcall(unpack(ARGV, 7)) end
-  if ARGV[6] == 'SETNX' then return pcall('SETNX', key, value) end
-  return pcall('SET', key, value, 'NX')
-end
 
 local there
 if kind > 6 then there = pcall('GET', key)
@@ -41,21 +35,17 @@ elseif kind <= 6 and not there then
       'owner', ARGV[2], 'proxy', string.sub(mine, 1, 36), 'leased', given, 'since', string.sub(fence, 1, -4))
     if type(answer) == 'number' then
       if ARGV[5] ~= '' then answer = pcall('PEXPIRE', record, ARGV[5]) else answer = pcall('PERSIST', record) end
-      if type(answer) == 'number' then
-        return 'g' .. given .. fence .. ' ' .. (lifetime ~= '' and lifetime or '-1') .. ' ' .. ARGV[2]
-      end
+      if type(answer) == 'number' then return 'g' .. given .. fence end
     end
   end
   if type(pcall('DEL', key)) ~= 'number' then pcall('SET', key, value, 'PX', '1') end
   if type(pcall('HSET', record, 'token', '')) == 'number' then pcall('PEXPIRE', record, '10000') end
   return answer
 elseif kind <= 6 then
-  local g = call('HMGET', record, 'token', 'value', 'fence', 'owner', 'leased')
+  local g = call('HMGET', record, 'token', 'value', 'fence', 'leased')
   if g[2] == there and g[1] ~= '' and g[1] ~= mine then
     local left = call('PTTL', record)
-    if left == -1 or left >= 10000 then
-      return 'h' .. (g[5] == '1' and '1' or '0') .. g[3] .. ' -3 ' .. g[4]
-    end
+    if left == -1 or left >= 10000 then return 'h' .. (g[4] == '1' and '1' or '0') .. g[3] end
   end
 end
 
@@ -63,6 +53,13 @@ local lock, guard, attempt, identity, proxy = key, record, mine, ARGV[2], string
 local claim, right, seen, lease, shape = '', 'claim', '', tonumber(ARGV[4]) or 0, 'ok'
 if kind > 6 then shape = ARGV[5] elseif ARGV[6] == 'SETNX' then shape = 'int' end
 --@functions
+local function command()
+  if kind == 5 then return pcall('SET', key, value, 'NX', 'PX', lifetime) end
+  if kind > 6 then return pcall(unpack(ARGV, 7)) end
+  if ARGV[6] == 'SETNX' then return pcall('SETNX', key, value) end
+  return pcall('SET', key, value, 'NX')
+end
+
 local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))

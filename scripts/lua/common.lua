@@ -17,8 +17,8 @@
 --   owner    the identity in the guard record of the live lease, else ''
 --   leased   1 while the live lease's expiry is the proxy's own, else 0
 -- The usual outcomes of acquire.lua and release.lua come as one text that says the same in fewer steps:
---   'g' granted, 'h' held or 'r' released, then without a space leased and fence, then ' ' pttl ' ' owner. The proxy knows
---   the reply that belongs to it. Owner is left out where the lock was released.
+--   'g' granted or 'h' held, leased, fence; 'r' released, and the fence where the proxy does not know it. The proxy knows
+--   the reply that belongs to it, the expiry that it has asked for, and who it has asked for.
 --
 -- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased ('1' while the expiry is the proxy's);
 -- attempt, reply (the last attempt that released or counted, so that its repeat finds itself done); extra (count.lua).

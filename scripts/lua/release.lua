@@ -1,35 +1,39 @@
 -- release.lua: DEL, UNLINK, GETDEL, PROXY RELEASE (right 'operator').
 -- Holder: releases. Anybody else: 0 or nil. Of a list lock only the head goes. S1, S4, L2.
 -- KEYS  1 lock key   2 its guard record
--- ARGV  1 attempt   2 claim   3 the command's name, in capitals
---       then, unless the right is 'claim' and nothing was seen: 4 right   5 identity   6 lease   7 seen (arguments.lua)
+-- ARGV  1 attempt   2 claim
+--       then, unless it is DEL, the proxy knows the claim's fence, the right is 'claim' and nothing was seen:
+--       3 the command's name, in capitals
+--       and unless the last two are so: 4 right   5 identity   6 lease   7 seen (arguments.lua)
 --
 -- The usual case, the holder's own release, is answered shortly (common.lua).
-local key, record, call = KEYS[1], KEYS[2], redis.call
+local key, record, call, name = KEYS[1], KEYS[2], redis.call, ARGV[3] or 'DEL'
 local held = ARGV[2] ~= '' and redis.pcall('GET', key)
 if type(held) == 'string' then
-  local g = call('HMGET', record, 'token', 'value', 'fence') -- a repeat doesn't find its claim's token any more
+  local g -- a repeat doesn't find its claim's token any more
+  if ARGV[3] then g = call('HMGET', record, 'token', 'value', 'fence')
+  else g = call('HMGET', record, 'token', 'value') end
   -- LT: not where the record outlives its lease already. Servers before 7.0 don't know it, and take the long way.
   if g[1] == ARGV[2] and g[2] == held and redis.pcall('PEXPIRE', record, '10000', 'LT') == 1 then
-    local answer = redis.pcall(ARGV[3], key)
+    local answer = redis.pcall(name, key)
     if type(answer) == 'table' then -- refused: the record ends after the lock again
       local left = call('PTTL', key)
       if left >= 0 and left < 9e15 then call('PEXPIRE', record, string.format('%.0f', left + 10000))
       else call('PERSIST', record) end
       return answer
     end
-    if ARGV[3] == 'GETDEL' then
+    if name == 'GETDEL' then
       call('HSET', record, 'token', '', 'attempt', ARGV[1], 'reply', held)
       return {answer, 'released', tonumber(g[3]), -2, '', 0}
     end
     call('HSET', record, 'token', '', 'attempt', ARGV[1])
-    return 'r0' .. g[3] .. ' -2 '
+    return 'r' .. (g[3] or '')
   end
 end
 
 local lock, guard, attempt, claim, proxy = key, record, ARGV[1], ARGV[2], string.sub(ARGV[1], 1, 36)
 local right, identity, lease, seen = ARGV[4] or 'claim', ARGV[5] or '', tonumber(ARGV[6] or 0), ARGV[7] or ''
-local shape = ARGV[3] == 'GETDEL' and 'nil' or 'int'
+local shape = name == 'GETDEL' and 'nil' or 'int'
 --@functions
 --@list
 local s = look()
@@ -57,7 +61,7 @@ if reads and redis.call('HLEN', lock) > 2 then
   forget(s, '1')
   return {1, how == 'done' and 'released' or how, fence, redis.call('PTTL', lock), s.owner or '', 0}
 end
-local reply = redis.pcall(ARGV[3], lock)
+local reply = redis.pcall(name, lock)
 if failed(reply) then return envelope(reply, 'error') end
 forget(s, shape == 'nil' and s.value or '1')
 return envelope(reply, how == 'done' and 'released' or how, s, -2)

@@ -103,7 +103,7 @@ static void put_command_info(struct text *out, const struct resp_request *r, con
 
 /* A lock script's envelope: every outcome, short and long, of lists too; tame ones are like any integer reply. */
 static void put_envelope(struct text *out, const struct redis_mind *mind) {
-    static const char *const shorts[] = {"g1 7 30000 someone", "h0 9 500 other", "r0 7 -2 ", "g0 7 -1 "};
+    static const char *const shorts[] = {"g17", "h09", "r7", "r"};
     static const char *const outcomes[] = {"granted", "done", "released", "adopted", "open",
                                            "counted", "held", "foreign",  "free",    "error"};
     static const char *const replies[] = {

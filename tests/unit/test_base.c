@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "proxy/base/bytes.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/memory.h"
@@ -159,6 +160,25 @@ static void test_sizes(void **state) {
         if (is_size != (CASES[i].bytes >= 0) || (is_size && bytes != CASES[i].bytes))
             fail_msg("'%s': %d, %lld", CASES[i].text, is_size, (long long)bytes);
     }
+}
+
+static void test_eight_digits(void **state) {
+    (void)state;
+    for (uint32_t n = 0; n < 100000000; n += n < 20000 ? 1 : 9973) {
+        char text[9];
+        uint64_t word = bytes_as_eight_digits(n), back;
+        snprintf(text, sizeof(text), "%08u", (unsigned)n);
+        if (memcmp(&word, text, 8) != 0 || !bytes_eight_digits(word, &back) || back != n)
+            fail_msg("%u: %.8s", (unsigned)n, (const char *)&word);
+    }
+    for (size_t i = 0; i < 8; i++)
+        for (unsigned c = 0; c < 256; c++) {
+            char text[] = "90123456";
+            uint64_t word, n;
+            text[i] = (char)c;
+            memcpy(&word, text, sizeof(word));
+            assert_int_equal(bytes_eight_digits(word, &n), c >= '0' && c <= '9');
+        }
 }
 
 static void test_times(void **state) {
@@ -482,6 +502,7 @@ int main(void) {
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_eight_digits),
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_time_text),
         cmocka_unit_test(test_iobuf_stream),
