@@ -7,6 +7,7 @@ nothing, and is given no such window.
 """
 
 import asyncio
+import time
 
 import replicated
 from resp import Closed, Error
@@ -15,6 +16,7 @@ from servers import until
 CLUSTER = ("promote", "handed", "takeover", "split", "halt")
 SENTINEL = ("promote", "asked", "halt")
 TIMEOUT = 60
+FAILOVER_TIMEOUT = 6  # a CLUSTER FAILOVER gives up after five seconds
 
 
 async def away(function, *args):
@@ -140,15 +142,21 @@ class Failovers:
         await self.lossy("asked", fault)
 
     async def handed(self):
-        """CLUSTER FAILOVER: nothing may be lost."""
+        """CLUSTER FAILOVER: nothing may be lost. The master holds what writes, scripts too, until its replica has caught up,
+        for ten seconds on a busy machine, while it answers others: who waits for it does not hang."""
         async with self.harm:
             master = self.rng.choice(await away(self.world.backend.masters))
             replica = (await away(self.world.backend.replicas_of, master))[0]
             window = self.record.begin("failover", "handed: port %d" % master.port, "handed")
+            again = 0
 
             def done():
+                nonlocal again
                 if replicated.role(replica)[:1] == ["master"]:
                     return True
+                if time.monotonic() < again:  # asked once more it would begin anew
+                    return False
+                again = time.monotonic() + FAILOVER_TIMEOUT
                 try:
                     with replica.client() as c:
                         c("CLUSTER", "FAILOVER")
@@ -156,9 +164,11 @@ class Failovers:
                     pass
                 return False
 
+            self.world.net.held += 1
             try:
                 await away(until, done, TIMEOUT, "the promotion", 0.5)
                 await away(self.settled)
             finally:
+                self.world.net.held -= 1
                 self.record.end(window)
                 self.quiet_masters = {n.port for n in await away(self.world.backend.masters)}
