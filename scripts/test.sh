@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [unit|sim|model|check|fuzz|integration|bench] ...: installs what the tests need, builds everything in build-test/ with
-# warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer, and runs the named parts, or all of them.
+# test.sh [unit|sim|model|check|fuzz|integration|bench|threads|valgrind] ...: installs what the tests need, builds everything
+# in build-test/ with warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer, and runs the named parts, or
+# all but the last two, which have builds of their own.
 #
 #   unit         the parts of the program, each linked with nothing but what it may use (cmocka)
 #   sim          the lock engine through millions of interleavings on virtual time, from seeds
@@ -10,6 +11,9 @@
 #   integration  the proxy with real Redis servers and a real cluster (pytest)
 #   bench        a Release build: instructions and system calls a request are within their bounds (tests/bench/check.py),
 #                and so is its memory, where a sanitizer has its own
+#   threads      the integration tests with four threads under ThreadSanitizer, in half an hour or so
+#   valgrind     the integration tests under valgrind, for hours: tests with little patience may fail for want of time,
+#                so it is its reports that count (lines of the log that begin with ==)
 #
 # The last line is 'N passed, N failed' over all that ran; the exit status is 0 if nothing failed. LOCKKEEPER_SEED=N
 # repeats the random parts of the integration tests. Arguments for pytest go into PYTEST_ADDOPTS.
@@ -17,6 +21,7 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build-test
 jobs=$(nproc)
+patience=1500
 python=/usr/bin/python3
 passed=0
 failed=0
@@ -27,9 +32,9 @@ parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(unit sim model check fuzz integration bench)
 for part in "${parts[@]}"; do
     case $part in
-    unit | sim | model | check | fuzz | integration | bench) ;;
+    unit | sim | model | check | fuzz | integration | bench | threads | valgrind) ;;
     *)
-        echo "test.sh: '$part': expected unit, sim, model, check, fuzz, integration or bench" >&2
+        echo "test.sh: '$part': expected unit, sim, model, check, fuzz, integration, bench, threads or valgrind" >&2
         exit 1
         ;;
     esac
@@ -88,13 +93,13 @@ run_ctest() {
     failed=$((failed + bad))
 }
 
-# run_pytest PROGRAM ARGUMENT ...: integration tests of that program.
+# run_pytest PROGRAM ARGUMENT ...: integration tests of that program, in $patience seconds.
 run_pytest() {
     local status counts good bad several=() program=$1
     shift
     # Most tests wait for servers most of the time: three at once keep two processors busy.
     ! "$python" -c 'import xdist' 2>/dev/null || several=(-n 3)
-    LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 1500 \
+    LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 "$patience" \
         "$python" -m pytest -q ${several[@]+"${several[@]}"} -p no:cacheprovider --tb=short --durations=5 \
         --junitxml="$log.xml" "$@"
     status=$?
@@ -116,6 +121,15 @@ PYTHON
     failed=$((failed + bad))
     # A status of 1 without a failed test: something at the very end, such as a proxy that did not stop cleanly.
     [ "$status" -ne 1 ] || [ "$bad" -gt 0 ] || failed=$((failed + 1))
+}
+
+# run_under FOLDER CMAKE-ARGUMENT ...: all integration tests of a build that is made for them.
+run_under() {
+    local folder=$root/$1 patience=43200
+    shift
+    need "configuring $folder" 120 cmake -S "$root" -B "$folder" "$@"
+    need "the build in $folder" 1200 cmake --build "$folder" --target lockkeeper -j "$jobs"
+    run_pytest "$folder/lockkeeper" "$root/tests/integration"
 }
 
 # What says something about the program only as users build it.
@@ -178,6 +192,11 @@ for part in "${parts[@]}"; do
         ;;
     integration) run_pytest "$build/lockkeeper" "$root/tests/integration" ;;
     bench) run_bench ;;
+    threads) LOCKKEEPER_THREADS=4 run_under build-threads -DCMAKE_BUILD_TYPE=Debug -DSANITIZE=thread ;;
+    valgrind)
+        LOCKKEEPER_UNDER="valgrind -q --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
+            --error-exitcode=96 --num-callers=25 --vgdb=no" run_under build-valgrind -DCMAKE_BUILD_TYPE=RelWithDebInfo
+        ;;
     esac
     echo "== $part: $SECONDS s"
 done
