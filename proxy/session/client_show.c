@@ -94,6 +94,7 @@ void client_show(struct session *s, struct text *out) {
     client_local_address(s, local);
     flags_text(s, &n, flags);
     size_t waiting = s->input ? s->input->end - s->input->start : 0;
+    size_t output = s->out.unsent + s->held_bytes; /* with the replies that wait for those before them */
     const char *sub = s->last && s->last->need != NEED_KEY && command_has_subcommands(s->last) ? s->last_word : "";
     double idle = ev_now(s->worker->loop) - s->last_active;
     text_printf(out,
@@ -103,9 +104,9 @@ void client_show(struct session *s, struct text *out) {
                 (unsigned long long)s->lock.id, address, local, s->fd, s->name ? s->name : "",
                 (long long)(worker_now(s->worker) - s->opened_ms) / 1000, (long long)idle, flags, s->lane.db,
                 (long long)n.channels, (long long)n.patterns, (long long)n.shards, (long long)transaction_count(s),
-                waiting + s->reading, s->input ? s->input->cap - waiting : 0, s->out.unsent,
-                sizeof(*s) + (s->input ? s->input->cap : 0) + s->out.unsent, s->io.events & EV_WRITE ? "rw" : "r",
-                s->last ? s->last->name : "NULL", *sub ? "|" : "", sub, s->user ? s->user : "default",
-                tracking_state(s).on ? (long long)tracking_state(s).redirect : -1LL, s->lane.protocol,
-                s->lib_name ? s->lib_name : "", s->lib_version ? s->lib_version : "");
+                waiting + s->reading, s->input ? s->input->cap - waiting : 0, output,
+                sizeof(*s) + (s->input ? s->input->cap : 0) + s->in_flight_bytes + output,
+                s->io.events & EV_WRITE ? "rw" : "r", s->last ? s->last->name : "NULL", *sub ? "|" : "", sub,
+                s->user ? s->user : "default", tracking_state(s).on ? (long long)tracking_state(s).redirect : -1LL,
+                s->lane.protocol, s->lib_name ? s->lib_name : "", s->lib_version ? s->lib_version : "");
 }
