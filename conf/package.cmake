@@ -2,6 +2,15 @@
 include(GNUInstallDirs)
 
 set(CONF ${CMAKE_CURRENT_LIST_DIR})
+# Who builds packages for others says who he is, as to Debian's own tools.
+set(CPACK_PACKAGE_CONTACT "lockkeeper maintainers <root@localhost>")
+if(DEFINED ENV{DEBEMAIL})
+  set(CPACK_PACKAGE_CONTACT "$ENV{DEBEMAIL}")
+  if(DEFINED ENV{DEBFULLNAME})
+    set(CPACK_PACKAGE_CONTACT "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
+  endif()
+endif()
+configure_file(${CONF}/debian/changelog.in ${CMAKE_CURRENT_BINARY_DIR}/changelog @ONLY)
 set(CONF_MAN ${CMAKE_CURRENT_BINARY_DIR}/lockkeeper.conf.5)
 add_custom_command(
   OUTPUT ${CONF_MAN}
@@ -9,9 +18,9 @@ add_custom_command(
   DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/scripts/conf_man.awk ${CONF}/lockkeeper.conf
   COMMENT "Writing lockkeeper.conf(5)"
   VERBATIM)
-# Debian wants manual pages compressed, and always to the same bytes.
+# Debian wants manual pages and the changelog compressed, and always to the same bytes.
 set(MAN_PAGES)
-foreach(page ${CONF}/lockkeeper.1 ${CONF_MAN})
+foreach(page ${CONF}/lockkeeper.1 ${CONF_MAN} ${CMAKE_CURRENT_BINARY_DIR}/changelog)
   get_filename_component(name ${page} NAME)
   add_custom_command(
     OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name}.gz
@@ -25,6 +34,7 @@ add_custom_target(man ALL DEPENDS ${MAN_PAGES})
 install(TARGETS lockkeeper RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockkeeper.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${CONF_MAN}.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/changelog.gz DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT package EXCLUDE_FROM_ALL)
 install(FILES ${CONF}/standalone.conf ${CONF}/cluster.conf ${CONF}/sentinel.conf ${CONF}/embedded.conf
               ${CMAKE_CURRENT_SOURCE_DIR}/README.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
@@ -34,7 +44,6 @@ install(FILES ${CONF}/lockkeeper.service DESTINATION /lib/systemd/system COMPONE
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
-set(CPACK_PACKAGE_CONTACT "lockkeeper maintainers <root@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "proxy for Redis that makes legacy locks safe")
 set(CPACK_PACKAGE_DESCRIPTION
     "Stands between applications and Redis or Redis Cluster and turns the lock
