@@ -46,7 +46,7 @@ static void lease_submit(struct worker *w, struct lease_work *work, enum script_
     request->call.lock = work;
     request->call.done = lease_done;
     request->call.up.script = script_get(id);
-    request->call.up.repeatable = true;
+    request->call.up.repeatable = !work->renewal; /* not behind its owner's leaving: the engine asks again */
     struct upstream_lane lane = {.login = login, .db = work->key.db, .protocol = 2};
     call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
 }

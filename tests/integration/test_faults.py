@@ -147,6 +147,24 @@ def test_locks_survive_a_lost_connection(start_redis, start_proxy, connect):
             assert server.run("EXISTS", name) == 0
 
 
+def test_no_renewal_is_repeated_for_an_owner_that_is_gone(start_redis, start_proxy, connect):
+    """It was sent and not carried out when its connection was lost; its owner has left meanwhile."""
+    server = start_redis()
+    proxy = start_proxy(server, "lock lock:* lease 9s")
+    owner, other = connect(proxy), connect(proxy)
+    assert owner("SETNX", "lock:left", "1") == 1
+    with server.client() as control:
+        assert control("CLIENT", "PAUSE", 120000, "WRITE") == "OK"
+        until(lambda: in_flight(connect(proxy)) >= 1, 30, "the renewal's way to the node")
+        ends = control("PEXPIRETIME", "lock:left")
+        owner.close()
+        until(lambda: "incident abandoned" in proxy.log(), 30, "the owner's end")
+        control("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        assert control("CLIENT", "UNPAUSE") == "OK"
+        works_again(other)  # behind what is sent again
+        assert control("PEXPIRETIME", "lock:left") in (ends, -2)
+
+
 def test_trap_32_connections_killed_all_the_time(start_redis, start_proxy, connect):
     """Counters never count twice: a write is not repeated after any byte of it was sent."""
     server = start_redis()
