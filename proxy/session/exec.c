@@ -21,7 +21,7 @@ void transaction_items_free(struct transaction *t, struct session *s, const stru
     while ((n = list_shift(&t->items))) {
         struct transaction_item *item = LIST_ENTRY(n, struct transaction_item, link);
         struct call_end out;
-        char answer[RESP_HEADER_MAX];
+        char answer[LOCK_ANSWER_MAX];
         if (item->lock)
             lock_finish(t->worker, s, item->lock, end, &out, answer);
         if (item->note)

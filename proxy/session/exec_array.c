@@ -66,7 +66,7 @@ static void item_lock(struct transaction *t, struct session *s, struct transacti
     static const struct call_end not_sent = {.error = "UPSTREAM not sent", .why = UPSTREAM_NOT_SENT};
     struct call_end end = {.reply = element, .len = len}, part;
     struct lock_envelope e;
-    char answer[RESP_HEADER_MAX];
+    char answer[LOCK_ANSWER_MAX];
     struct lock_call *lock = item->lock;
     bool elsewhere = s && lock->plan.key.db != s->lane.db;
     bool known = elsewhere && lock_envelope_read(lock, element, len, &e);

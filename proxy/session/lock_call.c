@@ -302,30 +302,6 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
     }
 }
 
-/* Who may not run the script hears what is missing: nobody knows of a script who has sent a SETNX. NULL: it is
- * something else. */
-static const char *permission_error(const struct call_end *end) {
-    static const struct {
-        const char *start, *word, *answer;
-    } errors[] = {
-        {"-NOPERM", "eval",
-         "-NOPERM this user has no permissions to run the 'evalsha' command, which lockkeeper uses for "
-         "commands on lock keys: grant +eval +evalsha\r\n"},
-        {"-NOPERM", "keys used",
-         "-NOPERM this user has no permissions to access the lock's key, or the guard record "
-         "beside it: grant ~lockkeeper:{*}:* too\r\n"},
-        {"-ERR The user executing", "",
-         "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "
-         "lock command: grant the command itself and +time +exists +type +get +set +del +hget +hmget "
-         "+hset +pttl +pexpire +persist; for list locks also +hexists +hincrby +hdel +lindex +lpos +lpop\r\n"},
-    };
-    for (size_t i = 0; !end->error && i < sizeof(errors) / sizeof(errors[0]); i++)
-        if (end->len > strlen(errors[i].start) && memcmp(end->reply, errors[i].start, strlen(errors[i].start)) == 0 &&
-            memmem(end->reply, end->len, errors[i].word, strlen(errors[i].word)))
-            return errors[i].answer;
-    return NULL;
-}
-
 /* The script knows one reading, and the client's sessions may have had others: an answer that one of them would take
  * for success can't be given. */
 static void answer_swap(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
@@ -380,11 +356,8 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
     } else {
         e = (struct lock_envelope){.reply = end->reply, .reply_len = end->len};
         lock_failed_outcome(end, &e.result);
-        const char *missing = permission_error(end);
-        if (missing) {
-            e.reply = missing;
-            e.reply_len = strlen(missing);
-        }
+        if (e.result.outcome == LOCK_ERROR)
+            lock_error_words(&e, answer);
     }
     *out =
         (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
@@ -408,7 +381,7 @@ static inline void end_call(struct call *c, const struct call_end *end) {
         return;
     call_done_fn next = l->next;
     struct call_end out;
-    char answer[RESP_HEADER_MAX];
+    char answer[LOCK_ANSWER_MAX];
     c->lock = NULL;
     lock_finish(c->request->worker, c->request->session, l, end, &out, answer);
     lock_deliver(c, next, &out);

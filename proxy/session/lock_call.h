@@ -109,4 +109,8 @@ bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len,
 /* The outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
 void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
 
+/* lock_error.c: the error that a script's call ended with, in the words of a command. A text that is made for it is in
+ * `out`. */
+void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
+
 #endif

@@ -107,7 +107,7 @@ static void confirm_end(struct confirm *f) {
     struct worker *w = c->request->worker;
     call_done_fn next = l->next;
     struct call_end end = {.reply = f->reply, .len = f->reply_len}, out;
-    char answer[RESP_HEADER_MAX];
+    char answer[LOCK_ANSWER_MAX];
     confirm_unpin(f, true);
     l->waited_ms = worker_now(w) - f->begun_ms;
     c->lock = NULL;

@@ -67,6 +67,8 @@ void request_words_clear(struct request_words *w);
 void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
                size_t key_len, const struct lock_words *words);
 
+enum { LOCK_ANSWER_MAX = 512 };
+
 /* The lock calls of one transaction, in order. */
 struct lock_queue {
     struct list_node calls;
@@ -77,7 +79,7 @@ struct lock_queue {
  * in w->build. The call joins `queue` (NULL: no transaction): where an earlier one there may acquire the same key, this
  * one speaks for the lease acquired there. The first call of a script in a transaction is by its source. lock_finish
  * ends it with the script's reply or the error: *out is for the client, its reply borrowed from `end` or in `answer`
- * (RESP_HEADER_MAX bytes). s NULL: it is gone. */
+ * (LOCK_ANSWER_MAX bytes). s NULL: it is gone. */
 struct lock_call;
 struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                const struct lock_command *lc, const char *key, size_t key_len,

@@ -28,6 +28,7 @@ local function says_no()
   return true
 end
 
+local frees = name == 'rename' or name == 'renamenx' or name == 'move'
 local states, outcome, fence = {}, 'free', 0
 for i = 1, n do
   lock, guard = KEYS[2 * i - 1], KEYS[2 * i]
@@ -44,7 +45,7 @@ for i = 1, n do
     outcome = 'done'
   end
   fence = math.max(fence, s.last_fence)
-  if s.token or s.stale_token or name == 'msetnx' then secure(s) end
+  if s.token or s.stale_token or name == 'msetnx' then secure(s, frees) end
 end
 local reply = run()
 if failed(reply) then return envelope(reply, 'error') end

@@ -95,7 +95,22 @@ local function refusal()
   if shape == 'int' then return 0 else return false end
 end
 
+-- Why Redis takes no writes at present: it is a replica, its disk or its memory is full, replicas are missing.
+local function takes_no_writes(why)
+  for _, word in ipairs({'READONLY', 'MISCONF', 'OOM', 'NOREPLICAS'}) do
+    if string.find(why, word, 1, true) then return true end
+  end
+end
+
+-- Before a refusal: where Redis takes no writes, the application hears that, as an error in Redis's words. Nobody has such
+-- a field. Who may not delete fields has no list locks, and hears the refusal.
+local function ask_to_write()
+  local answer = redis.pcall('HDEL', guard, '')
+  if failed(answer) and takes_no_writes(answer.err) then redis.call('HDEL', guard, '') end
+end
+
 local function locked(s)
+  ask_to_write()
   local who = s.owner and s.owner ~= '' and (' by ' .. s.owner) or ''
   return {err = 'LOCKED the lock is held' .. who .. '; nothing was changed'}
 end
@@ -128,11 +143,15 @@ end
 -- Before a command that may acquire or change the lock: does to the guard record what will have to be done afterwards, and
 -- leaves it as it is. A user who has not the rights for it gets the error now, and no lock comes of it that the proxy does
 -- not know.
-local function secure(s)
+-- Redis looks at its memory until a script has written something. `frees`: the command is none that Redis refuses when
+-- that is full, and so the guard record may be written.
+local function secure(s, frees)
   redis.call('TIME')
-  redis.call('EXISTS', lock)
+  local there = redis.call('EXISTS', lock) == 1
+  if not frees then redis.call('SET', lock, '', there and 'NX' or 'XX') end -- nothing
   if not s.value then redis.call('PEXPIRE', lock, 1) end
   local ends = redis.call('PTTL', guard)
+  if ends > 0 then redis.call('PEXPIRE', guard, ends) else redis.call('PERSIST', guard) end
   redis.call('HSET', guard, 'kind', s.kind or '')
   redis.call('PERSIST', guard)
   redis.call('PEXPIRE', guard, ends == -2 and 0 or math.max(ends, 1)) -- 0: there was none, and there is none again

@@ -17,7 +17,7 @@ local old = s.value
 local before = old and redis.call('PTTL', lock)
 secure(s)
 local extra = tonumber(redis.call('HGET', guard, 'extra') or 0)
-if old then redis.call('SET', lock, '', 'NX') else redis.call('DEL', lock) end -- nothing; undo has to be allowed to
+if not old then redis.call('DEL', lock) end -- nothing; undo has to be allowed to
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 local function undo()

@@ -37,12 +37,13 @@ local s = look()
 if not s.value then return envelope(command(), 'free', nil, -2) end
 local how, why = may_touch(s)
 if not how then
+  ask_to_write()
   if shape == 'int' then return envelope(0, why, s) end
   if type(s.value) ~= 'string' then return envelope(s.value, 'error') end
   return envelope(s.value, why, s)
 end
 if s.list and shape == 'nil' then return envelope(command(), 'error') end
-secure(s)
+secure(s, true)
 if s.list then return extend_head(s, how) end
 local before = redis.call('PTTL', lock)
 if s.leased then redis.call('PERSIST', lock) end

@@ -18,7 +18,7 @@ if s.attempt == attempt then -- repeated
   return envelope(reply, outcome, s, redis.call('PTTL', lock))
 end
 if not s.value then
-  secure(s)
+  secure(s, name == 'hdel')
   local reply = command()
   if failed(reply) then return envelope(reply, 'error') end
   if redis.call('EXISTS', lock) == 0 then return envelope(reply, 'free', nil, -2) end
@@ -29,10 +29,11 @@ end
 if redis.call('TYPE', lock).ok ~= 'hash' then return envelope(command(), 'error') end
 local how, why = may_touch(s)
 if not how then
+  ask_to_write()
   if name == 'hsetnx' or name == 'hdel' then return envelope(0, why, s) end
   return envelope(locked(s), why, s)
 end
-secure(s)
+secure(s, name == 'hdel')
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 if s.token and redis.call('HEXISTS', lock, s.held) == 0 then

@@ -78,8 +78,8 @@ local function keep_queue()
 end
 
 -- As secure, for what is done to the records of nodes.
-local function secure_queue(s)
-  secure(s)
+local function secure_queue(s, frees)
+  secure(s, frees)
   redis.call('LINDEX', lock, 0)
   redis.call('HEXISTS', guard, 'probe')
   redis.call('HINCRBY', guard, 'probe', 0)

@@ -20,6 +20,7 @@ local how, why = false, s.token and 'held' or 'foreign'
 if s.token then how, why = may_touch(s) end
 if not how and right == 'any' then how = 'done' end
 if not how or (string.lower(ARGV[11]) == 'rpop' and redis.call('LLEN', lock) > 1) then
+  ask_to_write()
   return queue_envelope(false, why or 'held', s)
 end
 local fence, owner = s.fence or 0, s.owner or ''

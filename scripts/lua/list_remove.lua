@@ -13,9 +13,10 @@ if not string.find(ARGV[13], '^-?%d+$') then return envelope(command(), 'error')
 local node = ARGV[14]
 local record = node_record(node)
 if not (record or right == 'any') or not mine(record) then
+  ask_to_write()
   return queue_envelope(0, s.token and 'held' or (record and 'foreign' or 'free'), s)
 end
-secure_queue(s)
+secure_queue(s, true)
 local at_head = redis.call('LINDEX', lock, 0) == node
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end

@@ -40,9 +40,11 @@ local s = look()
 if s.attempt == attempt and s.token ~= attempt then -- repeated; somebody else may have the lock by now
   return envelope(shape == 'int' and 1 or s.reply, 'released', nil, -2)
 end
-if not s.value then return envelope(refusal(), 'free', nil, -2) end
-local how, why = may_touch(s)
+local how, why = false, 'free'
+if s.value then how, why = may_touch(s) end
 if not how then
+  ask_to_write()
+  if not s.value then return envelope(refusal(), 'free', nil, -2) end
   if shape == 'nil' and type(s.value) ~= 'string' then return envelope(s.value, 'error') end
   return envelope(refusal(), why, s)
 end
@@ -52,7 +54,7 @@ if s.list then -- those who wait keep their places
   remove_head(s, '1')
   return {1, how == 'done' and 'released' or how, fence, -2, s.owner or '', 0, lost, lost_owner, ''}
 end
-secure(s)
+secure(s, true)
 -- Redisson's read lock is a hash with a field for each reader, and one more: the others go on reading.
 local reads = shape == 'int' and s.kind == 'hash' and right ~= 'operator' and redis.call('HGET', lock, 'mode') == 'read'
 if reads and redis.call('HLEN', lock) > 2 then

@@ -15,6 +15,7 @@ end
 local how, why = may_touch(s)
 if s.list then how, why = false, s.token and 'held' or 'foreign' end -- nodes of others wait in it
 if not how then
+  ask_to_write()
   if shape == 'nil' then return envelope(false, why, s) end
   return envelope(locked(s), why, s)
 end

@@ -36,5 +36,6 @@ if how and not stale then
   return envelope(reply, how, s, follow(s, ARGV[10 + at], true))
 end
 if s.token and read ~= '0' and not stale then return swap() end
+ask_to_write()
 if seen == '=' .. s.value then return envelope(locked(s), why or 'held', s) end
 return envelope(s.value, why or 'held', s)

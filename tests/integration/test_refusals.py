@@ -5,6 +5,8 @@ left to reach them. What was refused was not done, whoever holds a lock still ho
 import os
 import resource
 
+import pytest
+
 from resp import Error
 from servers import HOST, free_port, until
 
@@ -39,6 +41,55 @@ def test_a_redis_that_has_become_a_replica(start_redis, start_proxy, connect):
     assert client("EXISTS", "lock:new") == 0
     assert client("DEL", "lock:held") == 1
     assert client("SETNX", "lock:new", "1") == 1
+
+
+MADE = {
+    "none": [],
+    "string": [("SETNX", "K", "5")],
+    "list": [("RPUSH", "K", "a"), ("LRANGE", "K", 0, 0)],
+    "hash": [("HSET", "K", "f", "v")],
+}
+WRITES = ["SETNX K v", "SET K v", "SET K v XX", "SET K v NX", "SET K v NX PX 9000", "SET K v NX EXAT 99999999999",
+          "GETSET K v", "SETEX K 9 v", "INCR K", "DECR K", "APPEND K v", "DEL K", "UNLINK K", "GETDEL K", "EXPIRE K 50",
+          "PERSIST K", "GETEX K", "GETEX K EX 5", "RPUSH K n", "LPUSH K n", "LREM K 1 a", "LSET K 0 b", "LPOP K",
+          "LTRIM K 0 0", "HSETNX K g v", "HSET K f w", "HINCRBY K n 1", "HDEL K f", "MSET K v", "MSETNX K v", "RENAME K K2"]
+READS = ["GET K", "EXISTS K", "TYPE K", "TTL K", "STRLEN K", "LRANGE K 0 0", "LRANGE K 0 -1", "LINDEX K 0", "LLEN K",
+         "LPOS K a", "HGET K f"]
+
+
+@pytest.mark.parametrize("who", ["its owner", "another"])
+@pytest.mark.parametrize("name, on, off", [
+    ("READONLY", ("REPLICAOF", HOST, "PORT"), ("REPLICAOF", "NO", "ONE")),
+    ("NOREPLICAS", ("CONFIG", "SET", "min-replicas-to-write", 3), ("CONFIG", "SET", "min-replicas-to-write", 0)),
+    ("OOM", ("CONFIG", "SET", "maxmemory", 1), ("CONFIG", "SET", "maxmemory", 0)),
+], ids=["READONLY", "NOREPLICAS", "OOM"])
+def test_what_a_redis_that_takes_no_writes_says(start_redis, start_proxy, connect, name, on, off, who):
+    """Commands on lock keys are scripts there, and are answered as in Redis. For others a refusal comes first where Redis
+    would do the command."""
+    servers = start_redis(), start_redis()
+    proxy = start_proxy(servers[0], "lock lock:* lease 0")
+    owners = connect(proxy), connect(servers[1])
+    asked = []
+    for kind, makes in MADE.items():
+        for command in WRITES + READS:
+            key = "lock:%d" % len(asked)
+            fill = {"K": key, "K2": "{%s}:2" % key}
+            asked.append(tuple(fill.get(word, word) for word in command.split()))
+            for client in owners:
+                for make in makes:
+                    client(*[fill.get(word, word) for word in make])
+    askers = owners if who == "its owner" else (connect(proxy), owners[1])
+    port = free_port()
+    for server in servers:
+        assert server.run(*[port if word == "PORT" else word for word in on]) == "OK"
+    for command in asked:
+        ours, theirs = [client.pipeline([command])[0] for client in askers]
+        refused_first = ours[:1] != b"-" or ours.startswith(b"-LOCKED")
+        assert ours == theirs or (name == "OOM" and refused_first), command
+        if who == "its owner" and theirs[:1] != b"-":
+            assert ours == theirs or ours.startswith(b"-LOCKED"), command
+    for server in servers:
+        assert server.run(*off) == "OK"
 
 
 def test_locks_of_a_redis_that_is_full(start_redis, start_proxy, connect):

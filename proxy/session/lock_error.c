@@ -1,0 +1,56 @@
+/*
+ * Errors that Redis raised in a lock script, in the words that the application's command would have been answered with.
+ * Knows neither commands nor outcomes.
+ */
+#include <string.h>
+
+#include "proxy/session/lock_call.h"
+
+/* Who may not run the script hears what is missing: nobody knows of a script who has sent a SETNX. NULL: it is
+ * something else. */
+static const char *permission_error(const char *error, size_t len) {
+    static const struct {
+        const char *start, *word, *answer;
+    } errors[] = {
+        {"-NOPERM", "eval",
+         "-NOPERM this user has no permissions to run the 'evalsha' command, which lockkeeper uses for "
+         "commands on lock keys: grant +eval +evalsha\r\n"},
+        {"-NOPERM", "keys used",
+         "-NOPERM this user has no permissions to access the lock's key, or the guard record "
+         "beside it: grant ~lockkeeper:{*}:* too\r\n"},
+        {"-ERR The user executing", "",
+         "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "
+         "lock command: grant the command itself and +time +exists +type +get +set +del +hget +hmget "
+         "+hset +pttl +pexpire +persist; for list locks also +hexists +hincrby +hdel +lindex +lpos +lpop\r\n"},
+    };
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+        if (len > strlen(errors[i].start) && memcmp(error, errors[i].start, strlen(errors[i].start)) == 0 &&
+            memmem(error, len, errors[i].word, strlen(errors[i].word)))
+            return errors[i].answer;
+    return NULL;
+}
+
+/* Behind an error Redis says from which script it came: " script: SHA1, on @user_script:LINE." Returns the length
+ * without that and without CR LF; 0: there is nothing of it. */
+static size_t before_origin(const char *error, size_t len) {
+    static const char FROM[] = " script: ", ON[] = ", on @user_script:";
+    enum { SHA1 = 40, ORIGIN = sizeof(FROM) - 1 + SHA1 };
+    const char *on = memmem(error, len, ON, sizeof(ON) - 1);
+    if (!on || on - error < ORIGIN || memcmp(on - ORIGIN, FROM, sizeof(FROM) - 1) != 0)
+        return 0;
+    return (size_t)(on - error) - ORIGIN;
+}
+
+void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
+    const char *missing = permission_error(e->reply, e->reply_len);
+    size_t len = before_origin(e->reply, e->reply_len);
+    if (missing) {
+        e->reply = missing;
+        e->reply_len = strlen(missing);
+    } else if (len > 0 && len + 2 <= LOCK_ANSWER_MAX) {
+        memcpy(out, e->reply, len);
+        memcpy(out + len, "\r\n", 2);
+        e->reply = out;
+        e->reply_len = len + 2;
+    }
+}
