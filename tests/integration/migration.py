@@ -6,6 +6,15 @@ from resp import Error
 from servers import until
 
 
+def give_slot(cluster, slot, source, target):
+    """An empty slot changes its master at once. It is imported for a moment first: that gives the target a new epoch, without
+    which the word of the old master, still on its way to the others, may be the newer one."""
+    target_id = target.run("CLUSTER", "MYID")
+    target.run("CLUSTER", "SETSLOT", slot, "IMPORTING", source.run("CLUSTER", "MYID"))
+    for node in (target, source, *[n for n in cluster.nodes if n not in (source, target)]):
+        node.run("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+
+
 class Migration(threading.Thread):
     """Moves slots with their keys to and fro between two masters until it is told to stop."""
 

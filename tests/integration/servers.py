@@ -508,10 +508,11 @@ class Proxy(Process):
 
     started = []  # all that were started and not removed yet
     measured = False
+    before = ()  # words in front of its command line
 
     def __init__(self, upstream, *lines, args=(), wait=True, measured=False, before=()):
         super().__init__("proxy")
-        self.before = list(before)  # words in front of its command line
+        self.before = before
         self.measured = measured
         if not isinstance(upstream, str):
             upstream = upstream.upstream()

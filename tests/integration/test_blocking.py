@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from migration import give_slot
 from resp import Client, Closed, Error, encode
 from servers import slot_of, until
 
@@ -366,12 +367,6 @@ def test_unblocked_by_an_operator(backend, client, name):
     assert client("PING") == "PONG"
 
 
-def set_slot(cluster, slot, source, target):
-    target_id = target.run("CLUSTER", "MYID")
-    for node in (target, source, *[n for n in cluster.nodes if n not in (source, target)]):
-        node.run("CLUSTER", "SETSLOT", slot, "NODE", target_id)
-
-
 def test_slots_move(start_cluster, start_proxy, connect):
     """MOVED, ASK and a slot that moves away while a client is blocked on it."""
     cluster = start_cluster()
@@ -383,10 +378,10 @@ def test_slots_move(start_cluster, start_proxy, connect):
     slot = slot_of(name)
     assert client("LLEN", name) == 0
 
-    set_slot(cluster, slot, source, target)  # the proxy's map is old: MOVED
+    give_slot(cluster, slot, source, target)  # the proxy's map is old: MOVED
     client.send(encode("BLPOP", name, "0"))
     until(lambda: blocked_at(target) == 1, what="the client to be blocked at the slot's node")
-    set_slot(cluster, slot, target, source)  # Redis sends those that are blocked after the slot
+    give_slot(cluster, slot, target, source)  # Redis sends those that are blocked after the slot
     until(lambda: blocked_at(source) == 1, what="the client to have followed")
     assert client_of(proxy)("RPUSH", name, "a") == 1
     assert client.read() == [name, "a"]

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from migration import give_slot
 from resp import Closed, Error, Push, encode
 from servers import slot_of, until
 
@@ -262,12 +263,6 @@ def test_shard_channels_of_all_nodes(farm, connect, channel):
     assert info(other, "pinned_subscribed") == 0
 
 
-def set_slot(cluster, slot, source, target):
-    target_id = target.run("CLUSTER", "MYID")
-    for node in (target, source, *[n for n in cluster.nodes if n not in (source, target)]):
-        node.run("CLUSTER", "SETSLOT", slot, "NODE", target_id)
-
-
 def test_shard_channel_moves(start_cluster, start_proxy, connect):
     """The proxy's map is old: it follows; and a subscription ends as Redis ends it when its slot moves away."""
     cluster = start_cluster()
@@ -276,11 +271,11 @@ def test_shard_channel_moves(start_cluster, start_proxy, connect):
     source = cluster.node_of(name)
     target = next(n for n in cluster.nodes if n is not source)
     assert client("GET", name) is None
-    set_slot(cluster, slot_of(name), source, target)
+    give_slot(cluster, slot_of(name), source, target)
     assert client("SSUBSCRIBE", name) == ["ssubscribe", name, 1]
     assert target.run("SPUBLISH", name, "x") == 1
     assert client.read() == ["smessage", name, "x"]
-    set_slot(cluster, slot_of(name), target, source)
+    give_slot(cluster, slot_of(name), target, source)
     assert client.read() == ["sunsubscribe", name, 0]
     assert client("GET", name) is None
 
