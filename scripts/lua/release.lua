@@ -55,8 +55,10 @@ if s.list then -- those who wait keep their places
   return {1, how == 'done' and 'released' or how, fence, -2, s.owner or '', 0, lost, lost_owner, ''}
 end
 secure(s, true)
--- Redisson's read lock is a hash with a field for each reader, and one more: the others go on reading.
-local reads = shape == 'int' and s.kind == 'hash' and right ~= 'operator' and redis.call('HGET', lock, 'mode') == 'read'
+-- Redisson's read lock is a hash with a field for each reader, and one more: the others go on reading. Where no lease is
+-- live, the record's kind says nothing of the lock.
+local readable = s.token and shape == 'int' and s.kind == 'hash' and right ~= 'operator'
+local reads = readable and redis.call('HGET', lock, 'mode') == 'read'
 if reads and redis.call('HLEN', lock) > 2 then
   local fence = s.fence or 0
   redis.call('HDEL', lock, s.held)
