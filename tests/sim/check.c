@@ -2,6 +2,7 @@
  * The spectator: it knows which worker acquired which lease, and holds every change of the model against S1 to S5,
  * L2 and L3 of the lock semantics (L1 is world_end's).
  */
+#include "tests/sim/hash_locks.h"
 #include "tests/sim/world.h"
 
 #include <inttypes.h>
@@ -173,6 +174,10 @@ static void check_takeover(struct world *w, const struct flight *f) {
 }
 
 void check_script(struct world *w, struct flight *f, const struct model_key *before) {
+    if (w->sc.hash) {
+        hash_check_script(w, f, before);
+        return;
+    }
     struct truth *t = &w->truth[f->key];
     struct model_key *now = &w->redis.keys[f->key];
     const struct model_guard *g = check_live(w, f->key);

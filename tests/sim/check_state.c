@@ -12,7 +12,8 @@
 
 static bool was_live(const struct world *w, const struct model_key *k) {
     const struct model_guard *g = &k->guard;
-    return k->exists && !k->list && g->exists && g->token[0] && g->has_value && strcmp(g->value, k->value) == 0 &&
+    return k->exists && !k->list && !k->hash && g->exists && g->token[0] && g->has_value &&
+           strcmp(g->value, k->value) == 0 &&
            (!g->expire_ms || g->expire_ms - w->redis.now_ms >= MODEL_GUARD_OUTLIVES_MS);
 }
 

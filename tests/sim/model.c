@@ -19,8 +19,7 @@ void model_guard_clear(struct model *m, int key) {
 void model_expire(struct model *m, int key) {
     struct model_key *k = &m->keys[key];
     if (k->exists && k->expire_ms && m->now_ms >= k->expire_ms) {
-        k->exists = k->list = false;
-        k->expire_ms = 0;
+        model_gone(k);
     }
     struct model_guard *g = &k->guard;
     if (g->exists && g->expire_ms && m->now_ms >= g->expire_ms)
@@ -39,7 +38,9 @@ const struct model_guard *model_live(struct model *m, int key) {
     model_expire(m, key);
     const struct model_key *k = &m->keys[key];
     const struct model_guard *g = &k->guard;
-    bool live = k->exists && !k->list && g->exists && g->token[0] && g->has_value && strcmp(g->value, k->value) == 0 &&
+    bool hash = k->hash && g->hash && !m->queues[key].kind && hash_has(&k->fields, g->value);
+    bool string = !k->list && !k->hash && strcmp(g->value, k->value) == 0;
+    bool live = k->exists && (hash || string) && g->exists && g->token[0] && g->has_value &&
                 (!g->expire_ms || g->expire_ms - m->now_ms >= MODEL_GUARD_OUTLIVES_MS);
     return live ? g : NULL;
 }
@@ -58,24 +59,19 @@ static const struct model_reply NIL = {.kind = REPLY_NIL}, OK = {.kind = REPLY_O
 
 static void set_expiry(struct model *m, struct model_key *k, int64_t ms) {
     if (ms < 0)
-        k->exists = k->list = false;
+        model_gone(k);
     k->expire_ms = ms > 0 ? m->now_ms + ms : 0;
 }
 
 static void set(struct model *m, struct model_key *k, const struct model_command *c) {
     bool keep = c->keepttl && k->exists;
     int64_t expire_ms = k->expire_ms;
+    model_gone(k);
     k->exists = true;
-    k->list = false;
     snprintf(k->value, sizeof(k->value), "%s", c->value);
     set_expiry(m, k, c->ms);
     if (keep)
         k->expire_ms = expire_ms;
-}
-
-static void del(struct model_key *k) {
-    k->exists = k->list = false;
-    k->expire_ms = 0;
 }
 
 static struct model_reply pexpire(struct model *m, struct model_key *k, const struct model_command *c) {
@@ -87,14 +83,14 @@ static struct model_reply pexpire(struct model *m, struct model_key *k, const st
     if (!k->exists || !allowed)
         return int_reply(0);
     if (c->ms <= 0)
-        del(k);
+        model_gone(k);
     else
         k->expire_ms = until;
     return int_reply(1);
 }
 
 static struct model_reply incrby(struct model_key *k, const struct model_command *c) {
-    if (k->exists && k->list)
+    if (k->exists && (k->list || k->hash))
         return WRONG;
     char *end;
     long long n = k->exists ? strtoll(k->value, &end, 10) : 0;
@@ -110,7 +106,7 @@ static struct model_reply incrby(struct model_key *k, const struct model_command
 
 static struct model_reply native(struct model *m, int key, const struct model_command *c) {
     struct model_key *k = &m->keys[key];
-    bool text = k->exists && !k->list;
+    bool text = k->exists && !k->list && !k->hash, other = k->exists && !text;
     struct model_reply old = text ? text_reply(k->value) : NIL;
     switch (c->op) {
     case OP_SETNX:
@@ -124,7 +120,7 @@ static struct model_reply native(struct model *m, int key, const struct model_co
         set(m, k, c);
         return OK;
     case OP_SET_NX_GET:
-        if (k->list)
+        if (other)
             return WRONG;
         if (!k->exists)
             set(m, k, c);
@@ -140,19 +136,19 @@ static struct model_reply native(struct model *m, int key, const struct model_co
         return OK;
     case OP_GETSET:
     case OP_SET_GET:
-        if (k->list)
+        if (other)
             return WRONG;
         set(m, k, c);
         return old;
     case OP_DEL:
         if (!k->exists)
             return int_reply(0);
-        del(k);
+        model_gone(k);
         return int_reply(1);
     case OP_GETDEL:
-        if (k->list)
+        if (other)
             return WRONG;
-        del(k);
+        model_gone(k);
         return old;
     case OP_PEXPIRE:
         return pexpire(m, k, c);
@@ -162,7 +158,7 @@ static struct model_reply native(struct model *m, int key, const struct model_co
         k->expire_ms = 0;
         return int_reply(1);
     case OP_GETEX:
-        if (k->list)
+        if (other)
             return WRONG;
         if (k->exists && c->ms)
             set_expiry(m, k, c->ms);
@@ -170,9 +166,9 @@ static struct model_reply native(struct model *m, int key, const struct model_co
     case OP_INCRBY:
         return incrby(k, c);
     case OP_GET:
-        return k->list ? WRONG : old;
+        return other ? WRONG : old;
     case OP_RPUSH:
-        if (text)
+        if (text || k->hash)
             return WRONG;
         if (!k->exists)
             k->expire_ms = 0;
@@ -192,14 +188,22 @@ static struct model_reply native(struct model *m, int key, const struct model_co
         return OK;
     case OP_LUA_DEL:
     case OP_LUA_PEXPIRE:
-        if (k->list)
+        if (other)
             return WRONG;
         if (!k->exists || strcmp(k->value, c->value) != 0)
             return int_reply(0);
         if (c->op == OP_LUA_PEXPIRE)
             return pexpire(m, k, c);
-        del(k);
+        model_gone(k);
         return int_reply(1);
+    case OP_HSETNX:
+    case OP_HINCRBY:
+    case OP_HDEL:
+    case OP_LUA_ENTER:
+    case OP_LUA_READ:
+    case OP_LUA_LEAVE:
+    case OP_LUA_RENEW:
+        return model_hash_native(m, key, c);
     case OP_KINDS:
         break;
     }
@@ -255,7 +259,17 @@ enum lock_verb model_verb(const struct model_command *c) {
     case OP_LUA_SET:
     case OP_LUA_DEL:
     case OP_LUA_PEXPIRE:
+    case OP_LUA_ENTER:
+    case OP_LUA_READ:
+    case OP_LUA_LEAVE:
+    case OP_LUA_RENEW:
         return LOCK_SCRIPT;
+    case OP_HSETNX:
+        return LOCK_ACQUIRE;
+    case OP_HINCRBY:
+        return LOCK_REPLACE;
+    case OP_HDEL:
+        return LOCK_COUNT_DOWN;
     case OP_KINDS:
         break;
     }
@@ -264,6 +278,8 @@ enum lock_verb model_verb(const struct model_command *c) {
 
 int model_value_at(const struct model_command *c) {
     enum lock_verb verb = model_verb(c);
+    if (c->op == OP_HSETNX || c->op == OP_HINCRBY || c->op == OP_HDEL)
+        return 3;
     if (verb == LOCK_QUEUE_PUSH)
         return 3;
     if (verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET)
@@ -276,6 +292,7 @@ const char *model_shape(const struct model_command *c) {
     case OP_SET_NX:
     case OP_SET:
     case OP_LSET:
+    case OP_HINCRBY:
         return "ok";
     case OP_SET_NX_GET:
     case OP_SET_XX:

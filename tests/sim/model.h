@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "proxy/lock/engine.h"
+#include "tests/sim/hashes.h"
 #include "tests/sim/lists.h"
 
 enum {
@@ -23,6 +24,7 @@ enum {
 
 struct model_guard {
     bool exists, has_value, has_attempt, leased;
+    bool hash;         /* kind: its value is a hash lock's field */
     int64_t expire_ms; /* 0 none */
     uint64_t fence;
     int64_t extra;
@@ -31,9 +33,10 @@ struct model_guard {
 };
 
 struct model_key {
-    bool exists, list; /* a list: of the wrong type for string locks */
-    int64_t expire_ms; /* 0 none */
+    bool exists, list, hash; /* a list or a hash: of the wrong type for string locks */
+    int64_t expire_ms;       /* 0 none */
     char value[MODEL_VALUE];
+    struct model_fields fields; /* of a hash */
     struct model_guard guard;
 };
 
@@ -70,6 +73,13 @@ enum model_op {
     OP_LUA_SET, /* the application's own scripts: SET NX PX; compare and DEL; compare and PEXPIRE */
     OP_LUA_DEL,
     OP_LUA_PEXPIRE,
+    OP_HSETNX, /* of one field, whose name is the value */
+    OP_HINCRBY,
+    OP_HDEL,
+    OP_LUA_ENTER, /* hash locks: reentrant, with one owner; with readers; out again; the watchdog */
+    OP_LUA_READ,
+    OP_LUA_LEAVE,
+    OP_LUA_RENEW,
     OP_KINDS
 };
 
@@ -135,6 +145,12 @@ struct model_envelope model_queue_renew(struct model *m, int key, const char *cl
 void model_queue_leave(struct model *m, int key, const char *party, int64_t lease_ms);
 /* Nothing is left of the guard record. */
 void model_guard_clear(struct model *m, int key);
+
+/* hashes.c: Redis's commands and the application's scripts for them, and hash.lua. */
+struct model_reply model_hash_native(struct model *m, int key, const struct model_command *c);
+struct model_envelope model_hash_script(struct model *m, int key, const struct model_args *a);
+/* The key is gone. */
+void model_gone(struct model_key *k);
 
 enum lock_verb model_verb(const struct model_command *c);
 /* Whether the script gets the position of the value, and which; 0 none. */

@@ -99,7 +99,7 @@ def load_scripts(redis):
         queue = f.read()
     shas = {}
     for name in ("acquire", "replace", "swap", "release", "extend", "count", "clobber", "read", "renew", "adopt", "list_push",
-                 "list_read", "list_remove", "list_set", "list_pop", "list_trim", "list_leave"):
+                 "list_read", "list_remove", "list_set", "list_pop", "list_trim", "list_leave", "hash"):
         with open(os.path.join(folder, name + ".lua"), encoding="utf-8") as f:
             own = f.read()
         # as scripts/embed_lua.cmake has it
@@ -276,6 +276,10 @@ class Run:
             got = [text(node) for node in self.redis.call("LRANGE", self.lock(key), 0, -1)]
             have.append(got)
             want.append(plain(nodes).split())
+        if self.redis.call("TYPE", self.lock(key)) == "hash":
+            got, fields = [text(f) for f in self.redis.call("HGETALL", self.lock(key))], plain(nodes).split()
+            have.append(dict(zip(got[::2], got[1::2])))
+            want.append(dict(zip(fields[::2], fields[1::2])))
         problems = ["%s, not %s" % (h, w) for h, w in zip(have, want) if h != w]
         if not self.fence(key).same(int(fence), int(text(guard[1]) or 0)):
             problems.append("fence")

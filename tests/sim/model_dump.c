@@ -63,6 +63,13 @@ static void draw_command(struct dump *d, int key, struct model_command *c) {
     if (c->by == 0)
         c->by = 2;
     snprintf(c->value, sizeof(c->value), "%s", some_value(d));
+    if (!queue && key == 0 && chance(d, 60)) { /* and one a hash */
+        static const enum model_op OPS[] = {OP_HSETNX, OP_HINCRBY, OP_HDEL, OP_HDEL};
+        c->op = OPS[below(d, 4)];
+        if (c->op != OP_HINCRBY && d->m.keys[key].hash && chance(d, 35))
+            snprintf(c->value, sizeof(c->value), HASH_MODE);
+        return;
+    }
     bool sets = c->op == OP_SET || c->op == OP_SET_XX || c->op == OP_SET_GET;
     c->keepttl = sets && c->ms == 0 && chance(d, 40);
     if (c->op == OP_SETNX || c->op == OP_GETSET || c->op == OP_MSET)
@@ -161,9 +168,22 @@ static void print_command(const struct model_command *c) {
     case OP_LPOP:
         printf("LPOP\tK");
         break;
+    case OP_HSETNX:
+        printf("HSETNX\tK\t=%s\t%s", c->value, strcmp(c->value, HASH_MODE) == 0 ? "read" : "1");
+        break;
+    case OP_HINCRBY:
+        printf("HINCRBY\tK\t=%s\t%" PRId64, c->value, c->by);
+        break;
+    case OP_HDEL:
+        printf("HDEL\tK\t=%s", c->value);
+        break;
     case OP_LUA_SET: /* these are not sent: adopt.lua is, by itself */
     case OP_LUA_DEL:
     case OP_LUA_PEXPIRE:
+    case OP_LUA_ENTER:
+    case OP_LUA_READ:
+    case OP_LUA_LEAVE:
+    case OP_LUA_RENEW:
     case OP_KINDS:
         abort();
     }
@@ -203,16 +223,23 @@ static void print_state(struct dump *d, int key) {
     const struct model_guard *g = &k->guard;
     int64_t guard_pttl = !g->exists ? -2 : !g->expire_ms ? -1 : g->expire_ms - d->m.now_ms;
     printf("state\t%d\t%d\t=%s\t%" PRId64 "\t=%s\t%" PRIu64 "\t=%s\t=%s\t=%s\t%d\t%" PRId64 "\t%" PRId64 "\t=", key,
-           k->exists, k->exists && !k->list ? k->value : "", model_pttl(&d->m, key), g->token, g->fence, g->value,
-           g->owner, g->proxy, g->leased, g->extra, guard_pttl);
+           k->exists, k->exists && !k->list && !k->hash ? k->value : "", model_pttl(&d->m, key), g->token, g->fence,
+           g->value, g->owner, g->proxy, g->leased, g->extra, guard_pttl);
     for (unsigned i = 0; k->exists && k->list && i < d->m.queues[key].count; i++)
         printf("%s ", d->m.queues[key].nodes[i]);
+    for (unsigned i = 0; k->exists && k->hash && i < k->fields.count; i++)
+        if (strcmp(k->fields.at[i].name, HASH_MODE) == 0)
+            printf("%s read ", HASH_MODE);
+        else
+            printf("%s %" PRId64 " ", k->fields.at[i].name, k->fields.at[i].count);
     printf("\n");
 }
 
 static const char *script_name(const struct model_command *c) {
     if (c->op == OP_LPOP)
         return "list_pop";
+    if (c->op == OP_HSETNX || c->op == OP_HINCRBY || c->op == OP_HDEL)
+        return "hash";
     switch (model_verb(c)) {
     case LOCK_ACQUIRE:
         return "acquire";
@@ -362,7 +389,7 @@ static void call_native(struct dump *d, int key) {
     struct model_command c;
     do
         draw_command(d, key, &c);
-    while (c.op > OP_RPUSH || (c.op == OP_RPUSH && d->m.queues[key].count > 40));
+    while ((c.op > OP_RPUSH && c.op < OP_HSETNX) || (c.op == OP_RPUSH && d->m.queues[key].count > 40));
     if (c.ms > 0) /* never what it was: adopt.lua sees that an end has moved, in Redis by the time that passed */
         c.ms += 20 * (int64_t)++d->natives;
     if (chance(d, 10)) {
@@ -392,6 +419,7 @@ static void drop(struct dump *d, int key) {
 struct content {
     bool exists, list;
     int64_t expire_ms;
+    struct model_fields fields;
     char value[MODEL_VALUE], nodes[QUEUE_NODES][QUEUE_NODE];
 };
 
@@ -404,8 +432,9 @@ static struct content content_of(const struct dump *d, int key) {
         return c;
     c.exists = true;
     c.list = k->list;
+    c.fields = k->fields;
     c.expire_ms = k->expire_ms;
-    snprintf(c.value, sizeof(c.value), "%s", k->list ? "" : k->value);
+    snprintf(c.value, sizeof(c.value), "%s", k->list || k->hash ? "" : k->value);
     for (unsigned i = 0; k->list && i < q->count; i++)
         snprintf(c.nodes[i], QUEUE_NODE, "%s", q->nodes[i]);
     return c;

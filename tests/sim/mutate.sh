@@ -83,13 +83,13 @@ mutate() { # NAME|FILE|EXPRESSION
 export -f compile link object_of noticed mutate
 
 mkdir "$WORK"/{whole,sim,unit,mutants}
-for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,script,scripts,lists,list_scripts}.c; do
+for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,hashes,script,scripts,lists,list_scripts}.c; do
     for found in "$ROOT"/$file; do
         echo "$found $WORK/whole/$(object_of "${found#"$ROOT/"}")"
     done
 done >"$WORK/sources"
 for found in "$ROOT"/tests/sim/*.c; do
-    case $found in */model.c | */script.c | */scripts.c | */lists.c | */list_scripts.c | */model_dump.c) continue ;; esac
+    case $found in */model.c | */hashes.c | */script.c | */scripts.c | */lists.c | */list_scripts.c | */model_dump.c) continue ;; esac
     echo "$found $WORK/sim/$(basename "$found").o"
 done >>"$WORK/sources"
 for unit in $UNITS; do

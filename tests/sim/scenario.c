@@ -220,6 +220,22 @@ static void draw_names(struct draw *d, struct scenario *sc) {
         sc->never_kept = sc->never_kept && !sc->strays;
 }
 
+/* Hash locks: by scripts, or by HSETNX; a holder may add what fields it likes, so that these two don't mix. Fields tell
+ * who is in a lock, so that nobody takes another's away on any model. */
+static void draw_hash(struct draw *d, struct scenario *sc) {
+    enum lock_owner owner = sc->rule.owner;
+    static const uint32_t IDIOMS[] = {BIT(IDIOM_HASH), BIT(IDIOM_READ), BIT(IDIOM_HASH) | BIT(IDIOM_READ),
+                                      BIT(IDIOM_FIELD)};
+    sc->hash = true;
+    sc->idioms = IDIOMS[below(d, 4)];
+    sc->outside = sc->strays = sc->transactions = sc->discards = false;
+    sc->apart = sc->connections == CONN_OWN && !sc->reconnects && !sc->restarts &&
+                (owner == LOCK_OWNER_CONNECTION ||
+                 (owner == LOCK_OWNER_AUTO && sc->proxies == 1 && !sc->library && !sc->silent && !sc->finals));
+    sc->never_wrong = sc->wrong_once_proven_never = sc->never_kept = false;
+    sc->kept_after_end_only = sc->kept_after_sight_only = false;
+}
+
 void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {
     struct draw d = {seed};
     *sc = (struct scenario){.seed = seed};
@@ -240,12 +256,14 @@ void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {
         promise_shared(sc);
     if (chance(&d, 20) || lists)
         draw_queue(&d, sc);
+    else if (chance(&d, 10))
+        draw_hash(&d, sc);
     sc->reloads = chance(&d, 20);
-    if (sc->connections == CONN_OWN && !sc->queue)
+    if (sc->connections == CONN_OWN && !sc->queue && !sc->hash)
         draw_names(&d, sc);
-    if (!sc->queue && chance(&d, 12))
+    if (!sc->queue && !sc->hash && chance(&d, 12))
         draw_audit(&d, sc);
-    else if (!sc->queue && chance(&d, 3))
+    else if (!sc->queue && !sc->hash && chance(&d, 3))
         draw_takeovers(&d, sc);
 }
 

@@ -8,7 +8,7 @@
 
 static struct script_state examine(struct script_run *r) {
     model_expire(r->m, r->key);
-    struct script_state s = {.value = r->k->exists, .wrong_type = r->k->exists && r->k->list};
+    struct script_state s = {.value = r->k->exists, .wrong_type = r->k->exists && (r->k->list || r->k->hash)};
     if (s.value && !s.wrong_type)
         memcpy(s.text, r->k->value, sizeof(s.text));
     if (!r->g->exists)
@@ -117,6 +117,7 @@ static struct script_state own(struct script_run *r, const struct script_state *
     mine.fence = s->last_fence + 1 > r->m->us ? s->last_fence + 1 : r->m->us;
     struct model_guard *g = r->g;
     g->exists = g->has_value = true;
+    g->hash = r->k->hash && !r->k->list;
     g->fence = mine.fence;
     g->leased = mine.leased;
     g->extra = 0;
@@ -162,8 +163,10 @@ int64_t script_follow(struct script_run *r, struct script_state *s, const char *
         s->leased = leased || (s->leased && s->keeps_lease);
         snprintf(r->g->value, sizeof(r->g->value), "%s", value);
         r->g->leased = s->leased;
-        if (anew)
+        if (anew) {
             r->g->extra = 0;
+            r->g->hash = false;
+        }
         script_keep_guard(r, pttl);
     } else {
         script_disown(r, s);

@@ -115,6 +115,15 @@ static struct model_envelope release(struct script_run *r) {
             return script_envelope(script_plain(REPLY_ERROR), LOCK_ERROR, NULL, NOT_ASKED);
         return script_envelope(script_refusal(r), how, &s, NOT_ASKED);
     }
+    bool reads =
+        s.token && shape_int && r->g->hash && !is(r->a->right, "operator") && hash_has(&r->k->fields, HASH_MODE);
+    if (reads && r->k->fields.count > 2) {
+        struct model_command hdel = {.op = OP_HDEL};
+        memcpy(hdel.value, r->g->value, sizeof(hdel.value));
+        model_native(r->m, r->key, &hdel);
+        script_forget(r, "1");
+        return script_envelope(script_number(1), how == LOCK_DONE ? LOCK_RELEASED : how, &s, model_pttl(r->m, r->key));
+    }
     struct model_reply reply = script_command(r);
     if (script_failed(&reply))
         return script_envelope(reply, LOCK_ERROR, NULL, NOT_ASKED);
@@ -152,7 +161,9 @@ static struct model_envelope extend(struct script_run *r) {
     }
     if (script_failed(&reply))
         return script_envelope(reply, LOCK_ERROR, NULL, NOT_ASKED);
-    int64_t pttl = script_follow(r, &s, s.text, false);
+    char held[MODEL_VALUE];
+    memcpy(held, s.token ? r->g->value : s.text, sizeof(held));
+    int64_t pttl = script_follow(r, &s, held, false);
     return script_envelope(reply, how, &s, pttl);
 }
 
@@ -290,9 +301,10 @@ static struct model_envelope adopt(struct script_run *r) {
         struct script_state gone = {.fence = strtoull(s.reply, NULL, 10)};
         return script_envelope(script_plain(REPLY_NIL), LOCK_RELEASED, &gone, pttl);
     }
-    if (s.value && !s.wrong_type && is(s.text, r->a->command.value)) {
-        struct script_state mine = script_take(r, &s, s.text, &pttl);
-        return script_envelope(script_text(s.text), LOCK_GRANTED, &mine, pttl);
+    const char *argument = r->a->command.value;
+    if (s.value && r->k->hash ? hash_has(&r->k->fields, argument) : s.value && !s.wrong_type && is(s.text, argument)) {
+        struct script_state mine = script_take(r, &s, argument, &pttl);
+        return script_envelope(script_text(argument), LOCK_GRANTED, &mine, pttl);
     }
     if (r->g->exists && r->g->token[0] && (ends == -1 || ends >= MODEL_GUARD_OUTLIVES_MS)) {
         struct script_state gone = {.fence = s.last_fence};
@@ -313,6 +325,8 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
     bool queue = model_is_queue(m, key) && (a->command.op == OP_DEL || a->command.op == OP_PEXPIRE);
     if (queue || (a->command.op >= OP_RPUSH && a->command.op <= OP_LPOP))
         return model_queue_script(m, key, a);
+    if (a->command.op >= OP_HSETNX && a->command.op <= OP_HDEL)
+        return model_hash_script(m, key, a);
     struct script_run r = run_on(m, key, a);
     switch (model_verb(&a->command)) {
     case LOCK_ACQUIRE:

@@ -1,6 +1,7 @@
 /*
  * What applications do: the lock idioms, as programs that send one command after another and believe the answers.
  */
+#include "tests/sim/hash_locks.h"
 #include "tests/sim/world.h"
 
 #include <inttypes.h>
@@ -9,17 +10,19 @@
 #include <string.h>
 
 const char *idiom_name(enum idiom idiom) {
-    static const char *const NAMES[IDIOM_KINDS] = {
-        "setnx",    "setnx-expire", "const",    "unique", "compare", "extending", "getdel", "plain-set", "shorten",
-        "deadline", "count",        "throttle", "script", "multi",   "watch",     "queue",  "reentrant"};
+    static const char *const NAMES[IDIOM_KINDS] = {"setnx",     "setnx-expire", "const",     "unique",  "compare",
+                                                   "extending", "getdel",       "plain-set", "shorten", "deadline",
+                                                   "count",     "throttle",     "script",    "multi",   "watch",
+                                                   "queue",     "reentrant",    "hash",      "read",    "field"};
     return NAMES[idiom];
 }
 
 void command_text(const struct model_command *c, char *out, size_t size) {
     static const char *const NAMES[OP_KINDS] = {
-        "SETNX",   "SET NX",  "SET NX GET", "SET",    "SET XX",     "GETSET",  "SET GET",    "DEL",   "GETDEL",
-        "PEXPIRE", "PERSIST", "GETEX",      "INCRBY", "MSET",       "GET",     "RPUSH",      "LPUSH", "LINDEX",
-        "EXISTS",  "LREM",    "LSET",       "LPOP",   "Lua SET NX", "Lua DEL", "Lua PEXPIRE"};
+        "SETNX",       "SET NX",  "SET NX GET", "SET",   "SET XX",    "GETSET",   "SET GET",    "DEL",
+        "GETDEL",      "PEXPIRE", "PERSIST",    "GETEX", "INCRBY",    "MSET",     "GET",        "RPUSH",
+        "LPUSH",       "LINDEX",  "EXISTS",     "LREM",  "LSET",      "LPOP",     "Lua SET NX", "Lua DEL",
+        "Lua PEXPIRE", "HSETNX",  "HINCRBY",    "HDEL",  "Lua enter", "Lua read", "Lua leave",  "Lua renew"};
     snprintf(out, size, "%s %s ms=%" PRId64 " by=%" PRId64 "%s", NAMES[c->op], c->value, c->ms, c->by,
              c->keepttl ? " keepttl" : "");
 }
@@ -163,6 +166,8 @@ static bool holding(struct world *w, struct worker *k, int worker, struct model_
 bool worker_command(struct world *w, int worker, struct model_command *c, bool *releases) {
     if (w->sc.queue)
         return list_worker_command(w, worker, c, releases);
+    if (w->sc.hash)
+        return hash_worker_command(w, worker, c, releases);
     struct worker *k = &w->workers[worker];
     *c = (struct model_command){.op = OP_GET};
     *releases = false;
@@ -346,6 +351,10 @@ void worker_answer(struct world *w, int worker, const struct flight *f, bool los
     k->busy = false;
     if (w->sc.queue) {
         list_worker_answer(w, worker, f, lost);
+        return;
+    }
+    if (w->sc.hash) {
+        hash_worker_answer(w, worker, f, lost);
         return;
     }
     if (lost && f->unsent && k->phase == PHASE_RELEASE) {

@@ -48,6 +48,9 @@ enum idiom {
     IDIOM_WATCH,        /* SET NX PX likewise, or WATCH GET MULTI SET PX EXEC; WATCH GET MULTI DEL EXEC */
     IDIOM_QUEUE,        /* RPUSH, LINDEX 0 until it is one's own, LREM; scenarios of list locks alone */
     IDIOM_REENTRANT,    /* EXISTS 0, RPUSH, LSET now and then, LREM; likewise */
+    IDIOM_HASH,         /* Lua: one owner as often as it likes, a watchdog, out; scenarios of hash locks alone */
+    IDIOM_READ,         /* Lua: many readers; likewise */
+    IDIOM_FIELD,        /* HSETNX, HDEL or DEL; likewise */
     IDIOM_KINDS,
     STRING_IDIOMS = IDIOM_QUEUE
 };
@@ -91,6 +94,7 @@ struct scenario {
     bool toggles;
     bool audit_exact;  /* what was acquired under audit is safe from the moment that the rule is enforced */
     bool queue;        /* list locks */
+    bool hash;         /* hash locks */
     bool stranger;     /* a client of another identity sends what it likes */
     bool names;        /* each connection calls itself by a name of its own, and its next one by the same */
     bool renames;      /* connections change their names */
@@ -118,7 +122,9 @@ struct worker {
     bool in_queue;    /* it has pushed its value as a node, and still wants it */
     int64_t read_ms;  /* when it last showed that it is there */
     bool lapsed;      /* and was silent for longer than a lease once */
-    uint64_t again;   /* the session on which its release got lost, 0 none */
+    unsigned times;   /* that it has entered a hash lock */
+    unsigned lives;
+    uint64_t again; /* the session on which its release got lost, 0 none */
     struct transaction *transaction;
     char value[MODEL_VALUE], expected[MODEL_VALUE];
 };

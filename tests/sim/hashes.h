@@ -1,0 +1,29 @@
+/*
+ * Hash locks in the model: the fields under a lock key, each a holder's; one of them is what the guard record knows.
+ * Included by model.h.
+ */
+#ifndef LOCKKEEPER_SIM_HASHES_H
+#define LOCKKEEPER_SIM_HASHES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { HASH_FIELDS = 16, HASH_FIELD = 24 };
+
+#define HASH_MODE "mode" /* the field that read locks have besides their readers'; what it says is 'read' */
+
+struct model_field {
+    char name[HASH_FIELD];
+    int64_t count;
+};
+
+struct model_fields {
+    unsigned count;
+    struct model_field at[HASH_FIELDS]; /* what is not used is zero */
+};
+
+/* Its place, or -1. */
+int hash_find(const struct model_fields *h, const char *name);
+bool hash_has(const struct model_fields *h, const char *name);
+
+#endif
