@@ -1,6 +1,6 @@
 #!/bin/sh
-# check.sh: checks lease.pml over all its interleavings, then shows that each rule in it matters: with the rule taken
-# out, an assertion has to fail. Needs spin and a C compiler; takes about a minute.
+# check.sh: checks lease.pml and adopt.pml over all their interleavings, then shows that each rule in them matters: with
+# the rule taken out, an assertion has to fail. Needs spin and a C compiler; takes about a minute.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-model.XXXXXX")
@@ -31,21 +31,31 @@ expect() { # NAME RESULT FILE
 
 expect "the protocol keeps S1, S2, S4, S5 and L1" "errors: 0" "$here/lease.pml"
 
-# without NAME SED-EXPRESSION: the model with one rule taken out.
+expect "adoption keeps S1, S3, S5, and what it adopts has an end" "errors: 0" "$here/adopt.pml"
+
+# without MODEL NAME SED-EXPRESSION: the model with one rule taken out.
 without() {
-    sed "$2" "$here/lease.pml" >broken.pml
-    if cmp -s "$here/lease.pml" broken.pml; then
-        echo "FAIL $1: the expression changes nothing"
+    sed "$3" "$here/$1" >broken.pml
+    if cmp -s "$here/$1" broken.pml; then
+        echo "FAIL $2: the expression changes nothing"
         failed=$((failed + 1))
         return
     fi
-    expect "without $1 it does not" "errors: 1" broken.pml
+    expect "without $2 it does not" "errors: 1" broken.pml
 }
 
-without "the token in a release" 's/:: live != 0 \&\& live == claim ->$/:: live != 0 ->/'
-without "the token in a renewal" 's/:: live != 0 \&\& live == claim -> left = LEASE; overdue = 0/:: live != 0 -> left = LEASE/'
-without "a growing fence" 's/left = LEASE; fence++;/left = LEASE;/'
-without "the claim of a granted attempt alone" 's/:: else -> result = 0$/:: else -> result = 1/'
+without lease.pml "the token in a release" 's/:: live != 0 \&\& live == claim ->$/:: live != 0 ->/'
+without lease.pml "the token in a renewal" 's/:: live != 0 \&\& live == claim -> left = LEASE; overdue = 0/:: live != 0 -> left = LEASE/'
+without lease.pml "a growing fence" 's/left = LEASE; fence++;/left = LEASE;/'
+without lease.pml "the claim of a granted attempt alone" 's/:: else -> result = 0$/:: else -> result = 1/'
+
+without adopt.pml "the script's own argument in what is adopted" 's/:: !LIVE \&\& value == MINE(w) ->/:: !LIVE \&\& value != 0 ->/'
+without adopt.pml "the value in the guard record" 's/ \&\& held == value)/)/'
+without adopt.pml "a lease for what has no expiry" 's/:: left == NEVER -> left = LEASE/:: false -> skip/'
+without adopt.pml "the token in a release of what was adopted" 's/LIVE \&\& (token == claim || (claim == 0/LIVE \&\& (claim != 0 || (claim == 0/'
+without adopt.pml "the token in its renewal" 's/:: LIVE \&\& token == claim ->$/:: LIVE ->/'
+without adopt.pml "the name in what another proxy releases" 's/claim == 0 \&\& identity == w \&\&/claim == 0 \&\&/'
+without adopt.pml "values of their own" 's/^#define MINE(w)  ((w) + 1)/#define MINE(w)  1/'
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
