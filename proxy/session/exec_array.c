@@ -269,7 +269,7 @@ static void replay_end(struct session *s) {
         tracking_exec_ends(s, p->stale);
     if (s->pubsub)
         pubsub_release(s);
-    if (s->held.len > 0)
+    if (s->held)
         session_release(s);
     replay_free(s, p);
     session_mark_dirty(s);

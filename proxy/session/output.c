@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "proxy/base/log.h"
+#include "proxy/base/memory.h"
 #include "proxy/session/pinned.h"
 
 enum {
@@ -44,22 +45,31 @@ static bool session_over_limit(struct session *s) {
     return (now - s->over_soft_since) * 1000 >= (double)o->output_limit_soft_ms;
 }
 
+void session_held_free(struct session *s) {
+    if (s->held)
+        text_clear(s->held);
+    memory_free(s->held);
+    s->held = NULL;
+}
+
 void session_release(struct session *s) {
     if (session_amid_reply(s) || s->replay)
         return;
-    iobuf_append(&s->out, s->held.data, s->held.len);
-    s->held_bytes -= s->held.len;
-    text_clear(&s->held);
+    iobuf_append(&s->out, s->held->data, s->held->len);
+    s->held_bytes -= s->held->len;
+    session_held_free(s);
     session_mark_dirty(s);
 }
 
 void session_tell(struct session *s, const char *data, size_t len) {
     session_mark_dirty(s); /* also where it is held: the limits are looked at then */
-    if (s->held.len == 0 && !session_amid_reply(s) && !s->replay) {
+    if (!s->held && !session_amid_reply(s) && !s->replay) {
         iobuf_append(&s->out, data, len);
         return;
     }
-    text_append(&s->held, data, len);
+    if (!s->held)
+        s->held = memory_zalloc(sizeof(*s->held));
+    text_append(s->held, data, len);
     s->held_bytes += len;
 }
 

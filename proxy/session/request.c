@@ -176,7 +176,7 @@ static __attribute__((noinline)) bool head_ends_specially(struct session *s, str
     request_free(r);
     if (s->pubsub)
         pubsub_release(s);
-    if (s->held.len > 0)
+    if (s->held)
         session_release(s);
     if (close_after) {
         replay_drop(s);

@@ -82,7 +82,7 @@ void session_close(struct session *s, const char *reason) {
     s->in_flight = 0;
     engine_session_close(w->shared->engine, &s->lock, worker_now(w));
     iobuf_clear(&s->out);
-    text_clear(&s->held);
+    session_held_free(s);
     session_input_free(s);
     list_remove(&s->dirty_link);
     list_remove(&s->runnable_link);

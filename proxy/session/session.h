@@ -270,8 +270,8 @@ struct session {
     struct worker *worker;
     struct ev_io io;
     int fd;
-    struct tls *tls; /* NULL: plain */
     enum session_state state;
+    struct tls *tls;  /* NULL: plain */
     bool half_closed; /* the client has shut down its side */
     bool read_paused;
     bool paused;  /* its next request is held by CLIENT PAUSE */
@@ -279,8 +279,9 @@ struct session {
     bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
     bool is_dirty, is_runnable;
-    bool aside;    /* what is in flight began with a script: over the connection for these */
-    bool no_evict; /* CLIENT NO-EVICT: only shown */
+    bool aside;      /* what is in flight began with a script: over the connection for these */
+    bool no_evict;   /* CLIENT NO-EVICT: only shown */
+    uint8_t barrier; /* the next requests wait for so many in flight: request_barrier */
     enum reply_mode reply_mode;
     uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
     uint16_t lock_busy_all;              /* those that concern several keys */
@@ -289,14 +290,13 @@ struct session {
     uint32_t redirected; /* of those in flight */
     size_t in_flight_bytes;
     size_t held_bytes; /* of replies that wait for those before them */
-    uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
     struct upstream_lane lane;
     uint64_t used_slots; /* bit by bit: of which a request has gone to a node (WAIT) */
     uint64_t epoch;      /* of the slot map that requests in flight were routed by */
     struct list_node link, dirty_link, runnable_link, hearing;
     struct list_node requests;
     struct iobuf out;
-    struct text held;                /* messages that wait for the end of a reply; they count as held_bytes */
+    struct text *held;               /* NULL, or messages that wait for the end of a reply; they count as held_bytes */
     struct session_input *input;     /* NULL while nothing waits */
     struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
     struct replay *replay;           /* NULL, or the rest of an EXEC's array; it counts as one in flight */
@@ -342,6 +342,8 @@ static inline const char *session_errno_text(const struct session *s) {
 void session_tell(struct session *s, const char *data, size_t len);
 /* No reply is being written: messages that waited for that go out. */
 void session_release(struct session *s);
+/* Forgets them. */
+void session_held_free(struct session *s);
 /* There is output to write. */
 void session_mark_dirty(struct session *s);
 void session_mark_runnable(struct session *s);
