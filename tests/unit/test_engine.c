@@ -475,6 +475,31 @@ static void a_rewrite_is_no_attempt(void **state) {
     assert_int_equal(stats(f).claims, 1);
 }
 
+/* An answer may come behind its session's end. */
+static void the_last_of_a_client_leaves_what_came_late_too(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan, push;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    begin(f, &a, LOCK_ACQUIRE, "lock:x", &plan);
+    begin(f, &a, LOCK_QUEUE_PUSH, "lock:q", &push);
+    engine_session_close(f->engine, &a, f->now_ms);
+    struct lock_result r = result(LOCK_GRANTED, ++f->fence);
+    r.pttl_ms = 30000;
+    r.leased = true;
+    engine_finish(f->engine, NULL, 1, &plan, &r, "SETNX", "10.1.1.1:5000", f->now_ms);
+    r = result(LOCK_DONE, 0);
+    engine_finish(f->engine, NULL, 1, &push, &r, "RPUSH", "10.1.1.1:5000", f->now_ms);
+    assert_int_equal(incidents(f, INCIDENT_ABANDONED), 0);
+    engine_session_close(f->engine, &b, f->now_ms);
+    assert_int_equal(incidents(f, INCIDENT_ABANDONED), 1);
+    assert_int_equal(f->leave_count, 1);
+    pass(f, 11000);
+    assert_int_equal(f->renew_count, 0);
+}
+
 static void client_uses_all_claims_of_the_identity(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, stranger;
@@ -1849,6 +1874,7 @@ int main(void) {
         TEST(auto_uses_claims_of_sessions_that_closed_before),
         TEST(nobody_acquires_by_what_a_closed_session_left),
         TEST(a_rewrite_is_no_attempt),
+        TEST(the_last_of_a_client_leaves_what_came_late_too),
         TEST(client_uses_all_claims_of_the_identity),
         TEST(claims_move_with_the_identity),
         TEST(a_new_name_leaves_what_was_shared),
