@@ -198,6 +198,7 @@ struct lock_lease {
     char token_text[LOCK_TOKEN_MAX];
     const char *right; /* ARGV 5: "always" where the application's own expiry is renewed too, else "claim"; static */
     int64_t lease_ms;  /* renew for so long */
+    int64_t left_ms;   /* ARGV 7: of a renewal: what was left of it, as far as is known; 0 no end */
 };
 
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a

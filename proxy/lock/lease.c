@@ -219,6 +219,7 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
     c->told_since = false;
     c->renew_ms = now_ms;
     struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? "always" : "claim");
+    l.left_ms = c->end_ms > now_ms ? c->end_ms - now_ms : 0;
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
 

@@ -64,7 +64,8 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     work->token = lease->token;
     work->lease_ms = lease->lease_ms;
     struct lock_rule rule = {.lease_ms = lease->lease_ms};
-    struct lock_plan plan = {.key = work->key, .rule = &rule, .right = lease->right};
+    struct lock_plan plan = {
+        .key = work->key, .rule = &rule, .right = lease->right, .read_fence = (uint64_t)lease->left_ms};
     plan.attempt_len = plan.claim_len = lease->token_len;
     memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
     memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));

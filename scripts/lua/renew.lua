@@ -1,24 +1,27 @@
 -- renew.lua: the proxy renews the lease of `claim` for `lease` ms. No command. Keeps S3: only the live lease
 -- whose owner is connected is ever renewed. An expiry of the application's own, which it may have set since the
--- renewal was asked for, is renewed only by right 'always' (renew always).
+-- renewal was asked for, is renewed only by right 'always' (renew always), and not where it is a much shorter one than
+-- was known: that is how some release.
 -- Returns 'done', or 'held', 'foreign', 'free' where it is gone.
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
 if s.token ~= claim then return envelope(0, s.token and 'held' or 'foreign', s) end
 local left = redis.call('PTTL', lock)
+local function renewable(ms)
+  return s.leased or (right == 'always' and ms >= 0 and ms >= tonumber(read) / 2)
+end
 if s.list then
   local t = redis.call('TIME')
   local now = t[1] * 1000 + math.floor(t[2] / 1000)
-  if not s.leased and (right ~= 'always' or s.ends == 0) then
-    return envelope(0, 'done', s, s.ends == 0 and -1 or s.ends - now)
-  end
+  local mine = s.ends == 0 and -1 or s.ends - now
+  if not renewable(mine) then return envelope(0, 'done', s, mine) end
   s.ends = math.max(s.ends, now + lease)
   redis.call('HSET', guard, 'until', string.format('%.0f', s.ends))
   if left >= 0 and left < lease then redis.call('PEXPIRE', lock, ARGV[6]) end
   keep_guard(redis.call('PTTL', lock))
   return envelope(1, 'done', s, s.ends - now)
 end
-if not s.leased and (right ~= 'always' or left == -1) then return envelope(0, 'done', s, left) end
+if not renewable(left) then return envelope(0, 'done', s, left) end
 if left == -1 or left < lease then -- never shorter: the holder may have set a longer one meanwhile
   redis.call('PEXPIRE', lock, ARGV[6])
   keep_guard(lease)

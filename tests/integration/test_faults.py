@@ -165,6 +165,22 @@ def test_no_renewal_is_repeated_for_an_owner_that_is_gone(start_redis, start_pro
         assert control("PEXPIRETIME", "lock:left") in (ends, -2)
 
 
+def test_no_renewal_takes_a_release_by_a_short_expiry_back(start_redis, start_proxy, connect):
+    """It was asked for while the release was on its way, and runs behind it."""
+    server = start_redis()
+    owner = connect(start_proxy(server, "lock lock:* renew always"))
+    assert owner("SET", "lock:short", "1", "NX", "PX", 9000) == "OK"
+    with server.client() as control:
+        assert control("CLIENT", "PAUSE", 120000, "WRITE") == "OK"
+        owner.send(encode("SET", "lock:short", "1", "XX", "PX", 700))
+        with connect(owner.address) as other:
+            until(lambda: in_flight(connect(owner.address)) >= 2, 30, "the renewal's way to the node")
+            assert control("CLIENT", "UNPAUSE") == "OK"
+            assert owner.read() == "OK"
+            works_again(other)  # behind the renewal
+        assert control("PTTL", "lock:short") <= 700
+
+
 def test_trap_32_connections_killed_all_the_time(start_redis, start_proxy, connect):
     """Counters never count twice: a write is not repeated after any byte of it was sent."""
     server = start_redis()

@@ -90,7 +90,7 @@ void flight_run(struct world *w, struct flight *f) {
         return;
     }
     if (f->kind == FLIGHT_RENEWAL) {
-        f->envelope = model_renew(&w->redis, f->key, f->token_text, f->right, f->lease_ms);
+        f->envelope = model_renew(&w->redis, f->key, f->token_text, f->right, f->lease_ms, f->left_ms);
         f->ran = true;
         check_renewed(w, f, &before);
         flight_log(w, f, "ran: ");

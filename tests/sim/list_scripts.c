@@ -64,11 +64,9 @@ static struct model_envelope read_queue(struct queue_run *r) {
     bool exists = r->a->command.op == OP_EXISTS;
     if (!r->k->exists || !r->k->list) {
         if (!r->k->exists && exists) {
-            bool endless = r->g->exists && !r->g->expire_ms;
+            bool lasts = r->g->exists && r->g->expire_ms >= r->m->now_ms + VACANCY_MS;
             note_vacancy(r);
-            if (!endless && r->g->expire_ms < r->m->now_ms + VACANCY_MS)
-                r->g->expire_ms = r->m->now_ms + VACANCY_MS;
-            if (endless)
+            if (!lasts)
                 r->g->expire_ms = r->m->now_ms + VACANCY_MS;
         }
         if (r->k->exists && !exists)
@@ -305,7 +303,7 @@ struct model_envelope model_queue_script(struct model *m, int key, const struct 
 }
 
 struct model_envelope model_queue_renew(struct model *m, int key, const char *claim, const char *right,
-                                        int64_t lease_ms) {
+                                        int64_t lease_ms, int64_t left_ms) {
     struct model_args a = {.lease_ms = lease_ms, .right = right, .seen = ""};
     struct queue_run r;
     queue_look(&r, m, key, &a);
@@ -314,7 +312,7 @@ struct model_envelope model_queue_renew(struct model *m, int key, const char *cl
         e.pttl_ms = -3;
         return e;
     }
-    if (!r.leased && (!is(right, "always") || r.ends_ms == 0))
+    if (!r.leased && (!is(right, "always") || r.ends_ms == 0 || r.ends_ms - m->now_ms < left_ms / 2))
         return queue_number(&r, 0, LOCK_DONE);
     int64_t ends = m->now_ms + lease_ms;
     r.q->until_ms = r.ends_ms = ends > r.ends_ms ? ends : r.ends_ms;

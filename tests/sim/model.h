@@ -133,7 +133,8 @@ const struct model_guard *model_live(struct model *m, int key);
 /* The script for the command; for a script of the application's adopt.lua alone, whose argument is the value. */
 struct model_envelope model_script(struct model *m, int key, const struct model_args *a);
 /* PROXY RELEASE is model_script with OP_DEL; renewals are these. */
-struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms);
+struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms,
+                                  int64_t left_ms);
 
 /* Whether a list lock is there; its live lease's guard record, or NULL. */
 bool model_is_queue(const struct model *m, int key);
@@ -141,7 +142,7 @@ const struct model_guard *model_queue_live(struct model *m, int key);
 /* lists.c: the scripts for list locks, and the others' where the key is one; model_script and model_renew call them. */
 struct model_envelope model_queue_script(struct model *m, int key, const struct model_args *a);
 struct model_envelope model_queue_renew(struct model *m, int key, const char *claim, const char *right,
-                                        int64_t lease_ms);
+                                        int64_t lease_ms, int64_t left_ms);
 void model_queue_leave(struct model *m, int key, const char *party, int64_t lease_ms);
 /* Nothing is left of the guard record. */
 void model_guard_clear(struct model *m, int key);

@@ -234,8 +234,8 @@ class Run:
         got = self.redis.call("EVALSHA", self.shas[name], 2, self.lock(key), self.guard(key), *words)
         return self.compare(key, got, want, asked), got
 
-    def renew(self, key, claim, right, lease, _bar, *want):
-        header = ["none", plain(claim), "", "", right, lease, 0, "", 0, "int"]
+    def renew(self, key, claim, right, lease, left, _bar, *want):
+        header = ["none", plain(claim), "", "", right, lease, left, "", 0, "int"]
         got = self.redis.call("EVALSHA", self.shas["renew"], 2, self.lock(key), self.guard(key), *header)
         return self.compare(key, got, want), got
 

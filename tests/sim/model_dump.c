@@ -8,7 +8,7 @@
  *   script NAME KEY ATTEMPT CLAIM IDENTITY PROXY RIGHT LEASE READ SEEN AT SHAPE COMMAND...
  *          | REPLY OUTCOME FENCE PTTL OWNER LEASED
  *   leave KEY PARTY LEASE                    a party has disconnected
- *   renew KEY CLAIM RIGHT LEASE | REPLY OUTCOME FENCE PTTL OWNER LEASED
+ *   renew KEY CLAIM RIGHT LEASE LEFT | REPLY OUTCOME FENCE PTTL OWNER LEASED
  *   state KEY EXISTS VALUE PTTL TOKEN FENCE VALUE OWNER PROXY LEASED EXTRA GUARD-PTTL NODES
  *   touched KEY 0|1                          whether what was done in the line before has changed the lock
  * Time stands still in the model; expiries are long, so that it may pass in the real Redis. But a record that outlives
@@ -371,8 +371,9 @@ static void call_renew(struct dump *d, int key) {
     snprintf(claim, sizeof(claim), "%s", g && chance(d, 80) ? g->token : "t0");
     const char *right = chance(d, 50) ? "claim" : "always";
     int lease_ms = LONG_MS + (chance(d, 50) ? 25000 : -25000);
-    struct model_envelope e = model_renew(&d->m, key, claim, right, lease_ms);
-    printf("renew\t%d\t=%s\t%s\t%d", key, claim, right, lease_ms);
+    int left_ms = chance(d, 50) ? 0 : chance(d, 50) ? LONG_MS / 4 : 10 * LONG_MS;
+    struct model_envelope e = model_renew(&d->m, key, claim, right, lease_ms, left_ms);
+    printf("renew\t%d\t=%s\t%s\t%d\t%d", key, claim, right, lease_ms, left_ms);
     print_envelope(&e);
 }
 

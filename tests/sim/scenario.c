@@ -102,10 +102,8 @@ static void promise_own(struct scenario *sc) {
             (alone || (!sc->strays && remembers && !(sc->idioms & BIT(IDIOM_SCRIPT)))) && (!sc->library || remembers);
         /* Nobody knows that a script which got lost was to release. */
         bool known = !(sc->loses && (sc->idioms & BIT(IDIOM_SCRIPT)));
-        /* A renewal that runs behind a release by a short expiry gives the lock back to one who believes it free. */
-        bool revived = (sc->idioms & BIT(IDIOM_SHORTEN)) && sc->rule.renew == LOCK_RENEW_ALWAYS;
         sc->never_wrong =
-            !revived && !sc->reconnects && !sc->restarts && !sc->silent && alone && known && (follows || !sc->library);
+            !sc->reconnects && !sc->restarts && !sc->silent && alone && known && (follows || !sc->library);
         sc->apart = sc->never_wrong && !sc->library;
     }
     /* Who may release is not asked. */
@@ -147,7 +145,7 @@ static void promise_shared(struct scenario *sc) {
     sc->wrong_once_proven_never = pool_auto && !unsent && !sc->reconnects && !sc->deaths;
     bool exact = never && !sc->loses && !sc->outside && !sc->operators;
     sc->kept_after_end_only = exact;
-    sc->kept_after_sight_only = exact && subset(sc->idioms, COMPARE) && !sc->stranger;
+    sc->kept_after_sight_only = exact && subset(sc->idioms, COMPARE);
 }
 
 /* A scenario of list locks. Nodes are told by their values, so that nobody ends another's lease on any model; what is

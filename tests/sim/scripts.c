@@ -360,10 +360,11 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
     abort();
 }
 
-struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms) {
+struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms,
+                                  int64_t left_ms) {
     model_expire(m, key);
     if (model_is_queue(m, key))
-        return model_queue_renew(m, key, claim, right, lease_ms);
+        return model_queue_renew(m, key, claim, right, lease_ms, left_ms);
     struct script_run r = run_on(m, key, NULL);
     struct script_state s = script_look(&r);
     if (!s.value)
@@ -371,7 +372,7 @@ struct model_envelope model_renew(struct model *m, int key, const char *claim, c
     if (!s.token || !is(s.lease_token, claim))
         return script_envelope(script_number(0), s.token ? LOCK_HELD : LOCK_FOREIGN, &s, NOT_ASKED);
     int64_t left = model_pttl(m, key);
-    if (!s.leased && (!is(right, "always") || left == -1))
+    if (!s.leased && (!is(right, "always") || left < 0 || left < left_ms / 2))
         return script_envelope(script_number(0), LOCK_DONE, &s, left);
     if (left == -1 || left < lease_ms) {
         r.k->expire_ms = m->now_ms + lease_ms;

@@ -198,6 +198,7 @@ static struct flight *lease_flight(struct proxy *p, const struct lock_lease *lea
     f->key = lease->key.name[5] - '0';
     f->token = lease->token;
     f->lease_ms = lease->lease_ms;
+    f->left_ms = lease->left_ms;
     f->right = lease->right;
     memcpy(f->token_text, lease->token_text, sizeof(f->token_text));
     flight_crosses(w, f);

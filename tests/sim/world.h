@@ -191,7 +191,7 @@ struct flight {
     uint64_t token; /* renewals and releases by the proxy */
     char token_text[LOCK_TOKEN_MAX];
     const char *right;
-    int64_t lease_ms;
+    int64_t lease_ms, left_ms;
     struct lock_rules *rules; /* a reference that keeps the plan's rule alive */
     bool observed;            /* it was sent while the rule was in audit: as it came */
     uint64_t watched;

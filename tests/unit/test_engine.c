@@ -1480,6 +1480,7 @@ static void renew_never_and_always(void **state) {
     pass(f, 2000);
     assert_int_equal(f->renew_count, 1);
     assert_int_equal(f->renewed.lease_ms, 6000); /* the pttl first seen */
+    assert_int_equal(f->renewed.left_ms, 4000);
     assert_string_equal(f->renewed.right, "always");
 }
 
