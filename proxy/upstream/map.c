@@ -3,6 +3,7 @@
  * thousand pointers, so that routing is one load. A standalone has no map, and one master; behind Sentinels there is
  * one too, once it is known.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,18 @@ static void list_masters(struct upstream *u) {
             u->masters[i++] = n;
     }
     qsort(u->masters, count, sizeof(struct upstream_node *), by_address);
+}
+
+/* Each thread has a map of its own; that one of them has changed is a hint for the others. */
+static atomic_int_fast64_t changed_ms;
+
+int64_t map_changed_ms(void) {
+    return atomic_load_explicit(&changed_ms, memory_order_relaxed);
+}
+
+static void map_changed(struct upstream *u) {
+    u->epoch++;
+    atomic_store_explicit(&changed_ms, clock_ms(), memory_order_relaxed);
 }
 
 void map_move(struct upstream *u, unsigned slot, struct upstream_node *to) {
@@ -60,7 +73,7 @@ bool map_replace(struct upstream *u, struct upstream_node *const *slots) {
             u->covered++;
         }
     }
-    u->epoch++;
+    map_changed(u);
     list_masters(u);
     return true;
 }
@@ -73,7 +86,7 @@ bool map_replace_master(struct upstream *u, struct upstream_node *n) {
     u->masters[0] = n;
     u->master_count = 1;
     u->covered = n->slots = SLOT_COUNT;
-    u->epoch++;
+    map_changed(u);
     if (old) {
         old->slots = 0;
         conn_close_all(old, CONN_REPLACED, "another master has taken its place");

@@ -518,6 +518,8 @@ void wait_stop(struct upstream *u);
 void map_move(struct upstream *u, unsigned slot, struct upstream_node *to);
 /* A whole new map: SLOT_COUNT nodes or NULL. True if it differs from the one before. */
 bool map_replace(struct upstream *u, struct upstream_node *const *slots);
+/* When a whole map, or a master, was last replaced in any thread of the process. */
+int64_t map_changed_ms(void);
 /* Another master in the place of the one (Sentinel), whose connections end. True if it is another. */
 bool map_replace_master(struct upstream *u, struct upstream_node *n);
 

@@ -98,7 +98,9 @@ static inline __attribute__((always_inline)) const char *place(struct upstream *
 }
 
 bool upstream_doubts(const struct upstream *u, const struct upstream_node *n) {
-    return !u->closing && n && n->failures > 0 && topology_is_old(u->topology, n->failed_ms);
+    if (u->closing || !n || n->failures == 0)
+        return false;
+    return topology_is_old(u->topology, n->failed_ms) || topology_is_old(u->topology, map_changed_ms());
 }
 
 /* Whether a request that found its node out of reach waits until it is known whether another one has taken its place:

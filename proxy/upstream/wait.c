@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "proxy/upstream/private.h"
+#include "proxy/upstream/topology.h"
 
 static void arm_retry(struct upstream *u, int64_t at_ms) {
     double wait = (double)(at_ms - clock_ms()) / 1000;
@@ -55,7 +56,10 @@ static void keep_bytes(struct upstream *u, struct upstream_request *r) {
 bool wait_map(struct upstream *u, struct upstream_request *r) {
     if (r->delays >= DELAYS_MAX)
         return false;
-    topology_want(u->topology);
+    if (topology_is_old(u->topology, map_changed_ms())) /* there is news */
+        topology_now(u->topology);
+    else
+        topology_want(u->topology);
     keep_bytes(u, r);
     wait_for(u, r, MAP_WAIT_MS);
     r->for_map = true;
