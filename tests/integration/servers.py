@@ -547,6 +547,8 @@ class Proxy(Process):
             Proxy.started.append(self)
 
     def await_ready(self, timeout=30):
+        timeout *= 5 if under() else 1
+
         def ready():
             assert self.running(), "the proxy ended with %s:\n%s" % (self.process.returncode, tail(self.log_path))
             return "Ready to accept connections" in self.log()

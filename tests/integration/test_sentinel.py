@@ -117,7 +117,7 @@ def test_a_failover_under_load(sentinels, master, start_proxy, connect):
 
 
 def test_a_master_that_is_killed(sentinels, master, start_proxy, connect):
-    proxy = start_proxy(sentinels)
+    proxy = start_proxy(sentinels, "lock lock:* lease 120s")  # Sentinels on a busy machine may need some elections
     client = connect(proxy, timeout=TIMEOUT)
     assert client("SETNX", "lock:killed", "1") == 1
     client("WAIT", 1, 5000)
