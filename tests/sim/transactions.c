@@ -101,14 +101,14 @@ static void queue(struct world *w, struct transaction *t, const struct model_com
 /* What comes behind the command that decides: an expiry, a look, an expiry after all. */
 static bool next_command(struct world *w, const struct transaction *t, struct model_command *c) {
     enum model_op op = t->flights[t->decides]->command.op;
-    bool acquires = op == OP_SETNX || op == OP_SET_NX || op == OP_SET || op == OP_LUA_SET;
+    bool acquires = op == OP_SETNX || op == OP_SET_NX || op == OP_SET;
     unsigned behind = t->count - t->decides - 1;
     *c = (struct model_command){.op = OP_PEXPIRE, .ms = w->sc.expiry_ms};
     if (t->worker == STRANGER)
         return behind < 2 && worker_command(w, STRANGER, c, &(bool){false});
     if (!acquires)
         return false;
-    if (behind == 0 && (op == OP_SETNX || op == OP_LUA_SET))
+    if (behind == 0 && op == OP_SETNX)
         return true;
     c->op = OP_GET;
     return behind < 2 && world_chance(w, 30);
@@ -128,7 +128,8 @@ bool transaction_begins(struct world *w, int worker, int conn, const struct mode
     struct worker *k = &w->workers[worker];
     bool looks = c->op == OP_GET, strange = k->process < 0 && w->sc.transactions && world_chance(w, 20);
     bool watches = k->idiom == IDIOM_WATCH && (k->phase == PHASE_COMPARE || k->phase == PHASE_LOOK);
-    bool queues = k->idiom == IDIOM_MULTI || (k->idiom == IDIOM_WATCH && !looks);
+    bool scripted = k->idiom == IDIOM_SCRIPT && w->sc.transactions && world_chance(w, 30);
+    bool queues = k->idiom == IDIOM_MULTI || scripted || (k->idiom == IDIOM_WATCH && !looks);
     if (!strange && (k->process < 0 || !(watches || queues)))
         return false;
     struct transaction *t = k->transaction ? k->transaction : transaction_new(w, worker, conn);

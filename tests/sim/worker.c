@@ -84,6 +84,8 @@ static void acquiring(struct world *w, struct worker *k, struct model_command *c
         break;
     case IDIOM_SCRIPT:
         c->op = OP_LUA_SET;
+        if (!w->sc.restarts && !w->sc.loses && world_chance(w, 25))
+            c->ms = 0; /* the step behind it gives it the rule's lease, if it comes */
         break;
     case IDIOM_MULTI:
         c->op = world_chance(w, 50) ? OP_SETNX : OP_SET_NX;
