@@ -254,6 +254,12 @@ static void claim_free(struct shard *sh, struct claim *c) {
     sh->free_claim_count++;
 }
 
+/* A closed session has left something, before anybody looks whether others of its client are there: see last_left. */
+static inline void note_orphan(struct peer *p) {
+    if (p->closed)
+        atomic_fetch_add(&p->client->orphans, 1);
+}
+
 inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
                                uint64_t token, uint64_t fence) {
     struct claim *old = en->claim_count >= CLAIMS_A_KEY ? least_wanted(en) : NULL;
@@ -280,6 +286,7 @@ inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *
     *at = c;
     en->claim_count++;
     list_append(&p->claims, &c->of_peer);
+    note_orphan(p);
     sh->claims++;
     sh->live++;
     return c;
@@ -343,6 +350,7 @@ struct witness *witness_get(struct shard *sh, struct entry *en, struct peer *p) 
         w->next->at = &w->next;
     en->witnesses = w;
     list_append(&p->witnesses, &w->of_peer);
+    note_orphan(p);
     p->witness_count++;
     return w;
 }

@@ -176,9 +176,11 @@ void queue_settle(struct finish *f) {
     case LOCK_QUEUE_REMOVE:
         settle_remove(f);
         break;
-    default: /* LOCK_QUEUE_SET */
+    default: /* LOCK_QUEUE_SET: another node, that is the caller's */
         if (f->result->outcome == LOCK_DONE && f->result->fence)
             claim_value(f, settle_touched(f));
+        if (f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_UNKNOWN)
+            note_push(f);
         else if (finish_refused(f))
             settle_refusal(f, INCIDENT_OVERWRITE,
                            f->audit ? "it changes or removes a node of somebody else"

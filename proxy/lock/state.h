@@ -80,7 +80,7 @@ struct lock_client {
     size_t refs;         /* sessions and peers; under the clients' mutex */
     uint32_t open;       /* open sessions; under the clients' mutex */
     atomic_uint epoch;   /* how often its last session closed */
-    atomic_uint orphans; /* live claims left by closed sessions while others of it were open; a hint */
+    atomic_uint orphans; /* what closed sessions have left while others of it were open; a hint */
     atomic_bool proven;  /* shown to share connections */
     size_t len;
     char name[]; /* NUL-terminated */
