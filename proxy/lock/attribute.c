@@ -162,14 +162,6 @@ static bool same_value(const struct witness *a, const struct witness *b) {
            (a->seen_len == 0 || memcmp(a->seen, b->seen, a->seen_len) == 0);
 }
 
-/* Which of two readings says more of what is there now: of two leases' the later lease's, else the one that was
- * answered last. An answer that did not say of which lease it was says no more than the same value with its lease. */
-static bool reading_newer(const struct witness *a, const struct witness *b) {
-    if ((a->read_fence && b->read_fence) || same_value(a, b))
-        return a->read_fence > b->read_fence;
-    return a->read_at > b->read_at;
-}
-
 /* Workers that share connections read over one and swap over another: what any of them was shown counts. */
 static bool reading_counts(const struct witness *w, const struct peer *self, const struct lock_rule *rule) {
     if (w->wrote || !(w->seen_known || w->read_fence))
@@ -178,19 +170,29 @@ static bool reading_counts(const struct witness *w, const struct peer *self, con
                                client_shares(self->client, rule, w->peer->pooling));
 }
 
-/* The newest. */
+/* Of two that both say of which lease the value was, or neither. */
+static bool reading_newer(const struct witness *a, const struct witness *b) {
+    return a->read_fence != b->read_fence ? a->read_fence > b->read_fence : a->read_at > b->read_at;
+}
+
+/* What says most of what is there now: of leases the latest one, of values that nobody said were a lease's the one that
+ * was answered last, and of these two again the one that was answered last. Only where such a value is the lease's, it
+ * says no more than the lease does. */
 static const struct witness *newest_reading(const struct entry *en, const struct peer *self,
                                             const struct lock_rule *rule, const struct witness *own) {
-    const struct witness *best = own;
+    const struct witness *lease = NULL, *value = NULL;
     if (!client_shares(self->client, rule, self->pooling))
         return own;
     for (const struct witness *w = en->witnesses; w; w = w->next) {
         if (!reading_counts(w, self, rule))
             continue;
-        if (!best || !(best->seen_known || best->read_fence) || reading_newer(w, best))
-            best = w;
+        const struct witness **newest = w->read_fence ? &lease : &value;
+        if (!*newest || reading_newer(w, *newest))
+            *newest = w;
     }
-    return best;
+    if (!lease || !value)
+        return lease ? lease : value ? value : own;
+    return value->read_at > lease->read_at && !same_value(value, lease) ? value : lease;
 }
 
 bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct lock_rule *rule,
