@@ -235,6 +235,10 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
         world_fail(w, "S3", "a renewal although the rule says never");
     if (strcmp(t->token, lease->token_text) != 0)
         return; /* an older lease's: the script refuses it */
+    t->renewal_lost = false;
+    bool exact = sc->apart && !sc->loses && !(sc->idioms & 1u << IDIOM_SCRIPT);
+    if (exact && t->own_expiry && sc->rule.renew == LOCK_RENEW_AUTO)
+        world_fail(w, "S3", "a renewal of what worker %d has set an expiry for", t->worker);
     if (t->told && w->redis.now_ms >= t->told_ms + sc->rule.max_hold_ms)
         world_fail(w, "S3", "a renewal after max-hold");
     bool may_share = sc->rule.owner == LOCK_OWNER_CLIENT ||
@@ -249,13 +253,29 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
         world_fail(w, "S3", "a renewal for an owner that is gone");
 }
 
+void check_told(struct world *w, const struct flight *f) {
+    struct truth *t = &w->truth[f->key];
+    /* Where another answer came meanwhile, the proxy does not know which of them is the later one. */
+    bool alone = f->begun_step > t->end_told_step && f->proxy == t->proxy;
+    if (f->kind == FLIGHT_COMMAND)
+        t->own_expiry = !f->envelope.leased && (alone || t->own_expiry);
+    t->end_told_step = w->step;
+}
+
+void check_renewal_lost(struct world *w, const struct flight *f) {
+    struct truth *t = &w->truth[f->key];
+    if (t->live && strcmp(t->token, f->token_text) == 0)
+        t->renewal_lost = true;
+}
+
 /* A lease that the proxy renews ends by itself only where nobody is there, or max-hold is over. */
 static void check_expired(struct world *w, int key) {
     const struct truth *t = &w->truth[key];
     const struct model_guard *g = &w->redis.keys[key].guard;
     const struct scenario *sc = &w->sc;
-    if (t->observed || !sc->punctual || sc->rule.renew == LOCK_RENEW_NEVER || sc->loses || sc->outside || !g->leased ||
-        !t->told)
+    if (t->observed || !sc->punctual || sc->rule.renew == LOCK_RENEW_NEVER || sc->outside || !g->leased || !t->told)
+        return;
+    if (sc->loses && !t->renewal_lost) /* the last one was not done */
         return;
     if (w->redis.now_ms >= t->granted_ms + sc->rule.max_hold_ms || strcmp(g->token, t->token) != 0)
         return;
@@ -264,7 +284,7 @@ static void check_expired(struct world *w, int key) {
     if (t->told_ms > t->granted_ms + sc->rule.lease_ms / 2)
         return;
     for (int i = 0; i < CONNS; i++)
-        if (w->conns[i].open && w->conns[i].id == t->session_id && worker_holds(w, t))
+        if (w->conns[i].open && w->conns[i].id == t->session_id && worker_holds(w, t) && !w->workers[t->worker].again)
             world_fail(w, "renewal", "a lease of the proxy ended under its connected holder");
 }
 
@@ -333,12 +353,12 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
     /* Its own lease, which it had left alone, or that of a colleague whom the wire does not tell from it. */
     bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
     /* It may have looked on one connection and swapped on another, or somebody else looked on this one since;
-     * who goes around the proxy writes the same value again. */
+     * who goes around the proxy writes the same value again, unless it is a deadline. */
     bool alike = sc->idioms == 1u << IDIOM_DEADLINE;
     bool looked_here = sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && alike) ||
                        (sc->connections == CONN_POOL && alike && f->shares && sc->proxies == 1);
     if (!changed && f->plan.verb == LOCK_SWAP &&
-        (!looked_here || sc->outside || sc->loses || sc->reconnects || sc->restarts))
+        (!looked_here || (sc->outside && !strchr(k->expected, '.')) || sc->loses || sc->reconnects || sc->restarts))
         return;
     if ((f->repeated && f->command.op == OP_INCRBY) || f->command.op == OP_LUA_SET) {
         k->fence = 0; /* it had acquired, and lost the lease before the repeat, or before it could be adopted */

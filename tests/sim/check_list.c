@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool same_lease(const struct truth *t, const struct model_guard *g) {
@@ -116,6 +117,44 @@ static void check_head(struct world *w, int key, bool live) {
     }
 }
 
+static bool session_open(const struct world *w, uint64_t id) {
+    for (int i = 0; i < CONNS; i++)
+        if (w->conns[i].open && w->conns[i].id == id)
+            return true;
+    return false;
+}
+
+/* Whether a party is a session of a proxy that runs, and which. */
+static bool party_session(const struct world *w, const char *party, uint64_t *id) {
+    const char *colon = strrchr(party, ':');
+    for (unsigned i = 0; colon && i < w->sc.proxies; i++)
+        if (strncmp(party, w->proxies[i].id, (size_t)(colon - party)) == 0) {
+            *id = strtoull(colon + 1, NULL, 10);
+            return true;
+        }
+    return false;
+}
+
+/* The queue has been pruned: a node whose owner has disconnected is not its head, once Redis was told. */
+static void check_head_left(struct world *w, const struct flight *f) {
+    const struct model_queue *q = &w->redis.queues[f->key];
+    const struct queue_record *record = NULL;
+    uint64_t id;
+    for (unsigned i = 0; q->count && i < q->record_count; i++)
+        if (strcmp(q->records[i].node, q->nodes[0]) == 0)
+            record = &q->records[i];
+    if (!record || w->sc.loses || w->sc.rule.owner == LOCK_OWNER_ANY || f->envelope.lost >= QUEUE_PRUNED_AT_ONCE ||
+        model_queue_live(&w->redis, f->key) || !party_session(w, record->party, &id) || session_open(w, id))
+        return;
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        const struct flight *o = &w->flights[i];
+        if (o->used && o->key == f->key &&
+            (o->kind == FLIGHT_LEAVE || o->kind == FLIGHT_RELEASE || o->session_id == id))
+            return; /* it is being told, or there is more to come from that session */
+    }
+    world_fail(w, "L1", "node %s is at the head of key %d, and its owner has disconnected", q->nodes[0], f->key);
+}
+
 /* What the command's worker has done, as soon as Redis ran it. */
 static void follow_worker(struct world *w, const struct flight *f) {
     if (f->kind != FLIGHT_COMMAND || f->orphan || f->ghost || f->worker < 0)
@@ -163,8 +202,10 @@ void check_list_script(struct world *w, struct flight *f, const struct model_que
         world_fail(w, "L2", "worker %d's release did not free its lock", f->worker);
     if (g && t->live)
         memcpy(t->node, g->value, sizeof(t->node));
-    if (f->kind == FLIGHT_COMMAND && (f->plan.verb == LOCK_QUEUE_PUSH || f->plan.verb == LOCK_QUEUE_READ))
+    if (f->kind == FLIGHT_COMMAND && (f->plan.verb == LOCK_QUEUE_PUSH || f->plan.verb == LOCK_QUEUE_READ)) {
         check_head(w, f->key, model_queue_live(&w->redis, f->key) != NULL);
+        check_head_left(w, f);
+    }
 }
 
 /* S5, promise 4: nobody takes itself for the holder who is not, and never two. */

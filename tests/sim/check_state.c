@@ -6,6 +6,7 @@
 #include "tests/sim/world.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- what a script leaves behind ---------------------------------------------------------------- */
@@ -65,7 +66,7 @@ void check_foreign_swap(struct world *w, const struct flight *f, const struct mo
     bool exact = sc->idioms == 1u << IDIOM_DEADLINE && !sc->names && !sc->renames && !sc->reconnects && !sc->restarts &&
                  !sc->loses && sc->proxies == 1 && sc->rule.owner != LOCK_OWNER_ANY;
     if (!exact || f->plan.verb != LOCK_SWAP || !before->exists || was_live(w, before) || !f->shares ||
-        !f->client_agrees || strcmp(f->client_shown, before->value) != 0)
+        !f->client_read_foreign || strcmp(f->client_shown, before->value) != 0)
         return;
     if (f->envelope.outcome != LOCK_GRANTED)
         world_fail(w, "S1", "worker %d may not swap the lock that its client has read, and that is nobody's lease",
@@ -85,6 +86,7 @@ struct belief {
     unsigned count;
     uint64_t fence, session_id;
     int64_t end_ms;
+    char client[MODEL_NAME];
 };
 
 static void collect(void *arg, const struct lock_view *v) {
@@ -93,6 +95,7 @@ static void collect(void *arg, const struct lock_view *v) {
     b->fence = v->fence;
     b->session_id = v->session_id;
     b->end_ms = v->end_ms;
+    snprintf(b->client, sizeof(b->client), "%.*s", (int)v->client_len, v->client);
 }
 
 static bool quiet(const struct world *w, int key) {
@@ -116,10 +119,18 @@ static void check_belief_of(struct world *w, int key, const struct belief *b) {
     /* Of what ended by its clock, and whose owner is gone, a proxy need not hear that it was extended just before. */
     bool remembers = w->sc.rule.claim_memory_ms >= 60000 && open_session(w, t->session_id);
     bool known = t->live && t->told && !w->missed[key] && remembers;
+    char name[MODEL_NAME] = "";
+    if (known)
+        world_identity(t->name, name);
     if (known && !b->count)
         world_fail(w, "ledger", "worker %d holds key %d, and its proxy does not know of it", t->worker, key);
     else if (known && !t->observed && b->fence != t->fence)
         world_fail(w, "ledger", "key %d has fence %" PRIu64 ", its proxy believes %" PRIu64, key, t->fence, b->fence);
+    else if (known && b->session_id != t->session_id)
+        world_fail(w, "ledger", "key %d is session %" PRIu64 "'s, its proxy believes %" PRIu64, key, t->session_id,
+                   b->session_id);
+    else if (known && strcmp(b->client, name) != 0)
+        world_fail(w, "ledger", "key %d is held by %s, its proxy believes %s", key, name, b->client);
     else if (known && ((b->end_ms == 0) != (end_ms == 0) || b->end_ms < end_ms))
         world_fail(w, "ledger", "key %d ends at %" PRId64 ", its proxy believes %" PRId64, key, end_ms, b->end_ms);
     else if (known && w->exact[key] && b->end_ms > end_ms + slack_ms)

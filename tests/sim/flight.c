@@ -199,7 +199,7 @@ static void finish_with(struct world *w, struct flight *f, const struct lock_res
     engine_finish(p->engine, open ? &c->session : NULL, f->session_id, &f->plan, r, text, "10.0.0.1:1234",
                   w->redis.now_ms);
     if (open)
-        c->busy = false;
+        c->busy -= c->busy > 0;
 }
 
 /* What the script does not know, and the proxy does, makes an error of an answer. */
@@ -210,20 +210,6 @@ static void answer_swap(const struct world *w, struct flight *f, const struct lo
         f->envelope.reply = (struct model_reply){.kind = REPLY_ERROR};
 }
 
-void flight_showed(struct world *w, const struct flight *f, uint64_t fence) {
-    struct conn *c = &w->conns[f->conn];
-    const struct model_reply *r = &f->envelope.reply;
-    if (!c->open || c->id != f->session_id)
-        return;
-    struct reading *reading = &c->read[f->key];
-    *reading = (struct reading){.known = r->kind == REPLY_TEXT,
-                                .fence = fence,
-                                .begun_step = f->begun_step,
-                                .step = w->step,
-                                .at_ms = w->redis.now_ms};
-    memcpy(reading->value, r->text, sizeof(reading->value));
-}
-
 /* The proxy has watched the answer to a read that it did not rewrite. */
 static void saw(struct world *w, struct flight *f) {
     struct conn *c = &w->conns[f->conn];
@@ -231,10 +217,10 @@ static void saw(struct world *w, struct flight *f) {
     struct lock_key key = world_key(f->key);
     bool text = r->kind == REPLY_TEXT;
     if (c->open && c->id == f->session_id) {
-        c->busy = false;
+        c->busy -= c->busy > 0;
         engine_saw(w->proxies[f->proxy].engine, &c->session, &key, f->plan.rule, text ? r->text : NULL,
                    text ? strlen(r->text) : 0, w->redis.now_ms);
-        flight_showed(w, f, 0);
+        reading_shown(w, f, 0);
         check_shown(w, c->process, f->key, f->envelope.fence);
     }
     if (!f->orphan)
@@ -259,6 +245,7 @@ static void flight_answer(struct world *w, struct flight *f) {
         w->slack_ms[f->key] = w->redis.now_ms - f->ran_ms;
     bool tells = f->envelope.pttl_ms >= -1 && f->envelope.outcome != LOCK_COUNTED;
     if (!f->bare && tells && f->envelope.fence == w->truth[f->key].fence) {
+        check_told(w, f);
         w->exact[f->key] = !f->crossed;
         /* Before the acquisition's own answer, nobody there to be told. */
         bool first = f->envelope.outcome == LOCK_GRANTED;
@@ -294,7 +281,7 @@ static void flight_answer(struct world *w, struct flight *f) {
     note_unheard(w, f);
     struct conn *c = &w->conns[f->conn];
     if (f->plan.verb == LOCK_READ && c->open && c->id == f->session_id) {
-        flight_showed(w, f, r.outcome == LOCK_HELD ? r.fence : 0);
+        reading_shown(w, f, r.outcome == LOCK_HELD ? r.fence : 0);
         check_shown(w, c->process, f->key, c->read[f->key].fence);
     }
     if (!f->orphan && f->kind == FLIGHT_COMMAND)
@@ -313,6 +300,8 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
     if (f->kind == FLIGHT_COMMAND && !f->unsent && !f->bare && w->workers[f->worker].process >= 0)
         w->unsure[w->workers[f->worker].process][f->key] = true;
     world_event(w, "flight of worker %d on key %d: %s", f->worker, f->key, world_outcome(outcome));
+    if (f->kind == FLIGHT_RENEWAL && outcome == LOCK_UNKNOWN && f->ran)
+        check_renewal_lost(w, f);
     if (f->proxy_life == p->life && f->kind == FLIGHT_RENEWAL) {
         struct lock_key key = world_key(f->key);
         struct lock_result r = {.outcome = outcome};
@@ -320,7 +309,7 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
     } else if (f->bare) {
         struct conn *c = &w->conns[f->conn];
         if (c->open && c->id == f->session_id)
-            c->busy = false;
+            c->busy -= c->busy > 0;
         if (!f->orphan)
             worker_answer(w, f->worker, f, true);
     } else if (f->observed) {
@@ -341,11 +330,24 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
         flight_free(f);
 }
 
+/* On a connection commands run in the order in which they were sent, and so are they answered. */
+static struct flight *first_on_connection(struct world *w, struct flight *f) {
+    struct flight *first = f;
+    for (size_t i = 0; w->sc.pipelines && f->kind == FLIGHT_COMMAND && i < FLIGHTS; i++) {
+        struct flight *o = &w->flights[i];
+        if (o->used && o->kind == FLIGHT_COMMAND && o->session_id == f->session_id && o->ran == f->ran &&
+            o->order < first->order)
+            first = o;
+    }
+    return first;
+}
+
 void flight_progress(struct world *w, struct flight *f) {
     if (f->transaction) {
         transaction_progress(w, f->transaction);
         return;
     }
+    f = first_on_connection(w, f);
     bool gone = f->ghost || f->proxy_life != w->proxies[f->proxy].life;
     if (gone) {
         if (!f->ran && world_chance(w, 50))
@@ -366,7 +368,7 @@ void flight_progress(struct world *w, struct flight *f) {
         flight_run(w, f);
     } else if (w->sc.loses && world_chance(w, 3)) {
         flight_fail(w, f, LOCK_UNKNOWN);
-    } else {
+    } else if (!f->slow || world_chance(w, 4)) {
         flight_deliver(w, f);
     }
 }
@@ -395,7 +397,7 @@ static int conn_for(struct world *w, int worker) {
             continue;
         if (!c->open)
             conn_open(w, i);
-        if (!c->busy && !c->reserved)
+        if (c->busy < (w->sc.pipelines ? PIPELINE : 1) && !c->reserved)
             return i;
     }
     return -1;
@@ -411,41 +413,6 @@ void flight_crosses(struct world *w, struct flight *f) {
     }
 }
 
-/* Whether the client counted as sharing its connections, and what they have read. */
-static void note_sharing(struct world *w, struct flight *f, const struct conn *c) {
-    enum lock_owner owner = w->sc.rule.owner;
-    bool client = owner == LOCK_OWNER_CLIENT, by_auto = owner == LOCK_OWNER_AUTO && c->process >= 0;
-    f->proven = c->process >= 0 && w->proven[c->proxy][c->process];
-    f->shares = client || (by_auto && (w->sc.library || w->proven[c->proxy][c->process]));
-    f->may_share = f->shares || (by_auto && w->perhaps_proven[c->proxy][c->process]);
-    const struct reading *own = &c->read[f->key], *newest = NULL;
-    f->read_fence = own->fence;
-    f->was_shown = own->known;
-    memcpy(f->shown, own->value, sizeof(f->shown));
-    for (int i = 0; i < CONNS; i++) {
-        const struct conn *o = &w->conns[i];
-        const struct reading *r = &o->read[f->key];
-        if (!o->open || o->process != c->process || o->proxy != c->proxy || !r->known)
-            continue;
-        if (r->fence > f->client_read_fence)
-            f->client_read_fence = r->fence;
-        f->client_mixed = f->client_mixed || !r->fence;
-        if (!newest || r->step > newest->step)
-            newest = r;
-    }
-    if (!newest || newest->fence || w->redis.now_ms > newest->at_ms + 9000) /* a witness's memory is 10 s at least */
-        return;
-    f->client_agrees = true;
-    memcpy(f->client_shown, newest->value, sizeof(f->client_shown));
-    for (int i = 0; i < CONNS; i++) {
-        const struct conn *o = &w->conns[i];
-        const struct reading *r = &o->read[f->key];
-        if (o->open && o->process == c->process && o->proxy == c->proxy && r->known &&
-            (r->fence || strcmp(r->value, newest->value) != 0))
-            f->client_agrees = false;
-    }
-}
-
 void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     struct conn *c = &w->conns[conn];
     struct lock_key name = world_key(key);
@@ -454,8 +421,9 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     f->proxy = c->proxy;
     f->proxy_life = w->proxies[c->proxy].life;
     f->session_id = c->id;
+    f->order = ++w->sent;
     f->begun_step = w->step;
-    note_sharing(w, f, c);
+    reading_note(w, f);
     flight_crosses(w, f);
     f->name = world_name(w, conn);
     f->left = w->left[c->proxy][f->name];
@@ -469,7 +437,7 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
         watched_launch(w, f, verb);
     else
         engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, w->rule, 7, w->redis.now_ms, &f->plan);
-    c->busy = true;
+    c->busy++;
     flight_log(w, f, "sent");
 }
 
@@ -478,10 +446,10 @@ static bool send_one(struct world *w, int worker) {
     struct worker *k = &w->workers[worker];
     struct model_command c;
     bool releases;
-    if (k->busy || flight_places(w) < FLIGHTS / 3)
+    if (k->busy || w->redis.now_ms < k->pause_ms || flight_places(w) < FLIGHTS / 3)
         return false;
     if (!k->alive) {
-        if (world_chance(w, 20))
+        if (world_chance(w, w->sc.rebirth))
             worker_start_again(w, worker);
         return false;
     }
@@ -499,6 +467,7 @@ static bool send_one(struct world *w, int worker) {
     f->own_fence = k->fence;
     f->bare = c.op == OP_GET && k->process >= 0 && world_chance(w, 25);
     f->again = releases && k->again && k->again == w->conns[conn].id;
+    f->slow = w->sc.slow && world_chance(w, 10);
     flight_launch(w, f, conn, k->key);
     worker_sent(w, worker, &c, releases);
     return true;

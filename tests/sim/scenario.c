@@ -13,6 +13,9 @@ static const uint32_t CONSTANT =
     BIT(IDIOM_SETNX) | BIT(IDIOM_SETNX_EXPIRE) | BIT(IDIOM_CONST) | BIT(IDIOM_GETDEL) | BIT(IDIOM_MULTI);
 static const uint32_t DISTINCT = BIT(IDIOM_UNIQUE) | BIT(IDIOM_EXTENDING);
 static const uint32_t COMPARE = BIT(IDIOM_COMPARE) | BIT(IDIOM_WATCH);
+static const uint32_t AUDIT_UNDERSTANDS = BIT(IDIOM_SETNX) | BIT(IDIOM_SETNX_EXPIRE) | BIT(IDIOM_CONST) |
+                                          BIT(IDIOM_UNIQUE) | BIT(IDIOM_COMPARE) | BIT(IDIOM_EXTENDING) |
+                                          BIT(IDIOM_GETDEL);
 
 struct draw {
     uint64_t random;
@@ -83,6 +86,7 @@ static void draw_trouble(struct draw *d, struct scenario *sc) {
     sc->punctual = chance(d, 30);
     sc->transactions = (sc->idioms & (BIT(IDIOM_MULTI) | BIT(IDIOM_WATCH))) || chance(d, 15);
     sc->discards = sc->transactions && chance(d, 50);
+    sc->rebirth = chance(d, 70) ? 20 : 2;
 }
 
 /* The table at the end of the lock semantics. */
@@ -173,14 +177,11 @@ static void draw_queue(struct draw *d, struct scenario *sc) {
  * that nothing is promised but this: who was known to hold a lock then is safe from there on. Counters, swaps and
  * scripts are not always understood. */
 static void draw_audit(struct draw *d, struct scenario *sc) {
-    static const uint32_t UNDERSTOOD = BIT(IDIOM_SETNX) | BIT(IDIOM_SETNX_EXPIRE) | BIT(IDIOM_CONST) |
-                                       BIT(IDIOM_UNIQUE) | BIT(IDIOM_COMPARE) | BIT(IDIOM_EXTENDING) |
-                                       BIT(IDIOM_GETDEL);
     sc->audit = true;
     bool calm = !sc->reconnects && !sc->restarts && !sc->loses && !sc->outside && !sc->operators && !sc->silent;
     /* Under auto, what happened to holders before may look like a pool. */
     sc->audit_exact = calm && sc->proxies == 1 && sc->rule.owner == LOCK_OWNER_CONNECTION && sc->apart &&
-                      sc->connections == CONN_OWN && subset(sc->idioms, UNDERSTOOD) && chance(d, 80);
+                      sc->connections == CONN_OWN && subset(sc->idioms, AUDIT_UNDERSTANDS) && chance(d, 80);
     sc->toggles = !sc->audit_exact && chance(d, 60);
     sc->wrong_once_proven_never = sc->kept_after_end_only = sc->kept_after_sight_only = false;
     sc->never_wrong = sc->never_wrong && sc->audit_exact;
@@ -188,23 +189,81 @@ static void draw_audit(struct draw *d, struct scenario *sc) {
     sc->apart = sc->audit_exact;
 }
 
+/* ---- situations that come about too rarely by themselves --------------------------------------- */
+
+/* Nothing goes wrong, and nothing is promised yet. */
+static void draw_calm(struct draw *d, struct scenario *sc, enum connections connections, uint32_t idioms) {
+    struct scenario calm = {.seed = sc->seed,
+                            .connections = connections,
+                            .idioms = idioms,
+                            .proxies = 1,
+                            .processes = sc->processes,
+                            .workers = sc->workers,
+                            .keys = sc->keys,
+                            .rebirth = sc->rebirth,
+                            .slow = chance(d, 60),
+                            .pauses = chance(d, 60),
+                            .expiry_ms = sc->expiry_ms,
+                            .rule = sc->rule};
+    calm.conns = connections == CONN_OWN ? calm.workers : 2 + below(d, 3);
+    *sc = calm;
+}
+
 /* A pool whose workers look over one connection and swap over another, and somebody who goes around the proxy: what is
  * nobody's lease may be swapped by the client that has read it. */
 static void draw_takeovers(struct draw *d, struct scenario *sc) {
-    struct scenario calm = {.seed = sc->seed,
-                            .connections = CONN_POOL,
-                            .idioms = BIT(IDIOM_DEADLINE),
-                            .proxies = 1,
-                            .processes = sc->processes,
-                            .workers = 2 + below(d, WORKERS_EACH - 1),
-                            .conns = 2 + below(d, 3),
-                            .keys = sc->keys,
-                            .outside = true,
-                            .silent = true,
-                            .expiry_ms = sc->expiry_ms,
-                            .rule = sc->rule};
-    *sc = calm;
+    draw_calm(d, sc, CONN_POOL, BIT(IDIOM_DEADLINE));
+    sc->workers = 2 + below(d, WORKERS_EACH - 1);
+    sc->outside = chance(d, 60);
+    sc->keys = 1 + below(d, 2);
+    sc->silent = true;
     sc->rule.owner = LOCK_OWNER_CLIENT;
+}
+
+/* Leases of the proxy's own, held for longer than they last, and answers to renewals that come late or never. */
+static void draw_renewals(struct draw *d, struct scenario *sc) {
+    draw_calm(d, sc, CONN_OWN, chance(d, 50) ? BIT(IDIOM_SETNX) : BIT(IDIOM_SETNX) | BIT(IDIOM_CONST));
+    sc->punctual = sc->loses = chance(d, 50);
+    sc->deaths = chance(d, 30);
+    sc->rule.owner = chance(d, 50) ? LOCK_OWNER_CONNECTION : LOCK_OWNER_AUTO;
+    sc->rule.renew = chance(d, 80) ? LOCK_RENEW_AUTO : LOCK_RENEW_ALWAYS;
+    sc->rule.lease_ms = sc->punctual ? 600 : 1500; /* for several renewals; for an expiry that is shorter */
+    sc->expiry_ms = 200 + below(d, 800);
+    promise_own(sc);
+}
+
+/* What was acquired under audit is there when the rule is enforced. */
+static void draw_enforced(struct draw *d, struct scenario *sc) {
+    draw_calm(d, sc, CONN_OWN, 1 + below(d, AUDIT_UNDERSTANDS));
+    sc->idioms = (sc->idioms & AUDIT_UNDERSTANDS) | BIT(IDIOM_UNIQUE);
+    sc->deaths = chance(d, 40);
+    sc->finals = chance(d, 40);
+    sc->strays = chance(d, 40);
+    sc->stranger = chance(d, 60);
+    sc->reloads = chance(d, 20);
+    sc->rule.owner = LOCK_OWNER_CONNECTION;
+    promise_own(sc);
+    draw_audit(d, sc);
+}
+
+/* Careful scripts beside commands that are not. */
+static void draw_scripts(struct draw *d, struct scenario *sc) {
+    static const uint32_t BESIDE[] = {CONSTANT, DISTINCT, BIT(IDIOM_UNIQUE), BIT(IDIOM_CONST)};
+    draw_calm(d, sc, CONN_OWN, BIT(IDIOM_SCRIPT) | BESIDE[below(d, 4)]);
+    sc->rule.owner = LOCK_OWNER_AUTO;
+    sc->rule.claim_memory_ms = 60000;
+    sc->slow = false;
+    promise_own(sc);
+}
+
+/* Connections that call themselves otherwise, or close, and what they leave to those that share with them. */
+static void draw_departures(struct draw *d, struct scenario *sc) {
+    draw_calm(d, sc, CONN_OWN, BIT(IDIOM_SETNX) | BIT(IDIOM_UNIQUE));
+    sc->workers = sc->conns = 1 + below(d, 2);
+    sc->deaths = sc->renames = sc->eventful = true;
+    sc->library = chance(d, 50);
+    sc->rule.owner = sc->library ? LOCK_OWNER_AUTO : LOCK_OWNER_CLIENT;
+    sc->rebirth = 1;
 }
 
 /* CLIENT SETNAME: a name a worker is a client a worker, also where it comes back on another connection. */
@@ -234,6 +293,22 @@ static void draw_hash(struct draw *d, struct scenario *sc) {
     sc->kept_after_end_only = sc->kept_after_sight_only = false;
 }
 
+static void draw_situation(struct draw *d, struct scenario *sc) {
+    unsigned which = below(d, 100);
+    if (which < 12)
+        draw_audit(d, sc);
+    else if (which < 17)
+        draw_takeovers(d, sc);
+    else if (which < 20)
+        draw_renewals(d, sc);
+    else if (which < 23)
+        draw_enforced(d, sc);
+    else if (which < 26)
+        draw_departures(d, sc);
+    else if (which < 28)
+        draw_scripts(d, sc);
+}
+
 void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {
     struct draw d = {seed};
     *sc = (struct scenario){.seed = seed};
@@ -257,12 +332,13 @@ void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {
     else if (chance(&d, 10))
         draw_hash(&d, sc);
     sc->reloads = chance(&d, 20);
+    sc->slow = chance(&d, 30);
+    sc->pauses = chance(&d, 30);
+    sc->pipelines = sc->connections == CONN_SHARED && !sc->loses && !sc->transactions && chance(&d, 60);
     if (sc->connections == CONN_OWN && !sc->queue && !sc->hash)
         draw_names(&d, sc);
-    if (!sc->queue && !sc->hash && chance(&d, 12))
-        draw_audit(&d, sc);
-    else if (!sc->queue && !sc->hash && chance(&d, 3))
-        draw_takeovers(&d, sc);
+    if (!sc->queue && !sc->hash)
+        draw_situation(&d, sc);
 }
 
 void scenario_print(const struct scenario *sc) {
@@ -279,14 +355,15 @@ void scenario_print(const struct scenario *sc) {
     for (int i = 0; i < IDIOM_KINDS; i++)
         if (sc->idioms & BIT(i))
             printf(" %s", idiom_name((enum idiom)i));
-    printf("\n  trouble:%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s\n", sc->library ? " library" : "",
+    printf("\n  trouble:%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s\n", sc->library ? " library" : "",
            sc->deaths ? " deaths" : "", sc->reconnects ? " reconnects" : "", sc->restarts ? " restarts" : "",
            sc->loses ? " loses" : "", sc->outside ? " outside" : "", sc->operators ? " operators" : "",
            sc->finals ? " finals" : "", sc->strays ? " strays" : "", sc->silent ? " silent" : "",
            sc->stranger ? " stranger" : "", sc->punctual ? " punctual" : "", sc->reloads ? " reloads" : "",
            sc->audit ? " audit" : "", sc->toggles ? " toggles" : "", sc->audit_exact ? " exact" : "",
            sc->names ? " names" : "", sc->renames ? " renames" : "", sc->transactions ? " transactions" : "",
-           sc->discards ? " discards" : "");
+           sc->discards ? " discards" : "", sc->slow ? " slow" : "", sc->pauses ? " pauses" : "",
+           sc->pipelines ? " pipelines" : "");
     printf("  promised:%s%s%s%s%s\n", sc->never_wrong ? " never-wrong" : "",
            sc->wrong_once_proven_never ? " never-wrong-once-proven" : "", sc->never_kept ? " never-kept" : "",
            sc->kept_after_end_only ? " kept-only-after-an-end" : "",

@@ -33,7 +33,7 @@ static void let_go(struct world *w, struct transaction *t) {
     struct conn *c = &w->conns[t->conn];
     struct worker *k = &w->workers[t->worker];
     if (c->open && c->id == t->session_id)
-        c->busy = c->reserved = false;
+        c->busy = 0, c->reserved = false;
     if (k->transaction == t)
         k->transaction = NULL;
 }
@@ -85,7 +85,7 @@ static void queue(struct world *w, struct transaction *t, const struct model_com
     f->transaction = t;
     f->releases = t->releases && t->count == t->decides;
     flight_launch(w, f, t->conn, k->key);
-    w->conns[t->conn].busy = false;         /* +QUEUED */
+    w->conns[t->conn].busy = 0;             /* +QUEUED */
     for (unsigned i = 0; i < t->count; i++) /* of what is known only roughly, what follows it is no better known */
         f->crossed = f->crossed || (t->flights[i]->crossed && t->flights[i]->key == f->key);
     const struct lock_plan *acquirer = NULL;
@@ -120,7 +120,7 @@ static void exec(struct world *w, struct transaction *t) {
     for (unsigned i = 0; i < t->count; i++)
         t->flights[i]->own_fence = k->fence;
     t->state = TRANSACTION_SENT;
-    w->conns[t->conn].busy = true;
+    w->conns[t->conn].busy = 1;
     worker_sent(w, t->worker, &t->flights[t->decides]->command, t->releases);
 }
 

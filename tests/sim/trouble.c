@@ -93,9 +93,13 @@ void trouble_strikes(struct world *w) {
         proxy_restart(w, (int)world_below(w, sc->proxies));
     if (sc->renames && world_chance(w, 20)) {
         int i = (int)world_below(w, CONNS);
+        for (unsigned tries = 0; tries < CONNS && (!w->conns[i].open || w->conns[i].process < 0); tries++)
+            i = (i + 1) % CONNS;
         if (w->conns[i].open && w->conns[i].process >= 0)
             conn_rename(w, i);
     }
+    if (sc->loses && world_chance(w, 10))
+        w->storm_until_ms = w->redis.now_ms + world_below(w, (unsigned)(2 * sc->rule.lease_ms));
     if (sc->outside && world_chance(w, 10))
         go_around(w);
     if (sc->operators && world_chance(w, 10))

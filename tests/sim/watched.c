@@ -189,11 +189,12 @@ static void tell(struct world *w, const struct flight *f, enum lock_effect effec
     check_incidents(w, f);
     struct conn *conn = &w->conns[f->conn];
     if (conn->open && conn->id == f->session_id)
-        conn->busy = false;
+        conn->busy -= conn->busy > 0;
 }
 
 void watched_answer(struct world *w, struct flight *f) {
     struct truth *t = &w->truth[f->key];
+    w->exact[f->key] = !f->crossed;
     tell(w, f, effect_of(f));
     if (acquires(f) && t->live && t->worker == f->worker) {
         t->told = true;
@@ -201,7 +202,7 @@ void watched_answer(struct world *w, struct flight *f) {
         t->told_step = w->step;
     }
     if (f->plan.verb == LOCK_READ)
-        flight_showed(w, f, 0);
+        reading_shown(w, f, 0);
     if (!f->orphan)
         worker_answer(w, f->worker, f, false);
 }

@@ -145,6 +145,7 @@ static bool holding(struct world *w, struct worker *k, int worker, struct model_
         bool looks = k->idiom == IDIOM_SETNX;
         if (!(extends || looks) || !world_chance(w, 30))
             return false;
+        looks = looks && !world_chance(w, 25); /* or sets an expiry of its own */
         *c = (struct model_command){.op = looks ? OP_GETEX : OP_PEXPIRE, .ms = looks ? 0 : w->sc.expiry_ms};
         if (k->idiom == IDIOM_SCRIPT && world_chance(w, 50)) { /* its careful renewal, or the careless one */
             c->op = OP_LUA_PEXPIRE;
@@ -243,7 +244,8 @@ static void acquired(struct world *w, int worker, const struct flight *f) {
     struct worker *k = &w->workers[worker];
     check_belief(w, worker, f);
     w->granted++;
-    k->until_ms = w->redis.now_ms + world_below(w, world_chance(w, 70) ? 200 : (unsigned)(w->sc.expiry_ms * 5 / 2));
+    int64_t long_ms = (k->idiom == IDIOM_SETNX ? w->sc.rule.lease_ms : w->sc.expiry_ms) * 5 / 2;
+    k->until_ms = w->redis.now_ms + world_below(w, world_chance(w, 70) ? 200 : (unsigned)long_ms);
     k->phase = k->idiom == IDIOM_SETNX_EXPIRE || k->idiom == IDIOM_COUNT ? PHASE_EXPIRE : PHASE_HOLD;
 }
 
@@ -351,6 +353,8 @@ void worker_answer(struct world *w, int worker, const struct flight *f, bool los
     if (f->transaction && lost)
         k->transaction = NULL;
     k->busy = false;
+    if (w->sc.pauses && world_chance(w, 5))
+        k->pause_ms = w->redis.now_ms + world_below(w, (unsigned)(2 * w->sc.expiry_ms));
     if (w->sc.queue) {
         list_worker_answer(w, worker, f, lost);
         return;

@@ -104,7 +104,8 @@ void conn_open(struct world *w, int i) {
     struct conn *c = &w->conns[i];
     char identity[MODEL_NAME];
     c->open = true;
-    c->busy = c->reserved = false;
+    c->busy = 0;
+    c->reserved = false;
     c->id = ++w->session_ids;
     memset(c->read, 0, sizeof(c->read));
     c->alias = w->sc.names && c->process >= 0;
@@ -119,7 +120,8 @@ void conn_open(struct world *w, int i) {
 void conn_forget(struct world *w, int i, bool proxy_gone) {
     struct conn *c = &w->conns[i];
     transaction_conn_lost(w, i, proxy_gone);
-    c->open = c->busy = c->reserved = false;
+    c->open = c->reserved = false;
+    c->busy = 0;
     for (size_t n = 0; n < FLIGHTS; n++) {
         struct flight *f = &w->flights[n];
         if (!f->used || f->conn != i || f->session_id != c->id)
@@ -144,12 +146,12 @@ void conn_close(struct world *w, int i) {
     if (!c->open)
         return;
     world_event(w, "session %" PRIu64 " closes", c->id);
-    bool busy = c->busy, held[MODEL_KEYS] = {false};
+    bool busy = c->busy > 0, held[MODEL_KEYS] = {false};
     for (int key = 0; key < MODEL_KEYS; key++) {
         const struct truth *t = &w->truth[key];
-        held[key] = w->sc.apart && !w->sc.queue && !w->sc.loses && !busy &&
-                    w->sc.rule.on_disconnect == LOCK_DISCONNECT_RELEASE && t->live && t->told && !t->observed &&
-                    t->session_id == c->id;
+        held[key] = w->sc.apart && !w->sc.loses && !busy &&
+                    (w->sc.queue || w->sc.rule.on_disconnect == LOCK_DISCONNECT_RELEASE) && t->live && t->told &&
+                    !t->observed && t->session_id == c->id;
     }
     conn_forget(w, i, false);
     engine_session_close(w->proxies[c->proxy].engine, &c->session, w->redis.now_ms);
@@ -201,6 +203,7 @@ static struct flight *lease_flight(struct proxy *p, const struct lock_lease *lea
     f->left_ms = lease->left_ms;
     f->right = lease->right;
     memcpy(f->token_text, lease->token_text, sizeof(f->token_text));
+    f->slow = w->sc.slow && kind == FLIGHT_RENEWAL && world_chance(w, 60);
     flight_crosses(w, f);
     return f;
 }
@@ -272,11 +275,15 @@ static void tick(struct world *w) {
         return;
     for (size_t i = 0; i < FLIGHTS; i++) {
         struct flight *f = &w->flights[i];
-        if (!f->used || f->kind != FLIGHT_RENEWAL)
+        if (!f->used || f->kind != FLIGHT_RENEWAL || f->ghost)
             continue;
-        if (!f->ran)
+        bool lost = w->sc.loses && world_chance(w, w->redis.now_ms < w->storm_until_ms ? 90 : 2);
+        if (!f->ran && !(lost && world_chance(w, 30)))
             flight_run(w, f);
-        flight_deliver(w, f);
+        if (lost)
+            flight_fail(w, f, LOCK_UNKNOWN);
+        else
+            flight_deliver(w, f);
     }
 }
 
@@ -304,7 +311,7 @@ void world_step(struct world *w) {
             return;
         }
     }
-    if (what < 96) {
+    if (what < (w->sc.eventful ? 90 : 96)) {
         unsigned most = !w->sc.punctual && world_chance(w, 8) ? 1500 : 80;
         pass_time(w, 1 + world_below(w, most));
     } else {
@@ -398,12 +405,22 @@ static void free_endless(struct world *w) {
     }
 }
 
-/* Nothing is remembered for ever. */
-static void check_forgotten(struct world *w) {
-    int64_t until = w->redis.now_ms + w->sc.rule.claim_memory_ms + 30000;
-    while (w->redis.now_ms <= until) {
+static void land_all(struct world *w) {
+    struct flight *f;
+    while ((f = flight_any(w)) && !w->failure)
+        flight_progress(w, f);
+}
+
+/* Nothing is remembered for ever: with all locks gone, and nobody who sends anything. What open sessions have read is
+ * kept while there are claims, and for up to its memory again. */
+static void check_forgotten(struct world *w, bool sessions) {
+    int64_t memory_ms = w->sc.rule.claim_memory_ms, until = w->redis.now_ms + 30000 + memory_ms;
+    if (sessions)
+        until += memory_ms > 10000 ? memory_ms : 10000;
+    while (w->redis.now_ms <= until && !w->failure) {
         pass_time(w, 700);
         tick(w);
+        land_all(w);
     }
     for (unsigned i = 0; i < w->sc.proxies; i++) {
         struct lock_stats s;
@@ -414,19 +431,29 @@ static void check_forgotten(struct world *w) {
     }
 }
 
+/* Somebody deletes all locks, while their owners are connected. */
+static void check_idle(struct world *w) {
+    land_all(w);
+    for (int key = 0; key < MODEL_KEYS; key++) {
+        model_native(&w->redis, key, &(struct model_command){.op = OP_DEL});
+        check_passed(w, key, BY_OUTSIDE);
+    }
+    check_forgotten(w, true);
+}
+
 void world_end(struct world *w) {
+    bool transactions = w->sc.transactions || (w->sc.idioms & (1u << IDIOM_MULTI | 1u << IDIOM_WATCH)); /* half-way */
+    if (!w->sc.audit && !transactions && w->sc.seed % 4 == 0)
+        check_idle(w);
     for (int i = 0; i < CONNS; i++)
         conn_close(w, i);
-    struct flight *f;
-    while ((f = flight_any(w)) && !w->failure)
-        flight_progress(w, f);
+    land_all(w);
     if (w->failure)
         return;
     if (w->sc.audit)
         free_endless(w);
     check_freed(w);
-    while ((f = flight_any(w)) && !w->failure)
-        flight_progress(w, f);
+    land_all(w);
     if (!w->failure)
-        check_forgotten(w);
+        check_forgotten(w, false);
 }

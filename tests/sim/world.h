@@ -25,7 +25,8 @@ enum {
     STRANGER = WORKERS - 1,
     CONNS = WORKERS,
     IDENTITIES = PROCESSES + 1 + CONNS, /* a process's, the stranger's, a connection's own */
-    FLIGHTS = 160
+    FLIGHTS = 160,
+    PIPELINE = 4
 };
 
 enum connections { CONN_OWN, CONN_POOL, CONN_SHARED }; /* D, P, M */
@@ -78,19 +79,24 @@ struct scenario {
     unsigned proxies, processes, workers, conns, keys; /* workers and conns a process */
     uint32_t idioms;                                   /* a bit each */
     unsigned idiom_count;
-    bool library;    /* sessions name one that pools */
-    bool deaths;     /* workers die, others take their place */
-    bool reconnects; /* connections are lost and made again */
-    bool restarts;   /* proxies are */
-    bool loses;      /* replies get lost: repeats, unknown outcomes, scripts that run late */
-    bool outside;    /* commands around the proxy */
-    bool operators;  /* PROXY RELEASE */
-    bool finals;     /* DEL after a failed acquisition */
-    bool strays;     /* DEL out of nothing */
-    bool silent;     /* some holders never release */
-    bool punctual;   /* ticks and renewals are on time */
-    bool reloads;    /* the rule is replaced by one like it */
-    bool audit;      /* it begins in audit, and a reload enforces it; with `toggles` back and forth */
+    bool library;     /* sessions name one that pools */
+    bool eventful;    /* more of what follows than elsewhere */
+    bool deaths;      /* workers die, others take their place */
+    bool reconnects;  /* connections are lost and made again */
+    bool restarts;    /* proxies are */
+    bool loses;       /* replies get lost: repeats, unknown outcomes, scripts that run late */
+    bool outside;     /* commands around the proxy */
+    bool operators;   /* PROXY RELEASE */
+    bool finals;      /* DEL after a failed acquisition */
+    bool strays;      /* DEL out of nothing */
+    bool silent;      /* some holders never release */
+    bool punctual;    /* ticks and renewals are on time */
+    bool pauses;      /* workers stop in the middle of what they do, for longer than a lease at times */
+    bool slow;        /* some answers are long on their way */
+    unsigned rebirth; /* how likely a dead worker is to come back when its turn comes, in percent */
+    bool pipelines;   /* a shared connection has several commands under way, answered in order */
+    bool reloads;     /* the rule is replaced by one like it */
+    bool audit;       /* it begins in audit, and a reload enforces it; with `toggles` back and forth */
     bool toggles;
     bool audit_exact;  /* what was acquired under audit is safe from the moment that the rule is enforced */
     bool queue;        /* list locks */
@@ -118,6 +124,7 @@ struct worker {
     uint64_t fence;   /* of the lease it acquired and has not sent the release of; 0 none */
     bool holds;       /* it believes to hold that one, and rightly so far */
     int64_t until_ms; /* the end of its work */
+    int64_t pause_ms; /* it does nothing before then */
     int64_t lost_ms;  /* when its lease ended, 0 not yet */
     bool in_queue;    /* it has pushed its value as a node, and still wants it */
     int64_t read_ms;  /* when it last showed that it is there */
@@ -132,15 +139,16 @@ struct worker {
 /* What a connection was last shown. */
 struct reading {
     bool known;
-    uint64_t fence;        /* 0: of no lease, or the answer did not say of which */
-    long begun_step, step; /* asked for, answered */
+    uint64_t fence; /* 0: of no lease, or the answer did not say of which */
+    long step;      /* answered */
     int64_t at_ms;
     char value[MODEL_VALUE];
 };
 
 struct conn {
-    bool open, busy;
+    bool open;
     bool reserved; /* of a worker that has a transaction on it */
+    unsigned busy; /* commands under way */
     bool alias;    /* it has a name of its own */
     int process, proxy;
     int worker; /* its only one, or -1 */
@@ -162,12 +170,13 @@ struct flight {
     bool crossed;    /* others on the key were under way meanwhile */
     bool bare;       /* GET in a form that is no script of ours (MGET): the proxy only watches the answer */
     bool again;      /* a release on the connection where the same one got lost */
+    bool slow;       /* its answer is long on its way */
     enum flight_kind kind;
     struct transaction *transaction; /* it is one of its commands */
     int worker, conn, proxy, key;
     unsigned proxy_life;
     long begun_step;
-    uint64_t session_id;
+    uint64_t session_id, order; /* order: that it was sent in */
     bool releases;              /* the worker means to release with it */
     uint64_t own_fence;         /* of the lease that its worker had when it was sent */
     bool proven;                /* its client was known to share connections when it was sent */
@@ -177,9 +186,9 @@ struct flight {
     bool ended_other;           /* it has ended the lease that somebody else had been told of */
     uint64_t read_fence;        /* last read of its session when it was sent */
     uint64_t client_read_fence; /* and the newest lease of those that its client's sessions at that proxy last read */
-    bool was_shown, client_agrees; /* its session's last reading; the one that all of its client's agree upon, of a
-                                      lock that is nobody's lease */
-    bool client_mixed;             /* one of them has read what did not say of which lease it was */
+    bool client_mixed;          /* and one has read another value, of nobody knows which lease */
+    bool was_shown;             /* its session's last reading */
+    bool client_read_foreign;   /* none of its client's sessions has read a lease: what they were shown last */
     char shown[MODEL_VALUE], client_shown[MODEL_VALUE];
     int name; /* its session's, and how often that had been left when it was sent */
     unsigned left;
@@ -208,15 +217,17 @@ struct proxy {
 /* A lease as the spectator sees it. */
 struct truth {
     bool live, told, let_go;
-    bool observed; /* acquired under audit, and no script of ours has touched it: its fence is a number of our own */
-    bool unclear;  /* it can't be told what the engine believes of it */
-    bool sighted;  /* its client was shown its value */
+    bool observed;   /* acquired under audit, and no script of ours has touched it: its fence is a number of our own */
+    bool unclear;    /* it can't be told what the engine believes of it */
+    bool sighted;    /* its client was shown its value */
+    bool own_expiry; /* its proxy was told that the expiry is the application's */
+    bool renewal_lost; /* its last renewal was done, and the answer to it got lost */
     uint64_t fence, max_fence, session_id;
     int worker, process, proxy; /* worker -1: nobody knows of it */
     int name;                   /* its session's, as flights have it */
     unsigned left;
     int64_t granted_ms, told_ms;
-    long told_step;
+    long told_step, end_told_step; /* that it was granted; its end, last */
     char token[LOCK_TOKEN_MAX];
     char node[QUEUE_NODE];   /* of a list lock */
     char value[MODEL_VALUE]; /* observed: what was written */
@@ -229,7 +240,7 @@ struct world {
     struct lock_rules *rules; /* the present ones */
     const struct lock_rule *rule;
     uint64_t random;
-    uint64_t session_ids, values, observed_leases;
+    uint64_t session_ids, values, observed_leases, sent;
     struct model redis;
     struct proxy proxies[PROXIES];
     struct worker workers[WORKERS];
@@ -247,6 +258,7 @@ struct world {
     bool enforced;                      /* the rule has been so once */
     bool stirred[MODEL_KEYS];           /* a script of the application's has run, and adopt.lua not yet */
     int64_t slack_ms[MODEL_KEYS];       /* the longest that an answer took */
+    int64_t storm_until_ms;             /* answers to renewals get lost */
     bool exact[MODEL_KEYS];             /* the last answer that told the lease's end crossed no other */
     bool missed[MODEL_KEYS];            /* its proxy was told of its end before it knew that there was such a lease */
     uint64_t wrong, kept, granted, lost, renewals;
@@ -305,8 +317,6 @@ void flight_crosses(struct world *w, struct flight *f);
 void flight_launch(struct world *w, struct flight *f, int conn, int key);
 /* Whether anybody had something to send. */
 bool flight_somebody_sends(struct world *w);
-/* Its session was shown the key's value. */
-void flight_showed(struct world *w, const struct flight *f, uint64_t fence);
 void flight_run(struct world *w, struct flight *f);
 void flight_deliver(struct world *w, struct flight *f);
 /* The proxy learns nothing but this; it stays where it may still run. */
@@ -314,6 +324,11 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome);
 /* What happens to it next, by chance. */
 void flight_progress(struct world *w, struct flight *f);
 void flight_log(struct world *w, const struct flight *f, const char *what);
+
+/* reading.c: the flight's session was shown the key's value, of the lease with that fence; 0: nobody said of which. */
+void reading_shown(struct world *w, const struct flight *f, uint64_t fence);
+/* Whether the flight's client counts as sharing its connections, and what they have read. */
+void reading_note(struct world *w, struct flight *f);
 
 /* trouble.c: what goes wrong. */
 void trouble_strikes(struct world *w);
@@ -368,6 +383,9 @@ void check_passed(struct world *w, int key, enum cause cause);
 void check_incidents(struct world *w, const struct flight *f);
 /* A session has closed while it held what `held` says, by key: with `on-disconnect release` that is released now. */
 void check_abandoned(struct world *w, const bool held[MODEL_KEYS], uint64_t session_id);
+/* A proxy was told what a lease's end is; that a renewal's answer got lost. */
+void check_told(struct world *w, const struct flight *f);
+void check_renewal_lost(struct world *w, const struct flight *f);
 /* A session was shown the value of the lease with this fence. */
 void check_shown(struct world *w, int process, int key, uint64_t fence);
 /* A worker takes itself for the holder now. */

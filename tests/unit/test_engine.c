@@ -545,6 +545,42 @@ static void a_new_name_leaves_what_was_shared(void **state) {
     assert_int_equal(incidents(f, INCIDENT_ABANDONED), 1);
 }
 
+/* What an answer brings when its session has closed is left as what the session had before. */
+static void what_comes_after_the_end_is_left_too(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    struct lock_result r = result(LOCK_GRANTED, 7);
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    f->rule.on_disconnect = LOCK_DISCONNECT_RELEASE;
+    r.pttl_ms = 30000;
+    r.leased = true;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    begin(f, &a, LOCK_ACQUIRE, "lock:x", &plan);
+    engine_session_close(f->engine, &a, f->now_ms);
+    finish(f, &a, &plan, &r);
+    assert_int_equal(f->release_count, 0); /* b is there for it */
+    engine_session_close(f->engine, &b, f->now_ms);
+    assert_int_equal(f->release_count, 1);
+}
+
+static void nodes_that_come_after_the_end_are_dead(void **state) {
+    static const enum lock_verb VERBS[] = {LOCK_QUEUE_PUSH, LOCK_QUEUE_SET};
+    struct fixture *f = *state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct lock_session a;
+        struct lock_plan plan;
+        struct lock_result r = result(LOCK_DONE, 0);
+        open_as(f, &a, i + 1, "app");
+        begin(f, &a, VERBS[i], "lock:q", &plan);
+        engine_session_close(f->engine, &a, f->now_ms);
+        assert_int_equal(f->leave_count, i);
+        finish(f, &a, &plan, &r);
+        assert_int_equal(f->leave_count, i + 1);
+    }
+}
+
 static void databases_and_keys_are_apart(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -1150,6 +1186,31 @@ static void the_last_word_of_a_transaction_on_an_expiry_counts(void **state) {
     assert_int_equal(stats(f).leases, 0);
     pass(f, 20000);
     assert_int_equal(f->renew_count, 0);
+}
+
+static void the_last_of_many_readings_is_swapped(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    struct lock_plan plan;
+    struct lock_key key = key_of("lock:x");
+    struct lock_result r = result(LOCK_NOT_SENT, 0);
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &c, 3, "app");
+    engine_saw(f->engine, &a, &key, &f->rule, "new", 3, f->now_ms);
+    engine_saw(f->engine, &b, &key, &f->rule, "other", 5, f->now_ms);
+    engine_saw(f->engine, &c, &key, &f->rule, "new", 3, f->now_ms); /* what a has read before b */
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_int_equal(plan.seen_len, 3);
+    assert_memory_equal(plan.seen, "new", 3);
+    finish(f, &a, &plan, &r);
+    show_value(f, &a, "lock:x", "other", 9); /* the lease goes on with another value */
+    show_value(f, &b, "lock:x", "held", 9);
+    engine_saw(f->engine, &c, &key, &f->rule, "held", 4, f->now_ms);
+    begin(f, &a, LOCK_SWAP, "lock:x", &plan);
+    assert_int_equal(plan.read_fence, 9);
+    finish(f, &a, &plan, &r);
 }
 
 static void a_transaction_speaks_for_what_it_acquires(void **state) {
@@ -1879,6 +1940,8 @@ int main(void) {
         TEST(client_uses_all_claims_of_the_identity),
         TEST(claims_move_with_the_identity),
         TEST(a_new_name_leaves_what_was_shared),
+        TEST(what_comes_after_the_end_is_left_too),
+        TEST(nodes_that_come_after_the_end_are_dead),
         TEST(databases_and_keys_are_apart),
         TEST(any_and_operator_have_their_own_rights),
         TEST(adoption_is_for_those_without_a_claim),
@@ -1907,6 +1970,7 @@ int main(void) {
         TEST(answers_may_overtake_each_other),
         TEST(of_answers_that_cross_the_later_end_counts),
         TEST(the_last_reading_is_swapped),
+        TEST(the_last_of_many_readings_is_swapped),
         TEST(a_transaction_speaks_for_what_it_acquires),
         TEST(the_last_word_of_a_transaction_on_an_expiry_counts),
         TEST(refused_releases_are_reported),

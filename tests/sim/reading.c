@@ -1,0 +1,73 @@
+/*
+ * What connections were shown of the locks, and what their clients may swap for that: where a client's connections
+ * count as shared, what any of them has read counts for all.
+ */
+#include "tests/sim/world.h"
+
+#include <string.h>
+
+enum { SURELY_REMEMBERED_MS = 9000 }; /* what a session was shown is remembered for 10 s at least */
+
+void reading_shown(struct world *w, const struct flight *f, uint64_t fence) {
+    struct conn *c = &w->conns[f->conn];
+    const struct model_reply *r = &f->envelope.reply;
+    if (!c->open || c->id != f->session_id)
+        return;
+    struct reading *reading = &c->read[f->key];
+    *reading =
+        (struct reading){.known = r->kind == REPLY_TEXT, .fence = fence, .step = w->step, .at_ms = w->redis.now_ms};
+    memcpy(reading->value, r->text, sizeof(reading->value));
+}
+
+static bool of_client(const struct conn *o, const struct conn *c) {
+    return o->open && o->process == c->process && o->proxy == c->proxy;
+}
+
+/* The newest lease of those that its client's connections have read. */
+static void note_leases(struct world *w, struct flight *f, const struct conn *c) {
+    const char *value = "";
+    long step = 0;
+    for (int i = 0; i < CONNS; i++) {
+        const struct reading *r = &w->conns[i].read[f->key];
+        if (of_client(&w->conns[i], c) && r->known && r->fence &&
+            (r->fence > f->client_read_fence || (r->fence == f->client_read_fence && r->step > step))) {
+            f->client_read_fence = r->fence;
+            value = r->value;
+            step = r->step;
+        }
+    }
+    for (int i = 0; i < CONNS; i++) {
+        const struct reading *r = &w->conns[i].read[f->key];
+        if (of_client(&w->conns[i], c) && r->known && !r->fence && strcmp(r->value, value) != 0)
+            f->client_mixed = true;
+    }
+}
+
+/* Where none of them has read of which lease the value was: what they were told last. */
+static void note_foreign(struct world *w, struct flight *f, const struct conn *c) {
+    const struct reading *newest = NULL;
+    for (int i = 0; i < CONNS; i++) {
+        const struct reading *r = &w->conns[i].read[f->key];
+        if (of_client(&w->conns[i], c) && r->known && (!newest || r->step > newest->step))
+            newest = r;
+    }
+    if (!newest || f->client_read_fence || w->redis.now_ms > newest->at_ms + SURELY_REMEMBERED_MS)
+        return;
+    f->client_read_foreign = true;
+    memcpy(f->client_shown, newest->value, sizeof(f->client_shown));
+}
+
+void reading_note(struct world *w, struct flight *f) {
+    const struct conn *c = &w->conns[f->conn];
+    const struct reading *own = &c->read[f->key];
+    enum lock_owner owner = w->sc.rule.owner;
+    bool client = owner == LOCK_OWNER_CLIENT, by_auto = owner == LOCK_OWNER_AUTO && c->process >= 0;
+    f->proven = c->process >= 0 && w->proven[c->proxy][c->process];
+    f->shares = client || (by_auto && (w->sc.library || f->proven));
+    f->may_share = f->shares || (by_auto && w->perhaps_proven[c->proxy][c->process]);
+    f->read_fence = own->fence;
+    f->was_shown = own->known;
+    memcpy(f->shown, own->value, sizeof(f->shown));
+    note_leases(w, f, c);
+    note_foreign(w, f, c);
+}
