@@ -11,7 +11,9 @@ local function remember(reply)
   redis.call('HSET', guard, 'attempt', attempt, 'reply', text(reply))
 end
 
-if s.attempt == attempt then -- repeated
+-- Repeated. A HSETNX whose lease has ended meanwhile is an attempt like others: its 1 would say that it holds the lock.
+local live = s.token and (s.token == attempt or s.token == claim)
+if s.attempt == attempt and (live or name ~= 'hsetnx') then
   local reply = s.reply
   if name == 'hmset' then reply = {ok = reply} elseif name ~= 'hincrbyfloat' then reply = tonumber(reply) end
   local outcome = s.token == attempt and 'granted' or (s.token and s.token == claim and 'done' or 'released')

@@ -147,7 +147,8 @@ struct model_envelope model_hash_script(struct model *m, int key, const struct m
     int64_t pttl;
     bool may;
     memcpy(held, r->g->value, sizeof(held));
-    if (r->g->exists && r->g->has_attempt && is(s.attempt, a->attempt))
+    bool live = s.token && (is(s.lease_token, a->attempt) || is(s.lease_token, a->claim));
+    if (r->g->exists && r->g->has_attempt && is(s.attempt, a->attempt) && (live || op != OP_HSETNX))
         return repeated(r, &s);
     if (!s.value) {
         struct model_reply reply = script_command(r);
