@@ -203,8 +203,8 @@ static inline bool finish_usual(struct finish *f) {
         return true;
     }
     const struct claim *c = f->claim;
-    if (f->plan->verb != LOCK_RELEASE || r->outcome != LOCK_RELEASED || !c || c->fence != r->fence || c->observed ||
-        c->peer != f->peer || f->entry->claims != c || c->next || f->entry->witnesses)
+    if (f->plan->verb != LOCK_RELEASE || r->outcome != LOCK_RELEASED || !c || c->observed || c->peer != f->peer ||
+        f->entry->claims != c || c->next || f->entry->witnesses)
         return false;
     finish_released(f);
     return true;
