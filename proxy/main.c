@@ -54,7 +54,6 @@ struct application {
     struct ev_signal on_term, on_int, on_hup;
     bool stopping;
     pthread_mutex_t reload_mutex;
-    char reload_error[ERROR_SIZE];
 };
 
 /* ---- incidents ----------------------------------------------------------------------------------- */
@@ -122,18 +121,19 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
 
 /* ---- reload -------------------------------------------------------------------------------------- */
 
-/* Reads the configuration anew and takes over the lock rules, the log level and the certificates. Returns NULL, or what
- * is wrong. */
-static const char *reload(void *arg) {
+/* Reads the configuration anew and takes over the lock rules, the log level and the certificates. False: `error` says
+ * what is wrong. Any thread may call it. */
+static bool reload(void *arg, char *error, size_t size) {
     struct application *app = arg;
     pthread_mutex_lock(&app->reload_mutex);
     struct secure secure;
-    struct config *fresh = config_load(app->argc, app->argv, app->reload_error, sizeof(app->reload_error));
-    if (fresh && !secure_load(&secure, fresh, app->reload_error, sizeof(app->reload_error))) {
+    struct config *fresh = config_load(app->argc, app->argv, error, size);
+    if (fresh && !secure_load(&secure, fresh, error, size)) {
         config_free(fresh);
         fresh = NULL;
     }
-    if (fresh) {
+    bool done = fresh != NULL;
+    if (done) {
         secure_replace(&app->secure, &secure);
         log_set_level(fresh->loglevel);
         for (unsigned i = 0; i < app->shared.options.threads; i++)
@@ -141,15 +141,15 @@ static const char *reload(void *arg) {
         log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(fresh->rules));
         config_free(fresh);
     } else {
-        log_warning("Configuration not reloaded, nothing was changed: %s", app->reload_error);
+        log_warning("Configuration not reloaded, nothing was changed: %s", error);
     }
     pthread_mutex_unlock(&app->reload_mutex);
-    return fresh ? NULL : app->reload_error;
+    return done;
 }
 
 static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    struct application *app = signal->data;
-    reload(app);
+    char error[ERROR_SIZE];
+    reload(signal->data, error, sizeof(error)); /* the log has it */
 }
 
 /* ---- stopping ------------------------------------------------------------------------------------ */

@@ -11,7 +11,7 @@
 #include "proxy/session/script_flow.h"
 #include "proxy/session/session.h"
 
-enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 4 };
+enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 4, RELOAD_ERROR_SIZE = 512 };
 
 /* ---- EXPLAIN ------------------------------------------------------------------------------------- */
 
@@ -245,11 +245,11 @@ static bool proxy_shown(struct session *s, const struct command *c, const struct
 
 static void proxy_reload(struct session *s, const struct command *c) {
     struct proxy_shared *shared = s->worker->shared;
-    const char *error = shared->reload ? shared->reload(shared->reload_arg) : "no configuration file is in use";
-    if (error)
-        dispatch_local_error(s, c, "ERR %s; nothing was changed", error);
-    else
+    char error[RELOAD_ERROR_SIZE] = "no configuration file is in use";
+    if (shared->reload && shared->reload(shared->reload_arg, error, sizeof(error)))
         dispatch_local(s, c, "+OK\r\n", 5);
+    else
+        dispatch_local_error(s, c, "ERR %s; nothing was changed", error);
 }
 
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

@@ -64,8 +64,9 @@ struct proxy_shared {
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, for maxclients */
     atomic_int_fast64_t paused;   /* of these, that wait for the end of a CLIENT PAUSE */
-    /* Called from a worker's thread when an operator asks for a reload; may be NULL. Returns NULL or what is wrong. */
-    const char *(*reload)(void *arg);
+    /* Called from a worker's thread when an operator asks for a reload; may be NULL. False: `error` (of `size`) says
+     * what is wrong. */
+    bool (*reload)(void *arg, char *error, size_t size);
     void *reload_arg;
     /* The PROXY subcommands that only show something: appends the reply of words[0] words[1] ... as RESP; false if it
      * knows no such subcommand. Called in the worker's thread. */
