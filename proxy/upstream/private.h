@@ -505,8 +505,9 @@ bool wait_delay(struct upstream *u, struct upstream_request *r) __attribute__((w
  * keep their order; it ends then if its node is still the one that can't be reached. The bytes are copied. False where
  * it was too often. */
 bool wait_map(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
-/* A round of the topology has ended: nobody waits for the map any more. */
-void wait_map_ends(struct upstream *u);
+/* A round of the topology that began then has ended: who has waited for the map since before that does so no more. What
+ * others wait for may be news that this round has missed. */
+void wait_map_ends(struct upstream *u, int64_t started_ms);
 /* Those whose time has come. */
 void wait_over(struct upstream *u);
 /* Fails all that wait. */

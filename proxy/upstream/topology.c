@@ -71,7 +71,7 @@ static void end_round(struct topology *t, bool changed) {
     if (t->again)
         topology_want(t);
     t->again = false;
-    wait_map_ends(u);
+    wait_map_ends(u, t->started_ms);
 }
 
 void topology_done(struct topology *t, bool changed) {

@@ -66,10 +66,10 @@ bool wait_map(struct upstream *u, struct upstream_request *r) {
     return true;
 }
 
-void wait_map_ends(struct upstream *u) {
+void wait_map_ends(struct upstream *u, int64_t started_ms) {
     LIST_FOREACH(it, &u->retrying) {
         struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
-        if (!r->for_map)
+        if (!r->for_map || r->retry_at_ms - MAP_WAIT_MS > started_ms)
             continue;
         r->retry_at_ms = clock_ms();
         arm_retry(u, r->retry_at_ms);
