@@ -358,7 +358,7 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
     bool looked_here = sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && alike) ||
                        (sc->connections == CONN_POOL && alike && f->shares && sc->proxies == 1);
     if (!changed && f->plan.verb == LOCK_SWAP &&
-        (!looked_here || (sc->outside && !strchr(k->expected, '.')) || sc->loses || sc->reconnects || sc->restarts))
+        (!looked_here || (sc->outside && !strchr(k->expected, '.')) || sc->reconnects || sc->restarts))
         return;
     if ((f->repeated && f->command.op == OP_INCRBY) || f->command.op == OP_LUA_SET) {
         k->fence = 0; /* it had acquired, and lost the lease before the repeat, or before it could be adopted */

@@ -145,13 +145,19 @@ void flight_run(struct world *w, struct flight *f) {
         check_script(w, f, &before);
 }
 
-static void learn_proven(struct world *w, const struct flight *f) {
+/* Its worker may have meant to release, whatever came of it: its asking again is no proof for the engine. */
+static void note_let_go(struct world *w, const struct flight *f) {
     struct truth *t = &w->truth[f->key];
-    int process = f->worker >= 0 ? w->workers[f->worker].process : -1;
     enum lock_verb verb = f->plan.verb;
     bool lets_go = verb == LOCK_RELEASE || verb == LOCK_REPLACE || verb == LOCK_REWRITE || verb == LOCK_COUNT_DOWN;
     if (lets_go && t->session_id == f->session_id)
-        t->let_go = true; /* no proof for the engine: one worker may have meant to release */
+        t->let_go = true;
+}
+
+static void learn_proven(struct world *w, const struct flight *f) {
+    struct truth *t = &w->truth[f->key];
+    int process = f->worker >= 0 ? w->workers[f->worker].process : -1;
+    note_let_go(w, f);
     const struct conn *c = f->conn >= 0 ? &w->conns[f->conn] : NULL;
     bool heard = c && c->open && c->id == f->session_id; /* its worker may be dead */
     if (process >= 0 && f->own_session && heard) {
@@ -322,6 +328,7 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
             r.value_len = strlen(r.value);
         }
         finish_with(w, f, &r);
+        note_let_go(w, f);
         if (!f->orphan && f->kind == FLIGHT_COMMAND)
             worker_answer(w, f->worker, f, true);
     }
