@@ -32,10 +32,6 @@ bool client_still_here(const struct peer *p) {
     return atomic_load(&p->client->epoch) == p->epoch;
 }
 
-void client_left_behind(const struct peer *p) {
-    atomic_fetch_add(&p->client->orphans, 1);
-}
-
 bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
     if (!p->closed)

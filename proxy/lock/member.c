@@ -53,7 +53,7 @@ static void close_peer(struct shard *sh, struct peer *p, int64_t now_ms) {
     p->closed = true;
     p->closed_at = atomic_load(&sh->engine->newest_session);
     if (!list_empty(&p->claims) || !list_empty(&p->witnesses))
-        client_left_behind(p); /* see last_left */
+        atomic_fetch_add(&p->client->orphans, 1); /* before looking whether others are there: see last_left */
     leave(sh, p, now_ms);
     peer_settle(sh, p);
 }

@@ -85,10 +85,7 @@ static void note_push(struct finish *f) {
     w->login = f->plan->login;
     *(strcmp(f->plan->right, "client") == 0 ? &w->queued_client : &w->queued_own) = true;
     learn_touched(f->sh, w, rule, f->now_ms);
-    if (!f->peer->closed)
-        return;
-    client_left_behind(f->peer);
-    if (!queue_leave(f->sh, w))
+    if (f->peer->closed && !queue_leave(f->sh, w))
         witness_remove(f->sh, w);
 }
 

@@ -84,11 +84,8 @@ void settle_granted(struct finish *f) {
     else if (r->pttl_ms == -1)
         incident_report(f->sh, INCIDENT_NO_EXPIRY, finish_occasion(f),
                         "left without an expiry: the rule gives no lease");
-    if (f->peer->closed) {
-        client_left_behind(f->peer);
-        if (!lease_owner_here(c))
-            lease_abandon(f->sh, c, f->now_ms);
-    }
+    if (f->peer->closed && !lease_owner_here(c))
+        lease_abandon(f->sh, c, f->now_ms);
     finish_schedule(f, c);
 }
 
@@ -121,8 +118,6 @@ void settle_done(struct finish *f) {
         return;
     if (!c->fence) { /* what had been unknown */
         c->fence = f->result->fence;
-        if (c->peer->closed)
-            client_left_behind(c->peer);
         c->reported = !lease_owner_here(c);
     }
     if (f->plan->verb != LOCK_EXTEND)

@@ -340,9 +340,6 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
 /* Of a closed session: whether its client has had others open ever since. */
 bool client_still_here(const struct peer *p);
-/* A closed session has a claim or a witness now, of an answer that was on its way: the last of its client looks for it
- * when leaving. To be said before looking whether any is there. */
-void client_left_behind(const struct peer *p);
 /* Whether somebody is there for whom the lease should be kept. */
 bool lease_owner_here(const struct claim *c);
 
