@@ -211,12 +211,16 @@ static void exec_end(struct request *r, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
+static bool runs_code(const struct request *exec) {
+    return ((const struct transaction *)exec->state)->runs_code;
+}
+
 bool exec_runs_code(const struct request *r) {
-    return r->command && r->command->id == COMMAND_EXEC && ((const struct transaction *)r->state)->runs_code;
+    return r->call.done == exec_collected && runs_code(r); /* the EXEC of an aborted transaction is a DISCARD */
 }
 
 static bool exec_may_last(const struct upstream_request *up) {
-    return exec_runs_code(((const struct call *)(const void *)up)->request);
+    return runs_code(((const struct call *)(const void *)up)->request);
 }
 
 void transaction_exec(struct transaction *t, struct request *request) {

@@ -95,7 +95,7 @@ bool transaction_queues(const struct session *s);
 struct upstream_pin *transaction_pin_to_change(struct session *s);
 /* Whether a change is among them. */
 bool transaction_writes(const struct session *s);
-/* Whether a request is the EXEC of a transaction with a script of the application's. */
+/* Whether a request is the EXEC of a transaction with locks and a script of the application's, and under way. */
 bool exec_runs_code(const struct request *r);
 /* How many, -1 outside of MULTI. */
 int64_t transaction_count(const struct session *s);

@@ -411,6 +411,19 @@ def test_lost_with_exec_on_its_way(start_redis, start_proxy, connect):
     assert client("GET", "k") is None  # it came back empty: nothing was sent twice
 
 
+def test_aborted_at_a_node_that_stands_still(start_redis, start_proxy, connect):
+    """EXEC has its answer from the proxy; the node hears DISCARD, and does not take it in time."""
+    redis = start_redis()
+    client = connect(start_proxy(redis, "upstream-timeout 300ms"))
+    assert client("MULTI") == "OK" and client("SET", "k", "1") == "QUEUED"
+    redis.pause()
+    reply = client("EXEC", "what?")
+    redis.resume()
+    assert isinstance(reply, Error) and reply.startswith("EXECABORT"), reply
+    until(lambda: client("PING") == "PONG", what="the node to be served again")
+    assert client("EXISTS", "k") == 0
+
+
 def test_node_down(start_redis, start_proxy, connect):
     redis = start_redis()
     client = connect(start_proxy(redis))
