@@ -149,7 +149,8 @@ void conn_close(struct world *w, int i) {
     bool busy = c->busy > 0, held[MODEL_KEYS] = {false};
     for (int key = 0; key < MODEL_KEYS; key++) {
         const struct truth *t = &w->truth[key];
-        held[key] = w->sc.apart && !w->sc.loses && !busy &&
+        /* Of a lease that a renewal kept, whose answer came too late, the proxy believes that it is over. */
+        held[key] = w->sc.apart && !w->sc.loses && !w->sc.slow && !busy &&
                     (w->sc.queue || w->sc.rule.on_disconnect == LOCK_DISCONNECT_RELEASE) && t->live && t->told &&
                     !t->observed && t->session_id == c->id;
     }
