@@ -26,8 +26,7 @@ static void script_released(struct finish *f) {
 /* Another command came between the script and the step behind it, so that Redis can't tell who ended the session's
  * lease. It is gone before its time, and who sends a script on a lock of its own is the first to be asked. */
 static void overtaken(struct finish *f, struct claim *c) {
-    bool before_time = !f->plan->claim_end_ms || c->end_ms < f->plan->claim_end_ms;
-    if (c->ended && before_time && !c->uses && c->fence != f->result->fence)
+    if (c->ended && c->cut_short && !c->uses && c->fence != f->result->fence)
         spend(f, c);
 }
 

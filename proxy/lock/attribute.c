@@ -242,7 +242,6 @@ static void plan_script(struct entry *en, const struct peer *self, int64_t now_m
     for (struct claim *c = en ? en->claims : NULL; c; c = c->next)
         if (c->peer == self && c->fence && claim_is_live(c, now_ms)) {
             plan->claim = c->token;
-            plan->claim_end_ms = c->end_ms;
             c->scripted = true;
         }
 }

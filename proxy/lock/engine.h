@@ -103,7 +103,6 @@ struct lock_plan {
     uint64_t claim;                 /* token number of the chosen claim, 0 none; LOCK_SCRIPT: of the session's lease */
     bool several;                   /* other claims could have been meant */
     bool uses;                      /* private: the claim counts this command among its uses */
-    int64_t claim_end_ms;           /* private: LOCK_SCRIPT: when the claim's lease was to end; 0 never */
     uint64_t claim_fence;           /* of that claim's lease, 0 not known */
     uint64_t hash;                  /* private: the key's */
     struct peer *peer;              /* private: what the shard knows of the session */

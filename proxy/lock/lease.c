@@ -103,6 +103,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
             en->live_fence = 0;
     }
     c->ended = true;
+    c->cut_short = !c->end_ms || c->end_ms > now_ms || c->asked;
     sh->live--;
     if (!c->end_ms || c->end_ms > now_ms)
         c->end_ms = now_ms;

@@ -170,6 +170,7 @@ struct claim {
     bool let_go : 1;      /* its owner tried to be rid of it, and may take it for released */
     bool reported : 1;    /* its owner's leaving was dealt with */
     bool scripted : 1;    /* a script of the application's is in flight that may release it */
+    bool cut_short : 1;   /* it ended before its time, or a renewal was on its way */
     bool observed : 1;    /* inferred from a command that passed unchanged: Redis has no guard record of it */
     bool overwrote : 1;   /* observed: written over a lock that was there */
     uint16_t others;      /* observed: what other sessions have counted on top */

@@ -36,8 +36,10 @@ static bool is_own(const struct world *w, const struct flight *f, const struct m
 /* S1: a field is gone that was not the sender's. */
 static void check_fields(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
-    if (f->worker == STRANGER && has_lease(w, f, &w->truth[f->key]))
-        return; /* it has made the lock, and changes it as it likes: those who came in later are its guests */
+    const struct truth *t = &w->truth[f->key];
+    if (t->worker == STRANGER && (f->kind == FLIGHT_RELEASE || (f->worker == STRANGER && has_lease(w, f, t))))
+        return; /* it has made the lock, and what it does, or the proxy for it, is right: who came in later is its guest
+                 */
     const char *released = f->kind == FLIGHT_RELEASE ? before->guard.value : "";
     for (unsigned i = 0; i < before->fields.count; i++) {
         const struct model_field *field = &before->fields.at[i];

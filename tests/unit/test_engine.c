@@ -892,6 +892,27 @@ static void a_script_behind_the_end_of_a_lease_released_nothing(void **state) {
     assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:z"), claim);
 }
 
+/* The script has released a lease that a renewal had prolonged, whose answer is still on its way. */
+static void a_release_by_script_is_noticed_beside_a_renewal(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan script;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "else");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    pass(f, 10000);
+    assert_int_equal(f->renew_count, 1);
+    begin(f, &a, LOCK_SCRIPT, "lock:x", &script);
+    pass(f, 20000); /* the end that is known */
+    acquire(f, &b, "lock:x", "1", 30000, false);
+    struct lock_result r = result(LOCK_HELD, f->fence);
+    finish(f, &a, &script, &r);
+    assert_int_equal(incidents(f, INCIDENT_RENEWAL_LOST), 0);
+    run(f, &b, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
+    uint64_t next = acquire(f, &a, "lock:x", "1", 30000, false);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), next);
+}
+
 /* The script is told of one reading, the newest; the answer must not be taken for success by whoever had another. */
 static void a_refused_swap_misleads_whoever_read_its_answer(void **state) {
     struct fixture *f = *state;
@@ -1955,6 +1976,7 @@ int main(void) {
         TEST(a_client_that_shares_swaps_what_any_of_it_read),
         TEST(a_script_that_changed_nothing_overtakes_nobody),
         TEST(a_release_by_script_is_noticed_behind_others),
+        TEST(a_release_by_script_is_noticed_beside_a_renewal),
         TEST(a_script_behind_the_end_of_a_lease_released_nothing),
         TEST(a_refused_swap_misleads_whoever_read_its_answer),
         TEST(long_values_are_not_remembered),
