@@ -29,9 +29,10 @@ static void drop_older(struct finish *f) {
     }
 }
 
-/* A command by itself is a group of its own. */
-static uint64_t group_of(const struct lock_plan *plan) {
-    return plan->group ? plan->group : plan->attempt;
+/* For claim->told_by: a command by itself is a group of its own. Half of the number tells it from all that may be under
+ * way. */
+static uint32_t group_of(const struct lock_plan *plan) {
+    return (uint32_t)(plan->group ? plan->group : plan->attempt);
 }
 
 static inline struct claim *claim_granted(struct finish *f) {
@@ -124,7 +125,7 @@ void settle_done(struct finish *f) {
         claim_value(f, c);
     int64_t end_ms = c->end_ms;
     /* Under audit, and within a transaction, answers are read in the order in which Redis gave them. */
-    bool in_order = f->audit || (f->plan->group && c->told_by == f->plan->group);
+    bool in_order = f->audit || (f->plan->group && c->told_by && c->told_by == group_of(f->plan));
     uint64_t began = in_order ? UINT64_MAX : f->plan->attempt;
     if (lease_told(f->sh, c, f->result, began, f->plan->begun_ms, f->now_ms))
         c->told_by = group_of(f->plan);

@@ -50,8 +50,8 @@ enum timer_kind { TIMER_CLAIM, TIMER_WITNESS };
 
 /* In a claim or a witness. */
 struct timer {
-    uint32_t place; /* in the heap, from 1; 0: not there */
-    enum timer_kind kind;
+    uint32_t place : 31; /* in the heap, from 1; 0: not there */
+    uint32_t kind : 1;   /* enum timer_kind */
 };
 
 struct timer_slot {
@@ -139,41 +139,42 @@ struct entry {
 
 struct claim {
     struct timer timer;
+    uint32_t told_by; /* the low half of the number of the command or transaction that told its end last, if its answer
+                       * crossed no other; else 0 */
     struct claim *next; /* of the entry, younger */
     struct entry *entry;
     struct peer *peer;
     struct list_node of_peer;
     const struct lock_rule *rule; /* with a reference to its set */
     uint64_t token;
-    uint64_t fence;   /* 0: the acquisition's outcome is unknown */
-    uint64_t told;    /* the token counter when an answer last told its end */
-    uint64_t told_by; /* the command or transaction whose answer that was, if it crossed no other; else 0 */
-    uint64_t value;   /* keyed hash */
-    uint32_t uses;    /* commands in flight that speak by it */
+    uint64_t fence; /* 0: the acquisition's outcome is unknown */
+    uint64_t told;  /* the token counter when an answer last told its end */
+    uint64_t value; /* keyed hash */
+    uint32_t uses;  /* commands in flight that speak by it */
     uint32_t login;
     int64_t granted_ms;
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
     int64_t renew_ms;  /* when the next renewal is due, or was asked for */
     int64_t period_ms; /* it is renewed for so long */
-    uint32_t renewals;
-    bool ended : 1;       /* the lease is not live any more */
-    bool aside : 1;       /* a release of it is in flight */
-    bool doubtful : 1;    /* a release of it got lost: used again only where there is nothing else */
-    bool queue : 1;       /* of a list lock; its value is the node */
-    bool valued : 1;      /* the value is known */
-    bool leased : 1;      /* the expiry is the proxy's own */
-    bool renewing : 1;    /* the proxy renews it */
-    bool asked : 1;       /* a renewal is in flight */
-    bool told_since : 1;  /* and an answer to a command has told the lease's end meanwhile */
-    bool sighted : 1;     /* its own session was shown its value */
-    bool sighted_any : 1; /* its own session, or another that may speak for it */
-    bool let_go : 1;      /* its owner tried to be rid of it, and may take it for released */
-    bool reported : 1;    /* its owner's leaving was dealt with */
-    bool scripted : 1;    /* a script of the application's is in flight that may release it */
-    bool cut_short : 1;   /* it ended before its time, or a renewal was on its way */
-    bool observed : 1;    /* inferred from a command that passed unchanged: Redis has no guard record of it */
-    bool overwrote : 1;   /* observed: written over a lock that was there */
-    uint16_t others;      /* observed: what other sessions have counted on top */
+    uint32_t renewals : 31;
+    uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
+    bool ended : 1;         /* the lease is not live any more */
+    bool aside : 1;         /* a release of it is in flight */
+    bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */
+    bool queue : 1;         /* of a list lock; its value is the node */
+    bool valued : 1;        /* the value is known */
+    bool leased : 1;        /* the expiry is the proxy's own */
+    bool renewing : 1;      /* the proxy renews it */
+    bool asked : 1;         /* a renewal is in flight */
+    bool told_since : 1;    /* and an answer to a command has told the lease's end meanwhile */
+    bool sighted : 1;       /* its own session was shown its value */
+    bool sighted_any : 1;   /* its own session, or another that may speak for it */
+    bool let_go : 1;        /* its owner tried to be rid of it, and may take it for released */
+    bool reported : 1;      /* its owner's leaving was dealt with */
+    bool scripted : 1;      /* a script of the application's is in flight that may release it */
+    bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of it */
+    bool overwrote : 1;     /* observed: written over a lock that was there */
+    uint16_t others;        /* observed: what other sessions have counted on top */
 };
 
 /* What a session lost on a key, and what it was shown. */
