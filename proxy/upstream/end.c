@@ -82,19 +82,22 @@ static bool may_retire(const struct upstream_conn *c) {
 
 /* Pins that have an owner go on until they are given back; what they have begun is of that machine. */
 void conn_retire_all(struct upstream_node *n) {
-    LIST_FOREACH(it, &n->u->conns) {
+    struct list_node old; /* what whoever hears of their end opens anew is of the other machine */
+    list_init(&old);
+    LIST_FOREACH_SAFE(it, &n->u->conns) {
         struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
-        if (c->node == n && may_retire(c))
-            conn_retire(c);
-    }
-    struct list_node *it = n->u->conns.next;
-    while (it != &n->u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
-        it = it->next;
-        if (c->node != n || may_retire(c))
+        if (c->node != n)
             continue;
+        if (may_retire(c)) {
+            conn_retire(c);
+        } else {
+            list_remove(it);
+            list_append(&old, it);
+        }
+    }
+    while (!list_empty(&old)) {
+        struct upstream_conn *c = LIST_ENTRY(list_first(&old), struct upstream_conn, link);
         conn_close(c, c->own ? CONN_LOST : CONN_IDLE, "its name means another machine now");
-        it = n->u->conns.next; /* whoever heard of it may have opened and closed others */
     }
     upstream_wake(n->u);
 }
