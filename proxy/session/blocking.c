@@ -87,14 +87,9 @@ static void blocked_start(struct blocked *b, struct upstream_node *node, bool as
     call_submit_pin(&r->call, b->pin, b->bytes, b->len, asking);
 }
 
-static struct upstream_node *blocked_node(struct blocked *b) {
-    struct upstream *u = b->request->worker->upstream;
-    return b->slot >= 0 ? upstream_node_of_slot(u, b->slot) : upstream_any_node(u, b->request->call.up.affinity);
-}
-
 static void blocked_again(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct blocked *b = timer->data;
-    blocked_start(b, blocked_node(b), false);
+    blocked_start(b, pin_node(b->request->session, b->slot), false);
 }
 
 static bool error_is(const struct call_end *end, const char *word) {
@@ -109,7 +104,7 @@ static bool blocked_unsent(struct blocked *b, const struct call_end *end) {
     if (end->why != UPSTREAM_NOT_SENT || (!waited && b->unsent++ >= PIN_UNSENT_TWICE))
         return false;
     blocked_unpin(b, false);
-    blocked_start(b, blocked_node(b), false);
+    blocked_start(b, pin_node(b->request->session, b->slot), false);
     return true;
 }
 
@@ -185,7 +180,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
     request->state = b;
     request_barrier(request);
     s->blocked = true;
-    blocked_start(b, blocked_node(b), false);
+    blocked_start(b, pin_node(b->request->session, b->slot), false);
     return DISPATCHED;
 }
 

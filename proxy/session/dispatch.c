@@ -287,9 +287,7 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
     else
         result = dispatch_keys(s, c, r, bytes, list.keys, count);
     key_list_clear(&list);
-    if (c->id == COMMAND_MIGRATE && result == DISPATCHED)
-        secret_forget(s, r, bytes);
-    return result;
+    return secret_end(s, c, r, bytes, result);
 }
 
 /* The usual case has one key and no rule for it: all of its way is inline. */
@@ -454,14 +452,6 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     return c == NULL;
 }
 
-/* The end of a request that may hold a password; c NULL: not in the table. */
-static enum dispatch_result forget(struct session *s, const struct command *c, const struct resp_request *r,
-                                   const char *bytes, enum dispatch_result result) {
-    if (result == DISPATCHED && c && (c->flags & COMMAND_SECRET))
-        secret_forget(s, r, bytes);
-    return result;
-}
-
 inline enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
     const struct command *c = command_of_request(r, bytes);
     s->last = c;
@@ -471,7 +461,7 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
         enum dispatch_result result;
         const struct command *known = c;
         if (dispatch_special(s, &known, r, bytes, &result))
-            return forget(s, c, r, bytes, result);
+            return secret_end(s, c, r, bytes, result);
         c = known;
     }
     if (!command_arity_ok(c, r->argc) && c->need != NEED_PROXY && c->need != NEED_CLOSE) {
@@ -505,7 +495,7 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
         return DISPATCHED;
     case NEED_MASTERS:
         note_subcommand(s, c, r, bytes);
-        return forget(s, c, r, bytes, masters_dispatch(s, c, r, bytes));
+        return secret_end(s, c, r, bytes, masters_dispatch(s, c, r, bytes));
     case NEED_CLUSTER:
         note_subcommand(s, c, r, bytes);
         return cluster_dispatch(s, c, r, bytes);
@@ -514,7 +504,7 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
         return DISPATCHED;
     case NEED_SESSION:
         note_subcommand(s, c, r, bytes);
-        return forget(s, c, r, bytes, local_dispatch(s, c, r, bytes));
+        return secret_end(s, c, r, bytes, local_dispatch(s, c, r, bytes));
     case NEED_PROXY:
         return proxy_dispatch(s, c, r, bytes);
     case NEED_TRANSACTION:

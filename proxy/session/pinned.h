@@ -19,6 +19,8 @@ void pin_give(struct worker *w, struct upstream_pin *pin, enum pin_reason why, b
 
 /* The one slot of all keys; 0 on a standalone, -1 without keys, -2 where they differ. */
 int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+/* The node for it: the slot's, or where that is negative always the same one for a session. NULL: there is none. */
+struct upstream_node *pin_node(const struct session *s, int slot);
 
 /* Asks the node who a connection is there, where that is not known yet: in a part of the request, with this index,
  * whose `done` calls pin_number_learnt. */

@@ -2,7 +2,7 @@
  * A session's own connections: taken, counted for PROXY INFO, given back; and what to do where the node is out of
  * reach. There may have been a failover that nobody noticed, since nobody asked for anything meanwhile:
  *
- *      pin_take ──> none, or it fails before anything was sent ──> pin_doubt ──> the map is asked for ──> pin_take
+ *      pin_take ──> none, or it fails before anything was sent ──> pin_await_map ──> a new map ──> pin_take
  *
  * Once each time: if the node is still the one, the client hears that it can't be reached. Knows nothing of what the
  * connections are for.
@@ -46,6 +46,11 @@ void pin_give(struct worker *w, struct upstream_pin *pin, enum pin_reason why, b
     counter_sub(&w->counters.pinned_connections, 1);
     counter_sub(pin_counter(w, why), 1);
     upstream_unpin(pin, clean);
+}
+
+struct upstream_node *pin_node(const struct session *s, int slot) {
+    struct upstream *u = s->worker->upstream;
+    return slot >= 0 ? upstream_node_of_slot(u, slot) : upstream_any_node(u, (uint32_t)s->lock.id);
 }
 
 int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {

@@ -65,18 +65,12 @@ bool pubsub_idle(const struct pubsub *p) {
     return !p->monitor && !p->waiting && p->channels + p->patterns + pubsub_shards(p) == 0;
 }
 
-/* Where a subscription goes; -1: any master. */
-static struct upstream_node *pubsub_node(const struct session *s, int slot) {
-    struct upstream *u = s->worker->upstream;
-    return slot >= 0 ? upstream_node_of_slot(u, slot) : upstream_any_node(u, (uint32_t)s->lock.id);
-}
-
 static struct feed *feed_main(struct pubsub *p, const char **error) {
     struct session *s = p->session;
     if (!p->main && !list_empty(&p->feeds))
         p->main = LIST_ENTRY(list_first(&p->feeds), struct feed, link);
     if (!p->main)
-        p->main = feed_to(p, pubsub_node(s, -1), error);
+        p->main = feed_to(p, pin_node(s, -1), error);
     return p->main;
 }
 
@@ -93,7 +87,7 @@ static void await(struct pubsub *p, const struct command *c, int64_t confirmatio
 
 /* Sends the first subscription once more. */
 static bool subscribe_again(struct pubsub *p, const char **error) {
-    struct feed *f = p->slot >= 0 ? feed_to(p, pubsub_node(p->session, p->slot), error) : feed_main(p, error);
+    struct feed *f = p->slot >= 0 ? feed_to(p, pin_node(p->session, p->slot), error) : feed_main(p, error);
     if (f)
         upstream_pin_send(f->pin, p->again.data, p->again.len);
     return f != NULL;
@@ -116,7 +110,7 @@ bool pubsub_anew(struct pubsub *p, const struct upstream_node *lost) {
     const char *error;
     if (p->again.len == 0 || p->hops > 0)
         return false;
-    struct upstream_node *node = pubsub_node(p->session, p->slot);
+    struct upstream_node *node = pin_node(p->session, p->slot);
     if (node && node != lost) {
         p->hops++;
         return subscribe_again(p, &error);
@@ -143,8 +137,8 @@ static enum dispatch_result subscribe(struct session *s, const struct command *c
     int slot = shards ? pin_slot(s, c, r, bytes) : -1;
     if (slot == -2)
         return no_feed(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-    struct feed *f = shards ? feed_to(p, pubsub_node(s, slot), &error) : feed_main(p, &error);
-    if (!f && pin_await_map_first(s, pubsub_node(s, slot))) {
+    struct feed *f = shards ? feed_to(p, pin_node(s, slot), &error) : feed_main(p, &error);
+    if (!f && pin_await_map_first(s, pin_node(s, slot))) {
         if (pubsub_idle(p))
             pubsub_drop(s);
         return DISPATCH_WAIT;

@@ -147,10 +147,7 @@ enum dispatch_result stream_start(struct session *s, const struct resp_request *
     request_barrier(request);
     s->stream = st;
     if (slot < 0 || !upstream_has_topology(w->upstream)) {
-        stream_open(st,
-                    slot < 0 ? upstream_any_node(w->upstream, request->call.up.affinity)
-                             : upstream_node_of_slot(w->upstream, slot),
-                    false);
+        stream_open(st, pin_node(s, slot), false);
         return DISPATCHED;
     }
     build_start(w, 2);

@@ -113,14 +113,13 @@ enum anew { ANEW_SENDS, ANEW_WAITS, ANEW_NEVER };
 static enum anew begin_anew(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
     struct transaction *t = s->transaction;
-    struct upstream *u = s->worker->upstream;
     bool waited = !t->pin;
     const char *error;
     if (end->why != UPSTREAM_NOT_SENT || t->watched || t->multi_ok || (!waited && t->unsent++ >= PIN_UNSENT_TWICE))
         return ANEW_NEVER;
     if (t->pin)
         pin_give(s->worker, t->pin, PIN_TRANSACTION, false);
-    struct upstream_node *node = t->slot >= 0 ? upstream_node_of_slot(u, t->slot) : upstream_any_node(u, 0);
+    struct upstream_node *node = pin_node(s, t->slot);
     if (pin_to(s, node, t->slot, &error))
         return ANEW_SENDS;
     return t->unsent++ < PIN_UNSENT_TWICE && pin_await_map(c, node) ? ANEW_WAITS : ANEW_NEVER;
@@ -386,7 +385,6 @@ static bool multi_pending(const struct transaction *t) {
 
 enum ready transaction_ready(struct session *s, const struct command *c, int slot) {
     struct transaction *t = s->transaction;
-    struct upstream *u = s->worker->upstream;
     const char *error = NULL;
     if (multi_pending(t))
         return READY_LATER;
@@ -397,8 +395,7 @@ enum ready transaction_ready(struct session *s, const struct command *c, int slo
     if (t->pin && t->scouting && slot >= 0 && !scout_ends(s, c, slot))
         return READY_LATER;
     if (!t->pin) {
-        struct upstream_node *node =
-            slot >= 0 ? upstream_node_of_slot(u, slot) : upstream_any_node(u, (uint32_t)s->lock.id);
+        struct upstream_node *node = pin_node(s, slot);
         if (!pin_to(s, node, slot, &error)) {
             if (pin_await_map_first(s, node))
                 return READY_LATER;
