@@ -278,7 +278,6 @@ inline void attribute(struct shard *sh, struct entry *en, const struct peer *sel
         return;
     const struct witness *own = en ? witness_find(en, self) : NULL;
     const struct witness *w = en && plan->verb == LOCK_SWAP ? newest_reading(en, self, plan->rule, own) : own;
-    plan->right = "claim";
     if (w) {
         plan->read_fence = w->read_fence;
         plan->seen_known = w->seen_known && !w->wrote;
