@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include "proxy/base/memory.h"
 
@@ -189,7 +189,7 @@ ssize_t iobuf_write(struct iobuf *b, int fd) {
             iov[n].iov_len = c->used - c->sent;
             want += iov[n++].iov_len;
         }
-        ssize_t done = n == 1 ? write(fd, iov[0].iov_base, iov[0].iov_len) : writev(fd, iov, n);
+        ssize_t done = n == 1 ? send(fd, iov[0].iov_base, iov[0].iov_len, 0) : writev(fd, iov, n);
         if (done < 0) {
             if (errno == EINTR)
                 continue;

@@ -12,7 +12,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
@@ -361,7 +361,7 @@ static void session_read(struct session *s) {
         to = in->data + in->end;
         room = in->cap - in->end;
     }
-    ssize_t n = s->tls ? tls_read(s->tls, to, room) : read(s->fd, to, room);
+    ssize_t n = s->tls ? tls_read(s->tls, to, room) : recv(s->fd, to, room, 0);
     if (n < 0) {
         if (errno != EAGAIN && errno != EINTR)
             session_close(s, session_errno_text(s));

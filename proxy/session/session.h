@@ -126,6 +126,7 @@ struct worker {
     uint32_t counters_seen;           /* advise_flow.c's */
     int64_t now_ms;                   /* worker_now's; 0: not asked for yet */
     struct ev_prepare prepare;
+    struct ev_idle look; /* active: the loop's next look at who is readable does not wait */
     struct ev_async wake;
     struct ev_timer tick, engine_tick, accept_pause;
     double engine_at;      /* when engine_tick is due */

@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include "proxy/base/memory.h"
 #include "proxy/upstream/private.h"
@@ -289,7 +289,8 @@ static __attribute__((noinline)) void conn_timed(struct upstream_conn *c, int64_
 
 void conn_read(struct upstream_conn *c) {
     for (int i = 0; i < READS_PER_EVENT; i++) {
-        ssize_t n = c->tls ? tls_read(c->tls, c->u->scratch, READ_SCRATCH) : read(c->fd, c->u->scratch, READ_SCRATCH);
+        ssize_t n =
+            c->tls ? tls_read(c->tls, c->u->scratch, READ_SCRATCH) : recv(c->fd, c->u->scratch, READ_SCRATCH, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))

@@ -173,6 +173,10 @@ void upstream_free(struct upstream *u) {
     memory_free(u);
 }
 
+bool upstream_waits(const struct upstream *u) {
+    return !list_empty(&u->dirty);
+}
+
 void upstream_flush(struct upstream *u) {
     struct list_node *n;
     if (u->own_ended)

@@ -258,6 +258,8 @@ void upstream_unpin(struct upstream_pin *pin, bool clean);
  * that were given back (whose requests fail), and frees what was closed since, so it is never called from inside a
  * callback. */
 void upstream_flush(struct upstream *u);
+/* Whether it has something to write. */
+bool upstream_waits(const struct upstream *u);
 
 bool upstream_is_cluster(const struct upstream *u);
 /* Whether who serves what may change: a cluster's slots, the master that Sentinels watch. */
