@@ -1,5 +1,5 @@
 #!/bin/sh
-# bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks|contention|latency|idle|threads] ...
+# bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks|contention|latency|cores|idle|threads] ...
 # [--json FILE]: lockkeeper beside Redis itself, nutcracker and haproxy, as Markdown tables (tests/bench/README.md says
 # how they are measured). About twelve minutes; --quick takes two. LOCKKEEPER=PROGRAM measures that program and builds nothing.
 set -eu

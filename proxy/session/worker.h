@@ -4,6 +4,7 @@
  *      loop turn:  in the order in which they became readable (readable.h):
  *                  sessions -> dispatch -> upstream queues      nodes -> replies -> session queues
  *      ev_prepare: sessions that may go on -> upstream_flush -> sessions' output -> free what was closed
+ *                  (where there is output of sessions, upstream_flush waits for one more look at who is readable)
  *
  * Threads share the lock engine, the rules (immutable) and the incidents; nothing else.
  */

@@ -2,7 +2,7 @@
 """Measures lockkeeper beside Redis itself, nutcracker and haproxy, and prints Markdown tables.
 
 bench.py --lockkeeper PROGRAM --load PROGRAM [--quick] [--only TABLE] ... [--json FILE]
-TABLE: speed, instructions, syscalls, memory, locks, contention, latency, idle, threads. README.md in this folder explains the method.
+TABLE: speed, instructions, syscalls, memory, locks, contention, latency, cores, idle, threads. README.md in this folder explains the method.
 
 A peer that is missing or fails is a '-' in the tables, and a line under them says why; the others go on.
 """
@@ -25,6 +25,7 @@ from servers import Connection, Failed, Fleet, median, need, redis_benchmark
 TABLES = ["speed", "instructions", "syscalls", "memory", "locks", *scale.TABLES]
 CONNECTIONS = 50
 IDLE_CONNECTIONS = 2000
+SAMPLES_UNPIPELINED = 3  # a round
 PEERS = ["redis", "lockkeeper", "lockkeeper cluster", "nutcracker", "haproxy"]
 PROXIES = PEERS[1:]
 TITLES = {"redis": "Redis, direct", "lockkeeper": "lockkeeper", "lockkeeper cluster": "lockkeeper, cluster",
@@ -159,7 +160,8 @@ class Bench:
             for workload, (_, depth, connections) in WORKLOADS.items():
                 requests = (50000 if depth == 1 else 300000 if connections > 1 else 150000) // (3 if self.quick else 1)
                 progress("speed, round %d of %d: %s" % (number + 1, self.rounds, workload))
-                for peer in order:
+                # Without pipelining, what a request costs depends on who happens to share a core: more samples of that.
+                for peer in order * (SAMPLES_UNPIPELINED if depth == 1 else 1):
                     result = self.attempt("%s, %s" % (TITLES[peer], workload), self.with_cpu, peers[peer],
                                           self.upstreams(peer), self.redis_benchmark, peers[peer].port, workload,
                                           requests)

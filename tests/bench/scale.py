@@ -1,4 +1,4 @@
-"""What changes with the number of connections and threads: waiting on one lock, idle neighbours, one core, two threads.
+"""What changes with the number of connections and threads: waiting on one lock, idle neighbours, shared cores, two threads.
 
 Each function takes a Bench and returns the rows of its table: {row: {column: figure}}. Knows nothing of printing.
 """
@@ -83,6 +83,41 @@ def one_core(bench):
     return {bench.titles[name]: figures(results) for name, results in runs.items() if results}
 
 
+def shared_core(bench):
+    """Who shares one of two cores with whom: the kernel decides it anew in each run, and it decides what a request costs."""
+    every = os.sched_getaffinity(0)
+    if len(every) < 2:
+        raise Failed("this needs two cores")
+    first, second = ({core} for core in sorted(every)[:2])
+    peers = bench.start_peers(["lockkeeper", "nutcracker", "haproxy"])
+    rows = {}
+    try:
+        for sharing, proxy, redis, load in (("load and Redis share", first, second, second),
+                                            ("proxy and load share", first, second, first),
+                                            ("proxy and Redis share", first, first, second)):
+            runs = {name: [] for name in peers}
+            pin(bench.fleet.redis.pid, redis)
+            os.sched_setaffinity(0, load)
+            for server in peers.values():
+                pin(server.pid, proxy)
+            names = list(peers)
+            for number in range(bench.rounds):
+                for name in names[number % len(names):] + names[:number % len(names)]:
+                    result = bench.attempt("%s, %s" % (name, sharing), bench.with_cpu, peers[name], [bench.fleet.redis],
+                                           redis_benchmark, peers[name].port, "set", 1, 50,
+                                           30000 if bench.quick else 100000)
+                    if result:
+                        runs[name].append(result)
+            rows.update({"%s: %s" % (sharing, bench.titles[name]): figures(results)
+                         for name, results in runs.items() if results})
+    finally:
+        os.sched_setaffinity(0, every)
+        pin(bench.fleet.redis.pid, every)
+        for server in peers.values():
+            server.stop()
+    return rows
+
+
 def idle_neighbours(bench):
     """50 busy connections, with and without idle ones beside them: two proxies, by turns."""
     if not room_for(IDLE):
@@ -137,5 +172,6 @@ def threads(bench):
 
 TABLES = {"contention": ("One held lock, spun on", contention),
           "latency": ("One connection, everything on one core: GET", one_core),
+          "cores": ("50 connections, two cores, two of three programs on one of them: SET", shared_core),
           "idle": ("Idle connections beside busy ones: GET", idle_neighbours),
           "threads": ("One thread and two, 50 connections: GET", threads)}
