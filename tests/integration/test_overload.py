@@ -11,7 +11,7 @@ import pytest
 
 from helpers import is_upstream
 from resp import Client, encode
-from servers import until
+from servers import under, until
 
 
 def raise_own_limit(wanted):
@@ -59,6 +59,8 @@ def test_many_writers_to_a_node_that_stands_still(start_redis, start_proxy, conn
 @pytest.mark.parametrize("threads", [1, 2])
 def test_no_descriptors_left(start_redis, start_proxy, connect, threads):
     """Who is connected is served. Who comes meanwhile waits, and is served as soon as somebody leaves."""
+    if under():
+        pytest.skip("the tool keeps descriptors of its own beyond the limit")
     proxy = start_proxy(start_redis(), "threads %d" % threads)
     clients = [connect(proxy) for _ in range(20)]
     for c in clients:
