@@ -1,6 +1,7 @@
 #!/bin/sh
-# fuzz.sh SECONDS: builds the fuzz targets and runs each for so long from the kept corpus. Prints a line a target with
-# the number of runs; on a finding, its trace and the input that shows it, and the exit status is 1.
+# fuzz.sh SECONDS: builds the fuzz targets and runs each for so long from the kept corpus, as many at once as there are
+# processors. Prints a line a target with the number of runs; on a finding, its trace and the input that shows it, and the
+# exit status is 1.
 #
 #   FUZZ_BUILD   where to build (default: build-fuzz)
 #   FUZZ_SEED    of what is tried (default: another one each time)
@@ -27,15 +28,29 @@ if ! { cmake -S "$root" -B "$build" -DFUZZ=ON -DCMAKE_C_COMPILER=clang &&
     exit 1
 fi
 
-found=0
-for target in request reply inline info config proxy; do
-    mkdir -p "$out/$target"
-    log=$out/$target.log
+# The first folder is where libFuzzer writes; the kept corpus is only read.
+run() {
+    mkdir -p "$out/$1"
     status=0
-    # The first folder is where libFuzzer writes; the kept corpus is only read.
-    "$build/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -max_len=1024 -timeout=60 -rss_limit_mb=1024 \
-        -len_control=0 -seed="${FUZZ_SEED:-0}" -print_final_stats=1 -dict="$root/tests/fuzz/resp.dict" -artifact_prefix="$out/$target-" \
-        "$out/$target" "$root/tests/fuzz/corpus/$target" >"$log" 2>&1 || status=$?
+    "$build/tests/fuzz/fuzz_$1" -max_total_time="$seconds" -max_len=1024 -timeout=60 -rss_limit_mb=1024 \
+        -len_control=0 -seed="${FUZZ_SEED:-0}" -print_final_stats=1 -dict="$root/tests/fuzz/resp.dict" \
+        -artifact_prefix="$out/$1-" "$out/$1" "$root/tests/fuzz/corpus/$1" >"$out/$1.log" 2>&1 || status=$?
+    echo "$status" >"$out/$1.status"
+}
+
+targets="proxy config request reply inline info"
+started=0
+for target in $targets; do
+    run "$target" &
+    started=$((started + 1))
+    [ $((started % $(nproc))) -ne 0 ] || wait
+done
+wait
+
+found=0
+for target in $targets; do
+    log=$out/$target.log
+    status=$(cat "$out/$target.status")
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     echo "fuzz_$target: ${runs:-0} runs"
     if [ "$status" -ne 0 ] || [ "${runs:-0}" -eq 0 ]; then

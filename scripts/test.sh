@@ -187,7 +187,7 @@ for part in "${parts[@]}"; do
             echo "no clang here, so no fuzzing"
         else
             # The same every time: who looks for more takes scripts/fuzz.sh.
-            FUZZ_SEED=1 step "scripts/fuzz.sh" 590 "$root/scripts/fuzz.sh" 10
+            FUZZ_SEED=1 step "scripts/fuzz.sh" 590 "$root/scripts/fuzz.sh" 20
         fi
         ;;
     integration) run_pytest "$build/lockkeeper" "$root/tests/integration" ;;
