@@ -3,7 +3,7 @@
  *
  *      BLPOP ──> pin to the keys' node, patient ──> reply ──> client; the connection is given back
  *                      │ MOVED, ASK: pinned anew to the other node          │ the client leaves meanwhile:
- *                      ├ TRYAGAIN, READONLY and their kin: after a delay    └ the connection closes at once
+ *                      ├ errors that pass (TRYAGAIN, ...): after a delay    └ the connection closes at once
  *                      └ out of reach: when there is a new map
  *
  * A blocked session's later requests wait, as in Redis. The connection that closes with its client is what keeps an
@@ -15,7 +15,7 @@
 #include "proxy/session/client.h"
 #include "proxy/session/pinned.h"
 
-enum { HOPS_MAX = 5, DELAYS_MAX = 6, DELAY_FIRST_MS = 20 };
+enum { HOPS_MAX = 5 };
 
 struct blocked {
     struct request *request;
@@ -92,11 +92,6 @@ static void blocked_again(struct ev_loop *loop, struct ev_timer *timer, int even
     blocked_start(b, pin_node(b->request->session, b->slot), false);
 }
 
-static bool error_is(const struct call_end *end, const char *word) {
-    size_t len = strlen(word);
-    return end->len > len + 1 && memcmp(end->reply + 1, word, len) == 0 && end->reply[len + 1] == ' ';
-}
-
 /* It was not sent, since its node is out of reach; or the map, which was asked for then, is there. Whether it goes on.
  */
 static bool blocked_unsent(struct blocked *b, const struct call_end *end) {
@@ -111,11 +106,10 @@ static bool blocked_unsent(struct blocked *b, const struct call_end *end) {
 /* Whether the node's error sends the command elsewhere, or wants it again; if so, that is seen to. */
 static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
     struct upstream *u = b->request->worker->upstream;
-    if (!upstream_has_topology(u))
-        return false;
+    const char *text = end->reply + 1;
+    size_t len = end->len - 3;
     bool ask;
-    struct upstream_node *to =
-        upstream_is_cluster(u) ? upstream_pin_redirect(b->pin, end->reply + 1, end->len - 3, &ask) : NULL;
+    struct upstream_node *to = upstream_is_cluster(u) ? upstream_pin_redirect(b->pin, text, len, &ask) : NULL;
     if (to) {
         if (b->hops++ >= HOPS_MAX)
             return false;
@@ -123,15 +117,11 @@ static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
         blocked_start(b, to, ask);
         return true;
     }
-    if (b->slot < 0)
-        return false;
-    if (!error_is(end, "TRYAGAIN") && !error_is(end, "CLUSTERDOWN") && !error_is(end, "LOADING") &&
-        !error_is(end, "MASTERDOWN") && !error_is(end, "READONLY"))
-        return false;
-    if (b->delays >= DELAYS_MAX)
+    int64_t wait_ms = upstream_error_passes(u, text, len, b->slot >= 0) ? upstream_delay_ms(b->delays++) : -1;
+    if (wait_ms < 0)
         return false;
     blocked_unpin(b, true);
-    ev_timer_set(&b->again, (double)(DELAY_FIRST_MS << b->delays++) / 1000., 0.);
+    ev_timer_set(&b->again, (double)wait_ms / 1000., 0.);
     ev_timer_start(b->request->worker->loop, &b->again);
     return true;
 }

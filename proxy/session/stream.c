@@ -111,22 +111,20 @@ static void stream_open(struct stream *st, struct upstream_node *node, bool aski
 static void stream_found(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct stream *st = r->state;
-    static const char *const refusals[] = {"MOVED ", "ASK ", "TRYAGAIN ", "CLUSTERDOWN ", "LOADING ", "MASTERDOWN "};
+    struct upstream *u = r->worker->upstream;
     if (end->error) {
         stream_end(st, false);
         request_fail(r, end->error);
         return;
     }
-    for (size_t i = 0; end->reply[0] == '-' && i < sizeof(refusals) / sizeof(*refusals); i++) {
-        size_t len = strlen(refusals[i]);
-        if (end->len > len && memcmp(end->reply + 1, refusals[i], len) == 0) {
-            stream_end(st, false);
-            request_reply(r, end->reply, end->len, true);
-            return;
-        }
+    if (end->reply[0] == '-' &&
+        (sent_elsewhere(r, end->reply, end->len) || upstream_error_passes(u, end->reply + 1, end->len - 3, true))) {
+        stream_end(st, false);
+        request_reply(r, end->reply, end->len, true);
+        return;
     }
     struct upstream_node *asked = upstream_asked_node(&c->up);
-    stream_open(st, asked ? asked : upstream_node_of_slot(r->worker->upstream, c->up.slot), asked != NULL);
+    stream_open(st, asked ? asked : upstream_node_of_slot(u, c->up.slot), asked != NULL);
 }
 
 enum dispatch_result stream_start(struct session *s, const struct resp_request *r, const char *bytes) {

@@ -7,6 +7,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/upstream/route.h"
 #include "proxy/upstream/topology.h"
 
 enum { CALM_MS = 60 * 1000, REPLICAS_MAX = 64 };

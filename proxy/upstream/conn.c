@@ -17,7 +17,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/upstream/private.h"
+#include "proxy/upstream/route.h"
 
 enum { KEEPALIVE_IDLE_S = 20, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3 };
 
@@ -364,7 +364,7 @@ void conn_ear_lost(struct upstream_conn *c, const char *reason) {
 
 void conn_drop(struct upstream_conn *c, struct upstream_request *r) {
     if (c->state == CONN_READY) {
-        router_stand_in(c->u, r);
+        standin_make(c->u, r);
         return;
     }
     list_remove(&r->link);

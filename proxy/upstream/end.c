@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "proxy/base/log.h"
-#include "proxy/upstream/private.h"
+#include "proxy/upstream/route.h"
 
 /* What an ended connection means for its node. */
 static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *reason) {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/private.h"
+#include "proxy/upstream/route.h"
 
 static int by_address(const void *a, const void *b) {
     return strcmp((*(struct upstream_node *const *)a)->address, (*(struct upstream_node *const *)b)->address);

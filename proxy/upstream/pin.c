@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/private.h"
+#include "proxy/upstream/route.h"
 
 /* Takes a pin out of its node's idle ones. */
 static void idle_remove(struct upstream_pin *pin, struct upstream_node *n) {
@@ -153,8 +153,8 @@ struct upstream_node *upstream_pin_redirect(struct upstream_pin *pin, const char
     *ask = len > 4 && memcmp(text, "ASK ", 4) == 0;
     if (!pin->conn || (!*ask && (len < 6 || memcmp(text, "MOVED ", 6) != 0)))
         return NULL;
-    router_pinned_error(pin->u, pin->conn->node, text, len);
-    return router_redirect_target(pin->conn->node, text, len, &slot);
+    again_pinned_error(pin->u, pin->conn->node, text, len);
+    return again_redirect_target(pin->conn->node, text, len, &slot);
 }
 
 static bool reusable(const struct upstream_pin *pin) {

@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/private.h"
+#include "proxy/upstream/route.h"
 
 enum { QUOTE_MAX = 100 };
 
@@ -107,7 +107,7 @@ static struct upstream_request *oldest(struct upstream_conn *c) {
 /* A complete error reply. True: the request is on its way again. */
 static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
-    return error_text(c, &data, &len) && router_error(c->u, c->node, r, data, len);
+    return error_text(c, &data, &len) && again_error(c->u, c->node, r, data, len);
 }
 
 /* Hands a complete reply, or the end of one, to its request, which then is the owner's again. */

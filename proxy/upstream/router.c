@@ -3,22 +3,20 @@
  *
  *      upstream_submit ──> place ──> conn_send ··> reply ──────────────────> ops->reply
  *                            ^                       │
- *                            ├── MOVED (map first), ASK (ASKING before it), NOSCRIPT (as EVAL), at once
- *                            ├── TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, after a delay
+ *                            ├── MOVED, ASK, NOSCRIPT at once, TRYAGAIN and its kin after a delay: again.c
  *                            ├── node out of reach, and the map is old: when there is a new one
  *                            └── lost connection, where nothing was sent or it may be repeated
  *                                               └── else ────────────────────> ops->fail
  *
- * Each way around is counted, and ends with the node's own error. None of the errors named here follows an execution,
- * so repeating is safe whatever the request is; after a lost connection it is not, once a byte has left.
+ * Each way around is counted, and ends with the node's own error. After a lost connection repeating is not safe, once a
+ * byte has left.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/upstream/private.h"
-#include "proxy/upstream/script.h"
+#include "proxy/upstream/route.h"
 
 /* ---- how requests end ---- */
 
@@ -112,8 +110,7 @@ static __attribute__((noinline)) bool await_map(struct upstream *u, struct upstr
     return wait_map(u, r);
 }
 
-/* The same as place() for a request that was taken before: it fails where it can't be queued. */
-static void place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
+void router_place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
     const char *error = place(u, r, to);
     if (!error)
         router_redirected(r);
@@ -134,7 +131,7 @@ void router_repeat(struct upstream *u, struct upstream_request *r) {
         router_fail(r, r->sent_before, base);
         return;
     }
-    place_again(u, r, NULL);
+    router_place_again(u, r, NULL);
 }
 
 void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
@@ -218,205 +215,6 @@ void upstream_go_on(struct upstream_request *r) {
         conn_pause(r->conn, false);
 }
 
-/* ---- abandoned requests ---- */
-
-enum { STAND_INS_MAX = 1024 }; /* free ones that are kept */
-
-struct stand_in {
-    struct upstream_request request;
-    struct upstream *u;
-    bool may_last; /* what was abandoned */
-};
-
-static void stand_in_free(struct upstream_request *r) {
-    struct stand_in *s = LIST_ENTRY(r, struct stand_in, request);
-    if (s->u->stand_in_count >= STAND_INS_MAX) {
-        memory_free(s);
-        return;
-    }
-    s->u->stand_in_count++;
-    list_prepend(&s->u->stand_ins, &r->link);
-}
-
-static void stand_in_reply(struct upstream_request *r, const char *data, size_t len, bool last) {
-    if (last)
-        stand_in_free(r);
-}
-
-static void stand_in_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
-    stand_in_free(r);
-}
-
-static bool stand_in_may_last(const struct upstream_request *r) {
-    return LIST_ENTRY(r, const struct stand_in, request)->may_last;
-}
-
-struct upstream_request *router_stand_in(struct upstream *u, struct upstream_request *r) {
-    static const struct upstream_request_ops ops = {
-        .reply = stand_in_reply, .fail = stand_in_fail, .may_last = stand_in_may_last};
-    struct list_node *n = list_shift(&u->stand_ins);
-    struct stand_in *s = n ? LIST_ENTRY(n, struct stand_in, request.link) : memory_alloc(sizeof(*s));
-    u->stand_in_count -= n != NULL;
-    s->u = u;
-    s->may_last = r->ops->may_last && r->ops->may_last(r);
-    s->request = *r;
-    s->request.ops = &ops;
-    s->request.stand_in = true;
-    list_init(&s->request.link);
-    list_append(&r->link, &s->request.link); /* before r in its circle, which r then leaves */
-    list_remove(&r->link);
-    r->chunk = NULL;
-    request_end(r);
-    return &s->request;
-}
-
-void upstream_abandon(struct upstream *u, struct upstream_request *r) {
-    if (!r->in_flight)
-        return;
-    if (r->conn) {
-        conn_drop(r->conn, r);
-        return;
-    }
-    list_remove(&r->link);
-    request_end(r);
-}
-
-/* ---- errors that mean: elsewhere, or again ---- */
-
-static bool word_is(const char *text, size_t len, const char *word) {
-    size_t n = strlen(word);
-    return len >= n && memcmp(text, word, n) == 0 && (len == n || text[n] == ' ');
-}
-
-/* "MOVED SLOT HOST:PORT", "ASK SLOT HOST:PORT": where to. An empty host is the answering node's own. */
-struct upstream_node *router_redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot) {
-    const char *end = text + len, *number = memchr(text, ' ', len);
-    if (!number)
-        return NULL;
-    number++;
-    const char *where = memchr(number, ' ', (size_t)(end - number));
-    int64_t n;
-    if (!where || !resp_integer(number, (size_t)(where - number), &n) || n < 0 || n >= SLOT_COUNT)
-        return NULL;
-    where++;
-    struct address at;
-    if (!address_parse(where, (size_t)(end - where), &at) || at.port == 0)
-        return NULL;
-    if (at.host[0] == '\0')
-        memcpy(at.host, from->at.host, sizeof(at.host));
-    *slot = (unsigned)n;
-    return node_get(from->u, &at);
-}
-
-static bool redirect(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
-                     size_t len, bool ask) {
-    unsigned slot;
-    struct upstream_node *to = router_redirect_target(from, text, len, &slot);
-    from->redirects++;
-    if (!ask)
-        topology_want(u->topology);
-    if (!to)
-        return !ask && wait_delay(u, r); /* "MOVED 1 ?:0": the node does not know the name; the refreshed map may */
-    if (r->hops >= HOPS_MAX)
-        return false;
-    r->hops++;
-    if (!ask)
-        map_move(u, slot, to);
-    r->asking = ask;
-    r->told = to;
-    r->conn = NULL;
-    place_again(u, r, to);
-    return true;
-}
-
-/* Puts EVAL and the source into the place of EVALSHA and the SHA1. */
-static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
-    static const char evalsha[] = "$7\r\nEVALSHA\r\n$40\r\n";
-    const size_t sha1_len = 40;
-    const char *end = r->bytes + r->len;
-    const char *header_end = memchr(r->bytes, '\n', r->len);
-    if (!header_end)
-        return false;
-    header_end++;
-    const char *rest = header_end + sizeof(evalsha) - 1 + sha1_len + 2;
-    if (rest > end || memcmp(header_end, evalsha, sizeof(evalsha) - 1) != 0)
-        return false;
-
-    const struct script *s = r->script;
-    size_t cap = r->len + s->len + 64;
-    char *bytes = memory_alloc(cap), *p = bytes;
-    memcpy(p, r->bytes, (size_t)(header_end - r->bytes));
-    p += header_end - r->bytes;
-    p = resp_bulk_write(p, "EVAL", 4);
-    p = resp_bulk_write(p, s->source, s->len);
-    memcpy(p, rest, (size_t)(end - rest));
-    p += end - rest;
-
-    r->eval = true;
-    r->sent_before = false;
-    r->conn = NULL;
-    r->bytes = bytes;
-    r->len = (size_t)(p - bytes);
-    place_again(u, r, from); /* copies the bytes, or ends the request */
-    memory_free(bytes);
-    return true;
-}
-
-/* There may have been a failover: of a topology, or of a name. */
-static void doubt(struct upstream *u, struct upstream_node *n) {
-    if (u->topology)
-        topology_want(u->topology);
-    else
-        node_doubt_name(n);
-}
-
-void router_pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len) {
-    unsigned slot;
-    if (word_is(text, len, "READONLY") || word_is(text, len, "CLUSTERDOWN") || word_is(text, len, "LOADING") ||
-        word_is(text, len, "MASTERDOWN"))
-        doubt(u, from);
-    if (!u->slots || !word_is(text, len, "MOVED"))
-        return;
-    struct upstream_node *to = router_redirect_target(from, text, len, &slot);
-    from->redirects++;
-    topology_want(u->topology);
-    if (to)
-        map_move(u, slot, to);
-}
-
-bool router_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
-                  size_t len) {
-    if (r->pinned) {
-        router_pinned_error(u, from, text, len);
-        return false;
-    }
-    if (r->script && !r->eval && word_is(text, len, "NOSCRIPT"))
-        return rewrite_as_eval(u, from, r);
-    if (!u->topology && (word_is(text, len, "READONLY") || word_is(text, len, "MASTERDOWN")))
-        doubt(u, from);
-    if (!u->topology || r->node)
-        return false;
-    r->sent_before = false; /* it was answered, and not executed */
-    if (u->slots && word_is(text, len, "MOVED"))
-        return redirect(u, from, r, text, len, false);
-    if (u->slots && word_is(text, len, "ASK"))
-        return redirect(u, from, r, text, len, true);
-    if (word_is(text, len, "READONLY")) { /* it was the master, and is a replica now */
-        topology_want(u->topology);
-        return wait_delay(u, r);
-    }
-    if (u->slots &&
-        r->slot < 0) /* any node will do; MOVED came because it sees a key where the proxy found none: MSETNX k v k */
-        return false;
-    if (word_is(text, len, "TRYAGAIN"))
-        return wait_delay(u, r);
-    if (word_is(text, len, "CLUSTERDOWN") || word_is(text, len, "LOADING") || word_is(text, len, "MASTERDOWN")) {
-        topology_want(u->topology);
-        return wait_delay(u, r);
-    }
-    return false;
-}
-
 /* ---- lost connections ---- */
 
 void router_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason) {
@@ -496,7 +294,7 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
         struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
         r->attempts++;
         r->sent_before = was_sent(r);
-        place_again(u, r, r->asking ? who : NULL);
+        router_place_again(u, r, r->asking ? who : NULL);
     }
     while ((n = list_shift(&doomed))) {
         struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);

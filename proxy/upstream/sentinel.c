@@ -16,6 +16,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/upstream/route.h"
 #include "proxy/upstream/sentinel.h"
 
 enum { CALM_MS = 10 * 1000 };

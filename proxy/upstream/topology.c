@@ -10,6 +10,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/control.h"
+#include "proxy/upstream/route.h"
 
 enum {
     INTERVAL_FIRST_MS = 100,

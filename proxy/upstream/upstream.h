@@ -261,6 +261,12 @@ void upstream_flush(struct upstream *u);
 /* Whether it has something to write. */
 bool upstream_waits(const struct upstream *u);
 
+/* Whether a node's error (without '-' and CR LF) passes: the same request may do better a little later, there or at the
+ * node that has taken its place. Never where nothing can take its place. `keyed`: the request names keys. */
+bool upstream_error_passes(const struct upstream *u, const char *text, size_t len, bool keyed);
+/* How many ms to wait then, after so many times before; -1: it was often enough. */
+int64_t upstream_delay_ms(unsigned times);
+
 bool upstream_is_cluster(const struct upstream *u);
 /* Whether who serves what may change: a cluster's slots, the master that Sentinels watch. */
 bool upstream_has_topology(const struct upstream *u);

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "proxy/upstream/private.h"
+#include "proxy/upstream/route.h"
 #include "proxy/upstream/topology.h"
 
 static void arm_retry(struct upstream *u, int64_t at_ms) {
@@ -35,11 +35,18 @@ static void wait_for(struct upstream *u, struct upstream_request *r, int64_t ms)
     router_redirected(r);
 }
 
+int64_t upstream_delay_ms(unsigned times) {
+    if (times >= DELAYS_MAX)
+        return -1;
+    int64_t ms = DELAY_FIRST_MS << times;
+    return ms < DELAY_LONGEST_MS ? ms : DELAY_LONGEST_MS;
+}
+
 bool wait_delay(struct upstream *u, struct upstream_request *r) {
-    if (r->delays >= DELAYS_MAX || (r->ops->may_wait && !r->ops->may_wait(r)))
+    int64_t ms = upstream_delay_ms(r->delays);
+    if (ms < 0 || (r->ops->may_wait && !r->ops->may_wait(r)))
         return false;
-    int64_t ms = DELAY_FIRST_MS << r->delays;
-    wait_for(u, r, ms < DELAY_LONGEST_MS ? ms : DELAY_LONGEST_MS);
+    wait_for(u, r, ms);
     return true;
 }
 
