@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "proxy/session/lock_call.h"
+#include "proxy/upstream/script.h"
 
 /* Who may not run the script hears what is missing: nobody knows of a script who has sent a SETNX. NULL: it is
  * something else. */
@@ -30,27 +31,18 @@ static const char *permission_error(const char *error, size_t len) {
     return NULL;
 }
 
-/* Behind an error Redis says from which script it came: " script: SHA1, on @user_script:LINE." Returns the length
- * without that and without CR LF; 0: there is nothing of it. */
-static size_t before_origin(const char *error, size_t len) {
-    static const char FROM[] = " script: ", ON[] = ", on @user_script:";
-    enum { SHA1 = 40, ORIGIN = sizeof(FROM) - 1 + SHA1 };
-    const char *on = memmem(error, len, ON, sizeof(ON) - 1);
-    if (!on || on - error < ORIGIN || memcmp(on - ORIGIN, FROM, sizeof(FROM) - 1) != 0)
-        return 0;
-    return (size_t)(on - error) - ORIGIN;
-}
-
 void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
+    size_t len;
+    if (e->reply_len > 3 && e->reply[0] == '-' &&
+        script_error_plain(e->reply + 1, e->reply_len - 3, out + 1, LOCK_ANSWER_MAX - 3, &len)) {
+        out[0] = '-';
+        memcpy(out + 1 + len, "\r\n", 2);
+        e->reply = out;
+        e->reply_len = len + 3;
+    }
     const char *missing = permission_error(e->reply, e->reply_len);
-    size_t len = before_origin(e->reply, e->reply_len);
     if (missing) {
         e->reply = missing;
         e->reply_len = strlen(missing);
-    } else if (len > 0 && len + 2 <= LOCK_ANSWER_MAX) {
-        memcpy(out, e->reply, len);
-        memcpy(out + len, "\r\n", 2);
-        e->reply = out;
-        e->reply_len = len + 2;
     }
 }

@@ -156,6 +156,9 @@ bool again_error(struct upstream *u, struct upstream_node *from, struct upstream
     }
     if (r->script && !r->eval && word_is(text, len, "NOSCRIPT"))
         return rewrite_as_eval(u, from, r);
+    char plain[REPLY_HELD_MAX];
+    if (r->script && script_error_plain(text, len, plain, sizeof(plain), &len))
+        text = plain;
     const struct passing *p = passing_find(text, len);
     if (p && p->doubt)
         doubt(u, from);

@@ -6,6 +6,7 @@
 #ifndef LOCKKEEPER_UPSTREAM_SCRIPT_H
 #define LOCKKEEPER_UPSTREAM_SCRIPT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct script {
@@ -47,5 +48,9 @@ extern const struct script script_table[SCRIPT_TOTAL];
 static inline const struct script *script_get(enum script_id id) {
     return &script_table[id];
 }
+
+/* The error that a command would have had outside of a script, in `out` (size bytes, no NUL), where `error` says from
+ * which script and line it came; both are without '-' and CR LF. False: it does not, or there is no room. */
+bool script_error_plain(const char *error, size_t len, char *out, size_t size, size_t *out_len);
 
 #endif

@@ -4,6 +4,8 @@
  */
 #include "tests/unit/upstream_rig.h"
 
+#include "proxy/upstream/script.h"
+
 enum { MASTERS = 3, SERVERS = 4 };
 
 static struct redis servers[SERVERS]; /* the last is a replica of the first */
@@ -231,6 +233,27 @@ static void test_ask(void **state) {
     migrate_end(slot, 0, 2);
     snprintf(key, sizeof(key), "{%s}ask7", slot_tag((uint16_t)slot));
     EXPECT(&rig, slot, "$1\r\nv\r\n", "GET", key);
+    rig_close(&rig);
+}
+
+/* An error that passes is one also in a script, and in the words of a Redis 6, which puts the place before it. */
+static void test_a_script_s_error_passes(void **state) {
+    static const char source[] = "return redis.error_reply('ERR Error running script (call to f_'..ARGV[1]..'): "
+                                 "@user_script:3: @user_script: 3: "
+                                 "-READONLY You can\\'t write against a read only replica.')";
+    static const char sha1[] = "0000000000000000000000000000000000000000"; /* no node has it: it goes as EVAL */
+    struct script script = {.name = "test", .source = source, .len = sizeof(source) - 1, .sha1 = sha1};
+    int slot = slot_of(1, 301);
+    struct rig rig;
+    open_cluster(&rig);
+    struct call call;
+    call_init(&call);
+    call.r.script = &script;
+    assert_null(call_try(&rig, &call, &plain_lane, slot, "EVALSHA", sha1, "1", slot_tag((uint16_t)slot), sha1, NULL));
+    AWAIT(&rig, call.done);
+    assert_int_equal(call.r.delays, 6);
+    assert_non_null(strstr(call.reply, "READONLY You can't write"));
+    call_clear(&call);
     rig_close(&rig);
 }
 
@@ -742,6 +765,7 @@ int main(void) {
         cmocka_unit_test(test_pipeline_over_all_nodes),
         cmocka_unit_test(test_moved),
         cmocka_unit_test(test_ask),
+        cmocka_unit_test(test_a_script_s_error_passes),
         cmocka_unit_test(test_tryagain),
         cmocka_unit_test(test_migration_under_load),
         cmocka_unit_test(test_uncovered_slot),
