@@ -247,14 +247,16 @@ def test_visitors_who_stall_harm_nobody(monitored, connect):
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium here")
-def test_the_page_in_a_browser(monitored, connect):
+def test_the_page_in_a_browser(monitored, connect, tmp_path):
     a, b = connect(monitored.proxy), connect(monitored.proxy)
     a("SET", "lock:<i>seen</i>", "1", "NX", "PX", "60000")
     b("SET", "lock:<i>seen</i>", "1", "NX", "PX", "60000")
     b("DEL", "lock:<i>seen</i>")
-    dom = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000",
-                          "--dump-dom", "http://%s:%d/" % (HOST, monitored.port)],
-                         capture_output=True, text=True, timeout=60).stdout
+    dom = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                          "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                          "--user-data-dir=%s" % tmp_path, "--virtual-time-budget=5000", "--dump-dom",
+                          "http://%s:%d/" % (HOST, monitored.port)],
+                         capture_output=True, text=True, timeout=180).stdout
     assert '<span id="state" class="state good">serving</span>' in dom
     assert dom.count("lock:&lt;i&gt;seen&lt;/i&gt;") >= 3  # held, fought over, in an incident
     assert "tried to release lock:&lt;i&gt;seen&lt;/i&gt;; held by" in dom
