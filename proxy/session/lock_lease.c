@@ -10,6 +10,8 @@
 #include "proxy/session/lock_call.h"
 #include "proxy/session/lock_flow.h"
 
+enum { REFUSED_AGAIN_MS = 10 * 1000 };
+
 /* A renewal under way; a release, or a party's nodes declared dead, because the owner has disconnected. */
 struct lease_work {
     bool renewal;
@@ -19,6 +21,19 @@ struct lease_work {
     char name[];
 };
 
+/* One line for all that is refused within a while: it may be every lease that there is. */
+static void log_refusal(struct worker *w, const struct lease_work *work, const struct call_end *end) {
+    int64_t now = worker_now(w);
+    struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
+    char answer[LOCK_ANSWER_MAX];
+    if (now - w->lease_refused_ms < REFUSED_AGAIN_MS)
+        return;
+    w->lease_refused_ms = now;
+    lock_error_words(&e, answer);
+    log_warning("a lease could not be %s: %.*s", work->renewal ? "renewed" : "released behind its owner",
+                (int)(e.reply_len > 400 ? 400 : e.reply_len - 3), e.reply + 1);
+}
+
 static void lease_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct lease_work *work = c->lock;
@@ -27,7 +42,7 @@ static void lease_done(struct call *c, const struct call_end *end) {
         lock_failed_outcome(end, &e.result);
     if (e.result.outcome == LOCK_ERROR) {
         e.result.outcome = LOCK_NOT_SENT;
-        log_warning("a lease could not be renewed: %.*s", (int)(end->len > 200 ? 200 : end->len - 2), end->reply);
+        log_refusal(w, work, end);
     }
     if (work->renewal) {
         worker_engine_due(w, work->lease_ms / 3);

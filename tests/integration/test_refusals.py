@@ -57,13 +57,41 @@ READS = ["GET K", "EXISTS K", "TYPE K", "TTL K", "STRLEN K", "LRANGE K 0 0", "LR
          "LPOS K a", "HGET K f"]
 
 
+def saves(server, status):
+    assert server.run("BGSAVE") == "Background saving started"
+    until(lambda: "rdb_bgsave_in_progress:0" in server.run("INFO", "persistence"), TIMEOUT, "the end of the save")
+    assert "rdb_last_bgsave_status:" + status in server.run("INFO", "persistence")
+
+
+def cannot_save(server):
+    """A folder is where the dump is to be. From now on writes are refused with MISCONF."""
+    assert server.run("CONFIG", "SET", "save", "100000 100000") == "OK"
+    os.mkdir(os.path.join(server.folder, "dump.rdb"))
+    saves(server, "err")
+
+
+def can_save_again(server):
+    os.rmdir(os.path.join(server.folder, "dump.rdb"))
+    saves(server, "ok")
+
+
+def runs(*command):
+    def run(server):
+        assert server.run(*[free_port() if word == "PORT" else word for word in command]) == "OK"
+    return run
+
+
+REFUSALS = {
+    "READONLY": (runs("REPLICAOF", HOST, "PORT"), runs("REPLICAOF", "NO", "ONE")),
+    "NOREPLICAS": (runs("CONFIG", "SET", "min-replicas-to-write", 3), runs("CONFIG", "SET", "min-replicas-to-write", 0)),
+    "OOM": (runs("CONFIG", "SET", "maxmemory", 1), runs("CONFIG", "SET", "maxmemory", 0)),
+    "MISCONF": (cannot_save, can_save_again),
+}
+
+
 @pytest.mark.parametrize("who", ["its owner", "another"])
-@pytest.mark.parametrize("name, on, off", [
-    ("READONLY", ("REPLICAOF", HOST, "PORT"), ("REPLICAOF", "NO", "ONE")),
-    ("NOREPLICAS", ("CONFIG", "SET", "min-replicas-to-write", 3), ("CONFIG", "SET", "min-replicas-to-write", 0)),
-    ("OOM", ("CONFIG", "SET", "maxmemory", 1), ("CONFIG", "SET", "maxmemory", 0)),
-], ids=["READONLY", "NOREPLICAS", "OOM"])
-def test_what_a_redis_that_takes_no_writes_says(start_redis, start_proxy, connect, name, on, off, who):
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_a_redis_that_takes_no_writes_says(start_redis, start_proxy, connect, name, who):
     """Commands on lock keys are scripts there, and are answered as in Redis. For others a refusal comes first where Redis
     would do the command."""
     servers = start_redis(), start_redis()
@@ -79,9 +107,9 @@ def test_what_a_redis_that_takes_no_writes_says(start_redis, start_proxy, connec
                 for make in makes:
                     client(*[fill.get(word, word) for word in make])
     askers = owners if who == "its owner" else (connect(proxy), owners[1])
-    port = free_port()
+    refuse, accept = REFUSALS[name]
     for server in servers:
-        assert server.run(*[port if word == "PORT" else word for word in on]) == "OK"
+        refuse(server)
     for command in asked:
         ours, theirs = [client.pipeline([command])[0] for client in askers]
         refused_first = ours[:1] != b"-" or ours.startswith(b"-LOCKED")
@@ -89,7 +117,62 @@ def test_what_a_redis_that_takes_no_writes_says(start_redis, start_proxy, connec
         if who == "its owner" and theirs[:1] != b"-":
             assert ours == theirs or ours.startswith(b"-LOCKED"), command
     for server in servers:
-        assert server.run(*off) == "OK"
+        accept(server)
+
+
+def kinds(client, key):
+    rows = [dict(zip(row[::2], row[1::2])) for row in client("PROXY", "INCIDENTS", 1000)]
+    return [row["kind"] for row in reversed(rows) if row["key"] == key]
+
+
+def test_a_transaction_that_a_redis_refuses_since_it_cannot_save(start_redis, start_proxy, connect):
+    """Nothing of it is done, and every client hears of an error, if not at the same place: Redis refuses the command, the
+    proxy's script is queued and refused by EXEC."""
+    servers = start_redis(), start_redis()
+    through, direct = connect(start_proxy(servers[0], "lock lock:* lease 0")), connect(servers[1])
+    for client in (through, direct):
+        assert client("SETNX", "lock:held", "1") == 1
+    for server in servers:
+        cannot_save(server)
+    for body in ([("SETNX", "lock:new", "1"), ("EXPIRE", "lock:new", 50)], [("DEL", "lock:held")], [("SET", "k", "v")],
+                 [("SET", "k", "v"), ("SETNX", "lock:new", "1")], [("GET", "lock:held"), ("DEL", "lock:held")]):
+        ours, theirs = [client.pipeline([("MULTI",), *body, ("EXEC",)]) for client in (through, direct)]
+        assert any(reply.startswith(b"-MISCONF ") for reply in theirs) and theirs[-1].startswith(b"-EXECABORT "), body
+        assert ours[-1] == theirs[-1] or b"\r\n-MISCONF " in ours[-1], (body, ours)
+        assert b"script" not in b"".join(ours), ours
+    for client in (through, direct):
+        assert client.pipeline([("MULTI",), ("GET", "lock:held"), ("EXEC",)])[-1] == b"*1\r\n$1\r\n1\r\n"
+        assert client("EXISTS", "lock:new", "k") == 0
+    for server in servers:
+        can_save_again(server)
+    for client in (through, direct):
+        assert client.pipeline([("MULTI",), ("DEL", "lock:held"), ("EXEC",)])[-1] == b"*1\r\n:1\r\n"
+
+
+def test_leases_of_a_redis_that_cannot_save(start_redis, start_proxy, connect):
+    """Renewals are refused like all writes, and tried again: who is still the holder when Redis can save again stays so.
+    A lease that has run out by then is over, and its owner's late release is seen for what it is."""
+    server = start_redis()
+    proxy = start_proxy(server, "lock lock:long* lease 12s", "lock lock:short* lease 1s", "threads 1")
+    client, other = connect(proxy, timeout=TIMEOUT), connect(proxy)
+    until(lambda: client("SETNX", "lock:long", "1") == 1 and client("SETNX", "lock:short", "1") == 1, TIMEOUT, "both")
+    cannot_save(server)
+    refused_writes = (("SETNX", "lock:new", "1"), ("DEL", "lock:long"), ("SET", "lock:new", "1", "NX", "PX", 9000),
+                      ("EXPIRE", "lock:long", 100), ("SET", "k", "v"))
+    for command in refused_writes:
+        assert refused(client(*command), "MISCONF "), command
+        assert refused(other(*command), "MISCONF "), command
+    until(lambda: server.run("EXISTS", "lock:short") == 0, TIMEOUT, "the end of the lease")
+    until(lambda: "overrun" in kinds(other, "lock:short"), TIMEOUT, "the incident")
+    assert "a lease could not be renewed: MISCONF" in proxy.log()
+    until(lambda: server.run("PTTL", "lock:long") < 7900, TIMEOUT, "a third of the other lease without a renewal")
+    can_save_again(server)
+    until(lambda: server.run("PTTL", "lock:long") > 9000, TIMEOUT, "its renewal")
+    assert other("SETNX", "lock:short", "2") == 1
+    assert client("DEL", "lock:short") == 0
+    assert "late_release" in kinds(other, "lock:short")
+    assert other("DEL", "lock:short") == 1
+    assert client("DEL", "lock:long") == 1
 
 
 def test_locks_of_a_redis_that_is_full(start_redis, start_proxy, connect):
