@@ -16,6 +16,7 @@ struct sentinel_watch {
     bool known;             /* configured, or named by the Sentinel that answered last */
     redisAsyncContext *ctx; /* NULL: not connecting, or its name is being looked up */
     struct resolve *lookup; /* NULL: it is not */
+    struct found found;     /* what its name means: tried one after the other */
     bool subscribed;
     ev_timer timer; /* connecting: the limit; not connected: when to try again */
     unsigned failures;

@@ -80,6 +80,24 @@ void topology_done(struct topology *t, bool changed) {
     upstream_announce(t->u, NULL);
 }
 
+/* ---- what a name means ---- */
+
+void found_take(struct found *f, const struct addrinfo *list) {
+    f->count = f->tried = 0;
+    for (; list && f->count < NODE_ADDRESSES; list = list->ai_next)
+        resolve_number(list, f->at[f->count++]);
+}
+
+void found_number(struct found *f, const char *number) {
+    f->tried = 0;
+    f->count = 1;
+    snprintf(f->at[0], RESOLVE_NUMBER_MAX, "%.*s", RESOLVE_NUMBER_MAX - 1, number);
+}
+
+const char *found_next(struct found *f) {
+    return f->tried < f->count ? f->at[f->tried++] : NULL;
+}
+
 /* ---- whom ---- */
 
 void topology_add(struct topology *t, const struct address *at) {
@@ -187,7 +205,7 @@ static void limit_time(struct topology *t) {
 bool topology_connect(struct topology *t, const char *user, const char *password) {
     char why[REASON_MAX];
     t->refused = false;
-    t->ctx = topology_open(t->u, &t->asked, t->found[t->found_at - 1], user, password, on_auth, t, why, sizeof(why));
+    t->ctx = topology_open(t->u, &t->asked, t->number, user, password, on_auth, t, why, sizeof(why));
     if (!t->ctx) {
         note_failure(t, why);
         return false;
@@ -198,11 +216,9 @@ bool topology_connect(struct topology *t, const char *user, const char *password
 
 /* Asks the next address that the name has. */
 static bool ask_found(struct topology *t) {
-    while (t->found_at < t->found_count) {
-        t->found_at++;
+    while ((t->number = found_next(&t->found)))
         if (t->ask(t))
             return true;
-    }
     return false;
 }
 
@@ -213,8 +229,7 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
         topology_failed(t, error);
         return;
     }
-    for (; found && t->found_count < NODE_ADDRESSES; found = found->ai_next)
-        resolve_number(found, t->found[t->found_count++]);
+    found_take(&t->found, found);
     if (!ask_found(t))
         topology_next(t);
 }
@@ -223,9 +238,9 @@ bool topology_find(struct topology *t, const struct address *at, topology_ask_fn
     t->refused = false;
     t->asked = *at;
     t->ask = ask;
-    t->found_at = t->found_count = 0;
+    found_take(&t->found, NULL);
     if (resolve_is_number(at->host)) {
-        snprintf(t->found[t->found_count++], RESOLVE_NUMBER_MAX, "%.*s", RESOLVE_NUMBER_MAX - 1, at->host);
+        found_number(&t->found, at->host);
         return ask_found(t);
     }
     t->lookup = resolve_start(t->u->loop, at->host, at->port, on_found, t);
@@ -265,7 +280,7 @@ static void on_next(struct ev_loop *loop, ev_timer *w, int revents) {
     struct topology *t = w->data;
     t->started_ms = clock_ms();
     t->candidate_count = t->candidate_at = 0;
-    t->found_count = t->found_at = 0;
+    found_take(&t->found, NULL);
     t->kind->collect(t);
     topology_next(t);
 }

@@ -34,6 +34,18 @@ struct topology_kind {
     void (*free)(struct topology *t);
 };
 
+/* What a name means, as texts, and how many of them have been tried. */
+struct found {
+    char at[NODE_ADDRESSES][RESOLVE_NUMBER_MAX];
+    unsigned count, tried;
+};
+
+/* Takes what was found, or the one `number`; none has been tried then. */
+void found_take(struct found *f, const struct addrinfo *list);
+void found_number(struct found *f, const char *number);
+/* The next one to be tried, or NULL. */
+const char *found_next(struct found *f);
+
 /* The first member of each kind's own structure. */
 struct topology {
     struct upstream *u;
@@ -42,8 +54,8 @@ struct topology {
     struct address asked;
     topology_ask_fn ask;    /* that one, at each address that its name has until one answers */
     struct resolve *lookup; /* of its name; NULL: none is under way */
-    char found[NODE_ADDRESSES][RESOLVE_NUMBER_MAX];
-    unsigned found_count, found_at;
+    struct found found;
+    const char *number; /* of these, the one being asked */
     ev_timer next, timeout;
     bool again;                                /* a hint came while a round was under way */
     int64_t started_ms, ended_ms, interval_ms; /* of the last round; the time to the next one */

@@ -39,6 +39,8 @@ static void watch_drop(struct sentinel_watch *w) {
         redisAsyncFree(ctx);
 }
 
+static void watch_next(struct sentinel_watch *w, const char *reason);
+
 /* "NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT" */
 static bool names_ours(const struct sentinel_watch *w, const redisReply *message) {
     const char *name = w->sentinel->topology.u->config->sentinel_name;
@@ -53,7 +55,7 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
         return; /* dropped before */
     if (!reply) {
         w->ctx = NULL; /* hiredis frees it after this call */
-        watch_lost(w, control_error(ctx));
+        watch_next(w, control_error(ctx));
         return;
     }
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || reply->element[0]->type != REDIS_REPLY_STRING)
@@ -61,7 +63,8 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
     if (strcmp(reply->element[0]->str, "subscribe") == 0) {
         ev_timer_stop(w->sentinel->topology.u->loop, &w->timer);
         w->subscribed = true;
-        if (w->failures > 0) /* there may have been something while nobody listened */
+        found_take(&w->found, NULL); /* if it is lost, its name is looked up anew */
+        if (w->failures > 0)         /* there may have been something while nobody listened */
             topology_now(&w->sentinel->topology);
         w->failures = 0;
     } else if (names_ours(w, reply->element[2])) {
@@ -69,42 +72,47 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
     }
 }
 
-static void watch_open(struct sentinel_watch *w, const char *number) {
-    const struct upstream_config *config = w->sentinel->topology.u->config;
+/* Begins to connect to the next of its addresses; it is lost, for `reason`, where none is left. */
+static void watch_next(struct sentinel_watch *w, const char *reason) {
+    struct upstream *u = w->sentinel->topology.u;
+    const struct upstream_config *config = u->config;
+    const char *number;
     char why[REASON_MAX];
-    w->ctx = topology_open(w->sentinel->topology.u, &w->at, number, config->sentinel_user, config->sentinel_password,
-                           NULL, NULL, why, sizeof(why));
-    if (w->ctx)
+    snprintf(why, sizeof(why), "%s", reason);
+    while ((number = found_next(&w->found))) {
+        w->ctx = topology_open(u, &w->at, number, config->sentinel_user, config->sentinel_password, NULL, NULL, why,
+                               sizeof(why));
+        if (!w->ctx)
+            continue;
+        set_timer(w, u->connect_ms);
         redisAsyncCommand(w->ctx, on_message, w, "SUBSCRIBE " CONTROL_CHANNEL);
-    else
-        watch_lost(w, why);
+        return;
+    }
+    watch_lost(w, why);
 }
 
 static void on_found(void *arg, const struct addrinfo *found, const char *error) {
     struct sentinel_watch *w = arg;
-    char number[RESOLVE_NUMBER_MAX];
     w->lookup = NULL;
-    if (error) {
-        watch_lost(w, error);
-        return;
-    }
-    resolve_number(found, number);
-    watch_open(w, number);
+    found_take(&w->found, found);
+    watch_next(w, error ? error : "its name has no address");
 }
 
 static void on_timer(struct ev_loop *loop, ev_timer *timer, int revents) {
     struct sentinel_watch *w = timer->data;
-    if (w->ctx || w->lookup) {
-        const char *silent = w->lookup ? "the name server does not answer" : "it does not answer";
+    if (w->lookup) {
         watch_drop(w);
-        watch_lost(w, silent);
-        return;
-    }
-    set_timer(w, w->sentinel->topology.u->connect_ms);
-    if (resolve_is_number(w->at.host))
-        watch_open(w, w->at.host);
-    else
+        watch_lost(w, "the name server does not answer");
+    } else if (w->ctx) {
+        watch_drop(w);
+        watch_next(w, "it does not answer");
+    } else if (resolve_is_number(w->at.host)) {
+        found_number(&w->found, w->at.host);
+        watch_next(w, "");
+    } else {
+        set_timer(w, w->sentinel->topology.u->connect_ms);
         w->lookup = resolve_start(loop, w->at.host, w->at.port, on_found, w);
+    }
 }
 
 struct sentinel_watch *watch_new(struct sentinel *s, const struct address *at) {

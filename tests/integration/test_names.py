@@ -5,7 +5,7 @@ import pytest
 
 from helpers import is_upstream, keys_of, works_again
 from resp import Client, Error, encode
-from servers import HOST, until
+from servers import HOST, RedisServer, Sentinel, until
 
 TIMEOUT = 30
 
@@ -115,11 +115,51 @@ def test_a_name_that_moves_while_its_machine_stays(names, start_redis, start_pro
         assert there("EXISTS", "lock:new") == 1
 
 
+# The system puts the loopback address that is nearest to its own first, so the one where nobody answers is HOST.
+class RedisElsewhere(RedisServer):
+    host = "127.0.0.77"
+
+
+class SentinelElsewhere(Sentinel):
+    host = "127.0.0.77"
+
+
+BOTH = [HOST, "127.0.0.77"]
+
+
+def test_a_name_of_several_machines(names, start_proxy, connect):
+    server = RedisElsewhere()
+    try:
+        names.known["redis.test"] = BOTH
+        proxy = start_proxy("standalone redis.test:%d" % server.port, before=names.before)
+        client = connect(proxy, timeout=TIMEOUT)
+        assert client("SET", "k", "v") == "OK"
+        assert client("BLPOP", "none", "0.01") is None
+        assert "can't be reached" not in proxy.log()
+    finally:
+        server.stop()
+
+
 def test_a_name_of_several_seeds(names, farm, start_proxy, connect):
-    """One name for all nodes of a cluster; at its first addresses nobody answers."""
+    """One name for all nodes of a cluster."""
     cluster = farm.backend("cluster")
     names.known["seeds.test"] = ["127.0.0.78", "127.0.0.79", HOST]
     proxy = start_proxy("cluster seeds.test:%d" % cluster.nodes[1].port, before=names.before)
     client = connect(proxy, timeout=TIMEOUT)
     for key in keys_of(cluster):
         works_again(client, ("SET", key, "1"))
+
+
+def test_a_sentinel_s_name_of_several_machines(names, redis, start_proxy, connect):
+    """It is asked, and subscribed to, at the address where it is."""
+    sentinel = SentinelElsewhere("sentinel monitor mymaster %s %d 1" % redis.address, "bind 127.0.0.77")
+    try:
+        names.known["sentinel.test"] = BOTH
+        proxy = start_proxy("sentinel mymaster sentinel.test:%d" % sentinel.port, "threads 1", before=names.before)
+        client = connect(proxy, timeout=TIMEOUT)
+        assert client("SET", "k", "v") == "OK"
+        until(lambda: "address=sentinel.test:%d,state=up" % sentinel.port in client("PROXY", "INFO", "upstreams"), TIMEOUT,
+              "the subscription")
+        assert "is not subscribed to" not in proxy.log()
+    finally:
+        sentinel.stop()
