@@ -45,7 +45,7 @@ FAULTS += tuple(dict.fromkeys(failovers.CLUSTER + failovers.SENTINEL))
 PARTITIONS = {"cut", "mute", "split"}
 FAILOVERS = {*failovers.CLUSTER, *failovers.SENTINEL}
 RULES = [
-    "lock lock:own:*",
+    "lock lock:own:* lease 1h",
     "lock lock:c:* owner connection lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
     "lock lock:d:* lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
     "lock lock:m:* lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),

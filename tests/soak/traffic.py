@@ -113,7 +113,7 @@ class Ordinary:
         kind = rng.choice(kinds)
         if kind == "set":
             word = self.word()
-            op = Op(("SET", key.name, word) + (("EX", 200) if self.big else ()), "OK", [key], {key: word})
+            op = Op(("SET", key.name, word) + (("EX", 3600) if self.big else ()), "OK", [key], {key: word})
         elif kind == "get":
             op = Op(("GET", key.name), key.value, [key])
         elif kind == "incr":
@@ -174,7 +174,7 @@ class Ordinary:
             writes = {key: word} if free else {}
             if rng.random() < 0.5:
                 return Op(("SETNX", key.name, word), int(free), [key], writes)
-            return Op(("SET", key.name, word, "NX", "PX", 200000), "OK" if free else None, [key], writes)
+            return Op(("SET", key.name, word, "NX", "PX", 3600000), "OK" if free else None, [key], writes)
         if kind == "unlock":
             return Op(("DEL", key.name), int(key.value is not None), [key], {key: None})
         if kind == "unlockmany":
