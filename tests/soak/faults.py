@@ -150,10 +150,12 @@ class Faults(failovers.Failovers):
         node = self.rng.choice(self.nodes)
         share = self.rng.choice([0.2, 1.0])
         window = self.record.begin("connections", "port %d" % node.port)
-        for _ in range(self.rng.choice([1, 1, 5])):
-            await away(self.kill_connections, node, share)
-            await asyncio.sleep(0.02)
-        self.record.end(window)
+        try:
+            for _ in range(self.rng.choice([1, 1, 5])):
+                await away(self.kill_connections, node, share)
+                await asyncio.sleep(0.02)
+        finally:
+            self.record.end(window)
 
     def kill_connections(self, node, share):
         with node.client() as control:
