@@ -76,17 +76,15 @@ class Failovers:
             self.quiet_masters = {n.port for n in masters}
             self.record.lost(loss, node not in masters)
 
-    def replaced(self, master, replicas):
-        def done():
-            return any(replicated.role(r)[:1] == ["master"] for r in replicas)
-
-        until(done, TIMEOUT, "the promotion", 0.05)
+    def replaced(self, master):
+        until(lambda: self.world.backend.replaced(master), TIMEOUT, "the promotion and everybody's knowledge of it", 0.05)
 
     async def promote(self):
-        """kill -9; it comes back when another one has its place."""
+        """kill -9; it comes back, empty, when everybody knows that another one has its place: sooner it would still be the
+        master, and everything would be lost."""
         def fault(master, replicas):
             master.kill()
-            self.replaced(master, replicas)
+            self.replaced(master)
             return master.start
 
         await self.lossy("promote", fault, self.rng.uniform(0, 1.5))
@@ -96,7 +94,7 @@ class Failovers:
         def fault(master, replicas):
             master.pause()
             try:
-                self.replaced(master, replicas)
+                self.replaced(master)
             except BaseException:
                 master.resume()
                 raise
@@ -110,7 +108,7 @@ class Failovers:
             getattr(master, "cut", master.pause)()
             with replicas[0].client() as c:
                 c("CLUSTER", "FAILOVER", "TAKEOVER")
-            self.replaced(master, replicas)
+            self.replaced(master)
             return getattr(master, "mend", master.resume)
 
         await self.lossy("takeover", fault, self.rng.uniform(0, 2))
@@ -123,7 +121,7 @@ class Failovers:
             master.divide(others)
             with replicas[0].client() as c:
                 c("CLUSTER", "FAILOVER", "TAKEOVER")
-            self.replaced(master, replicas)
+            self.replaced(master)
             return lambda: master.unite(others)
 
         await self.lossy("split", fault, self.rng.uniform(0, 2))

@@ -81,6 +81,15 @@ class Cluster(servers.RedisCluster):
             views.add(tuple(sorted((s[0], s[1], s[2][1]) for s in node.run("CLUSTER", "SLOTS"))))
         return len(views) == 1
 
+    def replaced(self, master):
+        """Whether all others know that its replica has its place."""
+        n = self.nodes.index(master)
+        other, (slot, _) = self.nodes[(n + 3) % 6], self.ranges[n % 3]
+        try:
+            return all(n.owner(slot) == other.port for n in self.nodes if n is not master)
+        except (OSError, Closed):
+            return False
+
     def masters(self):
         found = {n.port for n in self.nodes if role(n)[:1] == ["master"]}
         owners = {entry[2][1] for entry in self.slots()}
@@ -135,6 +144,19 @@ class Sentinels(servers.RedisSentinels):
         named = self.sentinels[0].run("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)
         return next(n for n in self.nodes if (n.host, n.port) == (named[0], int(named[1])))
 
+    def replaced(self, master):
+        """Whether all Sentinels name another one."""
+        try:
+            return self.address_of(master) not in self.named()
+        except (OSError, Closed):
+            return False
+
+    def named(self):
+        return {tuple(s.run("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)) for s in self.sentinels}
+
+    def address_of(self, node):
+        return node.host, str(node.port)
+
     def ranges_of(self, master):
         return ALL
 
@@ -143,13 +165,13 @@ class Sentinels(servers.RedisSentinels):
 
     def settled(self):
         """The Sentinels agree on one master, and the others follow it."""
-        named = {tuple(s.run("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)) for s in self.sentinels}
+        named = self.named()
         if len(named) != 1 or any(s.master(self.name)["flags"] != "master" for s in self.sentinels):
             return False
         host, port = named.pop()
         for node in self.nodes:
             now = role(node)
-            is_master = (node.host, str(node.port)) == (host, port)
+            is_master = self.address_of(node) == (host, port)
             if now[:1] != (["master"] if is_master else ["slave"]):
                 return False
             if not is_master and (now[1], str(now[2]), now[3]) != (host, port, "connected"):
