@@ -1,9 +1,9 @@
 """Failovers of a soak run, on the backends of replicated.py: masters killed, stopped, cut off, asked to give way, and
 pushed aside while they still take writes.
 
-Before each the replicas are seen in step; until the backend is itself again, acknowledged writes to the failed-over
-slots may be lost by Redis (record.py's Lossy). A CLUSTER FAILOVER, in which the master waits for its replica, loses
-nothing, and is given no such window.
+Replication is asynchronous: before each the replicas are seen in step (tide.py); until the backend is itself again,
+acknowledged writes to the failed-over slots may be lost by Redis (record.py's Loss). A CLUSTER FAILOVER, in which the
+master waits for its replica, loses nothing, and is given no such window.
 """
 
 import asyncio
@@ -19,6 +19,10 @@ TIMEOUT = 60
 FAILOVER_TIMEOUT = 6  # a CLUSTER FAILOVER gives up after five seconds
 
 
+class TooBusy(Exception):
+    """The machine, for a failover of which the losses are known: there is none now."""
+
+
 async def away(function, *args):
     return await asyncio.get_running_loop().run_in_executor(None, function, *args)
 
@@ -32,6 +36,8 @@ class Failovers:
             master = self.rng.choice(await away(self.world.backend.masters))
             replicas = await away(self.world.backend.replicas_of, master)
             danger = await self.danger(master)
+            if not danger:  # it has lost its place without this
+                return
             window = self.record.begin("failover", "%s: port %d" % (how, master.port), how)
             master.harmed = True
             try:
@@ -46,35 +52,32 @@ class Failovers:
                 self.record.end(window)
                 await self.danger_over(danger)
 
-    async def unplanned(self):
-        while True:
-            await self.look_for_unplanned()
-            await asyncio.sleep(2)
-
-    async def look_for_unplanned(self):
-        """For failovers that nobody has asked for: a server was not heard of for so long. What they lose is not known, so
-        the run is not judged."""
-        async with self.harm:
-            now = {n.port for n in await away(self.world.backend.masters)}
-            self.quiet_masters = self.quiet_masters or now
-            if now != self.quiet_masters:
-                self.record.void = "a failover without a fault, at %s" % self.record.stamp()
-                self.quiet_masters = now
-
     async def danger(self, node):
         """Something is about to befall a node: where it is a master it may lose its place, for `danger_over`."""
-        if not self.replicated or node not in await away(self.world.backend.masters):
+        if not self.replicated:
             return None
-        replicas = await away(self.world.backend.replicas_of, node)
-        begun = await away(replicated.in_step, node, replicas)
-        return node, self.record.may_lose(begun, self.world.backend.ranges_of(node))
+        shard = self.world.tide.shard_of(node)
+        seen = await self.in_step(shard)
+        ranges = await away(self.world.backend.ranges_of, node)
+        if (await away(replicated.role, node))[:1] != ["master"] or shard.last.id != seen.id:
+            return None
+        shard.excused += 1
+        return shard, seen, self.record.may_lose(seen.begun, ranges)
+
+    async def in_step(self, shard):
+        try:
+            return await self.world.tide.fresh(shard)
+        except AssertionError as error:
+            raise TooBusy(str(error)) from None
 
     async def danger_over(self, danger):
         if danger:
-            node, loss = danger
-            masters = await away(self.world.backend.masters)
-            self.quiet_masters = {n.port for n in masters}
-            self.record.lost(loss, node not in masters)
+            shard, before, loss = danger
+            try:
+                seen = await self.world.tide.fresh(shard)
+            finally:
+                shard.excused -= 1
+            self.record.lost(loss, seen.id != before.id)
 
     def replaced(self, master):
         until(lambda: self.world.backend.replaced(master), TIMEOUT, "the promotion and everybody's knowledge of it", 0.05)
@@ -145,7 +148,10 @@ class Failovers:
         async with self.harm:
             master = self.rng.choice(await away(self.world.backend.masters))
             replica = (await away(self.world.backend.replicas_of, master))[0]
+            shard = self.world.tide.shard_of(master)
+            await self.in_step(shard)
             window = self.record.begin("failover", "handed: port %d" % master.port, "handed")
+            shard.handed += 1
             again = 0
 
             def done():
@@ -166,7 +172,8 @@ class Failovers:
             try:
                 await away(until, done, TIMEOUT, "the promotion", 0.5)
                 await away(self.settled)
+                await self.world.tide.fresh(shard)
             finally:
+                shard.handed -= 1
                 self.world.net.held -= 1
                 self.record.end(window)
-                self.quiet_masters = {n.port for n in await away(self.world.backend.masters)}

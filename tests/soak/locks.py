@@ -72,7 +72,9 @@ class Lock:
         self.history.append("%s %s %s" % (self.record.stamp(), who, text))
 
     def violation(self, kind, text):
-        self.record.violation(kind, "%s (%s): %s" % (self.name, self.idiom, text), list(self.history))
+        safe = self.confirmed and kind in ("double holder", "lost lease")
+        self.record.violation(kind, "%s (%s): %s" % (self.name, self.idiom, text), list(self.history),
+                              () if safe else (self.slot,))
 
     def granted(self, worker, sent, replied, px, until=None):
         self.record.counts["locks"] += 1

@@ -7,7 +7,7 @@ import collections
 import sys
 import time
 
-# What no failover excuses, also one whose time and losses are not known.
+# What no failover excuses.
 NEVER = {"another client's reply", "closed", "crash", "end", "fault", "hang", "not at rest", "out of place",
          "reply is no RESP", "stray reply"}
 SHOWN = 12  # violations printed in full; the others are only counted
@@ -30,6 +30,14 @@ class Loss:
         return any(first <= slot <= last for first, last in self.ranges)
 
 
+class Suspicion:
+    """A violation that a failover without a fault may explain, of which nobody has heard yet. `slots` of the keys that it
+    is about, None: any."""
+
+    def __init__(self, at, kind, slots, lines):
+        self.at, self.kind, self.slots, self.lines = at, kind, slots, lines
+
+
 class Record:
     def __init__(self, verbose=False):
         self.start = time.monotonic()
@@ -37,6 +45,8 @@ class Record:
         self.faults = collections.Counter()
         self.windows = []
         self.losses = []
+        self.unasked = []  # Losses of failovers that nobody has asked for
+        self.suspicions = None  # a list where there can be such failovers
         self.violations = collections.Counter()
         self.shown = []
         self.verbose = verbose
@@ -93,22 +103,56 @@ class Record:
         return any(loss.begin <= replied and (loss.end is None or sent <= loss.end) and loss.has(slot)
                    for loss in self.losses)
 
+    # ---- failovers that nobody has asked for: a server was not heard of for so long
+
+    def replaced(self, begin, ranges, moving):
+        """One is over. Writes to these slots may be lost that were acknowledged from `begin` until now; what may have come
+        from another shard in between, `moving`, altogether."""
+        window = self.begin("failover", "unasked, since %s" % self.stamp(begin), "unasked")
+        window.begin = begin
+        self.end(window)
+        self.counts["seconds of failovers unasked"] += round(window.end - begin)
+        for loss in (self.may_lose(begin, ranges), self.may_lose(0, moving)):
+            self.lost(loss, True)
+            self.unasked.append(loss)
+
+    def unjudged(self, slots, since, at):
+        """Whether one of those may explain what was seen of these slots at a time, of what was written since another."""
+        return any(loss.begin <= at and since <= loss.end and (slots is None or any(map(loss.has, slots)))
+                   for loss in self.unasked)
+
+    def resolve(self, now):
+        """All that were over by then are known."""
+        due = [s for s in self.suspicions if s.at < now]
+        self.suspicions = [s for s in self.suspicions if s.at >= now]
+        for s in due:
+            if self.unjudged(s.slots, s.at, s.at):
+                self.counts["explained by a failover"] += 1
+            else:
+                self.count(s.kind, s.lines)
+
     def judged(self):
-        """The violations that count. After a failover that nobody asked for, on a machine that was too busy, nobody knows
-        what Redis has lost."""
+        """The violations that count."""
         return {kind: n for kind, n in self.violations.items() if not self.void or kind in NEVER}
 
     # ---- violations
 
-    def violation(self, kind, text, history=()):
-        self.violations[kind] += 1
-        if self.violations[kind] > 4 or len(self.shown) >= SHOWN:
-            return
+    def violation(self, kind, text, history=(), slots=None):
+        """`slots`: whose losses can explain it; none of them: nobody's."""
         lines = ["%s VIOLATION %s: %s" % (self.stamp(), kind, text)]
         lines += ["    " + line for line in history]
         near = [w for w in self.windows if w.end is None or w.end > self.now() - 8][-12:]
         for w in near:
             lines.append("    fault %s..%s %s %s" % (self.stamp(w.begin), self.stamp(w.end) if w.end else "now",
                                                     w.kind, w.text))
+        if self.suspicions is None or kind in NEVER or slots == ():
+            self.count(kind, lines)
+        else:
+            self.suspicions.append(Suspicion(self.now(), kind, slots, lines))
+
+    def count(self, kind, lines):
+        self.violations[kind] += 1
+        if self.violations[kind] > 4 or len(self.shown) >= SHOWN:
+            return
         self.shown.append("\n".join(lines))
         print(self.shown[-1], file=sys.stderr, flush=True)

@@ -1,11 +1,9 @@
 """Backends of a soak run whose masters have replicas: a cluster of three masters with a replica each, and a master with
 two replicas that three Sentinels watch.
 
-`nodes` are all servers; who is a master changes. What an acknowledged write is worth is asked here too: replication is
-asynchronous, so a failover may lose what a master has acknowledged since its replicas were last known to be in step.
+`nodes` are all servers; who is a master changes. `shards` are the nodes that can take each other's place, with the slots
+that they had at first.
 """
-
-import time
 
 import servers
 from resp import Closed, Error
@@ -25,26 +23,6 @@ def role(node):
             return [] if isinstance(reply, Error) else reply
     except (OSError, Closed):
         return []
-
-
-def in_step(master, replicas):
-    """Waits until the replicas have all that the master had when this was called; when that was, on the monotonic
-    clock."""
-    begun = time.monotonic()
-    said = []
-
-    def is_master():
-        said[:] = role(master)
-        return said[:1] == ["master"]
-
-    until(is_master, 30, "the master's word", 0.02)  # of one that is busy, or is about to be one
-    offset = said[1]
-
-    def behind():
-        return [r for r in map(role, replicas) if r[:1] != ["slave"] or r[3] != "connected" or r[4] < offset]
-
-    until(lambda: not behind(), 30, "replicas in step", 0.02)
-    return begun
 
 
 class Cluster(servers.RedisCluster):
@@ -80,6 +58,9 @@ class Cluster(servers.RedisCluster):
                 return False
             views.add(tuple(sorted((s[0], s[1], s[2][1]) for s in node.run("CLUSTER", "SLOTS"))))
         return len(views) == 1
+
+    def shards(self):
+        return [(pair, [slots]) for *pair, slots in zip(self.nodes, self.nodes[3:], self.ranges)]
 
     def replaced(self, master):
         """Whether all others know that its replica has its place."""
@@ -134,6 +115,9 @@ class Sentinels(servers.RedisSentinels):
 
     def __init__(self, make=servers.RedisServer):
         super().__init__(replicas=2, make=make, patience_ms=PATIENCE_MS)
+
+    def shards(self):
+        return [(self.nodes, ALL)]
 
     def masters(self):
         return [self.master]

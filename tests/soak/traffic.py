@@ -255,7 +255,8 @@ class Ordinary:
             "wrong reply", "%s on port %d, db %d: number %d of %d in a pipeline: %s: got %r, expected %r" % (
                 self.id, self.proxy.port, self.db, at + 1, len(ops), self.show(op), str(reply)[:160],
                 str(op.expected)[:160]),
-            ["before: " + self.show(o) for o in ops[max(0, at - 12):at] if set(o.keys) & set(op.keys)])
+            ["before: " + self.show(o) for o in ops[max(0, at - 12):at] if set(o.keys) & set(op.keys)],
+            [key.slot for key in op.keys])
         self.record.counts["wrong"] += 1
 
     # ---- the loop
