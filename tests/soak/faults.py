@@ -1,6 +1,6 @@
 """What goes wrong during a soak run: nodes killed, stopped and emptied of scripts, connections killed, slots moved,
-lines cut, configurations reloaded, a second proxy killed or replaced; and failovers (failovers.py). Each is noted in the
-record with its time.
+lines cut, configurations reloaded, proxies put to sleep, a second proxy killed or replaced; and failovers (failovers.py).
+Each is noted in the record with its time.
 
 One harm to nodes at a time, and no slot moves meanwhile: a key lost in a half move would be nobody's fault.
 """
@@ -26,6 +26,7 @@ class Faults(failovers.Failovers):
         self.nodes = world.backend.nodes
         self.replicated = world.replicated
         self.harm = asyncio.Lock()
+        self.second_busy = asyncio.Lock()
         for node in self.nodes:
             node.harmed = False  # by one of these
         self.bad_config = False
@@ -36,6 +37,8 @@ class Faults(failovers.Failovers):
         tasks = []
         if "migrate" in self.allowed and self.world.backend.kind == "cluster":
             tasks.append(asyncio.ensure_future(self.migrations()))
+        if "doze" in self.allowed:
+            tasks.append(asyncio.ensure_future(self.dozes()))
         kinds = [kind for kind in ("kill", "stop", "blink", "connections", "connections", "scripts", "reload", "second",
                                    "handover", "cut", "cut", "mute")
                  if kind in self.allowed and not (self.replicated and kind == "kill")]
@@ -174,6 +177,27 @@ class Faults(failovers.Failovers):
 
     # ---- proxies
 
+    async def dozes(self):
+        """A proxy gets no processor for a while, whatever befalls the nodes meanwhile: it wakes up with clocks that have run
+        on, old connections and old news."""
+        while True:
+            await asyncio.sleep(self.rng.uniform(3, 12))
+            await self.guarded(self.doze)
+
+    async def doze(self):
+        proxy = self.rng.choice(self.world.proxies)
+        seconds = self.rng.choice([0.2, 1.0, 2.5, 6.0]) * self.rng.uniform(0.8, 1.2)
+        async with self.second_busy:
+            window = self.record.begin("stop", "doze: proxy on port %d for %.1f s" % (proxy.port, seconds), "doze")
+            self.world.net.held += 1
+            proxy.signal(signal.SIGSTOP)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                proxy.signal(signal.SIGCONT)
+                self.world.net.held -= 1
+                self.record.end(window)
+
     async def reload(self):
         """Other words for the same rules, or a file that is wrong: nothing changes."""
         proxy = self.world.proxies[0]
@@ -190,30 +214,32 @@ class Faults(failovers.Failovers):
     async def second(self):
         """The second proxy dies at once, and comes back on the same port."""
         proxy = self.world.proxies[1]
-        window = self.record.begin("second", "port %d" % proxy.port)
-        self.world.net.dying[proxy.address] = "dies"
-        try:
-            await away(proxy.kill)
-            await away(proxy.check_log)
-            await asyncio.sleep(self.rng.uniform(0, 1))
-            await away(proxy.again)
-        finally:
-            self.record.end(window)
-            await asyncio.sleep(0.3)  # what was on its way meanwhile is heard of later
-            self.world.net.dying[proxy.address] = None
+        async with self.second_busy:
+            window = self.record.begin("second", "port %d" % proxy.port)
+            self.world.net.dying[proxy.address] = "dies"
+            try:
+                await away(proxy.kill)
+                await away(proxy.check_log)
+                await asyncio.sleep(self.rng.uniform(0, 1))
+                await away(proxy.again)
+            finally:
+                self.record.end(window)
+                await asyncio.sleep(0.3)  # what was on its way meanwhile is heard of later
+                self.world.net.dying[proxy.address] = None
 
     async def handover(self):
         """Another process takes the second proxy's port over: nobody is refused meanwhile."""
         proxy = self.world.proxies[1]
-        window = self.record.begin("second", "handover of port %d" % proxy.port, "handover")
-        self.world.net.dying[proxy.address] = "leaves"
-        try:
-            await away(proxy.hand_over)
-            await away(proxy.check_log)
-        finally:
-            self.record.end(window)
-            await asyncio.sleep(0.3)
-            self.world.net.dying[proxy.address] = None
+        async with self.second_busy:
+            window = self.record.begin("second", "handover of port %d" % proxy.port, "handover")
+            self.world.net.dying[proxy.address] = "leaves"
+            try:
+                await away(proxy.hand_over)
+                await away(proxy.check_log)
+            finally:
+                self.record.end(window)
+                await asyncio.sleep(0.3)
+                self.world.net.dying[proxy.address] = None
 
     # ---- slots
 

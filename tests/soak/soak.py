@@ -41,7 +41,8 @@ MEMORY_ALLOWED = {"": 32 * MB, "asan": 96 * MB, "tsan": 1024 * MB, "tool": 1024 
 RETIRED_MAX = 20000
 LOOK_AGAIN = 10.0
 READY = "Ready to accept connections"
-FAULTS = ("kill", "stop", "blink", "connections", "scripts", "reload", "second", "handover", "migrate", "cut", "mute")
+FAULTS = ("kill", "stop", "blink", "connections", "scripts", "reload", "second", "handover", "migrate", "cut", "mute",
+          "doze")
 FAULTS += tuple(dict.fromkeys(failovers.CLUSTER + failovers.SENTINEL))
 PARTITIONS = {"cut", "mute", "split"}
 FAILOVERS = {*failovers.CLUSTER, *failovers.SENTINEL}
