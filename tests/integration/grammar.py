@@ -209,7 +209,8 @@ class Grammar:
                     if 0 < float(words[n]) <= (10 if short == "5" else 0.05) or float(words[n]) < 0:
                         continue
                 except ValueError:
-                    continue
+                    if not words[n].startswith("0x"):  # Redis reads those of its times that have fractions
+                        continue
                 words[n] = short
         far = str(FAR)
         if name in ("expire", "pexpire", "setex", "psetex", "restore", "restore-asking"):

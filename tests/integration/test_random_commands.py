@@ -14,7 +14,7 @@ import pytest
 
 import differences
 import servers
-from grammar import Grammar, encoded
+from grammar import DOUBLES, NO_DOUBLES, NO_NUMBERS, SMALL, WORDS, Grammar, encoded
 from resp import Closed
 
 SECONDS = float(os.environ.get("LOCKKEEPER_RANDOM_SECONDS") or 5)
@@ -192,6 +192,21 @@ def request_of(pair, grammar, but=()):
 # Transactions have their keys in one slot there, below. A script that EVAL sent is known to its node alone; all those
 # that SCRIPT LOAD sent are known to all, until they are flushed.
 NOT_ON_CLUSTER = {"multi", "watch", "script|flush"}
+
+
+@pytest.mark.parametrize("words", [["BLPOP", "absent", None], ["BZPOPMAX", "absent", None], ["BLMOVE", "absent", "b", "LEFT", "LEFT", None],
+                                   ["BLMPOP", None, "1", "absent", "LEFT"], ["XREAD", "BLOCK", None, "STREAMS", "absent", "1-1"]],
+                         ids=lambda words: words[0])
+def test_nothing_blocks_for_long(start_redis, words):
+    """Whatever stands in a timeout's place: Redis reads 0x10 as 16 seconds."""
+    requests = set()
+    for timeout in SMALL + NO_NUMBERS + DOUBLES + NO_DOUBLES + WORDS:
+        request = [timeout if word is None else word for word in words]
+        Grammar.settle(None, request)
+        requests.add(tuple(request))
+    with start_redis().client(timeout=5) as client:
+        for request in requests:
+            client(*request)
 
 
 def test_random_commands(pair, grammar):
