@@ -509,6 +509,10 @@ class Worker:
         sent = self.record.now()
         replies = (await self.batch(lock, ("MULTI",), ("SETNX", lock.name, lock.name + "/1"),
                                     ("PEXPIRE", lock.name, int(px * 1000)), ("EXEC",)))[-1]
+        for reply in replies or ():
+            if isinstance(reply, Error):  # the node is a master no more
+                self.world.check_error(self.who, ("EXEC",), reply)
+                raise Unknown
         if replies not in ([1, 1], [0, 0], [0, 1]) or (replies[1] > replies[0] and self.alone and
                                                        self.maybe.get(lock, 0) < sent):
             lock.violation("transaction", "%s: EXEC answers %r" % (self.who, replies))

@@ -125,7 +125,8 @@ class Link(asyncio.Protocol):
 
     def exchange(self, commands):
         """Sends them in one piece; a future of the replies, in order."""
-        text = " | ".join(" ".join(str(a)[:60] for a in c[:4]) for c in commands[:3])
+        text = " | ".join(" ".join(str(a)[:60] for a in (c if len(c) < 6 else [*c[:3], "...", c[-1]]))
+                          for c in commands[:3])
         script = any(c[0] in SCRIPTS for c in commands)
         return self.exchange_bytes(b"".join(encode(*c) for c in commands), len(commands), text, script)
 
