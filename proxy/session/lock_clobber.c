@@ -35,35 +35,30 @@ static bool named_before(const struct resp_request *r, const char *bytes, const 
     return false;
 }
 
-struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
-                                       const struct resp_request *r, const char *bytes) {
-    struct worker *w = s->worker;
-    uint32_t found[LOCK_CLOBBERED_MAX];
-    size_t n = lock_clobbered_keys(c, r, bytes, found, LOCK_CLOBBERED_MAX), locks = 0;
-    if (n > LOCK_CLOBBERED_MAX)
-        return NULL;
-    struct lock_call *calls[LOCK_CLOBBERED_MAX];
-    for (size_t i = 0; i < n; i++) {
-        size_t len, name_len;
-        const char *key = request_arg(r, bytes, found[i], &len);
-        const char *name = request_arg(r, bytes, 0, &name_len);
-        const struct lock_rule *rule = lock_rule_for(s, key, len);
-        if (!rule || named_before(r, bytes, found, i))
-            continue;
-        calls[locks] = lock_begin(s, LOCK_CLOBBER, rule, key, len);
-        lock_call_command(calls[locks], name, name_len);
-        calls[locks]->clobbers = true;
-        calls[locks]->acquires = c->id == COMMAND_MSETNX;
-        if (calls[locks]->acquires && found[i] + 1 < r->argc) {
-            const char *value = request_arg(r, bytes, found[i] + 1, &len);
-            lock_call_value(calls[locks], value, len);
-        }
-        if (queue)
-            lock_enqueue(s, queue, calls[locks]);
-        if (locks > 0)
-            list_append(&calls[0]->link, &calls[locks]->link);
-        found[locks++] = found[i];
+/* The command's part in one of its lock keys, the argument `at`. */
+static struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct command *c,
+                               const struct resp_request *r, const char *bytes, const struct lock_rule *rule,
+                               uint32_t at) {
+    size_t len, name_len;
+    const char *key = request_arg(r, bytes, at, &len);
+    const char *name = request_arg(r, bytes, 0, &name_len);
+    struct lock_call *l = lock_begin(s, LOCK_CLOBBER, rule, key, len);
+    lock_call_command(l, name, name_len);
+    l->clobbers = true;
+    l->acquires = c->id == COMMAND_MSETNX;
+    if (l->acquires && at + 1 < r->argc) {
+        const char *value = request_arg(r, bytes, at + 1, &len);
+        lock_call_value(l, value, len);
     }
+    if (queue)
+        lock_enqueue(s, queue, l);
+    return l;
+}
+
+/* Writes clobber.lua's call; `found` are the arguments of the `locks` calls' keys. */
+static void build(struct session *s, struct lock_queue *queue, const struct command *c, const struct resp_request *r,
+                  const char *bytes, struct lock_call *const *calls, const uint32_t *found, size_t locks) {
+    struct worker *w = s->worker;
     uint32_t others[LOCK_CLOBBERED_MAX];
     int key_count = command_keys(c, bytes, r, others, LOCK_CLOBBERED_MAX);
     size_t other_count = key_count > 0 && key_count <= LOCK_CLOBBERED_MAX ? (size_t)key_count : 0;
@@ -87,6 +82,27 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
         build_text(w, calls[i]->plan.attempt_token);
     for (size_t i = 0; i < r->argc; i++)
         build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+}
+
+struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
+                                       const struct resp_request *r, const char *bytes) {
+    uint32_t found[LOCK_CLOBBERED_MAX];
+    size_t n = lock_clobbered_keys(c, r, bytes, found, LOCK_CLOBBERED_MAX), locks = 0;
+    if (n > LOCK_CLOBBERED_MAX)
+        return NULL;
+    struct lock_call *calls[LOCK_CLOBBERED_MAX] = {NULL};
+    for (size_t i = 0; i < n; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, found[i], &len);
+        const struct lock_rule *rule = lock_rule_for(s, key, len);
+        if (!rule || named_before(r, bytes, found, i))
+            continue;
+        calls[locks] = begin(s, queue, c, r, bytes, rule, found[i]);
+        if (locks > 0)
+            list_append(&calls[0]->link, &calls[locks]->link);
+        found[locks++] = found[i];
+    }
+    build(s, queue, c, r, bytes, calls, found, locks);
     return calls[0];
 }
 
