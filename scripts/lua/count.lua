@@ -16,7 +16,34 @@ end
 local old = s.value
 local before = old and redis.call('PTTL', lock)
 secure(s)
-local extra = tonumber(redis.call('HGET', guard, 'extra') or 0)
+local extra, was = tonumber(redis.call('HGET', guard, 'extra') or 0), tonumber(old)
+local how, why = may_touch(s)
+
+-- What INCR and its kin would make of an integer: nothing where only the command itself can tell.
+local function foreseen()
+  local by = ({incr = '1', decr = '-1', incrby = ARGV[13], decrby = ARGV[13]})[string.lower(ARGV[11])]
+  for _, n in ipairs({old, by or ''}) do
+    if type(n) ~= 'string' or n ~= '0' and (#n > 15 or not string.find(n, '^-?[1-9]%d*$')) then return end
+  end
+  return string.format('%.0f', was + (string.lower(ARGV[11]) == 'decrby' and -by or by))
+end
+-- Somebody else's lock that would hold `value` then: the refusal, where there has to be one. `reply`: a release's.
+local function refuse(value, reply)
+  if s.token and not above_zero(old) and above_zero(value) then return envelope(locked(s), why, s) end -- 1: acquired
+  local now = tonumber(value)
+  local by = now and was and now - was or 0
+  -- the holder has released, and a loser takes back its own
+  local remains = not s.token and not s.stale_token and was and was <= extra and extra + by >= 0
+  if remains then return end
+  if not above_zero(value) or (s.token and now and now <= math.max(extra + by, 0)) then
+    return envelope(reply, why, s)
+  end
+end
+local others = old and not how and (s.token or above_zero(old))
+local value = others and foreseen()
+local refusal = value and refuse(value, 0)
+if refusal then return refusal end -- the lock was not touched: somebody may watch it
+
 if not old then redis.call('DEL', lock) end -- nothing; undo has to be allowed to
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
@@ -32,7 +59,7 @@ if type(reply) == 'number' and math.abs(reply) > 9007199254740991 then -- a scri
   undo()
   return envelope({err = 'ERR the number is too large for a lock key; nothing was changed'}, 'error')
 end
-local value = redis.call('GET', lock)
+value = redis.call('GET', lock)
 local said = tostring(reply)
 if type(reply) == 'number' then said = string.format('%.0f', reply) end
 if not value then return envelope(reply, 'free', nil, -2) end -- SETRANGE with an empty value
@@ -47,8 +74,7 @@ if not old or (not s.token and not above_zero(old)) then
   return envelope(reply, 'granted', mine, pttl)
 end
 
-local how, why = may_touch(s)
-local now, was = tonumber(value), tonumber(old)
+local now = tonumber(value)
 
 if how and (not above_zero(value) or (s.token and now and now <= extra)) then -- released
   if s.token then
@@ -61,19 +87,13 @@ if how and (not above_zero(value) or (s.token and now and now <= extra)) then --
   return envelope(reply, 'released', s, redis.call('PTTL', lock))
 end
 
-if not how and s.token and not above_zero(old) and above_zero(value) then -- 1 would say: acquired
-  undo()
-  return envelope(locked(s), why, s)
-end
 if not how then
-  local by = now and was and now - was or 0
-  -- the holder has released, and a loser takes back its own
-  local remains = not s.token and not s.stale_token and was and was <= extra and extra + by >= 0
-  extra = math.max(extra + by, 0)
-  if not remains and (not above_zero(value) or (s.token and now and now <= extra)) then -- undo
+  refusal = refuse(value, type(reply) == 'number' and 0 or reply)
+  if refusal then
     undo()
-    return envelope(type(reply) == 'number' and 0 or reply, why, s)
+    return refusal
   end
+  extra = math.max(extra + (now and was and now - was or 0), 0)
   redis.call('HSET', guard, 'extra', string.format('%.0f', extra))
 end
 redis.call('HSET', guard, 'attempt', attempt, 'reply', said)

@@ -386,6 +386,20 @@ def test_count_down(pair):
     assert pair.b("DEL", name) == 1
 
 
+@pytest.mark.parametrize("form", ["DECR K", "DECRBY K 1", "INCRBY K -3", "INCR K"])
+def test_a_refused_count_touches_nothing(pair, form):
+    """Who watches the lock is not disturbed by somebody else's command that does nothing."""
+    name, watcher = pair.key("lock:count"), pair.named("watcher")
+    assert pair.a("INCR", name) == 1
+    if form == "INCR K":  # above zero, the 1 would say that it has acquired
+        assert pair.a("SET", name, 0, "XX", "EX", 100) == "OK"
+    assert watcher("WATCH", name) == "OK"
+    with pair.unchanged(name):
+        refused = pair.b(*fill(form.split(), name))
+    assert refused == 0 or is_locked(refused)
+    assert [watcher("MULTI"), watcher("STRLEN", name), watcher("EXEC")] == ["OK", "QUEUED", [1]]
+
+
 def test_count_keeps_the_expiry(pair):
     name = pair.key("lock:count")
     assert pair.a("INCR", name) == 1
