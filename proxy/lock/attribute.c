@@ -83,14 +83,10 @@ static inline struct claim *only_claim(const struct entry *en, const struct peer
     return c && !c->next && c->peer == self && usable(c, now_ms) ? c : NULL;
 }
 
-static bool spends(enum lock_verb verb) {
-    return verb == LOCK_RELEASE || verb == LOCK_COUNT_DOWN;
-}
-
 /* A release is spent on the oldest claim, or the oldest that was sighted if the values tell them apart. What changes
  * a lease may use any that is live, and only the newest can be. */
 static struct claim *pick(const struct offer *o, enum lock_verb verb) {
-    if (!spends(verb))
+    if (!verb_spends(verb))
         return o->newest_unended ? o->newest_unended : o->oldest;
     return o->differ && o->oldest_sighted ? o->oldest_sighted : o->oldest;
 }
@@ -111,7 +107,7 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
     plan->uses = true;
     c->uses++;
     plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
-    if (spends(plan->verb))
+    if (verb_spends(plan->verb) && !plan->queued)
         c->aside = true;
 }
 
@@ -152,7 +148,7 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
      * looks at its owner. Which lease that is, this process can't know, so a session that lost lately stays out;
      * with a pooling library a loss says less, since the next command is somebody else's. */
     bool lost_lately = w && w->lost && (lost || !self->pooling);
-    bool none_live = !c || (!spends(plan->verb) && shared && !claim_is_live(c, now_ms));
+    bool none_live = !c || (!verb_spends(plan->verb) && shared && !claim_is_live(c, now_ms));
     if (none_live && (shared || (!lost_lately && !may_acquire(plan->verb))))
         plan->right = "adopt";
 }

@@ -38,7 +38,7 @@ void engine_alone(struct lock_engine *e) {
 /* ---- before the script ----------------------------------------------------------------------- */
 
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
-                  const struct lock_rule *rule, uint32_t login, int64_t now_ms, struct lock_plan *plan) {
+                  const struct lock_rule *rule, uint32_t login, bool queued, int64_t now_ms, struct lock_plan *plan) {
     plan->key = *key;
     plan->rule = rule;
     plan->verb = verb;
@@ -46,6 +46,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->begun_ms = now_ms;
     plan->claim = plan->claim_fence = plan->group = 0;
     plan->several = plan->uses = false;
+    plan->queued = queued;
     plan->claim_token[0] = '\0';
     plan->claim_len = 0;
     plan->read_fence = 0;
@@ -61,6 +62,19 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     struct entry *en = entry_find(sh, key, hash);
     plan->slot = en ? en->slot : slot_of_key(key->name, key->len);
     attribute(sh, en, p, now_ms, plan);
+    shard_unlock(sh);
+}
+
+void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
+    plan->queued = false;
+    if (!plan->uses || !verb_spends(plan->verb))
+        return;
+    struct shard *sh = ledger_shard(e, plan->hash);
+    shard_lock(sh);
+    struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    struct claim *c = en ? claim_find(en, plan->claim) : NULL;
+    if (c) /* else another release has used it up meanwhile */
+        c->aside = true;
     shard_unlock(sh);
 }
 
@@ -94,8 +108,6 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     struct claim *c = en ? claim_find(en, plan->claim) : NULL;
     if (c && plan->uses) {
         c->uses--;
-        if (plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN)
-            c->aside = false;
         if (!lease_schedule(sh, c, now_ms))
             entry_settle(sh, en);
     }

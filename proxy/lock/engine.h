@@ -103,6 +103,7 @@ struct lock_plan {
     uint64_t claim;                 /* token number of the chosen claim, 0 none; LOCK_SCRIPT: of the session's lease */
     bool several;                   /* other claims could have been meant */
     bool uses;                      /* private: the claim counts this command among its uses */
+    bool queued;                    /* private: in a transaction of which EXEC has not been sent */
     uint64_t claim_fence;           /* of that claim's lease, 0 not known */
     uint64_t hash;                  /* private: the key's */
     struct peer *peer;              /* private: what the shard knows of the session */
@@ -154,10 +155,14 @@ struct lock_result {
 };
 
 /* Chooses on whose behalf the command speaks. The shard's memory of the key is touched, and for LOCK_RELEASE
- * the chosen claim is set aside, so that a release in flight next to this one uses another. Every begin is
- * followed by exactly one finish with the same plan; the session may be closed in between. */
+ * the chosen claim is set aside, so that a release in flight next to this one uses another. `queued`: the command waits
+ * in a transaction that may be discarded, and its sender has released nothing before EXEC: the claim is set aside by
+ * engine_sent. Every begin is followed by exactly one finish with the same plan; the session may be closed in
+ * between. */
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
-                  const struct lock_rule *rule, uint32_t login, int64_t now_ms, struct lock_plan *plan);
+                  const struct lock_rule *rule, uint32_t login, bool queued, int64_t now_ms, struct lock_plan *plan);
+/* EXEC is on its way to Redis, with a command that was begun as queued. */
+void engine_sent(struct lock_engine *e, struct lock_plan *plan);
 
 /* Whose lease a command speaks for that is queued in a transaction: looks back over what is queued before it on the
  * same key, the last one first, and remembers in *acquirer (NULL at first) the one that may acquire; if several may,

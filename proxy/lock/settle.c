@@ -156,7 +156,7 @@ static void let_go(struct finish *f) {
 /* A claim set aside that was not spent after all. */
 static void restore(struct finish *f) {
     struct claim *c = f->claim;
-    if (!c || !c->aside)
+    if (!c || !c->aside || f->plan->queued) /* queued: another release of it is in flight */
         return;
     c->aside = false;
     finish_schedule(f, c);
@@ -172,12 +172,12 @@ void settle_refusal(struct finish *f, enum lock_incident_kind kind, const char *
 
 static void report_refused_release(struct finish *f) {
     f->sh->stats.refused_releases++;
-    if (!f->claim) {
+    if (!f->plan->claim) {
         settle_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client holds no lease of the lock");
         return;
     }
     char why[96] = "the lease that it was for has ended, another one is live";
-    int64_t late_ms = f->claim->end_ms ? f->now_ms - f->claim->end_ms : 0;
+    int64_t late_ms = f->claim && f->claim->end_ms ? f->now_ms - f->claim->end_ms : 0;
     if (late_ms > 0)
         snprintf(why, sizeof(why), "its own lease had ended %lld ms before, another one is live", (long long)late_ms);
     settle_refusal(f, INCIDENT_LATE_RELEASE, why);

@@ -159,7 +159,7 @@ struct claim {
     uint32_t renewals : 31;
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
     bool ended : 1;         /* the lease is not live any more */
-    bool aside : 1;         /* a release of it is in flight */
+    bool aside : 1;         /* a release of it is in flight, not only queued */
     bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */
     bool queue : 1;         /* of a list lock; its value is the node */
     bool valued : 1;        /* the value is known */
@@ -296,6 +296,10 @@ uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_
 
 /* Whether the client's connections count as shared by its workers, for a claim or a command of this session. */
 bool client_shares(const struct lock_client *c, const struct lock_rule *rule, bool pooling);
+/* Whether a command of this kind uses up the claim that it speaks by. */
+static inline bool verb_spends(enum lock_verb verb) {
+    return verb == LOCK_RELEASE || verb == LOCK_COUNT_DOWN;
+}
 /* Whether a claim has no say any more: its lease is over, and so is its session. */
 bool claim_is_over(const struct claim *c, int64_t now_ms);
 bool claim_is_live(const struct claim *c, int64_t now_ms);

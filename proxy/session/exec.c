@@ -242,6 +242,7 @@ void transaction_exec(struct transaction *t, struct request *request) {
         wait = t->wait = memory_zalloc(sizeof(*wait));
         wait->exec = request;
     }
+    lock_queue_sent(w, &t->locks);
     call_submit_pin(&request->call, pin, exec, sizeof(exec) - 1, false);
     if (wait && wait->exec)
         exec_wait_submit(w, pin, wait, replicas, ms);

@@ -411,7 +411,8 @@ inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, cons
                                     const char *key, size_t key_len) {
     struct lock_call *l = lock_new(s, key, key_len);
     struct lock_key name = {.db = transaction_db(s), .name = l->key, .len = key_len};
-    engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, worker_now(s->worker),
+    bool queued = s->transaction && transaction_queues(s);
+    engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, queued, worker_now(s->worker),
                  &l->plan);
     return l;
 }
@@ -432,6 +433,12 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
         engine_follow(s->worker->shared->engine, &l->plan, acquirer, worker_now(s->worker));
     list_append(&queue->calls, &l->queued);
     l->begun = 0; /* it waits for EXEC */
+}
+
+void lock_queue_sent(struct worker *w, const struct lock_queue *queue) {
+    LIST_FOREACH(it, &queue->calls) {
+        engine_sent(w->shared->engine, &LIST_ENTRY(it, struct lock_call, queued)->plan);
+    }
 }
 
 inline void lock_submit(struct call *call, struct lock_call *l, enum script_id id) {

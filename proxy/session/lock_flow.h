@@ -84,6 +84,8 @@ struct lock_call;
 struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                const struct lock_command *lc, const char *key, size_t key_len,
                                const struct lock_words *words);
+/* EXEC is being sent: what is queued is on its way. */
+void lock_queue_sent(struct worker *w, const struct lock_queue *queue);
 /* NULL: LOCK_TOO_MANY_KEYS. */
 struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
                                        const struct resp_request *r, const char *bytes);

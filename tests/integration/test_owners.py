@@ -123,6 +123,21 @@ def test_late_releases_over_any_thread(proxies, people, direct, key):
         assert mine[n - 3]("DEL", name) == 1
 
 
+def test_a_queued_release_counts_from_exec_on(proxies, people, direct, key):
+    """Until then it may be discarded: a colleague's late DEL is spent on the lease that ended all the same."""
+    late, holder, third = people.client(proxies[0], 3)
+    name = key("lock:client:queued")
+    assert acquire(late, name, SHORT)
+    gone(direct, name)
+    assert acquire(holder, name)
+    assert [holder("MULTI"), holder("DEL", name)] == ["OK", "QUEUED"]
+    assert late("DEL", name) == 0 and direct("EXISTS", name) == 1
+    assert holder("DISCARD") == "OK"
+    assert [holder("MULTI"), holder("DEL", name), third("EXPIRE", name, 100), holder("EXEC")] == ["OK", "QUEUED", 1, [1]]
+    assert direct("EXISTS", name) == 0
+    assert late("DEL", name) == 0
+
+
 def test_what_one_thread_learns_holds_in_all(proxies, people, key):
     """Under auto: a session that loses against its own lease proves its client shared."""
     mine = people.client(proxies[0], MANY)

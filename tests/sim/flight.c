@@ -443,7 +443,8 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     } else if (w->rule->mode == LOCK_MODE_AUDIT)
         watched_launch(w, f, verb);
     else
-        engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, w->rule, 7, w->redis.now_ms, &f->plan);
+        engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, w->rule, 7, f->transaction, w->redis.now_ms,
+                     &f->plan);
     c->busy++;
     flight_log(w, f, "sent");
 }

@@ -141,12 +141,10 @@ static void promise_shared(struct scenario *sc) {
                  (sc->proxies == 1 || sc->connections == CONN_SHARED) && sc->rule.claim_memory_ms >= 60000;
     if (!follows || !stays)
         return;
-    /* A release that is not sent after all had its claim set aside, so that the one beside it used the next. */
-    bool ends_early = sc->discards || sc->deaths || sc->reconnects;
-    bool unsent = sc->loses || (sc->idioms & BIT(IDIOM_WATCH)) || ((sc->idioms & BIT(IDIOM_MULTI)) && ends_early);
+    /* A release that is lost before it is sent had its claim set aside, so that the one beside it used the next. */
     bool never = client || (one && !sc->reconnects);
-    sc->never_wrong = never && !unsent;
-    sc->wrong_once_proven_never = pool_auto && !unsent && !sc->reconnects && !sc->deaths;
+    sc->never_wrong = never && !sc->loses;
+    sc->wrong_once_proven_never = pool_auto && !sc->loses && !sc->reconnects && !sc->deaths;
     bool exact = never && !sc->loses && !sc->outside && !sc->operators;
     sc->kept_after_end_only = exact;
     sc->kept_after_sight_only = exact && subset(sc->idioms, COMPARE);
@@ -256,6 +254,20 @@ static void draw_scripts(struct draw *d, struct scenario *sc) {
     promise_own(sc);
 }
 
+/* A pool whose workers release in transactions, and change their minds. */
+static void draw_discards(struct draw *d, struct scenario *sc) {
+    static const uint32_t IDIOMS[] = {BIT(IDIOM_MULTI) | BIT(IDIOM_CONST), BIT(IDIOM_WATCH),
+                                      BIT(IDIOM_WATCH) | BIT(IDIOM_COMPARE)};
+    draw_calm(d, sc, CONN_POOL, IDIOMS[below(d, 3)]);
+    sc->workers = 2 + below(d, WORKERS_EACH - 1);
+    sc->keys = 1 + below(d, 2);
+    sc->deaths = chance(d, 40);
+    sc->transactions = sc->discards = true;
+    sc->rule.owner = LOCK_OWNER_CLIENT;
+    sc->rule.claim_memory_ms = 60000;
+    promise_shared(sc);
+}
+
 /* Connections that call themselves otherwise, or close, and what they leave to those that share with them. */
 static void draw_departures(struct draw *d, struct scenario *sc) {
     draw_calm(d, sc, CONN_OWN, BIT(IDIOM_SETNX) | BIT(IDIOM_UNIQUE));
@@ -307,6 +319,8 @@ static void draw_situation(struct draw *d, struct scenario *sc) {
         draw_departures(d, sc);
     else if (which < 28)
         draw_scripts(d, sc);
+    else if (which < 32)
+        draw_discards(d, sc);
 }
 
 void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {

@@ -117,8 +117,12 @@ static bool next_command(struct world *w, const struct transaction *t, struct mo
 static void exec(struct world *w, struct transaction *t) {
     struct worker *k = &w->workers[t->worker];
     world_event(w, "worker %d: EXEC", t->worker);
-    for (unsigned i = 0; i < t->count; i++)
-        t->flights[i]->own_fence = k->fence;
+    for (unsigned i = 0; i < t->count; i++) {
+        struct flight *f = t->flights[i];
+        f->own_fence = k->fence;
+        if (!f->observed)
+            engine_sent(w->proxies[f->proxy].engine, &f->plan);
+    }
     t->state = TRANSACTION_SENT;
     w->conns[t->conn].busy = 1;
     worker_sent(w, t->worker, &t->flights[t->decides]->command, t->releases);

@@ -295,8 +295,8 @@ static void not_released(struct world *w, int worker, const struct flight *f) {
     if (k->holds)
         return;
     k->lost_ms = w->redis.now_ms;
-    w->ended_unreleased[k->process][f->key]++; /* while its release was on its way */
-    if (t->live || t->sighted)
+    w->ended_unreleased[k->process][f->key]++;             /* while its release was on its way */
+    if (t->live || t->sighted || t->fence != f->own_fence) /* of an older lease nobody knows any more */
         w->ended_sighted[k->process][f->key]++;
 }
 

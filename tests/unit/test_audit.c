@@ -315,7 +315,7 @@ static void any_may_release(void **state) {
 
 static void begin(struct fixture *f, struct lock_session *s, enum lock_verb verb, struct lock_plan *plan) {
     struct lock_key key = {.name = "lock:x", .len = 6};
-    engine_begin(f->engine, s, verb, &key, &f->rule, 0, f->now_ms, plan);
+    engine_begin(f->engine, s, verb, &key, &f->rule, 0, false, f->now_ms, plan);
 }
 
 static void finish(struct fixture *f, struct lock_session *s, struct lock_plan *plan, enum lock_outcome outcome,

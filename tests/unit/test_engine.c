@@ -113,7 +113,14 @@ static struct lock_key key_of(const char *name) {
 static void begin(struct fixture *f, struct lock_session *s, enum lock_verb verb, const char *key,
                   struct lock_plan *plan) {
     struct lock_key k = key_of(key);
-    engine_begin(f->engine, s, verb, &k, &f->rule, 3, f->now_ms, plan);
+    engine_begin(f->engine, s, verb, &k, &f->rule, 3, false, f->now_ms, plan);
+}
+
+/* The same in a transaction. */
+static void queue(struct fixture *f, struct lock_session *s, enum lock_verb verb, const char *key,
+                  struct lock_plan *plan) {
+    struct lock_key k = key_of(key);
+    engine_begin(f->engine, s, verb, &k, &f->rule, 3, true, f->now_ms, plan);
 }
 
 static struct lock_result result(enum lock_outcome outcome, uint64_t fence) {
@@ -589,11 +596,11 @@ static void databases_and_keys_are_apart(void **state) {
     open_as(f, &a, 1, "app");
     acquire(f, &a, "lock:x", "1", 30000, false);
     struct lock_key other = {.db = 1, .name = "lock:x", .len = 6};
-    engine_begin(f->engine, &a, LOCK_RELEASE, &other, &f->rule, 0, f->now_ms, &plan);
+    engine_begin(f->engine, &a, LOCK_RELEASE, &other, &f->rule, 0, false, f->now_ms, &plan);
     assert_int_equal(plan.claim, 0);
     finish(f, &a, &plan, &r);
     other = (struct lock_key){.db = 0, .name = "lock:x\0", .len = 7};
-    engine_begin(f->engine, &a, LOCK_RELEASE, &other, &f->rule, 0, f->now_ms, &plan);
+    engine_begin(f->engine, &a, LOCK_RELEASE, &other, &f->rule, 0, false, f->now_ms, &plan);
     assert_int_equal(plan.claim, 0);
     finish(f, &a, &plan, &r);
 }
@@ -608,9 +615,9 @@ static void any_and_operator_have_their_own_rights(void **state) {
     struct lock_plan plan;
     struct lock_key plain = key_of("plain");
     struct lock_result done = result(LOCK_RELEASED, 0);
-    engine_begin(f->engine, &a, LOCK_INSPECT, &plain, NULL, 0, f->now_ms, &plan);
+    engine_begin(f->engine, &a, LOCK_INSPECT, &plain, NULL, 0, false, f->now_ms, &plan);
     finish(f, &a, &plan, &done);
-    engine_begin(f->engine, &a, LOCK_OPERATOR, &plain, NULL, 0, f->now_ms, &plan);
+    engine_begin(f->engine, &a, LOCK_OPERATOR, &plain, NULL, 0, false, f->now_ms, &plan);
     finish(f, &a, &plan, &done);
     incident(f, INCIDENT_OPERATOR_RELEASE);
     f->note_count = 0;
@@ -1184,11 +1191,11 @@ static void the_last_word_of_a_transaction_on_an_expiry_counts(void **state) {
     struct lock_plan set, expire, again;
     const struct lock_plan *acquirer = NULL;
     open_as(f, &a, 1, "app");
-    begin(f, &a, LOCK_ACQUIRE, "lock:x", &set);
-    begin(f, &a, LOCK_EXTEND, "lock:x", &expire);
+    queue(f, &a, LOCK_ACQUIRE, "lock:x", &set);
+    queue(f, &a, LOCK_EXTEND, "lock:x", &expire);
     assert_true(engine_looks_back(&expire, &set, false, &acquirer));
     engine_follow(f->engine, &expire, acquirer, f->now_ms);
-    begin(f, &a, LOCK_EXTEND, "lock:x", &again);
+    queue(f, &a, LOCK_EXTEND, "lock:x", &again);
     acquirer = NULL;
     assert_true(engine_looks_back(&again, &expire, false, &acquirer));
     assert_true(engine_looks_back(&again, &set, false, &acquirer));
@@ -1241,10 +1248,10 @@ static void a_transaction_speaks_for_what_it_acquires(void **state) {
     open_as(f, &a, 1, "app");
     uint64_t old = acquire(f, &a, "lock:x", "1", 1000, false);
     pass(f, 2000);
-    begin(f, &a, LOCK_ACQUIRE, "lock:x", &first);
-    begin(f, &a, LOCK_EXTEND, "lock:x", &second);
+    queue(f, &a, LOCK_ACQUIRE, "lock:x", &first);
+    queue(f, &a, LOCK_EXTEND, "lock:x", &second);
     engine_follow(f->engine, &second, &first, f->now_ms);
-    begin(f, &a, LOCK_RELEASE, "lock:x", &third);
+    queue(f, &a, LOCK_RELEASE, "lock:x", &third);
     assert_int_equal(third.claim, old);
     engine_follow(f->engine, &third, &first, f->now_ms);
     assert_int_equal(second.claim, first.attempt);
@@ -1258,6 +1265,46 @@ static void a_transaction_speaks_for_what_it_acquires(void **state) {
     /* The older claim was given back, and goes in its time. */
     assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), old);
     pass(f, 120000);
+    assert_int_equal(stats(f).claims, 0);
+}
+
+/* Nothing is released before EXEC, and perhaps nothing then: a colleague's release uses the same claim, not the
+ * holder's behind it. */
+static void a_queued_release_sets_nothing_aside(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan queued, sent;
+    struct lock_result not_sent = result(LOCK_NOT_SENT, 0), released = result(LOCK_RELEASED, 0);
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    uint64_t old = acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    uint64_t held = acquire(f, &b, "lock:x", "1", 60000, false);
+    queue(f, &b, LOCK_RELEASE, "lock:x", &queued);
+    assert_int_equal(queued.claim, old);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), old);
+    engine_sent(f->engine, &queued);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), held);
+    finish(f, &b, &queued, &not_sent);
+    /* What is discarded leaves alone what another has in flight. */
+    queue(f, &b, LOCK_RELEASE, "lock:x", &queued);
+    begin(f, &a, LOCK_RELEASE, "lock:x", &sent);
+    assert_int_equal(sent.claim, old);
+    finish(f, &b, &queued, &not_sent);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), held);
+    finish(f, &a, &sent, &not_sent);
+    /* A colleague has used the claim up meanwhile: it was a late release, if there is another holder. */
+    queue(f, &b, LOCK_RELEASE, "lock:x", &queued);
+    assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_HELD, f->fence), old);
+    engine_sent(f->engine, &queued);
+    struct lock_result refused = result(LOCK_HELD, f->fence);
+    finish(f, &b, &queued, &refused);
+    assert_int_equal(stats(f).incidents[INCIDENT_LATE_RELEASE], 2);
+    released.fence = f->fence;
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), held);
+    begin(f, &b, LOCK_RELEASE, "lock:x", &sent);
+    finish(f, &b, &sent, &released);
     assert_int_equal(stats(f).claims, 0);
 }
 
@@ -1887,7 +1934,7 @@ static void *hammer(void *arg) {
         r.leased = hammer_below(h, 2) == 0;
         r.value = "value";
         r.value_len = hammer_below(h, 6);
-        engine_begin(h->engine, &s, verb, &key, &h->rule, 0, now_ms, &plan);
+        engine_begin(h->engine, &s, verb, &key, &h->rule, 0, false, now_ms, &plan);
         engine_finish(h->engine, &s, s.id, &plan, &r, "X", "who", now_ms);
         if (i % 50 == 0)
             engine_tick(h->engine, h->part, 2, now_ms);
@@ -1994,6 +2041,7 @@ int main(void) {
         TEST(the_last_reading_is_swapped),
         TEST(the_last_of_many_readings_is_swapped),
         TEST(a_transaction_speaks_for_what_it_acquires),
+        TEST(a_queued_release_sets_nothing_aside),
         TEST(the_last_word_of_a_transaction_on_an_expiry_counts),
         TEST(refused_releases_are_reported),
         TEST(ambiguity_is_reported_with_its_way_out),
