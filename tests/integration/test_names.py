@@ -4,7 +4,7 @@ node it is."""
 import pytest
 
 from helpers import is_upstream, keys_of, works_again
-from resp import Client, Error, encode
+from resp import Client, Error, Push, encode
 from servers import HOST, RedisServer, Sentinel, until
 
 TIMEOUT = 30
@@ -113,6 +113,37 @@ def test_a_name_that_moves_while_its_machine_stays(names, start_redis, start_pro
         assert listener.read() == ["message", "news", "hello"]
         assert client("SET", "lock:new", "1", "NX") == "OK"
         assert there("EXISTS", "lock:new") == 1
+
+
+def test_a_name_that_moves_with_a_lock_command_on_its_way(names, start_redis, start_proxy, connect):
+    """A session that tracks keys has a connection of its own, which ends when the name has moved. What is sent again then
+    opens another one, to the new machine."""
+    old = start_redis()
+    new = start_redis("--repl-diskless-sync-delay", "0")
+    with new.client() as c:
+        c("CONFIG", "SET", "bind", "127.0.0.77")
+        c("CONFIG", "SET", "port", old.port)
+    names.known["redis.test"] = [HOST]
+    proxy = start_proxy("standalone redis.test:%d" % old.port, "threads 1", "upstream-timeout 30s", before=names.before)
+    client, other, tracker = (connect(proxy, timeout=TIMEOUT) for _ in range(3))
+    tracker("HELLO", "3")
+    assert tracker("CLIENT", "TRACKING", "ON") == "OK"
+    assert tracker("GET", "k") is None
+    names.hold("redis.test")
+    old.run("REPLICAOF", "127.0.0.77", old.port)
+    until(lambda: isinstance(client("SET", "k", "v"), Error) and names.waiting, TIMEOUT, "a look at the name")
+    old.pause()
+    try:
+        tracker.send(encode("SETNX", "lock:k", "1"))
+        until(lambda: "in_flight=1" in other("PROXY", "INFO", "upstreams"), TIMEOUT, "the command on its way")
+        names.known["redis.test"] = ["127.0.0.77"]
+        names.release()
+        assert next(r for r in iter(tracker.read, None) if not isinstance(r, Push)) == 1
+        assert "can't be reached" not in proxy.log()
+    finally:
+        old.resume()
+    with Client(("127.0.0.77", old.port), timeout=TIMEOUT) as there:
+        assert there("GET", "lock:k") == "1"
 
 
 # The system puts the loopback address that is nearest to its own first, so the one where nobody answers is HOST.
