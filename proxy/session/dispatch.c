@@ -9,14 +9,11 @@
  *                                 ├─ stream ──── long ones, passed on while they come
  *                                 └─ forward ─── everything else, byte for byte
  *
- * What a command is says the table, or else the node (discover.c). Decides, and leaves the doing to local.c, lock_*.c,
- * script_flow.c, split.c, keyspace.c, masters.c, cluster.c, proxy_command.c, transaction.c, queue.c, blocking.c,
- * wait.c, pubsub.c and replica.c.
+ * What a command is says the table, or else the node (discover.c). Decides, and leaves the doing to local.c, refuse.c,
+ * lock_*.c, script_flow.c, split.c, keyspace.c, masters.c, cluster.c, proxy_command.c, transaction.c, queue.c,
+ * blocking.c, wait.c, pubsub.c and replica.c.
  */
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
@@ -70,25 +67,6 @@ void dispatch_local(struct session *s, const struct command *c, const char *repl
         return;
     }
     request_reply(request_new(s, c), reply, len, true);
-}
-
-void dispatch_local_error(struct session *s, const struct command *c, const char *format, ...) {
-    struct text line = {0};
-    va_list args;
-    va_start(args, format);
-    text_append(&line, "-", 1);
-    text_vprintf(&line, format, args);
-    va_end(args);
-    size_t len = line.len;
-    while (len > 1 && (line.data[len - 1] == '\r' || line.data[len - 1] == '\n')) /* an argument's; Redis does so too */
-        len--;
-    line.len = len;
-    for (size_t i = 1; i < len; i++)
-        if (line.data[i] == '\r' || line.data[i] == '\n')
-            line.data[i] = ' ';
-    text_append(&line, "\r\n", 2);
-    dispatch_local(s, c, line.data, line.len);
-    text_clear(&line);
 }
 
 static inline __attribute__((always_inline)) void forward(struct session *s, const struct command *c,
@@ -329,41 +307,6 @@ void dispatch_unknown(struct session *s, const struct resp_request *r, const cha
     dispatch_forward(s, NULL, r, bytes, slot);
 }
 
-static void refuse(struct session *s, const struct command *c, const char *what) {
-    char name[32];
-    size_t i;
-    for (i = 0; c->name[i] && i < sizeof(name) - 1; i++)
-        name[i] = c->name[i] >= 'a' && c->name[i] <= 'z' ? (char)(c->name[i] - 'a' + 'A') : c->name[i];
-    name[i] = '\0';
-    dispatch_local_error(s, c, "ERR %s is not supported by lockkeeper%s", name, what);
-}
-
-/* Redis's words for a command that is not in its table. */
-static void answer_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
-    enum { SHOWN = 128 };
-    char name[SHOWN + 1], args[SHOWN * 2] = "", arg[SHOWN + 1];
-    size_t len = 0;
-    for (size_t i = 1; i < r->argc && len < SHOWN; i++) {
-        request_arg_text(r, bytes, i, arg, sizeof(arg) - len);
-        len += (size_t)snprintf(args + len, sizeof(args) - len, "'%s' ", arg);
-    }
-    dispatch_local_error(s, NULL, "ERR unknown command '%s', with args beginning with: %s",
-                         request_arg_text(r, bytes, 0, name, sizeof(name)), args);
-}
-
-/* Before authentication only what leads to it is served; everything else is refused here, in Redis's order. */
-static void refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
-                                   const char *bytes) {
-    if (!c)
-        answer_unknown(s, r, bytes);
-    else if (!command_arity_ok(c, r->argc))
-        dispatch_local_error(s, c, "ERR wrong number of arguments for '%s' command", c->name);
-    else
-        dispatch_local_error(s, c, "NOAUTH Authentication required.");
-    if (s->authenticated)
-        worker_probe(s->worker); /* refused for the node's sake: it may have changed its mind */
-}
-
 /* Commands on the whole keyspace are behind the lock commands before them, which may have to be sent twice. */
 static bool keyspace_must_wait(const struct session *s, const struct command *c) {
     bool whole = c->need == NEED_KEYSPACE || c->need == NEED_MASTERS;
@@ -514,10 +457,10 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
     case NEED_REPLICATION:
         if (!upstream_is_cluster(s->worker->upstream))
             return replica_dispatch(s, c, r, bytes);
-        refuse(s, c, " on a cluster: each of its masters has replicas of its own");
+        refuse_command(s, c, " on a cluster: each of its masters has replicas of its own");
         return DISPATCHED;
     case NEED_REFUSED:
-        refuse(s, c, ": it would change the state of a connection that many clients share");
+        refuse_command(s, c, ": it would change the state of a connection that many clients share");
         return DISPATCHED;
     case NEED_CLOSE:
         session_finish(s);

@@ -409,8 +409,14 @@ void dispatch_forward(struct session *s, const struct command *c, const struct r
 void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes);
 /* Answers without a node: `reply` is whole RESP. */
 void dispatch_local(struct session *s, const struct command *c, const char *reply, size_t len);
+/* refuse.c: the same with an error, without its '-'. */
 void dispatch_local_error(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* It is not to be had through the proxy; `what` ends the sentence with the reason. */
+void refuse_command(struct session *s, const struct command *c, const char *what);
+/* It comes before authentication, and does not lead to it. `c` NULL: the table lacks it. */
+void refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
+                            const char *bytes);
 
 /* ---- the files behind dispatch ------------------------------------------------------------------- */
 
