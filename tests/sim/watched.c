@@ -194,8 +194,11 @@ static void tell(struct world *w, const struct flight *f, enum lock_effect effec
 
 void watched_answer(struct world *w, struct flight *f) {
     struct truth *t = &w->truth[f->key];
-    w->exact[f->key] = !f->crossed;
-    tell(w, f, effect_of(f));
+    enum lock_effect effect = effect_of(f);
+    /* What changed nothing, or only looked, does not tell the end that another which crossed has left open. */
+    bool tells = effect == EFFECT_ABSENT || (effect == EFFECT_DONE && f->plan.verb != LOCK_READ);
+    w->exact[f->key] = !f->crossed && (tells || w->exact[f->key]);
+    tell(w, f, effect);
     if (acquires(f) && t->live && t->worker == f->worker) {
         t->told = true;
         t->told_ms = w->redis.now_ms;
