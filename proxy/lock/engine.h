@@ -208,6 +208,8 @@ struct lock_lease {
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a
  * thread serves its part). Returns the ms until it wants to be called again, at most 1000. */
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
+/* Whether a renewal that has not been sent yet is still wanted: its owner has neither released nor left. */
+bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token);
 /* What became of a renewal, said once for each that the sink was asked for: outcome DONE, with the lease's end as it is
  * now (pttl_ms, leased: the application may have set its own), or HELD, FOREIGN, FREE (the lease is gone:
  * renewal_lost), or UNKNOWN or NOT_SENT (it is tried again while the lease may still be live). */

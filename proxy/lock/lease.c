@@ -270,6 +270,17 @@ int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_
     return next - now_ms > 1 ? next - now_ms : 1;
 }
 
+bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token) {
+    uint64_t hash = ledger_hash(e, key);
+    struct shard *sh = ledger_shard(e, hash);
+    shard_lock(sh);
+    const struct entry *en = entry_find(sh, key, hash);
+    const struct claim *c = en ? claim_find(en, token) : NULL;
+    bool wanted = c && c->renewing;
+    shard_unlock(sh);
+    return wanted;
+}
+
 void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, const struct lock_result *r,
                     int64_t now_ms) {
     enum lock_outcome outcome = r->outcome;

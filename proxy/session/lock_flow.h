@@ -114,6 +114,8 @@ void lock_call_clobber(struct call *call, struct session *s, const struct comman
 void lock_renew(struct worker *w, const struct lock_lease *lease);
 void lock_release(struct worker *w, const struct lock_lease *lease);
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms);
+/* Whether the call is a renewal whose owner has released or left while it waited. */
+bool lock_lease_pointless(const struct call *c);
 
 /* At the worker's end. */
 void lock_free_pool(struct worker *w);

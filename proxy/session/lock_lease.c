@@ -54,6 +54,13 @@ static void lease_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
+bool lock_lease_pointless(const struct call *c) {
+    if (c->done != lease_done)
+        return false;
+    const struct lease_work *work = c->lock;
+    return work->renewal && !engine_wants_renewal(c->request->worker->shared->engine, &work->key, work->token);
+}
+
 /* Sends the script that is in w->build. */
 static void lease_submit(struct worker *w, struct lease_work *work, enum script_id id, uint32_t login) {
     struct request *request = request_internal(w);

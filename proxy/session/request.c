@@ -375,12 +375,17 @@ static bool call_may_last(const struct upstream_request *up) {
     return r->command && ((r->command->flags & COMMAND_RUNS_CODE) || exec_runs_code(r) || blocking_is(r));
 }
 
+static bool call_pointless(const struct upstream_request *up) {
+    return lock_lease_pointless((const struct call *)(const void *)up);
+}
+
 static const struct upstream_request_ops call_ops = {
     .reply = call_reply,
     .fail = call_fail,
     .redirected = call_redirected,
     .may_wait = call_may_wait,
     .may_last = call_may_last,
+    .pointless = call_pointless,
 };
 
 void call_init(struct call *c, struct request *r, call_done_fn done) {

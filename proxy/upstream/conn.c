@@ -276,7 +276,18 @@ static void conn_rebuild(struct upstream_conn *c) {
         conn_send(c, LIST_ENTRY(n, struct upstream_request, link));
 }
 
+/* They are not sent, and fail: nobody wants them any more. */
+static void drop_pointless(struct upstream_conn *c) {
+    LIST_FOREACH_SAFE(n, &c->pending) {
+        if (!router_pointless(LIST_ENTRY(n, struct upstream_request, link)))
+            continue;
+        c->in_flight--;
+        c->rebuild = true;
+    }
+}
+
 void conn_ready(struct upstream_conn *c) {
+    drop_pointless(c);
     if (c->rebuild)
         conn_rebuild(c);
     conn_set_state(c, CONN_READY);

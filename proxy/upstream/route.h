@@ -19,6 +19,8 @@ void router_place_again(struct upstream *u, struct upstream_request *r, struct u
 void router_repeat(struct upstream *u, struct upstream_request *r);
 /* It fails; `sent`: a byte of it left. */
 void router_fail(struct upstream_request *r, bool sent, const char *base);
+/* Whether the request has waited in vain, and has failed for that. */
+bool router_pointless(struct upstream_request *r);
 /* Tells the owner, once a request. */
 void router_redirected(struct upstream_request *r);
 /* How a request begins: all private fields but its place. */

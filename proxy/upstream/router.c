@@ -39,6 +39,13 @@ void router_fail(struct upstream_request *r, bool sent, const char *base) {
     r->ops->fail(r, sent ? UPSTREAM_UNKNOWN : UPSTREAM_NOT_SENT, text);
 }
 
+bool router_pointless(struct upstream_request *r) {
+    if (!r->ops->pointless || !r->ops->pointless(r))
+        return false;
+    router_fail(r, r->sent_before, "UPSTREAM the request has lost its purpose");
+    return true;
+}
+
 void router_redirected(struct upstream_request *r) {
     if (r->was_redirected)
         return;
@@ -119,6 +126,8 @@ void router_place_again(struct upstream *u, struct upstream_request *r, struct u
 }
 
 void router_repeat(struct upstream *u, struct upstream_request *r) {
+    if (router_pointless(r))
+        return;
     if (r->pinned) {
         router_fail(r, false, "UPSTREAM the node can't be reached");
         return;

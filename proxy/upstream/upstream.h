@@ -89,6 +89,9 @@ struct upstream_request_ops {
     /* May be NULL: no. Whether the request may take longer than the upstream's timeout, as long as its node answers
      * others. */
     bool (*may_last)(const struct upstream_request *r);
+    /* May be NULL: no. Whether nobody wants the request any more: asked when it has waited, for a connection or a new
+     * map, and would be sent now. It fails as not sent. */
+    bool (*pointless)(const struct upstream_request *r);
 };
 
 /* A request in flight. Embedded in the caller's structure; fields are private to this folder, except those of the

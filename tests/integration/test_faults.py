@@ -5,6 +5,7 @@ later requests work again by themselves.
 """
 
 import resource
+import signal
 import socket
 import struct
 import threading
@@ -163,6 +164,33 @@ def test_no_renewal_is_repeated_for_an_owner_that_is_gone(start_redis, start_pro
         assert control("CLIENT", "UNPAUSE") == "OK"
         works_again(other)  # behind what is sent again
         assert control("PEXPIRETIME", "lock:left") in (ends, -2)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_no_renewal_is_sent_for_an_owner_that_left_while_it_waited(start_redis, start_proxy, connect, stays):
+    """It waited for a connection, whose login a stopped node did not answer."""
+    server = start_redis("--requirepass", "s3cret")
+    proxy = start_proxy(server, "upstream-password s3cret", "upstream-timeout 100s", "lock lock:* lease 12s")
+    owner, other = connect(proxy), connect(proxy)
+    assert owner("SETNX", "lock:left", "1") == 1
+    with server.client() as control:
+        ends = control("PEXPIRETIME", "lock:left")
+        proxy.signal(signal.SIGSTOP)  # it shall connect to a node that is stopped
+        control("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        server.pause()
+        try:
+            proxy.signal(signal.SIGCONT)
+            until(lambda: in_flight(connect(proxy)) >= 1, 30, "the renewal's waiting")
+            if not stays:
+                owner.close()
+                until(lambda: "incident abandoned" in proxy.log(), 30, "the owner's end")
+        finally:
+            server.resume()
+        assert other("SETNX", "lock:behind", "1") == 1  # over the same connection
+        if stays:
+            until(lambda: control("PEXPIRETIME", "lock:left") != ends, 30, "the renewal")
+        else:
+            assert control("PEXPIRETIME", "lock:left") in (ends, -2)
 
 
 def test_no_renewal_takes_a_release_by_a_short_expiry_back(start_redis, start_proxy, connect):

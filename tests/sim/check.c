@@ -215,6 +215,20 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
         check_release(w, f);
 }
 
+/* Nobody is there any more for whom the proxy is to renew the lease. */
+static bool owner_gone(const struct world *w, const struct truth *t, int proxy) {
+    const struct scenario *sc = &w->sc;
+    bool may_share =
+        sc->rule.owner == LOCK_OWNER_CLIENT ||
+        (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || w->perhaps_proven[proxy][t->process]));
+    for (int i = 0; i < CONNS; i++) {
+        const struct conn *c = &w->conns[i];
+        if (c->open && c->proxy == proxy && c->id == t->session_id)
+            return false;
+    }
+    return !may_share || w->left[proxy][t->name] != t->left;
+}
+
 void check_renewed(struct world *w, const struct flight *f, const struct model_key *before) {
     struct truth *t = &w->truth[f->key];
     bool changed = memcmp(before, &w->redis.keys[f->key], sizeof(*before)) != 0;
@@ -224,6 +238,9 @@ void check_renewed(struct world *w, const struct flight *f, const struct model_k
         world_fail(w, "S1", "a renewal ended a lease");
     if (changed && !t->unclear && (!t->live || strcmp(t->token, f->token_text) != 0))
         world_fail(w, "S3", "a renewal changed a lease that it was not for");
+    bool here = !f->ghost && f->proxy_life == w->proxies[f->proxy].life;
+    if (f->waits && here && t->live && strcmp(t->token, f->token_text) == 0 && owner_gone(w, t, f->proxy))
+        world_fail(w, "S3", "a renewal was sent for an owner that had left while it waited");
 }
 
 /* S3: the proxy renews for a connected owner only, and not for ever. */
@@ -241,15 +258,7 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
         world_fail(w, "S3", "a renewal of what worker %d has set an expiry for", t->worker);
     if (t->told && w->redis.now_ms >= t->told_ms + sc->rule.max_hold_ms)
         world_fail(w, "S3", "a renewal after max-hold");
-    bool may_share = sc->rule.owner == LOCK_OWNER_CLIENT ||
-                     (sc->rule.owner == LOCK_OWNER_AUTO &&
-                      (sc->library || t->process < 0 || w->perhaps_proven[p->index][t->process]));
-    for (int i = 0; i < CONNS; i++) {
-        const struct conn *c = &w->conns[i];
-        if (c->open && c->proxy == p->index && c->id == t->session_id)
-            return;
-    }
-    if (!may_share || w->left[p->index][t->name] != t->left)
+    if (owner_gone(w, t, p->index))
         world_fail(w, "S3", "a renewal for an owner that is gone");
 }
 

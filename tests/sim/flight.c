@@ -349,6 +349,11 @@ static struct flight *first_on_connection(struct world *w, struct flight *f) {
     return first;
 }
 
+static bool waits_in_vain(struct world *w, const struct flight *f) {
+    struct lock_key key = world_key(f->key);
+    return f->waits && !engine_wants_renewal(w->proxies[f->proxy].engine, &key, f->token);
+}
+
 void flight_progress(struct world *w, struct flight *f) {
     if (f->transaction) {
         transaction_progress(w, f->transaction);
@@ -364,7 +369,9 @@ void flight_progress(struct world *w, struct flight *f) {
         if (f->observed && w->sc.audit_exact) { /* replies come in the order in which Redis ran the commands */
             flight_run(w, f);
             flight_deliver(w, f);
-        } else if (w->sc.loses && !f->scripted && world_chance(w, 3))
+        } else if (waits_in_vain(w, f))
+            flight_fail(w, f, LOCK_NOT_SENT);
+        else if (w->sc.loses && !f->scripted && world_chance(w, 3))
             flight_fail(w, f, LOCK_NOT_SENT);
         else if (w->sc.loses && world_chance(w, 3))
             flight_fail(w, f, LOCK_UNKNOWN);

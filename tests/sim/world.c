@@ -205,6 +205,7 @@ static struct flight *lease_flight(struct proxy *p, const struct lock_lease *lea
     f->right = lease->right;
     memcpy(f->token_text, lease->token_text, sizeof(f->token_text));
     f->slow = w->sc.slow && kind == FLIGHT_RENEWAL && world_chance(w, 60);
+    f->waits = kind == FLIGHT_RENEWAL && !w->sc.punctual && world_chance(w, 30);
     flight_crosses(w, f);
     return f;
 }

@@ -171,6 +171,7 @@ struct flight {
     bool bare;       /* GET in a form that is no script of ours (MGET): the proxy only watches the answer */
     bool again;      /* a release on the connection where the same one got lost */
     bool slow;       /* its answer is long on its way */
+    bool waits;      /* a renewal that waits for a connection: it is not sent if nobody wants it any more */
     enum flight_kind kind;
     struct transaction *transaction; /* it is one of its commands */
     int worker, conn, proxy, key;
