@@ -287,6 +287,8 @@ static void drop_pointless(struct upstream_conn *c) {
 }
 
 void conn_ready(struct upstream_conn *c) {
+    if (doubt_waits(c))
+        return;
     drop_pointless(c);
     if (c->rebuild)
         conn_rebuild(c);

@@ -12,6 +12,8 @@
 /* What an ended connection means for its node. */
 static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *reason) {
     struct upstream_node *n = c->node;
+    if (end == CONN_UNREACHABLE || end == CONN_LOST || end == CONN_TIMEOUT)
+        n->lost_ms = clock_ms();
     switch (end) {
     case CONN_UNREACHABLE:
         node_failed(n, reason);

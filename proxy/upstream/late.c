@@ -48,8 +48,10 @@ static bool may_last(const struct upstream_conn *c, int64_t now) {
 }
 
 /* What takes too long, up to the number of milliseconds. */
-static const char *too_slow(enum conn_state state) {
-    switch (state) {
+static const char *too_slow(const struct upstream_conn *c) {
+    if (c->doubted)
+        return "no Sentinel has said that it is the master still within";
+    switch (c->state) {
     case CONN_RESOLVING:
         return "no answer from the name server within";
     case CONN_SECURING:
@@ -61,7 +63,7 @@ static const char *too_slow(enum conn_state state) {
 
 bool conn_check(struct upstream_conn *c, int64_t now) {
     int64_t silent_ms = now - c->progress_ms - (c->pin ? c->pin->patient_ms : 0);
-    char reason[64];
+    char reason[96];
     switch (c->state) {
     case CONN_RESOLVING:
     case CONN_CONNECTING:
@@ -69,7 +71,7 @@ bool conn_check(struct upstream_conn *c, int64_t now) {
     case CONN_HANDSHAKE:
         if (now < c->deadline_ms || conn_has_news(c))
             return true;
-        snprintf(reason, sizeof(reason), "%s %lld ms", too_slow(c->state), (long long)c->u->connect_ms);
+        snprintf(reason, sizeof(reason), "%s %lld ms", too_slow(c), (long long)c->u->connect_ms);
         conn_close(c, CONN_UNREACHABLE, reason);
         return false;
     case CONN_READY:

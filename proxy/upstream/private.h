@@ -20,6 +20,7 @@
  *      topology.c   who serves what: rounds of questions, by hiredis
  *      cluster.c    CLUSTER SLOTS
  *      sentinel.c   the master that Sentinels watch; watch.c subscribes to them
+ *      doubt.c      whether a node that was lost is the master still
  *      control.c    hiredis on the loop, over TLS too; control_guard.c: what it may be sent
  *      login.c      who is logged in
  *      address.c    the text of an address
@@ -182,6 +183,7 @@ struct upstream_node {
 
     unsigned failures; /* in a row; 0: the node is well */
     int64_t failed_ms; /* when the first of them was */
+    int64_t lost_ms;   /* when a connection was lost, or could not be had, last; 0: never */
     int64_t retry_at_ms;
     char reason[REASON_MAX]; /* of the last failure */
     char logged[REASON_MAX]; /* the last line, not to repeat it */
@@ -295,6 +297,7 @@ struct upstream_conn {
     struct iobuf handshake; /* AUTH, HELLO, SELECT */
     unsigned handshake_left;
     bool prelude;             /* it is under way */
+    bool doubted;             /* it is over, and doubt.c waits for the Sentinels' word */
     struct list_node pending; /* requests, oldest first */
     size_t in_flight;
     uint64_t replies;      /* so many requests have ended */
@@ -366,8 +369,12 @@ static inline const char *conn_errno_text(const struct upstream_conn *c) {
 }
 /* There is more of the handshake to write. */
 void conn_go_on(struct upstream_conn *c);
-/* All replies of the handshake are in. */
+/* All replies of the handshake are in, or, of one that is in doubt, a round has ended. */
 void conn_ready(struct upstream_conn *c);
+/* Whether it has to wait for a round, which is begun then: doubt_over calls conn_ready again. */
+bool doubt_waits(struct upstream_conn *c);
+/* A round has ended. */
+void doubt_over(struct upstream *u);
 /* The node's number for the ear, which the handshake goes on with; and the ear is gone. */
 void conn_ear_known(struct upstream_conn *c, int64_t number);
 void conn_ear_lost(struct upstream_conn *c, const char *reason);

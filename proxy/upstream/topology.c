@@ -65,6 +65,7 @@ static void end_round(struct topology *t, bool changed) {
     memory_free(t->candidates);
     t->candidates = NULL;
     t->ended_ms = clock_ms();
+    t->asked_ms = t->started_ms;
     t->interval_ms = changed ? INTERVAL_FIRST_MS : t->interval_ms * 2;
     if (t->interval_ms > INTERVAL_LONGEST_MS)
         t->interval_ms = INTERVAL_LONGEST_MS;
@@ -72,6 +73,7 @@ static void end_round(struct topology *t, bool changed) {
     if (t->again)
         topology_want(t);
     t->again = false;
+    doubt_over(u);
     wait_map_ends(u, t->started_ms);
 }
 

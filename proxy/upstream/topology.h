@@ -59,6 +59,7 @@ struct topology {
     ev_timer next, timeout;
     bool again;                                /* a hint came while a round was under way */
     int64_t started_ms, ended_ms, interval_ms; /* of the last round; the time to the next one */
+    int64_t asked_ms;                          /* when the last round was begun that has ended */
     struct address *candidates;                /* of this round */
     size_t candidate_count, candidate_at;
     bool refused; /* the node being asked did not accept the login; the reason is its error */

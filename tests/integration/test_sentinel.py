@@ -4,6 +4,7 @@ The failovers are real. Tests of one set of servers go on where the one before h
 """
 
 import re
+import signal
 import threading
 
 import pytest
@@ -180,6 +181,50 @@ def test_a_master_that_is_demoted_behind_the_sentinels_backs(sentinels, master, 
     assert client("RPUSH", "list", "a") == 1
     assert popper.read() == ["list", "a"]
     assert master.run("GET", "k") == "w"
+
+
+def publish_every(sentinels, ms):
+    """A Sentinel that finds an old master back makes it a replica after four times as long."""
+    for sentinel in sentinels.sentinels:
+        sentinel.run("SENTINEL", "DEBUG", "PUBLISH-PERIOD", str(ms))
+
+
+def test_a_proxy_that_slept_through_a_failover(sentinels, master, start_proxy, connect):
+    """When it wakes up, the old master is back, without the locks, and takes itself for the master still."""
+    proxy = start_proxy(sentinels, "lock lock:*")
+    clients = [connect(proxy) for _ in range(8)]
+    for n, client in enumerate(clients):
+        assert client("SET", "lock:%d" % n, "held", "NX", "PX", "100000") == "OK"
+    until(lambda: all(node.run("DBSIZE") == master.run("DBSIZE") for node in sentinels.nodes), TIMEOUT, "the replica's data")
+    proxy.signal(signal.SIGSTOP)
+    try:
+        new = sentinels.failover(master)
+        publish_every(sentinels, 60000)
+        master.restart()
+        master.run("FLUSHALL")  # it may have saved what its new master had sent
+        for n, client in enumerate(clients):
+            client.send(encode("SET", "lock:%d" % n, "again", "NX") if n % 2 else
+                        encode("MULTI") + encode("SETNX", "lock:%d" % n, "again") + encode("EXEC"))
+        assert master.run("ROLE")[0] == "master"
+    finally:
+        proxy.signal(signal.SIGCONT)
+    for n, client in enumerate(clients):
+        replies = [client.read() for _ in range(1 if n % 2 else 3)]
+        assert replies[-1] in (None, [0]) or isinstance(replies[-1], Error), replies
+    assert master.run("ROLE")[0] == "master" and master.run("KEYS", "lock:*") == []
+    serves(clients[1], new)
+    publish_every(sentinels, 200)
+
+
+def test_a_lost_connection_while_no_sentinel_is_there(sentinels, master, start_proxy, connect):
+    """Then the last one named is the master."""
+    proxy = start_proxy(sentinels)
+    client = connect(proxy)
+    assert client("SET", "key", "1") == "OK"
+    for sentinel in sentinels.sentinels:
+        sentinel.kill()
+    master.run("CLIENT", "KILL", "TYPE", "normal")
+    until(lambda: client("GET", "key") == "1", TIMEOUT, "the master's service")
 
 
 def test_all_are_down_at_the_start(start_proxy, connect):
