@@ -92,8 +92,11 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
         int64_t n = resp_inline_encode(data, r->line_len, out);
         if (n <= 0) {
             text_clear(&encoded);
-            if (n < 0)
+            if (n < 0) {
                 session_protocol_error(s, "Protocol error: unbalanced quotes in request");
+                if (s->state != SESSION_CLOSED)
+                    secret_overwrite(data, r->len); /* whatever it was to be */
+            }
             return DISPATCHED;
         }
         text_commit(&encoded, (size_t)n);
@@ -343,10 +346,13 @@ static void session_got(struct session *s, const char *data, size_t len) {
         used = session_stream(s, data, len);
     if (!s->stream && s->state == SESSION_OPEN)
         used += session_scan(s, &w->scanner, data + used, len - used, &waits);
-    if (s->state == SESSION_OPEN && used < len)
+    if (s->state == SESSION_OPEN && used < len) {
         session_keep(s, data + used, len - used);
-    else
+    } else {
+        if (used < len) /* behind a QUIT, say: nobody reads it */
+            secret_overwrite(data + used, len - used);
         resp_request_next(&w->scanner);
+    }
     if (session_stream_full(s))
         session_pause_reading(s, true);
 }

@@ -11,15 +11,15 @@ from servers import HOST, free_port, memory_is_a_tool_s, until
 HALF = "s3cret-of-ann"
 
 
-def memory_of(proxy):
-    """The bytes of the process's heap and data, a mapping at a time."""
+def mappings_of(proxy):
+    """The process's heap, data and stacks: the line that describes each, and its bytes."""
     with open("/proc/%d/maps" % proxy.pid) as maps, open("/proc/%d/mem" % proxy.pid, "rb", 0) as memory:
         for line in maps:
             begin, end = (int(part, 16) for part in line.split()[0].split("-"))
             if line.split()[1].startswith("rw") and end - begin < 1 << 28:  # a sanitizer's own are larger
                 memory.seek(begin)
                 try:
-                    yield memory.read(end - begin)
+                    yield line.strip(), memory.read(end - begin)
                 except OSError:  # unmapped meanwhile
                     continue
 
@@ -28,9 +28,19 @@ def count_in_memory(proxy, secret):
     if memory_is_a_tool_s():
         pytest.skip("the proxy's memory is mostly a tool's")
     try:
-        return sum(part.count(secret.encode()) for part in memory_of(proxy))
+        return sum(part.count(secret.encode()) for _, part in mappings_of(proxy))
     except PermissionError:
         pytest.skip("the memory of other processes can't be read here")
+
+
+def no_trace(proxy, secret, what):
+    """Waits until it is nowhere; what is beside it tells whose the place is where it stays."""
+    try:
+        until(lambda: count_in_memory(proxy, secret) == 0, what="no trace of '%s'" % what)
+    except AssertionError as e:
+        found = [(mapping, part, part.find(secret.encode())) for mapping, part in mappings_of(proxy)]
+        places = ["%s at %#x: %r" % (mapping, at, part[max(0, at - 200) : at + 200]) for mapping, part, at in found if at >= 0]
+        raise AssertionError("%s\n%s" % (e, "\n".join(places))) from None
 
 
 def test_passwords_are_in_memory_only_while_they_are_needed(start_redis, start_proxy, connect):
@@ -58,6 +68,7 @@ def requests_with(secret):
         "acl": [acl], "config": [encode("CONFIG", "SET", "masterauth", secret)],
         "migrate": [encode("MIGRATE", HOST, 1, "none", 0, 100, "AUTH2", "ann", secret)],
         "inline": [b"AUTH ann %s\r\n" % secret.encode()], "quoted": [b'CONFIG SET masterauth "%s"\r\n' % secret.encode()],
+        "unbalanced": [b'AUTH ann "%s\r\n' % secret.encode()], "behind QUIT": [encode("QUIT") + auth],
         "irregular": [auth.replace(b"$3\r\nann", b"$03\r\nann")], "behind others": [encode("GET", "k") + auth + encode("GET", "k")],
         "queued": [encode("MULTI") + acl + auth + encode("DISCARD")], "executed": [encode("MULTI") + acl + auth + encode("EXEC")],
         "watching": [encode("WATCH", "k") + auth], "in pieces": [auth[i:i + 5] for i in range(0, len(auth), 5)],
@@ -82,7 +93,7 @@ def test_no_password_stays_in_a_buffer(start_redis, start_cluster, start_proxy, 
                 until(lambda: count_in_memory(proxy, HALF) > 0, what="the half request")
             else:
                 c.read()
-        until(lambda: count_in_memory(proxy, HALF) == 0, what="no trace of '%s'" % name)
+        no_trace(proxy, HALF, name)
 
 
 def test_the_passphrase_of_a_private_key_is_forgotten(start_redis, start_proxy, certificates):
