@@ -588,6 +588,80 @@ static void nodes_that_come_after_the_end_are_dead(void **state) {
     }
 }
 
+/* A release in flight: the owner has left nothing behind. */
+static void what_is_being_released_is_not_abandoned(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan release;
+    f->rule.on_disconnect = LOCK_DISCONNECT_RELEASE;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    begin(f, &a, LOCK_RELEASE, "lock:x", &release);
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_int_equal(incidents(f, INCIDENT_ABANDONED), 0);
+    assert_int_equal(f->release_count, 0);
+    struct lock_result r = result(LOCK_RELEASED, f->fence);
+    finish(f, &a, &release, &r);
+}
+
+/* Its owner wanted to be rid of it, whatever became of that. */
+static void what_may_be_released_is_not_renewed(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_UNKNOWN, 0);
+    pass(f, 10000);
+    pass(f, 10000);
+    assert_int_equal(f->renew_count, 0);
+}
+
+/* A script of another client's that knew the value: the owner's release is still to come. */
+static void a_strangers_script_spends_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "else");
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, false);
+    run(f, &b, LOCK_SCRIPT, "lock:x", LOCK_RELEASED, f->fence);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), claim);
+    assert_int_equal(stats(f).leases, 0);
+}
+
+/* What others of the client have in a queue is there for it while any of them is connected. */
+static void a_pools_nodes_leave_with_its_last_connection(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    run(f, &a, LOCK_QUEUE_PUSH, "lock:q", LOCK_DONE, 0);
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_int_equal(f->leave_count, 0);
+    engine_session_close(f->engine, &b, f->now_ms);
+    assert_int_equal(f->leave_count, 1);
+    assert_string_equal(f->left, "app");
+}
+
+/* A refusal that ran before the release, and is answered behind it. */
+static void what_is_known_to_be_gone_does_not_come_back(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    struct lock_plan attempt;
+    open_as(f, &a, 1, "else");
+    open_as(f, &b, 2, "app");
+    open_as(f, &c, 3, "third");
+    engine_session_library(f->engine, &b, "jedis", 5);
+    acquire(f, &a, "lock:x", "1", 30000, false);
+    lose(f, &c, "lock:x");
+    begin(f, &b, LOCK_ACQUIRE, "lock:x", &attempt);
+    run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
+    struct lock_result held = result(LOCK_HELD, f->fence);
+    finish(f, &b, &attempt, &held);
+    /* It has not lost against what is live now, of which this process does not know. */
+    assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:x"), "adopt");
+}
+
 static void databases_and_keys_are_apart(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -2022,12 +2096,17 @@ int main(void) {
         TEST(the_plan_tells_what_was_read),
         TEST(a_client_that_shares_swaps_what_any_of_it_read),
         TEST(a_script_that_changed_nothing_overtakes_nobody),
+        TEST(a_strangers_script_spends_nothing),
         TEST(a_release_by_script_is_noticed_behind_others),
         TEST(a_release_by_script_is_noticed_beside_a_renewal),
         TEST(a_script_behind_the_end_of_a_lease_released_nothing),
         TEST(a_refused_swap_misleads_whoever_read_its_answer),
         TEST(long_values_are_not_remembered),
         TEST(what_a_session_saw_is_bounded),
+        TEST(what_is_known_to_be_gone_does_not_come_back),
+        TEST(what_is_being_released_is_not_abandoned),
+        TEST(what_may_be_released_is_not_renewed),
+        TEST(a_pools_nodes_leave_with_its_last_connection),
         TEST(a_release_is_spent_whatever_redis_says),
         TEST(a_release_that_did_nothing_is_not),
         TEST(releases_in_flight_use_different_claims),
