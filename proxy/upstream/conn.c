@@ -73,10 +73,24 @@ void conn_set_state(struct upstream_conn *c, enum conn_state state) {
             ear_close(c->ear);
         c->ear = NULL;
         list_remove(&c->dirty);
+        for (struct conn_walk *walk = u->walks; walk; walk = walk->outer)
+            if (walk->next == &c->link)
+                walk->next = c->link.next;
         list_remove(&c->link);
         list_append(&u->graveyard, &c->link);
         break;
     }
+}
+
+void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg), void *arg) {
+    struct conn_walk walk = {.next = u->conns.next, .outer = u->walks};
+    u->walks = &walk;
+    while (walk.next != &u->conns) {
+        struct upstream_conn *c = LIST_ENTRY(walk.next, struct upstream_conn, link);
+        walk.next = walk.next->next;
+        fn(c, arg);
+    }
+    u->walks = walk.outer;
 }
 
 /* ---- opening ---- */

@@ -30,10 +30,11 @@ bool doubt_waits(struct upstream_conn *c) {
     return true;
 }
 
+static void over(struct upstream_conn *c, void *arg) {
+    if (c->doubted)
+        conn_ready(c);
+}
+
 void doubt_over(struct upstream *u) {
-    LIST_FOREACH_SAFE(it, &u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
-        if (c->doubted)
-            conn_ready(c);
-    }
+    conn_each(u, over, NULL);
 }

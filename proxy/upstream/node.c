@@ -227,17 +227,19 @@ void node_works(struct upstream_node *n) {
     n->logged[0] = '\0';
 }
 
+static void sweep(struct upstream_conn *c, void *arg) {
+    const int64_t *now = arg;
+    bool unused = c->u->topology && c->node->slots == 0;
+    int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
+    if ((c->pin && c->pin->owned) || (!unused && own_keeps(c)))
+        return;
+    if (c->state == CONN_READY && c->in_flight == 0 && (unused || *now - c->progress_ms > idle_ms))
+        conn_close(c, CONN_IDLE, "idle");
+}
+
 void node_sweep(struct upstream *u) {
     int64_t now = clock_ms();
-    LIST_FOREACH_SAFE(it, &u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
-        bool unused = u->topology && c->node->slots == 0;
-        int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
-        if ((c->pin && c->pin->owned) || (!unused && own_keeps(c)))
-            continue;
-        if (c->state == CONN_READY && c->in_flight == 0 && (unused || now - c->progress_ms > idle_ms))
-            conn_close(c, CONN_IDLE, "idle");
-    }
+    conn_each(u, sweep, &now);
     if (!u->topology)
         return;
     LIST_FOREACH_SAFE(it, &u->nodes) {

@@ -141,15 +141,17 @@ bool own_keeps(const struct upstream_conn *c) {
     return c->own && !c->pin && own_find(c->u, c->own);
 }
 
+static void sweep(struct upstream_conn *c, void *arg) {
+    struct upstream *u = c->u;
+    if (c->own == 0 || own_find(u, c->own) || (c->pin && c->pin->owned))
+        return;
+    if (c->in_flight == 0)
+        conn_close(c, CONN_IDLE, "nobody's any more");
+    else
+        u->own_ended = true;
+}
+
 void own_sweep(struct upstream *u) {
     u->own_ended = false;
-    LIST_FOREACH_SAFE(it, &u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
-        if (c->own == 0 || own_find(u, c->own) || (c->pin && c->pin->owned))
-            continue;
-        if (c->in_flight == 0)
-            conn_close(c, CONN_IDLE, "nobody's any more");
-        else
-            u->own_ended = true;
-    }
+    conn_each(u, sweep, NULL);
 }

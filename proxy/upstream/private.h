@@ -103,6 +103,12 @@ bool login_known(uint32_t login);
 
 struct topology;
 
+/* A walk over u->conns that is under way: where it goes on. */
+struct conn_walk {
+    struct list_node *next;
+    struct conn_walk *outer;
+};
+
 struct upstream {
     struct ev_loop *loop;
     struct readable *readable;
@@ -116,6 +122,7 @@ struct upstream {
     struct list_node nodes; /* in the order in which they became known */
     size_t node_count;
     struct list_node conns, dirty, graveyard;
+    struct conn_walk *walks; /* the innermost one first */
     struct list_node retrying;
     struct list_node stand_ins; /* free ones */
     size_t stand_in_count;
@@ -401,6 +408,9 @@ void conn_retire_all(struct upstream_node *n);
 
 /* Looks for timeouts; returns whether something is in flight. May close it. */
 bool conn_check(struct upstream_conn *c, int64_t now);
+/* Calls `fn` for each connection that is open, and for those that are opened meanwhile. It may close any of them: who
+ * hears of one's end may end others. */
+void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg), void *arg);
 
 /* ---- pin.c ---- */
 

@@ -42,12 +42,21 @@ void upstream_wake(struct upstream *u) {
         set_tick(u, true);
 }
 
+struct check {
+    int64_t now;
+    bool busy;
+};
+
+static void check(struct upstream_conn *c, void *arg) {
+    struct check *all = arg;
+    all->busy |= conn_check(c, all->now);
+}
+
 static void on_tick(struct ev_loop *loop, ev_timer *w, int revents) {
     struct upstream *u = w->data;
     int64_t now = clock_ms();
-    bool busy = false;
-    LIST_FOREACH_SAFE(it, &u->conns)
-    busy |= conn_check(LIST_ENTRY(it, struct upstream_conn, link), now);
+    struct check all = {.now = now};
+    conn_each(u, check, &all);
     if (now - u->swept_ms >= (int64_t)(TICK_SLOW_S * 1000)) {
         u->swept_ms = now;
         node_sweep(u);
@@ -55,8 +64,8 @@ static void on_tick(struct ev_loop *loop, ev_timer *w, int revents) {
     if (list_empty(&u->conns)) {
         ev_timer_stop(u->loop, &u->tick);
         u->tick_fast = false;
-    } else if (busy != u->tick_fast) {
-        set_tick(u, busy);
+    } else if (all.busy != u->tick_fast) {
+        set_tick(u, all.busy);
     }
 }
 
