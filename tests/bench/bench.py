@@ -25,7 +25,7 @@ from servers import Connection, Failed, Fleet, median, need, redis_benchmark
 TABLES = ["speed", "instructions", "syscalls", "memory", "locks", *scale.TABLES]
 CONNECTIONS = 50
 IDLE_CONNECTIONS = 2000
-SAMPLES_UNPIPELINED = 3  # a round
+SAMPLES_SHORT = 3  # a round
 PEERS = ["redis", "lockkeeper", "lockkeeper cluster", "nutcracker", "haproxy"]
 PROXIES = PEERS[1:]
 TITLES = {"redis": "Redis, direct", "lockkeeper": "lockkeeper", "lockkeeper cluster": "lockkeeper, cluster",
@@ -158,10 +158,10 @@ class Bench:
         for number in range(self.rounds):
             order = list(peers)[number % len(peers):] + list(peers)[:number % len(peers)]
             for workload, (_, depth, connections) in WORKLOADS.items():
-                requests = (50000 if depth == 1 else 300000 if connections > 1 else 150000) // (3 if self.quick else 1)
+                requests = (50000 if depth == 1 else 300000 if connections > 1 else 60000) // (3 if self.quick else 1)
                 progress("speed, round %d of %d: %s" % (number + 1, self.rounds, workload))
-                # Without pipelining, what a request costs depends on who happens to share a core: more samples of that.
-                for peer in order * (SAMPLES_UNPIPELINED if depth == 1 else 1):
+                # Where turns are short, what a request costs depends on who happens to share a core: more samples of that.
+                for peer in order * (SAMPLES_SHORT if depth == 1 or connections == 1 else 1):
                     result = self.attempt("%s, %s" % (TITLES[peer], workload), self.with_cpu, peers[peer],
                                           self.upstreams(peer), self.redis_benchmark, peers[peer].port, workload,
                                           requests)
