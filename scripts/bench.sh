@@ -1,7 +1,7 @@
 #!/bin/sh
 # bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks|contention|latency|cores|idle|threads] ...
 # [--json FILE]: lockkeeper beside Redis itself, nutcracker and haproxy, as Markdown tables (tests/bench/README.md says
-# how they are measured). About twelve minutes; --quick takes two. LOCKKEEPER=PROGRAM measures that program and builds nothing.
+# how they are measured). About ten minutes; --quick takes two. LOCKKEEPER=PROGRAM measures that program and builds nothing.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=$root/build-bench
