@@ -1,7 +1,8 @@
 -- swap.lua: GETSET, SET ... GET. Free: acquires. Holder: replaces, old value. Other: takes over only the
--- lease (or the foreign lock) that the caller last read; otherwise nothing is set and the present value is
--- the answer, or LOCKED where that would look like success. A caller that last read another lease than the
--- live one is 'other' even if its client holds the lock: it competes with its own colleague. S1, S4.
+-- lease (or the foreign lock) that the caller last read, with the value that it read; otherwise nothing is set
+-- and the present value is the answer, or LOCKED where that would look like success. A caller that last read
+-- another lease than the live one is 'other' even if its client holds the lock: it competes with its own
+-- colleague. S1, S4.
 local s = look()
 local function swap()
   secure(s)
@@ -35,7 +36,9 @@ if how and not stale then
   s.keeps_lease = keeps_ttl()
   return envelope(reply, how, s, follow(s, ARGV[10 + at], true))
 end
-if s.token and read ~= '0' and not stale then return swap() end
+-- The holder may have set another value since: it would be told the caller, who would take that for a loss.
+local unchanged = seen == '' or seen == '=' .. s.value
+if s.token and read ~= '0' and not stale and unchanged then return swap() end
 ask_to_write()
 if seen == '=' .. s.value then return envelope(locked(s), why or 'held', s) end
 return envelope(s.value, why or 'held', s)

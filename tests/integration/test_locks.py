@@ -212,6 +212,15 @@ class TestSwap:
             assert c(*fill(swap, name, "value-c")) == "value-b"
         assert pair.b("DEL", name) == 1
 
+    def test_read_before_the_holder_changed_it(self, pair, swap):
+        """The lease is the same, but the value shows a loser that it has lost: then it has."""
+        name = pair.held("lock:swap", "old")
+        assert pair.b("GET", name) == "old"
+        assert pair.a("GETSET", name, "new") == "old"
+        with pair.unchanged(name):
+            assert pair.b(*fill(swap, name)) == "new"
+        assert pair.a("DEL", name) == 1
+
     def test_read_another_lease(self, pair, swap):
         name = pair.held("lock:swap", "old")
         assert pair.b("GET", name) == "old"

@@ -162,14 +162,15 @@ static void check_release(struct world *w, const struct flight *f) {
         world_fail(w, "L3", "worker %d's release did not free its lock, and no lost value had been shown", f->worker);
 }
 
-/* GETSET: what a connection of a client that shares them has read last, another may swap. */
+/* GETSET: what a connection of a client that shares them has read last, another may swap, as long as it is that. */
 static void check_takeover(struct world *w, const struct flight *f) {
     const struct truth *t = &w->truth[f->key];
     const struct scenario *sc = &w->sc;
     bool exact = sc->idioms == 1u << IDIOM_DEADLINE && !sc->outside && !sc->names && !sc->renames && !sc->reconnects &&
                  !sc->restarts && !sc->loses;
     if (exact && f->plan.verb == LOCK_SWAP && f->envelope.outcome == LOCK_HELD && f->shares && t->live &&
-        t->fence == f->client_read_fence && !f->client_mixed)
+        t->fence == f->client_read_fence && !f->client_mixed &&
+        strcmp(f->client_shown, w->redis.keys[f->key].value) == 0)
         world_fail(w, "S1", "worker %d may not swap the lease that its client has read", f->worker);
 }
 

@@ -93,7 +93,8 @@ static struct model_envelope swap(struct script_run *r) {
         int64_t pttl = script_follow(r, &s, r->a->command.value, true);
         return script_envelope(reply, how, &s, pttl);
     }
-    if (s.token && read != 0 && !stale)
+    bool unchanged = !r->a->seen || script_seen_is(r, &s);
+    if (s.token && read != 0 && !stale && unchanged)
         return swap_in(r, &s);
     enum lock_outcome why = may ? LOCK_HELD : how;
     if (script_seen_is(r, &s))
