@@ -284,7 +284,7 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight 
     f.audit = true;
     f.refusal = sight->refusal;
     attribute(f.sh, f.entry, f.peer, now_ms, &plan);
-    f.claim = f.entry ? claim_find(f.entry, plan.claim) : NULL;
+    f.claim = claim_find(f.entry, plan.claim);
     if (f.claim && plan.uses)
         f.claim->uses--;
     plan.uses = false;

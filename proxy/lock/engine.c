@@ -71,8 +71,7 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
         return;
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
-    struct entry *en = entry_find(sh, &plan->key, plan->hash);
-    struct claim *c = en ? claim_find(en, plan->claim) : NULL;
+    struct claim *c = claim_find(entry_find(sh, &plan->key, plan->hash), plan->claim);
     if (c) /* else another release has used it up meanwhile */
         c->aside = true;
     shard_unlock(sh);
@@ -105,7 +104,7 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
     struct entry *en = entry_find(sh, &plan->key, plan->hash);
-    struct claim *c = en ? claim_find(en, plan->claim) : NULL;
+    struct claim *c = claim_find(en, plan->claim);
     if (c && plan->uses) {
         c->uses--;
         if (!lease_schedule(sh, c, now_ms))
@@ -141,7 +140,7 @@ inline void finish_start(struct finish *f, struct lock_engine *e, uint64_t sessi
     shard_lock(f->sh);
     f->peer = plan->peer ? plan->peer : peer_find(f->sh, session_id);
     f->entry = entry_find(f->sh, &plan->key, f->hash);
-    f->claim = f->entry ? claim_find(f->entry, plan->claim) : NULL;
+    f->claim = claim_find(f->entry, plan->claim);
     if (f->claim && plan->uses)
         f->claim->uses--;
 }

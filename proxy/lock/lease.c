@@ -274,8 +274,7 @@ bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uin
     uint64_t hash = ledger_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
-    const struct entry *en = entry_find(sh, key, hash);
-    const struct claim *c = en ? claim_find(en, token) : NULL;
+    const struct claim *c = claim_find(entry_find(sh, key, hash), token);
     bool wanted = c && c->renewing;
     shard_unlock(sh);
     return wanted;
@@ -288,7 +287,7 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     struct entry *en = entry_find(sh, key, hash);
-    struct claim *c = en ? claim_find(en, token) : NULL;
+    struct claim *c = claim_find(en, token);
     if (c) {
         c->asked = false;
         if (outcome == LOCK_DONE) {
