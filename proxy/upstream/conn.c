@@ -211,17 +211,22 @@ struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream
     return c;
 }
 
+struct resolved {
+    const struct upstream_node *node;
+    const char *error;
+};
+
+static void resolved(struct upstream_conn *c, void *arg) {
+    const struct resolved *r = arg;
+    int why = 0;
+    if (c->node != r->node || c->node->lookup || c->state != CONN_RESOLVING || (!r->error && conn_start(c, &why)))
+        return;
+    conn_close(c, CONN_UNREACHABLE, r->error ? r->error : strerror(why));
+}
+
 void conn_all_resolved(struct upstream_node *n, const char *error) {
-    struct list_node *it = n->u->conns.next;
-    while (it != &n->u->conns && !n->lookup) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
-        int why = 0;
-        it = it->next;
-        if (c->node != n || c->state != CONN_RESOLVING || (!error && conn_start(c, &why)))
-            continue;
-        conn_close(c, CONN_UNREACHABLE, error ? error : strerror(why));
-        it = n->u->conns.next; /* whoever heard of it may have opened and closed others */
-    }
+    struct resolved r = {.node = n, .error = error};
+    conn_each(n->u, resolved, &r);
 }
 
 /* A port in the range of ephemeral ports may connect to itself where nobody listens. */

@@ -104,14 +104,19 @@ void conn_retire_all(struct upstream_node *n) {
     upstream_wake(n->u);
 }
 
+struct closing {
+    const struct upstream_node *node;
+    enum conn_end end;
+    const char *reason;
+};
+
+static void close_of(struct upstream_conn *c, void *arg) {
+    const struct closing *closing = arg;
+    if (c->node == closing->node)
+        conn_close(c, closing->end, closing->reason);
+}
+
 void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason) {
-    struct list_node *it = n->u->conns.next;
-    while (it != &n->u->conns) {
-        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
-        it = it->next;
-        if (c->node != n)
-            continue;
-        conn_close(c, end, reason);
-        it = n->u->conns.next; /* whoever heard of it may have opened and closed others */
-    }
+    struct closing closing = {.node = n, .end = end, .reason = reason};
+    conn_each(n->u, close_of, &closing);
 }
