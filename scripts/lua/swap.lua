@@ -19,9 +19,9 @@ if s.token == attempt then -- repeated: the old value is in the guard record
 end
 if not s.value then return swap() end
 if type(s.value) ~= 'string' then return envelope(command(), 'error') end
-local stale
+local shown, stale = seen == '=' .. s.value
 if s.token then stale = read ~= '0' and read ~= string.format('%.0f', s.fence)
-else stale = seen ~= '=' .. s.value end
+else stale = not shown end
 local how, why = may_touch(s)
 if how and not stale then
   if how == 'open' or (how == 'adopted' and read ~= '0') then return swap() end
@@ -37,8 +37,7 @@ if how and not stale then
   return envelope(reply, how, s, follow(s, ARGV[10 + at], true))
 end
 -- The holder may have set another value since: it would be told the caller, who would take that for a loss.
-local unchanged = seen == '' or seen == '=' .. s.value
-if s.token and read ~= '0' and not stale and unchanged then return swap() end
+if s.token and read ~= '0' and not stale and (shown or seen == '') then return swap() end
 ask_to_write()
-if seen == '=' .. s.value then return envelope(locked(s), why or 'held', s) end
+if shown then return envelope(locked(s), why or 'held', s) end
 return envelope(s.value, why or 'held', s)
