@@ -1,7 +1,8 @@
 #!/bin/sh
 # bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks|contention|latency|cores|idle|threads] ...
 # [--json FILE]: lockkeeper beside Redis itself, nutcracker and haproxy, as Markdown tables (tests/bench/README.md says
-# how they are measured). About ten minutes; --quick takes two. LOCKKEEPER=PROGRAM measures that program and builds nothing.
+# how they are measured). About a quarter of an hour; --quick takes three minutes. LOCKKEEPER=PROGRAM measures that
+# program and builds nothing.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=$root/build-bench
@@ -12,5 +13,8 @@ if [ -z "$program" ]; then
     program=$("$root/scripts/build.sh" "$folder" Release) || echo "bench: lockkeeper was not built; going on" >&2
 fi
 mkdir -p "$folder"
-"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -o "$folder/load" "$root/tests/bench/load.c"
-exec python3 "$root/tests/bench/bench.py" --lockkeeper "$program" --load "$folder/load" "$@"
+for part in load bare; do
+    "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -o "$folder/$part" "$root/tests/bench/$part.c"
+done
+exec python3 "$root/tests/bench/bench.py" --lockkeeper "$program" --load "$folder/load" \
+    --bare "$folder/bare" "$@"

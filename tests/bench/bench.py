@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures lockkeeper beside Redis itself, nutcracker and haproxy, and prints Markdown tables.
 
-bench.py --lockkeeper PROGRAM --load PROGRAM [--quick] [--only TABLE] ... [--json FILE]
+bench.py --lockkeeper PROGRAM --load PROGRAM --bare PROGRAM [--quick] [--only TABLE] ... [--json FILE]
 TABLE: speed, instructions, syscalls, memory, locks, contention, latency, cores, idle, threads. README.md in this folder explains the method.
 
 A peer that is missing or fails is a '-' in the tables, and a line under them says why; the others go on.
@@ -20,16 +20,17 @@ import tempfile
 import time
 
 import scale
-from servers import Connection, Failed, Fleet, median, need, redis_benchmark
+from servers import Connection, Failed, Fleet, need, redis_benchmark
 
 TABLES = ["speed", "instructions", "syscalls", "memory", "locks", *scale.TABLES]
 CONNECTIONS = 50
 IDLE_CONNECTIONS = 2000
-SAMPLES_SHORT = 3  # a round
+SAMPLES = 6  # a round, of speed
 PEERS = ["redis", "lockkeeper", "lockkeeper cluster", "nutcracker", "haproxy"]
 PROXIES = PEERS[1:]
+BARE = "bare"  # bare.c, which is measured without pipelining only
 TITLES = {"redis": "Redis, direct", "lockkeeper": "lockkeeper", "lockkeeper cluster": "lockkeeper, cluster",
-          "nutcracker": "nutcracker", "haproxy": "haproxy (TCP)"}
+          "nutcracker": "nutcracker", "haproxy": "haproxy (TCP)", BARE: "bare forwarding"}
 
 # name: (redis-benchmark test, pipeline depth, connections)
 WORKLOADS = {
@@ -72,7 +73,7 @@ class Bench:
         self.results = {}
         self.notes = []
         self.starters = {"lockkeeper": fleet.start_lockkeeper, "lockkeeper cluster": fleet.start_lockkeeper_cluster,
-                         "nutcracker": fleet.start_nutcracker, "haproxy": fleet.start_haproxy}
+                         "nutcracker": fleet.start_nutcracker, "haproxy": fleet.start_haproxy, BARE: fleet.start_bare}
         self.sha = Connection(fleet.redis.port).call("SCRIPT", "LOAD", COMPARE_AND_DELETE)
 
     # Small things
@@ -153,15 +154,15 @@ class Bench:
 
     def speed(self):
         """Rounds over all peers, so that a busy moment of the machine meets all of them."""
-        peers = self.start_peers(PEERS)
+        peers = self.start_peers([*PEERS, BARE])
         runs = {}
         for number in range(self.rounds):
-            order = list(peers)[number % len(peers):] + list(peers)[:number % len(peers)]
             for workload, (_, depth, connections) in WORKLOADS.items():
-                requests = (50000 if depth == 1 else 300000 if connections > 1 else 60000) // (3 if self.quick else 1)
+                order = scale.in_turn([peer for peer in peers if peer != BARE or depth == 1], number)
+                requests = (30000 if depth == 1 else 100000 if connections > 1 else 50000) // (2 if self.quick else 1)
                 progress("speed, round %d of %d: %s" % (number + 1, self.rounds, workload))
-                # Where turns are short, what a request costs depends on who happens to share a core: more samples of that.
-                for peer in order * (SAMPLES_SHORT if depth == 1 or connections == 1 else 1):
+                # What a request costs depends on who happens to share a core: many short runs.
+                for peer in order * (SAMPLES // 2 if self.quick else SAMPLES):
                     result = self.attempt("%s, %s" % (TITLES[peer], workload), self.with_cpu, peers[peer],
                                           self.upstreams(peer), self.redis_benchmark, peers[peer].port, workload,
                                           requests)
@@ -172,13 +173,7 @@ class Bench:
                 peer.stop()
         table = self.results["speed"] = {}
         for (workload, peer), results in runs.items():
-            table.setdefault(workload, {})[peer] = {
-                "rps": median(r["rps"] for r in results),
-                "p50_ms": median(r["p50_ms"] for r in results),
-                "p99_ms": median(r["p99_ms"] for r in results),
-                "proxy_cpu_us": median(r["proxy_cpu"] / r["requests"] * 1e6 for r in results),
-                "redis_cpu_us": median(r["redis_cpu"] / r["requests"] * 1e6 for r in results),
-            }
+            table.setdefault(workload, {})[peer] = scale.figures(results)
 
     def counted(self, count, start, load, few, many):
         """Events a request: a run with few requests and one with many, whose difference has no start-up in it.
@@ -265,13 +260,7 @@ class Bench:
                 peer.stop()
         table = self.results["locks"] = {}
         for (depth, pair), results in runs.items():
-            table.setdefault(depth, {})[pair] = {
-                "pairs": median(r["rps"] / 2 for r in results),
-                "p50_ms": median(r["p50_ms"] for r in results),
-                "p99_ms": median(r["p99_ms"] for r in results),
-                "proxy_cpu_us": median(r["proxy_cpu"] / r["requests"] * 2e6 for r in results),
-                "redis_cpu_us": median(r["redis_cpu"] / r["requests"] * 2e6 for r in results),
-            }
+            table.setdefault(depth, {})[pair] = scale.figures(results, unit=2)
         self.count_locks(table, depths)
 
     def count_locks(self, table, depths):
@@ -387,11 +376,12 @@ def print_matrix(title, table, peers, cell):
 def print_results(results):
     speed = results.get("speed")
     if speed:
-        print_matrix("Requests a second", speed, PEERS, lambda r: number(r["rps"]))
-        print_matrix("Latency, median / 99th percentile, ms", speed, PEERS,
+        print_matrix("Requests a second", speed, [*PEERS, BARE], lambda r: number(r["rps"]))
+        print_matrix("Latency, median / 99th percentile, ms", speed, [*PEERS, BARE],
                      lambda r: "%.2f / %.2f" % (r["p50_ms"], r["p99_ms"]))
-        print_matrix("CPU time of the proxy, µs a request", speed, PROXIES, lambda r: number(r["proxy_cpu_us"], 2))
-        print_matrix("CPU time of Redis, µs a request", speed, PEERS, lambda r: number(r["redis_cpu_us"], 2))
+        print_matrix("CPU time of the proxy, µs a request", speed, [*PROXIES, BARE],
+                     lambda r: number(r["proxy_cpu_us"], 2))
+        print_matrix("CPU time of Redis, µs a request", speed, [*PEERS, BARE], lambda r: number(r["redis_cpu_us"], 2))
     print_matrix("User instructions of the proxy, a request", results.get("instructions"), PROXIES, number)
     print_matrix("System calls of the proxy, a request", results.get("syscalls"), PROXIES, lambda n: number(n, 2))
     memory = results.get("memory")
@@ -404,7 +394,7 @@ def print_results(results):
         print("**Locks: acquire and release, a pair** (%d connections, -P %d)\n" % (CONNECTIONS, depth))
         markdown(["", "pairs a second", "p50 / p99, ms", "proxy CPU, µs", "Redis CPU, µs", "proxy instructions",
                   "Redis instructions"],
-                 [[pair, number(r.get("pairs")),
+                 [[pair, number(r.get("rps")),
                    "%.2f / %.2f" % (r["p50_ms"], r["p99_ms"]) if "p50_ms" in r else "-",
                    number(r.get("proxy_cpu_us") or None, 1), number(r.get("redis_cpu_us"), 1),
                    number(r.get("proxy_instructions")), number(r.get("redis_instructions"))]
@@ -442,7 +432,8 @@ def main():
     parser = argparse.ArgumentParser(description="Measures lockkeeper beside Redis, nutcracker and haproxy.")
     parser.add_argument("--lockkeeper", default="", metavar="PROGRAM", help="the proxy; without it, a '-'")
     parser.add_argument("--load", required=True, metavar="PROGRAM", help="tests/bench/load.c, compiled")
-    parser.add_argument("--quick", action="store_true", help="fewer requests and rounds, under two minutes")
+    parser.add_argument("--bare", default="", metavar="PROGRAM", help="tests/bench/bare.c, compiled; without it, a '-'")
+    parser.add_argument("--quick", action="store_true", help="fewer requests and rounds, three minutes")
     parser.add_argument("--only", action="append", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--json", metavar="FILE", help="the figures, for machines")
     options = parser.parse_args()
@@ -452,7 +443,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     folder = tempfile.mkdtemp(prefix="lockkeeper-bench-")
-    fleet = Fleet(folder, options.lockkeeper and os.path.abspath(options.lockkeeper))
+    fleet = Fleet(folder, options.lockkeeper and os.path.abspath(options.lockkeeper),
+                  options.bare and os.path.abspath(options.bare))
     began = time.monotonic()
     try:
         fleet.start_upstreams()
@@ -470,7 +462,7 @@ def main():
 
     known = versions(fleet.lockkeeper)
     print("%d shared cores; everything on the loopback interface; %s. %sOne thread a proxy, 64-byte values, "
-          "medians of %d rounds.\n"
+          "%d rounds.\n"
           % (os.cpu_count(), ", ".join("%s %s" % item for item in known.items() if item[1]),
              "Quick run. " if options.quick else "", bench.rounds))
     print_results(bench.results)

@@ -4,6 +4,7 @@ Each function takes a Bench and returns the rows of its table: {row: {column: fi
 """
 import os
 import resource
+import statistics
 import subprocess
 
 from servers import Connection, Failed, median, redis_benchmark, thread_seconds
@@ -43,12 +44,38 @@ def contention(bench):
     return rows
 
 
-def figures(results):
-    return {"rps": median(r["rps"] for r in results),
+def middle(values):
+    """The mean of the middle half. A run falls into one of a few arrangements of programs and cores, and a median jumps
+    from one to another, while a mean has in it who was kept waiting by the machine."""
+    values = sorted(values)
+    cut = len(values) // 4
+    return statistics.mean(values[cut:len(values) - cut])
+
+
+def figures(results, unit=1):
+    """unit: so many requests count as one. Latencies: the medians of the runs' own."""
+    return {"rps": middle(r["rps"] / unit for r in results),
             "p50_ms": median(r["p50_ms"] for r in results),
             "p99_ms": median(r["p99_ms"] for r in results),
-            "proxy_cpu_us": median(r["proxy_cpu"] / r["requests"] * 1e6 for r in results),
-            "redis_cpu_us": median(r["redis_cpu"] / r["requests"] * 1e6 for r in results)}
+            "proxy_cpu_us": middle(r["proxy_cpu"] / r["requests"] * unit * 1e6 for r in results),
+            "redis_cpu_us": middle(r["redis_cpu"] / r["requests"] * unit * 1e6 for r in results)}
+
+
+def in_turn(names, number):
+    """The names in their order for a round: another one is first each time."""
+    names = list(names)
+    return names[number % len(names):] + names[:number % len(names)]
+
+
+def take_turns(bench, peers, measure):
+    """Rounds in which measure(server) is run for each peer: {title: figures}."""
+    runs = {name: [] for name in peers}
+    for number in range(bench.rounds):
+        for name in in_turn(peers, number):
+            result = bench.attempt(name, bench.with_cpu, peers[name], [bench.fleet.redis], measure, peers[name])
+            if result:
+                runs[name].append(result)
+    return {bench.titles[name]: figures(results) for name, results in runs.items() if results}
 
 
 def pin(pid, cores):
@@ -61,26 +88,18 @@ def one_core(bench):
     every = os.sched_getaffinity(0)
     core = {max(every)}
     peers = bench.start_peers(["redis", "lockkeeper", "haproxy", "nutcracker"])
-    runs = {name: [] for name in peers}
     try:
         os.sched_setaffinity(0, core)
         for server in peers.values():
             pin(server.pid, core)
-        names = list(peers)
-        for number in range(bench.rounds):
-            for name in names[number % len(names):] + names[:number % len(names)]:
-                result = bench.attempt(name, bench.with_cpu, peers[name], [bench.fleet.redis], bench.load,
-                                       peers[name].port, 1, 1, 5000 if bench.quick else 20000,
-                                       ["=$64", "GET", "key:000000000001"])
-                if result:
-                    runs[name].append(result)
+        return take_turns(bench, peers, lambda server: bench.load(server.port, 1, 1, 5000 if bench.quick else 20000,
+                                                                  ["=$64", "GET", "key:000000000001"]))
     finally:
         os.sched_setaffinity(0, every)
         pin(bench.fleet.redis.pid, every)
         for name, server in peers.items():
             if name != "redis":
                 server.stop()
-    return {bench.titles[name]: figures(results) for name, results in runs.items() if results}
 
 
 def shared_core(bench):
@@ -89,27 +108,19 @@ def shared_core(bench):
     if len(every) < 2:
         raise Failed("this needs two cores")
     first, second = ({core} for core in sorted(every)[:2])
-    peers = bench.start_peers(["lockkeeper", "nutcracker", "haproxy"])
+    peers = bench.start_peers(["lockkeeper", "nutcracker", "haproxy", "bare"])
     rows = {}
     try:
         for sharing, proxy, redis, load in (("load and Redis share", first, second, second),
                                             ("proxy and load share", first, second, first),
                                             ("proxy and Redis share", first, first, second)):
-            runs = {name: [] for name in peers}
             pin(bench.fleet.redis.pid, redis)
             os.sched_setaffinity(0, load)
             for server in peers.values():
                 pin(server.pid, proxy)
-            names = list(peers)
-            for number in range(bench.rounds):
-                for name in names[number % len(names):] + names[:number % len(names)]:
-                    result = bench.attempt("%s, %s" % (name, sharing), bench.with_cpu, peers[name], [bench.fleet.redis],
-                                           redis_benchmark, peers[name].port, "set", 1, 50,
-                                           30000 if bench.quick else 100000)
-                    if result:
-                        runs[name].append(result)
-            rows.update({"%s: %s" % (sharing, bench.titles[name]): figures(results)
-                         for name, results in runs.items() if results})
+            for title, row in take_turns(bench, peers, lambda server: redis_benchmark(
+                    server.port, "set", 1, 50, 30000 if bench.quick else 100000)).items():
+                rows["%s: %s" % (sharing, title)] = row
     finally:
         os.sched_setaffinity(0, every)
         pin(bench.fleet.redis.pid, every)

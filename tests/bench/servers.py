@@ -167,8 +167,8 @@ class Server:
 class Fleet:
     """All servers of a run."""
 
-    def __init__(self, folder, lockkeeper):
-        self.folder, self.lockkeeper = folder, lockkeeper
+    def __init__(self, folder, lockkeeper, bare=None):
+        self.folder, self.lockkeeper, self.bare = folder, lockkeeper, bare
         self.running = []
         self.redis = None
         self.cluster = []
@@ -251,6 +251,12 @@ class Fleet:
                     "  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\nlisten bench\n"
                     "  bind 127.0.0.1:%d\n  server redis 127.0.0.1:%d\n" % (port, self.redis.port))
         return Server(self, "haproxy", port, [need("haproxy"), "-db", "-f", config], wrapper=wrapper)
+
+    def start_bare(self, wrapper=()):
+        if not self.bare:
+            raise Failed("bare was not built")
+        port = free_port()
+        return Server(self, "bare", port, [self.bare, str(port), str(self.redis.port)], wrapper=wrapper)
 
 
 def need(program):
