@@ -1,6 +1,7 @@
 /*
  * The CLIENT command: what a client says of itself (client.c), what it asks of all clients (client_admin.c), how a
- * client is shown (client_show.c), client-side caching (tracking.c, redirect.c), and the pause (pause.c).
+ * client is shown (client_show.c), client-side caching (tracking.c, tracking_ask.c, redirect.c), and the pause
+ * (pause.c).
  */
 #ifndef LOCKKEEPER_SESSION_CLIENT_H
 #define LOCKKEEPER_SESSION_CLIENT_H
@@ -49,7 +50,7 @@ void client_local_address(const struct session *s, char *out);
 
 /* ---- tracking.c ------------------------------------------------------------------------------------ */
 
-/* CLIENT TRACKING, CACHING, NO-TOUCH. */
+/* CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR: tracking_ask.c. */
 enum dispatch_result tracking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes);
 struct tracking_state {
