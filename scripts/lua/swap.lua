@@ -2,7 +2,7 @@
 -- lease (or the foreign lock) that the caller last read, with the value that it read; otherwise nothing is set
 -- and the present value is the answer, or LOCKED where that would look like success. A caller that last read
 -- another lease than the live one is 'other' even if its client holds the lock: it competes with its own
--- colleague. S1, S4.
+-- colleague. So is one that last read the live one, where its client holds that through another proxy. S1, S4.
 local s = look()
 local function swap()
   secure(s)
@@ -23,8 +23,7 @@ local shown, stale = seen == '=' .. s.value
 if s.token then stale = read ~= '0' and read ~= string.format('%.0f', s.fence)
 else stale = not shown end
 local how, why = may_touch(s)
-if how and not stale then
-  if how == 'open' or (how == 'adopted' and read ~= '0') then return swap() end
+if (how == 'done' and not stale) or (how == 'adopted' and read == '0') then
   local old = s.value
   secure(s)
   local reply = command()
@@ -37,7 +36,7 @@ if how and not stale then
   return envelope(reply, how, s, follow(s, ARGV[10 + at], true))
 end
 -- The holder may have set another value since: it would be told the caller, who would take that for a loss.
-if s.token and read ~= '0' and not stale and (shown or seen == '') then return swap() end
+if how == 'open' or (s.token and read ~= '0' and not stale and (shown or seen == '')) then return swap() end
 ask_to_write()
 if shown then return envelope(locked(s), why or 'held', s) end
 return envelope(s.value, why or 'held', s)

@@ -1020,6 +1020,20 @@ def test_two_proxies_one_client(backend, proxy, start_proxy, connect, key):
     assert again("DEL", name) == 1
 
 
+def test_two_proxies_one_client_swap(backend, proxy, start_proxy, connect, direct, key):
+    """Who has read its own client's lease at another proxy competes for it: told a value set since, it has lost."""
+    second = start_proxy(backend, "lock lock:client:* owner client")
+    me = [("CLIENT", "SETNAME", key("roaming").replace(":", "-"))]
+    holder, colleague = connect(proxy, commands=me), connect(second, commands=me)
+    name = key("lock:client:roam")
+    assert holder("SET", name, "old", "NX", "PX", 60000) == "OK"
+    assert colleague("GET", name) == "old"
+    assert holder("GETSET", name, "new") == "old"
+    assert colleague("GETSET", name, "mine") == "new"
+    assert direct("GET", name) == "new"
+    assert holder("DEL", name) == 1
+
+
 def test_restarted_proxy(backend, start_proxy, connect, direct, key):
     """A proxy that dies loses nobody's safety, and its leases end."""
     first = start_proxy(backend, "lock lock:* lease 2s")

@@ -81,9 +81,7 @@ static struct model_envelope swap(struct script_run *r) {
     uint64_t read = r->a->read_fence;
     bool stale = s.token ? read != 0 && read != s.fence : !script_seen_is(r, &s);
     enum lock_outcome how = script_may_touch(r, &s, &may);
-    if (may && !stale) {
-        if (how == LOCK_OPEN || (how == LOCK_ADOPTED && read != 0))
-            return swap_in(r, &s);
+    if (may && ((how == LOCK_DONE && !stale) || (how == LOCK_ADOPTED && read == 0))) {
         struct model_reply reply = script_command(r);
         if (!r->k->exists) {
             script_forget(r, "1");
@@ -94,7 +92,7 @@ static struct model_envelope swap(struct script_run *r) {
         return script_envelope(reply, how, &s, pttl);
     }
     bool unchanged = !r->a->seen || script_seen_is(r, &s);
-    if (s.token && read != 0 && !stale && unchanged)
+    if ((may && how == LOCK_OPEN) || (s.token && read != 0 && !stale && unchanged))
         return swap_in(r, &s);
     enum lock_outcome why = may ? LOCK_HELD : how;
     if (script_seen_is(r, &s))
