@@ -1,7 +1,7 @@
 /*
  * The spectator's second look: what a script has left behind agrees in itself, a lock that is nobody's lease is safe
- * from those who have not read it, the proxy asks for nothing under audit, and what the engines believe of a lock
- * (PROXY LOCKS) is so when nothing is on its way.
+ * from those who have not read it, a swap takes over only what its caller was shown, the proxy asks for nothing under
+ * audit, and what the engines believe of a lock (PROXY LOCKS) is so when nothing is on its way.
  */
 #include "tests/sim/world.h"
 
@@ -35,6 +35,18 @@ static void check_foreign(struct world *w, const struct flight *f, const struct 
     world_fail(w, "S1", "worker %d has touched a lock that is nobody's lease, and that it has not read", f->worker);
 }
 
+/* A swap tells its caller the value that it takes the place of, and who was shown another one takes that for a loss and
+ * goes away: nobody would know of the lock. What a client has read or proven under audit is not known here. */
+static void check_taken_over(struct world *w, const struct flight *f, const struct model_key *before) {
+    const struct model_guard *g = was_live(w, before) ? &before->guard : NULL;
+    bool repeated = g && strcmp(g->token, f->plan.attempt_token) == 0;
+    if (w->sc.audit || f->plan.verb != LOCK_SWAP || f->envelope.outcome != LOCK_GRANTED || !before->exists || repeated)
+        return;
+    if (!reading_covers(f, g ? g->fence : 0, before->value))
+        world_fail(w, "S1", "worker %d has taken over %s that it was not shown", f->worker,
+                   g ? "a lease, or a value of it," : "a lock that is nobody's lease,");
+}
+
 /* A script of the application's has left one of its arguments as the lock's value: that is a lease now. */
 static void check_adopted(struct world *w, const struct flight *f) {
     const struct model_key *k = &w->redis.keys[f->key];
@@ -56,6 +68,7 @@ static void check_together(struct world *w, const struct flight *f) {
 
 void check_left(struct world *w, const struct flight *f, const struct model_key *before) {
     check_foreign(w, f, before);
+    check_taken_over(w, f, before);
     check_adopted(w, f);
     check_together(w, f);
 }
@@ -66,7 +79,7 @@ void check_foreign_swap(struct world *w, const struct flight *f, const struct mo
     bool exact = sc->idioms == 1u << IDIOM_DEADLINE && !sc->names && !sc->renames && !sc->reconnects && !sc->restarts &&
                  !sc->loses && sc->proxies == 1 && sc->rule.owner != LOCK_OWNER_ANY;
     if (!exact || f->plan.verb != LOCK_SWAP || !before->exists || was_live(w, before) || !f->shares ||
-        !f->client_read_foreign || strcmp(f->client_shown, before->value) != 0)
+        !f->client_read_foreign || strcmp(f->client_shown_foreign, before->value) != 0)
         return;
     if (f->envelope.outcome != LOCK_GRANTED)
         world_fail(w, "S1", "worker %d may not swap the lock that its client has read, and that is nobody's lease",

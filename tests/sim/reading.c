@@ -25,36 +25,35 @@ static bool of_client(const struct conn *o, const struct conn *c) {
 
 /* The newest lease of those that its client's connections have read. */
 static void note_leases(struct world *w, struct flight *f, const struct conn *c) {
-    const char *value = "";
     long step = 0;
     for (int i = 0; i < CONNS; i++) {
         const struct reading *r = &w->conns[i].read[f->key];
         if (of_client(&w->conns[i], c) && r->known && r->fence &&
             (r->fence > f->client_read_fence || (r->fence == f->client_read_fence && r->step > step))) {
             f->client_read_fence = r->fence;
-            value = r->value;
+            memcpy(f->client_shown, r->value, sizeof(f->client_shown));
             step = r->step;
         }
     }
     for (int i = 0; i < CONNS; i++) {
         const struct reading *r = &w->conns[i].read[f->key];
-        if (of_client(&w->conns[i], c) && r->known && !r->fence && strcmp(r->value, value) != 0)
+        if (of_client(&w->conns[i], c) && r->known && !r->fence && strcmp(r->value, f->client_shown) != 0)
             f->client_mixed = true;
     }
 }
 
-/* Where none of them has read of which lease the value was: what they were told last. */
+/* What they were told last without being told of which lease it was. */
 static void note_foreign(struct world *w, struct flight *f, const struct conn *c) {
     const struct reading *newest = NULL;
     for (int i = 0; i < CONNS; i++) {
         const struct reading *r = &w->conns[i].read[f->key];
-        if (of_client(&w->conns[i], c) && r->known && (!newest || r->step > newest->step))
+        if (of_client(&w->conns[i], c) && r->known && !r->fence && (!newest || r->step > newest->step))
             newest = r;
     }
-    if (!newest || f->client_read_fence || w->redis.now_ms > newest->at_ms + SURELY_REMEMBERED_MS)
+    if (!newest)
         return;
-    f->client_read_foreign = true;
-    memcpy(f->client_shown, newest->value, sizeof(f->client_shown));
+    memcpy(f->client_shown_foreign, newest->value, sizeof(f->client_shown_foreign));
+    f->client_read_foreign = !f->client_read_fence && w->redis.now_ms <= newest->at_ms + SURELY_REMEMBERED_MS;
 }
 
 void reading_note(struct world *w, struct flight *f) {
@@ -70,4 +69,11 @@ void reading_note(struct world *w, struct flight *f) {
     memcpy(f->shown, own->value, sizeof(f->shown));
     note_leases(w, f, c);
     note_foreign(w, f, c);
+}
+
+bool reading_covers(const struct flight *f, uint64_t fence, const char *value) {
+    bool own = f->was_shown && strcmp(f->shown, value) == 0, of_lease = strcmp(f->client_shown, value) == 0;
+    if (fence)
+        return (own && f->read_fence == fence) || (f->may_share && of_lease && f->client_read_fence == fence);
+    return own || (f->may_share && (of_lease || strcmp(f->client_shown_foreign, value) == 0));
 }

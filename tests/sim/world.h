@@ -189,8 +189,9 @@ struct flight {
     uint64_t client_read_fence; /* and the newest lease of those that its client's sessions at that proxy last read */
     bool client_mixed;          /* and one has read another value, of nobody knows which lease */
     bool was_shown;             /* its session's last reading */
-    bool client_read_foreign;   /* none of its client's sessions has read a lease: what they were shown last */
-    char shown[MODEL_VALUE], client_shown[MODEL_VALUE];
+    bool client_read_foreign;   /* none of its client's sessions has read a lease, and they were shown a value lately */
+    /* The values: its session's; of that newest lease; the last one that nobody said was a lease's. */
+    char shown[MODEL_VALUE], client_shown[MODEL_VALUE], client_shown_foreign[MODEL_VALUE];
     int name; /* its session's, and how often that had been left when it was sent */
     unsigned left;
     int64_t ran_ms;
@@ -330,6 +331,8 @@ void flight_log(struct world *w, const struct flight *f, const char *what);
 void reading_shown(struct world *w, const struct flight *f, uint64_t fence);
 /* Whether the flight's client counts as sharing its connections, and what they have read. */
 void reading_note(struct world *w, struct flight *f);
+/* Whether that was among it: the value, of the lease with this fence, or of a lock that is nobody's lease (0). */
+bool reading_covers(const struct flight *f, uint64_t fence, const char *value);
 
 /* trouble.c: what goes wrong. */
 void trouble_strikes(struct world *w);
@@ -351,8 +354,8 @@ void list_worker_answer(struct world *w, int worker, const struct flight *f, boo
 /* check_list.c: the same as check.c's. `queue` is the queue as it was. */
 void check_list_script(struct world *w, struct flight *f, const struct model_queue *queue);
 void check_list_belief(struct world *w, int worker, const struct flight *f);
-/* check_state.c: what a script has left behind agrees in itself, and nobody's lock was touched without having been
- * read. `before` is the key as it was. */
+/* check_state.c: what a script has left behind agrees in itself, and nothing was swapped, nor nobody's lock touched,
+ * without having been read. `before` is the key as it was. */
 void check_left(struct world *w, const struct flight *f, const struct model_key *before);
 /* A swap of what all of a client's connections have read. */
 void check_foreign_swap(struct world *w, const struct flight *f, const struct model_key *before);
