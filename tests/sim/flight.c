@@ -234,11 +234,12 @@ static void saw(struct world *w, struct flight *f) {
 }
 
 /* A release by script is not known for one where it came too late, nor where others came before adopt.lua, and the
- * lease would be over by now. */
+ * lease would be over by now, or may have been any colleague's to release. */
 static void note_unheard(struct world *w, const struct flight *f) {
     int process = f->worker >= 0 ? w->workers[f->worker].process : -1;
-    bool over = f->envelope.outcome != LOCK_RELEASED && f->ends_ms && w->redis.now_ms >= f->ends_ms;
-    if (f->command.op == OP_LUA_DEL && f->releases && process >= 0 && (f->envelope.reply.number == 0 || over))
+    bool over = f->ends_ms && w->redis.now_ms >= f->ends_ms;
+    bool overtaken = f->envelope.outcome != LOCK_RELEASED && (over || f->may_share);
+    if (f->command.op == OP_LUA_DEL && f->releases && process >= 0 && (f->envelope.reply.number == 0 || overtaken))
         w->ended_unreleased[process][f->key]++;
 }
 
