@@ -183,7 +183,7 @@ static void report_refused_release(struct finish *f) {
     settle_refusal(f, INCIDENT_LATE_RELEASE, why);
     if (!f->plan->several || !f->result->fence)
         return;
-    for (struct claim *c = f->entry->claims; c; c = c->next)
+    for (struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
         if (c != f->claim && c->fence == f->result->fence && c->peer->client == f->peer->client) {
             settle_refusal(f, INCIDENT_AMBIGUOUS,
                            "it counts for the older of several leases; to tell workers apart: owner connection, a "

@@ -1382,6 +1382,27 @@ static void a_queued_release_sets_nothing_aside(void **state) {
     assert_int_equal(stats(f).claims, 0);
 }
 
+static void a_queued_release_finds_all_claims_used_up(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan queued;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    uint64_t old = acquire(f, &a, "lock:x", "1", 1000, false);
+    pass(f, 2000);
+    uint64_t held = acquire(f, &b, "lock:x", "1", 60000, false);
+    queue(f, &b, LOCK_RELEASE, "lock:x", &queued);
+    assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_HELD, f->fence), old);
+    assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence), held);
+    assert_int_equal(stats(f).keys, 0);
+    engine_sent(f->engine, &queued);
+    struct lock_result refused = result(LOCK_HELD, ++f->fence); /* another client's */
+    finish(f, &b, &queued, &refused);
+    assert_int_equal(stats(f).incidents[INCIDENT_LATE_RELEASE], 2);
+    assert_int_equal(stats(f).incidents[INCIDENT_AMBIGUOUS], 1);
+}
+
 /* ---- incidents ---------------------------------------------------------------------------------- */
 
 static void refused_releases_are_reported(void **state) {
@@ -2121,6 +2142,7 @@ int main(void) {
         TEST(the_last_of_many_readings_is_swapped),
         TEST(a_transaction_speaks_for_what_it_acquires),
         TEST(a_queued_release_sets_nothing_aside),
+        TEST(a_queued_release_finds_all_claims_used_up),
         TEST(the_last_word_of_a_transaction_on_an_expiry_counts),
         TEST(refused_releases_are_reported),
         TEST(ambiguity_is_reported_with_its_way_out),
