@@ -234,13 +234,12 @@ static void saw(struct world *w, struct flight *f) {
 }
 
 /* A release by script is not known for one where it came too late, nor where others came before adopt.lua, and the
- * lease would be over by now, or may have been any colleague's to release. */
+ * lease would be over by now or is any colleague's to release. */
 static void note_unheard(struct world *w, const struct flight *f) {
-    int process = f->worker >= 0 ? w->workers[f->worker].process : -1;
-    bool over = f->ends_ms && w->redis.now_ms >= f->ends_ms;
-    bool overtaken = f->envelope.outcome != LOCK_RELEASED && (over || f->may_share);
-    if (f->command.op == OP_LUA_DEL && f->releases && process >= 0 && (f->envelope.reply.number == 0 || overtaken))
-        w->ended_unreleased[process][f->key]++;
+    bool over = f->may_share || (f->ends_ms && w->redis.now_ms >= f->ends_ms);
+    bool late = f->envelope.reply.number == 0 || (f->envelope.outcome != LOCK_RELEASED && over);
+    if (f->command.op == OP_LUA_DEL && f->releases && late)
+        w->ended_unreleased[w->workers[f->worker].process][f->key]++;
 }
 
 /* The answer arrives. */
@@ -306,6 +305,7 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
     f->unsent = outcome == LOCK_NOT_SENT;
     if (f->kind == FLIGHT_COMMAND && !f->unsent && !f->bare && w->workers[f->worker].process >= 0)
         w->unsure[w->workers[f->worker].process][f->key] = true;
+    worker_left_unsent(w, f);
     world_event(w, "flight of worker %d on key %d: %s", f->worker, f->key, world_outcome(outcome));
     if (f->kind == FLIGHT_RENEWAL && outcome == LOCK_UNKNOWN && f->ran)
         check_renewal_lost(w, f);

@@ -286,6 +286,21 @@ static void compared(struct world *w, int worker, const struct model_reply *r) {
         worker_give_up(w, worker);
 }
 
+/* A lease, while its release was on its way. */
+static void ended_on_its_way(struct world *w, const struct flight *f) {
+    const struct truth *t = &w->truth[f->key];
+    int process = w->workers[f->worker].process;
+    w->ended_unreleased[process][f->key]++;
+    if (t->live || t->sighted || t->fence != f->own_fence) /* of an older lease nobody knows any more */
+        w->ended_sighted[process][f->key]++;
+}
+
+void worker_left_unsent(struct world *w, const struct flight *f) {
+    const struct truth *t = &w->truth[f->key];
+    if (f->orphan && f->unsent && f->releases && !(t->live && t->fence == f->own_fence))
+        ended_on_its_way(w, f);
+}
+
 /* Its release did not leave: it tries again. */
 static void not_released(struct world *w, int worker, const struct flight *f) {
     struct worker *k = &w->workers[worker];
@@ -295,9 +310,7 @@ static void not_released(struct world *w, int worker, const struct flight *f) {
     if (k->holds)
         return;
     k->lost_ms = w->redis.now_ms;
-    w->ended_unreleased[k->process][f->key]++;             /* while its release was on its way */
-    if (t->live || t->sighted || t->fence != f->own_fence) /* of an older lease nobody knows any more */
-        w->ended_sighted[k->process][f->key]++;
+    ended_on_its_way(w, f);
 }
 
 /* Nobody knows whether it released: it may ask once more, where that is not taken for a colleague's. */

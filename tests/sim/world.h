@@ -374,6 +374,8 @@ bool worker_command(struct world *w, int worker, struct model_command *c, bool *
 void worker_sent(struct world *w, int worker, const struct model_command *c, bool releases);
 void worker_answer(struct world *w, int worker, const struct flight *f, bool lost);
 void worker_start_again(struct world *w, int worker);
+/* What a worker that is gone had sent did not leave: if it was a release, its lease may have ended meanwhile. */
+void worker_left_unsent(struct world *w, const struct flight *f);
 const char *idiom_name(enum idiom idiom);
 void command_text(const struct model_command *c, char *out, size_t size);
 
