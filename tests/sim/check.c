@@ -230,9 +230,13 @@ static bool owner_gone(const struct world *w, const struct truth *t, int proxy) 
     return !may_share || w->left[proxy][t->name] != t->left;
 }
 
-void check_renewed(struct world *w, const struct flight *f, const struct model_key *before) {
+void check_renewed(struct world *w, const struct flight *f, const struct model_key *before,
+                   const struct model_queue *queue) {
     struct truth *t = &w->truth[f->key];
-    bool changed = memcmp(before, &w->redis.keys[f->key], sizeof(*before)) != 0;
+    bool changed = memcmp(before, &w->redis.keys[f->key], sizeof(*before)) != 0 ||
+                   (w->sc.queue && w->redis.queues[f->key].until_ms != queue->until_ms);
+    if (changed && !before->guard.leased && strcmp(f->right, "always") != 0)
+        world_fail(w, "S3", "a renewal moved an expiry that is none of the proxy's");
     if (w->sc.audit && !w->sc.audit_exact)
         return;
     if (t->live && !stands(w, f->key))
@@ -263,8 +267,27 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
         world_fail(w, "S3", "a renewal for an owner that is gone");
 }
 
+/* Whether the engine takes the lease's end from the answer: not from those of others than the holder, who are told it
+ * in a queue. Until the answer to the holder's own command is there a renewal may be asked for, and does no harm: the
+ * script finds an expiry of the application's and leaves it alone, which check_renewed holds it to. */
+static bool engine_takes_end(const struct flight *f) {
+    enum lock_verb verb = f->plan.verb;
+    switch (f->envelope.outcome) {
+    case LOCK_GRANTED:
+        return true;
+    case LOCK_DONE:
+        return verb != LOCK_RELEASE && verb != LOCK_QUEUE_PUSH && verb != LOCK_QUEUE_REMOVE && verb != LOCK_QUEUE_SET;
+    case LOCK_HELD:
+        return verb == LOCK_SCRIPT;
+    default:
+        return false;
+    }
+}
+
 void check_told(struct world *w, const struct flight *f) {
     struct truth *t = &w->truth[f->key];
+    if (f->kind == FLIGHT_COMMAND && !engine_takes_end(f))
+        return;
     /* Where another answer came meanwhile, the proxy does not know which of them is the later one. */
     bool alone = f->begun_step > t->end_told_step && f->proxy == t->proxy;
     if (f->kind == FLIGHT_COMMAND)

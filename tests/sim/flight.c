@@ -92,7 +92,7 @@ void flight_run(struct world *w, struct flight *f) {
     if (f->kind == FLIGHT_RENEWAL) {
         f->envelope = model_renew(&w->redis, f->key, f->token_text, f->right, f->lease_ms, f->left_ms);
         f->ran = true;
-        check_renewed(w, f, &before);
+        check_renewed(w, f, &before, &queue);
         flight_log(w, f, "ran: ");
         return;
     }

@@ -28,7 +28,7 @@ static void strange(struct world *w, struct worker *k, struct model_command *c) 
     c->op = OPS[world_below(w, sizeof(OPS) / sizeof(OPS[0]))];
     if (c->op == OP_LPUSH && !q->count)
         c->op = OP_LINDEX;
-    c->ms = world_chance(w, 80) ? 5000 : -1;
+    c->ms = world_chance(w, 80) ? world_chance(w, 75) ? 5000 : 300 : -1;
     snprintf(c->value, sizeof(c->value), "strange%" PRIu64, ++w->values);
     if (c->op == OP_LREM && q->count)
         memcpy(c->value, q->nodes[world_below(w, q->count)], sizeof(c->value));

@@ -379,9 +379,10 @@ void worker_left_unsent(struct world *w, const struct flight *f);
 const char *idiom_name(enum idiom idiom);
 void command_text(const struct model_command *c, char *out, size_t size);
 
-/* check.c: the rules, after every change of the model. `before` is the key as it was. */
+/* check.c: the rules, after every change of the model. `before` is the key as it was, `queue` the queue in it. */
 void check_script(struct world *w, struct flight *f, const struct model_key *before);
-void check_renewed(struct world *w, const struct flight *f, const struct model_key *before);
+void check_renewed(struct world *w, const struct flight *f, const struct model_key *before,
+                   const struct model_queue *queue);
 void check_renewal_asked(struct world *w, const struct proxy *p, const struct lock_lease *lease);
 /* Time passed, or somebody went around the proxy. */
 void check_passed(struct world *w, int key, enum cause cause);
