@@ -17,6 +17,7 @@
 --   k:PARTY         how many nodes it has here
 --   l:PARTY         the node that it pushed last
 --   v:PARTY         how often EXISTS has told it that there is no queue, and it has not pushed since
+--   d:PARTY         the attempt of its last push that was refused for that, for its repeat
 -- Envelope: behind common.lua's six elements: lost (dead heads removed), the identity of the last one's owner, and
 -- the node of a lease that was granted.
 local party = string.sub(seen, 2)

@@ -3,7 +3,7 @@
 --@common
 --@list
 local s = look()
-redis.call('HDEL', guard, 'p:' .. party, 'k:' .. party, 'l:' .. party, 'v:' .. party)
+redis.call('HDEL', guard, 'p:' .. party, 'k:' .. party, 'l:' .. party, 'v:' .. party, 'd:' .. party)
 if type_of_lock() == 'list' then prune(s) end
 keep_queue()
 return queue_envelope(0, 'done', nil)

@@ -24,9 +24,14 @@ local function refused()
   keep_queue()
   return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)
 end
-local vacant = tonumber(redis.call('HGET', guard, 'v:' .. party) or 0) > 0
-if vacant and redis.call('HINCRBY', guard, 'v:' .. party, -1) <= 0 then redis.call('HDEL', guard, 'v:' .. party) end
+local told = redis.call('HMGET', guard, 'v:' .. party, 'd:' .. party)
+local denied = told[2] == attempt -- repeated: it has used up what its party was told
+local vacant = denied or tonumber(told[1] or 0) > 0
+if vacant and not denied and redis.call('HINCRBY', guard, 'v:' .. party, -1) <= 0 then
+  redis.call('HDEL', guard, 'v:' .. party)
+end
 if head then
+  if vacant then redis.call('HSET', guard, 'd:' .. party, attempt) end
   if vacant or (name ~= 'rpush' and name ~= 'rpushx') then return refused() end
   for i = first, #ARGV do
     local record = node_record(ARGV[i])

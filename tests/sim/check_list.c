@@ -155,6 +155,17 @@ static void check_head_left(struct world *w, const struct flight *f) {
     world_fail(w, "L1", "node %s is at the head of key %d, and its owner has disconnected", q->nodes[0], f->key);
 }
 
+/* S5: sending it twice is sending it once. Its worker was told that there is no queue, and would take itself for the
+ * holder. Of workers that may share a party the last push alone is remembered. */
+static void check_denied(struct world *w, struct flight *f) {
+    enum lock_outcome outcome = f->envelope.outcome;
+    bool push = f->kind == FLIGHT_COMMAND && f->command.op == OP_RPUSH;
+    bool known = w->sc.apart && !w->sc.pipelines && !w->sc.outside && !f->orphan && !f->ghost;
+    if (push && known && f->denied && outcome == LOCK_DONE)
+        world_fail(w, "S5", "worker %d's push was refused, and carried out when it was repeated", f->worker);
+    f->denied = push && (f->denied || outcome == LOCK_HELD || outcome == LOCK_FOREIGN);
+}
+
 /* What the command's worker has done, as soon as Redis ran it. */
 static void follow_worker(struct world *w, const struct flight *f) {
     if (f->kind != FLIGHT_COMMAND || f->orphan || f->ghost || f->worker < 0)
@@ -180,6 +191,7 @@ void check_list_script(struct world *w, struct flight *f, const struct model_que
     f->was_own = own || releases_own;
     check_nodes(w, f, before);
     follow_worker(w, f);
+    check_denied(w, f);
     bool again = t->live && g && strcmp(g->value, t->node) == 0; /* its own party takes over an adopted lease */
     if (t->live && !same_lease(t, g) && !again) {
         if (f->kind == FLIGHT_LEAVE)

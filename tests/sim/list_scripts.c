@@ -11,10 +11,17 @@ static struct model_envelope error(struct queue_run *r) {
     return queue_envelope(r, (struct model_reply){.kind = REPLY_ERROR}, LOCK_ERROR, false);
 }
 
-static void spend_vacancy(struct queue_run *r) {
-    struct queue_party *p = queue_party_of(r, r->a->seen, true);
-    p->vacant--;
+/* Whether EXISTS has told the caller that there is no queue. One push uses that up; a refused one is remembered. */
+static bool spend_vacancy(struct queue_run *r, bool head) {
+    struct queue_party *p = queue_party_of(r, r->a->seen, false);
+    bool denied = p && is(p->denied, r->a->attempt);
+    if (!p || (!denied && p->vacant == 0))
+        return false;
+    p->vacant -= !denied;
+    if (head)
+        snprintf(p->denied, sizeof(p->denied), "%s", r->a->attempt);
     queue_party_tidy(r, p);
+    return true;
 }
 
 static struct model_envelope push(struct queue_run *r) {
@@ -27,10 +34,7 @@ static struct model_envelope push(struct queue_run *r) {
     const struct queue_record *record = queue_record_of(r, node);
     if (record && is(record->attempt, r->a->attempt))
         return queue_number(r, queue_place_of(r, node) + 1, queue_token_is_attempt(r) ? LOCK_GRANTED : LOCK_DONE);
-    const struct queue_party *party = queue_party_of(r, r->a->seen, false);
-    bool vacant = party && party->vacant > 0;
-    if (vacant)
-        spend_vacancy(r);
+    bool vacant = spend_vacancy(r, head);
     if (head && (vacant || r->a->command.op == OP_LPUSH || (record && !queue_mine(r, record, false)))) {
         queue_keep(r);
         return queue_plain(r, REPLY_ERROR, queue_in_the_way(r));
@@ -330,7 +334,7 @@ void model_queue_leave(struct model *m, int key, const char *party, int64_t leas
     if (p) {
         p->here = false;
         p->nodes = p->vacant = 0;
-        p->last[0] = '\0';
+        p->last[0] = p->denied[0] = '\0';
         queue_party_tidy(&r, p);
     }
     if (r.k->exists && r.k->list)

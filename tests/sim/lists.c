@@ -81,7 +81,7 @@ struct queue_party *queue_party_of(struct queue_run *r, const char *name, bool m
 }
 
 void queue_party_tidy(struct queue_run *r, struct queue_party *p) {
-    if (!p->here && p->nodes == 0 && p->vacant == 0 && !p->last[0])
+    if (!p->here && p->nodes == 0 && p->vacant == 0 && !p->last[0] && !p->denied[0])
         *p = r->q->parties[--r->q->party_count];
 }
 

@@ -15,13 +15,13 @@ struct queue_record {
     char node[QUEUE_NODE], party[QUEUE_TEXT], attempt[QUEUE_TEXT], identity[QUEUE_TEXT];
 };
 
-/* p:PARTY, k:PARTY, l:PARTY, v:PARTY */
+/* p:PARTY, k:PARTY, l:PARTY, v:PARTY, d:PARTY */
 struct queue_party {
     char name[QUEUE_TEXT];
     bool here;       /* p: is there */
     int64_t ends_ms; /* 0 never */
     int64_t nodes, vacant;
-    char last[QUEUE_NODE];
+    char last[QUEUE_NODE], denied[QUEUE_TEXT];
 };
 
 struct model_queue {

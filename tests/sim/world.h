@@ -164,6 +164,7 @@ struct flight {
     int64_t ends_ms; /* the end of the lock that the application's script found, 0 none */
     bool scripted;   /* the application's script has run; adopt.lua, right behind it, counts as `ran` */
     bool repeated;   /* ran more than once */
+    bool denied;     /* a push that was refused when it ran before */
     bool unsent;     /* it never reached Redis */
     bool orphan;     /* its session or worker is gone, its proxy finishes it */
     bool ghost;      /* its proxy has given it up as well, and yet it may run */
