@@ -190,6 +190,8 @@ void check_list_script(struct world *w, struct flight *f, const struct model_que
     bool releases_own = t->live && f->releases && f->own_fence == t->fence;
     f->was_own = own || releases_own;
     check_nodes(w, f, before);
+    if (f->envelope.lost || w->redis.queues[f->key].count == 0)
+        w->head[f->key][0] = '\0'; /* the same node may come again, by a push that is repeated */
     follow_worker(w, f);
     check_denied(w, f);
     bool again = t->live && g && strcmp(g->value, t->node) == 0; /* its own party takes over an adopted lease */
