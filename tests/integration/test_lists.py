@@ -11,7 +11,7 @@ import time
 import pytest
 
 import servers
-from resp import Client, Error
+from resp import Client, Error, encode
 from servers import until
 
 RULES = ["lock lock:slow:* lease 60s", "lock lock:connection:* owner connection lease 2400ms",
@@ -508,6 +508,31 @@ def test_two_proxies(proxy, backend, start_proxy, connect, direct, key):
     a.close()
     until(lambda: b("LRANGE", name, 0, 0) == ["b:1"], 15, "the owner's end")
     assert int(b("PROXY", "TOKEN", name)) > fence
+
+
+def test_a_refused_push_whose_answer_is_lost(start_redis, start_proxy, fake, connect):
+    """It is sent again, and has used up what EXISTS had told its session: refused all the same."""
+    redis = start_redis()
+    lost = []
+
+    def relay(words, connection):
+        if not hasattr(connection, "redis"):
+            connection.redis = redis.client()
+        connection.redis.send(encode(*words))
+        reply = connection.redis.read_raw()
+        if words[-1] == b"a:1" and not lost and not reply.startswith(b"-NOSCRIPT"):
+            lost.append(reply)
+            return None
+        return reply
+
+    proxy = start_proxy("standalone %s:%d" % fake(relay).address, *RULES)
+    a, b = connect(proxy), connect(proxy)
+    assert a("EXISTS", "lock:q") == 0
+    assert b("RPUSH", "lock:q", "b:1") == 1 and b("LRANGE", "lock:q", 0, 0) == ["b:1"]
+    assert is_locked(a("RPUSH", "lock:q", "a:1"))
+    assert b"LOCKED" in lost[0]
+    assert redis.run("LRANGE", "lock:q", 0, -1) == ["b:1"]
+    assert a("RPUSH", "lock:q", "a:2") == 2
 
 
 def test_proxy_killed(proxy, backend, start_proxy, connect, key):
