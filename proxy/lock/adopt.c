@@ -16,7 +16,7 @@ static void spend(struct finish *f, struct claim *c) {
 /* The lease was ended by a script of the client that acquired it, over whichever connection. What another client has
  * ended (it knew the value) leaves its owner with a release to come, which is expected as ever. */
 static void script_released(struct finish *f) {
-    struct claim *c = f->entry ? f->entry->claims : NULL;
+    struct claim *c = entry_claims(f->entry);
     while (c && (c->fence != f->result->fence || c->peer->client != f->peer->client))
         c = c->next;
     if (c && !c->uses)

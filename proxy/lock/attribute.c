@@ -56,7 +56,7 @@ struct offer {
 
 static struct offer offers_of(const struct entry *en, enum line line, const struct peer *self, int64_t now_ms) {
     struct offer o = {0};
-    for (struct claim *c = en ? en->claims : NULL; c; c = c->next) {
+    for (struct claim *c = entry_claims(en); c; c = c->next) {
         if (c->aside || c->doubtful || !on_line(line, c, self) || claim_is_over(c, now_ms))
             continue;
         o.count++;
@@ -93,7 +93,7 @@ static struct claim *pick(const struct offer *o, enum lock_verb verb) {
 
 /* The session's own claim whose release got lost on the way: a repeated release may mean it, if it means anything. */
 static struct claim *doubtful_claim(const struct entry *en, const struct peer *self, int64_t now_ms) {
-    for (struct claim *c = en ? en->claims : NULL; c; c = c->next)
+    for (struct claim *c = entry_claims(en); c; c = c->next)
         if (c->doubtful && !c->aside && c->peer == self && !claim_is_over(c, now_ms))
             return c;
     return NULL;
@@ -211,7 +211,7 @@ static bool enrols(enum lock_verb verb) {
  * process knows who acquired it: for the owner, `seen` is what it wrote; for others there is no right by seeing. */
 static void plan_enrolment(const struct entry *en, int64_t now_ms, struct lock_plan *plan) {
     struct claim *live = NULL;
-    for (struct claim *c = en ? en->claims : NULL; c; c = c->next)
+    for (struct claim *c = entry_claims(en); c; c = c->next)
         if (c->observed && claim_is_live(c, now_ms))
             live = c;
     if (!live || !enrols(plan->verb))
@@ -235,7 +235,7 @@ static void plan_enrolment(const struct entry *en, int64_t now_ms, struct lock_p
 static void plan_script(struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
     if (client_shares(self->client, plan->rule, self->pooling))
         return;
-    for (struct claim *c = en ? en->claims : NULL; c; c = c->next)
+    for (struct claim *c = entry_claims(en); c; c = c->next)
         if (c->peer == self && c->fence && claim_is_live(c, now_ms)) {
             plan->claim = c->token;
             c->scripted = true;

@@ -99,7 +99,7 @@ enum lock_outcome audit_refuse(struct audit *a, bool takes) {
  * that this command was for, came before it, or nobody knows: not so one that needed the key to be free. */
 static void forget_overwriter(struct audit *a) {
     const struct entry *en = a->f->entry;
-    for (struct claim *c = en ? en->claims : NULL; c; c = c->next)
+    for (struct claim *c = entry_claims(en); c; c = c->next)
         if (c->fence == en->live_fence && c->overwrote && !c->ended) {
             learn_gone(a->f, c->fence, LEASE_GONE);
             return;
@@ -190,7 +190,7 @@ static enum lock_outcome scripted(struct audit *a) {
     struct entry *en = a->f->entry;
     if (a->f->claim)
         a->f->claim->scripted = false;
-    for (struct claim *c = en ? en->claims : NULL, *next; c; c = next) {
+    for (struct claim *c = entry_claims(en), *next; c; c = next) {
         next = c->next;
         if (c->uses || !c->observed)
             continue;

@@ -48,7 +48,7 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
 static bool says_nothing(const struct finish *f) {
     if (f->audit || !finish_refused(f))
         return false;
-    for (const struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
+    for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c->observed && claim_is_live(c, f->now_ms))
             return true;
     return false;
@@ -138,7 +138,7 @@ void learn_lost_attempt(struct finish *f) {
         return;
     /* The lease in the way is this session's own: several workers use it. Not where one worker may believe that it
      * has released. */
-    for (struct claim *c = f->entry->claims; c; c = c->next)
+    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c->peer == f->peer && c->fence == f->result->fence && claim_is_live(c, f->now_ms) && !c->let_go)
             atomic_store(&f->peer->client->proven, true);
 }

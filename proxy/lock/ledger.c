@@ -293,7 +293,7 @@ inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *
 }
 
 struct claim *claim_find(const struct entry *en, uint64_t token) {
-    struct claim *c = en && token ? en->claims : NULL;
+    struct claim *c = token ? entry_claims(en) : NULL;
     while (c && c->token != token)
         c = c->next;
     return c;

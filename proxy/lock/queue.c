@@ -126,7 +126,7 @@ static struct claim *claim_for_node(const struct finish *f) {
     if (!f->result->value)
         return NULL;
     uint64_t hash = hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
-    for (struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
+    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c->queue && c->ended && c->valued && c->value == hash &&
             (c->peer == f->peer || (c->peer->client == f->peer->client && by_client(f->peer, f->plan->rule))))
             return c;

@@ -107,7 +107,7 @@ static void settle_unknown_acquisition(struct finish *f) {
 struct claim *settle_touched(struct finish *f) {
     if (f->claim && f->claim->fence == f->result->fence)
         return f->claim;
-    for (struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
+    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c->fence && c->fence == f->result->fence)
             return c;
     return f->claim && !f->claim->fence ? f->claim : NULL;
@@ -148,7 +148,7 @@ void settle_spend(struct finish *f, struct claim *c) {
 
 /* The session wanted to be rid of what it has on the key. If that is one worker, it may believe that it is. */
 static void let_go(struct finish *f) {
-    for (struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
+    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c->peer == f->peer)
             c->let_go = true;
 }
@@ -183,7 +183,7 @@ static void report_refused_release(struct finish *f) {
     settle_refusal(f, INCIDENT_LATE_RELEASE, why);
     if (!f->plan->several || !f->result->fence)
         return;
-    for (struct claim *c = f->entry ? f->entry->claims : NULL; c; c = c->next)
+    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c != f->claim && c->fence == f->result->fence && c->peer->client == f->peer->client) {
             settle_refusal(f, INCIDENT_AMBIGUOUS,
                            "it counts for the older of several leases; to tell workers apart: owner connection, a "

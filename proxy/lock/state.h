@@ -278,7 +278,11 @@ void peer_settle(struct shard *sh, struct peer *p);
 /* A new claim in its place among the entry's. Takes a reference to the rule's set. */
 struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
                         uint64_t token, uint64_t fence);
-/* NULL: the entry has none of this number, or is none itself (NULL). */
+/* The first of its claims, oldest first; NULL: it has none, or is none itself (NULL: nothing is known of the key). */
+static inline struct claim *entry_claims(const struct entry *en) {
+    return en ? en->claims : NULL;
+}
+/* NULL: the entry has none of this number, or is none itself. */
 struct claim *claim_find(const struct entry *en, uint64_t token);
 /* Takes the claim out and frees it. Its entry and peer stay, even empty. */
 void claim_remove(struct shard *sh, struct claim *c);
