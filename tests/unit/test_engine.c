@@ -106,6 +106,13 @@ static void open_as(struct fixture *f, struct lock_session *s, uint64_t id, cons
     engine_session_open(f->engine, s, id, identity, strlen(identity));
 }
 
+/* Two connections of one client, whose locks are the client's. */
+static void open_colleagues(struct fixture *f, struct lock_session *a, struct lock_session *b) {
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    open_as(f, a, 1, "app");
+    open_as(f, b, 2, "app");
+}
+
 static struct lock_key key_of(const char *name) {
     return (struct lock_key){.db = 0, .name = name, .len = strlen(name)};
 }
@@ -487,9 +494,7 @@ static void the_last_of_a_client_leaves_what_came_late_too(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
     struct lock_plan plan, push;
-    f->rule.owner = LOCK_OWNER_CLIENT;
-    open_as(f, &a, 1, "app");
-    open_as(f, &b, 2, "app");
+    open_colleagues(f, &a, &b);
     begin(f, &a, LOCK_ACQUIRE, "lock:x", &plan);
     begin(f, &a, LOCK_QUEUE_PUSH, "lock:q", &push);
     engine_session_close(f->engine, &a, f->now_ms);
@@ -510,9 +515,7 @@ static void the_last_of_a_client_leaves_what_came_late_too(void **state) {
 static void client_uses_all_claims_of_the_identity(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, stranger;
-    f->rule.owner = LOCK_OWNER_CLIENT;
-    open_as(f, &a, 1, "app");
-    open_as(f, &b, 2, "app");
+    open_colleagues(f, &a, &b);
     open_as(f, &stranger, 3, "else");
     uint64_t first = acquire(f, &a, "lock:x", "1", 1000, false);
     pass(f, 2000);
@@ -526,9 +529,7 @@ static void client_uses_all_claims_of_the_identity(void **state) {
 static void claims_move_with_the_identity(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
-    f->rule.owner = LOCK_OWNER_CLIENT;
-    open_as(f, &a, 1, "app");
-    open_as(f, &b, 2, "app");
+    open_colleagues(f, &a, &b);
     open_as(f, &c, 3, "other");
     uint64_t claim = acquire(f, &a, "lock:x", "1", 30000, false);
     engine_session_identify(f->engine, &a, "other", 5, f->now_ms);
@@ -632,9 +633,7 @@ static void a_strangers_script_spends_nothing(void **state) {
 static void a_pools_nodes_leave_with_its_last_connection(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
-    f->rule.owner = LOCK_OWNER_CLIENT;
-    open_as(f, &a, 1, "app");
-    open_as(f, &b, 2, "app");
+    open_colleagues(f, &a, &b);
     run(f, &a, LOCK_QUEUE_PUSH, "lock:q", LOCK_DONE, 0);
     engine_session_close(f->engine, &a, f->now_ms);
     assert_int_equal(f->leave_count, 0);
@@ -1086,9 +1085,7 @@ static void releases_in_flight_use_different_claims(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
     struct lock_plan first, second, third;
-    f->rule.owner = LOCK_OWNER_CLIENT;
-    open_as(f, &a, 1, "app");
-    open_as(f, &b, 2, "app");
+    open_colleagues(f, &a, &b);
     uint64_t older = acquire(f, &a, "lock:x", "1", 1000, false);
     pass(f, 2000);
     uint64_t newer = acquire(f, &b, "lock:x", "1", 1000, false);
@@ -1240,9 +1237,7 @@ static void the_last_reading_is_swapped(void **state) {
     struct lock_session a, b;
     struct lock_plan plan;
     struct lock_key key = key_of("lock:x");
-    f->rule.owner = LOCK_OWNER_CLIENT;
-    open_as(f, &a, 1, "app");
-    open_as(f, &b, 2, "app");
+    open_colleagues(f, &a, &b);
     show_value(f, &b, "lock:x", "old", 7);
     engine_saw(f->engine, &a, &key, &f->rule, "new", 3, f->now_ms);
     begin(f, &a, LOCK_SWAP, "lock:x", &plan);
@@ -1296,9 +1291,7 @@ static void the_last_of_many_readings_is_swapped(void **state) {
     struct lock_plan plan;
     struct lock_key key = key_of("lock:x");
     struct lock_result r = result(LOCK_NOT_SENT, 0);
-    f->rule.owner = LOCK_OWNER_CLIENT;
-    open_as(f, &a, 1, "app");
-    open_as(f, &b, 2, "app");
+    open_colleagues(f, &a, &b);
     open_as(f, &c, 3, "app");
     engine_saw(f->engine, &a, &key, &f->rule, "new", 3, f->now_ms);
     engine_saw(f->engine, &b, &key, &f->rule, "other", 5, f->now_ms);
@@ -1349,9 +1342,7 @@ static void a_queued_release_sets_nothing_aside(void **state) {
     struct lock_session a, b;
     struct lock_plan queued, sent;
     struct lock_result not_sent = result(LOCK_NOT_SENT, 0), released = result(LOCK_RELEASED, 0);
-    f->rule.owner = LOCK_OWNER_CLIENT;
-    open_as(f, &a, 1, "app");
-    open_as(f, &b, 2, "app");
+    open_colleagues(f, &a, &b);
     uint64_t old = acquire(f, &a, "lock:x", "1", 1000, false);
     pass(f, 2000);
     uint64_t held = acquire(f, &b, "lock:x", "1", 60000, false);
@@ -1386,9 +1377,7 @@ static void a_queued_release_finds_all_claims_used_up(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
     struct lock_plan queued;
-    f->rule.owner = LOCK_OWNER_CLIENT;
-    open_as(f, &a, 1, "app");
-    open_as(f, &b, 2, "app");
+    open_colleagues(f, &a, &b);
     uint64_t old = acquire(f, &a, "lock:x", "1", 1000, false);
     pass(f, 2000);
     uint64_t held = acquire(f, &b, "lock:x", "1", 60000, false);
@@ -1528,9 +1517,7 @@ static void abandoned_leases_are_reported(void **state) {
 static void a_pool_abandons_with_its_last_connection(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
-    f->rule.owner = LOCK_OWNER_CLIENT;
-    open_as(f, &a, 1, "app");
-    open_as(f, &b, 2, "app");
+    open_colleagues(f, &a, &b);
     acquire(f, &a, "lock:x", "1", 30000, true);
     engine_session_close(f->engine, &a, f->now_ms);
     assert_int_equal(incidents(f, INCIDENT_ABANDONED), 0);
