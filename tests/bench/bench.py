@@ -29,6 +29,7 @@ SAMPLES = 6  # a round, of speed
 PEERS = ["redis", "lockkeeper", "lockkeeper cluster", "nutcracker", "haproxy"]
 PROXIES = PEERS[1:]
 BARE = "bare"  # bare.c, which is measured without pipelining only
+SPEED_PEERS = [*PEERS, BARE]
 TITLES = {"redis": "Redis, direct", "lockkeeper": "lockkeeper", "lockkeeper cluster": "lockkeeper, cluster",
           "nutcracker": "nutcracker", "haproxy": "haproxy (TCP)", BARE: "bare forwarding"}
 
@@ -154,7 +155,7 @@ class Bench:
 
     def speed(self):
         """Rounds over all peers, so that a busy moment of the machine meets all of them."""
-        peers = self.start_peers([*PEERS, BARE])
+        peers = self.start_peers(SPEED_PEERS)
         runs = {}
         for number in range(self.rounds):
             for workload, (_, depth, connections) in WORKLOADS.items():
@@ -376,12 +377,12 @@ def print_matrix(title, table, peers, cell):
 def print_results(results):
     speed = results.get("speed")
     if speed:
-        print_matrix("Requests a second", speed, [*PEERS, BARE], lambda r: number(r["rps"]))
-        print_matrix("Latency, median / 99th percentile, ms", speed, [*PEERS, BARE],
+        print_matrix("Requests a second", speed, SPEED_PEERS, lambda r: number(r["rps"]))
+        print_matrix("Latency, median / 99th percentile, ms", speed, SPEED_PEERS,
                      lambda r: "%.2f / %.2f" % (r["p50_ms"], r["p99_ms"]))
-        print_matrix("CPU time of the proxy, µs a request", speed, [*PROXIES, BARE],
+        print_matrix("CPU time of the proxy, µs a request", speed, SPEED_PEERS[1:],
                      lambda r: number(r["proxy_cpu_us"], 2))
-        print_matrix("CPU time of Redis, µs a request", speed, [*PEERS, BARE], lambda r: number(r["redis_cpu_us"], 2))
+        print_matrix("CPU time of Redis, µs a request", speed, SPEED_PEERS, lambda r: number(r["redis_cpu_us"], 2))
     print_matrix("User instructions of the proxy, a request", results.get("instructions"), PROXIES, number)
     print_matrix("System calls of the proxy, a request", results.get("syscalls"), PROXIES, lambda n: number(n, 2))
     memory = results.get("memory")
