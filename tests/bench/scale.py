@@ -67,12 +67,13 @@ def in_turn(names, number):
     return names[number % len(names):] + names[:number % len(names)]
 
 
-def take_turns(bench, peers, measure):
-    """Rounds in which measure(server) is run for each peer: {title: figures}."""
+def take_turns(bench, what, peers, measure):
+    """Rounds in which measure(server) is run for each peer: {title: figures}. `what`: for the note of a run that failed."""
     runs = {name: [] for name in peers}
     for number in range(bench.rounds):
         for name in in_turn(peers, number):
-            result = bench.attempt(name, bench.with_cpu, peers[name], [bench.fleet.redis], measure, peers[name])
+            result = bench.attempt("%s, %s" % (what, bench.titles[name]), bench.with_cpu, peers[name],
+                                   [bench.fleet.redis], measure, peers[name])
             if result:
                 runs[name].append(result)
     return {bench.titles[name]: figures(results) for name, results in runs.items() if results}
@@ -92,8 +93,9 @@ def one_core(bench):
         os.sched_setaffinity(0, core)
         for server in peers.values():
             pin(server.pid, core)
-        return take_turns(bench, peers, lambda server: bench.load(server.port, 1, 1, 5000 if bench.quick else 20000,
-                                                                  ["=$64", "GET", "key:000000000001"]))
+        requests = 5000 if bench.quick else 20000
+        return take_turns(bench, "latency", peers, lambda server: bench.load(
+            server.port, 1, 1, requests, ["=$64", "GET", "key:000000000001"]))
     finally:
         os.sched_setaffinity(0, every)
         pin(bench.fleet.redis.pid, every)
@@ -118,7 +120,7 @@ def shared_core(bench):
             os.sched_setaffinity(0, load)
             for server in peers.values():
                 pin(server.pid, proxy)
-            for title, row in take_turns(bench, peers, lambda server: redis_benchmark(
+            for title, row in take_turns(bench, sharing, peers, lambda server: redis_benchmark(
                     server.port, "set", 1, 50, 30000 if bench.quick else 100000)).items():
                 rows["%s: %s" % (sharing, title)] = row
     finally:
