@@ -25,7 +25,6 @@ from servers import Connection, Failed, Fleet, need, redis_benchmark
 TABLES = ["speed", "instructions", "syscalls", "memory", "locks", *scale.TABLES]
 CONNECTIONS = 50
 IDLE_CONNECTIONS = 2000
-SAMPLES = 6  # a round, of speed
 PEERS = ["redis", "lockkeeper", "lockkeeper cluster", "nutcracker", "haproxy"]
 PROXIES = PEERS[1:]
 BARE = "bare"  # bare.c, which is measured without pipelining only
@@ -69,7 +68,7 @@ LOCK_PAIRS = {
 class Bench:
     def __init__(self, fleet, load_program, quick):
         self.fleet, self.load_program, self.quick = fleet, load_program, quick
-        self.rounds = 3 if quick else 5
+        self.rounds, self.samples = (3, 5) if quick else (5, 20)  # samples: short runs of each peer in a round
         self.titles = TITLES
         self.results = {}
         self.notes = []
@@ -160,10 +159,10 @@ class Bench:
         for number in range(self.rounds):
             for workload, (_, depth, connections) in WORKLOADS.items():
                 order = scale.in_turn([peer for peer in peers if peer != BARE or depth == 1], number)
-                requests = (30000 if depth == 1 else 100000 if connections > 1 else 50000) // (2 if self.quick else 1)
+                requests = 100000 if depth > 1 and connections > 1 else 10000
                 progress("speed, round %d of %d: %s" % (number + 1, self.rounds, workload))
                 # What a request costs depends on who happens to share a core: many short runs.
-                for peer in order * (SAMPLES // 2 if self.quick else SAMPLES):
+                for peer in order * self.samples:
                     result = self.attempt("%s, %s" % (TITLES[peer], workload), self.with_cpu, peers[peer],
                                           self.upstreams(peer), self.redis_benchmark, peers[peer].port, workload,
                                           requests)
@@ -247,10 +246,9 @@ class Bench:
         for number in range(self.rounds):
             for depth in depths:
                 progress("locks, round %d of %d, -P %d" % (number + 1, self.rounds, depth))
-                commands = (60000 if depth == 1 else 160000) // (3 if self.quick else 1)
-                for pair, (peer, _) in LOCK_PAIRS.items():
-                    if peer not in peers:
-                        continue
+                commands = 10000 if depth == 1 else 40000
+                pairs = [(pair, peer) for pair, (peer, _) in LOCK_PAIRS.items() if peer in peers]
+                for pair, peer in pairs * (self.samples // (2 if depth == 1 else 5)):
                     result = self.attempt("%s, -P %d" % (pair, depth), self.with_cpu, peers[peer],
                                           self.upstreams(peer), self.pair_load, peers[peer].port, pair, depth,
                                           commands)

@@ -67,16 +67,21 @@ def in_turn(names, number):
     return names[number % len(names):] + names[:number % len(names)]
 
 
-def take_turns(bench, what, peers, measure):
-    """Rounds in which measure(server) is run for each peer: {title: figures}. `what`: for the note of a run that failed."""
-    runs = {name: [] for name in peers}
+def take_turns(bench, what, servers, measure):
+    """Rounds in which measure(server) is run for each server, many times: {title: figures}. servers: {title: Server};
+    what: for the note of a run that failed."""
+    runs = {title: [] for title in servers}
     for number in range(bench.rounds):
-        for name in in_turn(peers, number):
-            result = bench.attempt("%s, %s" % (what, bench.titles[name]), bench.with_cpu, peers[name],
-                                   [bench.fleet.redis], measure, peers[name])
+        for title in in_turn(servers, number) * bench.samples:
+            result = bench.attempt("%s, %s" % (what, title), bench.with_cpu, servers[title], [bench.fleet.redis],
+                                   measure, servers[title])
             if result:
-                runs[name].append(result)
-    return {bench.titles[name]: figures(results) for name, results in runs.items() if results}
+                runs[title].append(result)
+    return {title: figures(results) for title, results in runs.items() if results}
+
+
+def titled(bench, peers):
+    return {bench.titles[name]: server for name, server in peers.items()}
 
 
 def pin(pid, cores):
@@ -93,9 +98,8 @@ def one_core(bench):
         os.sched_setaffinity(0, core)
         for server in peers.values():
             pin(server.pid, core)
-        requests = 5000 if bench.quick else 20000
-        return take_turns(bench, "latency", peers, lambda server: bench.load(
-            server.port, 1, 1, requests, ["=$64", "GET", "key:000000000001"]))
+        return take_turns(bench, "latency", titled(bench, peers), lambda server: bench.load(
+            server.port, 1, 1, 3000, ["=$64", "GET", "key:000000000001"]))
     finally:
         os.sched_setaffinity(0, every)
         pin(bench.fleet.redis.pid, every)
@@ -120,8 +124,8 @@ def shared_core(bench):
             os.sched_setaffinity(0, load)
             for server in peers.values():
                 pin(server.pid, proxy)
-            for title, row in take_turns(bench, sharing, peers, lambda server: redis_benchmark(
-                    server.port, "set", 1, 50, 30000 if bench.quick else 100000)).items():
+            for title, row in take_turns(bench, sharing, titled(bench, peers), lambda server: redis_benchmark(
+                    server.port, "set", 1, 50, 10000)).items():
                 rows["%s: %s" % (sharing, title)] = row
     finally:
         os.sched_setaffinity(0, every)
@@ -137,21 +141,17 @@ def idle_neighbours(bench):
         raise Failed("%d connections need a higher limit of open files (ulimit -n)" % IDLE)
     alone, crowded = bench.fleet.start_lockkeeper(), bench.fleet.start_lockkeeper()
     idle = [Connection(crowded.port) for _ in range(IDLE)]
-    runs = {"50 busy connections": [], "50 busy beside %s idle" % "{:,}".format(IDLE): []}
     try:
         for connection in idle:
             connection.call("GET", "key:000000000000")
-        for number in range(bench.rounds):
-            pairs = list(zip(runs, (alone, crowded)))
-            for row, server in pairs if number % 2 else pairs[::-1]:
-                runs[row].append(bench.with_cpu(server, [bench.fleet.redis], redis_benchmark, server.port, "get", 1, 50,
-                                                50000))
+        return take_turns(bench, "idle", {"50 busy connections": alone,
+                                          "50 busy beside %s idle" % "{:,}".format(IDLE): crowded},
+                          lambda server: redis_benchmark(server.port, "get", 1, 50, 10000))
     finally:
         for connection in idle:
             connection.close()
         alone.stop()
         crowded.stop()
-    return {row: figures(results) for row, results in runs.items()}
 
 
 def threads(bench):
@@ -163,11 +163,11 @@ def threads(bench):
             runs = {count: [] for count in servers}
             shares = []
             for number in range(bench.rounds):
-                for count in (1, 2) if number % 2 else (2, 1):
+                for count in in_turn(servers, number) * (bench.samples // 4):
                     server = servers[count]
                     before = thread_seconds(server.pid)
                     runs[count].append(bench.with_cpu(server, [bench.fleet.redis], redis_benchmark, server.port, "get",
-                                                      depth, 50, (10000 if bench.quick else 50000) * min(depth, 4)))
+                                                      depth, 50, 20000 * min(depth, 4)))
                     after = thread_seconds(server.pid)
                     if count == 2:
                         spent = sorted(after[task] - before.get(task, 0) for task in after)[-2:]
