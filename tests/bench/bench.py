@@ -158,11 +158,11 @@ class Bench:
         runs = {}
         for number in range(self.rounds):
             for workload, (_, depth, connections) in WORKLOADS.items():
-                order = scale.in_turn([peer for peer in peers if peer != BARE or depth == 1], number)
+                names = [peer for peer in peers if peer != BARE or depth == 1]
                 requests = 100000 if depth > 1 and connections > 1 else 10000
                 progress("speed, round %d of %d: %s" % (number + 1, self.rounds, workload))
                 # What a request costs depends on who happens to share a core: many short runs.
-                for peer in order * self.samples:
+                for peer in scale.shuffled(names, self.samples, number):
                     result = self.attempt("%s, %s" % (TITLES[peer], workload), self.with_cpu, peers[peer],
                                           self.upstreams(peer), self.redis_benchmark, peers[peer].port, workload,
                                           requests)
@@ -248,7 +248,7 @@ class Bench:
                 progress("locks, round %d of %d, -P %d" % (number + 1, self.rounds, depth))
                 commands = 10000 if depth == 1 else 40000
                 pairs = [(pair, peer) for pair, (peer, _) in LOCK_PAIRS.items() if peer in peers]
-                for pair, peer in pairs * (self.samples // (2 if depth == 1 else 5)):
+                for pair, peer in scale.shuffled(pairs, self.samples // (2 if depth == 1 else 5), number):
                     result = self.attempt("%s, -P %d" % (pair, depth), self.with_cpu, peers[peer],
                                           self.upstreams(peer), self.pair_load, peers[peer].port, pair, depth,
                                           commands)

@@ -3,6 +3,7 @@
 Each function takes a Bench and returns the rows of its table: {row: {column: figure}}. Knows nothing of printing.
 """
 import os
+import random
 import resource
 import statistics
 import subprocess
@@ -61,10 +62,11 @@ def figures(results, unit=1):
             "redis_cpu_us": middle(r["redis_cpu"] / r["requests"] * unit * 1e6 for r in results)}
 
 
-def in_turn(names, number):
-    """The names in their order for a round: another one is first each time."""
-    names = list(names)
-    return names[number % len(names):] + names[:number % len(names)]
+def shuffled(names, times, seed):
+    """The names so many times over, each time in another order: where the programs ran last decides where they run next,
+    and so a peer must not always come behind the same other one. The same seed gives the same orders."""
+    chance = random.Random(seed)
+    return [name for _ in range(times) for name in chance.sample(list(names), len(names))]
 
 
 def take_turns(bench, what, servers, measure):
@@ -72,7 +74,7 @@ def take_turns(bench, what, servers, measure):
     what: for the note of a run that failed."""
     runs = {title: [] for title in servers}
     for number in range(bench.rounds):
-        for title in in_turn(servers, number) * bench.samples:
+        for title in shuffled(servers, bench.samples, number):
             result = bench.attempt("%s, %s" % (what, title), bench.with_cpu, servers[title], [bench.fleet.redis],
                                    measure, servers[title])
             if result:
@@ -163,7 +165,7 @@ def threads(bench):
             runs = {count: [] for count in servers}
             shares = []
             for number in range(bench.rounds):
-                for count in in_turn(servers, number) * (bench.samples // 4):
+                for count in shuffled(servers, bench.samples // 4, number):
                     server = servers[count]
                     before = thread_seconds(server.pid)
                     runs[count].append(bench.with_cpu(server, [bench.fleet.redis], redis_benchmark, server.port, "get",
