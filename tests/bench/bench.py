@@ -432,7 +432,7 @@ def main():
     parser.add_argument("--lockkeeper", default="", metavar="PROGRAM", help="the proxy; without it, a '-'")
     parser.add_argument("--load", required=True, metavar="PROGRAM", help="tests/bench/load.c, compiled")
     parser.add_argument("--bare", default="", metavar="PROGRAM", help="tests/bench/bare.c, compiled; without it, a '-'")
-    parser.add_argument("--quick", action="store_true", help="fewer requests and rounds, three minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, runs and requests, three minutes")
     parser.add_argument("--only", action="append", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--json", metavar="FILE", help="the figures, for machines")
     options = parser.parse_args()
