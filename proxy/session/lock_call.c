@@ -137,12 +137,18 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
         r->fence = l ? l->plan.claim_fence : 0;
         return p + 1 == end || read_fence(p + 1, end, &r->fence);
     }
-    if ((*p != 'g' && *p != 'h') || end - p < 3)
-        return false;
-    r->outcome = *p == 'g' ? LOCK_GRANTED : LOCK_HELD;
-    r->pttl_ms = *p == 'g' && l ? expiry_asked(l) : -3;
-    r->leased = p[1] == '1';
-    return read_fence(p + 2, end, &r->fence);
+    if (*p == 'h') {
+        if (end - p < 3)
+            return false;
+        r->outcome = LOCK_HELD;
+        r->pttl_ms = -3;
+        r->leased = p[1] == '1';
+        return read_fence(p + 2, end, &r->fence);
+    }
+    r->leased = *p == 'g';
+    r->outcome = LOCK_GRANTED;
+    r->pttl_ms = l ? expiry_asked(l) : -3;
+    return end - p > r->leased && read_fence(p + r->leased, end, &r->fence);
 }
 
 /* What Redis answers where the outcome came as such a text. */

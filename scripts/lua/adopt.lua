@@ -24,7 +24,7 @@ if s.token then
   local moved = (pttl == -1) ~= (ends == -1) or (pttl >= 0 and math.abs(pttl + GUARD_OUTLIVES_MS - ends) > SLACK_MS)
   if moved then
     pttl, s.leased = bound()
-    redis.call('HSET', guard, 'leased', s.leased and '1' or '0')
+    redis.call('HSET', guard, 'leased', s.leased and int(s.fence) or '')
     keep_guard(pttl)
   end
   return envelope(s.held, 'held', s, pttl)

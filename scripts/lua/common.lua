@@ -17,15 +17,20 @@
 --   owner    the identity in the guard record of the live lease, else ''
 --   leased   1 while the live lease's expiry is the proxy's own, else 0
 -- The usual outcomes of acquire.lua and release.lua come as one text that says the same in fewer steps:
---   'g' granted or 'h' held, leased, fence; 'r' released, and the fence where the proxy does not know it. The proxy knows
---   the reply that belongs to it, the expiry that it has asked for, and who it has asked for.
+--   the fence: granted; 'g' and the fence: granted, leased; 'h', leased, fence: held; 'r', and the fence where the proxy
+--   does not know it: released. The proxy knows the reply that belongs to it, the expiry that it has asked for, and who for.
 --
--- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased ('1' while the expiry is the proxy's);
--- attempt, reply (the last attempt that released or counted, so that its repeat finds itself done); extra (count.lua).
+-- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased (the fence,
+-- while the expiry is the proxy's own); attempt, reply (the last attempt that released or counted, so that its repeat finds
+-- itself done); extra (count.lua). leased and extra name the fence that they are said of: a new lease need not undo them.
 --
 -- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
 -- sending it twice with the same attempt is sending it once.
 local GUARD_OUTLIVES_MS = 10000
+
+local function int(n)
+  return string.format('%.0f', n)
+end
 
 local function failed(reply)
   return type(reply) == 'table' and reply.err ~= nil
@@ -45,7 +50,7 @@ local function look_at_list(s, g)
   if not s.stale_token or head ~= s.held then return end
   if s.ends == 0 or s.ends > t[1] * 1000 + math.floor(t[2] / 1000) then
     s.stale_token, s.head = false, head
-    s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == '1'
+    s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == g[2]
   else
     s.overdue = true
   end
@@ -68,7 +73,7 @@ local function examine()
     local left = redis.call('PTTL', guard)
     if left == -1 or left >= GUARD_OUTLIVES_MS then
       s.stale_token = false
-      s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == '1'
+      s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == g[2]
     end
   end
   if type(s.value) == 'table' and s.kind == 'list' then look_at_list(s, g) end
@@ -134,7 +139,7 @@ end
 -- A lock that outlives civilisation has a guard record without an end: its sum may be none that PEXPIRE takes.
 local function keep_guard(pttl)
   if pttl >= 0 and pttl < 9e15 then
-    redis.call('PEXPIRE', guard, string.format('%.0f', pttl + GUARD_OUTLIVES_MS))
+    redis.call('PEXPIRE', guard, int(pttl + GUARD_OUTLIVES_MS))
   else
     redis.call('PERSIST', guard)
   end
@@ -164,9 +169,9 @@ local function own(s, token, value, kind, same)
   local pttl, leased = bound()
   local t = redis.call('TIME')
   local fence = same or math.max(s.last_fence + 1, t[1] * 1000000 + t[2])
-  redis.call('HSET', guard, 'token', token, 'fence', string.format('%.0f', fence), 'value', value,
-    'kind', kind or 'string', 'extra', '0', 'owner', identity, 'proxy', proxy, 'leased', leased and '1' or '0',
-    'since', string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000)))
+  redis.call('HSET', guard, 'token', token, 'fence', int(fence), 'value', value, 'kind', kind or 'string',
+    'owner', identity, 'proxy', proxy, 'leased', leased and int(fence) or '',
+    'since', int(t[1] * 1000 + math.floor(t[2] / 1000)))
   keep_guard(pttl)
   return {token = token, fence = fence, owner = identity, leased = leased}, pttl
 end
@@ -196,9 +201,11 @@ end
 local function follow(s, value, anew)
   local pttl, leased = bound()
   if s.token then
-    s.leased = leased or (s.leased and s.keeps_lease)
-    redis.call('HSET', guard, 'value', value, 'leased', s.leased and '1' or '0')
-    if anew then redis.call('HSET', guard, 'extra', '0', 'kind', 'string') end
+    leased = leased or (s.leased and s.keeps_lease) or false
+    redis.call('HSET', guard, 'value', value)
+    if leased ~= s.leased then redis.call('HSET', guard, 'leased', leased and int(s.fence) or '') end
+    s.leased = leased
+    if anew then redis.call('HSET', guard, 'extra', '', 'kind', 'string') end
     keep_guard(pttl)
   else
     disown(s)

@@ -2,8 +2,9 @@
 -- value in place. Free (or a counter that is not above zero): acquires, when the result is above zero or no
 -- number. Otherwise as Redis; the guard's value follows, the owner stays.
 -- The guard's `extra` is what others have counted on top of the holder's own and may take back (a loser's INCR and
--- DECR). The holder that takes back all of its own has released the lock, also while a loser's part is still there;
--- nobody else can bring the holder's part to zero: refused, with the reply that a release expects. S1, S2, S4.
+-- DECR), behind the fence and a colon. The holder that takes back all of its own has released the lock, also while a
+-- loser's part is still there; nobody else can bring the holder's part to zero: refused, with the reply that a release
+-- expects. S1, S2, S4.
 local s = look()
 if s.attempt == attempt then -- repeated; a float's reply is text, as Redis gives it
   local number = shape == 'int' and not string.find(s.reply, '[^%-%d]') and tonumber(s.reply)
@@ -16,7 +17,8 @@ end
 local old = s.value
 local before = old and redis.call('PTTL', lock)
 secure(s)
-local extra, was = tonumber(redis.call('HGET', guard, 'extra') or 0), tonumber(old)
+local said_of, counted = string.match(redis.call('HGET', guard, 'extra') or '', '^(%d+):(%d+)$')
+local extra, was = said_of == int(s.last_fence) and tonumber(counted) or 0, tonumber(old)
 local how, why = may_touch(s)
 
 -- What INCR and its kin would make of an integer: nothing where only the command itself can tell.
@@ -94,7 +96,7 @@ if not how then
     return refusal
   end
   extra = math.max(extra + (now and was and now - was or 0), 0)
-  redis.call('HSET', guard, 'extra', string.format('%.0f', extra))
+  redis.call('HSET', guard, 'extra', int(s.last_fence) .. ':' .. int(extra))
 end
 redis.call('HSET', guard, 'attempt', attempt, 'reply', said)
 s.keeps_lease = true

@@ -28,7 +28,7 @@ local function extend_head(s, how)
   if s.token then
     s.leased = persists and lease > 0
     s.ends = s.leased and now + lease or (persists and 0 or now + after)
-    redis.call('HSET', guard, 'until', int(s.ends), 'leased', s.leased and '1' or '0')
+    redis.call('HSET', guard, 'until', int(s.ends), 'leased', s.leased and int(s.fence) or '')
   end
   if persists then keep_queue() else keep_guard(after) end
   return queue_envelope(reply, how, s)

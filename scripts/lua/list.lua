@@ -31,10 +31,6 @@ local function type_of_lock()
   return kind.ok or kind
 end
 
-local function int(n)
-  return string.format('%.0f', n)
-end
-
 local function queue_envelope(reply, outcome, s)
   local pttl = -3
   if s and s.token then pttl = s.ends == 0 and -1 or s.ends - now end
@@ -164,8 +160,9 @@ local function hold(s, head)
   s.token, s.fence, s.owner, s.leased = attempt, fence, identity, lease > 0
   s.ends = lease > 0 and now + lease or 0
   granted = head
-  redis.call('HSET', guard, 'token', attempt, 'fence', int(fence), 'value', head, 'kind', 'list', 'extra', '0',
-    'owner', identity, 'proxy', proxy, 'leased', s.leased and '1' or '0', 'since', int(now), 'until', int(s.ends), 'by', party)
+  redis.call('HSET', guard, 'token', attempt, 'fence', int(fence), 'value', head, 'kind', 'list',
+    'owner', identity, 'proxy', proxy, 'leased', s.leased and int(fence) or '', 'since', int(now),
+    'until', int(s.ends), 'by', party)
 end
 
 -- Takes the head out of the queue: its lease is over.

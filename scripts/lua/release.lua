@@ -6,33 +6,34 @@
 --       3 the command's name, in capitals
 --       and unless the last two are so: 4 right   5 identity   6 lease   7 seen (arguments.lua)
 --
--- The usual case, the holder's own release, is answered shortly (common.lua).
-local key, record, call, name = KEYS[1], KEYS[2], redis.call, ARGV[3] or 'DEL'
-local held = ARGV[2] ~= '' and redis.pcall('GET', key)
-if type(held) == 'string' then
+-- The usual case, the holder's own release, is answered shortly (common.lua), in few steps (acquire.lua).
+local argv, redis = ARGV, redis
+local key, record, attempt, claim, call, name = KEYS[1], KEYS[2], argv[1], argv[2], redis.call, argv[3] or 'DEL'
+local held = claim ~= '' and redis.pcall('GET', key)
+if held and type(held) == 'string' then
   local g -- a repeat doesn't find its claim's token any more
-  if ARGV[3] then g = call('HMGET', record, 'token', 'value', 'fence')
+  if argv[3] then g = call('HMGET', record, 'token', 'value', 'fence')
   else g = call('HMGET', record, 'token', 'value') end
   -- LT: not where the record outlives its lease already. Servers before 7.0 don't know it, and take the long way.
-  if g[1] == ARGV[2] and g[2] == held and redis.pcall('PEXPIRE', record, '10000', 'LT') == 1 then
+  if g[1] == claim and g[2] == held and redis.pcall('PEXPIRE', record, '10000', 'LT') == 1 then
     local answer = redis.pcall(name, key)
-    if type(answer) == 'table' then -- refused: the record ends after the lock again
+    if answer ~= 1 and type(answer) == 'table' then -- refused: the record ends after the lock again
       local left = call('PTTL', key)
       if left >= 0 and left < 9e15 then call('PEXPIRE', record, string.format('%.0f', left + 10000))
       else call('PERSIST', record) end
       return answer
     end
     if name == 'GETDEL' then
-      call('HSET', record, 'token', '', 'attempt', ARGV[1], 'reply', held)
+      call('HSET', record, 'token', '', 'attempt', attempt, 'reply', held)
       return {answer, 'released', tonumber(g[3]), -2, '', 0}
     end
-    call('HSET', record, 'token', '', 'attempt', ARGV[1])
-    return 'r' .. (g[3] or '')
+    call('HSET', record, 'token', '', 'attempt', attempt)
+    return g[3] and 'r' .. g[3] or 'r'
   end
 end
 
-local lock, guard, attempt, claim, proxy = key, record, ARGV[1], ARGV[2], string.sub(ARGV[1], 1, 36)
-local right, identity, lease, seen = ARGV[4] or 'claim', ARGV[5] or '', tonumber(ARGV[6] or 0), ARGV[7] or ''
+local lock, guard, proxy = key, record, string.sub(attempt, 1, 36)
+local right, identity, lease, seen = argv[4] or 'claim', argv[5] or '', tonumber(argv[6] or 0), argv[7] or ''
 local shape = name == 'GETDEL' and 'nil' or 'int'
 --@functions
 --@list

@@ -248,7 +248,7 @@ class Bench:
                 progress("locks, round %d of %d, -P %d" % (number + 1, self.rounds, depth))
                 commands = 10000 if depth == 1 else 40000
                 pairs = [(pair, peer) for pair, (peer, _) in LOCK_PAIRS.items() if peer in peers]
-                for pair, peer in scale.shuffled(pairs, self.samples // (2 if depth == 1 else 5), number):
+                for pair, peer in scale.shuffled(pairs, self.samples // (1 if depth == 1 else 5), number):
                     result = self.attempt("%s, -P %d" % (pair, depth), self.with_cpu, peers[peer],
                                           self.upstreams(peer), self.pair_load, peers[peer].port, pair, depth,
                                           commands)

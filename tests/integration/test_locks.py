@@ -1166,6 +1166,33 @@ def test_proxy_lock(pair):
     assert free["state"] == "free"
 
 
+def test_a_lease_has_nothing_of_the_one_before(pair):
+    """The guard record outlives a lock. Whose expiry a new lease has, and what others have counted on it, is its own."""
+    name = pair.key("lock:anew")
+
+    def expiry():
+        return fields(pair.b("PROXY", "LOCK", name))["expiry"]
+
+    assert pair.a("SETNX", name, "1") == 1
+    assert expiry() == "lease"
+    assert pair.a("DEL", name) == 1
+    assert pair.a("SET", name, "1", "NX", "PX", "60000") == "OK"
+    assert expiry() == "application"
+    assert pair.b("SETNX", name, "2") == 0
+    assert pair.a("PERSIST", name) == 1
+    assert expiry() == "lease"
+    assert pair.a("EXPIRE", name, "60") == 1
+    assert expiry() == "application"
+    assert pair.b("INCR", name) == 2
+    assert pair.a("DEL", name) == 1
+    assert pair.a("SET", name, "2", "NX") == "OK"
+    assert expiry() == "lease"
+    assert pair.a("DECRBY", name, "1") == 1, "nothing of it is B's: it is held on"
+    assert fields(pair.b("PROXY", "LOCK", name))["state"] == "held"
+    assert pair.a("DECR", name) == 0
+    assert pair.b("INCR", name) == 1, "free"
+
+
 def test_proxy_token_speaks_both_protocols(pair):
     name = pair.held("lock:token")
     two = pair.a.raw("PROXY", "TOKEN", name)

@@ -181,15 +181,17 @@ class Run:
     def in_full(short, want, asked, known):
         """The short text of common.lua as an envelope: `asked` is the expiry that the call has asked for, `known` the
         fence that the proxy knows."""
-        outcome = {"g": "granted", "h": "held", "r": "released"}[short[0]]
-        leased, fence, owner = short[1:2], short[2:], want[4]
+        outcome = {"h": "held", "r": "released"}.get(short[0], "granted")
+        leased, fence, owner = "1" if short[0] == "g" else "0", short.lstrip("g"), want[4]
+        if outcome == "held":
+            leased, fence = short[1], short[2:]
         if outcome == "released":
             leased, fence, owner = "0", short[1:] or str(known), ""
         if want[0].startswith("int:"):
             reply = "int:0" if outcome == "held" else "int:1"
         else:
             reply = "nil" if outcome == "held" else "ok"
-        pttl = {"g": asked, "h": -3, "r": -2}[short[0]]
+        pttl = {"granted": asked, "held": -3, "released": -2}[outcome]
         return [reply, "text:" + outcome, "int:" + fence, "int:%d" % pttl, "text:" + plain(owner), "int:" + leased]
 
     @staticmethod
@@ -264,13 +266,18 @@ class Run:
     def drop(self, key, what):
         return "", self.redis.call("DEL", self.lock(key) if what == "lock" else self.guard(key))
 
+    @staticmethod
+    def extra(field, fence):
+        said_of, _, counted = field.partition(":")
+        return int(counted) if counted and said_of == (fence or "0") else 0
+
     def state(self, key, exists, value, pttl, token, fence, held, owner, proxy, leased, extra, guard_pttl, nodes):
         got = self.redis.call("GET", self.lock(key))
         guard = self.redis.call("HMGET", self.guard(key), "token", "fence", "value", "owner", "proxy", "leased", "extra")
         ends = [number(self.redis.call("PTTL", k)) for k in (self.lock(key), self.guard(key))]
         there = number(self.redis.call("EXISTS", self.lock(key)))
         have = [there, "" if got == "error" else text(got), text(guard[0]), text(guard[2]), text(guard[3]), text(guard[4]),
-                int(text(guard[5]) or 0), int(text(guard[6]) or 0)]
+                int(bool(text(guard[5])) and text(guard[5]) == text(guard[1])), self.extra(text(guard[6]), text(guard[1]))]
         want = [int(exists), plain(value), plain(token), plain(held), plain(owner), plain(proxy), int(leased), int(extra)]
         if self.redis.call("TYPE", self.lock(key)) == "list":
             got = [text(node) for node in self.redis.call("LRANGE", self.lock(key), 0, -1)]
