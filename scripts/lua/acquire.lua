@@ -9,8 +9,8 @@
 --
 -- The first two are usual. They answer shortly (common.lua) where the lock is free, or somebody else's: one SET asks
 -- and acquires. Servers before 7.0 don't know its NX with GET, and take the long way. What is refused behind it undoes
--- it, so that a lock without a guard record never comes of it. What is global is looked up
--- once, and an answer's type only where its value leaves it open: a lock costs Redis a fortieth less so.
+-- it, so that a lock without a guard record never comes of it. What is global is looked up once, an answer's type only
+-- where its value leaves it open, and no field is written that need not be: such steps are most of what a lock costs Redis.
 local argv, redis, sub = ARGV, redis, string.sub
 local key, record, mine, value, kind = KEYS[1], KEYS[2], argv[1], argv[3], #argv
 local pcall, lifetime, given = redis.pcall, argv[4], kind == 6
