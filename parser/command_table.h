@@ -3,7 +3,8 @@
  * file is included several times, each time with another COMMAND; so it has no include guard.
  *
  * Name, arity, flags and the places of the keys are what COMMAND of Redis 7.0 answers
- * (tests/integration/test_command_table.py compares them with a running server). A command with subcommands
+ * (tests/integration/test_command_table.py compares them with a running server); where a later version takes more
+ * arguments, the arity is that version's, and the node judges. A command with subcommands
  * is one row, with the flags that all of its subcommands except HELP have. The need is ours:
  *
  *   - What leaves something behind on the connection is NEED_SESSION, NEED_TRANSACTION or NEED_PUBSUB, since
@@ -145,7 +146,7 @@ COMMAND(ZRANGE, "zrange", -4, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_
 COMMAND(ZRANGEBYLEX, "zrangebylex", -4, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(ZRANGEBYSCORE, "zrangebyscore", -4, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(ZRANGESTORE, "zrangestore", -5, COMMAND_WRITE, 1, 2, 1, NULL, SPLIT_NONE, NEED_KEY)
-COMMAND(ZRANK, "zrank", 3, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
+COMMAND(ZRANK, "zrank", -3, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(ZREM, "zrem", -3, COMMAND_WRITE, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(ZREMRANGEBYLEX, "zremrangebylex", 4, COMMAND_WRITE, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(ZREMRANGEBYRANK, "zremrangebyrank", 4, COMMAND_WRITE, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
@@ -153,7 +154,7 @@ COMMAND(ZREMRANGEBYSCORE, "zremrangebyscore", 4, COMMAND_WRITE, 1, 1, 1, NULL, S
 COMMAND(ZREVRANGE, "zrevrange", -4, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(ZREVRANGEBYLEX, "zrevrangebylex", -4, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(ZREVRANGEBYSCORE, "zrevrangebyscore", -4, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
-COMMAND(ZREVRANK, "zrevrank", 3, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
+COMMAND(ZREVRANK, "zrevrank", -3, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(ZSCAN, "zscan", -3, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(ZSCORE, "zscore", 3, COMMAND_READONLY, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(ZUNION, "zunion", -3, COMMAND_READONLY | COMMAND_MOVABLE_KEYS, 0, 0, 0, keys_numkeys_first, SPLIT_NONE, NEED_KEY)

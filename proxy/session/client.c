@@ -64,18 +64,17 @@ static bool client_getname(struct session *s, const struct command *c, const str
 
 static bool client_setinfo(struct session *s, const struct command *c, const struct resp_request *r,
                            const char *bytes) {
-    size_t len;
-    const char *value = request_arg(r, bytes, 3, &len);
+    size_t len, word_len;
+    const char *value = request_arg(r, bytes, 3, &len), *word = request_arg(r, bytes, 2, &word_len);
     bool name = request_arg_is(r, bytes, 2, "lib-name");
+    len = strnlen(value, len); /* Redis looks no further */
     if (!name && !request_arg_is(r, bytes, 2, "lib-ver")) {
-        size_t word_len;
-        const char *word = request_arg(r, bytes, 2, &word_len);
         dispatch_local_error(s, c, "ERR Unrecognized option '%.*s'", (int)word_len, word);
         return true;
     }
     if (!client_name_ok(value, len)) {
-        dispatch_local_error(s, c, "ERR %s cannot contain spaces, newlines or special characters.",
-                             name ? "lib-name" : "lib-ver");
+        dispatch_local_error(s, c, "ERR %.*s cannot contain spaces, newlines or special characters.", (int)word_len,
+                             word);
         return true;
     }
     client_set_text(name ? &s->lib_name : &s->lib_version, value, len);

@@ -223,7 +223,8 @@ static void forward_keys(const struct answer *a) {
     keyspace_forward(a->s, a->c, a->r, a->bytes, slot_argument(a));
 }
 
-static void forward_help(const struct answer *a) {
+/* What any node may answer, in its own way if it does not know it. */
+static void forward_any(const struct answer *a) {
     dispatch_forward(a->s, a->c, a->r, a->bytes, -1);
 }
 
@@ -246,7 +247,8 @@ static const struct subcommand {
     {"count-failure-reports", 3, answer_reports},
     {"countkeysinslot", 3, forward_count},
     {"getkeysinslot", 4, forward_keys},
-    {"help", 2, forward_help},
+    {"myshardid", 2, forward_any}, /* since 7.2 */
+    {"help", 2, forward_any},
     {.name = "addslots"},
     {.name = "addslotsrange"},
     {.name = "bumpepoch"},

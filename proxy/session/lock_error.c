@@ -10,19 +10,21 @@
 /* Who may not run the script hears what is missing: nobody knows of a script who has sent a SETNX. NULL: it is
  * something else. */
 static const char *permission_error(const char *error, size_t len) {
+    static const char IN_SCRIPT[] =
+        "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "
+        "lock command: grant the command itself and +time +exists +type +get +set +del +hget +hmget "
+        "+hset +pttl +pexpire +persist; for list locks also +hexists +hincrby +hdel +lindex +lpos +lpop\r\n";
     static const struct {
         const char *start, *word, *answer;
     } errors[] = {
         {"-NOPERM", "eval",
          "-NOPERM this user has no permissions to run the 'evalsha' command, which lockkeeper uses for "
          "commands on lock keys: grant +eval +evalsha\r\n"},
-        {"-NOPERM", "keys used",
+        {"-NOPERM", "to access", /* ... one of the keys used as arguments; since 7.2: a key */
          "-NOPERM this user has no permissions to access the lock's key, or the guard record "
          "beside it: grant ~lockkeeper:{*}:* too\r\n"},
-        {"-ERR The user executing", "",
-         "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "
-         "lock command: grant the command itself and +time +exists +type +get +set +del +hget +hmget "
-         "+hset +pttl +pexpire +persist; for list locks also +hexists +hincrby +hdel +lindex +lpos +lpop\r\n"},
+        {"-ERR The user executing", "", IN_SCRIPT},
+        {"-ERR ACL failure in script", "", IN_SCRIPT}, /* since 7.2 */
     };
     for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
         if (len > strlen(errors[i].start) && memcmp(error, errors[i].start, strlen(errors[i].start)) == 0 &&

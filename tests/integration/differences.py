@@ -70,7 +70,7 @@ DIFFERENT = {
     **dict.fromkeys(("client|id", "client|info", "client|list", "client|getredir", "client|trackinginfo"),
                     (SHAPE, "the connection's own figures")),
     "hello": (ID, "the connection's id"),
-    **dict.fromkeys(("cluster|nodes", "cluster|slots", "cluster|shards", "cluster|info", "cluster|myid", "cluster|links"),
+    **dict.fromkeys(("cluster|nodes", "cluster|slots", "cluster|shards", "cluster|info", "cluster|myid", "cluster|myshardid", "cluster|links"),
                     (SHAPE, "another cluster")),
 }
 

@@ -253,3 +253,13 @@ class Client:
         for _ in range(count):
             replies.append(self.read_raw())
         return replies
+
+
+def leaves_out_refused_auth(client):
+    """Whether the server is a Redis (7.2 to 8) that answers a refused AUTH behind another command with nothing, so that
+    EXEC's array never ends: https://github.com/redis/redis/issues/15640."""
+    client.send(encode("PING") + encode("AUTH", "nosuch", "x") + encode("ECHO", "end"))
+    replies = [client.read_raw()]
+    while replies[-1] != b"$3\r\nend\r\n":
+        replies.append(client.read_raw())
+    return len(replies) < 3

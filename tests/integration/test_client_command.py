@@ -57,7 +57,7 @@ def test_words(client, connect, oracle, protocol):
 
 
 def test_line_of_a_client(client, connect, oracle, proxy):
-    """Redis's fields in Redis's order; those that a client can know of itself have Redis's values."""
+    """The fields of Redis 7.0 in Redis's order; those that a client can know of itself have Redis's values."""
     single = connect(oracle)
     lines = []
     for c in (client, single):
@@ -69,7 +69,8 @@ def test_line_of_a_client(client, connect, oracle, proxy):
             assert lines[-1]["laddr"] == "%s:%d" % c.sock.getpeername()
             assert lines[-1]["id"] == str(c("CLIENT", "ID"))
     for ours, theirs in ((lines[0], lines[2]), (lines[1], lines[3])):
-        assert [f for f in ours if not f.startswith("lib-")] == list(theirs)
+        known = [f for f in ours if not f.startswith("lib-")]
+        assert known == [f for f in theirs if f in known]
         for name in ("name", "flags", "db", "sub", "psub", "ssub", "multi", "qbuf", "obl", "oll", "omem", "events", "cmd", "user",
                      "redir", "resp"):
             assert ours[name] == theirs[name], name

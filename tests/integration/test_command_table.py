@@ -17,6 +17,8 @@ NEWER = {
     "hgetex", "hsetex", "hgetdel", "xdelex", "xackdel", "delex", "delifeq", "digest", "msetex", "waitaof",
 }
 OWN = {"proxy", "post", "host:"}
+# Since 7.2 they have an option; the row is as that says, and an older node judges.
+LONGER = {"zrank": -3, "zrevrank": -3}
 
 FLAGS = {"write", "readonly", "admin", "no_auth"}
 
@@ -91,7 +93,7 @@ def test_the_rows_say_what_redis_says(table, facts, is_7_0):
         if subcommands and name != "command":
             flags = set.intersection(*subcommands)
         row = table[name]
-        assert (name, row[0], row[2:]) == (name, arity, (first, last, step))
+        assert (name, row[0], row[2:]) == (name, LONGER.get(name, arity), (first, last, step))
         if not is_7_0:
             continue
         assert (name, row[1] - {"movable"}) == (name, flags & FLAGS)
@@ -120,7 +122,7 @@ def compare(program, redis, requests):
     with_keys = 0
     for request, ours, theirs in zip(requests, our_keys(program, requests), redis_keys(redis, requests)):
         if isinstance(theirs, Error) and "number of arguments" in theirs:
-            assert ours == "arity", (request, ours, theirs)
+            assert ours == "arity" or request[0] in LONGER, (request, ours, theirs)
             continue
         if ours == "ask":
             continue

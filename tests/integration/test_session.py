@@ -148,6 +148,7 @@ def test_client_setinfo(client, connect, oracle):
         reply = client("CLIENT", "SETINFO", name, value)
         assert reply == "OK" or is_error(reply, "nknown subcommand"), reply
     assert is_error(client("CLIENT", "SETINFO", "NOSUCH", "x"))
+    assert is_error(client("CLIENT", "SETINFO", "LIB-name", "two words"), "ERR LIB-name cannot contain spaces")
     assert client("PING") == "PONG"
 
 

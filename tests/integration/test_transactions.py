@@ -82,6 +82,7 @@ SCRIPTS = {
     "unwatch alone": "UNWATCH|GET K",
     "wrong type": "SET K 1|MULTI|LPUSH K a|HGETALL K|EXEC",
     "random and scans": "MULTI|RANDOMKEY|EXEC",
+    "an option of later versions": "ZADD K 1 a|MULTI|SET K2 1|ZRANK K a WITHSCORE|EXEC|GET K2|ZREVRANK K a WITHSCORE",
 }
 
 
@@ -255,7 +256,8 @@ STATES = ["SELECT 3|GET {t}k|SELECT 0", "SELECT 3", "SELECT 99|SET {t}k 1", "SEL
 @pytest.mark.parametrize("script", STATES)
 @pytest.mark.parametrize("before", ["MULTI", "WATCH {t}w|MULTI", "WATCH {t}w"])
 def test_trap_10_states_change_in_their_turn(standalones, connect, script, before, end):
-    """SELECT, AUTH and HELLO inside MULTI and between WATCH and EXEC: what EXEC answers, and what is so afterwards."""
+    """SELECT, AUTH and HELLO inside MULTI and between WATCH and EXEC: what EXEC answers, and what is so afterwards. A Redis
+    that leaves out a refused AUTH's reply, so that EXEC's array never ends, keeps the proxy's client waiting for a while."""
     if end == "DISCARD" and before == "WATCH {t}w":
         before = "WATCH {t}w|UNWATCH"
     found = []
@@ -269,10 +271,19 @@ def test_trap_10_states_change_in_their_turn(standalones, connect, script, befor
         else:
             steps += ["MULTI", "SET {t}k 5", "EXEC"]
         for step in steps + ["GET {t}k", "SET {t}k 9", "SELECT 0", "GET {t}k", "CLIENT GETNAME", "HGETALL {t}none", "ACL WHOAMI"]:
-            reply = c.raw(*step.split(" "))
+            try:
+                reply = c.raw(*step.split(" "))
+            except TimeoutError:
+                assert where is standalones[0] and step == "EXEC", step
+                break
             reply = re.sub(rb"(\$2\r\nid\r\n:)\d+", rb"\g<1>N", reply)
             got.append((step, reply))
         found.append(got)
+    if len(found[0]) < len(found[1]):  # Redis 7.2 to 8: https://github.com/redis/redis/issues/15640
+        replies = dict(found[1])
+        assert "AUTH" in script and replies["EXEC"].startswith(b"-UPSTREAM "), replies
+        assert replies["CLIENT GETNAME"] == b"$-1\r\n", "the session goes on"
+        return
     assert found[1] == found[0]
 
 

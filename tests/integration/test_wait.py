@@ -73,7 +73,7 @@ def test_script_and_wait_in_one_batch(pair, connect):
 def test_words_of_redis_for_wrong_arguments(pair, connect):
     master, _, proxy = pair
     through, direct = connect(proxy), connect(master)
-    for command in (("WAIT", "x", 0), ("WAIT", 1), ("WAIT", 1, -1), ("WAIT", 1, "x"), ("WAITAOF", 0, 0, 0)):
+    for command in (("WAIT", "x", 0), ("WAIT", 1), ("WAIT", 1, -1), ("WAIT", 1, "x"), ("WAITAOF", 0, 0)):
         assert through.raw(*command) == direct.raw(*command)
     assert through("PING") == "PONG"
 
