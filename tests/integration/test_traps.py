@@ -104,7 +104,9 @@ def test_trap_27_protocols_side_by_side(own_proxy, connect, oracle):
         got = []
         for command, c in itertools.product(asked, clients):
             reply = c.raw(*command)
-            got.append(sorted(reply.split(b"\r\n")) if command[0] in ("ZRANDMEMBER", "MEMORY") else reply)
+            if command[0] == "MEMORY":  # what the doctor says depends on the instance
+                reply = reply[:1]
+            got.append(sorted(reply.split(b"\r\n")) if command[0] == "ZRANDMEMBER" else reply)
         found.append(got)
     assert found[1] == found[0]
 
