@@ -118,7 +118,8 @@ def test_a_module_that_comes_later(module, start_cluster, start_proxy, connect):
     assert client("lk.put", "a", 1) == "ERR unknown command 'lk.put', with args beginning with: 'a' '1' "
     assert client("MODULE", "LOAD", module) == "OK"
     servers.until(lambda: client("lk.late", 0, "a") != 0 and client("lk.get", "w", "a") is None, what="the new row")
-    assert all("lk" in [row[1] for row in n.run("MODULE", "LIST")] for n in cluster.nodes)
+    loaded = [[row[1] for row in n.run("MODULE", "LIST") if row[1] != "vectorset"] for n in cluster.nodes]  # 8.0's own
+    assert loaded == [["lk"]] * 3
     for name in NAMES:
         assert client("lk.put", name, name) == "OK"
         assert client("lk.get", "w", name) == name
