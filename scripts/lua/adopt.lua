@@ -38,7 +38,7 @@ if value then
   return envelope(value, 'granted', mine, left)
 end
 if s.stale_token and (ends == -1 or ends >= GUARD_OUTLIVES_MS) then
-  forget(s, string.format('%.0f', s.last_fence))
+  forget(s, int(s.last_fence))
   return envelope(false, 'released', {fence = s.last_fence}, pttl)
 end
 return envelope(false, s.value and 'foreign' or 'free', nil, pttl)

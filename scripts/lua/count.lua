@@ -27,7 +27,7 @@ local function foreseen()
   for _, n in ipairs({old, by or ''}) do
     if type(n) ~= 'string' or n ~= '0' and (#n > 15 or not string.find(n, '^-?[1-9]%d*$')) then return end
   end
-  return string.format('%.0f', was + (string.lower(ARGV[11]) == 'decrby' and -by or by))
+  return int(was + (string.lower(ARGV[11]) == 'decrby' and -by or by))
 end
 -- Somebody else's lock that would hold `value` then: the refusal, where there has to be one. `reply`: a release's.
 local function refuse(value, reply)
@@ -52,7 +52,7 @@ if failed(reply) then return envelope(reply, 'error') end
 local function undo()
   if old then
     redis.call('SET', lock, old)
-    if before > 0 then redis.call('PEXPIRE', lock, string.format('%.0f', before)) end
+    if before > 0 then redis.call('PEXPIRE', lock, int(before)) end
   else
     redis.call('DEL', lock)
   end
@@ -63,7 +63,7 @@ if type(reply) == 'number' and math.abs(reply) > 9007199254740991 then -- a scri
 end
 value = redis.call('GET', lock)
 local said = tostring(reply)
-if type(reply) == 'number' then said = string.format('%.0f', reply) end
+if type(reply) == 'number' then said = int(reply) end
 if not value then return envelope(reply, 'free', nil, -2) end -- SETRANGE with an empty value
 if not old or (not s.token and not above_zero(old)) then
   if not above_zero(value) then -- still free; what was made of nothing ends as a lock would

@@ -4,7 +4,7 @@
 local s = look()
 local name = string.lower(ARGV[11])
 local function text(reply)
-  if type(reply) == 'number' then return string.format('%.0f', reply) end
+  if type(reply) == 'number' then return int(reply) end
   return type(reply) == 'table' and reply.ok or reply
 end
 local function remember(reply)

@@ -16,7 +16,7 @@ if s.list then
   local mine = s.ends == 0 and -1 or s.ends - now
   if not renewable(mine) then return envelope(0, 'done', s, mine) end
   s.ends = math.max(s.ends, now + lease)
-  redis.call('HSET', guard, 'until', string.format('%.0f', s.ends))
+  redis.call('HSET', guard, 'until', int(s.ends))
   if left >= 0 and left < lease then redis.call('PEXPIRE', lock, ARGV[6]) end
   keep_guard(redis.call('PTTL', lock))
   return envelope(1, 'done', s, s.ends - now)

@@ -20,7 +20,7 @@ end
 if not s.value then return swap() end
 if type(s.value) ~= 'string' then return envelope(command(), 'error') end
 local shown, stale = seen == '=' .. s.value
-if s.token then stale = read ~= '0' and read ~= string.format('%.0f', s.fence)
+if s.token then stale = read ~= '0' and read ~= int(s.fence)
 else stale = not shown end
 local how, why = may_touch(s)
 if (how == 'done' and not stale) or (how == 'adopted' and read == '0') then
