@@ -12,11 +12,11 @@
 #define LOCKKEEPER_LOCK_ADVISE_H
 
 #include "proxy/lock/engine.h"
+#include "proxy/lock/pattern.h"
 
 struct advisor;
 
 enum {
-    ADVISE_PATTERN_MAX = 96,
     ADVISE_CLIENT_MAX = 96,
     ADVISE_LIBRARY_MAX = 32,
     ADVISE_LINE_MAX = 1024,
@@ -81,9 +81,5 @@ enum advise_script advisor_script(struct advisor *a, uint64_t sha1);
 
 /* Calls fn with a line for each pattern and client, those with most events first. fn must not call this module. */
 void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg);
-
-/* A key with its changing parts left out, as a glob; at most ADVISE_PATTERN_MAX bytes with the NUL. Returns its length.
- */
-size_t advise_pattern(const char *key, size_t len, char out[ADVISE_PATTERN_MAX]);
 
 #endif

@@ -1,97 +1,140 @@
 /*
  * From keys to patterns: what changes from key to key becomes a star (job:123:lock is job:*:lock). Knows no counts.
+ *
+ * A word is read once: what it would be as a name is written on the way, and taken back where its end shows that it is
+ * an identifier.
  */
+#include "proxy/lock/pattern.h"
+
+#include <stdbool.h>
+
 #include "proxy/lock/advise_private.h"
 
-static bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
+enum { DIGIT = 1, HEX = 2, LETTER = 4, SPECIAL = 8, DIGITS = DIGIT | HEX };
 
-static bool is_alpha(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
+/* What a byte is. */
+static const uint8_t KINDS[256] = {
+    ['0'] = DIGITS,       ['1'] = DIGITS,       ['2'] = DIGITS,       ['3'] = DIGITS,       ['4'] = DIGITS,
+    ['5'] = DIGITS,       ['6'] = DIGITS,       ['7'] = DIGITS,       ['8'] = DIGITS,       ['9'] = DIGITS,
+    ['a'] = LETTER | HEX, ['b'] = LETTER | HEX, ['c'] = LETTER | HEX, ['d'] = LETTER | HEX, ['e'] = LETTER | HEX,
+    ['f'] = LETTER | HEX, ['g'] = LETTER,       ['h'] = LETTER,       ['i'] = LETTER,       ['j'] = LETTER,
+    ['k'] = LETTER,       ['l'] = LETTER,       ['m'] = LETTER,       ['n'] = LETTER,       ['o'] = LETTER,
+    ['p'] = LETTER,       ['q'] = LETTER,       ['r'] = LETTER,       ['s'] = LETTER,       ['t'] = LETTER,
+    ['u'] = LETTER,       ['v'] = LETTER,       ['w'] = LETTER,       ['x'] = LETTER,       ['y'] = LETTER,
+    ['z'] = LETTER,       ['A'] = LETTER | HEX, ['B'] = LETTER | HEX, ['C'] = LETTER | HEX, ['D'] = LETTER | HEX,
+    ['E'] = LETTER | HEX, ['F'] = LETTER | HEX, ['G'] = LETTER,       ['H'] = LETTER,       ['I'] = LETTER,
+    ['J'] = LETTER,       ['K'] = LETTER,       ['L'] = LETTER,       ['M'] = LETTER,       ['N'] = LETTER,
+    ['O'] = LETTER,       ['P'] = LETTER,       ['Q'] = LETTER,       ['R'] = LETTER,       ['S'] = LETTER,
+    ['T'] = LETTER,       ['U'] = LETTER,       ['V'] = LETTER,       ['W'] = LETTER,       ['X'] = LETTER,
+    ['Y'] = LETTER,       ['Z'] = LETTER,       ['?'] = SPECIAL,      ['['] = SPECIAL,      [']'] = SPECIAL,
+    ['\\'] = SPECIAL,     ['*'] = SPECIAL,
+};
 
-static bool is_hex(char c) {
-    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+static inline unsigned kind(char c) {
+    return KINDS[(unsigned char)c];
 }
 
 static bool is_uuid(const char *p, size_t len) {
-    if (len < 36)
+    if (len < 36 || p[8] != '-')
         return false;
     for (size_t i = 0; i < 36; i++) {
         bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-        if (dash ? p[i] != '-' : !is_hex(p[i]))
+        if (dash ? p[i] != '-' : !(kind(p[i]) & HEX))
             return false;
     }
-    return len == 36 || !(is_alpha(p[36]) || is_digit(p[36]));
-}
-
-/* A word of letters and digits that is no name: a hash, an identifier. */
-static bool is_identifier(const char *p, size_t len) {
-    size_t digits = 0, hex = 0;
-    for (size_t i = 0; i < len; i++) {
-        digits += is_digit(p[i]);
-        hex += is_hex(p[i]);
-    }
-    return (hex == len && len >= 8 && digits > 0) || (len >= 16 && digits >= 4);
+    return len == 36 || !(kind(p[36]) & (LETTER | DIGIT));
 }
 
 struct pattern {
-    char *out;
+    char *out; /* NULL: only the hash is wanted */
     size_t len;
+    uint64_t hash, last; /* of all whole words of eight bytes; the bytes since */
+    bool star;           /* it ends with one */
 };
 
-static void put(struct pattern *t, char c) {
-    bool special = c == '?' || c == '[' || c == ']' || c == '\\' || c == '*';
+static inline uint64_t mixed(uint64_t hash, uint64_t word) {
+    uint64_t x = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return x ^ x >> 32;
+}
+
+static inline void put_byte(struct pattern *t, char c) {
+    if (t->out) {
+        t->out[t->len++] = c;
+        return;
+    }
+    t->last = t->last << 8 | (unsigned char)c;
+    if (++t->len % 8 == 0)
+        t->hash = mixed(t->hash, t->last);
+}
+
+static inline void put_letter(struct pattern *t, char c) {
     if (t->len + 3 > ADVISE_PATTERN_MAX)
         return;
-    if (c == '\0') {
-        t->out[t->len++] = '?';
-        return;
-    }
-    if (special)
-        t->out[t->len++] = '\\';
-    t->out[t->len++] = c;
+    put_byte(t, c);
+    t->star = false;
 }
 
-static void put_star(struct pattern *t) {
-    bool there = t->len > 0 && t->out[t->len - 1] == '*' && !(t->len > 1 && t->out[t->len - 2] == '\\');
-    if (!there && t->len + 2 <= ADVISE_PATTERN_MAX)
-        t->out[t->len++] = '*';
+/* Called where there is room for three. */
+static inline void put(struct pattern *t, char c) {
+    if (kind(c) & SPECIAL)
+        put_byte(t, '\\');
+    put_byte(t, c == '\0' ? '?' : c);
+    t->star = false;
 }
 
-static void put_word(struct pattern *t, const char *p, size_t len) {
-    if (is_identifier(p, len)) {
-        put_star(t);
-        return;
-    }
-    for (size_t i = 0; i < len; i++)
-        if (is_digit(p[i]))
+static inline void put_star(struct pattern *t) {
+    if (!t->star && t->len + 2 <= ADVISE_PATTERN_MAX)
+        put_byte(t, '*');
+    t->star = true;
+}
+
+/* Letters and digits; returns how many. They are no name but a hash, an identifier: hexadecimal ones with a digit, or
+ * many with several digits. */
+static inline size_t put_word(struct pattern *t, const char *p, size_t len) {
+    struct pattern before = *t;
+    size_t digits = 0, hex = 0, n = 0;
+    for (; n < len && (kind(p[n]) & (LETTER | DIGIT)); n++) {
+        unsigned k = kind(p[n]);
+        digits += k & DIGIT;
+        hex += (k & HEX) / HEX;
+        if (k & DIGIT)
             put_star(t);
         else
-            put(t, p[i]);
+            put_letter(t, p[n]);
+    }
+    if ((hex == n && n >= 8 && digits > 0) || (n >= 16 && digits >= 4)) {
+        *t = before;
+        put_star(t);
+    }
+    return n;
+}
+
+static inline __attribute__((always_inline)) void pattern_of(struct pattern *t, const char *key, size_t len) {
+    for (size_t i = 0; i < len && t->len + 4 <= ADVISE_PATTERN_MAX;) {
+        if (kind(key[i]) & HEX && is_uuid(key + i, len - i)) {
+            put_star(t);
+            i += 36;
+        } else if (kind(key[i]) & (LETTER | DIGIT)) {
+            i += put_word(t, key + i, len - i);
+        } else {
+            put(t, key[i++]);
+        }
+    }
+    if (t->len + 4 > ADVISE_PATTERN_MAX) /* cut: what follows may be anything */
+        put_star(t);
 }
 
 size_t advise_pattern(const char *key, size_t len, char out[ADVISE_PATTERN_MAX]) {
     struct pattern t = {.out = out};
-    for (size_t i = 0; i < len && t.len + 4 <= ADVISE_PATTERN_MAX;) {
-        size_t n = 0;
-        if (is_uuid(key + i, len - i)) {
-            put_star(&t);
-            i += 36;
-            continue;
-        }
-        while (i + n < len && (is_digit(key[i + n]) || is_alpha(key[i + n])))
-            n++;
-        put_word(&t, key + i, n);
-        if (n == 0)
-            put(&t, key[i]);
-        i += n ? n : 1;
-    }
-    if (t.len + 4 > ADVISE_PATTERN_MAX) /* cut: what follows may be anything */
-        put_star(&t);
+    pattern_of(&t, key, len);
     out[t.len] = '\0';
     return t.len;
+}
+
+uint64_t advise_pattern_hash(const char *key, size_t len) {
+    struct pattern t = {.len = 0};
+    pattern_of(&t, key, len);
+    return hash_number(mixed(mixed(t.hash, t.last), t.len));
 }
 
 size_t advise_stem(const char *pattern, size_t len) {

@@ -87,6 +87,7 @@ static void keys_become_patterns(void **state) {
         {"lock:6f9a2c51-7d7e-4a49-9d35-0b8f5f3c2a10", "lock:*"},
         {"lock:6f9a2c51-7d7e-4a49-9d35-0b8f5f3c2a10:x", "lock:*:x"},
         {"h:d41d8cd98f00b204e9800998ecf8427e", "h:*"},
+        {"\\12", "\\\\*"},
         {"a[1]?*\\", "a\\[*\\]\\?\\*\\\\"},
         {"", ""},
     };
@@ -99,6 +100,36 @@ static void keys_become_patterns(void **state) {
     memset(longest, 'x', sizeof(longest));
     size_t len = advise_pattern(longest, sizeof(longest), out);
     assert_true(len < ADVISE_PATTERN_MAX && out[len - 1] == '*');
+    (void)state;
+}
+
+/* Two keys have the same hash where they have the same pattern. Keys of few different bytes and many lengths, so that
+ * there are many of both. */
+static void patterns_have_hashes(void **state) {
+    static const char BYTES[] = "aaf0179zG:-_.*\\?[]\0\377";
+    enum { KEYS = 3000, LONGEST = 130 };
+    static struct {
+        char pattern[ADVISE_PATTERN_MAX];
+        uint64_t hash;
+    } seen[KEYS];
+    uint64_t number = 1;
+    unsigned same = 0;
+    for (size_t k = 0; k < KEYS; k++) {
+        char key[LONGEST];
+        size_t len = (number = hash_number(number + k)) % 5 ? number % 4 : number % LONGEST, bytes = sizeof(BYTES) - 1;
+        size_t few = k % 3 ? 4 : bytes;
+        for (size_t i = 0; i < len; i++)
+            key[i] = BYTES[(number = hash_number(number)) % few];
+        advise_pattern(key, len, seen[k].pattern);
+        seen[k].hash = advise_pattern_hash(key, len);
+        for (size_t i = 0; i < k; i++) {
+            bool equal = strcmp(seen[i].pattern, seen[k].pattern) == 0;
+            same += equal;
+            if (equal != (seen[i].hash == seen[k].hash))
+                fail_msg("\"%s\" and \"%s\"", seen[i].pattern, seen[k].pattern);
+        }
+    }
+    assert_in_range(same, 1000, KEYS * (KEYS - 1) / 4);
     (void)state;
 }
 
@@ -358,6 +389,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(keys_become_patterns),
+        TEST(patterns_have_hashes),
         TEST(a_connection_for_each_worker),
         TEST(a_pool),
         TEST(a_library_that_pools),

@@ -1,0 +1,21 @@
+/*
+ * Keys that differ in numbers and identifiers alone have the same pattern: what changes from key to key is a star
+ * (job:123:lock is job:*:lock). Pure functions.
+ */
+#ifndef LOCKKEEPER_LOCK_PATTERN_H
+#define LOCKKEEPER_LOCK_PATTERN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { ADVISE_PATTERN_MAX = 96 };
+
+/* Writes the key's pattern as a glob, at most ADVISE_PATTERN_MAX bytes with the NUL; a longer one is cut, and ends with
+ * a star. Returns its length. */
+size_t advise_pattern(const char *key, size_t len, char out[ADVISE_PATTERN_MAX]);
+
+/* The pattern's hash, without writing it: two keys have the same one where advise_pattern gives them the same pattern,
+ * and else but by chance. The same in every process. */
+uint64_t advise_pattern_hash(const char *key, size_t len);
+
+#endif
