@@ -42,7 +42,7 @@ static bool throttle(const struct advise_row *r) {
 }
 
 static bool shared(const struct advise_row *r) {
-    return r->by_sibling > 0 || r->self_lost > 0 || client_library_shares(r->library, strlen(r->library));
+    return r->by_sibling > 0 || r->self_lost > 0 || client_library_multiplexes(r->library, strlen(r->library));
 }
 
 static void add_model(struct line *l, const struct advise_row *r) {

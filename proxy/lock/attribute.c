@@ -1,102 +1,179 @@
 /*
- * Whose claim does a command use? The table of the lock semantics, and which of several claims.
+ * Whose lease does a command speak for? The rules of attribution, as far as they are chosen before the script runs; the
+ * letters are those of the rules: A acquired, B refused, C released, D losers that release, E ended, F extended, G in a
+ * transaction.
  *
- * Only the session layer's words are known here (which session, which client, which library); what Redis says to the
- * choice is another file's. A wrong guess costs the caller a refusal, never the holder its lease: where the wire
- * cannot tell, the oldest claim is used up first.
+ *      own session       ──> its own claims
+ *      shared session    ──> its identity's claims: the value shown last, else the oldest
+ *      none of these     ──> believed within one identity, unless the session lost its last attempt
+ *
+ * Only what this process has seen is known here; what Redis says to the choice is learn.c's and settle.c's. Between
+ * different client identities nothing is ever believed (S6): the scripts compare the guard record's owner.
  */
 #include "proxy/lock/state.h"
 
-/* The lines of the table. */
-enum line {
-    LINE_OWN,     /* the session's own */
-    LINE_CLIENT,  /* all of the client identity */
-    LINE_LIBRARY, /* those of the client's sessions that use a pooling or multiplexing library, as this one does */
-    LINE_CLOSED,  /* those of the client's sessions that closed before this one opened */
+enum {
+    MEMORY_LEASES = 2, /* claim-memory, unless the rule has its own */
+    MEMORY_LEAST_MS = 1000,
+    MEMORY_MOST_MS = 60000,
+    LONG_LEASES = 20, /* where connections tell workers apart */
+    LONG_LEAST_MS = 60000,
+    LONG_MOST_MS = 60 * 60 * 1000,
+    DEBT_SHARE = 4,    /* a lost attempt expects its release for a quarter of the lease */
+    FOLLOW_SHARE = 20, /* and its EXPIRE for a twentieth */
+    TWICE = 2          /* releases in a row over one session that say something */
 };
 
-inline bool client_shares(const struct lock_client *c, const struct lock_rule *rule, bool pooling) {
+inline bool client_shares(const struct lock_rule *rule, bool overlapped) {
     enum lock_owner owner = rule ? rule->owner : LOCK_OWNER_AUTO;
-    if (owner == LOCK_OWNER_CLIENT)
-        return true;
-    return owner == LOCK_OWNER_AUTO && (pooling || atomic_load(&c->proven));
+    return owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && overlapped);
 }
 
-inline bool claim_is_over(const struct claim *c, int64_t now_ms) {
+/* ---- claims ------------------------------------------------------------------------------------- */
+
+bool claim_shared(const struct claim *c) {
+    return family_shares(c->family, c->peer, c->rule);
+}
+
+static int64_t within(int64_t n, int64_t least, int64_t most) {
+    return n < least ? least : n > most ? most : n;
+}
+
+int64_t claim_memory(const struct claim *c) {
+    if (c->rule->claim_memory_ms >= 0)
+        return c->rule->claim_memory_ms;
+    return within(MEMORY_LEASES * c->length_ms, MEMORY_LEAST_MS, MEMORY_MOST_MS);
+}
+
+/* A late release that is not known for one any more would be believed, so claims are remembered for long where they
+ * stand in nobody's way: where a session's are its own worker's. Who never releases is not expected to (a throttle). */
+int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
+    bool shared = claim_shared(c);
+    if (shared && c->peer->closed)
+        return c->end_ms;
+    if (c->deadline_ms)
+        return c->deadline_ms;
+    if (shared || c->self_lost)
+        return c->end_ms + claim_memory(c);
+    int64_t memory = LONG_LEAST_MS;
+    if (releaser_known(sh->engine, c->rule, c->peer->client))
+        memory = within(LONG_LEASES * c->length_ms, LONG_LEAST_MS, LONG_MOST_MS);
+    return c->end_ms + (memory > c->rule->claim_memory_ms ? memory : c->rule->claim_memory_ms);
+}
+
+bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms) {
     bool ended = c->ended || (c->end_ms && now_ms >= c->end_ms);
     if (!ended || c->uses || c->asked)
         return false;
-    return now_ms >= c->end_ms + c->rule->claim_memory_ms || (c->peer->closed && !lease_owner_here(c));
+    /* Where a connection is its own worker's by the rule, or nobody asks whose a release is, nobody is left for it. */
+    bool left = c->peer->closed && (c->rule->owner == LOCK_OWNER_CONNECTION || c->rule->owner == LOCK_OWNER_ANY);
+    return left || now_ms >= claim_deadline(sh, c);
 }
 
 inline bool claim_is_live(const struct claim *c, int64_t now_ms) {
     return !c->ended && c->fence == c->entry->live_fence && (!c->end_ms || now_ms < c->end_ms);
 }
 
-static bool on_line(enum line line, const struct claim *c, const struct peer *self) {
-    switch (line) {
-    case LINE_OWN:
-        return c->peer == self;
-    case LINE_CLIENT:
-        return c->peer->client == self->client;
-    case LINE_LIBRARY:
-        return c->peer->client == self->client && c->peer->pooling && self->pooling;
-    case LINE_CLOSED:
-        return c->peer->client == self->client && c->peer->closed && c->peer->closed_at < self->id;
+struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms) {
+    for (struct claim *c = entry_claims(en); c; c = c->next)
+        if (c->peer->client == client && c->fence && claim_is_live(c, now_ms))
+            return c;
+    return NULL;
+}
+
+bool claim_suspicious(const struct claim *c, uint32_t suspects) {
+    if (suspects < c->suspects)
+        suspects = c->suspects;
+    return suspects == 1 || (suspects > 1 && c->family && c->family->twice >= TWICE);
+}
+
+static bool usable(const struct shard *sh, const struct claim *c, int64_t now_ms) {
+    return !c->aside && !c->doubtful && !claim_is_over(sh, c, now_ms);
+}
+
+/* ---- whose claims a command may mean ------------------------------------------------------------- */
+
+/* A command on its way: who sends it, and what is known of that. */
+struct speaker {
+    struct shard *sh;
+    struct entry *en;
+    struct peer *self;
+    struct family *family;
+    struct contest *contest;
+    struct witness *witness;
+    bool shared, loser, released;
+    int64_t now_ms;
+};
+
+enum whose { OWN, THE_CLIENTS, OF_CLOSED };
+
+static bool is_of(enum whose whose, const struct claim *c, const struct speaker *s) {
+    bool same = c->peer->client == s->self->client;
+    switch (whose) {
+    case OWN:
+        return c->peer == s->self && !(c->taken && (s->loser || s->released));
+    case THE_CLIENTS:
+        return same && !c->taken;
+    case OF_CLOSED:
+        return same && c->peer->closed;
     }
     return false;
 }
 
-/* What a line offers. */
+/* What there is to choose from. */
 struct offer {
     unsigned count;
     bool differ; /* their values do */
-    struct claim *oldest, *oldest_sighted, *newest_unended;
+    struct claim *oldest, *oldest_live, *shown_last, *newest_unended;
 };
 
-static struct offer offers_of(const struct entry *en, enum line line, const struct peer *self, int64_t now_ms) {
+static struct offer offers_of(const struct speaker *s, enum whose whose) {
     struct offer o = {0};
-    for (struct claim *c = entry_claims(en); c; c = c->next) {
-        if (c->aside || c->doubtful || !on_line(line, c, self) || claim_is_over(c, now_ms))
+    const struct claim *valued = NULL;
+    for (struct claim *c = entry_claims(s->en); c; c = c->next) {
+        if (!usable(s->sh, c, s->now_ms) || !is_of(whose, c, s))
             continue;
         o.count++;
         if (!o.oldest)
             o.oldest = c;
-        else if (c->value != o.oldest->value)
+        if (!o.oldest_live && claim_is_live(c, s->now_ms))
+            o.oldest_live = c;
+        if (valued && c->valued && c->value != valued->value)
             o.differ = true;
-        bool sighted = line == LINE_OWN ? c->sighted : c->sighted_any;
-        if (sighted && !o.oldest_sighted)
-            o.oldest_sighted = c;
+        if (c->valued)
+            valued = c;
+        if (c->sighted && (!o.shown_last || c->sighted > o.shown_last->sighted))
+            o.shown_last = c;
         if (!c->ended)
             o.newest_unended = c;
     }
     return o;
 }
 
-static bool usable(const struct claim *c, int64_t now_ms) {
-    return !c->aside && !c->doubtful && !claim_is_over(c, now_ms);
-}
-
-/* The usual case: the key has one claim, which is the session's own, and so what every line that has it offers. */
-static inline struct claim *only_claim(const struct entry *en, const struct peer *self, int64_t now_ms) {
-    struct claim *c = en->claims;
-    return c && !c->next && c->peer == self && usable(c, now_ms) ? c : NULL;
-}
-
-/* A release is spent on the oldest claim, or the oldest that was sighted if the values tell them apart. What changes
- * a lease may use any that is live, and only the newest can be. */
-static struct claim *pick(const struct offer *o, enum lock_verb verb) {
-    if (!verb_spends(verb))
-        return o->newest_unended ? o->newest_unended : o->oldest;
-    return o->differ && o->oldest_sighted ? o->oldest_sighted : o->oldest;
+static struct offer offers_for(const struct speaker *s) {
+    struct offer o = offers_of(s, s->shared ? THE_CLIENTS : OWN);
+    if (o.count || s->shared || s->loser)
+        return o;
+    o = offers_of(s, OF_CLOSED);
+    if (o.oldest_live)
+        o.oldest = o.oldest_live;
+    return o;
 }
 
 /* The session's own claim whose release got lost on the way: a repeated release may mean it, if it means anything. */
-static struct claim *doubtful_claim(const struct entry *en, const struct peer *self, int64_t now_ms) {
-    for (struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->doubtful && !c->aside && c->peer == self && !claim_is_over(c, now_ms))
+static struct claim *doubtful_claim(const struct speaker *s) {
+    for (struct claim *c = entry_claims(s->en); c; c = c->next)
+        if (c->doubtful && !c->aside && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
             return c;
     return NULL;
+}
+
+/* Whether a release of the identity's is on its way, which may be the one of the lease that is live. */
+static bool release_under_way(const struct speaker *s) {
+    for (const struct claim *c = entry_claims(s->en); c; c = c->next)
+        if (c->aside && c->peer->client == s->self->client)
+            return true;
+    return false;
 }
 
 static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct claim *c) {
@@ -106,10 +183,89 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
     plan->claim_fence = c->fence;
     plan->uses = true;
     c->uses++;
-    plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
+    if (c->peer->remote)
+        plan->right = "believe"; /* its token is another proxy's, and the script looks at its owner */
+    else
+        plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
     if (verb_spends(plan->verb) && !plan->queued)
         c->aside = true;
 }
+
+/* ---- C, D: releases ------------------------------------------------------------------------------- */
+
+/* Counts the release, and says whether a lost attempt uses it up. */
+static bool release_counted(const struct speaker *s, const struct lock_plan *plan) {
+    struct family *f = s->family;
+    struct contest *c = s->contest;
+    if (!f || !c)
+        return false;
+    if (s->released && habit_find(s->self, f) && f->twice < UINT8_MAX)
+        f->twice++; /* two in a row over one session: they are not one worker's, or of one that releases twice */
+    family_count(f, c, TALLY_RELEASED);
+    if (f->twice >= TWICE && plan->rule->owner == LOCK_OWNER_AUTO && !f->pooled && family_losers_release(f, c))
+        family_pool(s->sh, f, &plan->key, s->now_ms);
+    if (!s->shared || !c->debts.count)
+        return false;
+    losses_take(&c->debts, 0);
+    return true;
+}
+
+static void plan_release(const struct speaker *s, struct lock_plan *plan) {
+    bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
+    bool used_up = release_counted(s, plan);
+    if (s->witness)
+        s->witness->released = true;
+    plan->loser = s->loser;
+    plan->indebted = used_up;
+    if (used_up)
+        return;
+    struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
+    struct claim *c = o.differ && o.shown_last ? o.shown_last : o.oldest;
+    if (!c)
+        c = doubtful_claim(s);
+    plan->several = o.count > 1;
+    plan_claim(s->sh, plan, c);
+    if (c || strict || release_under_way(s))
+        return;
+    plan->right = s->loser ? "suspect" : "believe";
+}
+
+/* ---- F: what sets an expiry ------------------------------------------------------------------------ */
+
+/* Whether the command follows a loss, of this session or of one that it may share with. */
+static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) {
+    struct contest *c = s->contest;
+    for (unsigned i = 0; c && i < c->unfollowed.count; i++) {
+        const struct peer *p = peer_find(s->sh, c->unfollowed.at[i].session_id);
+        bool shares = s->shared && p && family_shares(s->family, p, rule);
+        if (p != s->self && !shares)
+            continue;
+        losses_take(&c->unfollowed, i);
+        family_followed(s->family, true);
+        return true;
+    }
+    return false;
+}
+
+static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
+    bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
+    bool refused = follows_loss(s, plan->rule) && family_losers_expire(s->family);
+    struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
+    struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
+    if (strict) {
+        plan_claim(s->sh, plan, c);
+        return;
+    }
+    plan->right = refused ? "leased" : s->shared ? "believe" : o.count || s->loser ? "leased" : "later";
+    if (refused || !c)
+        return;
+    const char *right = plan->right;
+    plan_claim(s->sh, plan, c);
+    if (c->peer->remote)
+        plan->right = right;
+}
+
+/* ---- all others ------------------------------------------------------------------------------------- */
 
 /* A command that may be meant to acquire: no sign that its sender holds something on another connection. Taking it for
  * the holder's would tell two that they hold the lock. */
@@ -117,41 +273,24 @@ static bool may_acquire(enum lock_verb verb) {
     return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
 }
 
-/* Everything that comes from the rule's owner. */
-static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en, const struct peer *self,
-                                             const struct witness *w, int64_t now_ms, struct lock_plan *plan) {
-    enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
-    bool shared = owner != LOCK_OWNER_CONNECTION && client_shares(self->client, plan->rule, false);
-    /* Lost against the lease that is live now: what this session sends is no release of that one. */
-    bool lost = w && w->lost_fence && w->lost_fence == en->live_fence;
-    struct offer o = {0};
-    struct claim *c = en ? only_claim(en, self, now_ms) : NULL;
-    if (c || !en) {
-        o.count = c != NULL;
-    } else if (shared) {
-        o = offers_of(en, LINE_CLIENT, self, now_ms);
-    } else {
-        o = offers_of(en, LINE_OWN, self, now_ms);
-        if (!o.count && owner == LOCK_OWNER_AUTO && !lost && !may_acquire(plan->verb)) {
-            o = offers_of(en, LINE_LIBRARY, self, now_ms);
-            if (!o.count)
-                o = offers_of(en, LINE_CLOSED, self, now_ms);
-        }
-    }
+/* What changes a lease may use any claim whose lease is live, and only the newest can be. */
+static void plan_change(const struct speaker *s, struct lock_plan *plan) {
+    bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
+    struct offer o = offers_of(s, s->shared ? THE_CLIENTS : OWN);
+    if (!o.count && !strict && !s->shared && !s->loser && !may_acquire(plan->verb))
+        o = offers_of(s, OF_CLOSED);
+    struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
     if (!c)
-        c = o.count ? pick(&o, plan->verb) : doubtful_claim(en, self, now_ms);
+        c = doubtful_claim(s);
     plan->several = o.count > 1;
-    plan_claim(sh, plan, c);
-    if (owner == LOCK_OWNER_CONNECTION)
+    plan_claim(s->sh, plan, c);
+    if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !s->shared))
         return;
-    /* A lease made through another proxy, or before a restart, counts as a claim of a closed session; the script
-     * looks at its owner. Which lease that is, this process can't know, so a session that lost lately stays out;
-     * with a pooling library a loss says less, since the next command is somebody else's. */
-    bool lost_lately = w && w->lost && (lost || !self->pooling);
-    bool none_live = !c || (!verb_spends(plan->verb) && shared && !claim_is_live(c, now_ms));
-    if (none_live && (shared || (!lost_lately && !may_acquire(plan->verb))))
-        plan->right = "adopt";
+    if (s->shared || (!s->loser && !may_acquire(plan->verb)))
+        plan->right = plan->verb == LOCK_REWRITE ? "believe" : "adopt";
 }
+
+/* ---- what was read ----------------------------------------------------------------------------------- */
 
 static bool same_value(const struct witness *a, const struct witness *b) {
     return a->seen_known && b->seen_known && a->seen_len == b->seen_len &&
@@ -159,11 +298,12 @@ static bool same_value(const struct witness *a, const struct witness *b) {
 }
 
 /* Workers that share connections read over one and swap over another: what any of them was shown counts. */
-static bool reading_counts(const struct witness *w, const struct peer *self, const struct lock_rule *rule) {
+static bool reading_counts(const struct witness *w, const struct peer *self, const struct family *f,
+                           const struct lock_rule *rule) {
     if (w->wrote || !(w->seen_known || w->read_fence))
         return false;
-    return w->peer == self || (w->peer->client == self->client && client_shares(self->client, rule, self->pooling) &&
-                               client_shares(self->client, rule, w->peer->pooling));
+    return w->peer == self || (w->peer->client == self->client && family_shares(f, self, rule) &&
+                               family_shares(f, w->peer, rule));
 }
 
 /* Of two that both say of which lease the value was, or neither. */
@@ -174,13 +314,13 @@ static bool reading_newer(const struct witness *a, const struct witness *b) {
 /* What says most of what is there now: of leases the latest one, of values that nobody said were a lease's the one that
  * was answered last, and of these two again the one that was answered last. Only where such a value is the lease's, it
  * says no more than the lease does. */
-static const struct witness *newest_reading(const struct entry *en, const struct peer *self,
+static const struct witness *newest_reading(const struct entry *en, const struct peer *self, const struct family *f,
                                             const struct lock_rule *rule, const struct witness *own) {
     const struct witness *lease = NULL, *value = NULL;
-    if (!client_shares(self->client, rule, self->pooling))
+    if (!family_shares(f, self, rule))
         return own;
     for (const struct witness *w = en->witnesses; w; w = w->next) {
-        if (!reading_counts(w, self, rule))
+        if (!reading_counts(w, self, f, rule))
             continue;
         const struct witness **newest = w->read_fence ? &lease : &value;
         if (!*newest || reading_newer(w, *newest))
@@ -191,10 +331,10 @@ static const struct witness *newest_reading(const struct entry *en, const struct
     return value->read_at > lease->read_at && !same_value(value, lease) ? value : lease;
 }
 
-bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct lock_rule *rule,
-                         const char *value, size_t len) {
+bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct family *f,
+                         const struct lock_rule *rule, const char *value, size_t len) {
     for (const struct witness *w = en->witnesses; w; w = w->next)
-        if (reading_counts(w, self, rule) && w->seen_known && w->seen_len == len &&
+        if (reading_counts(w, self, f, rule) && w->seen_known && w->seen_len == len &&
             (len == 0 || memcmp(w->seen, value, len) == 0))
             return true;
     return false;
@@ -232,48 +372,42 @@ static void plan_enrolment(const struct entry *en, int64_t now_ms, struct lock_p
 
 /* The lease that the application's script may be meant to release. Where connections are shared it may be any
  * colleague's, and is not looked at: that release would be expected no more. */
-static void plan_script(struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
-    if (client_shares(self->client, plan->rule, self->pooling))
+static void plan_script(const struct speaker *s, struct lock_plan *plan) {
+    if (s->shared)
         return;
-    for (struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->peer == self && c->fence && claim_is_live(c, now_ms)) {
+    for (struct claim *c = entry_claims(s->en); c; c = c->next)
+        if (c->peer == s->self && c->fence && claim_is_live(c, s->now_ms)) {
             plan->claim = c->token;
             c->scripted = true;
         }
 }
 
-/* What comes of choose in the two usual cases: an attempt to acquire a lock of which nothing is known, and the release
- * of the only claim, which is the session's own, where nobody lost or was shown anything. */
-static inline bool usual(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
-                         struct lock_plan *plan) {
-    enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
-    plan->right = "claim";
-    if (owner == LOCK_OWNER_ANY)
-        return false;
-    if (!en && plan->verb == LOCK_ACQUIRE) {
-        if (owner != LOCK_OWNER_CONNECTION && client_shares(self->client, plan->rule, false))
-            plan->right = "adopt";
-        return true;
-    }
-    if (!en || plan->verb != LOCK_RELEASE || en->witnesses)
-        return false;
-    struct claim *c = only_claim(en, self, now_ms);
-    if (!c || c->observed)
-        return false;
-    plan_claim(sh, plan, c);
-    return true;
+/* ---- the whole ------------------------------------------------------------------------------------- */
+
+/* Losses of which nothing has followed, too long ago. */
+static void tidy(const struct speaker *s) {
+    struct contest *c = s->contest;
+    if (!c)
+        return;
+    const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
+    int64_t lease_ms = live ? live->length_ms : s->en->length_ms;
+    losses_expire(&c->debts, s->now_ms - lease_ms / DEBT_SHARE);
+    for (unsigned n = losses_expire(&c->unfollowed, s->now_ms - lease_ms / FOLLOW_SHARE); n > 0; n--)
+        family_followed(s->family, false);
 }
 
-inline void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
-                      struct lock_plan *plan) {
-    if (queue_verb(plan->verb)) {
-        queue_attribute(sh, self, plan);
-        return;
-    }
-    if (usual(sh, en, self, now_ms, plan))
-        return;
-    const struct witness *own = en ? witness_find(en, self) : NULL;
-    const struct witness *w = en && plan->verb == LOCK_SWAP ? newest_reading(en, self, plan->rule, own) : own;
+static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms,
+                                             struct lock_plan *plan) {
+    struct speaker s = {.sh = sh, .en = en, .self = self, .now_ms = now_ms};
+    s.family = family_find(sh, self, plan->rule, plan->pattern);
+    s.contest = contest_find(en, s.family);
+    s.witness = en ? witness_find(en, self) : NULL;
+    s.loser = s.witness && s.witness->lost;
+    s.released = s.witness && s.witness->released;
+    tidy(&s);
+    s.shared = family_shares(s.family, self, plan->rule);
+    const struct witness *w =
+        en && plan->verb == LOCK_SWAP ? newest_reading(en, self, s.family, plan->rule, s.witness) : s.witness;
     if (w) {
         plan->read_fence = w->read_fence;
         plan->seen_known = w->seen_known && !w->wrote;
@@ -282,29 +416,64 @@ inline void attribute(struct shard *sh, struct entry *en, const struct peer *sel
             memcpy(plan->seen, w->seen, w->seen_len);
     }
     if (plan->verb == LOCK_SCRIPT)
-        plan_script(en, self, now_ms, plan);
-    if (plan->verb == LOCK_READ || plan->verb == LOCK_SCRIPT)
+        plan_script(&s, plan);
+    if (plan->verb == LOCK_READ || plan->verb == LOCK_SCRIPT || plan->verb == LOCK_ACQUIRE)
         return;
-    if (plan->verb == LOCK_OPERATOR)
+    if (plan->verb == LOCK_OPERATOR) {
         plan->right = "operator";
-    else if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY)
-        plan->right = "any";
-    else {
-        choose(sh, en, self, own, now_ms, plan);
-        plan_enrolment(en, now_ms, plan);
+        return;
     }
+    if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY) {
+        plan->right = "any";
+        return;
+    }
+    if (verb_spends(plan->verb))
+        plan_release(&s, plan);
+    else if (plan->verb == LOCK_EXTEND)
+        plan_extend(&s, plan);
+    else
+        plan_change(&s, plan);
+    plan_enrolment(en, now_ms, plan);
 }
 
-void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct lock_rule *rule,
-                        const char *value, size_t len) {
+/* The usual case: the key has one claim, which is the session's own, and so what every rule offers. */
+static inline struct claim *only_claim(const struct shard *sh, const struct entry *en, const struct peer *self,
+                                       int64_t now_ms) {
+    struct claim *c = en->claims;
+    return c && !c->next && c->peer == self && usable(sh, c, now_ms) ? c : NULL;
+}
+
+/* What comes of choose in the two usual cases: an attempt to acquire a lock of which nothing is known, and the release
+ * of the only claim, which is the session's own, where nobody lost or was shown anything. */
+static inline bool usual(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
+                         struct lock_plan *plan) {
+    plan->right = "claim";
+    if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY)
+        return false;
+    if (!en && plan->verb == LOCK_ACQUIRE)
+        return true;
+    if (!en || plan->verb != LOCK_RELEASE || en->witnesses)
+        return false;
+    struct claim *c = only_claim(sh, en, self, now_ms);
+    if (!c || c->observed || c->taken)
+        return false;
+    plan_claim(sh, plan, c);
+    return true;
+}
+
+inline void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan) {
+    if (queue_verb(plan->verb))
+        queue_attribute(sh, self, plan);
+    else if (!usual(sh, en, self, now_ms, plan))
+        choose(sh, en, self, now_ms, plan);
+}
+
+void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct family *f,
+                        const struct lock_rule *rule, const char *value, size_t len) {
     uint64_t hash = hash_bytes(&sh->engine->value_seed, value, len);
-    for (struct claim *c = en->claims; c; c = c->next) {
-        if (!c->valued || c->value != hash)
-            continue;
-        if (on_line(LINE_OWN, c, self))
-            c->sighted = c->sighted_any = true;
-        else if (on_line(LINE_CLOSED, c, self) || on_line(LINE_LIBRARY, c, self) ||
-                 (on_line(LINE_CLIENT, c, self) && client_shares(self->client, rule, false)))
-            c->sighted_any = true;
-    }
+    bool shared = family_shares(f, self, rule);
+    uint64_t now = ledger_number(sh->engine);
+    for (struct claim *c = en->claims; c; c = c->next)
+        if (c->valued && c->value == hash && (c->peer == self || (shared && c->peer->client == self->client)))
+            c->sighted = now;
 }

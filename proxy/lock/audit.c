@@ -8,9 +8,9 @@
 #include "proxy/lock/audit_private.h"
 
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key) {
-    struct shard *sh = ledger_shard(e, ledger_hash(e, key));
+    struct shard *sh = ledger_shard(e, ledger_hash(e, key, NULL));
     shard_lock(sh);
-    uint64_t number = atomic_fetch_add(&e->attempts, 1) + 1;
+    uint64_t number = ledger_number(e);
     peer_get(sh, s)->in_flight++;
     shard_unlock(sh);
     return number;
@@ -43,7 +43,8 @@ static bool certainly_over(const struct audit *a) {
 static bool lost_before(const struct audit *a) {
     const struct finish *f = a->f;
     const struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
-    return w && w->lost && !client_shares(f->peer->client, f->plan->rule, f->peer->pooling);
+    const struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    return w && w->lost && !family_shares(family, f->peer, f->plan->rule);
 }
 
 static uint64_t next_fence(const struct audit *a) {
@@ -65,6 +66,7 @@ enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outcome, uin
     if (a->live && (outcome == LOCK_HELD || outcome == LOCK_COUNTED)) {
         a->f->holder = r->holder = a->live->peer->client->name;
         a->f->holder_len = r->holder_len = a->live->peer->client->len;
+        r->same = a->live->peer->client == a->f->peer->client;
     }
     learn(a->f);
     settle(a->f);
@@ -272,12 +274,12 @@ static enum lock_outcome infer(struct audit *a) {
 
 enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight *sight, int64_t now_ms) {
     struct lock_plan plan = {.key = sight->key,
-                             .hash = ledger_hash(e, &sight->key),
                              .rule = sight->rule,
                              .verb = sight->verb,
                              .login = sight->login,
                              .begun_ms = sight->begun_ms,
                              .attempt = sight->watched};
+    plan.hash = ledger_hash(e, &sight->key, &plan.pattern);
     struct lock_result result = {.pttl_ms = sight->pttl_ms, .value = sight->value, .value_len = sight->value_len};
     struct finish f;
     finish_start(&f, e, sight->session_id, &plan, &result, sight->command, sight->client, now_ms);
@@ -290,7 +292,8 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight 
     plan.uses = false;
     struct audit a = {.f = &f, .sight = sight, .result = &result};
     a.live = believed(&a);
-    a.mine = a.live && (a.live == f.claim || (plan.rule && plan.rule->owner == LOCK_OWNER_ANY));
+    bool believed_of = strcmp(plan.right, "believe") == 0 && a.live && a.live->peer->client == f.peer->client;
+    a.mine = a.live && (a.live == f.claim || believed_of || (plan.rule && plan.rule->owner == LOCK_OWNER_ANY));
     a.late = certainly_over(&a);
     enum lock_outcome outcome = infer(&a);
     finish_end(&f);

@@ -103,7 +103,7 @@ static void node_gone(struct shard *sh, struct watched_queue *q, struct watched_
 /* ---- parties ------------------------------------------------------------------------------------ */
 
 static bool shares(const struct finish *f) {
-    return f->plan->rule->owner == LOCK_OWNER_ANY || client_shares(f->peer->client, f->plan->rule, f->peer->pooling);
+    return f->plan->rule->owner == LOCK_OWNER_ANY || client_shares(f->plan->rule, f->peer->overlapped);
 }
 
 static bool own_node(const struct finish *f, const struct watched_node *n) {
@@ -114,7 +114,7 @@ static bool own_node(const struct finish *f, const struct watched_node *n) {
 static bool owner_here(const struct finish *f, const struct watched_node *n) {
     const struct peer *p = peer_find(f->sh, n->session);
     return (p && !p->closed) ||
-           (client_shares(n->client, f->plan->rule, p && p->pooling) && atomic_load(&n->client->epoch) == n->epoch);
+           (client_shares(f->plan->rule, p && p->overlapped) && atomic_load(&n->client->epoch) == n->epoch);
 }
 
 static uint64_t party(const struct finish *f) {

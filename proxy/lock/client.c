@@ -1,5 +1,5 @@
 /*
- * Client identities, counted while anything refers to them, and the names of libraries that share connections.
+ * Client identities, counted while anything refers to them, and the names of libraries that multiplex.
  * Knows no locks.
  */
 #include <strings.h>
@@ -9,32 +9,21 @@
 
 /* ---- libraries ------------------------------------------------------------------------------- */
 
-/* Libraries whose connections are used by several workers of a process: what CLIENT SETINFO lib-name says, up to an
- * opening bracket (libraries built on others name themselves in brackets). Not here, since one worker has one
- * connection: phpredis, predis and relay (PHP: a request is served by one process from beginning to end), hiredis and
- * its bindings (a connection is the thread's that made it). */
-static const char *const SHARING_LIBRARIES[] = {
-    "jedis",           /* Java: JedisPool, any thread takes any connection */
+/* Libraries that send the commands of several workers over one connection, by what CLIENT SETINFO lib-name says, up to an
+ * opening bracket (libraries built on others name themselves in brackets). Not here: those with one connection a worker,
+ * and pools (Jedis, redis-py, go-redis, ...), where one worker may always have the same connection: what they do tells. */
+static const char *const MULTIPLEXING_LIBRARIES[] = {
     "lettuce",         /* Java: one connection for all threads */
-    "redisson",        /* Java: pools a node, used by all threads */
-    "vertx-redis",     /* Java: pooled, event loops */
+    "vertx-redis",     /* Java: event loops */
     "se.redis",        /* .NET, StackExchange.Redis: one multiplexed connection */
     "nredisstack",     /* .NET, on top of it */
     "ioredis",         /* Node.js: one connection for all that is under way */
     "iovalkey",        /* Node.js, its fork */
     "node-redis",      /* Node.js, likewise */
-    "go-redis",        /* Go: a pool for all goroutines */
     "valkey-go",       /* Go: multiplexed */
     "rueidis",         /* Go: multiplexed */
-    "redigo",          /* Go: a pool for all goroutines */
-    "redis-py",        /* Python: a pool for all threads or tasks */
-    "valkey-py",       /* Python, its fork */
-    "coredis",         /* Python: a pool for all tasks */
-    "redis-rs",        /* Rust: MultiplexedConnection, ConnectionManager, r2d2 and bb8 pools */
-    "fred",            /* Rust: multiplexed, with pools of that */
-    "redis-rb",        /* Ruby: one connection that threads take turns with, or a pool */
-    "redis-client",    /* Ruby: what redis-rb and Sidekiq stand on, pooled */
-    "redis-plus-plus", /* C++: a pool for all threads */
+    "redis-rs",        /* Rust: MultiplexedConnection, ConnectionManager */
+    "fred",            /* Rust: multiplexed */
     "glidepy",         /* Valkey GLIDE: one multiplexed connection in every language */
     "glidejava",
     "glidejs",
@@ -42,14 +31,14 @@ static const char *const SHARING_LIBRARIES[] = {
     "glidec",
 };
 
-bool client_library_shares(const char *name, size_t len) {
+bool client_library_multiplexes(const char *name, size_t len) {
     const char *bracket = memchr(name, '(', len);
     if (bracket)
         len = (size_t)(bracket - name);
     while (len > 0 && name[len - 1] == ' ')
         len--;
-    for (size_t i = 0; i < sizeof(SHARING_LIBRARIES) / sizeof(SHARING_LIBRARIES[0]); i++)
-        if (strlen(SHARING_LIBRARIES[i]) == len && strncasecmp(SHARING_LIBRARIES[i], name, len) == 0)
+    for (size_t i = 0; i < sizeof(MULTIPLEXING_LIBRARIES) / sizeof(MULTIPLEXING_LIBRARIES[0]); i++)
+        if (strlen(MULTIPLEXING_LIBRARIES[i]) == len && strncasecmp(MULTIPLEXING_LIBRARIES[i], name, len) == 0)
             return true;
     return false;
 }
@@ -131,10 +120,8 @@ void client_ref(struct client_table *t, struct lock_client *c) {
 bool client_close(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
     bool last = --c->open == 0;
-    if (last) { /* what was learnt of its connections holds for as long as it has any */
-        atomic_store(&c->proven, false);
+    if (last)
         atomic_fetch_add(&c->epoch, 1);
-    }
     pthread_mutex_unlock(&t->mutex);
     return last;
 }

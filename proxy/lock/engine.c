@@ -45,19 +45,20 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->login = login;
     plan->begun_ms = now_ms;
     plan->claim = plan->claim_fence = plan->group = 0;
-    plan->several = plan->uses = false;
-    plan->queued = queued;
+    plan->several = plan->uses = plan->loser = plan->indebted = false;
+    plan->queued = plan->transaction = queued;
     plan->claim_token[0] = '\0';
     plan->claim_len = 0;
     plan->read_fence = 0;
     plan->seen_known = false;
     plan->seen_len = 0;
-    uint64_t hash = plan->hash = ledger_hash(e, key);
+    uint64_t hash = plan->hash = ledger_hash(e, key, &plan->pattern);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
-    plan->attempt = atomic_fetch_add(&e->attempts, 1) + 1;
-    plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
     struct peer *p = plan->peer = peer_get(sh, s);
+    const struct family *family = family_find(sh, p, rule, plan->pattern);
+    plan->attempt = ledger_number(e) - (family && family->pooled);
+    plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
     p->in_flight++; /* so it stays until engine_finish */
     struct entry *en = entry_find(sh, key, hash);
     plan->slot = en ? en->slot : slot_of_key(key->name, key->len);
@@ -116,9 +117,36 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     plan->several = false;
     memcpy(plan->claim_token, earlier->attempt_token, sizeof(plan->claim_token));
     plan->claim_len = earlier->attempt_len;
-    if (strcmp(plan->right, "adopt") == 0)
+    plan->loser = plan->indebted = false;
+    if (strcmp(plan->right, "enrol") != 0)
         plan->right = "claim";
     shard_unlock(sh);
+}
+
+/* B: the lease that is in its own session's way is the one whose release was refused, since it came over another
+ * connection of a pool. */
+bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms) {
+    if (result->outcome != LOCK_HELD || plan->verb != LOCK_ACQUIRE || plan->rule->owner != LOCK_OWNER_AUTO ||
+        plan->transaction)
+        return false;
+    struct shard *sh = ledger_shard(e, plan->hash);
+    shard_lock(sh);
+    struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    struct claim *c = claim_live(en, plan->peer->client, now_ms);
+    struct family *f = c ? c->family : NULL;
+    struct contest *contest = contest_find(en, f);
+    bool again = f && c->fence == result->fence && c->peer == plan->peer && !c->uses && !c->queue && !c->observed &&
+                 claim_suspicious(c, result->suspects) && !family_losers_release(f, contest);
+    if (again) {
+        family_count(f, contest, TALLY_LOST);
+        family_vote(f, plan->peer, NULL);
+        family_pool(sh, f, &plan->key, now_ms);
+        plan->claim_len = token_write(e, c->token, plan->claim_token);
+        plan->right = "instead";
+        claim_remove(sh, c);
+    }
+    shard_unlock(sh);
+    return again;
 }
 
 /* ---- after it -------------------------------------------------------------------------------- */
@@ -215,7 +243,7 @@ static inline bool finish_usual(struct finish *f) {
     }
     const struct claim *c = f->claim;
     if (f->plan->verb != LOCK_RELEASE || r->outcome != LOCK_RELEASED || !c || c->observed || c->peer != f->peer ||
-        f->entry->claims != c || c->next || f->entry->witnesses)
+        f->entry->claims != c || c->next || f->entry->witnesses || f->entry->contests)
         return false;
     finish_released(f);
     return true;
@@ -233,22 +261,25 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
 
 bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan, const char *value,
                           size_t len) {
-    uint64_t hash = ledger_hash(e, &plan->key);
-    struct shard *sh = ledger_shard(e, hash);
+    struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
-    const struct entry *en = entry_find(sh, &plan->key, hash);
-    bool misleads = en && attribute_was_shown(en, peer_find(sh, session_id), plan->rule, value, len);
+    const struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    const struct peer *p = peer_find(sh, session_id);
+    const struct family *f = p ? family_find(sh, p, plan->rule, plan->pattern) : NULL;
+    bool misleads = en && p && attribute_was_shown(en, p, f, plan->rule, value, len);
     shard_unlock(sh);
     return misleads;
 }
 
 void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock_key *key, const struct lock_rule *rule,
                 const char *value, size_t len, int64_t now_ms) {
-    uint64_t hash = ledger_hash(e, key);
+    uint64_t pattern, hash = ledger_hash(e, key, &pattern);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     if (value) {
-        learn_shown(sh, entry_get(sh, key, hash), peer_get(sh, s), rule, 0, value, len, now_ms);
+        struct peer *p = peer_get(sh, s);
+        const struct family *f = family_find(sh, p, rule, pattern);
+        learn_shown(sh, entry_get(sh, key, hash), p, f, rule, 0, value, len, now_ms);
     } else {
         struct entry *en = entry_find(sh, key, hash);
         struct peer *p = en ? peer_find(sh, s->id) : NULL;

@@ -10,7 +10,7 @@
  * scripts in scripts/lua/) has the last word on every lease; the engine only remembers which session
  * acquired what, and chooses on whose behalf a command speaks.
  *
- * The words are those of the project's lock semantics: claim, spent, outstanding, sighted, proven shared.
+ * The words are those of the project's lock semantics: claim, spent, outstanding, sighted, family.
  *
  * One engine serves many threads: it is split into shards by key, each with its mutex. The sink is called
  * with a shard locked and must only take notes; it must not call the engine.
@@ -41,8 +41,8 @@ enum {
 struct lock_session {
     uint64_t id; /* unique in this process, growing with time of opening */
     struct lock_client *client;
-    bool pooling_library; /* CLIENT SETINFO lib-name is in the table of libraries that pool or multiplex */
-    uint64_t shards;      /* private: which shards know this session */
+    bool overlapped; /* its commands may be several workers': engine_session_overlapped, or its library multiplexes */
+    uint64_t shards; /* private: which shards know this session */
 };
 
 /* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). */
@@ -51,7 +51,10 @@ void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t
  * identity, what earlier ones of that left is abandoned, as with engine_session_close. */
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
                              int64_t now_ms);
-/* CLIENT SETINFO lib-name. Returns whether the name is one of a pooling or multiplexing library. */
+/* A lock command of the session's came in a later read while an earlier request had been sent and not answered: who
+ * works on one thing after another does not do that. */
+void engine_session_overlapped(struct lock_engine *e, struct lock_session *s);
+/* CLIENT SETINFO lib-name. Returns whether the name is one of a library that multiplexes. */
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len);
 /* The session is gone; its id stays valid for engine_finish. Abandoned leases are reported to the sink; on-disconnect
  * release asks it for releases. */
@@ -103,9 +106,12 @@ struct lock_plan {
     uint64_t claim;                 /* token number of the chosen claim, 0 none; LOCK_SCRIPT: of the session's lease */
     bool several;                   /* other claims could have been meant */
     bool uses;                      /* private: the claim counts this command among its uses */
-    bool queued;                    /* private: in a transaction of which EXEC has not been sent */
+    bool transaction;               /* private: it was queued in a transaction */
+    bool queued;                    /* private: and EXEC has not been sent */
     uint64_t claim_fence;           /* of that claim's lease, 0 not known */
-    uint64_t hash;                  /* private: the key's */
+    bool loser;                     /* private: the session's last attempt was refused */
+    bool indebted;                  /* private: a release that a lost attempt uses up */
+    uint64_t hash, pattern;         /* private: the key's, and its pattern's */
     struct peer *peer;              /* private: what the shard knows of the session */
     uint16_t slot;                  /* the key's */
     uint8_t attempt_len, claim_len; /* of the texts below */
@@ -151,6 +157,9 @@ struct lock_result {
     const char *lost_owner; /* the identity of the last one's owner; borrowed, may be NULL */
     size_t lost_owner_len;
     bool leased;       /* the live lease's expiry is the proxy's own (the envelope's last element) */
+    bool same;         /* the live lease is of the caller's identity */
+    bool pooled;       /* and its family is known to share connections, maybe at another proxy */
+    uint8_t suspects;  /* releases of losers that were refused while it was live, 3 at most */
     uint64_t replicas; /* LOCK_UNCONFIRMED: that had it in time */
 };
 
@@ -173,6 +182,11 @@ bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, b
 /* The command runs behind `earlier`, found so, in one transaction: it speaks for the lease that `earlier` acquires, if
  * it does, and what was chosen for it is given back. Before either is finished. */
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms);
+
+/* An attempt to acquire was refused by a lease of its own session, and what is known says that this lease's release was
+ * refused: true. Then the script is sent once more, as the plan says now: it releases that lease (claim_token, right
+ * "instead") and acquires in one step. To be asked before engine_finish, once. */
+bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms);
 
 /* `command` (borrowed, e.g. "EXPIRE") and `client` (address and name, borrowed) are for incidents.
  * `session_id` is the session's; the session may be gone by now (s == NULL). */
@@ -240,6 +254,8 @@ enum lock_incident_kind {
     INCIDENT_RENEWAL_LOST,
     INCIDENT_UNCONFIRMED,
     INCIDENT_OPERATOR_RELEASE,
+    INCIDENT_SHARED,
+    INCIDENT_BELIEVED,
     INCIDENT_KINDS
 };
 /* "late_release", ... */
@@ -292,6 +308,14 @@ struct lock_view {
     int64_t since_ms, end_ms; /* end 0: none */
     uint64_t renewals;
 };
+/* What has been learnt of a family: a client identity's keys of one pattern under one rule. */
+struct lock_family {
+    const char *client, *rule, *pattern; /* identity, the rule's pattern, the keys'; a very long one is cut */
+    bool pooled;
+};
+/* Calls fn for the families that share connections, in no order; fn must not call the engine. */
+void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struct lock_family *f), void *arg);
+
 /* How a lock was fought over: attempts to acquire it that were lost. */
 enum { CONTENTION_MINUTES = 5 };
 struct lock_contention {

@@ -47,7 +47,7 @@ void learn(struct finish *f);
 void learn_gone(struct finish *f, uint64_t fence, enum lease_end why);
 /* The session wanted the lock and did not get it. */
 void learn_loss(struct finish *f);
-/* The same for a command that does nothing but acquire: it may show that connections are shared. */
+/* The same for a command that does nothing but acquire: what it says of the family is learnt. */
 void learn_lost_attempt(struct finish *f);
 /* GET was answered. */
 void learn_read(struct finish *f);
@@ -56,8 +56,8 @@ void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *
 /* Audit: the session holds the lease of the value that it wrote, should the rule be enforced later. */
 void learn_wrote(struct finish *f);
 /* A session was shown the key's value. */
-void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule, uint64_t fence,
-                 const char *value, size_t len, int64_t now_ms);
+void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct family *f,
+                 const struct lock_rule *rule, uint64_t fence, const char *value, size_t len, int64_t now_ms);
 
 /* ---- settle.c --------------------------------------------------------------------------------- */
 

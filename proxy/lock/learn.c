@@ -25,6 +25,14 @@ bool finish_schedule(struct finish *f, struct claim *c) {
     return false;
 }
 
+/* The lease made way well before its end: somebody has released it. Where its session is one worker's, it may all the
+ * same be lost with its node, and its late release still to come. */
+static bool made_way(const struct finish *f, const struct claim *c) {
+    enum { SLACK_MS = 50 };
+    bool early = !c->end_ms || c->end_ms > f->now_ms + (f->now_ms - f->plan->begun_ms) + SLACK_MS;
+    return !c->uses && !c->ended && (c->peer->remote || (early && claim_shared(c)));
+}
+
 void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
     struct entry *en = f->entry;
     if (!en || !fence)
@@ -33,8 +41,11 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
         next = c->next;
         if (!c->fence || c->fence > fence)
             continue;
+        bool spent = c != f->claim && made_way(f, c);
         lease_end(f->sh, c, why, f->now_ms);
-        if (c != f->claim) /* that one is the verb's */
+        if (spent)
+            settle_spend(f, c);
+        else if (c != f->claim) /* that one is the verb's */
             finish_schedule(f, c);
     }
     if (fence > en->gone_fence)
@@ -107,8 +118,9 @@ void learn(struct finish *f) {
 
 void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *rule, int64_t now_ms) {
     int64_t least = w->queue_rule && w->queue_rule->lease_ms > 10000 ? w->queue_rule->lease_ms : 10000;
+    int64_t memory_ms = rule && rule->claim_memory_ms >= 0 ? rule->claim_memory_ms : 2 * w->entry->length_ms;
     w->touched_ms = now_ms;
-    w->memory_ms = rule && rule->claim_memory_ms > least ? rule->claim_memory_ms : least;
+    w->memory_ms = memory_ms > least ? memory_ms : least;
     if (!w->timer.place)
         timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
 }
@@ -121,35 +133,107 @@ void learn_loss(struct finish *f) {
     if (!w->lost)
         w->lost_ms = f->now_ms;
     w->lost = true;
+    w->released = false;
     if (f->result->fence)
         w->lost_fence = f->result->fence;
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
     learn_live(f, f->result->fence, LEASE_GONE);
 }
 
+/* A lease of this identity that another proxy gave: a claim here, too, while somebody meets it. */
+static struct claim *remote_claim(struct finish *f) {
+    enum { KEPT_MS = 30000 };
+    const struct lock_rule *rule = f->plan->rule;
+    struct claim *c = NULL;
+    for (c = f->entry->claims; c; c = c->next)
+        if (c->fence == f->result->fence)
+            break;
+    if (!c) {
+        struct peer *owner = peer_remote(f->sh, f->peer->client);
+        c = claim_add(f->sh, f->entry, owner, rule, ledger_number(f->e), f->result->fence);
+        c->granted_ms = f->now_ms;
+        c->reported = true;
+    }
+    if (c->peer->remote) {
+        c->end_ms = f->now_ms + (rule->lease_ms > KEPT_MS ? rule->lease_ms : KEPT_MS);
+        c->length_ms = f->entry->length_ms ? f->entry->length_ms : KEPT_MS;
+        c->leased = f->result->leased;
+    }
+    return c;
+}
+
+/* F: renewal ends for a session of its own that asks for its own lock for a whole lease, since it does not work under
+ * it; and after ten leases for one that a refused release has made suspicious. */
+static void forgotten(struct finish *f, const struct family *family, struct claim *c) {
+    enum { SUSPICIOUS_LEASES = 10 };
+    bool own = c->peer == f->peer;
+    int64_t *since_ms = own ? &c->asked_own_ms : &c->suspected_ms;
+    if (!own && !claim_suspicious(c, 0))
+        return;
+    if (*since_ms == 0)
+        *since_ms = f->now_ms;
+    bool enough = f->now_ms - *since_ms >= (own ? 1 : SUSPICIOUS_LEASES) * c->length_ms;
+    if (enough && (!own || family_owns(family, f->peer)))
+        c->renewing = false;
+}
+
+/* B: what the loss of an attempt against a lease of the same identity says of the family. */
+static void learn_contest(struct finish *f) {
+    const struct lock_rule *rule = f->plan->rule;
+    struct entry *en = finish_entry(f);
+    struct family *family =
+        family_join(f->sh, f->peer, rule, f->plan->pattern, &f->plan->key, f->now_ms);
+    bool known = contest_find(en, family) != NULL;
+    struct claim *live = remote_claim(f);
+    if (!live->family) {
+        live->family = family;
+        family_ref(family);
+        if (known)
+            family_count(family, contest_find(en, family), TALLY_ACQUIRED);
+    }
+    struct contest *contest = contest_get(en, family);
+    if (f->result->pooled && rule->owner == LOCK_OWNER_AUTO)
+        family_pool(f->sh, family, &f->plan->key, f->now_ms);
+    losses_add(&contest->unfollowed, f->now_ms, f->peer->id);
+    family_count(family, contest, TALLY_LOST);
+    if (family_shares(family, f->peer, rule) && family_losers_release(family, contest))
+        losses_add(&contest->debts, f->now_ms, f->peer->id);
+    if (f->result->suspects > live->suspects)
+        live->suspects = f->result->suspects;
+    if (live->peer == f->peer)
+        live->self_lost = true;
+    else
+        live->contended = true;
+    forgotten(f, family, live);
+    finish_schedule(f, live);
+}
+
+/* The live lease is of the caller's identity, as the script says, or as is known here. */
+static bool against_its_own(const struct finish *f) {
+    if (f->result->same)
+        return true;
+    for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
+        if (c->fence == f->result->fence && c->peer->client == f->peer->client)
+            return true;
+    return false;
+}
+
 void learn_lost_attempt(struct finish *f) {
     f->sh->stats.lost++;
     contention_note(f->sh, &f->plan->key, f->hash, f->now_ms);
     learn_loss(f);
-    if (!f->result->fence || f->peer->closed || f->plan->verb != LOCK_ACQUIRE)
-        return;
-    /* Where each connection is one worker's by the rule, or another is to release, a worker may well ask again. */
-    if (f->plan->rule->owner == LOCK_OWNER_CONNECTION || f->plan->rule->owner == LOCK_OWNER_ANY)
-        return;
-    /* The lease in the way is this session's own: several workers use it. Not where one worker may believe that it
-     * has released. */
-    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->peer == f->peer && c->fence == f->result->fence && claim_is_live(c, f->now_ms) && !c->let_go)
-            atomic_store(&f->peer->client->proven, true);
+    bool live = f->entry && f->result->fence && f->entry->live_fence == f->result->fence;
+    if (live && !f->peer->closed && f->plan->verb == LOCK_ACQUIRE && against_its_own(f))
+        learn_contest(f);
 }
 
-void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule, uint64_t fence,
-                 const char *value, size_t len, int64_t now_ms) {
+void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct family *f,
+                 const struct lock_rule *rule, uint64_t fence, const char *value, size_t len, int64_t now_ms) {
     struct witness *w = witness_get(sh, en, p);
     witness_see(w, fence, value, len);
-    w->read_at = atomic_fetch_add(&sh->engine->attempts, 1) + 1;
+    w->read_at = ledger_number(sh->engine);
     learn_touched(sh, w, rule, now_ms);
-    attribute_sighting(sh, en, p, rule, value, len);
+    attribute_sighting(sh, en, p, f, rule, value, len);
 }
 
 void learn_wrote(struct finish *f) {
@@ -166,8 +250,9 @@ void learn_read(struct finish *f) {
     if (f->peer->closed)
         return;
     if (finish_refused(f) && r->value) {
-        learn_shown(f->sh, finish_entry(f), f->peer, f->plan->rule, r->outcome == LOCK_HELD ? r->fence : 0, r->value,
-                    r->value_len, f->now_ms);
+        const struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+        learn_shown(f->sh, finish_entry(f), f->peer, family, f->plan->rule, r->outcome == LOCK_HELD ? r->fence : 0,
+                    r->value, r->value_len, f->now_ms);
         learn_live(f, r->fence, LEASE_GONE);
     } else if (r->outcome == LOCK_FREE && f->entry) {
         struct witness *w = witness_find(f->entry, f->peer);

@@ -35,8 +35,8 @@ bool client_still_here(const struct peer *p) {
 bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
     if (!p->closed)
-        return true;
-    return client_shares(p->client, c->rule, p->pooling) && client_still_here(p);
+        return !p->remote;
+    return claim_shared(c) && client_still_here(p);
 }
 
 static void revive(struct shard *sh, struct claim *c) {
@@ -59,6 +59,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
         c->period_ms = c->rule->lease_ms;
     else if (moved_ms > inexact_ms || moved_ms < -inexact_ms || c->leased)
         c->period_ms = pttl_ms;
+    if (pttl_ms > 0 && (moved_ms > inexact_ms || moved_ms < -inexact_ms))
+        c->length_ms = pttl_ms;
     c->leased = leased;
     c->end_ms = end_ms;
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
@@ -91,6 +93,20 @@ static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
     return (struct occasion){.now_ms = now_ms, .key = entry_key(c->entry), .client = c->peer->client->name};
 }
 
+/* E: a lease that a refused release has made suspicious ended without another one: that was its holder's, over another
+ * connection of a pool. */
+static void learn_from_end(struct shard *sh, struct claim *c, int64_t now_ms) {
+    enum { OWN_ROW = 2 };
+    struct family *f = c->family;
+    if (!f || c->rule->owner != LOCK_OWNER_AUTO || c->peer->closed || c->peer->remote || c->observed ||
+        f->row >= OWN_ROW || family_owns(f, c->peer) || !claim_suspicious(c, 0))
+        return;
+    struct lock_key key = entry_key(c->entry);
+    if (family_vote(f, c->peer, NULL))
+        family_pool(sh, f, &key, now_ms);
+    c->deadline_ms = c->end_ms; /* its release has been sent */
+}
+
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {
     if (c->ended)
         return;
@@ -114,6 +130,8 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         incident_report(sh, INCIDENT_OVERRUN, &on,
                         "lease ended after %lld ms, its owner is connected; what it still sends %s be refused",
                         (long long)(c->end_ms - c->granted_ms), c->observed ? "would" : "will");
+    if (why == LEASE_OVER)
+        learn_from_end(sh, c, now_ms);
     /* A renewal in flight may still bring the news that it was in time. */
     if (why != LEASE_OVER || !c->asked)
         c->renewing = false;
@@ -124,7 +142,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
 static void bound_memory(struct claim *c, int64_t now_ms) {
     if (c->end_ms || !c->reported || !(c->observed || c->rule->lease_ms))
         return;
-    c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : c->rule->claim_memory_ms);
+    c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
 }
 
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
@@ -134,13 +152,13 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
         due = c->end_ms ? c->end_ms + (c->asked ? RENEWAL_GRACE_MS : 0) : NO_DEADLINE;
         if (c->renewing && !c->asked && c->renew_ms < due)
             due = c->renew_ms;
-    } else if (claim_is_over(c, now_ms)) {
+    } else if (claim_is_over(sh, c, now_ms)) {
         struct peer *p = c->peer;
         claim_remove(sh, c);
         peer_settle(sh, p);
         return false;
     } else {
-        due = c->end_ms + c->rule->claim_memory_ms;
+        due = claim_deadline(sh, c);
         if (due <= now_ms) /* kept while it is in use */
             due = now_ms + TICK_MAX_MS;
     }
@@ -262,6 +280,7 @@ int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_
                 witness_due(sh, LIST_ENTRY(t, struct witness, timer), now_ms);
         }
         ledger_trim(sh);
+        family_trim(sh, now_ms);
         int64_t due = timer_next(&sh->timers);
         if (due < next)
             next = due;
@@ -271,7 +290,7 @@ int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_
 }
 
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token) {
-    uint64_t hash = ledger_hash(e, key);
+    uint64_t hash = ledger_hash(e, key, NULL);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     const struct claim *c = claim_find(entry_find(sh, key, hash), token);
@@ -283,7 +302,7 @@ bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uin
 void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, const struct lock_result *r,
                     int64_t now_ms) {
     enum lock_outcome outcome = r->outcome;
-    uint64_t hash = ledger_hash(e, key);
+    uint64_t hash = ledger_hash(e, key, NULL);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     struct entry *en = entry_find(sh, key, hash);

@@ -8,6 +8,7 @@
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/pattern.h"
 
 enum { FIRST_BUCKETS = 16 };
 
@@ -20,6 +21,7 @@ void ledger_init(struct lock_engine *e, uint64_t seed) {
         struct shard *sh = &e->shards[i];
         pthread_mutex_init(&sh->mutex, NULL);
         sh->engine = e;
+        list_init(&sh->idle_families);
         sh->entry_buckets = sh->peer_buckets = FIRST_BUCKETS;
         sh->entries = memory_zalloc(FIRST_BUCKETS * sizeof(struct entry *));
         sh->peers = memory_zalloc(FIRST_BUCKETS * sizeof(struct peer *));
@@ -39,15 +41,18 @@ void ledger_clear(struct lock_engine *e) {
                 while (en->claims)
                     claim_remove(sh, en->claims);
                 sh->entries[b] = en->next;
+                contests_clear(en);
                 memory_free(en);
             }
         for (uint32_t b = 0; b < sh->peer_buckets; b++)
             while (sh->peers[b]) {
                 struct peer *p = sh->peers[b];
                 sh->peers[b] = p->next;
+                habits_clear(p);
                 client_put(&e->clients, p->client);
                 memory_free(p);
             }
+        family_clear(sh);
         for (struct claim *c = sh->free_claims, *next; c; c = next) {
             next = c->next;
             memory_free(c);
@@ -65,13 +70,22 @@ void ledger_clear(struct lock_engine *e) {
     }
 }
 
-uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key) {
-    return hash_bytes(&e->key_seed, key->name, key->len) ^ key->db * (uint64_t)0x9e3779b97f4a7c15;
+/* The shard by the hash's top bits, which are the pattern's; the bucket by its low ones. */
+uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, uint64_t *pattern) {
+    static const uint64_t TOP = (uint64_t)0xf << 60;
+    uint64_t hash = hash_bytes(&e->key_seed, key->name, key->len) ^ key->db * (uint64_t)0x9e3779b97f4a7c15;
+    uint64_t of_pattern = advise_pattern_hash(key->name, key->len);
+    if (pattern)
+        *pattern = of_pattern;
+    return (hash & ~TOP) | (of_pattern & TOP);
 }
 
-/* The shard by the hash's top bits, the bucket by its low ones. */
 struct shard *ledger_shard(struct lock_engine *e, uint64_t hash) {
     return &e->shards[hash >> 60];
+}
+
+uint64_t ledger_number(struct lock_engine *e) {
+    return atomic_fetch_add(&e->attempts, 2) + 2;
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
@@ -147,6 +161,8 @@ inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uin
 inline void entry_settle(struct shard *sh, struct entry *en) {
     if (en->claims || en->witnesses)
         return;
+    if (en->contests)
+        contests_clear(en);
     struct entry **at = &sh->entries[en->hash & (sh->entry_buckets - 1)];
     while (*at != en)
         at = &(*at)->next;
@@ -179,31 +195,45 @@ static void peers_resize(struct shard *sh, uint32_t count) {
     sh->peer_buckets = count;
 }
 
-inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
-    struct peer *p = peer_find(sh, s->id);
-    if (p)
-        return p;
+static struct peer *peer_new(struct shard *sh, uint64_t id, struct lock_client *client) {
     if (sh->peer_count >= sh->peer_buckets)
         peers_resize(sh, sh->peer_buckets * 2);
-    p = memory_zalloc(sizeof(*p));
-    p->id = s->id;
-    p->client = s->client;
+    struct peer *p = memory_zalloc(sizeof(*p));
+    p->id = id;
+    p->client = client;
     client_ref(&sh->engine->clients, p->client);
     p->epoch = atomic_load(&p->client->epoch);
-    p->pooling = s->pooling_library;
     list_init(&p->claims);
     list_init(&p->witnesses);
+    list_init(&p->habits);
     struct peer **bucket = &sh->peers[p->id & (sh->peer_buckets - 1)];
     p->next = *bucket;
     *bucket = p;
     sh->peer_count++;
+    return p;
+}
+
+inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
+    struct peer *p = peer_find(sh, s->id);
+    if (p)
+        return p;
+    p = peer_new(sh, s->id, s->client);
+    p->overlapped = s->overlapped;
     s->shards |= 1u << (sh - sh->engine->shards);
     return p;
 }
 
+struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
+    static const uint64_t REMOTE = (uint64_t)1 << 63; /* sessions' numbers are counted from 1 */
+    struct peer *p = peer_new(sh, REMOTE | ledger_number(sh->engine), c);
+    p->remote = true;
+    return p;
+}
+
 inline void peer_settle(struct shard *sh, struct peer *p) {
-    if (!p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses))
+    if (!(p->closed || p->remote) || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses))
         return;
+    habits_clear(p);
     struct peer **at = &sh->peers[p->id & (sh->peer_buckets - 1)];
     while (*at != p)
         at = &(*at)->next;
@@ -312,6 +342,7 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
         sh->live--;
     if (c->rule->set)
         lock_rules_unref(c->rule->set);
+    family_put(c->family);
     claim_free(sh, c);
 }
 

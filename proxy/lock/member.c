@@ -13,17 +13,25 @@ void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t
         ;
 }
 
-bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len) {
-    s->pooling_library = client_library_shares(name, len);
+void engine_session_overlapped(struct lock_engine *e, struct lock_session *s) {
+    if (s->overlapped)
+        return;
+    s->overlapped = true;
     for (size_t i = 0; i < SHARDS; i++) {
         if (!(s->shards & (1u << i)))
             continue;
         struct shard *sh = &e->shards[i];
         shard_lock(sh);
-        peer_find(sh, s->id)->pooling = s->pooling_library;
+        peer_find(sh, s->id)->overlapped = true;
         shard_unlock(sh);
     }
-    return s->pooling_library;
+}
+
+bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len) {
+    bool multiplexes = client_library_multiplexes(name, len);
+    if (multiplexes)
+        engine_session_overlapped(e, s);
+    return multiplexes;
 }
 
 /* A closed session's leases: kept for its client's other sessions where those share, abandoned otherwise. Those may
@@ -92,6 +100,12 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         client_put(&e->clients, p->client);
         p->client = s->client;
         p->epoch = atomic_load(&p->client->epoch);
+        habits_clear(p); /* it belongs to another identity's families now */
+        LIST_FOREACH(it, &p->claims) {
+            struct claim *c = LIST_ENTRY(it, struct claim, of_peer);
+            family_put(c->family);
+            c->family = NULL;
+        }
         shard_unlock(sh);
     }
     if (client_close(&e->clients, old))

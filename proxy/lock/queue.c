@@ -17,7 +17,7 @@ bool queue_verb(enum lock_verb verb) {
 enum { PARTY_MAX = LOCK_IDENTITY_MAX + 1 }; /* longer than a process's id and a number */
 
 static bool by_client(const struct peer *p, const struct lock_rule *rule) {
-    return rule->owner == LOCK_OWNER_ANY || client_shares(p->client, rule, p->pooling);
+    return rule->owner == LOCK_OWNER_ANY || client_shares(rule, p->overlapped);
 }
 
 /* Not NUL-terminated where it is an identity of full length. Returns the length. */
@@ -62,7 +62,7 @@ bool queue_leave(struct shard *sh, struct witness *w) {
     const struct lock_rule *rule = w->queue_rule;
     if (!rule || rule->owner == LOCK_OWNER_ANY)
         return false;
-    if (client_shares(p->client, rule, p->pooling) && client_still_here(p))
+    if (client_shares(rule, p->overlapped) && client_still_here(p))
         return true;
     if (w->queued_own)
         ask_leave(sh, w, false);

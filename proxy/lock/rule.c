@@ -73,7 +73,7 @@ static const struct rule_option OPTIONS[] = {
      0,
      "auto",
      "auto, connection, client or any"},
-    {"claim-memory", OPTION_TIME, RULE_AT(claim_memory_ms), {0}, 0, "60s", "a time like 60s"},
+    {"claim-memory", OPTION_TIME, RULE_AT(claim_memory_ms), {0}, LOCK_MEMORY_AUTO, "auto", "auto, or a time like 60s"},
     {"lease", OPTION_TIME, RULE_AT(lease_ms), {0}, 0, "30s", "a time like 30s, or 0 for none"},
     {"renew", OPTION_ENUM, RULE_AT(renew), {"auto", "always", "never"}, 0, "auto", "auto, always or never"},
     {"max-hold", OPTION_TIME, RULE_AT(max_hold_ms), {0}, 1, "5m", "a time like 5m, longer than 0"},
@@ -117,7 +117,9 @@ static size_t option_set(const struct rule_option *o, struct lock_rule *rule, co
         return replicas_set(rule, words, count);
     if (o->type == OPTION_TIME) {
         int64_t ms;
-        if (!units_time(text, 1000, &ms) || ms < o->min_ms || ms > RULE_TIME_MAX_MS)
+        if (o->min_ms == LOCK_MEMORY_AUTO && strcasecmp(text, "auto") == 0)
+            ms = LOCK_MEMORY_AUTO;
+        else if (!units_time(text, 1000, &ms) || ms < o->min_ms || ms < 0 || ms > RULE_TIME_MAX_MS)
             return 0;
         memcpy(at, &ms, sizeof(ms));
         return 1;
@@ -143,8 +145,8 @@ static void option_text(const struct rule_option *o, const struct lock_rule *rul
     if (o->type == OPTION_TIME) {
         int64_t ms;
         memcpy(&ms, at, sizeof(ms));
-        if (ms == 0)
-            snprintf(out, size, "0");
+        if (ms <= 0)
+            snprintf(out, size, ms == 0 ? "0" : "auto");
         else
             units_time_text(ms, out, size);
         return;

@@ -15,6 +15,8 @@ enum lock_owner { LOCK_OWNER_AUTO, LOCK_OWNER_CONNECTION, LOCK_OWNER_CLIENT, LOC
 enum lock_renew { LOCK_RENEW_AUTO, LOCK_RENEW_ALWAYS, LOCK_RENEW_NEVER };
 enum lock_on_disconnect { LOCK_DISCONNECT_KEEP, LOCK_DISCONNECT_RELEASE };
 
+enum { LOCK_MEMORY_AUTO = -1 };
+
 struct lock_rule {
     struct lock_rules *set; /* the set it belongs to; a reference to the set keeps the rule alive */
     char *pattern;          /* a Redis glob */
@@ -22,7 +24,7 @@ struct lock_rule {
     uint64_t hash; /* of the pattern; not keyed: it is the operator's */
     enum lock_mode mode;
     enum lock_owner owner;
-    int64_t claim_memory_ms;
+    int64_t claim_memory_ms; /* LOCK_MEMORY_AUTO: twice the lease, 1 s to 60 s */
     int64_t lease_ms; /* 0: none is given */
     enum lock_renew renew;
     int64_t max_hold_ms;

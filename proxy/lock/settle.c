@@ -12,20 +12,44 @@ void claim_value(struct finish *f, struct claim *c) {
         return;
     uint64_t hash = hash_bytes(&f->e->value_seed, r->value, r->value_len);
     if (c->valued && (c->value != hash))
-        c->sighted = c->sighted_any = false;
+        c->sighted = 0;
     c->valued = true;
     c->value = hash;
 }
 
-/* One worker does one thing after another: what it acquires now ends what it had. */
-static void drop_older(struct finish *f) {
+/* A1: one worker does one thing after another, so that what it acquires ends what it had; but a claim that its own
+ * session lost attempts against may be a colleague's. A2: where values vary, who acquires with a value that it had
+ * before has come back. */
+static bool comes_back(const struct finish *f, const struct family *family, const struct claim *c, bool shared,
+                       bool vary) {
+    bool own = c->peer == f->peer;
+    if (c->peer->client != f->peer->client || c->token == f->plan->attempt)
+        return false;
+    if (own && !shared && (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
+                           family_owns(family, f->peer)))
+        return true;
+    uint64_t hash = f->result->value ? hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len) : 0;
+    return vary && f->result->value && c->valued && c->value == hash && (own || shared || c->peer->closed);
+}
+
+static bool values_vary(const struct finish *f, const struct contest *contest) {
+    if (!f->result->value)
+        return false;
+    uint64_t hash = hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
+    if (contest && contest_varies(contest, hash))
+        return true;
+    for (const struct claim *c = f->entry->claims; c; c = c->next)
+        if (c->peer->client == f->peer->client && c->valued && c->value != hash)
+            return true;
+    return false;
+}
+
+static void drop_older(struct finish *f, const struct family *family, const struct contest *contest) {
+    bool shared = family_shares(family, f->peer, f->plan->rule), vary = values_vary(f, contest);
     for (struct claim *c = f->entry->claims, *next; c; c = next) {
         next = c->next;
-        if (c->peer != f->peer)
-            continue;
-        if (c == f->claim)
-            f->claim = NULL;
-        claim_remove(f->sh, c);
+        if (comes_back(f, family, c, shared, vary))
+            settle_spend(f, c);
     }
 }
 
@@ -37,7 +61,11 @@ static uint32_t group_of(const struct lock_plan *plan) {
 
 static inline struct claim *claim_granted(struct finish *f) {
     const struct lock_result *r = f->result;
+    struct family *family =
+        family_join(f->sh, f->peer, f->plan->rule, f->plan->pattern, &f->plan->key, f->now_ms);
     struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, r->fence);
+    c->family = family;
+    family_ref(family);
     c->login = f->plan->login;
     c->granted_ms = f->now_ms;
     c->queue = queue_verb(f->plan->verb);
@@ -46,6 +74,7 @@ static inline struct claim *claim_granted(struct finish *f) {
     c->told_by = group_of(f->plan);
     c->observed = f->audit;
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
+    f->entry->length_ms = c->length_ms;
     f->sh->stats.granted++;
     return c;
 }
@@ -62,15 +91,19 @@ void settle_granted(struct finish *f) {
     struct witness *w = witness_find(en, f->peer);
     histogram_note(&f->sh->stats.waits, w && w->lost ? (f->now_ms - w->lost_ms) * 1000 : 0);
     if (w) {
-        w->lost = false;
+        w->lost = w->released = false;
         w->lost_fence = 0;
     }
-    if (rule->owner == LOCK_OWNER_CONNECTION) {
-        drop_older(f);
-        if (w)
-            witness_forget_seen(w);
-    }
+    if (w && rule->owner == LOCK_OWNER_CONNECTION)
+        witness_forget_seen(w);
     struct claim *c = claim_granted(f);
+    struct contest *contest = contest_find(en, c->family);
+    drop_older(f, c->family, contest);
+    if (contest) {
+        family_count(c->family, contest, TALLY_ACQUIRED);
+        if (c->valued)
+            contest_value(contest, c->value);
+    }
     if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* overtaken by a later answer */
         lease_end(f->sh, c, LEASE_TAKEN, f->now_ms);
     if (r->leased)
@@ -99,7 +132,8 @@ static void settle_unknown_acquisition(struct finish *f) {
     c->login = f->plan->login;
     c->granted_ms = f->now_ms;
     c->end_ms = f->now_ms + rule->lease_ms;
-    c->reported = c->let_go = true;
+    c->length_ms = rule->lease_ms;
+    c->reported = true;
     claim_value(f, c);
     finish_schedule(f, c);
 }
@@ -123,15 +157,11 @@ void settle_done(struct finish *f) {
     }
     if (f->plan->verb != LOCK_EXTEND)
         claim_value(f, c);
-    int64_t end_ms = c->end_ms;
     /* Under audit, and within a transaction, answers are read in the order in which Redis gave them. */
     bool in_order = f->audit || (f->plan->group && c->told_by && c->told_by == group_of(f->plan));
     uint64_t began = in_order ? UINT64_MAX : f->plan->attempt;
     if (lease_told(f->sh, c, f->result, began, f->plan->begun_ms, f->now_ms))
         c->told_by = group_of(f->plan);
-    bool writes = f->plan->verb == LOCK_REPLACE || f->plan->verb == LOCK_REWRITE;
-    if (writes && c->end_ms && (!end_ms || c->end_ms <= end_ms))
-        c->let_go = true; /* SET XX with a short expiry is how some release */
     finish_schedule(f, c);
 }
 
@@ -146,19 +176,17 @@ void settle_spend(struct finish *f, struct claim *c) {
         peer_settle(f->sh, p);
 }
 
-/* The session wanted to be rid of what it has on the key. If that is one worker, it may believe that it is. */
-static void let_go(struct finish *f) {
-    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->peer == f->peer)
-            c->let_go = true;
-}
-
 /* A claim set aside that was not spent after all. */
 static void restore(struct finish *f) {
     struct claim *c = f->claim;
     if (!c || !c->aside || f->plan->queued) /* queued: another release of it is in flight */
         return;
     c->aside = false;
+    if (f->plan->transaction) { /* G: a nil EXEC; who read before knows that it is not so any more */
+        c->sighted = 0;
+        if (c->ended)
+            c->deadline_ms = c->end_ms;
+    }
     finish_schedule(f, c);
 }
 
@@ -193,8 +221,73 @@ static void report_refused_release(struct finish *f) {
         }
 }
 
+/* ---- C: releases --------------------------------------------------------------------------------- */
+
+/* The live lease of the same identity that was in the way of a refused release, or was released by it. */
+static struct claim *its_own_live(const struct finish *f) {
+    struct claim *c = entry_claims(f->entry);
+    while (c && (!f->result->fence || c->fence != f->result->fence || c->peer->client != f->peer->client))
+        c = c->next;
+    return c;
+}
+
+/* C3: a missed release shifts those behind it; what it shifts ends with the time that it would have had itself. */
+static void inherit_deadline(const struct finish *f, const struct claim *used) {
+    struct claim *live = its_own_live(f);
+    if (!live || live == used || (live->peer != f->peer && !claim_shared(used)))
+        return;
+    int64_t deadline_ms = claim_deadline(f->sh, used);
+    if (!live->deadline_ms || deadline_ms < live->deadline_ms)
+        live->deadline_ms = deadline_ms;
+}
+
+/* Whether the release came over the session that had acquired. */
+static void learn_course(struct finish *f, const struct claim *used, bool freed) {
+    struct family *family = used->family;
+    if (!family)
+        return;
+    if (used->peer != f->peer) {
+        if (!used->peer->closed)
+            family_crossed(family, f->peer, used->peer);
+    } else if (freed && used->contended && !used->self_lost) {
+        family_uncrossed(family, f->peer);
+    }
+}
+
+/* C4: nothing spoke against it. Who has tried for such locks before is a worker, and the release has crossed; anybody
+ * else is an operator, or a clean-up: the holder's own release is still to come, over its own session. */
+static void settle_believed(struct finish *f) {
+    struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    struct claim *live = its_own_live(f);
+    bool tried = family && habit_find(f->peer, family);
+    if (tried && f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit) {
+        if (family_vote(family, f->peer, live ? live->peer : NULL))
+            family_pool(f->sh, family, &f->plan->key, f->now_ms);
+    } else if (!tried) {
+        incident_report(f->sh, INCIDENT_BELIEVED, finish_occasion(f),
+                        "released: this connection never tried for the lock, and is of the holder's client");
+    }
+    if (live && (tried || live->peer->remote)) {
+        settle_spend(f, live);
+    } else if (live) {
+        live->taken = true;
+        live->deadline_ms = live->end_ms ? live->end_ms : f->now_ms + live->length_ms;
+        lease_end(f->sh, live, LEASE_TAKEN, f->now_ms);
+        finish_schedule(f, live);
+    }
+}
+
+static void settle_suspected(struct finish *f) {
+    struct claim *live = its_own_live(f);
+    if (!live)
+        return;
+    uint32_t known = live->suspects + (f->result->suspects == 0);
+    live->suspects = f->result->suspects > known ? f->result->suspects : known;
+}
+
 static void settle_release(struct finish *f) {
-    let_go(f);
+    bool refused = finish_refused(f);
+    bool released = f->result->outcome == LOCK_RELEASED || f->result->outcome == LOCK_ADOPTED;
     switch (f->result->outcome) {
     case LOCK_NOT_SENT:
     case LOCK_ERROR:
@@ -207,10 +300,6 @@ static void settle_release(struct finish *f) {
             restore(f);
         }
         return;
-    case LOCK_HELD:
-    case LOCK_FOREIGN:
-        report_refused_release(f);
-        break;
     case LOCK_FREE:
         if (f->claim && f->claim->fence && !f->claim->doubtful)
             incident_report(f->sh, INCIDENT_LATE_RELEASE, finish_occasion(f),
@@ -219,13 +308,22 @@ static void settle_release(struct finish *f) {
     default:
         break;
     }
-    bool released = f->result->outcome == LOCK_RELEASED || f->result->outcome == LOCK_ADOPTED;
+    if (refused)
+        report_refused_release(f);
+    if (f->claim && refused)
+        inherit_deadline(f, f->claim);
+    if (f->claim)
+        learn_course(f, f->claim, released);
     if (released)
         f->sh->stats.released++;
     if (released || f->claim)
         releaser_note(f->e, f->plan->rule, f->peer->client);
+    if (refused && strcmp(f->plan->right, "suspect") == 0)
+        settle_suspected(f);
     if (released && strcmp(f->plan->right, "any") == 0)
         settle_spend(f, settle_touched(f));
+    else if (released && !f->claim && strcmp(f->plan->right, "believe") == 0)
+        settle_believed(f);
     settle_spend(f, f->claim);
 }
 
@@ -245,13 +343,10 @@ void settle_freed(struct finish *f) {
 
 static void settle_change(struct finish *f) {
     enum lock_verb verb = f->plan->verb;
-    bool unanswered = f->result->outcome == LOCK_UNKNOWN || f->result->outcome == LOCK_NOT_SENT;
     bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR ||
                    f->result->outcome == LOCK_UNCONFIRMED;
     if (in_vain && (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP))
         learn_loss(f);
-    if (verb == LOCK_COUNT_DOWN || ((verb == LOCK_REPLACE || verb == LOCK_REWRITE) && unanswered))
-        let_go(f);
     switch (f->result->outcome) {
     case LOCK_GRANTED:
         settle_granted(f);
@@ -295,10 +390,15 @@ static void settle_change(struct finish *f) {
         else if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* it counted, and is not above zero yet */
         break;
-    case LOCK_OPEN:
     case LOCK_ADOPTED:
-        if (verb == LOCK_COUNT_UP)
+        if (its_own_live(f))
+            settle_done(f);
+        else if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* it counted on what is not its own */
+        break;
+    case LOCK_OPEN:
+        if (verb == LOCK_COUNT_UP)
+            learn_loss(f);
         break;
     case LOCK_UNCONFIRMED:
         f->sh->stats.lost++;

@@ -1,7 +1,7 @@
 /*
  * Private to proxy/lock/: what the engine remembers, and the functions its files share.
  *
- *      engine ── 16 shards, by the key's hash; each with its mutex ──┐
+ *      engine ── 16 shards, by the key's pattern; each its mutex ────┐
  *        │                                                           ├─ entries: one a lock key
  *        └─ clients, by identity (own mutex)                         │    ├─ claims, oldest first
  *                                                                    │    └─ witnesses: what a session saw and lost
@@ -25,12 +25,13 @@
 
 #include "proxy/base/list.h"
 #include "proxy/lock/engine.h"
+#include "proxy/lock/family.h"
 #include "proxy/lock/hash.h"
 
 enum {
     SHARDS = 16,
     PROCESS_ID_LEN = 36,
-    WITNESSES_A_PEER = 64,   /* 1,024 a session, its keys being spread over the shards */
+    WITNESSES_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
     CLAIMS_A_KEY = 256,      /* ended ones beyond that are forgotten, oldest first */
     RELEASERS = 4096,        /* places in the memory of who ever released under which rule */
     RETRY_MIN_MS = 100,      /* between attempts to renew */
@@ -81,7 +82,6 @@ struct lock_client {
     uint32_t open;       /* open sessions; under the clients' mutex */
     atomic_uint epoch;   /* how often its last session closed */
     atomic_uint orphans; /* what closed sessions have left while others of it were open; a hint */
-    atomic_bool proven;  /* shown to share connections */
     size_t len;
     char name[]; /* NUL-terminated */
 };
@@ -103,8 +103,8 @@ void client_put(struct client_table *t, struct lock_client *c);
 /* One open session less, the reference is kept. Returns whether it was the last. */
 bool client_close(struct client_table *t, struct lock_client *c);
 
-/* Whether the name is one of a library that pools or multiplexes connections. */
-bool client_library_shares(const char *name, size_t len);
+/* Whether the name is one of a library that sends the commands of several workers over one connection. */
+bool client_library_multiplexes(const char *name, size_t len);
 
 /* ---- what a shard remembers ------------------------------------------------------------------ */
 
@@ -116,9 +116,12 @@ struct peer {
     uint64_t closed_at; /* the newest session's id when this one closed */
     uint32_t epoch;     /* the client's, when this session came to this shard */
     uint32_t in_flight; /* commands begun and not finished */
-    bool closed, pooling;
-    uint32_t witness_count;
+    bool closed;
+    bool overlapped; /* its commands may be several workers' */
+    bool remote;     /* no session: the owner of a lease that another proxy gave, or this one before a restart */
+    uint32_t witness_count, habit_count;
     struct list_node claims, witnesses; /* witnesses: the one used last at the end */
+    struct list_node habits;            /* struct habit, the one used last first */
 };
 
 /* A lock key. */
@@ -130,6 +133,8 @@ struct entry {
     uint64_t live_since;  /* the token counter when it became known */
     uint64_t gone_fence;  /* newest lease known to be gone */
     struct witness *witnesses;
+    struct contest *contests; /* a family each */
+    int64_t length_ms;        /* of its last lease that was given here */
     uint32_t claim_count;
     uint32_t db;
     uint32_t len;
@@ -146,6 +151,7 @@ struct claim {
     struct peer *peer;
     struct list_node of_peer;
     const struct lock_rule *rule; /* with a reference to its set */
+    struct family *family;        /* with a reference; NULL: none is known */
     uint64_t token;
     uint64_t fence; /* 0: the acquisition's outcome is unknown */
     uint64_t told;  /* the token counter when an answer last told its end */
@@ -156,6 +162,12 @@ struct claim {
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
     int64_t renew_ms;  /* when the next renewal is due, or was asked for */
     int64_t period_ms; /* it is renewed for so long */
+    int64_t length_ms; /* what its expiry was set to last */
+    int64_t deadline_ms;  /* its late release is not expected any more then; 0: as its connection and length have it */
+    int64_t asked_own_ms; /* since when its own session asks for the lock in vain; 0 it does not */
+    int64_t suspected_ms; /* since when it is known to be suspicious; 0 it is not */
+    uint64_t sighted;     /* the token counter when its value was shown last to who may speak for it; 0 never */
+    uint32_t suspects;    /* releases of losers that were refused while it was live */
     uint32_t renewals : 31;
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
     bool ended : 1;         /* the lease is not live any more */
@@ -167,9 +179,9 @@ struct claim {
     bool renewing : 1;      /* the proxy renews it */
     bool asked : 1;         /* a renewal is in flight */
     bool told_since : 1;    /* and an answer to a command has told the lease's end meanwhile */
-    bool sighted : 1;       /* its own session was shown its value */
-    bool sighted_any : 1;   /* its own session, or another that may speak for it */
-    bool let_go : 1;        /* its owner tried to be rid of it, and may take it for released */
+    bool contended : 1;     /* other sessions of the family lost attempts during the lease */
+    bool self_lost : 1;     /* its own session did */
+    bool taken : 1;         /* released by who never tried for it: its owner's release is still to come */
     bool reported : 1;      /* its owner's leaving was dealt with */
     bool scripted : 1;      /* a script of the application's is in flight that may release it */
     bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of it */
@@ -190,7 +202,8 @@ struct witness {
     uint64_t read_at;    /* the number that the answer took of the token counter */
     int64_t touched_ms;
     int64_t memory_ms;                  /* kept so long after it was touched */
-    bool lost;                          /* the last attempt to acquire was in vain */
+    bool lost;                          /* the last attempt to acquire was in vain: a loser */
+    bool released;                      /* it has sent a release since its last attempt */
     bool queued_own;                    /* it has pushed nodes into a list lock, as a party of its own */
     bool queued_client;                 /* likewise, for its client */
     uint32_t login;                     /* of the last push */
@@ -222,6 +235,9 @@ struct shard {
     uint32_t entry_buckets, entry_count;
     struct peer **peers;
     uint32_t peer_buckets, peer_count;
+    struct family **families; /* NULL until there is one */
+    uint32_t family_buckets, family_count;
+    struct list_node idle_families; /* all, in the order of use */
     struct timer_heap timers;
     uint32_t live, claims;     /* claims believed live, and all */
     struct claim *free_claims; /* a few to be used again */
@@ -255,8 +271,12 @@ static inline void shard_unlock(struct shard *sh) {
 
 /* ---- ledger.c -------------------------------------------------------------------------------- */
 
-uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key);
+/* Of a key, and its pattern's in *pattern (NULL: not wanted). Keys of one pattern are in one shard. */
+uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, uint64_t *pattern);
 struct shard *ledger_shard(struct lock_engine *e, uint64_t hash);
+/* The next number of an attempt, for its token. Even: an attempt of a family that is pooled takes the odd one before it,
+ * so that every proxy can tell by the lease's token. */
+uint64_t ledger_number(struct lock_engine *e);
 void ledger_init(struct lock_engine *e, uint64_t seed);
 void ledger_clear(struct lock_engine *e);
 /* Gives the memory of tables back that have become too large. */
@@ -272,6 +292,8 @@ struct lock_key entry_key(const struct entry *en);
 
 struct peer *peer_find(struct shard *sh, uint64_t id);
 struct peer *peer_get(struct shard *sh, struct lock_session *s);
+/* The owner of a lease that another proxy gave to the client. Freed with its last claim. */
+struct peer *peer_remote(struct shard *sh, struct lock_client *c);
 /* Frees a closed peer that nothing refers to any more. */
 void peer_settle(struct shard *sh, struct peer *p);
 
@@ -299,23 +321,33 @@ uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_
 
 /* ---- attribute.c ------------------------------------------------------------------------------ */
 
-/* Whether the client's connections count as shared by its workers, for a claim or a command of this session. */
-bool client_shares(const struct lock_client *c, const struct lock_rule *rule, bool pooling);
+/* Whether connections count as shared by the rule, or by what is known of the session alone. */
+bool client_shares(const struct lock_rule *rule, bool overlapped);
 /* Whether a command of this kind uses up the claim that it speaks by. */
 static inline bool verb_spends(enum lock_verb verb) {
     return verb == LOCK_RELEASE || verb == LOCK_COUNT_DOWN;
 }
-/* Whether a claim has no say any more: its lease is over, and so is its session. */
-bool claim_is_over(const struct claim *c, int64_t now_ms);
+/* Whether the claim's session, or what it shares its connections with, may speak for it over others. */
+bool claim_shared(const struct claim *c);
+/* For how long the release of a lease that has ended is expected, where it stands in others' way. */
+int64_t claim_memory(const struct claim *c);
+/* When the late release of a lease that has ended is not expected any more. */
+int64_t claim_deadline(const struct shard *sh, const struct claim *c);
+/* Whether a claim has no say any more. */
+bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms);
 bool claim_is_live(const struct claim *c, int64_t now_ms);
+/* Refused releases make the lease suspect, and there were as many as a holder's own would be. */
+bool claim_suspicious(const struct claim *c, uint32_t suspects);
+/* The claim with the lease that is live, as far as is known, of this client; NULL: none. */
+struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
 /* Fills in the plan's claim, token, right and what the session has seen. */
-void attribute(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan);
+void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
 /* Whether this is the value that the session, or another whose readings count for it, was shown last. */
-bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct lock_rule *rule,
-                         const char *value, size_t len);
+bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct family *f,
+                         const struct lock_rule *rule, const char *value, size_t len);
 /* The session was shown this value: which claims have been sighted by that. */
-void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct lock_rule *rule,
-                        const char *value, size_t len);
+void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct family *f,
+                        const struct lock_rule *rule, const char *value, size_t len);
 
 /* ---- queue.c ---------------------------------------------------------------------------------- */
 
@@ -343,7 +375,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
  * knows which came first in Redis: the later end is believed, for the holder's sake. Returns whether none was. */
 bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
                 int64_t now_ms);
-/* The claim's lease is not live any more. The claim stays, for its late release. */
+/* The claim's lease is not live any more. The claim stays, for its late release; lease_schedule drops one that has no
+ * release to come. */
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms);
 /* Puts the claim's next deadline into the heap, or drops the claim where it is over; false then. */
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);

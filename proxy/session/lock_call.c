@@ -123,6 +123,14 @@ static int64_t expiry_asked(const struct lock_call *l) {
     return ms > 0 ? ms : -1;
 }
 
+/* The sixth element of an envelope, as common.lua's flags has it. */
+static inline void read_flags(uint64_t flags, struct lock_result *r) {
+    r->leased = flags & 1;
+    r->pooled = flags >> 1 & 1;
+    r->same = flags >> 2 & 1;
+    r->suspects = (uint8_t)(flags >> 3 & 3);
+}
+
 inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
     const char *end = data + len - 2, *p = data + 4;
     if (len < 7)
@@ -142,7 +150,7 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
             return false;
         r->outcome = LOCK_HELD;
         r->pttl_ms = -3;
-        r->leased = p[1] == '1';
+        read_flags((uint64_t)(p[1] - '0'), r);
         return read_fence(p + 2, end, &r->fence);
     }
     r->leased = *p == 'g';
@@ -191,7 +199,7 @@ bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len,
     r->pttl_ms = fields[2].num;
     r->holder = fields[3].str;
     r->holder_len = fields[3].len;
-    r->leased = fields[4].num == 1;
+    read_flags((uint64_t)fields[4].num, r);
     if (queue) {
         r->lost = (uint64_t)fields[5].num;
         r->lost_owner = fields[6].str;
@@ -381,8 +389,30 @@ inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l
         finish_long(w, s, l, end, out, answer);
 }
 
+/* A refused attempt after all: the lease that stands in its way is released with it, in one more call. */
+static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_call *l, const struct call_end *end) {
+    struct lock_envelope e;
+    struct worker *w = c->request->worker;
+    struct session *s = c->request->session;
+    if (!s || !lock_envelope_read(l, end->reply, end->len, &e) ||
+        !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))
+        return false;
+    lock_build_instead(w, s->lock.client, l);
+    c->done = l->next;
+    lock_submit(c, l, SCRIPT_ACQUIRE);
+    return true;
+}
+
+/* Whether an attempt may have been refused by a lease that is live: most answers are none. */
+static inline bool may_be_refused(const struct lock_call *l, const struct call_end *end) {
+    return !end->error && l->plan.verb == LOCK_ACQUIRE && l->expiry_ms != LOCK_EXPIRY_OTHER && end->len > 6 &&
+           (end->reply[0] == '*' || end->reply[4] == 'h' || end->reply[5] == 'h');
+}
+
 static inline void end_call(struct call *c, const struct call_end *end) {
     struct lock_call *l = c->lock;
+    if (may_be_refused(l, end) && refused_again(c, l, end))
+        return;
     if (l->plan.rule && l->plan.rule->replicas > 0 && lock_confirm(c, l, end))
         return;
     call_done_fn next = l->next;
@@ -398,8 +428,9 @@ static __attribute__((noinline)) void end_call_joined(struct call *c, const stru
     struct list_node joined;
     list_init(&joined);
     list_splice(&joined, &l->joined);
+    const struct lock_client *asker = c->request->session ? c->request->session->lock.client : NULL;
     end_call(c, end);
-    lock_joined_end(&joined, end);
+    lock_joined_end(&joined, end, asker);
 }
 
 static void lock_done(struct call *c, const struct call_end *end) {

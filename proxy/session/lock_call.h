@@ -70,8 +70,9 @@ bool lock_join(struct call *call, struct lock_call *l);
 /* The attempt was submitted: others may join. And it has ended: none may. */
 void lock_probe(struct call *call, struct lock_call *l);
 void lock_probe_over(struct call *call, struct lock_call *l);
-/* What those that have joined an attempt are told, which has ended so. */
-void lock_joined_end(struct list_node *joined, const struct call_end *end);
+/* What those that have joined an attempt are told, which has ended so; `asker` is the client that had asked, NULL: it is
+ * gone. */
+void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker);
 
 /* ---- lock_words.c: a script's call, into w->build --------------------------------------------- */
 
@@ -87,6 +88,8 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words);
+/* The same attempt once more, by right "instead" (engine_again): the lease of the plan's claim is released first. */
+void lock_build_instead(struct worker *w, const struct lock_client *client, const struct lock_call *l);
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command);
 

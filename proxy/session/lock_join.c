@@ -50,12 +50,14 @@ void lock_probe_over(struct call *call, struct lock_call *l) {
         *place = NULL;
 }
 
-/* The answer that the attempt would have had right behind the one that it joined. */
-static void refuse(struct lock_call *l, const struct lock_result *seen) {
+/* The answer that the attempt would have had right behind the one that it joined. Whose lease it is was said to the one
+ * who asked. */
+static void refuse(struct lock_call *l, const struct lock_result *seen, const struct lock_client *asker) {
     struct call *c = l->call;
     struct lock_result r = *seen;
     struct call_end out = {.why = UPSTREAM_NOT_SENT};
     r.outcome = LOCK_HELD;
+    r.same = seen->same && c->request->session && c->request->session->lock.client == asker;
     r.pttl_ms = -3;
     r.value = l->value;
     r.value_len = l->value_len;
@@ -84,14 +86,14 @@ static void ask_alone(struct lock_call *l) {
     lock_submit(c, l, SCRIPT_ACQUIRE);
 }
 
-void lock_joined_end(struct list_node *joined, const struct call_end *end) {
+void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker) {
     struct lock_result seen = {.outcome = LOCK_UNKNOWN};
     bool held = !end->error && lock_read_short(NULL, end->reply, end->len, &seen) && seen.outcome != LOCK_RELEASED;
     struct list_node *n;
     while ((n = list_shift(joined))) {
         struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
         if (held)
-            refuse(l, &seen);
+            refuse(l, &seen, asker);
         else
             ask_alone(l);
     }

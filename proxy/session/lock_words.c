@@ -182,6 +182,31 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     end(w, p);
 }
 
+void lock_build_instead(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
+    const struct lock_plan *plan = &l->plan;
+    bool setnx = l->shape[0] == 'i', expires = l->expiry_ms > 0;
+    size_t identity_len;
+    const char *identity = lock_client_name(client, &identity_len);
+    lock_build_script(w, SCRIPT_ACQUIRE, NULL, 2, 6 + (setnx ? 3 : expires ? 6 : 4));
+    build_bulk(w, l->key, plan->key.len);
+    lock_build_guard(w, l->key, plan->key.len);
+    build_text(w, plan->attempt_token);
+    build_bulk(w, identity, identity_len);
+    build_bulk(w, l->value, l->value_len);
+    build_number(w, plan->rule->lease_ms);
+    build_text(w, l->shape);
+    build_text(w, plan->claim_token);
+    build_text(w, setnx ? "SETNX" : "SET");
+    build_bulk(w, l->key, plan->key.len);
+    build_bulk(w, l->value, l->value_len);
+    if (!setnx)
+        build_text(w, "NX");
+    if (expires) {
+        build_text(w, "PX");
+        build_number(w, l->expiry_ms);
+    }
+}
+
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;

@@ -309,6 +309,7 @@ struct session {
     char last_word[16];              /* its subcommand, "" none */
     size_t reading;                  /* bytes of the request at hand, while CLIENT shows this client */
     struct stream *stream;           /* NULL, or the request whose rest is passed on while it comes */
+    bool overlaps; /* what was read last came while earlier requests were unanswered */
     double last_active;
     double over_soft_since; /* output above the soft limit since; 0: it isn't */
     int64_t opened_ms;

@@ -5,7 +5,8 @@
 --       then for SET NX PX or EX:        4 the expiry in ms   5 the guard record's, in ms
 --       for SETNX and SET NX alone:      4 the lease to be given, in ms, '' none   5 the guard record's, '' none
 --                                        6 'SETNX' or 'SET'
---       for whatever else SET NX knows:  4 the lease, '0' none   5 shape, as in arguments.lua   6 ''   7... the command
+--       for whatever else SET NX knows:  4 the lease, '0' none   5 shape, as in arguments.lua
+--                                        6 a claim whose lease is released first, if it is live   7... the command
 --
 -- The first two are usual. They answer shortly (common.lua) where the lock is free, or somebody else's: one SET asks
 -- and acquires. Servers before 7.0 don't know its NX with GET, and take the long way. What is refused behind it undoes
@@ -50,10 +51,17 @@ elseif kind <= 6 and not there then
   if type(pcall('HSET', record, 'token', '')) == 'number' then pcall('PEXPIRE', record, '10000') end
   return answer
 elseif kind <= 6 then
-  local g = redis.call('HMGET', record, 'token', 'value', 'fence', 'leased')
+  local g = redis.call('HMGET', record, 'token', 'value', 'fence', 'leased', 'owner', 'suspect')
   if g[2] == there and g[1] ~= '' and g[1] ~= mine then
     local left = redis.call('PTTL', record)
-    if left == -1 or left >= 10000 then return 'h' .. (g[4] == g[3] and '1' or '0') .. g[3] end
+    if left == -1 or left >= 10000 then
+      local flags, of, n = 48 + tonumber(sub(g[1], -1)) % 2 * 2, nil, nil
+      if g[4] == g[3] then flags = flags + 1 end
+      if g[5] == argv[2] then flags = flags + 4 end
+      if g[6] then of, n = string.match(g[6], '^(%d+):(%d+):') end
+      if of == g[3] then flags = flags + 8 * math.min(tonumber(n), 3) end
+      return 'h' .. string.char(flags) .. g[3]
+    end
   end
 end
 
@@ -71,6 +79,12 @@ end
 local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
+end
+if kind > 6 and argv[6] ~= '' and s.token == argv[6] and type(s.value) == 'string' then
+  secure(s, true)
+  redis.call('DEL', lock)
+  forget(s, '1')
+  s = look()
 end
 if not s.value then
   redis.call('PTTL', lock)

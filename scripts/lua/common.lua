@@ -1,6 +1,6 @@
 -- common.lua: what all lock scripts share. KEYS and ARGV, and the locals made of them, are arguments.lua's.
 --
--- Returns {reply, outcome, fence, pttl, owner, leased}:
+-- Returns {reply, outcome, fence, pttl, owner, flags}:
 --   reply    for the application, in the shape that Redis gives for its command
 --   outcome  granted   acquired: the attempt is now the live lease (also when repeated)
 --            done      carried out on the lease of the claim (or of whoever, by right)
@@ -15,14 +15,17 @@
 --   fence    of the live lease (of the attempt if granted; of the one in the way if held), else 0
 --   pttl     the lock key's PTTL afterwards, -1 no expiry, -2 no key, -3 not asked
 --   owner    the identity in the guard record of the live lease, else ''
---   leased   1 while the live lease's expiry is the proxy's own, else 0
+--   flags    of the live lease, added up: 1 its expiry is the proxy's own; 2 its family shares connections; 4 it is the
+--            caller's identity's; 8 to 24 so many releases of losers were refused meanwhile, 3 at most
 -- The usual outcomes of acquire.lua and release.lua come as one text that says the same in fewer steps:
---   the fence: granted; 'g' and the fence: granted, leased; 'h', leased, fence: held; 'r', and the fence where the proxy
+--   the fence: granted; 'g' and the fence: granted, leased; 'h', a byte ('0' and the flags), fence: held; 'r', and the fence where the proxy
 --   does not know it: released. The proxy knows the reply that belongs to it, the expiry that it has asked for, and who for.
 --
 -- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased (the fence,
 -- while the expiry is the proxy's own); attempt, reply (the last attempt that released or counted, so that its repeat finds
--- itself done); extra (count.lua). leased and extra name the fence that they are said of: a new lease need not undo them.
+-- itself done); extra (count.lua); suspect (the fence, how many releases of losers of the holder's identity
+-- were refused, and the attempt of the last one, with colons between). leased, extra and suspect name the fence that they are said of: a new lease need not undo them. A token's
+-- last digit is odd where its family is known to share connections.
 --
 -- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
 -- sending it twice with the same attempt is sending it once.
@@ -65,9 +68,9 @@ local function examine()
   s.value = redis.pcall('GET', lock)
   if failed(s.value) and not string.find(s.value.err, 'WRONGTYPE', 1, true) then redis.call('GET', lock) end -- as an error
   local g = redis.call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply',
-    'kind')
+    'kind', 'suspect')
   s.last_fence = tonumber(g[2] or 0)
-  s.held, s.attempt, s.reply, s.kind = g[3], g[7], g[8], g[9]
+  s.held, s.attempt, s.reply, s.kind, s.suspect = g[3], g[7], g[8], g[9], g[10]
   s.stale_token = g[1] and g[1] ~= ''
   if s.stale_token and s.value and stands(s) then
     local left = redis.call('PTTL', guard)
@@ -84,7 +87,8 @@ end
 local function may_touch(s)
   if s.token then
     if s.token == claim or right == 'any' or right == 'operator' then return 'done' end
-    if right == 'adopt' and s.owner == identity and s.proxy ~= proxy then return 'adopted' end
+    local other = s.proxy ~= proxy or (right == 'believe' and not s.list)
+    if (right == 'adopt' or right == 'believe') and s.owner == identity and other then return 'adopted' end
     return false, 'held'
   end
   if right == 'any' or right == 'operator' then return 'done' end
@@ -120,8 +124,22 @@ local function locked(s)
   return {err = 'LOCKED the lock is held' .. who .. '; nothing was changed'}
 end
 
+-- How many releases of losers were refused while the lease with that fence was live.
+local function suspects(said, fence)
+  local of, n = string.match(said or '', '^(%d+):(%d+):')
+  return of == fence and tonumber(n) or 0
+end
+
+local function flags(s)
+  if not s or not s.token then return 0 end
+  local sum = s.leased and 1 or 0
+  if tonumber(string.sub(s.token, -1)) % 2 == 1 then sum = sum + 2 end
+  if s.owner == identity then sum = sum + 4 end
+  return sum + 8 * math.min(suspects(s.suspect, int(s.fence)), 3)
+end
+
 local function envelope(reply, outcome, s, pttl)
-  return {reply, outcome, s and s.fence or 0, pttl or -3, s and s.owner or '', s and s.leased and 1 or 0}
+  return {reply, outcome, s and s.fence or 0, pttl or -3, s and s.owner or '', flags(s)}
 end
 
 -- Sets the guard record's end after the lock's own, and gives the lock the rule's lease if it has no end.

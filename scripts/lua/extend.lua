@@ -33,9 +33,29 @@ local function extend_head(s, how)
   if persists then keep_queue() else keep_guard(after) end
   return queue_envelope(reply, how, s)
 end
+-- Whether the lock ends later by the command than it would; options make that uncertain, and are left to Redis.
+local function ends_later()
+  local name, n, pttl = string.lower(ARGV[11]), tonumber(ARGV[13] or ''), redis.call('PTTL', lock)
+  if name == 'persist' then return true end
+  if name == 'getex' then name, n = 'get' .. string.lower(ARGV[13] or ''), tonumber(ARGV[14] or '') end
+  if name == 'getpersist' then return true end
+  if not n or pttl == -1 then return false end
+  local t = redis.call('TIME')
+  local clock = t[1] * 1000 + math.floor(t[2] / 1000)
+  local ms = ({expire = n * 1000, pexpire = n, expireat = n * 1000 - clock, pexpireat = n - clock,
+    getex = n * 1000, getpx = n, getexat = n * 1000 - clock, getpxat = n - clock})[name]
+  return ms and ms > pttl
+end
+-- One of the same identity may replace the lease that the proxy gave, and who has not lost may lengthen any.
+local function may_extend(s)
+  if not s.token or s.list or s.owner ~= identity then return false end
+  if right == 'leased' then return s.leased end
+  return right == 'later' and (s.leased or ends_later())
+end
 local s = look()
 if not s.value then return envelope(command(), 'free', nil, -2) end
 local how, why = may_touch(s)
+if not how and may_extend(s) then how = 'adopted' end
 if not how then
   ask_to_write()
   if shape == 'int' then return envelope(0, why, s) end

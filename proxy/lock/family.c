@@ -1,0 +1,356 @@
+/*
+ * Families: what is learnt of one application's workers on one kind of lock, by what they do. Decides nothing about a
+ * command; attribute.c asks, learn.c and settle.c tell.
+ *
+ * The thresholds were found by simulation: a pool has to be known for one after two releases, and workers with
+ * connections of their own must never be taken for a pool, whatever their losers send.
+ */
+#include "proxy/lock/state.h"
+
+#include <stdio.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/lock/pattern.h"
+
+enum {
+    FIRST_BUCKETS = 16,
+    CROSSINGS = 2,      /* make a family pooled */
+    SESSION_ROW = 8,    /* contended releases in a row that show a session to be one worker's */
+    FAMILY_ROW = 16,    /* and all of the family's */
+    SURPLUS = 3,        /* releases beyond acquisitions from which losers are believed to release */
+    KEY_ATTEMPTS = 8,   /* from so many on a key is judged by itself */
+    FADE_ATTEMPTS = 64, /* counts are halved there */
+    FOLLOWED_MAX = 16,
+    FOLLOWED_LEAST = 4
+};
+
+/* ---- the table --------------------------------------------------------------------------------- */
+
+static uint64_t key_of(const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
+    return hash_number(p->client->hash ^ hash_number(rule->hash ^ pattern));
+}
+
+static struct family *table_find(const struct shard *sh, uint64_t key) {
+    struct family *f = sh->families ? sh->families[key & (sh->family_buckets - 1)] : NULL;
+    while (f && f->key != key)
+        f = f->next;
+    return f;
+}
+
+static void table_remove(struct shard *sh, struct family *f) {
+    struct family **at = &sh->families[f->key & (sh->family_buckets - 1)];
+    while (*at != f)
+        at = &(*at)->next;
+    *at = f->next;
+    list_cut(&f->idle);
+    sh->family_count--;
+    memory_free(f);
+}
+
+static void table_grow(struct shard *sh) {
+    uint32_t count = sh->families ? sh->family_buckets * 2 : FIRST_BUCKETS;
+    struct family **buckets = memory_zalloc(count * sizeof(*buckets));
+    for (uint32_t i = 0; sh->families && i < sh->family_buckets; i++)
+        while (sh->families[i]) {
+            struct family *f = sh->families[i];
+            sh->families[i] = f->next;
+            f->next = buckets[f->key & (count - 1)];
+            buckets[f->key & (count - 1)] = f;
+        }
+    memory_free(sh->families);
+    sh->families = buckets;
+    sh->family_buckets = count;
+}
+
+/* The one that was made or found the longest time ago, and that nothing refers to. */
+static void make_room(struct shard *sh) {
+    LIST_FOREACH(it, &sh->idle_families) {
+        struct family *f = LIST_ENTRY(it, struct family, idle);
+        if (f->refs == 0) {
+            table_remove(sh, f);
+            return;
+        }
+    }
+}
+
+static struct family *family_new(struct shard *sh, uint64_t key, const struct peer *p, const struct lock_rule *rule,
+                                 const struct lock_key *name) {
+    char pattern[ADVISE_PATTERN_MAX];
+    if (sh->family_count >= FAMILIES_A_SHARD)
+        make_room(sh);
+    if (!sh->families || sh->family_count >= sh->family_buckets)
+        table_grow(sh);
+    struct family *f = memory_zalloc(sizeof(*f));
+    f->key = key;
+    advise_pattern(name->name, name->len, pattern);
+    snprintf(f->pattern, sizeof(f->pattern), "%s", pattern);
+    snprintf(f->client, sizeof(f->client), "%s", p->client->name);
+    snprintf(f->rule, sizeof(f->rule), "%s", rule->pattern);
+    f->next = sh->families[key & (sh->family_buckets - 1)];
+    sh->families[key & (sh->family_buckets - 1)] = f;
+    list_append(&sh->idle_families, &f->idle);
+    sh->family_count++;
+    return f;
+}
+
+void family_ref(struct family *f) {
+    f->refs++;
+}
+
+void family_put(struct family *f) {
+    if (f)
+        f->refs--;
+}
+
+void family_trim(struct shard *sh, int64_t now_ms) {
+    struct list_node *n = list_first(&sh->idle_families);
+    struct family *f = n ? LIST_ENTRY(n, struct family, idle) : NULL;
+    if (!f)
+        return;
+    if (f->refs == 0 && now_ms - f->used_ms > FAMILY_IDLE_MS) {
+        table_remove(sh, f);
+    } else { /* the next one's turn */
+        list_cut(&f->idle);
+        list_append(&sh->idle_families, &f->idle);
+    }
+}
+
+void family_clear(struct shard *sh) {
+    for (struct list_node *n; (n = list_first(&sh->idle_families));)
+        table_remove(sh, LIST_ENTRY(n, struct family, idle));
+    memory_free(sh->families);
+    sh->families = NULL;
+}
+
+/* ---- sessions ---------------------------------------------------------------------------------- */
+
+struct habit *habit_find(const struct peer *p, const struct family *f) {
+    LIST_FOREACH(it, &p->habits) {
+        struct habit *h = LIST_ENTRY(it, struct habit, of_peer);
+        if (h->family == f)
+            return h;
+    }
+    return NULL;
+}
+
+static void habit_free(struct peer *p, struct habit *h) {
+    list_cut(&h->of_peer);
+    p->habit_count--;
+    family_put(h->family);
+    memory_free(h);
+}
+
+void habits_clear(struct peer *p) {
+    for (struct list_node *n; (n = list_first(&p->habits));)
+        habit_free(p, LIST_ENTRY(n, struct habit, of_peer));
+}
+
+/* The session's habit in the family of that key. */
+static struct habit *habit_of(const struct peer *p, uint64_t key) {
+    LIST_FOREACH(it, &p->habits) {
+        struct habit *h = LIST_ENTRY(it, struct habit, of_peer);
+        if (h->family->key == key)
+            return h;
+    }
+    return NULL;
+}
+
+struct family *family_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
+    if (!rule)
+        return NULL;
+    uint64_t key = key_of(p, rule, pattern);
+    struct habit *h = habit_of(p, key);
+    return h ? h->family : table_find(sh, key);
+}
+
+struct family *family_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t pattern,
+                           const struct lock_key *key, int64_t now_ms) {
+    uint64_t number = key_of(p, rule, pattern);
+    struct habit *h = habit_of(p, number);
+    if (!h) {
+        if (p->habit_count >= HABITS_A_PEER)
+            habit_free(p, LIST_ENTRY(p->habits.prev, struct habit, of_peer));
+        struct family *f = table_find(sh, number);
+        h = memory_zalloc(sizeof(*h));
+        h->family = f ? f : family_new(sh, number, p, rule, key);
+        h->family->refs++;
+        p->habit_count++;
+        list_prepend(&p->habits, &h->of_peer);
+    } else if (p->habits.next != &h->of_peer) {
+        list_cut(&h->of_peer);
+        list_prepend(&p->habits, &h->of_peer);
+    }
+    h->family->used_ms = now_ms;
+    return h->family;
+}
+
+/* ---- who shares connections --------------------------------------------------------------------- */
+
+bool family_owns(const struct family *f, const struct peer *p) {
+    if (f->row >= FAMILY_ROW)
+        return true;
+    const struct habit *h = habit_find(p, f);
+    return h && h->row >= SESSION_ROW;
+}
+
+bool family_shares(const struct family *f, const struct peer *p, const struct lock_rule *rule) {
+    enum lock_owner owner = rule ? rule->owner : LOCK_OWNER_AUTO;
+    if (owner != LOCK_OWNER_AUTO)
+        return owner == LOCK_OWNER_CLIENT;
+    return p->overlapped || (f && f->pooled && !family_owns(f, p));
+}
+
+void family_crossed(struct family *f, struct peer *a, struct peer *b) {
+    struct habit *ha = a ? habit_find(a, f) : NULL, *hb = b ? habit_find(b, f) : NULL;
+    f->row = 0;
+    if (ha)
+        ha->row = 0;
+    if (hb)
+        hb->row = 0;
+}
+
+bool family_vote(struct family *f, struct peer *a, struct peer *b) {
+    family_crossed(f, a, b);
+    if (f->votes < CROSSINGS)
+        f->votes++;
+    return f->votes >= CROSSINGS;
+}
+
+void family_pool(struct shard *sh, struct family *f, const struct lock_key *key, int64_t now_ms) {
+    if (f->pooled)
+        return;
+    f->pooled = true;
+    struct occasion on = {.now_ms = now_ms, .key = *key, .client = f->client};
+    incident_report(sh, INCIDENT_SHARED, &on,
+                    "releases come over other connections than acquisitions: keys like %s are the client's from now on, "
+                    "whichever connection speaks",
+                    f->pattern);
+}
+
+void family_uncrossed(struct family *f, struct peer *p) {
+    struct habit *h = habit_find(p, f);
+    if (f->row < UINT8_MAX)
+        f->row++;
+    if (h && h->row < UINT8_MAX)
+        h->row++;
+}
+
+void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struct lock_family *f), void *arg) {
+    for (size_t i = 0; i < SHARDS; i++) {
+        struct shard *sh = &e->shards[i];
+        shard_lock(sh);
+        LIST_FOREACH(it, &sh->idle_families) {
+            const struct family *f = LIST_ENTRY(it, struct family, idle);
+            struct lock_family view = {.client = f->client, .rule = f->rule, .pattern = f->pattern, .pooled = f->pooled};
+            if (f->pooled)
+                fn(arg, &view);
+        }
+        shard_unlock(sh);
+    }
+}
+
+/* ---- what losers send ---------------------------------------------------------------------------- */
+
+void family_followed(struct family *f, bool followed) {
+    f->followed = (uint16_t)(f->followed << 1 | (followed ? 1u : 0u));
+    if (f->follow_count < FOLLOWED_MAX)
+        f->follow_count++;
+}
+
+bool family_losers_expire(const struct family *f) {
+    unsigned bits = f->followed & ((1u << f->follow_count) - 1);
+    return f->follow_count >= FOLLOWED_LEAST && 4 * (unsigned)__builtin_popcount(bits) >= 3u * f->follow_count;
+}
+
+static void tally_add(struct tally *t, enum tally_what what) {
+    *(what == TALLY_RELEASED ? &t->releases : what == TALLY_ACQUIRED ? &t->acquired : &t->lost) += 1;
+    if (t->lost + t->acquired > FADE_ATTEMPTS) {
+        t->releases /= 2;
+        t->acquired /= 2;
+        t->lost /= 2;
+    }
+}
+
+void family_count(struct family *f, struct contest *c, enum tally_what what) {
+    tally_add(&f->n, what);
+    if (c)
+        tally_add(&c->n, what);
+}
+
+bool family_losers_release(const struct family *f, const struct contest *c) {
+    const struct tally *n = c && c->n.lost + c->n.acquired >= KEY_ATTEMPTS ? &c->n : &f->n;
+    float surplus = n->releases - n->acquired;
+    return surplus >= SURPLUS && surplus * 2 >= n->lost;
+}
+
+/* ---- a contended key ------------------------------------------------------------------------------ */
+
+struct contest *contest_find(const struct entry *en, const struct family *f) {
+    struct contest *c = en && f ? en->contests : NULL;
+    while (c && c->family != f)
+        c = c->next;
+    return c;
+}
+
+struct contest *contest_get(struct entry *en, struct family *f) {
+    struct contest *c = contest_find(en, f);
+    if (c)
+        return c;
+    c = memory_zalloc(sizeof(*c));
+    c->family = f;
+    family_ref(f);
+    c->next = en->contests;
+    en->contests = c;
+    for (const struct claim *held = en->claims; held; held = held->next)
+        if (held->family == f) {
+            if (held->valued)
+                contest_value(c, held->value);
+            if (!held->ended)
+                family_count(f, c, TALLY_ACQUIRED);
+        }
+    return c;
+}
+
+void contests_clear(struct entry *en) {
+    while (en->contests) {
+        struct contest *c = en->contests;
+        en->contests = c->next;
+        family_put(c->family);
+        memory_free(c);
+    }
+}
+
+void contest_value(struct contest *c, uint64_t value) {
+    c->values[c->value_next] = value;
+    c->value_next = (uint8_t)((c->value_next + 1) % CONTEST_VALUES);
+    if (c->value_count < CONTEST_VALUES)
+        c->value_count++;
+}
+
+bool contest_varies(const struct contest *c, uint64_t value) {
+    for (unsigned i = 0; i < c->value_count; i++)
+        if (c->values[i] != value)
+            return true;
+    return false;
+}
+
+void losses_take(struct losses *l, unsigned i) {
+    for (; i + 1 < l->count; i++)
+        l->at[i] = l->at[i + 1];
+    l->count--;
+}
+
+void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id) {
+    if (l->count == CONTEST_DEBTS)
+        losses_take(l, 0);
+    l->at[l->count++] = (struct loss){now_ms, session_id};
+}
+
+unsigned losses_expire(struct losses *l, int64_t before_ms) {
+    unsigned n = 0;
+    while (l->count && l->at[0].time_ms < before_ms) {
+        losses_take(l, 0);
+        n++;
+    }
+    return n;
+}

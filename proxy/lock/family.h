@@ -1,0 +1,136 @@
+/*
+ * Private to proxy/lock/: families, and what is learnt of them.
+ *
+ * A family is a client identity, a lock rule and a key pattern: what one application does to one kind of lock. Whether
+ * its workers share connections is learnt of the family, never of the identity as a whole: what one application does
+ * does not change what another one's commands mean (L6). A shard has all keys of a pattern, and so the whole of a family.
+ *
+ *      family ── habits: a session in the family
+ *         └───── contests: the family's workers on one contended key (of its entry)
+ */
+#ifndef LOCKKEEPER_LOCK_FAMILY_H
+#define LOCKKEEPER_LOCK_FAMILY_H
+
+#include "proxy/base/list.h"
+#include "proxy/lock/engine.h"
+
+struct shard;
+struct peer;
+struct entry;
+struct claim;
+
+enum {
+    FAMILIES_A_SHARD = 1024, /* one more takes the place of one that nothing refers to */
+    FAMILY_IDLE_MS = 60 * 60 * 1000,
+    HABITS_A_PEER = 64,
+    CONTEST_VALUES = 8,
+    CONTEST_DEBTS = 32,
+    FAMILY_NAME_MAX = 96
+};
+
+/* Releases, acquisitions and lost attempts, halved from time to time. */
+struct tally {
+    float releases, acquired, lost;
+};
+
+struct family {
+    struct family *next;    /* in its bucket */
+    struct list_node idle;  /* in the order of use */
+    uint64_t key;           /* of identity, rule and pattern */
+    uint32_t refs;          /* habits, contests, claims */
+    bool pooled;            /* its workers share connections: releases were seen to cross */
+    uint8_t votes;          /* crossings seen */
+    uint8_t twice;          /* releases seen in a row over one session */
+    uint8_t row;            /* contended releases in a row over their own session */
+    uint8_t follow_count;   /* of `followed` */
+    uint16_t followed;      /* of the last losses, a bit each: an EXPIRE of the loser's came right behind */
+    struct tally n;
+    int64_t used_ms;
+    char client[FAMILY_NAME_MAX], pattern[FAMILY_NAME_MAX], rule[FAMILY_NAME_MAX]; /* for people; cut */
+};
+
+/* A session in a family. */
+struct habit {
+    struct list_node of_peer; /* the one used last first */
+    struct family *family;
+    uint8_t row; /* contended releases in a row over itself, of leases acquired over itself */
+};
+
+/* A lost attempt, of which something is expected to follow. */
+struct loss {
+    int64_t time_ms;
+    uint64_t session_id;
+};
+
+struct losses {
+    uint8_t count;
+    struct loss at[CONTEST_DEBTS]; /* oldest first */
+};
+
+struct contest {
+    struct contest *next; /* of the entry */
+    struct family *family;
+    struct tally n;
+    uint8_t value_count, value_next;
+    uint64_t values[CONTEST_VALUES]; /* of the last acquisitions */
+    struct losses debts;             /* each uses up a release */
+    struct losses unfollowed;        /* an EXPIRE may follow */
+};
+
+/* The family of a session's identity for a key under a rule; NULL: nothing is known of it. `pattern`: the key's, hashed. */
+struct family *family_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
+/* The same, which the session belongs to from now on: it has tried for a lock of it. Never NULL. */
+struct family *family_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t pattern,
+                           const struct lock_key *key, int64_t now_ms);
+void family_ref(struct family *f);
+/* NULL is allowed. */
+void family_put(struct family *f);
+/* Gives memory of families that were not used for long back. */
+void family_trim(struct shard *sh, int64_t now_ms);
+void family_clear(struct shard *sh);
+/* The session is forgotten. */
+void habits_clear(struct peer *p);
+
+/* NULL: the session has never tried for a lock of the family (or that was long ago). */
+struct habit *habit_find(const struct peer *p, const struct family *f);
+
+/* Whether the session's commands are surely its own worker's, although the family is pooled. */
+bool family_owns(const struct family *f, const struct peer *p);
+/* Whether the session's commands on the family's keys may be several workers'. f NULL: nothing is known. */
+bool family_shares(const struct family *f, const struct peer *p, const struct lock_rule *rule);
+
+/* A release came over another session than the acquisition: what was in a row is not. Either may be NULL. */
+void family_crossed(struct family *f, struct peer *a, struct peer *b);
+/* And proves that connections are shared. Returns whether two such have been seen: the family is to be pooled. */
+bool family_vote(struct family *f, struct peer *a, struct peer *b);
+/* The family's workers share connections from now on, which is an incident once. */
+void family_pool(struct shard *sh, struct family *f, const struct lock_key *key, int64_t now_ms);
+/* A contended release came over the session that acquired. */
+void family_uncrossed(struct family *f, struct peer *p);
+
+/* An EXPIRE came right behind a loss, or none did. */
+void family_followed(struct family *f, bool followed);
+/* Whether its losers send an EXPIRE behind a refused attempt. */
+bool family_losers_expire(const struct family *f);
+
+enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
+void family_count(struct family *f, struct contest *c, enum tally_what what);
+/* Whether losers release too: so many releases more than acquisitions, compared with the lost attempts. c may be NULL. */
+bool family_losers_release(const struct family *f, const struct contest *c);
+
+/* What is known of the family on the key, or NULL. */
+struct contest *contest_find(const struct entry *en, const struct family *f);
+struct contest *contest_get(struct entry *en, struct family *f);
+void contests_clear(struct entry *en);
+void contest_value(struct contest *c, uint64_t value);
+/* Whether the last values differ, or this one differs from them. */
+bool contest_varies(const struct contest *c, uint64_t value);
+
+/* Appends; the oldest makes room. */
+void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id);
+/* Takes out those before a time; returns how many. */
+unsigned losses_expire(struct losses *l, int64_t before_ms);
+/* Takes out the oldest, or the one at i. */
+void losses_take(struct losses *l, unsigned i);
+
+#endif
