@@ -265,10 +265,10 @@ static void libraries_that_share_connections(void **state) {
     open_as(f, &s, 1, "app");
     for (size_t i = 0; i < sizeof(SHARE) / sizeof(SHARE[0]); i++)
         assert_true(engine_session_library(f->engine, &s, SHARE[i], strlen(SHARE[i])));
-    assert_true(s.pooling_library);
+    assert_true(s.overlapped);
     for (size_t i = 0; i < sizeof(DO_NOT) / sizeof(DO_NOT[0]); i++)
         assert_false(engine_session_library(f->engine, &s, DO_NOT[i], strlen(DO_NOT[i])));
-    assert_false(s.pooling_library);
+    assert_false(s.overlapped);
     engine_session_close(f->engine, &s, f->now_ms);
 }
 
