@@ -181,7 +181,10 @@ static void result_of(const struct flight *f, struct lock_result *r) {
                               .pttl_ms = e->pttl_ms,
                               .holder = e->owner,
                               .holder_len = strlen(e->owner),
-                              .leased = e->leased};
+                              .leased = e->leased,
+                              .same = e->same,
+                              .pooled = e->pooled,
+                              .suspects = (uint8_t)e->suspects};
     enum lock_verb verb = f->plan.verb;
     bool script_holds = verb == LOCK_SCRIPT && e->outcome == LOCK_GRANTED;
     if (writes(verb) || script_holds || (verb == LOCK_SWAP && !is_refused))

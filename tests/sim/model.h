@@ -40,11 +40,19 @@ struct model_key {
     struct model_guard guard;
 };
 
+/* Refused releases of losers, as the guard record's field `suspect` has them. */
+struct model_suspect {
+    uint64_t fence;
+    unsigned count;
+    char attempt[MODEL_TOKEN];
+};
+
 struct model {
     int64_t now_ms;
     uint64_t us; /* the clock that fences take */
     struct model_key keys[MODEL_KEYS];
     struct model_queue queues[MODEL_KEYS]; /* beside the keys */
+    struct model_suspect suspects[MODEL_KEYS];
 };
 
 enum model_op {
@@ -116,7 +124,8 @@ struct model_envelope {
     uint64_t fence;
     int64_t pttl_ms;
     char owner[MODEL_NAME];
-    bool leased;
+    bool leased, pooled, same;
+    unsigned suspects;
     bool queue; /* it may have nine elements */
     unsigned lost;
     char granted[QUEUE_NODE];

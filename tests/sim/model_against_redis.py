@@ -156,12 +156,12 @@ class Run:
     def fence(self, key):
         return self.fences.setdefault(key, Fences())
 
-    def compare(self, key, got, want, asked=-1):
+    def compare(self, key, got, want, asked=-1, identified=True):
         if isinstance(got, str) and got.startswith("text:"):
             got = self.in_full(got[5:], want, asked, self.fence(key).real.get(int(want[2]), 0))
         if not isinstance(got, list) or len(got) not in (6, 9):
             return "no envelope: %r" % (got,)
-        reply, outcome, fence, pttl, owner, leased = want
+        reply, outcome, fence, pttl, owner, flags = want
         problems = []
         if got[0] != reply:
             problems.append("reply")
@@ -173,8 +173,11 @@ class Run:
             problems.append("pttl")
         if got[4] != "text:" + plain(owner) and (outcome != "released" or got[4] != "text:"):
             problems.append("owner")
-        if outcome != "released" and number(got[5]) != int(leased):
-            problems.append("leased")
+        # Of its own lease the caller need not be told more than that the expiry is the proxy's; nor of a list's.
+        said = 1 if outcome == "granted" or flags.startswith("list:") else ~0 if identified else ~4
+        flags = flags.replace("list:", "")
+        if outcome != "released" and number(got[5]) & said != int(flags) & said:
+            problems.append("flags")
         return ", ".join(problems)
 
     @staticmethod
@@ -182,21 +185,23 @@ class Run:
         """The short text of common.lua as an envelope: `asked` is the expiry that the call has asked for, `known` the
         fence that the proxy knows."""
         outcome = {"h": "held", "r": "released"}.get(short[0], "granted")
-        leased, fence, owner = "1" if short[0] == "g" else "0", short.lstrip("g"), want[4]
+        flags, fence, owner = "1" if short[0] == "g" else "0", short.lstrip("g"), want[4]
         if outcome == "held":
-            leased, fence = short[1], short[2:]
+            flags, fence = str(ord(short[1]) - ord("0")), short[2:]
         if outcome == "released":
-            leased, fence, owner = "0", short[1:] or str(known), ""
+            flags, fence, owner = "0", short[1:] or str(known), ""
         if want[0].startswith("int:"):
             reply = "int:0" if outcome == "held" else "int:1"
         else:
             reply = "nil" if outcome == "held" else "ok"
         pttl = {"granted": asked, "held": -3, "released": -2}[outcome]
-        return [reply, "text:" + outcome, "int:" + fence, "int:%d" % pttl, "text:" + plain(owner), "int:" + leased]
+        return [reply, "text:" + outcome, "int:" + fence, "int:%d" % pttl, "text:" + plain(owner), "int:" + flags]
 
     @staticmethod
-    def acquire_words(attempt, identity, lease, at, shape, command):
+    def acquire_words(attempt, claim, identity, right, lease, at, shape, command):
         """acquire.lua's ARGV as the proxy makes it."""
+        if right == "instead":
+            return [attempt, identity, command[int(at) - 1], lease, shape, claim, *command]
         value, expiry = command[int(at) - 1], [i for i, word in enumerate(command) if word == "PX"]
         if expiry and "GET" not in command:
             ms = int(command[expiry[0] + 1])
@@ -229,12 +234,13 @@ class Run:
             header += [plain(claim), right, attempt]
         words, asked = header + command, -1
         if name == "acquire":
-            words = self.acquire_words(attempt, identity, lease, at, shape, command)
+            words = self.acquire_words(attempt, plain(claim), identity, right, lease, at, shape, command)
             asked = int(words[3] or -1)
         elif name == "release":
             words = self.release_words(attempt, plain(claim), identity, right, lease, plain(seen), command)
         got = self.redis.call("EVALSHA", self.shas[name], 2, self.lock(key), self.guard(key), *words)
-        return self.compare(key, got, want, asked), got
+        identified = name != "release" or len(words) > 3
+        return self.compare(key, got, want, asked, identified), got
 
     def renew(self, key, claim, right, lease, left, _bar, *want):
         header = ["none", plain(claim), "", "", right, lease, left, "", 0, "int"]

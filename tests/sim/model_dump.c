@@ -214,8 +214,8 @@ static void print_envelope(const struct model_envelope *e) {
                                            "counted", "held", "foreign",  "free",    "error"};
     printf("\t|\t");
     print_reply(&e->reply);
-    printf("\t%s\t%" PRIu64 "\t%" PRId64 "\t=%s\t%d\n", OUTCOMES[e->outcome], e->fence, e->pttl_ms, e->owner,
-           e->leased);
+    printf("\t%s\t%" PRIu64 "\t%" PRId64 "\t=%s\t%s%d\n", OUTCOMES[e->outcome], e->fence, e->pttl_ms, e->owner,
+           e->queue ? "list:" : "", e->leased + 2 * e->pooled + 4 * e->same + 8 * (int)e->suspects);
 }
 
 static void print_state(struct dump *d, int key) {
@@ -296,7 +296,8 @@ static void draw_args(struct dump *d, int key, struct model_args *a) {
     static const char *const IDENTITIES[] = {"app-a", "app-b"}, *const PROXIES[] = {
                                                                     "11111111-1111-1111-1111-111111111111",
                                                                     "22222222-2222-2222-2222-222222222222"};
-    static const char *const RIGHTS[] = {"claim", "claim", "enrol", "adopt", "adopt", "any", "operator"};
+    static const char *const RIGHTS[] = {"claim",   "claim",  "enrol", "adopt",   "any",    "operator",
+                                         "believe", "leased", "later", "suspect", "suspect"};
     const struct model_key *k = &d->m.keys[key];
     const struct model_guard *g = model_live(&d->m, key);
     char *attempt = d->recent[d->tokens++ % ATTEMPTS];
@@ -311,14 +312,15 @@ static void draw_args(struct dump *d, int key, struct model_args *a) {
         .claim = d->last_claim[key],
         .identity = IDENTITIES[below(d, 2)],
         .proxy = proxy,
-        .right = RIGHTS[below(d, 7)],
+        .right = RIGHTS[below(d, sizeof(RIGHTS) / sizeof(RIGHTS[0]))],
         .lease_ms = chance(d, 85) ? LONG_MS : 0,
         .read_fence = g && chance(d, 40) ? g->fence : 0,
         .seen = chance(d, 50) ? d->last_seen[key] : NULL,
     };
     draw_command(d, key, &a->command);
-    if (model_verb(&a->command) == LOCK_ACQUIRE && strcmp(a->right, "enrol") == 0)
-        a->right = "claim"; /* acquire.lua is not told the right */
+    bool string = a->command.op == OP_SETNX || a->command.op == OP_SET_NX;
+    if (model_verb(&a->command) == LOCK_ACQUIRE) /* acquire.lua is told no other right */
+        a->right = string && a->claim[0] && chance(d, 50) ? "instead" : "claim";
     if (model_verb(&a->command) >= LOCK_QUEUE_PUSH && model_verb(&a->command) <= LOCK_QUEUE_SET)
         draw_party(d, key, a);
     /* The engine gives this one to what may change a string lock and names one key. */

@@ -24,6 +24,9 @@ static struct script_state examine(struct script_run *r) {
         memcpy(s.lease_token, r->g->token, sizeof(s.lease_token));
         memcpy(s.owner, r->g->owner, sizeof(s.owner));
         memcpy(s.proxy, r->g->proxy, sizeof(s.proxy));
+        const struct model_suspect *suspect = &r->m->suspects[r->key];
+        s.same = r->a && is(s.owner, r->a->identity);
+        s.suspects = suspect->fence == s.fence ? suspect->count : 0;
     }
     return s;
 }
@@ -39,7 +42,8 @@ enum lock_outcome script_may_touch(const struct script_run *r, const struct scri
     if (s->token) {
         if (is(s->lease_token, r->a->claim) || whoever)
             return LOCK_DONE;
-        if (is(r->a->right, "adopt") && is(s->owner, r->a->identity) && !is(s->proxy, r->a->proxy))
+        bool believed = is(r->a->right, "believe"), other = !is(s->proxy, r->a->proxy) || (believed && !s->list);
+        if ((is(r->a->right, "adopt") || believed) && is(s->owner, r->a->identity) && other)
             return LOCK_ADOPTED;
         *may = false;
         return LOCK_HELD;
@@ -75,12 +79,20 @@ struct model_reply script_refusal(const struct script_run *r) {
     return is(model_shape(&r->a->command), "int") ? script_number(0) : script_plain(REPLY_NIL);
 }
 
+static uint64_t token_number(const char *token) {
+    const char *colon = strrchr(token, ':');
+    return colon ? strtoull(colon + 1, NULL, 10) : 0;
+}
+
 struct model_envelope script_envelope(struct model_reply reply, enum lock_outcome outcome, const struct script_state *s,
                                       int64_t pttl_ms) {
     struct model_envelope e = {.reply = reply, .outcome = outcome, .pttl_ms = pttl_ms};
     if (s) {
         e.fence = s->fence;
         e.leased = s->leased;
+        e.same = s->same;
+        e.pooled = s->token && token_number(s->lease_token) % 2 == 1;
+        e.suspects = s->suspects > 3 ? 3 : s->suspects;
         memcpy(e.owner, s->owner, sizeof(e.owner));
     }
     return e;
@@ -127,17 +139,14 @@ static struct script_state own(struct script_run *r, const struct script_state *
     snprintf(g->proxy, sizeof(g->proxy), "%s", r->a->proxy);
     r->m->queues[r->key].kind = false;
     snprintf(mine.owner, sizeof(mine.owner), "%s", r->a->identity);
+    snprintf(mine.lease_token, sizeof(mine.lease_token), "%s", token);
+    mine.same = true;
     script_keep_guard(r, *pttl);
     return mine;
 }
 
 struct script_state script_take(struct script_run *r, const struct script_state *s, const char *value, int64_t *pttl) {
     return own(r, s, r->a->attempt, value, pttl);
-}
-
-static uint64_t token_number(const char *token) {
-    const char *colon = strrchr(token, ':');
-    return colon ? strtoull(colon + 1, NULL, 10) : 0;
 }
 
 struct script_state script_look(struct script_run *r) {

@@ -17,6 +17,8 @@ struct script_state {
     bool list;              /* it is a list lock */
     bool token;             /* a lease is live */
     bool leased, keeps_lease;
+    bool same; /* it is of the caller's identity */
+    unsigned suspects;
     char text[MODEL_VALUE], lease_token[MODEL_TOKEN], owner[MODEL_NAME], proxy[MODEL_NAME];
     char attempt[MODEL_TOKEN], reply[MODEL_VALUE];
     uint64_t fence, last_fence;

@@ -12,6 +12,11 @@ static struct model_envelope acquire(struct script_run *r) {
     struct script_state s = script_look(r);
     if (s.token && is(s.lease_token, r->a->attempt))
         return script_envelope(script_success(r), LOCK_GRANTED, &s, model_pttl(r->m, r->key));
+    if (is(r->a->right, "instead") && s.token && !s.wrong_type && is(s.lease_token, r->a->claim)) {
+        model_native(r->m, r->key, &(struct model_command){.op = OP_DEL});
+        script_forget(r, "1");
+        s = script_look(r);
+    }
     struct model_reply reply = script_command(r);
     if (script_failed(&reply))
         return script_envelope(reply, LOCK_ERROR, NULL, NOT_ASKED);
@@ -112,6 +117,13 @@ static struct model_envelope release(struct script_run *r) {
     if (!may) {
         if (!shape_int && s.wrong_type)
             return script_envelope(script_plain(REPLY_ERROR), LOCK_ERROR, NULL, NOT_ASKED);
+        struct model_suspect *suspect = &r->m->suspects[r->key];
+        if (is(r->a->right, "suspect") && s.token && s.same && !is(suspect->attempt, r->a->attempt)) {
+            suspect->count = s.suspects + 1;
+            suspect->fence = s.fence;
+            snprintf(suspect->attempt, sizeof(suspect->attempt), "%s", r->a->attempt);
+            s.suspects++;
+        }
         return script_envelope(script_refusal(r), how, &s, NOT_ASKED);
     }
     bool reads =
@@ -130,12 +142,29 @@ static struct model_envelope release(struct script_run *r) {
     return script_envelope(reply, how == LOCK_DONE ? LOCK_RELEASED : how, &s, -2);
 }
 
+static bool ends_later(const struct script_run *r, int64_t pttl_ms) {
+    const struct model_command *c = &r->a->command;
+    return c->op == OP_PERSIST || (pttl_ms != -1 && c->ms > pttl_ms);
+}
+
+static bool may_extend(const struct script_run *r, const struct script_state *s) {
+    if (!s->token || s->list || !s->same)
+        return false;
+    if (is(r->a->right, "leased"))
+        return s->leased;
+    return is(r->a->right, "later") && (s->leased || ends_later(r, model_pttl(r->m, r->key)));
+}
+
 static struct model_envelope extend(struct script_run *r) {
     struct script_state s = script_look(r);
     bool may, shape_int = is(model_shape(&r->a->command), "int");
     if (!s.value)
         return script_envelope(script_command(r), LOCK_FREE, NULL, -2);
     enum lock_outcome how = script_may_touch(r, &s, &may);
+    if (!may && may_extend(r, &s)) {
+        may = true;
+        how = LOCK_ADOPTED;
+    }
     if (!may) {
         if (shape_int)
             return script_envelope(script_number(0), how, &s, NOT_ASKED);
