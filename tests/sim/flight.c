@@ -1,6 +1,7 @@
 /*
  * Commands under way: begun in an engine, run in the model, answered, lost, repeated, late.
  */
+#include "tests/sim/call.h"
 #include "tests/sim/world.h"
 
 #include <inttypes.h>
@@ -108,22 +109,11 @@ void flight_run(struct world *w, struct flight *f) {
         watched_run(w, f);
         return;
     }
-    struct model_args a = {
-        .attempt = f->plan.attempt_token,
-        .claim = f->plan.claim_token,
-        .identity = f->identity,
-        .proxy = w->proxies[f->proxy].id,
-        .right = f->plan.right,
-        .lease_ms = w->sc.rule.lease_ms,
-        .read_fence = f->plan.read_fence,
-        .command = f->command,
-    };
     char seen[LOCK_SEEN_MAX + 1];
-    if (f->kind != FLIGHT_RELEASE && f->plan.seen_known) {
-        memcpy(seen, f->plan.seen, f->plan.seen_len);
-        seen[f->plan.seen_len] = '\0';
-        a.seen = seen;
-    }
+    struct model_args a =
+        call_args(&f->plan, &f->command, f->identity, w->proxies[f->proxy].id, w->sc.rule.lease_ms, seen);
+    if (f->kind == FLIGHT_RELEASE)
+        a.seen = NULL; /* its plan was not begun */
     if (f->plan.verb == LOCK_SCRIPT && !f->scripted) {
         application_script(w, f, &before);
         return;
@@ -168,36 +158,8 @@ static void learn_proven(struct world *w, const struct flight *f) {
     }
 }
 
-/* What it writes is the lock's value in any case, if it does. */
-static bool writes(enum lock_verb verb) {
-    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_REWRITE;
-}
-
 static void result_of(const struct flight *f, struct lock_result *r) {
-    const struct model_envelope *e = &f->envelope;
-    bool is_refused = e->outcome == LOCK_HELD || e->outcome == LOCK_FOREIGN;
-    *r = (struct lock_result){.outcome = e->outcome,
-                              .fence = e->fence,
-                              .pttl_ms = e->pttl_ms,
-                              .holder = e->owner,
-                              .holder_len = strlen(e->owner),
-                              .leased = e->leased,
-                              .same = e->same,
-                              .pooled = e->pooled,
-                              .suspects = (uint8_t)e->suspects};
-    enum lock_verb verb = f->plan.verb;
-    bool script_holds = verb == LOCK_SCRIPT && e->outcome == LOCK_GRANTED;
-    if (writes(verb) || script_holds || (verb == LOCK_SWAP && !is_refused))
-        r->value = f->command.value;
-    else if ((verb == LOCK_READ || verb == LOCK_SWAP) && e->reply.kind == REPLY_TEXT)
-        r->value = e->reply.text;
-    if (verb == LOCK_QUEUE_PUSH || verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET)
-        r->value = f->command.value;
-    else if (verb == LOCK_QUEUE_READ && e->granted[0])
-        r->value = e->granted;
-    r->lost = e->lost;
-    r->lost_owner = "";
-    r->value_len = r->value ? strlen(r->value) : 0;
+    *r = call_result(f->plan.verb, &f->command, &f->envelope);
 }
 
 static void finish_with(struct world *w, struct flight *f, const struct lock_result *r) {
@@ -327,7 +289,7 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
     } else if (f->proxy_life == p->life && (f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR)) {
         struct lock_result r = {.outcome = outcome};
         enum lock_verb verb = f->plan.verb;
-        if (writes(verb) || verb == LOCK_SWAP || verb == LOCK_QUEUE_PUSH) {
+        if (call_writes(verb) || verb == LOCK_SWAP || verb == LOCK_QUEUE_PUSH) {
             r.value = f->command.value;
             r.value_len = strlen(r.value);
         }

@@ -1,0 +1,63 @@
+/*
+ * Plans made arguments, envelopes made results.
+ */
+#include "tests/sim/call.h"
+
+#include <string.h>
+
+struct model_args call_args(const struct lock_plan *plan, const struct model_command *command, const char *identity,
+                            const char *proxy, int64_t lease_ms, char seen[LOCK_SEEN_MAX + 1]) {
+    struct model_args a = {
+        .attempt = plan->attempt_token,
+        .claim = plan->claim_token,
+        .identity = identity,
+        .proxy = proxy,
+        .right = plan->right,
+        .lease_ms = lease_ms,
+        .read_fence = plan->read_fence,
+        .command = *command,
+    };
+    if (plan->seen_known) {
+        memcpy(seen, plan->seen, plan->seen_len);
+        seen[plan->seen_len] = '\0';
+        a.seen = seen;
+    }
+    return a;
+}
+
+bool call_writes(enum lock_verb verb) {
+    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_REWRITE;
+}
+
+static const char *result_value(enum lock_verb verb, const struct model_command *command,
+                                const struct model_envelope *e) {
+    bool is_refused = e->outcome == LOCK_HELD || e->outcome == LOCK_FOREIGN;
+    bool script_holds = verb == LOCK_SCRIPT && e->outcome == LOCK_GRANTED;
+    if (verb == LOCK_QUEUE_PUSH || verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET)
+        return command->value;
+    if (verb == LOCK_QUEUE_READ && e->granted[0])
+        return e->granted;
+    if (call_writes(verb) || script_holds || (verb == LOCK_SWAP && !is_refused))
+        return command->value;
+    if ((verb == LOCK_READ || verb == LOCK_SWAP) && e->reply.kind == REPLY_TEXT)
+        return e->reply.text;
+    return NULL;
+}
+
+struct lock_result call_result(enum lock_verb verb, const struct model_command *command,
+                               const struct model_envelope *e) {
+    const char *value = result_value(verb, command, e);
+    return (struct lock_result){.outcome = e->outcome,
+                                .fence = e->fence,
+                                .pttl_ms = e->pttl_ms,
+                                .holder = e->owner,
+                                .holder_len = strlen(e->owner),
+                                .value = value,
+                                .value_len = value ? strlen(value) : 0,
+                                .lost = e->lost,
+                                .lost_owner = "",
+                                .leased = e->leased,
+                                .same = e->same,
+                                .pooled = e->pooled,
+                                .suspects = (uint8_t)e->suspects};
+}

@@ -1,0 +1,224 @@
+/*
+ * What attribution makes of applications' traffic: traffic [--check] [--seed S] [--runs N] [--cell NAME] [--in-flight]
+ * [--bare] [--trace]
+ *
+ * Runs every cell of the table (or those whose name begins with NAME), once on bare Redis and once behind the engine,
+ * and prints what the spectator counted, per 10,000 acquisitions. With --check a cell has to keep within its bounds,
+ * which are those of the executable model of the rules with a margin for chance; the exit status is 1 where one does
+ * not. --in-flight: commands take their round trip, and others come between their beginning and their end; else each is
+ * one instant, as in the executable model. --runs: so many times the cell's own number of runs. --bare: bare Redis
+ * alone, against the executable model's.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/traffic_cells.h"
+
+struct options {
+    bool check, in_flight, bare, trace;
+    uint64_t seed;
+    unsigned runs;
+    const char *cell;
+};
+
+/* ---- one cell ---------------------------------------------------------------------------------- */
+
+static unsigned runs_of(const struct cell *c, const struct options *o) {
+    return (c->runs ? c->runs : (unsigned)CELL_RUNS) * o->runs;
+}
+
+static unsigned trips_of(const struct cell *c) {
+    return c->trips ? c->trips : (unsigned)CELL_TRIPS;
+}
+
+static void add(struct tally *sum, const struct tally *y) {
+    sum->acquired += y->acquired;
+    sum->wrong += y->wrong;
+    sum->by_again += y->by_again;
+    sum->lost += y->lost;
+    sum->cut += y->cut;
+    sum->unexpired += y->unexpired;
+    sum->moved += y->moved;
+    sum->most = y->most > sum->most ? y->most : sum->most;
+    sum->idle += y->idle;
+}
+
+static bool has_second(const struct cell *c) {
+    return c->apps[1].keys[0] != NULL || c->apps[1].identity != NULL;
+}
+
+static struct tally run(const struct cell *c, const struct options *o, bool bare) {
+    struct tally sum = {0};
+    for (unsigned i = 0; i < runs_of(c, o); i++) {
+        struct world_plan plan = {.app_count = has_second(c) ? 2 : 1,
+                                  .trips = trips_of(c),
+                                  .bare = bare,
+                                  .instant = !o->in_flight,
+                                  .trace = o->trace && bare == o->bare,
+                                  .seed = o->seed * 1000003 + i};
+        struct tally tallies[TRAFFIC_APPS];
+        memcpy(plan.apps, c->apps, sizeof(plan.apps));
+        traffic_run(&plan, tallies);
+        for (unsigned a = 0; a < plan.app_count; a++)
+            if (c->judged == 0 || c->judged == a + 1)
+                add(&sum, &tallies[a]);
+    }
+    return sum;
+}
+
+static struct figures figures_of(const struct tally *y, const struct tally *bare) {
+    double unit = 10000.0 / (double)(y->acquired ? y->acquired : 1);
+    return (struct figures){.wrong = (double)y->wrong * unit,
+                            .lost = (double)y->lost * unit,
+                            .cut = (double)y->cut * unit,
+                            .unexpired = (double)y->unexpired * unit,
+                            .moved = (double)y->moved * unit,
+                            .share = (double)y->acquired / (double)(bare->acquired ? bare->acquired : 1)};
+}
+
+/* ---- bounds ------------------------------------------------------------------------------------ */
+
+/* Nobody shares a connection: the wire tells every worker from the others. */
+static bool is_apart(const struct cell *c) {
+    for (unsigned i = 0; i < TRAFFIC_APPS; i++)
+        if (c->apps[i].connections != APP_OWN)
+            return false;
+    return true;
+}
+
+/* Half as much again, and 20 of 10,000. Where each worker has its own connection and the rules let nothing happen,
+ * nothing happens. */
+static double bound(const struct cell *c, double rules) {
+    return rules <= 0 && is_apart(c) ? 0 : 1.5 * rules + 20;
+}
+
+static unsigned say_over(const struct cell *c, const char *what, double is, double rules) {
+    double most = bound(c, rules);
+    if (is <= most)
+        return 0;
+    printf("      %s: %.1f, at most %.1f\n", what, is, most);
+    return 1;
+}
+
+/* Says what is out of bounds. Returns in how many ways. */
+static unsigned out_of_bounds(const struct cell *c, const struct figures *f) {
+    const struct figures *r = &c->rules;
+    double least = r->share - 0.05;
+    unsigned n = say_over(c, "wrong", f->wrong, r->wrong);
+    n += say_over(c, "lost", f->lost, r->lost);
+    n += say_over(c, "cut", f->cut, r->cut);
+    n += say_over(c, "unexpired", f->unexpired, r->unexpired);
+    n += say_over(c, "moved", f->moved, r->moved);
+    if (f->share >= least)
+        return n;
+    printf("      acquisitions: %.2f of bare Redis's, at least %.2f\n", f->share, least);
+    return n + 1;
+}
+
+/* The same traffic on bare Redis is what the executable model's is: within a tenth, and three times the deviation that
+ * is to be expected of such numbers. */
+static unsigned bare_differs(const struct cell *c, const struct options *o, const struct tally *bare) {
+    double trips = (double)trips_of(c) * runs_of(c, o), acquired = (double)bare->acquired;
+    double expected = c->bare.acquired * trips / 10000, wrong = c->bare.wrong * acquired / 10000;
+    unsigned n = 0;
+    if (fabs(acquired - expected) > 0.1 * expected + 3 * sqrt(expected)) {
+        printf("      bare Redis: %.0f acquisitions, the model's %.0f\n", acquired, expected);
+        n++;
+    }
+    if (fabs((double)bare->wrong - wrong) > 0.1 * wrong + 3 * sqrt(wrong) + 3) {
+        printf("      bare Redis: %.0f wrong releases, the model's %.0f\n", (double)bare->wrong, wrong);
+        n++;
+    }
+    return n;
+}
+
+/* ---- the table --------------------------------------------------------------------------------- */
+
+static void head(const struct options *o) {
+    printf("%-58s %s\n", "per 10,000 acquisitions; in brackets what the rules reach",
+           o->bare ? "  wrong (model)   acquired (model)"
+                   : " Redis | wrong (rules)   lost (rules)   most idle%  share (rules)");
+}
+
+static void print_bare(const struct cell *c, const struct options *o, const struct tally *y) {
+    double trips = (double)trips_of(c) * runs_of(c, o), unit = 10000.0 / (double)(y->acquired ? y->acquired : 1);
+    printf("%-58s %7.0f (%5.0f)    %7.0f (%5.0f)\n", c->name, (double)y->wrong * unit, c->bare.wrong,
+           (double)y->acquired * 10000 / trips, c->bare.acquired);
+}
+
+static void print(const struct cell *c, const struct options *o, const struct tally *y, const struct tally *bare) {
+    struct figures f = figures_of(y, bare), b = figures_of(bare, bare);
+    double trips = (double)trips_of(c) * runs_of(c, o);
+    printf("%-58s %6.0f | %5.0f (%5.0f)  %5.0f (%5.0f)  %5" PRIu64 " %5.1f  %5.2f (%5.2f)", c->name, b.wrong, f.wrong,
+           c->rules.wrong, f.lost, c->rules.lost, y->most, 100 * y->idle / trips, f.share, c->rules.share);
+    if (f.cut > 0 || c->rules.cut > 0)
+        printf("  cut %.0f (%.0f)", f.cut, c->rules.cut);
+    if (f.unexpired > 0 || c->rules.unexpired > 0)
+        printf("  unexpired %.0f (%.0f)", f.unexpired, c->rules.unexpired);
+    if (f.moved > 0 || c->rules.moved > 0)
+        printf("  moved %.0f (%.0f)", f.moved, c->rules.moved);
+    printf("\n");
+}
+
+/* Returns whether it is as it should be. */
+static bool cell_run(const struct cell *c, const struct options *o) {
+    struct tally bare = run(c, o, true);
+    unsigned wrong = 0;
+    if (o->bare) {
+        print_bare(c, o, &bare);
+        wrong = bare_differs(c, o, &bare);
+    } else {
+        struct tally y = run(c, o, false);
+        struct figures f = figures_of(&y, &bare);
+        print(c, o, &y, &bare);
+        wrong = (o->check ? out_of_bounds(c, &f) : 0) + (o->check ? bare_differs(c, o, &bare) : 0);
+    }
+    fflush(stdout);
+    return wrong == 0;
+}
+
+static bool options_read(struct options *o, int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--check") == 0)
+            o->check = true;
+        else if (strcmp(argv[i], "--in-flight") == 0)
+            o->in_flight = true;
+        else if (strcmp(argv[i], "--bare") == 0)
+            o->bare = true;
+        else if (strcmp(argv[i], "--trace") == 0)
+            o->trace = true;
+        else if (strcmp(argv[i], "--seed") == 0 && more)
+            o->seed = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--runs") == 0 && more)
+            o->runs = (unsigned)strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--cell") == 0 && more)
+            o->cell = argv[++i];
+        else
+            return false;
+    }
+    return o->runs > 0;
+}
+
+int main(int argc, char **argv) {
+    struct options o = {.seed = 1, .runs = 1};
+    if (!options_read(&o, argc, argv)) {
+        fprintf(stderr,
+                "usage: traffic [--check] [--seed S] [--runs N] [--cell NAME] [--in-flight] [--bare] [--trace]\n");
+        return 2;
+    }
+    unsigned done = 0, failed = 0;
+    head(&o);
+    for (unsigned i = 0; i < TRAFFIC_CELL_COUNT; i++) {
+        const struct cell *c = &TRAFFIC_CELLS[i];
+        if (o.cell && strncmp(c->name, o.cell, strlen(o.cell)) != 0)
+            continue;
+        done++;
+        failed += !cell_run(c, &o);
+    }
+    printf("traffic: %u cells, %u out of bounds (seed %" PRIu64 ")\n", done, failed, o.seed);
+    return done == 0 || failed > 0;
+}

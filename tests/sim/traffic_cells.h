@@ -1,0 +1,34 @@
+/*
+ * The cells of the traffic table: applications, and what attribution reaches where the rules are kept.
+ */
+#ifndef LOCKKEEPER_SIM_TRAFFIC_CELLS_H
+#define LOCKKEEPER_SIM_TRAFFIC_CELLS_H
+
+#include "tests/sim/traffic_world.h"
+
+enum { CELL_TRIPS = 8000, CELL_RUNS = 4 };
+
+/* Per 10,000 acquisitions; share: acquisitions against those of the same traffic on bare Redis. */
+struct figures {
+    double wrong, lost, cut, unexpired, moved, share;
+};
+
+struct bare_figures {
+    double wrong;    /* per 10,000 acquisitions */
+    double acquired; /* in 10,000 round trips */
+};
+
+struct cell {
+    const char *name;
+    struct app_plan apps[TRAFFIC_APPS];
+    struct figures rules; /* what the executable model of the rules reaches */
+    struct bare_figures bare;
+    unsigned judged; /* the applications that count: 0 all, 1 the first, 2 the second */
+    unsigned trips;  /* a run; 0: CELL_TRIPS */
+    unsigned runs;   /* 0: CELL_RUNS */
+};
+
+extern const struct cell TRAFFIC_CELLS[];
+extern const unsigned TRAFFIC_CELL_COUNT;
+
+#endif
