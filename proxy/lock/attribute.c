@@ -225,9 +225,13 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
+    /* If that lease has made way at another proxy, a colleague's that was given there is the one to release. */
+    if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms))
+        plan->right = "adopt";
     if (c || strict || release_under_way(s))
         return;
-    plan->right = s->loser ? "suspect" : "believe";
+    /* Where connections are shared, a loser's release is a colleague's: it is for a lease that another proxy gave. */
+    plan->right = s->loser && !s->shared ? "suspect" : "believe";
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
@@ -452,7 +456,7 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
         return false;
     if (!en && plan->verb == LOCK_ACQUIRE)
         return true;
-    if (!en || plan->verb != LOCK_RELEASE || en->witnesses)
+    if (!en || plan->verb != LOCK_RELEASE || en->witnesses || en->contests)
         return false;
     struct claim *c = only_claim(sh, en, self, now_ms);
     if (!c || c->observed || c->taken)

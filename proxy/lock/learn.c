@@ -140,17 +140,16 @@ void learn_loss(struct finish *f) {
     learn_live(f, f->result->fence, LEASE_GONE);
 }
 
-/* A lease of this identity that another proxy gave: a claim here, too, while somebody meets it. */
-static struct claim *remote_claim(struct finish *f) {
+/* The claim with the live lease, which is of this identity. If another proxy gave it, it is a claim here, too, while
+ * somebody meets it. */
+static struct claim *learn_its_own(struct finish *f, struct family *family) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;
-    struct claim *c = NULL;
-    for (c = f->entry->claims; c; c = c->next)
-        if (c->fence == f->result->fence)
-            break;
+    struct claim *c = f->entry->claims;
+    while (c && c->fence != f->result->fence)
+        c = c->next;
     if (!c) {
-        struct peer *owner = peer_remote(f->sh, f->peer->client);
-        c = claim_add(f->sh, f->entry, owner, rule, ledger_number(f->e), f->result->fence);
+        c = claim_add(f->sh, f->entry, peer_remote(f->sh, f->peer->client), rule, ledger_number(f->e), f->result->fence);
         c->granted_ms = f->now_ms;
         c->reported = true;
     }
@@ -158,6 +157,13 @@ static struct claim *remote_claim(struct finish *f) {
         c->end_ms = f->now_ms + (rule->lease_ms > KEPT_MS ? rule->lease_ms : KEPT_MS);
         c->length_ms = f->entry->length_ms ? f->entry->length_ms : KEPT_MS;
         c->leased = f->result->leased;
+    }
+    struct contest *contest = contest_find(f->entry, family);
+    if (family && !c->family) {
+        c->family = family;
+        family_ref(family);
+        if (contest)
+            family_count(family, contest, TALLY_ACQUIRED);
     }
     return c;
 }
@@ -183,14 +189,7 @@ static void learn_contest(struct finish *f) {
     struct entry *en = finish_entry(f);
     struct family *family =
         family_join(f->sh, f->peer, rule, f->plan->pattern, &f->plan->key, f->now_ms);
-    bool known = contest_find(en, family) != NULL;
-    struct claim *live = remote_claim(f);
-    if (!live->family) {
-        live->family = family;
-        family_ref(family);
-        if (known)
-            family_count(family, contest_find(en, family), TALLY_ACQUIRED);
-    }
+    struct claim *live = learn_its_own(f, family);
     struct contest *contest = contest_get(en, family);
     if (f->result->pooled && rule->owner == LOCK_OWNER_AUTO)
         family_pool(f->sh, family, &f->plan->key, f->now_ms);
@@ -250,10 +249,16 @@ void learn_read(struct finish *f) {
     if (f->peer->closed)
         return;
     if (finish_refused(f) && r->value) {
-        const struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-        learn_shown(f->sh, finish_entry(f), f->peer, family, f->plan->rule, r->outcome == LOCK_HELD ? r->fence : 0,
-                    r->value, r->value_len, f->now_ms);
+        struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+        finish_entry(f);
         learn_live(f, r->fence, LEASE_GONE);
+        if (r->outcome == LOCK_HELD && r->same && f->entry->live_fence == r->fence) {
+            struct claim *c = learn_its_own(f, family);
+            claim_value(f, c);
+            finish_schedule(f, c);
+        }
+        learn_shown(f->sh, f->entry, f->peer, family, f->plan->rule, r->outcome == LOCK_HELD ? r->fence : 0, r->value,
+                    r->value_len, f->now_ms);
     } else if (r->outcome == LOCK_FREE && f->entry) {
         struct witness *w = witness_find(f->entry, f->peer);
         if (w)

@@ -271,7 +271,7 @@ static void settle_believed(struct finish *f) {
         settle_spend(f, live);
     } else if (live) {
         live->taken = true;
-        live->deadline_ms = live->end_ms ? live->end_ms : f->now_ms + live->length_ms;
+        live->deadline_ms = f->now_ms + live->length_ms; /* no more of its lease can have been left */
         lease_end(f->sh, live, LEASE_TAKEN, f->now_ms);
         finish_schedule(f, live);
     }
@@ -313,7 +313,7 @@ static void settle_release(struct finish *f) {
     if (f->claim && refused)
         inherit_deadline(f, f->claim);
     if (f->claim)
-        learn_course(f, f->claim, released);
+        learn_course(f, f->claim, f->result->outcome == LOCK_RELEASED);
     if (released)
         f->sh->stats.released++;
     if (released || f->claim)
