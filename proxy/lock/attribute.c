@@ -49,7 +49,7 @@ int64_t claim_memory(const struct claim *c) {
  * stand in nobody's way: where a session's are its own worker's. Who never releases is not expected to (a throttle). */
 int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
     bool shared = claim_shared(c);
-    if (shared && c->peer->closed)
+    if (c->peer->remote || (shared && c->peer->closed))
         return c->end_ms;
     if (c->deadline_ms)
         return c->deadline_ms;
@@ -193,11 +193,11 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
 
 /* ---- C, D: releases ------------------------------------------------------------------------------- */
 
-/* Counts the release, and says whether a lost attempt uses it up. */
+/* Counts the release, and says whether a lost attempt uses it up. G: one that is queued counts from EXEC on. */
 static bool release_counted(const struct speaker *s, const struct lock_plan *plan) {
     struct family *f = s->family;
     struct contest *c = s->contest;
-    if (!f || !c)
+    if (!f || !c || plan->queued)
         return false;
     if (s->released && habit_find(s->self, f) && f->twice < UINT8_MAX)
         f->twice++; /* two in a row over one session: they are not one worker's, or of one that releases twice */
@@ -213,7 +213,7 @@ static bool release_counted(const struct speaker *s, const struct lock_plan *pla
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     bool used_up = release_counted(s, plan);
-    if (s->witness)
+    if (s->witness && !plan->queued)
         s->witness->released = true;
     plan->loser = s->loser;
     plan->indebted = used_up;

@@ -68,12 +68,17 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
 
 void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
     plan->queued = false;
-    if (!plan->uses || !verb_spends(plan->verb))
+    if (!verb_spends(plan->verb))
         return;
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
-    struct claim *c = claim_find(entry_find(sh, &plan->key, plan->hash), plan->claim);
-    if (c) /* else another release has used it up meanwhile */
+    struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    struct family *family = family_find(sh, plan->peer, plan->rule, plan->pattern);
+    struct contest *contest = contest_find(en, family);
+    struct claim *c = claim_find(en, plan->claim);
+    if (contest)
+        family_count(family, contest, TALLY_RELEASED);
+    if (c && plan->uses) /* else another release has used it up meanwhile */
         c->aside = true;
     shard_unlock(sh);
 }

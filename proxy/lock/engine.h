@@ -158,7 +158,8 @@ struct lock_result {
     size_t lost_owner_len;
     bool leased;       /* the live lease's expiry is the proxy's own (the envelope's last element) */
     bool same;         /* the live lease is of the caller's identity */
-    bool pooled;       /* and its family is known to share connections, maybe at another proxy */
+    bool elsewhere;    /* another proxy gave it */
+    bool pooled;       /* its family is known to share connections, maybe at another proxy */
     uint8_t suspects;  /* releases of losers that were refused while it was live, 3 at most */
     uint64_t replicas; /* LOCK_UNCONFIRMED: that had it in time */
 };

@@ -277,6 +277,11 @@ void family_count(struct family *f, struct contest *c, enum tally_what what) {
         tally_add(&c->n, what);
 }
 
+void family_uncount(struct family *f, struct contest *c) {
+    f->n.releases -= f->n.releases >= 1 ? 1 : 0;
+    c->n.releases -= c->n.releases >= 1 ? 1 : 0;
+}
+
 bool family_losers_release(const struct family *f, const struct contest *c) {
     const struct tally *n = c && c->n.lost + c->n.acquired >= KEY_ATTEMPTS ? &c->n : &f->n;
     float surplus = n->releases - n->acquired;

@@ -141,13 +141,15 @@ void learn_loss(struct finish *f) {
 }
 
 /* The claim with the live lease, which is of this identity. If another proxy gave it, it is a claim here, too, while
- * somebody meets it. */
+ * somebody meets it. NULL: the answer that it was acquired has not come yet, or it is not remembered. */
 static struct claim *learn_its_own(struct finish *f, struct family *family) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;
     struct claim *c = f->entry->claims;
     while (c && c->fence != f->result->fence)
         c = c->next;
+    if (!c && !f->result->elsewhere)
+        return NULL;
     if (!c) {
         c = claim_add(f->sh, f->entry, peer_remote(f->sh, f->peer->client), rule, ledger_number(f->e), f->result->fence);
         c->granted_ms = f->now_ms;
@@ -197,6 +199,8 @@ static void learn_contest(struct finish *f) {
     family_count(family, contest, TALLY_LOST);
     if (family_shares(family, f->peer, rule) && family_losers_release(family, contest))
         losses_add(&contest->debts, f->now_ms, f->peer->id);
+    if (!live)
+        return;
     if (f->result->suspects > live->suspects)
         live->suspects = f->result->suspects;
     if (live->peer == f->peer)
@@ -255,7 +259,8 @@ void learn_read(struct finish *f) {
         if (r->outcome == LOCK_HELD && r->same && f->entry->live_fence == r->fence) {
             struct claim *c = learn_its_own(f, family);
             claim_value(f, c);
-            finish_schedule(f, c);
+            if (c)
+                finish_schedule(f, c);
         }
         learn_shown(f->sh, f->entry, f->peer, family, f->plan->rule, r->outcome == LOCK_HELD ? r->fence : 0, r->value,
                     r->value_len, f->now_ms);

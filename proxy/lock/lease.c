@@ -43,7 +43,7 @@ static void revive(struct shard *sh, struct claim *c) {
     if (!c->ended || c->fence < c->entry->live_fence || c->fence <= c->entry->gone_fence)
         return;
     c->ended = false;
-    sh->live++;
+    sh->live += !c->peer->remote;
 }
 
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms) {
@@ -120,7 +120,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     }
     c->ended = true;
     c->cut_short = !c->end_ms || c->end_ms > now_ms || c->asked;
-    sh->live--;
+    sh->live -= !c->peer->remote;
     if (!c->end_ms || c->end_ms > now_ms)
         c->end_ms = now_ms;
     struct occasion on = proxys_occasion(c, now_ms);

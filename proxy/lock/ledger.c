@@ -318,7 +318,7 @@ inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *
     list_append(&p->claims, &c->of_peer);
     note_orphan(p);
     sh->claims++;
-    sh->live++;
+    sh->live += !p->remote;
     return c;
 }
 
@@ -339,7 +339,7 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
     timer_set(&sh->timers, &c->timer, NO_DEADLINE);
     sh->claims--;
     if (!c->ended)
-        sh->live--;
+        sh->live -= !c->peer->remote;
     if (c->rule->set)
         lock_rules_unref(c->rule->set);
     family_put(c->family);

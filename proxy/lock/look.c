@@ -96,7 +96,7 @@ static void offer_shard(struct shard *sh, struct newest *n, int64_t now_ms) {
     for (uint32_t b = 0; b < sh->entry_buckets; b++)
         for (struct entry *en = sh->entries[b]; en; en = en->next)
             for (struct claim *c = en->claims; c; c = c->next) {
-                if (!c->fence || !claim_is_live(c, now_ms))
+                if (!c->fence || c->peer->remote || !claim_is_live(c, now_ms))
                     continue;
                 struct lock_view v = {
                     .key = entry_key(en),

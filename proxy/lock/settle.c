@@ -23,8 +23,10 @@ void claim_value(struct finish *f, struct claim *c) {
 static bool comes_back(const struct finish *f, const struct family *family, const struct claim *c, bool shared,
                        bool vary) {
     bool own = c->peer == f->peer;
-    if (c->peer->client != f->peer->client || c->token == f->plan->attempt)
+    if (c->peer->client != f->peer->client || c->token == f->plan->attempt || c->fence > f->result->fence)
         return false;
+    if (c->peer->remote && c->fence == f->result->fence) /* others were refused by it before this answer came */
+        return true;
     if (own && !shared && (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
                            family_owns(family, f->peer)))
         return true;
@@ -160,7 +162,11 @@ void settle_done(struct finish *f) {
     /* Under audit, and within a transaction, answers are read in the order in which Redis gave them. */
     bool in_order = f->audit || (f->plan->group && c->told_by && c->told_by == group_of(f->plan));
     uint64_t began = in_order ? UINT64_MAX : f->plan->attempt;
-    if (lease_told(f->sh, c, f->result, began, f->plan->begun_ms, f->now_ms))
+    struct lock_result told = *f->result;
+    /* What a colleague found may be older than what the holder has set since. */
+    if (told.outcome == LOCK_ADOPTED && began <= c->told)
+        told.leased = told.leased && c->leased;
+    if (lease_told(f->sh, c, &told, began, f->plan->begun_ms, f->now_ms))
         c->told_by = group_of(f->plan);
     finish_schedule(f, c);
 }
@@ -188,6 +194,14 @@ static void restore(struct finish *f) {
             c->deadline_ms = c->end_ms;
     }
     finish_schedule(f, c);
+}
+
+/* G: EXEC was sent with the release, and answered nil. */
+static void uncount(struct finish *f) {
+    struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    struct contest *contest = contest_find(f->entry, family);
+    if (contest && f->plan->transaction && !f->plan->queued)
+        family_uncount(family, contest);
 }
 
 void settle_refusal(struct finish *f, enum lock_incident_kind kind, const char *why) {
@@ -291,6 +305,7 @@ static void settle_release(struct finish *f) {
     switch (f->result->outcome) {
     case LOCK_NOT_SENT:
     case LOCK_ERROR:
+        uncount(f);
         restore(f);
         return;
     case LOCK_UNKNOWN:
@@ -391,7 +406,7 @@ static void settle_change(struct finish *f) {
             learn_loss(f); /* it counted, and is not above zero yet */
         break;
     case LOCK_ADOPTED:
-        if (its_own_live(f))
+        if (settle_touched(f) && settle_touched(f)->fence == f->result->fence)
             settle_done(f);
         else if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* it counted on what is not its own */

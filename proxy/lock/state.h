@@ -239,7 +239,7 @@ struct shard {
     uint32_t family_buckets, family_count;
     struct list_node idle_families; /* all, in the order of use */
     struct timer_heap timers;
-    uint32_t live, claims;     /* claims believed live, and all */
+    uint32_t live, claims;     /* claims believed live of leases that were given here, and all */
     struct claim *free_claims; /* a few to be used again */
     struct entry *free_entries;
     uint32_t free_claim_count, free_entry_count;

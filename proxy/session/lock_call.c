@@ -42,7 +42,7 @@ static inline struct lock_call *lock_new(struct session *s, const char *key, siz
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
     l->next = NULL;
-    l->asks = l->clobbers = l->acquires = false;
+    l->asks = l->clobbers = l->acquires = l->again = false;
     l->shape = "nil";
     l->protocol = s->lane.protocol;
     l->begun = ev_now(w->loop);
@@ -129,6 +129,7 @@ static inline void read_flags(uint64_t flags, struct lock_result *r) {
     r->pooled = flags >> 1 & 1;
     r->same = flags >> 2 & 1;
     r->suspects = (uint8_t)(flags >> 3 & 3);
+    r->elsewhere = flags >> 5 & 1;
 }
 
 inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
@@ -405,7 +406,7 @@ static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_
 
 /* Whether an attempt may have been refused by a lease that is live: most answers are none. */
 static inline bool may_be_refused(const struct lock_call *l, const struct call_end *end) {
-    return !end->error && l->plan.verb == LOCK_ACQUIRE && l->expiry_ms != LOCK_EXPIRY_OTHER && end->len > 6 &&
+    return l->again && !end->error && end->len > 6 &&
            (end->reply[0] == '*' || end->reply[4] == 'h' || end->reply[5] == 'h');
 }
 

@@ -25,6 +25,7 @@ struct lock_call {
     call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
     enum lock_ask ask;
     bool asks, clobbers;
+    bool again;        /* it may be sent once more (engine_again) */
     bool acquires;     /* a clobbering command that acquires all of its lock keys, or none: MSETNX */
     const char *shape; /* of the client's reply, as in arguments.lua; "array": its nil is an array's; static */
     uint8_t protocol;  /* the client's */

@@ -73,6 +73,7 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
         lock_enqueue(s, queue, l);
     l->shape = lc->shape;
     l->expiry_ms = lc->expiry_ms;
+    l->again = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER && !queue;
     if (lc->value_at)
         lock_call_value(l, words->words[lc->value_at], words->lens[lc->value_at]);
     return l;

@@ -58,6 +58,7 @@ elseif kind <= 6 then
       local flags, of, n = 48 + tonumber(sub(g[1], -1)) % 2 * 2, nil, nil
       if g[4] == g[3] then flags = flags + 1 end
       if g[5] == argv[2] then flags = flags + 4 end
+      if sub(g[1], 1, 36) ~= sub(mine, 1, 36) then flags = flags + 32 end
       if g[6] then of, n = string.match(g[6], '^(%d+):(%d+):') end
       if of == g[3] then flags = flags + 8 * math.min(tonumber(n), 3) end
       return 'h' .. string.char(flags) .. g[3]

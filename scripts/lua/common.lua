@@ -16,7 +16,8 @@
 --   pttl     the lock key's PTTL afterwards, -1 no expiry, -2 no key, -3 not asked
 --   owner    the identity in the guard record of the live lease, else ''
 --   flags    of the live lease, added up: 1 its expiry is the proxy's own; 2 its family shares connections; 4 it is the
---            caller's identity's; 8 to 24 so many releases of losers were refused meanwhile, 3 at most
+--            caller's identity's; 8 to 24 so many releases of losers were refused meanwhile, 3 at most; 32 another
+--            proxy gave it
 -- The usual outcomes of acquire.lua and release.lua come as one text that says the same in fewer steps:
 --   the fence: granted; 'g' and the fence: granted, leased; 'h', a byte ('0' and the flags), fence: held; 'r', and the fence where the proxy
 --   does not know it: released. The proxy knows the reply that belongs to it, the expiry that it has asked for, and who for.
@@ -135,6 +136,7 @@ local function flags(s)
   local sum = s.leased and 1 or 0
   if tonumber(string.sub(s.token, -1)) % 2 == 1 then sum = sum + 2 end
   if s.owner == identity then sum = sum + 4 end
+  if s.proxy and s.proxy ~= proxy then sum = sum + 32 end
   return sum + 8 * math.min(suspects(s.suspect, int(s.fence)), 3)
 end
 

@@ -58,6 +58,7 @@ struct lock_result call_result(enum lock_verb verb, const struct model_command *
                                 .lost_owner = "",
                                 .leased = e->leased,
                                 .same = e->same,
+                                .elsewhere = e->elsewhere,
                                 .pooled = e->pooled,
                                 .suspects = (uint8_t)e->suspects};
 }

@@ -74,8 +74,7 @@ void check_ended_by_other(struct world *w, const struct flight *f, const struct 
         return;
     w->wrong++;
     world_event(w, "wrong: worker %d ended the lease that worker %d holds", f->worker, t->worker);
-    bool proven = sc->wrong_once_proven_never && f->proven;
-    if (sc->never_wrong || proven)
+    if (sc->never_wrong)
         world_fail(w, "S1", "worker %d ended the lease that worker %d holds", f->worker, t->worker);
 }
 
@@ -89,6 +88,14 @@ static void moved_by_other(struct world *w, const struct flight *f, const struct
                    t->worker);
     else if (sc->apart && worker_holds(w, t))
         world_fail(w, "S3", "worker %d changed the lease that worker %d holds", f->worker, t->worker);
+}
+
+/* F: within one identity a lease that the proxy gave may be replaced by an expiry, and any lease lengthened. */
+static bool believed_to_extend(const struct world *w, const struct flight *f, const struct model_key *before) {
+    const struct model_key *now = &w->redis.keys[f->key];
+    bool later = before->expire_ms && (!now->expire_ms || now->expire_ms > before->expire_ms);
+    return w->sc.rule.owner == LOCK_OWNER_AUTO && f->plan.verb == LOCK_EXTEND &&
+           process_of(w, f->worker) == w->truth[f->key].process && (before->guard.leased || later);
 }
 
 static bool refused(const struct flight *f) {
@@ -201,7 +208,8 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
             check_ended_by_other(w, f, t);
         check_lease_ended(w, f->key);
     } else if (t->live && !f->was_own && f->envelope.outcome != LOCK_COUNTED) {
-        if (before->expire_ms != now->expire_ms || strcmp(before->value, now->value) != 0)
+        bool moved = before->expire_ms != now->expire_ms && !believed_to_extend(w, f, before);
+        if (moved || strcmp(before->value, now->value) != 0)
             moved_by_other(w, f, t);
     } else if (t->live && !f->was_own && before->expire_ms != now->expire_ms) {
         world_fail(w, "S3", "a counter's end was moved by somebody else");
@@ -221,7 +229,7 @@ static bool owner_gone(const struct world *w, const struct truth *t, int proxy) 
     const struct scenario *sc = &w->sc;
     bool may_share =
         sc->rule.owner == LOCK_OWNER_CLIENT ||
-        (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || w->perhaps_proven[proxy][t->process]));
+        (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || !sc->apart));
     for (int i = 0; i < CONNS; i++) {
         const struct conn *c = &w->conns[i];
         if (c->open && c->proxy == proxy && c->id == t->session_id)

@@ -126,36 +126,10 @@ void flight_run(struct world *w, struct flight *f) {
     if (f->plan.verb == LOCK_SCRIPT)
         w->stirred[f->key] = false;
     flight_log(w, f, "ran: ");
-    const struct truth *t = &w->truth[f->key];
-    f->own_session = f->plan.verb == LOCK_ACQUIRE && f->envelope.outcome == LOCK_HELD &&
-                     t->fence == f->envelope.fence && t->session_id == f->session_id;
     if (w->sc.queue)
         check_list_script(w, f, &queue);
     else
         check_script(w, f, &before);
-}
-
-/* Its worker may have meant to release, whatever came of it: its asking again is no proof for the engine. */
-static void note_let_go(struct world *w, const struct flight *f) {
-    struct truth *t = &w->truth[f->key];
-    enum lock_verb verb = f->plan.verb;
-    bool lets_go = verb == LOCK_RELEASE || verb == LOCK_REPLACE || verb == LOCK_REWRITE || verb == LOCK_COUNT_DOWN;
-    if (lets_go && t->session_id == f->session_id)
-        t->let_go = true;
-}
-
-static void learn_proven(struct world *w, const struct flight *f) {
-    struct truth *t = &w->truth[f->key];
-    int process = f->worker >= 0 ? w->workers[f->worker].process : -1;
-    note_let_go(w, f);
-    const struct conn *c = f->conn >= 0 ? &w->conns[f->conn] : NULL;
-    bool heard = c && c->open && c->id == f->session_id; /* its worker may be dead */
-    if (process >= 0 && f->own_session && heard) {
-        world_event(w, "session %" PRIu64 " lost against its own lease", f->session_id);
-        w->perhaps_proven[f->proxy][process] = true;
-        bool sure = !f->orphan && t->live && t->told && t->fence == f->envelope.fence && !t->let_go;
-        w->proven[f->proxy][process] = w->proven[f->proxy][process] || sure;
-    }
 }
 
 static void result_of(const struct flight *f, struct lock_result *r) {
@@ -248,7 +222,6 @@ static void flight_answer(struct world *w, struct flight *f) {
         t->told_ms = w->redis.now_ms;
         t->told_step = w->step;
     }
-    learn_proven(w, f);
     note_unheard(w, f);
     struct conn *c = &w->conns[f->conn];
     if (f->plan.verb == LOCK_READ && c->open && c->id == f->session_id) {
@@ -259,7 +232,25 @@ static void flight_answer(struct world *w, struct flight *f) {
         worker_answer(w, f->worker, f, false);
 }
 
+/* The engine wants the attempt sent once more, so as to release the lease in its way with it. */
+static bool goes_again(struct world *w, struct flight *f) {
+    struct lock_result r;
+    const struct conn *c = f->conn >= 0 ? &w->conns[f->conn] : NULL;
+    bool set = f->command.op == OP_SETNX || f->command.op == OP_SET_NX;
+    bool open = c && c->open && c->id == f->session_id && f->proxy_life == w->proxies[f->proxy].life;
+    if (!set || !open || f->kind != FLIGHT_COMMAND || f->observed || f->envelope.outcome != LOCK_HELD)
+        return false;
+    result_of(f, &r);
+    if (!engine_again(w->proxies[f->proxy].engine, &f->plan, &r, w->redis.now_ms))
+        return false;
+    flight_log(w, f, "goes again: ");
+    f->ran = false;
+    return true;
+}
+
 void flight_deliver(struct world *w, struct flight *f) {
+    if (goes_again(w, f))
+        return;
     flight_answer(w, f);
     flight_free(f);
 }
@@ -294,7 +285,6 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
             r.value_len = strlen(r.value);
         }
         finish_with(w, f, &r);
-        note_let_go(w, f);
         if (!f->orphan && f->kind == FLIGHT_COMMAND)
             worker_answer(w, f->worker, f, true);
     }

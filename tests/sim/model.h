@@ -124,7 +124,7 @@ struct model_envelope {
     uint64_t fence;
     int64_t pttl_ms;
     char owner[MODEL_NAME];
-    bool leased, pooled, same;
+    bool leased, pooled, same, elsewhere;
     unsigned suspects;
     bool queue; /* it may have nine elements */
     unsigned lost;

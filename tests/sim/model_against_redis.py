@@ -173,8 +173,9 @@ class Run:
             problems.append("pttl")
         if got[4] != "text:" + plain(owner) and (outcome != "released" or got[4] != "text:"):
             problems.append("owner")
-        # Of its own lease the caller need not be told more than that the expiry is the proxy's; nor of a list's.
-        said = 1 if outcome == "granted" or flags.startswith("list:") else ~0 if identified else ~4
+        # Of its own lease the caller need not be told more than that the expiry is the proxy's; nor of a list's. Who has not
+        # said who he is can't be told whether the lease is his.
+        said = 1 if outcome == "granted" or flags.startswith("list:") else ~0 if identified else 27
         flags = flags.replace("list:", "")
         if outcome != "released" and number(got[5]) & said != int(flags) & said:
             problems.append("flags")
@@ -245,7 +246,7 @@ class Run:
     def renew(self, key, claim, right, lease, left, _bar, *want):
         header = ["none", plain(claim), "", "", right, lease, left, "", 0, "int"]
         got = self.redis.call("EVALSHA", self.shas["renew"], 2, self.lock(key), self.guard(key), *header)
-        return self.compare(key, got, want), got
+        return self.compare(key, got, want, identified=False), got
 
     def touched(self, key, changed):
         """A transaction that had watched the lock fails where the model says that the lock was changed, and not where

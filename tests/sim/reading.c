@@ -61,9 +61,8 @@ void reading_note(struct world *w, struct flight *f) {
     const struct reading *own = &c->read[f->key];
     enum lock_owner owner = w->sc.rule.owner;
     bool client = owner == LOCK_OWNER_CLIENT, by_auto = owner == LOCK_OWNER_AUTO && c->process >= 0;
-    f->proven = c->process >= 0 && w->proven[c->proxy][c->process];
-    f->shares = client || (by_auto && (w->sc.library || f->proven));
-    f->may_share = f->shares || (by_auto && w->perhaps_proven[c->proxy][c->process]);
+    f->shares = client || (by_auto && w->sc.library);
+    f->may_share = f->shares || by_auto; /* its family may have been found to share */
     f->read_fence = own->fence;
     f->was_shown = own->known;
     memcpy(f->shown, own->value, sizeof(f->shown));

@@ -26,6 +26,7 @@ static struct script_state examine(struct script_run *r) {
         memcpy(s.proxy, r->g->proxy, sizeof(s.proxy));
         const struct model_suspect *suspect = &r->m->suspects[r->key];
         s.same = r->a && is(s.owner, r->a->identity);
+        s.elsewhere = r->a && !is(s.proxy, r->a->proxy);
         s.suspects = suspect->fence == s.fence ? suspect->count : 0;
     }
     return s;
@@ -91,6 +92,7 @@ struct model_envelope script_envelope(struct model_reply reply, enum lock_outcom
         e.fence = s->fence;
         e.leased = s->leased;
         e.same = s->same;
+        e.elsewhere = s->elsewhere;
         e.pooled = s->token && token_number(s->lease_token) % 2 == 1;
         e.suspects = s->suspects > 3 ? 3 : s->suspects;
         memcpy(e.owner, s->owner, sizeof(e.owner));

@@ -17,7 +17,7 @@ struct script_state {
     bool list;              /* it is a list lock */
     bool token;             /* a lease is live */
     bool leased, keeps_lease;
-    bool same; /* it is of the caller's identity */
+    bool same, elsewhere; /* it is of the caller's identity; another proxy gave it */
     unsigned suspects;
     char text[MODEL_VALUE], lease_token[MODEL_TOKEN], owner[MODEL_NAME], proxy[MODEL_NAME];
     char attempt[MODEL_TOKEN], reply[MODEL_VALUE];

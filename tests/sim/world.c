@@ -113,7 +113,7 @@ void conn_open(struct world *w, int i) {
     struct lock_engine *e = w->proxies[c->proxy].engine;
     engine_session_open(e, &c->session, c->id, identity, strlen(identity));
     if (w->sc.library && c->process >= 0)
-        engine_session_library(e, &c->session, "jedis", 5);
+        engine_session_library(e, &c->session, "lettuce", 7);
 }
 
 /* The connection is lost to its worker; what is under way on it goes on without. */
@@ -138,7 +138,6 @@ void conn_forget(struct world *w, int i, bool proxy_gone) {
     for (int k = 0; k < CONNS; k++)
         if (w->conns[k].open && w->conns[k].process == c->process && w->conns[k].proxy == c->proxy)
             return;
-    w->proven[c->proxy][c->process] = w->perhaps_proven[c->proxy][c->process] = false;
 }
 
 void conn_close(struct world *w, int i) {
@@ -416,7 +415,9 @@ static void land_all(struct world *w) {
 /* Nothing is remembered for ever: with all locks gone, and nobody who sends anything. What open sessions have read is
  * kept while there are claims, and for up to its memory again. */
 static void check_forgotten(struct world *w, bool sessions) {
-    int64_t memory_ms = w->sc.rule.claim_memory_ms, until = w->redis.now_ms + 30000 + memory_ms;
+    enum { OWN_MEMORY_MS = 20 * 5000 }; /* a session's own claims are remembered for twenty of their leases */
+    int64_t memory_ms = w->sc.rule.claim_memory_ms > OWN_MEMORY_MS ? w->sc.rule.claim_memory_ms : OWN_MEMORY_MS;
+    int64_t until = w->redis.now_ms + 30000 + memory_ms;
     if (sessions)
         until += memory_ms > 10000 ? memory_ms : 10000;
     while (w->redis.now_ms <= until && !w->failure) {

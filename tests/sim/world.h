@@ -111,7 +111,7 @@ struct scenario {
     /* What the table at the end of the lock semantics promises for this. */
     bool apart;       /* the wire tells each worker from the others */
     bool queue_exact; /* who sees itself at the head is the holder; two that saw no queue don't both push */
-    bool never_wrong, wrong_once_proven_never, never_kept, kept_after_end_only, kept_after_sight_only;
+    bool never_wrong, never_kept, kept_after_end_only, kept_after_sight_only;
 };
 
 struct worker {
@@ -181,9 +181,7 @@ struct flight {
     uint64_t session_id, order; /* order: that it was sent in */
     bool releases;              /* the worker means to release with it */
     uint64_t own_fence;         /* of the lease that its worker had when it was sent */
-    bool proven;                /* its client was known to share connections when it was sent */
     bool shares, may_share;     /* it counted as sharing them: surely; at least in appearance */
-    bool own_session;           /* it ran into a lease of its own session */
     bool was_own;               /* the live lease was the worker's when it ran */
     bool ended_other;           /* it has ended the lease that somebody else had been told of */
     uint64_t read_fence;        /* last read of its session when it was sent */
@@ -219,7 +217,7 @@ struct proxy {
 
 /* A lease as the spectator sees it. */
 struct truth {
-    bool live, told, let_go;
+    bool live, told;
     bool observed;   /* acquired under audit, and no script of ours has touched it: its fence is a number of our own */
     bool unclear;    /* it can't be told what the engine believes of it */
     bool sighted;    /* its client was shown its value */
@@ -253,8 +251,6 @@ struct world {
     struct truth truth[MODEL_KEYS];
     unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
     bool unsure[PROCESSES][MODEL_KEYS]; /* a command's outcome got lost */
-    /* to share connections, as far as a proxy can know: surely; at least in appearance */
-    bool proven[PROXIES][PROCESSES], perhaps_proven[PROXIES][PROCESSES];
     bool closing;                       /* everybody is gone */
     uint32_t raised;                    /* incidents since an answer began to be told, a bit each */
     unsigned left[PROXIES][IDENTITIES]; /* how often the last connection of that name was gone */
