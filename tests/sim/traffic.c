@@ -76,6 +76,7 @@ static struct figures figures_of(const struct tally *y, double share) {
                             .cut = (double)y->cut * unit,
                             .unexpired = (double)y->unexpired * unit,
                             .moved = (double)y->moved * unit,
+                            .most = (double)y->most,
                             .share = share};
 }
 
@@ -102,8 +103,7 @@ static double bound(const struct cell *c, double rules) {
     return rules <= 0 && is_apart(c) ? 0 : 1.5 * rules + 20;
 }
 
-static unsigned say_over(const struct cell *c, const char *what, double is, double rules) {
-    double most = bound(c, rules);
+static unsigned say_over(const char *what, double is, double most) {
     if (is <= most)
         return 0;
     printf("      %s: %.1f, at most %.1f\n", what, is, most);
@@ -114,11 +114,12 @@ static unsigned say_over(const struct cell *c, const char *what, double is, doub
 static unsigned out_of_bounds(const struct cell *c, const struct figures *f) {
     const struct figures *r = &c->rules;
     double least = c->stuck ? r->share / 2 : r->share - 0.05;
-    unsigned n = say_over(c, "wrong", f->wrong, r->wrong);
-    n += say_over(c, "lost", f->lost, r->lost);
-    n += say_over(c, "cut", f->cut, r->cut);
-    n += say_over(c, "unexpired", f->unexpired, r->unexpired);
-    n += say_over(c, "moved", f->moved, r->moved);
+    unsigned n = say_over("wrong", f->wrong, bound(c, r->wrong));
+    n += say_over("lost", f->lost, bound(c, r->lost));
+    n += say_over("cut", f->cut, bound(c, r->cut));
+    n += say_over("unexpired", f->unexpired, bound(c, r->unexpired));
+    n += say_over("moved", f->moved, bound(c, r->moved));
+    n += say_over("lost in a row", f->most, 1.5 * r->most + 2);
     if (f->share >= least)
         return n;
     printf("      acquisitions: %.2f of bare Redis's, at least %.2f\n", f->share, least);
@@ -149,7 +150,7 @@ static unsigned bare_differs(const struct cell *c, const struct options *o, cons
 static void head(const struct options *o) {
     printf("%-58s %s\n", "per 10,000 acquisitions; in brackets what the rules reach",
            o->bare ? "  wrong (model)   acquired (model)"
-                   : " Redis | wrong (rules)   lost (rules)   most idle%  share (rules)");
+                   : " Redis | wrong (rules)   lost (rules)  in a row  idle%  share (rules)");
 }
 
 static void print_bare(const struct cell *c, const struct options *o, const struct tally *y) {
@@ -161,8 +162,9 @@ static void print_bare(const struct cell *c, const struct options *o, const stru
 static void print(const struct cell *c, const struct options *o, const struct tally *y, const struct tally *bare) {
     struct figures f = figures_of(y, share_of(c, o, y, bare)), b = figures_of(bare, 1);
     double trips = (double)trips_of(c) * runs_of(c, o);
-    printf("%-58s %6.0f | %5.0f (%5.0f)  %5.0f (%5.0f)  %5" PRIu64 " %5.1f  %5.2f (%5.2f)", c->name, b.wrong, f.wrong,
-           c->rules.wrong, f.lost, c->rules.lost, y->most, 100 * y->idle / trips, f.share, c->rules.share);
+    printf("%-58s %6.0f | %5.0f (%5.0f)  %5.0f (%5.0f)  %4.0f (%2.0f) %5.1f  %5.2f (%5.2f)", c->name, b.wrong, f.wrong,
+           c->rules.wrong, f.lost, c->rules.lost, f.most, c->rules.most, 100 * y->idle / trips, f.share,
+           c->rules.share);
     if (f.cut > 0 || c->rules.cut > 0)
         printf("  cut %.0f (%.0f)", f.cut, c->rules.cut);
     if (f.unexpired > 0 || c->rules.unexpired > 0)
