@@ -69,14 +69,15 @@ static struct tally run(const struct cell *c, const struct options *o, bool bare
     return sum;
 }
 
-static struct figures figures_of(const struct tally *y, const struct tally *bare) {
+static struct figures figures_of(const struct tally *y, double share) {
     double unit = 10000.0 / (double)(y->acquired ? y->acquired : 1);
     return (struct figures){.wrong = (double)y->wrong * unit,
                             .lost = (double)y->lost * unit,
                             .cut = (double)y->cut * unit,
                             .unexpired = (double)y->unexpired * unit,
                             .moved = (double)y->moved * unit,
-                            .share = (double)y->acquired / (double)(bare->acquired ? bare->acquired : 1)};
+                            .most = (double)y->most,
+                            .share = share};
 }
 
 /* ---- bounds ------------------------------------------------------------------------------------ */
@@ -89,14 +90,20 @@ static bool is_apart(const struct cell *c) {
     return true;
 }
 
+/* Where a release that never comes is the end of a lock on bare Redis, chance alone decides when that is: the share is
+ * one of what the executable model's bare Redis reached. */
+static double share_of(const struct cell *c, const struct options *o, const struct tally *y, const struct tally *bare) {
+    double expected = c->bare.acquired * (double)trips_of(c) * runs_of(c, o) / 10000;
+    return (double)y->acquired / (c->stuck ? expected : bare->acquired ? (double)bare->acquired : 1);
+}
+
 /* Half as much again, and 20 of 10,000. Where each worker has its own connection and the rules let nothing happen,
  * nothing happens. */
 static double bound(const struct cell *c, double rules) {
     return rules <= 0 && is_apart(c) ? 0 : 1.5 * rules + 20;
 }
 
-static unsigned say_over(const struct cell *c, const char *what, double is, double rules) {
-    double most = bound(c, rules);
+static unsigned say_over(const char *what, double is, double most) {
     if (is <= most)
         return 0;
     printf("      %s: %.1f, at most %.1f\n", what, is, most);
@@ -106,12 +113,13 @@ static unsigned say_over(const struct cell *c, const char *what, double is, doub
 /* Says what is out of bounds. Returns in how many ways. */
 static unsigned out_of_bounds(const struct cell *c, const struct figures *f) {
     const struct figures *r = &c->rules;
-    double least = r->share - 0.05;
-    unsigned n = say_over(c, "wrong", f->wrong, r->wrong);
-    n += say_over(c, "lost", f->lost, r->lost);
-    n += say_over(c, "cut", f->cut, r->cut);
-    n += say_over(c, "unexpired", f->unexpired, r->unexpired);
-    n += say_over(c, "moved", f->moved, r->moved);
+    double least = c->stuck ? r->share / 2 : r->share - 0.05;
+    unsigned n = say_over("wrong", f->wrong, bound(c, r->wrong));
+    n += say_over("lost", f->lost, bound(c, r->lost));
+    n += say_over("cut", f->cut, bound(c, r->cut));
+    n += say_over("unexpired", f->unexpired, bound(c, r->unexpired));
+    n += say_over("moved", f->moved, bound(c, r->moved));
+    n += say_over("lost in a row", f->most, 1.5 * r->most + 2);
     if (f->share >= least)
         return n;
     printf("      acquisitions: %.2f of bare Redis's, at least %.2f\n", f->share, least);
@@ -119,16 +127,18 @@ static unsigned out_of_bounds(const struct cell *c, const struct figures *f) {
 }
 
 /* The same traffic on bare Redis is what the executable model's is: within a tenth, and three times the deviation that
- * is to be expected of such numbers. */
+ * is to be expected of such numbers. One wrong release leads to the next: theirs is more than twice the usual. */
 static unsigned bare_differs(const struct cell *c, const struct options *o, const struct tally *bare) {
     double trips = (double)trips_of(c) * runs_of(c, o), acquired = (double)bare->acquired;
     double expected = c->bare.acquired * trips / 10000, wrong = c->bare.wrong * acquired / 10000;
     unsigned n = 0;
+    if (c->stuck)
+        return 0;
     if (fabs(acquired - expected) > 0.1 * expected + 3 * sqrt(expected)) {
         printf("      bare Redis: %.0f acquisitions, the model's %.0f\n", acquired, expected);
         n++;
     }
-    if (fabs((double)bare->wrong - wrong) > 0.1 * wrong + 3 * sqrt(wrong) + 3) {
+    if (fabs((double)bare->wrong - wrong) > 0.1 * wrong + 7 * sqrt(wrong) + 3) {
         printf("      bare Redis: %.0f wrong releases, the model's %.0f\n", (double)bare->wrong, wrong);
         n++;
     }
@@ -140,7 +150,7 @@ static unsigned bare_differs(const struct cell *c, const struct options *o, cons
 static void head(const struct options *o) {
     printf("%-58s %s\n", "per 10,000 acquisitions; in brackets what the rules reach",
            o->bare ? "  wrong (model)   acquired (model)"
-                   : " Redis | wrong (rules)   lost (rules)   most idle%  share (rules)");
+                   : " Redis | wrong (rules)   lost (rules)  in a row  idle%  share (rules)");
 }
 
 static void print_bare(const struct cell *c, const struct options *o, const struct tally *y) {
@@ -150,10 +160,11 @@ static void print_bare(const struct cell *c, const struct options *o, const stru
 }
 
 static void print(const struct cell *c, const struct options *o, const struct tally *y, const struct tally *bare) {
-    struct figures f = figures_of(y, bare), b = figures_of(bare, bare);
+    struct figures f = figures_of(y, share_of(c, o, y, bare)), b = figures_of(bare, 1);
     double trips = (double)trips_of(c) * runs_of(c, o);
-    printf("%-58s %6.0f | %5.0f (%5.0f)  %5.0f (%5.0f)  %5" PRIu64 " %5.1f  %5.2f (%5.2f)", c->name, b.wrong, f.wrong,
-           c->rules.wrong, f.lost, c->rules.lost, y->most, 100 * y->idle / trips, f.share, c->rules.share);
+    printf("%-58s %6.0f | %5.0f (%5.0f)  %5.0f (%5.0f)  %4.0f (%2.0f) %5.1f  %5.2f (%5.2f)", c->name, b.wrong, f.wrong,
+           c->rules.wrong, f.lost, c->rules.lost, f.most, c->rules.most, 100 * y->idle / trips, f.share,
+           c->rules.share);
     if (f.cut > 0 || c->rules.cut > 0)
         printf("  cut %.0f (%.0f)", f.cut, c->rules.cut);
     if (f.unexpired > 0 || c->rules.unexpired > 0)
@@ -172,7 +183,7 @@ static bool cell_run(const struct cell *c, const struct options *o) {
         wrong = bare_differs(c, o, &bare);
     } else {
         struct tally y = run(c, o, false);
-        struct figures f = figures_of(&y, &bare);
+        struct figures f = figures_of(&y, share_of(c, o, &y, &bare));
         print(c, o, &y, &bare);
         wrong = (o->check ? out_of_bounds(c, &f) : 0) + (o->check ? bare_differs(c, o, &bare) : 0);
     }
