@@ -10,7 +10,7 @@
  * Only what this process has seen is known here; what Redis says to the choice is learn.c's and settle.c's. Between
  * different client identities nothing is ever believed (S6): the scripts compare the guard record's owner.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/finish.h"
 
 enum {
     MEMORY_LEASES = 2, /* claim-memory, unless the rule has its own */
@@ -213,8 +213,13 @@ static bool release_counted(const struct speaker *s, const struct lock_plan *pla
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     bool used_up = release_counted(s, plan);
-    if (s->witness && !plan->queued)
+    if (s->witness && !plan->queued) {
         s->witness->released = true;
+    } else if (s->contest && !plan->queued) {
+        struct witness *w = witness_get(s->sh, s->en, s->self);
+        w->released = true;
+        learn_touched(s->sh, w, plan->rule, s->now_ms);
+    }
     plan->loser = s->loser;
     plan->indebted = used_up;
     if (used_up)
@@ -230,8 +235,9 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         plan->right = "adopt";
     if (c || strict || release_under_way(s))
         return;
-    /* Where connections are shared, a loser's release is a colleague's: it is for a lease that another proxy gave. */
-    plan->right = s->loser && !s->shared ? "suspect" : "believe";
+    /* Where connections are shared, such a release is a colleague's, for a lease that another proxy gave. Else a second
+     * one in a row is no more a holder's than a loser's is: some release twice. */
+    plan->right = (s->loser || s->released) && !s->shared ? "suspect" : "believe";
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */

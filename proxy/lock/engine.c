@@ -47,6 +47,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->claim = plan->claim_fence = plan->group = 0;
     plan->several = plan->uses = plan->loser = plan->indebted = false;
     plan->queued = plan->transaction = queued;
+    plan->undone = false;
     plan->claim_token[0] = '\0';
     plan->claim_len = 0;
     plan->read_fence = 0;

@@ -108,6 +108,7 @@ struct lock_plan {
     bool uses;                      /* private: the claim counts this command among its uses */
     bool transaction;               /* private: it was queued in a transaction */
     bool queued;                    /* private: and EXEC has not been sent */
+    bool undone;                    /* EXEC answered nil: set before engine_finish, with LOCK_NOT_SENT */
     uint64_t claim_fence;           /* of that claim's lease, 0 not known */
     bool loser;                     /* private: the session's last attempt was refused */
     bool indebted;                  /* private: a release that a lost attempt uses up */

@@ -188,7 +188,7 @@ static void restore(struct finish *f) {
     if (!c || !c->aside || f->plan->queued) /* queued: another release of it is in flight */
         return;
     c->aside = false;
-    if (f->plan->transaction) { /* G: a nil EXEC; who read before knows that it is not so any more */
+    if (f->plan->undone) { /* G: what had been read was so no more */
         c->sighted = 0;
         if (c->ended)
             c->deadline_ms = c->end_ms;
@@ -196,7 +196,7 @@ static void restore(struct finish *f) {
     finish_schedule(f, c);
 }
 
-/* G: EXEC was sent with the release, and answered nil. */
+/* G: EXEC was sent with the release, and has done nothing. */
 static void uncount(struct finish *f) {
     struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
     struct contest *contest = contest_find(f->entry, family);

@@ -168,6 +168,16 @@ static void exec_stream_failed(struct upstream_request *up, enum upstream_failur
     exec_failed(r, &end);
 }
 
+/* Something that was watched has changed: EXEC did nothing. */
+static void note_undone(struct transaction *t, const struct call_end *end) {
+    bool nil = reply_is(end->reply, end->len, "*-1") || reply_is(end->reply, end->len, "_");
+    LIST_FOREACH(it, &t->items) {
+        struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+        if (nil && item->lock)
+            lock_undone(item->lock);
+    }
+}
+
 static bool is_array(const struct call_end *end) {
     return end->reply[0] == '*' && !reply_is(end->reply, end->len, "*-1");
 }
@@ -202,6 +212,7 @@ static void exec_end(struct request *r, const struct call_end *end) {
         exec_array_reply(t, r, end);
         return;
     }
+    note_undone(t, end);
     transaction_free(t, s, false);
     if (array)
         request_fail(r, "UPSTREAM the node's answer to EXEC is not as long as the transaction; it was executed");

@@ -473,6 +473,10 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
     l->begun = 0; /* it waits for EXEC */
 }
 
+void lock_undone(struct lock_call *l) {
+    l->plan.undone = true;
+}
+
 void lock_queue_sent(struct worker *w, const struct lock_queue *queue) {
     LIST_FOREACH(it, &queue->calls) {
         engine_sent(w->shared->engine, &LIST_ENTRY(it, struct lock_call, queued)->plan);

@@ -94,6 +94,8 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
 /* Whether its acquisition has to be confirmed by replicas, as its rule says; and the same as lock_finish for one that
  * so many replicas have: too few undo it, and the client gets 'lost' or an error. */
 bool lock_wants_replicas(const struct lock_call *l);
+/* EXEC has answered nil: the call is to be finished as not sent. */
+void lock_undone(struct lock_call *l);
 const struct lock_rule *lock_call_rule(const struct lock_call *l);
 void lock_finish_confirmed(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                            int64_t replicas, struct call_end *out, char *answer);

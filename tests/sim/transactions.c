@@ -213,6 +213,8 @@ static void run(struct world *w, struct transaction *t) {
 
 static void deliver(struct world *w, struct transaction *t) {
     if (t->aborted) {
+        for (unsigned i = 0; i < t->count; i++)
+            t->flights[i]->plan.undone = true;
         undo(w, t);
         return;
     }
