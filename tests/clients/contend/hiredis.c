@@ -194,13 +194,14 @@ int main(int argc, char **argv) {
         attempts += workers[n].attempts;
         freed += workers[n].freed;
     }
-    printf("{\"version\": \"%d.%d.%d\", \"attempts\": %ld, \"freed\": %ld, \"sections\": [", HIREDIS_MAJOR, HIREDIS_MINOR,
-           HIREDIS_PATCH, attempts, freed);
+    printf("{\"version\": \"%d.%d.%d\", \"attempts\": %ld, \"freed\": %ld, \"sections\": [", HIREDIS_MAJOR,
+           HIREDIS_MINOR, HIREDIS_PATCH, attempts, freed);
     const char *comma = "";
     for (int n = 0; n < count; n++) {
         for (size_t i = 0; i < workers[n].count; i++, comma = ", ") {
             const struct section *s = &workers[n].sections[i];
-            printf("%s[%d, %lld, %lld, %lld, %lld, %d]", comma, n, s->sent, s->entered, s->left, s->answered, s->outcome);
+            printf("%s[%d, %lld, %lld, %lld, %lld, %d]", comma, n, s->sent, s->entered, s->left, s->answered,
+                   s->outcome);
         }
         redisFree(workers[n].c);
         free(workers[n].sections);

@@ -9,13 +9,14 @@ Nothing here knows how the workers were run, nor what they spoke through.
 """
 
 ZERO, DELETED, NOT_MINE, FORGOTTEN = 0, 1, -1, -2  # outcomes: how a section's release was answered
+SECOND = 1000000  # microseconds, as all times are
 MARGIN = 5000  # microseconds: Redis counts a lease in whole milliseconds of another clock
 
 
 class Counts:
     """What a group did. All are numbers of sections, but for `freed`: losers' releases that freed something."""
 
-    FIELDS = ["acquired", "refused", "taken", "released", "lapsed", "late", "forgotten", "freed"]
+    FIELDS = ["acquired", "refused", "refused_later", "taken", "released", "lapsed", "late", "forgotten", "freed"]
 
     def __init__(self, **fields):
         for name in self.FIELDS:
@@ -26,11 +27,12 @@ class Counts:
 
 
 def count(sections, lease_ms, freed=0):
-    """refused: a holder's release answered 0 while its lease was surely live. taken: GET showed it another value, or
+    """refused: a holder's release answered 0 while its lease was surely live; refused_later: after the first second. taken: GET showed it another value, or
     none, by then. Double entries, while another worker was inside: `released`, that one's lease was surely live, so
     that somebody's release had taken it away; `lapsed`, it may have come to its own end. late: work that outlived its
     lease."""
     lease = lease_ms * 1000
+    settled = min((s[1] for s in sections), default=0) + SECOND
     found = Counts(acquired=len(sections), freed=freed)
     inside = []  # sections that may last into the next one
     for section in sorted(sections, key=lambda s: s[2]):
@@ -39,6 +41,7 @@ def count(sections, lease_ms, freed=0):
         found.forgotten += outcome == FORGOTTEN
         if answered + MARGIN < sent + lease:
             found.refused += outcome == ZERO
+            found.refused_later += outcome == ZERO and answered > settled
             found.taken += outcome == NOT_MINE
         inside = [s for s in inside if s[3] > entered]
         others = [s for s in inside if s[0] != worker]
@@ -56,7 +59,7 @@ POOL, MULTIPLEXED, OWN = "pool", "multiplexed", "own"  # who speaks over a conne
 NONE, FORGOTTEN_DELS, OVERRUNS, LOSERS = "none", "forgotten", "overruns", "losers"
 
 SHARE = 0.9  # of the acquisitions without attribution, where nobody fails
-SHARE_FAULTS = 0.8  # of those on Redis itself
+SHARE_FAULTS = 0.8  # of those on Redis itself that nobody's wrong release made possible
 FIRST_SECOND = 2  # releases that a pool may lose before it is known as one
 
 
@@ -80,20 +83,24 @@ def failures(model, compare, fault, direct, off, proxy):
                 noisy.append("%s: %d sections outlived their lease" % (name, counts.late))
             elif counts.released or counts.lapsed or counts.taken:
                 wrong.append("%s: %d double entries, %d locks taken" % (name, counts.released + counts.lapsed, counts.taken))
-        if proxy.refused > (FIRST_SECOND if model == POOL else 0):
-            (noisy if proxy.late else wrong).append("%d holders' DELs refused" % proxy.refused)
+        if proxy.refused > (FIRST_SECOND if model == POOL else 0) or proxy.refused_later:
+            (noisy if proxy.late else wrong).append("%d holders' DELs refused, %d of them after the first second" % (
+                proxy.refused, proxy.refused_later))
     if fault == LOSERS and not compare and not direct.released:
         wrong.append("losers' DELs did no harm on Redis itself: this shows nothing")
     allowed = doubles_allowed(model, compare, fault, proxy.acquired)
     if fault != NONE and proxy.released > allowed:
         (noisy if allowed else wrong).append("%d double entries through releases" % proxy.released)
-    least, name = {NONE: (SHARE * off.acquired, "mode off"), LOSERS: (SHARE_FAULTS * off.acquired, "right exclusion")}.get(
-        fault, (SHARE_FAULTS * direct.acquired, "Redis"))
-    if proxy.acquired < least:
-        noisy.append("%d acquisitions, %.2f of %s" % (proxy.acquired, share(fault, direct, off, proxy), name))
+    if proxy.acquired < (SHARE if fault == NONE else SHARE_FAULTS) * reference(fault, direct, off):
+        noisy.append("%d acquisitions, %.2f of %s" % (proxy.acquired, share(fault, direct, off, proxy), "mode off" if fault in (
+            NONE, LOSERS) else "Redis"))
     return wrong + noisy, not wrong
 
 
+def reference(fault, direct, off):
+    """The acquisitions that the proxy's are held against."""
+    return direct.acquired - direct.released if fault in (FORGOTTEN_DELS, OVERRUNS) else off.acquired
+
+
 def share(fault, direct, off, proxy):
-    """Of the acquisitions that the proxy's are held against."""
-    return proxy.acquired / max(1, (direct if fault in (FORGOTTEN_DELS, OVERRUNS) else off).acquired)
+    return proxy.acquired / max(1, reference(fault, direct, off))

@@ -1,5 +1,5 @@
 // Workers with ioredis or node-redis that contend for one lock over the one connection that the process has:
-// node.js PACKAGE NAME=VALUE ... (run.py says what they mean).
+// node.js PACKAGE NAME=VALUE ... (run.py says what they mean). silent=1: the library does not tell the server its name.
 'use strict';
 
 const { randomUUID } = require('node:crypto');
@@ -21,7 +21,7 @@ const part = (x) => x - Math.floor(x);
 
 async function connect() {
     if (name.startsWith('ioredis')) {
-        const c = new library({ host: o.host, port: o.port });
+        const c = new library({ host: o.host, port: o.port, disableClientInfo: o.silent === 1 });
         await c.ping();
         return {
             acquire: (value) => c.set(o.key, value, 'PX', o.lease, 'NX'),
@@ -30,7 +30,7 @@ async function connect() {
             close: () => c.disconnect(),
         };
     }
-    const c = library.createClient({ socket: { host: o.host, port: o.port } });
+    const c = library.createClient({ socket: { host: o.host, port: o.port }, disableClientInfo: o.silent === 1 });
     c.on('error', (error) => { throw error; });
     await c.connect();
     return {
