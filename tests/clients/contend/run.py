@@ -5,7 +5,7 @@ reach on Redis itself and through the proxy.
 
 A cell is one client, one idiom and one fault. It is run against three targets at the same time: Redis itself, a proxy
 with `lock lock:* mode off` and a proxy without any configuration but its port and upstream. The workers' connections
-have no names and come from one address. A cell that fails for what may be noise is run once more, for twice as long.
+have no names and come from one address. A cell that fails for what may be noise is run once more, for longer.
 Exit status 1 if a cell fails.
 
 A client's program in this folder gets words NAME=VALUE: host, port, key; workers; seconds; lease (ms); work_min,
@@ -18,6 +18,7 @@ sections, as judge.py has them.
 
 import argparse
 import concurrent.futures
+import copy
 import json
 import os
 import subprocess
@@ -74,18 +75,21 @@ QUICK_IDIOMS = ("constant", "lease, compared")
 
 
 class Pace:
-    """Times, in milliseconds. slow: leases are as much longer than work as they are in practice, and sections long enough
-    for the proxy's least `claim-memory` (1 s) to be two leases; most of the time everybody sleeps."""
+    """Times, in milliseconds but for `seconds`. FAST has short sections under long leases; it is run again for so long
+    that the one lease that a new pool may lose is a small part. SLOW, where something is late or missing, has sections
+    that are no small part of a lease, and leases of half the proxy's least `claim-memory`; all mostly sleep."""
 
-    def __init__(self, seconds, lease, work, poll):
+    def __init__(self, at_once, seconds, longer, lease, work, poll):
+        self.at_once = at_once  # cells
         self.seconds = seconds
+        self.longer = longer  # times that, if it is run once more
         self.lease = lease
         self.work = work
         self.poll = poll
 
 
-FAST = Pace(2.5, 1000, (2, 20), (2, 10))
-SLOW = Pace(20, 500, (30, 170), (15, 60))
+FAST = Pace(3, 2.5, 8, 1000, (2, 20), (2, 10))
+SLOW = Pace(16, 20, 2, 500, (30, 170), (15, 60))
 PACES = {NONE: FAST, LOSERS: FAST, FORGOTTEN_DELS: SLOW, OVERRUNS: SLOW}
 FAULTS = {
     NONE: {},
@@ -93,7 +97,6 @@ FAULTS = {
     OVERRUNS: {"overrun": 0.02},
     LOSERS: {"losers": 1},
 }
-AT_ONCE = {id(FAST): 3, id(SLOW): 16}  # cells
 
 
 class Cell:
@@ -109,9 +112,6 @@ class Cell:
 
     def name(self):
         return "%s%s" % (self.contender.name, ", cluster" if self.cluster else "")
-
-    def share(self):
-        return judge.share(self.fault, *(self.counts[t] for t in (DIRECT, OFF, PROXY)))
 
 
 class Bench:
@@ -167,7 +167,7 @@ class Bench:
                 backend.stop()
 
     def cell(self, cell):
-        for factor in (1, 2):
+        for factor in (1, self.paces[cell.fault].longer):
             cell.again = factor > 1
             cell.counts = {}
             try:
@@ -182,11 +182,9 @@ class Bench:
 
     def run(self, cells):
         """All of them: first those that keep processors busy, a few at once, then those that sleep."""
-        for fast in (True, False):
-            some = [c for c in cells if (PACES[c.fault] is FAST) == fast]
-            at_once = AT_ONCE[id(FAST if fast else SLOW)]
-            with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-                list(threads.map(self.cell, some))
+        for pace in (FAST, SLOW):
+            with concurrent.futures.ThreadPoolExecutor(pace.at_once) as threads:
+                list(threads.map(self.cell, [c for c in cells if PACES[c.fault] is pace]))
 
 
 def prepare(contenders, shop):
@@ -230,7 +228,7 @@ def table(rows):
 def text_table(cells):
     rows = [["client", "value", "fault", *HEAD, ""]]
     for cell in cells:
-        why = ("twice; " if cell.again else "") + ("FAILED: " + "; ".join(cell.failures) if cell.failures else "ok")
+        why = ("again; " if cell.again else "") + ("FAILED: " + "; ".join(cell.failures) if cell.failures else "ok")
         row = figures([cell]) if cell.counts else ["-"] * len(HEAD)
         rows.append([cell.name(), cell.idiom, cell.fault, *row, why])
     return table(rows)
@@ -291,8 +289,10 @@ def main(words):
     wanted = [c for c in wanted if c.quick or not options.quick]
     names = options.value or (QUICK_IDIOMS if options.quick else [name for name, _, _ in IDIOMS])
     commands, absent = prepare(wanted, shop)
-    paces = {fault: Pace(options.seconds or p.seconds, options.lease or p.lease, options.work or p.work,
-                         options.poll or p.poll) for fault, p in PACES.items()}
+    paces = {fault: copy.copy(pace) for fault, pace in PACES.items()}
+    for name in ("seconds", "lease", "work", "poll"):
+        for pace in paces.values() if getattr(options, name) else ():
+            setattr(pace, name, getattr(options, name))
     cells = cells_of(wanted, commands, [i for i in IDIOMS if i[0] in names], options.fault or tuple(FAULTS),
                      not options.no_cluster)
     Bench(commands, shop, paces, options.seed).run(cells)
