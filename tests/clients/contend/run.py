@@ -114,6 +114,10 @@ class Cell:
         return "%s%s" % (self.contender.name, ", cluster" if self.cluster else "")
 
 
+class Disturbed(Exception):
+    """A program did not get to its end: an error on a connection, or no time."""
+
+
 class Bench:
     """Runs cells: the programs that were prepared, and what the command line says about times."""
 
@@ -133,12 +137,15 @@ class Bench:
 
     def group(self, cell, target, port, pace, factor):
         """One program with its workers, against one target."""
-        done = subprocess.run([*self.commands[cell.contender.name], *self.words(cell, target, port, pace, factor)],
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              timeout=pace.seconds * factor + 60, cwd=self.shop.folder,
-                              env=dict(os.environ, NODE_PATH=self.shop.path(os.path.join("npm", "node_modules"))))
+        command = [*self.commands[cell.contender.name], *self.words(cell, target, port, pace, factor)]
+        env = dict(os.environ, NODE_PATH=self.shop.path(os.path.join("npm", "node_modules")))
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  timeout=pace.seconds * factor + 40, cwd=self.shop.folder, env=env)
+        except subprocess.TimeoutExpired:
+            raise Disturbed("%s: not done after %d s" % (target, pace.seconds * factor + 40)) from None
         if done.returncode:
-            raise AssertionError("%s, %s: status %d: %s" % (cell.name(), target, done.returncode, done.stderr[-600:]))
+            raise Disturbed("%s: status %d: %s" % (target, done.returncode, " ".join(done.stderr.split())[:300]))
         said = json.loads(done.stdout)
         cell.version = said["version"]
         return judge.count(said["sections"], pace.lease, said["freed"])
@@ -157,6 +164,10 @@ class Bench:
                 cell.counts = {target: group.result() for target, group in groups.items()}
             for proxy in proxies:
                 proxy.stop()
+        except Disturbed:
+            for proxy in proxies:
+                proxy.check()  # if it crashed, that is what went wrong
+            raise
         finally:
             for proxy in proxies:
                 proxy.kill()
@@ -172,7 +183,10 @@ class Bench:
             cell.counts = {}
             try:
                 self.once(cell, factor)
-            except (AssertionError, ValueError, subprocess.TimeoutExpired) as error:
+            except Disturbed as error:
+                cell.failures = [str(error)]
+                continue
+            except AssertionError as error:  # a server that did not start, or a proxy that did not end well
                 cell.failures = [str(error)]
                 return
             cell.failures, more = judge.failures(cell.contender.model, cell.compare, cell.fault,
