@@ -64,12 +64,14 @@ FIRST_SECOND = 2  # releases that a pool may lose before it is known as one
 
 
 def doubles_allowed(model, compare, fault, acquired):
-    """Double entries through releases that cannot be told from right ones. Where a connection is one worker's, or the
-    application compares values, there are none. On shared connections a late DEL may be a colleague's; and until it has
-    shown that losers release, theirs look like holders'. One wrong release can bring a few more about: a run's number
-    varies much, and is several times as high on Redis itself."""
-    if model == OWN or compare or fault in (NONE, FORGOTTEN_DELS):
+    """Double entries through releases that cannot be told from right ones. Where a connection is one worker's there are
+    none. On shared connections a late DEL may be a colleague's, though hardly where values are compared; and until it
+    has shown that losers release, theirs look like holders'. One wrong release can bring a few more about: a run's
+    number varies much, and is several times as high on Redis itself."""
+    if model == OWN or fault in (NONE, FORGOTTEN_DELS):
         return 0
+    if compare:
+        return 2 if fault == OVERRUNS else 0
     return 5 + acquired * 0.15 if fault == OVERRUNS else 30 + acquired * 0.02
 
 
