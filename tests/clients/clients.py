@@ -49,7 +49,8 @@ class Missing(Exception):
 class Workshop:
     """Where programs are compiled and npm's packages are kept: outside the repository, and kept between runs."""
 
-    def __init__(self):
+    def __init__(self, fetch=True):
+        self.fetch = fetch  # what npm has
         self.folder = os.environ.get("LOCKKEEPER_CLIENTS") or os.path.join(
             os.environ.get("TMPDIR", "/tmp"), "lockkeeper-clients-%d" % os.getuid())
         os.makedirs(self.folder, 0o700, exist_ok=True)
@@ -77,7 +78,7 @@ class Workshop:
             raise Missing("%s: %s" % (what, lines[-1]))
 
     def npm(self):
-        """npm's packages, installed once and again when the list changes."""
+        """npm's packages, installed once and again when the list changes, where this workshop may fetch them."""
         if self.npm_done:
             return
         if self.npm_error:
@@ -88,6 +89,8 @@ class Workshop:
         try:
             self.command("node")
             if not os.path.exists(mark) or open(mark).read() != wanted:
+                if not self.fetch:
+                    raise Missing("npm's packages are not installed")
                 self.command("npm")
                 shutil.rmtree(folder, ignore_errors=True)
                 os.makedirs(folder)
@@ -103,23 +106,32 @@ class Workshop:
             self.npm_error = str(missing)
             raise
 
-    def cc(self, source):
-        out = self.path(source.replace(".", "-"))
-        self.command("gcc")
-        self.run("gcc", ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", out, os.path.join(HERE, source),
-                         "-lhiredis", "-pthread"], 60)
+    def build(self, what, name, words, after, seconds, **options):
+        """Runs words, -o and a file, after: what is made gets its name as a whole, since others may be running it."""
+        out = self.path(name.replace(".", "-").replace("/", "-"))
+        fresh = "%s.%d" % (out, os.getpid())
+        try:
+            self.run(what, [*words, "-o", fresh, *after], seconds, **options)
+            os.rename(fresh, out)
+        finally:
+            if os.path.exists(fresh):
+                os.remove(fresh)
         return out
+
+    def cc(self, source):
+        self.command("gcc")
+        return self.build("gcc", source, ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror"],
+                          [os.path.join(HERE, source), "-lhiredis", "-lm", "-pthread"], 60)
 
     def go(self, folder, package):
         """With Debian's sources of the libraries, nothing fetched."""
         self.command("go")
         if not os.path.isdir(os.path.join("/usr/share/gocode/src", package)):
             raise Missing("no %s here" % package)
-        out = self.path("go-" + folder)
         env = dict(os.environ, GO111MODULE="off", GOPATH="/usr/share/gocode", GOCACHE=self.path("go-cache"),
                    GOFLAGS="", GOPROXY="off")
-        self.run("go build", ["go", "build", "-o", out, "."], 180, env=env, cwd=os.path.join(HERE, folder))
-        return out
+        return self.build("go build", "go-" + folder, ["go", "build"], ["."], 180, env=env,
+                          cwd=os.path.join(HERE, folder))
 
 
 class Client:

@@ -1,12 +1,19 @@
 #!/bin/sh
 # run.sh [--quick] [--direct] [--threads N] [NAME ...]: real client libraries and lock libraries through the proxy, as
 # a table.
+# run.sh contend [--quick] [OPTION ...]: workers of real clients contend for one lock on the default rule; what they
+# reach on Redis and through the proxy, as a table (contend/run.py --help).
 #
 # Installs what it needs (Debian's packages; npm's in a folder of its own under $LOCKKEEPER_CLIENTS or the temporary
 # folder, never in the repository), builds the proxy in build/ unless LOCKKEEPER names one, and hands over to run.py.
 # --quick takes the clients that need no npm and no compiler but gcc. NAME: only these rows (redis-py, ioredis, ...).
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
+program=$root/tests/clients/run.py
+if [ "${1:-}" = contend ]; then
+    program=$root/tests/clients/contend/run.py
+    shift
+fi
 quick=
 for word in "$@"; do
     [ "$word" != --quick ] || quick=yes
@@ -21,4 +28,4 @@ if [ -z "${LOCKKEEPER:-}" ]; then
     LOCKKEEPER=$("$root/scripts/build.sh" "$root/build" RelWithDebInfo)
     export LOCKKEEPER
 fi
-exec /usr/bin/python3 -B "$root/tests/clients/run.py" "$@"
+exec /usr/bin/python3 -B "$program" "$@"

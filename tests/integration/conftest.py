@@ -286,3 +286,12 @@ def pytest_runtest_makereport(item, call):
     if report.failed:
         for proxy in servers.Proxy.started:
             report.sections.append(("log of the proxy on port %d" % proxy.port, servers.tail(proxy.log_path)))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The tables that tests have recorded, wherever the tests ran."""
+    for report in [r for state in ("passed", "failed") for r in terminalreporter.getreports(state)]:
+        for name, text in getattr(report, "user_properties", []):
+            if name == "table":
+                terminalreporter.section(report.nodeid.split("::")[-1])
+                terminalreporter.write_line(text)
