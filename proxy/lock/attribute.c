@@ -206,7 +206,7 @@ static bool release_counted(const struct speaker *s, const struct lock_plan *pla
         family_pool(s->sh, f, &plan->key, s->now_ms);
     if (!s->shared || !c->debts.count)
         return false;
-    losses_take(&c->debts, 0);
+    (void)losses_take(&c->debts);
     return true;
 }
 
@@ -235,23 +235,24 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         plan->right = "adopt";
     if (c || strict || release_under_way(s))
         return;
-    /* Where connections are shared, such a release is a colleague's, for a lease that another proxy gave. Else a second
-     * one in a row is no more a holder's than a loser's is: some release twice. */
-    plan->right = (s->loser || s->released) && !s->shared ? "suspect" : "believe";
+    /* Where connections are shared, such a release is a colleague's, for a lease that another proxy gave. Else a worker's
+     * second one in a row is no more a holder's than a loser's is: some release twice. */
+    bool repeats = s->released && s->family && habit_find(s->self, s->family);
+    plan->right = (s->loser || repeats) && !s->shared ? "suspect" : "believe";
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
 
-/* Whether the command follows a loss, of this session or of one that it may share with. */
+/* Whether the command follows a loss, of this session or of one that it may share with. That counts when the loss's time
+ * is over, as where nothing has followed. */
 static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) {
     struct contest *c = s->contest;
     for (unsigned i = 0; c && i < c->unfollowed.count; i++) {
         const struct peer *p = peer_find(s->sh, c->unfollowed.at[i].session_id);
         bool shares = s->shared && p && family_shares(s->family, p, rule);
-        if (p != s->self && !shares)
+        if (c->unfollowed.at[i].followed || (p != s->self && !shares))
             continue;
-        losses_take(&c->unfollowed, i);
-        family_followed(s->family, true);
+        c->unfollowed.at[i].followed = true;
         return true;
     }
     return false;
@@ -296,8 +297,10 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     plan_claim(s->sh, plan, c);
     if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !s->shared))
         return;
-    if (s->shared || (!s->loser && !may_acquire(plan->verb)))
-        plan->right = plan->verb == LOCK_REWRITE ? "believe" : "adopt";
+    if (plan->verb == LOCK_REWRITE) /* SET XX is how some release, and others extend */
+        plan->right = s->loser && !s->shared ? "suspect" : "believe";
+    else if (s->shared || (!s->loser && !may_acquire(plan->verb)))
+        plan->right = "adopt";
 }
 
 /* ---- what was read ----------------------------------------------------------------------------------- */
@@ -394,16 +397,17 @@ static void plan_script(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- the whole ------------------------------------------------------------------------------------- */
 
-/* Losses of which nothing has followed, too long ago. */
+/* Of losses too long ago nothing more is expected. */
 static void tidy(const struct speaker *s) {
     struct contest *c = s->contest;
     if (!c)
         return;
     const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
     int64_t lease_ms = live ? live->length_ms : s->en->length_ms;
-    losses_expire(&c->debts, s->now_ms - lease_ms / DEBT_SHARE);
-    for (unsigned n = losses_expire(&c->unfollowed, s->now_ms - lease_ms / FOLLOW_SHARE); n > 0; n--)
-        family_followed(s->family, false);
+    while (losses_over(&c->debts, s->now_ms - lease_ms / DEBT_SHARE))
+        (void)losses_take(&c->debts);
+    while (losses_over(&c->unfollowed, s->now_ms - lease_ms / FOLLOW_SHARE))
+        family_followed(s->family, losses_take(&c->unfollowed).followed);
 }
 
 static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms,

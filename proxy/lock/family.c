@@ -339,23 +339,16 @@ bool contest_varies(const struct contest *c, uint64_t value) {
     return false;
 }
 
-void losses_take(struct losses *l, unsigned i) {
-    for (; i + 1 < l->count; i++)
-        l->at[i] = l->at[i + 1];
-    l->count--;
+struct loss losses_take(struct losses *l) {
+    struct loss oldest = l->at[0];
+    memmove(l->at, l->at + 1, --l->count * sizeof(l->at[0]));
+    return oldest;
+}
+
+bool losses_over(const struct losses *l, int64_t before_ms) {
+    return l->count == CONTEST_DEBTS || (l->count > 0 && l->at[0].time_ms < before_ms);
 }
 
 void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id) {
-    if (l->count == CONTEST_DEBTS)
-        losses_take(l, 0);
-    l->at[l->count++] = (struct loss){now_ms, session_id};
-}
-
-unsigned losses_expire(struct losses *l, int64_t before_ms) {
-    unsigned n = 0;
-    while (l->count && l->at[0].time_ms < before_ms) {
-        losses_take(l, 0);
-        n++;
-    }
-    return n;
+    l->at[l->count++] = (struct loss){.time_ms = now_ms, .session_id = session_id};
 }

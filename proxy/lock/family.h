@@ -60,6 +60,7 @@ struct habit {
 struct loss {
     int64_t time_ms;
     uint64_t session_id;
+    bool followed; /* it has */
 };
 
 struct losses {
@@ -128,11 +129,11 @@ void contest_value(struct contest *c, uint64_t value);
 /* Whether the last values differ, or this one differs from them. */
 bool contest_varies(const struct contest *c, uint64_t value);
 
-/* Appends; the oldest makes room. */
+/* Appends; where there is no room the oldest is to be taken out first. */
 void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id);
-/* Takes out those before a time; returns how many. */
-unsigned losses_expire(struct losses *l, int64_t before_ms);
-/* Takes out the oldest, or the one at i. */
-void losses_take(struct losses *l, unsigned i);
+/* Whether the oldest is older than that, or stands in the way of one more. */
+bool losses_over(const struct losses *l, int64_t before_ms);
+/* Takes out the oldest. */
+struct loss losses_take(struct losses *l);
 
 #endif

@@ -195,8 +195,12 @@ static void learn_contest(struct finish *f) {
     struct contest *contest = contest_get(en, family);
     if (f->result->pooled && rule->owner == LOCK_OWNER_AUTO)
         family_pool(f->sh, family, &f->plan->key, f->now_ms);
+    if (contest->unfollowed.count == CONTEST_DEBTS)
+        family_followed(family, losses_take(&contest->unfollowed).followed);
     losses_add(&contest->unfollowed, f->now_ms, f->peer->id);
     family_count(family, contest, TALLY_LOST);
+    if (contest->debts.count == CONTEST_DEBTS)
+        (void)losses_take(&contest->debts);
     if (family_shares(family, f->peer, rule) && family_losers_release(family, contest))
         losses_add(&contest->debts, f->now_ms, f->peer->id);
     if (!live)

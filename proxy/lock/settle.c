@@ -268,19 +268,25 @@ static void learn_course(struct finish *f, const struct claim *used, bool freed)
     }
 }
 
+/* A release, or what may be one, was believed of who has tried for such locks before: a worker, and it has crossed. False:
+ * it has never tried. */
+static bool settle_crossing(struct finish *f, const struct claim *live) {
+    struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    if (!family || !habit_find(f->peer, family))
+        return false;
+    if (f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit && family_vote(family, f->peer, live ? live->peer : NULL))
+        family_pool(f->sh, family, &f->plan->key, f->now_ms);
+    return true;
+}
+
 /* C4: nothing spoke against it. Who has tried for such locks before is a worker, and the release has crossed; anybody
  * else is an operator, or a clean-up: the holder's own release is still to come, over its own session. */
 static void settle_believed(struct finish *f) {
-    struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
     struct claim *live = its_own_live(f);
-    bool tried = family && habit_find(f->peer, family);
-    if (tried && f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit) {
-        if (family_vote(family, f->peer, live ? live->peer : NULL))
-            family_pool(f->sh, family, &f->plan->key, f->now_ms);
-    } else if (!tried) {
+    bool tried = settle_crossing(f, live);
+    if (!tried)
         incident_report(f->sh, INCIDENT_BELIEVED, finish_occasion(f),
                         "released: this connection never tried for the lock, and is of the holder's client");
-    }
     if (live && (tried || live->peer->remote)) {
         settle_spend(f, live);
     } else if (live) {
@@ -390,8 +396,12 @@ static void settle_change(struct finish *f) {
                                     : "this client does not hold the lock; its expiry is unchanged");
         } else if (verb == LOCK_COUNT_DOWN) {
             report_refused_release(f);
+            if (strcmp(f->plan->right, "suspect") == 0)
+                settle_suspected(f);
             settle_spend(f, f->claim);
         } else {
+            if (strcmp(f->plan->right, "suspect") == 0)
+                settle_suspected(f);
             settle_refusal(f, INCIDENT_OVERWRITE,
                            f->audit ? "somebody else holds the lock"
                                     : "somebody else holds the lock; nothing was written");
@@ -406,6 +416,8 @@ static void settle_change(struct finish *f) {
             learn_loss(f); /* it counted, and is not above zero yet */
         break;
     case LOCK_ADOPTED:
+        if (verb == LOCK_REWRITE && !f->claim)
+            settle_crossing(f, its_own_live(f));
         if (settle_touched(f) && settle_touched(f)->fence == f->result->fence)
             settle_done(f);
         else if (verb == LOCK_COUNT_UP)

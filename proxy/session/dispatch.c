@@ -167,8 +167,6 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
         audit_forward(s, c, r, bytes, slot_for(s, key, len), &key_index, 1);
         return DISPATCHED;
     }
-    if (s->overlaps && !s->lock.overlapped)
-        engine_session_overlapped(s->worker->shared->engine, &s->lock);
     if (lock_must_wait(s, key, len))
         return DISPATCH_WAIT;
     if (lock_command_of(c, r, bytes, &lc))

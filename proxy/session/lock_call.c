@@ -450,6 +450,8 @@ inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, cons
     struct lock_call *l = lock_new(s, key, key_len);
     struct lock_key name = {.db = transaction_db(s), .name = l->key, .len = key_len};
     bool queued = s->transaction && transaction_queues(s);
+    if (s->overlaps && !s->lock.overlapped)
+        engine_session_overlapped(s->worker->shared->engine, &s->lock);
     engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, queued, worker_now(s->worker),
                  &l->plan);
     return l;

@@ -10,7 +10,7 @@
 --       5 right      'claim'     only the claim's lease may be touched
 --                    'adopt'     also one acquired by the same identity through another proxy process
 --                    'believe'   also any of the same identity
---                    'suspect'   release.lua: as 'claim'; a refusal by a lease of the same identity is counted there
+--                    'suspect'   as 'claim'; a refusal by a lease of the same identity is counted there
 --                    'leased'    extend.lua: also one of the same identity whose expiry is the proxy's own
 --                    'later'     extend.lua: also any of the same identity, if it ends later by that
 --                    'enrol'     as 'claim', and a lock without a guard record that holds what was seen is the claim's

@@ -84,12 +84,27 @@ local function examine()
   return s
 end
 
+-- How many releases of losers were refused while the lease with that fence was live.
+local function suspects(said, fence)
+  local of, n = string.match(said or '', '^(%d+):(%d+):')
+  return of == fence and tonumber(n) or 0
+end
+
+-- A loser's release is refused: that is counted in the guard record, once for each attempt.
+local function suspect(s)
+  if string.sub(s.suspect or '', -#attempt) == attempt then return end
+  local fence = int(s.fence)
+  s.suspect = fence .. ':' .. int(suspects(s.suspect, fence) + 1) .. ':' .. attempt
+  redis.pcall('HSET', guard, 'suspect', s.suspect)
+end
+
 -- 'done', 'adopted', 'open' where the caller may touch the lock, else false and 'held' or 'foreign'.
 local function may_touch(s)
   if s.token then
     if s.token == claim or right == 'any' or right == 'operator' then return 'done' end
     local other = s.proxy ~= proxy or (right == 'believe' and not s.list)
     if (right == 'adopt' or right == 'believe') and s.owner == identity and other then return 'adopted' end
+    if right == 'suspect' and s.owner == identity then suspect(s) end
     return false, 'held'
   end
   if right == 'any' or right == 'operator' then return 'done' end
@@ -123,12 +138,6 @@ local function locked(s)
   ask_to_write()
   local who = s.owner and s.owner ~= '' and (' by ' .. s.owner) or ''
   return {err = 'LOCKED the lock is held' .. who .. '; nothing was changed'}
-end
-
--- How many releases of losers were refused while the lease with that fence was live.
-local function suspects(said, fence)
-  local of, n = string.match(said or '', '^(%d+):(%d+):')
-  return of == fence and tonumber(n) or 0
 end
 
 local function flags(s)

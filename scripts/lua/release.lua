@@ -47,11 +47,6 @@ if not how then
   ask_to_write()
   if not s.value then return envelope(refusal(), 'free', nil, -2) end
   if shape == 'nil' and type(s.value) ~= 'string' then return envelope(s.value, 'error') end
-  if right == 'suspect' and s.token and s.owner == identity and string.sub(s.suspect or '', -#attempt) ~= attempt then
-    local fence = int(s.fence)
-    s.suspect = fence .. ':' .. int(suspects(s.suspect, fence) + 1) .. ':' .. attempt
-    redis.call('HSET', guard, 'suspect', s.suspect)
-  end
   return envelope(refusal(), why, s)
 end
 if s.list and shape == 'nil' then return envelope(redis.pcall('GETDEL', lock), 'error') end

@@ -36,8 +36,16 @@ bool script_seen_is(const struct script_run *r, const struct script_state *s) {
     return r->a->seen && s->value && !s->wrong_type && is(r->a->seen, s->text);
 }
 
-/* may_touch(): the outcome; *may says whether it is one. */
-enum lock_outcome script_may_touch(const struct script_run *r, const struct script_state *s, bool *may) {
+static void suspect(const struct script_run *r, struct script_state *s) {
+    struct model_suspect *said = &r->m->suspects[r->key];
+    if (is(said->attempt, r->a->attempt))
+        return;
+    said->fence = s->fence;
+    said->count = ++s->suspects;
+    snprintf(said->attempt, sizeof(said->attempt), "%s", r->a->attempt);
+}
+
+enum lock_outcome script_may_touch(const struct script_run *r, struct script_state *s, bool *may) {
     bool whoever = is(r->a->right, "any") || is(r->a->right, "operator");
     *may = true;
     if (s->token) {
@@ -46,6 +54,8 @@ enum lock_outcome script_may_touch(const struct script_run *r, const struct scri
         bool believed = is(r->a->right, "believe"), other = !is(s->proxy, r->a->proxy) || (believed && !s->list);
         if ((is(r->a->right, "adopt") || believed) && is(s->owner, r->a->identity) && other)
             return LOCK_ADOPTED;
+        if (is(r->a->right, "suspect") && s->same)
+            suspect(r, s);
         *may = false;
         return LOCK_HELD;
     }

@@ -42,7 +42,7 @@ struct script_state script_look(struct script_run *r);
 /* Whether the key holds what the caller was shown last. */
 bool script_seen_is(const struct script_run *r, const struct script_state *s);
 /* may_touch(): the outcome; *may says whether it is one. */
-enum lock_outcome script_may_touch(const struct script_run *r, const struct script_state *s, bool *may);
+enum lock_outcome script_may_touch(const struct script_run *r, struct script_state *s, bool *may);
 
 struct model_reply script_number(int64_t n);
 struct model_reply script_plain(enum model_reply_kind kind);

@@ -117,13 +117,6 @@ static struct model_envelope release(struct script_run *r) {
     if (!may) {
         if (!shape_int && s.wrong_type)
             return script_envelope(script_plain(REPLY_ERROR), LOCK_ERROR, NULL, NOT_ASKED);
-        struct model_suspect *suspect = &r->m->suspects[r->key];
-        if (is(r->a->right, "suspect") && s.token && s.same && !is(suspect->attempt, r->a->attempt)) {
-            suspect->count = s.suspects + 1;
-            suspect->fence = s.fence;
-            snprintf(suspect->attempt, sizeof(suspect->attempt), "%s", r->a->attempt);
-            s.suspects++;
-        }
         return script_envelope(script_refusal(r), how, &s, NOT_ASKED);
     }
     bool reads =

@@ -5,6 +5,10 @@
  * same traffic: wrong, lost, cut, unexpired, moved per 10,000 acquisitions, the most releases that were lost in a row,
  * and the share of bare Redis's acquisitions; and of bare Redis: wrong per 10,000 acquisitions, and acquisitions in
  * 10,000 round trips.
+ *
+ * A few rows are the engine's own. It refuses a second release in a row over one connection, which the model believes
+ * ("own, DEL twice"); and of another proxy's lease it knows only what it meets, where the model knows it at once ("two
+ * proxies", the pools that compare or whose losers DEL).
  */
 #include "tests/sim/traffic_cells.h"
 
@@ -290,7 +294,7 @@ const struct cell TRAFFIC_CELLS[] = {
      .bare = {9234, 1056}},
     {.name = "own, DEL twice",
      .apps = {{OWN, .twice = true}},
-     .rules = {4236, 922, 0, 0, 0, 5, 0.84},
+     .rules = {0, 0, 0, 0, 0, 0, 0.76},
      .bare = {4803, 862}},
     {.name = "own, handed over", .apps = {{OWN, .hand = true}}, .rules = {0, 0, 0, 0, 0, 0, 1.00}, .bare = {0, 378}},
     {.name = "own, throttle",
@@ -424,11 +428,11 @@ const struct cell TRAFFIC_CELLS[] = {
      .bare = {338, 607}},
     {.name = "two proxies, pool, compare",
      .apps = {{POOL, COMPARED, .spread = true, .pool = 6}},
-     .rules = {0, 21, 0, 0, 0, 1, 1.00},
+     .rules = {0, 60, 0, 0, 0, 2, 0.98},
      .bare = {0, 621}},
     {.name = "two proxies, pool, losers DEL",
      .apps = {{POOL, .losers = true, .spread = true, .pool = 6}},
-     .rules = {9292, 5, 0, 0, 0, 2, 0.99},
+     .rules = {8800, 240, 0, 0, 0, 6, 0.94},
      .bare = {9288, 1124}},
     {.name = "lifo, EXPIRE",
      .apps = {{LIFO, .expire = EXPIRE_BY_HOLDER}},
@@ -532,7 +536,7 @@ const struct cell TRAFFIC_CELLS[] = {
      .bare = {0, 617}},
     {.name = "two proxies, lifo, losers DEL",
      .apps = {{LIFO, .losers = true, .spread = true, .pool = 6}},
-     .rules = {2810, 594, 0, 0, 0, 4, 0.66},
+     .rules = {1500, 1100, 0, 0, 0, 5, 0.58},
      .bare = {9344, 1119}},
     {.name = "multiplexed, EXPIRE",
      .apps = {{MULTIPLEXED, .expire = EXPIRE_BY_HOLDER}},
@@ -717,7 +721,7 @@ const struct cell TRAFFIC_CELLS[] = {
      .runs = 60},
     {.name = "first second, pool, long",
      .apps = {{POOL, .lease = 600}},
-     .rules = {0, 262, 0, 0, 0, 1, 0.97},
+     .rules = {0, 270, 0, 0, 0, 1, 0.94},
      .bare = {0, 656},
      .trips = 600,
      .runs = 60},
@@ -729,7 +733,7 @@ const struct cell TRAFFIC_CELLS[] = {
      .runs = 60},
     {.name = "first second, pool, no expiry",
      .apps = {{POOL, .endless = true}},
-     .rules = {0, 262, 0, 0, 0, 1, 0.97},
+     .rules = {0, 270, 0, 0, 0, 1, 0.94},
      .bare = {0, 656},
      .trips = 600,
      .runs = 60},
