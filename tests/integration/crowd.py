@@ -103,13 +103,12 @@ class Process:
 
 
 class Worker:
-    serial = itertools.count(1)
-
     def __init__(self, process):
         self.process = process
         self.number = next(process.crowd.serial)
         self.held = None  # the Link between TAKE and GIVE
         self.values = 0
+        self.cut = 0  # expiries of its own locks that it could not set, as far as its code says so
         self.heard = []  # (command's name, reply), but for what says that a script has to be loaded
 
     def value(self):

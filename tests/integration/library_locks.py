@@ -51,7 +51,7 @@ class Library:
     rule = None  # the one that fits its keys
     keys = None  # what they look like; %d is which
     connections = "own"
-    handed_over = False  # released by another process than acquired it, on purpose
+    handed_over = False
     options = ("",)  # of the rule that PROXY ADVISE may name
     step = 1  # ms: what its expiries are counted in
     extends = True
@@ -62,6 +62,9 @@ class Library:
     local = False  # the threads of a process take turns among themselves first
     cluster = True
     redlock = False
+    ends = True  # its lease may end while its worker is still at it
+    names = ()  # of the connections to each place
+    second_place = False  # there are connections to the same server for something else
     beside = ()  # keys of the same application that are no locks
 
     def key(self, number):
@@ -71,6 +74,10 @@ class Library:
         """The key that is there while the lock is held."""
         return key
 
+    def is_free(self, node, key):
+        """Asked over a connection to Redis itself."""
+        return node("EXISTS", self.shows(key)) == 0
+
     def lost(self, me, key, value):
         """What a loser does."""
         return
@@ -78,6 +85,14 @@ class Library:
 
     def extend(self, me, key, value, ms):
         raise NotImplementedError
+
+
+class HandedOver(Library):
+    """Released by another process than acquired it, on purpose; the second place is that of those who release, on another
+    machine."""
+
+    handed_over = second_place = True
+    names = ("web", "worker")
 
 
 # ---- PHP -----------------------------------------------------------------------------------------------------
@@ -127,12 +142,12 @@ class LaravelAdd(Library):
         return (yield from send("DEL", key)) == 1
 
 
-class LaravelUnique(Laravel):
+class LaravelUnique(HandedOver, Laravel):
     """Unique jobs: acquired where the job is queued, and released by whom it is done, whoever acquired it."""
 
     keys = "laravel_cache:laravel_unique_job:App\\Jobs\\Import:%d"
     rule = "lock laravel_cache:laravel_unique_job:* owner any"
-    handed_over, careful, options = True, False, (" owner any",)
+    careful, options = False, (" owner any",)
 
     def release(self, me, key, value):
         return (yield from send("DEL", key, place=1)) == 1
@@ -398,11 +413,11 @@ class DjangoAdd(Library):
         return (yield from send("DEL", key)) == 1
 
 
-class CeleryOnce(Library):
+class CeleryOnce(HandedOver):
     """Acquired where the task is queued, with redis-py's Lock; the worker sends a DEL. Losers ask how long it will take."""
 
     keys, rule = "qo_tasks.report_user-%d", "lock qo_* owner any"
-    connections, handed_over, options = "pool", True, (" owner any",)
+    connections, options = "pool", (" owner any",)
     extends, careful = False, False
 
     def acquire(self, me, key, ms):
@@ -419,11 +434,11 @@ class CeleryOnce(Library):
 # ---- Ruby ----------------------------------------------------------------------------------------------------
 
 
-class ResqueLock(Library):
+class ResqueLock(HandedOver):
     """SETNX where the job is queued, for ever; DEL where it is done."""
 
     keys, rule = "resque:lock:UpdateGraph-[%d]", "lock resque:lock:* owner any lease 1s"
-    handed_over, options = True, (" owner any",)
+    options = (" owner any",)
     extends, endless, careful = False, True, False
 
     def acquire(self, me, key, ms):
@@ -433,12 +448,12 @@ class ResqueLock(Library):
         return (yield from send("DEL", key, place=1)) == 1
 
 
-class SidekiqUnique(Library):
+class SidekiqUnique(HandedOver):
     """sidekiq-unique-jobs: a digest, two queues, and a hash of who has the lock, by scripts; done in another process."""
 
     rule = "lock uniquejobs:*:LOCKED"
     connections, options = "pool", ("", " owner any")
-    extends, cluster, handed_over = False, False, True
+    extends, cluster = False, False
     queue = Script("""
         local queued, held = redis.call('llen', KEYS[2]), redis.call('hlen', KEYS[4])
         if redis.call('hexists', KEYS[4], ARGV[1]) == 1 then return ARGV[1] end
@@ -501,12 +516,12 @@ class SidekiqUnique(Library):
         return (yield from self.unlock.run(self.all(key), value, place=1)) == value
 
 
-class SidekiqUniqueString(Library):
+class SidekiqUniqueString(HandedOver):
     """The same of old: a string; with a namespace, as was usual then."""
 
     rule = "lock app:uniquejobs:*"
     connections, options = "pool", ("", " owner any")
-    step, extends, handed_over = 1000, False, True
+    step, extends = 1000, False
     acquires = Script("""
         local job = redis.pcall('get', KEYS[1])
         if job then return job == ARGV[1] and 1 or 0 end
