@@ -15,7 +15,7 @@ from servers import until
 
 SIDE_BY_SIDE = 8
 WORKERS = 3  # of each of two processes
-SECONDS = 20  # a run whose lock is lost again and again ends here
+SECONDS = 12  # a run whose lock is lost again and again ends here
 LEASE = 3000  # ms: longer than anybody works
 SHORT = 150  # ms: a lease that ends while its worker is still at it
 
@@ -28,8 +28,7 @@ class Figures:
 
 
 def workers_of(library, crowd, addresses):
-    """Two processes with their workers. A place for each address; where locks are handed over the second is that of those
-    who release, on another machine."""
+    """Two processes with their workers, and a place for each address."""
     processes = [crowd.process(library.connections, *addresses, names=library.names) for _ in range(2)]
     return processes, [process.worker() for process in processes for _ in range(WORKERS)]
 
@@ -98,9 +97,10 @@ class Run:
         return min(node("PTTL", self.library.shows(key)) for node in self.nodes(key))
 
     def freed(self, key):
-        """Whether it is free at once, or as soon as the library wants it to be."""
-        if self.library.kept:
-            until(lambda: self.free(key), 2, "the end of what is kept", 0.002)
+        """Whether it is free at once; or as soon as the library wants it to be, or what a dead holder's lock has left on one of
+        several servers."""
+        if self.library.kept or self.library.redlock:
+            until(lambda: self.free(key), LEASE / 2000, "the end of what is kept", 0.002)
         return self.free(key)
 
     def contend(self, goal):

@@ -60,8 +60,8 @@ class Library:
     endless = False  # acquired without an expiry
     kept = 0  # ms: how long the lock stays after its release
     local = False  # the threads of a process take turns among themselves first
-    cluster = True
-    redlock = False
+    cluster = True  # its keys work on one
+    redlock = False  # on several servers at once
     ends = True  # its lease may end while its worker is still at it
     names = ()  # of the connections to each place
     second_place = False  # there are connections to the same server for something else
@@ -130,7 +130,7 @@ class LaravelAdd(Library):
 
     rule = "lock laravel_cache:framework/schedule-*"
     step, extends, careful = 1000, False, False
-    add = Script("return redis.call('exists', KEYS[1]) < 1 and redis.call('setex', KEYS[1], ARGV[2], ARGV[1])")
+    add = Script("if redis.call('exists', KEYS[1]) == 1 then return false end return redis.call('setex', KEYS[1], ARGV[2], ARGV[1])")
 
     def key(self, number):
         return "laravel_cache:framework/schedule-" + hashlib.sha1(b"job %d" % number).hexdigest()
@@ -627,19 +627,17 @@ class RedlockNode(Redlock):
 
     keys, rule, connections, side_by_side = "locks:account:%d", "lock locks:*", "multiplexed", True
     acquire_script = Script("""
-        for i, key in ipairs(KEYS) do if redis.call('exists', key) == 1 then return 0 end end
-        for i, key in ipairs(KEYS) do redis.call('set', key, ARGV[1], 'PX', ARGV[2]) end
+        for n = 1, #KEYS do if redis.call('exists', KEYS[n]) ~= 0 then return 0 end end
+        for n = 1, #KEYS do redis.call('set', KEYS[n], ARGV[1], 'PX', ARGV[2]) end
         return #KEYS""", "EVALSHA")
     extend_script = Script("""
-        for i, key in ipairs(KEYS) do if redis.call('get', key) ~= ARGV[1] then return 0 end end
-        for i, key in ipairs(KEYS) do redis.call('set', key, ARGV[1], 'PX', ARGV[2]) end
+        for n = 1, #KEYS do if redis.call('get', KEYS[n]) ~= ARGV[1] then return 0 end end
+        for n = 1, #KEYS do redis.call('set', KEYS[n], ARGV[1], 'PX', ARGV[2]) end
         return #KEYS""", "EVALSHA")
     release_script = Script("""
-        local count = 0
-        for i, key in ipairs(KEYS) do
-            if redis.call('get', key) == ARGV[1] then redis.pcall('del', key) count = count + 1 end
-        end
-        return count""", "EVALSHA")
+        local done = 0
+        for n = 1, #KEYS do if redis.call('get', KEYS[n]) == ARGV[1] then done = done + redis.pcall('del', KEYS[n]) end end
+        return done""", "EVALSHA")
 
     def acquire(self, me, key, ms):
         value = me.value()
@@ -655,9 +653,9 @@ class RedlockRuby(Redlock):
 
     keys, rule = "resource_key_%d", "lock resource_key_*"
     lock_script = Script("""
-        if (redis.call('exists', KEYS[1]) == 0 and ARGV[3] == 'yes') or redis.call('get', KEYS[1]) == ARGV[1] then
-            return redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2])
-        end""", "SCRIPT LOAD")
+        local free = redis.call('exists', KEYS[1]) == 0
+        if not (free and ARGV[3] == 'yes') and redis.call('get', KEYS[1]) ~= ARGV[1] then return nil end
+        return redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2])""", "SCRIPT LOAD")
     release_script = Script(DELETE_IF_MINE, "SCRIPT LOAD")
 
     def locked(self, me, key, value, ms, anew):

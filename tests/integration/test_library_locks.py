@@ -106,8 +106,8 @@ def test_a_release_s_message(runs, connect, kind):
 def matches(pattern, key):
     """Whether a Redis glob matches."""
     words = re.findall(r"\\.|\[(?:\\.|[^\]\\])*\]|.", pattern, re.S)
-    regex = "".join(".*" if w == "*" else "." if w == "?" else w.replace("[^", "[^", 1) if w[0] == "[" else re.escape(w[-1]) for w in words)
-    return re.fullmatch(regex, key, re.S) is not None
+    regex = [{"*": ".*", "?": "."}.get(word, word if word[0] == "[" and len(word) > 1 else re.escape(word[-1])) for word in words]
+    return re.fullmatch("".join(regex), key, re.S) is not None
 
 
 def stem(text):
