@@ -164,14 +164,14 @@ class Run:
         process = self.crowd.process(self.library.connections, *self.addresses, names=self.library.names or elsewhere)
         a, (_, _, c) = process.worker(), self.people()
         key = self.key()
-        lease = 1000 if self.library.endless else max(1000, self.library.step)
+        lease = 3000 if self.library.endless else max(1000, self.library.step)
         assert self.do(a, "acquire", key, lease) is not None
         began = time.monotonic()
         process.close()
         at_once = self.do(c, "acquire", key, LEASE)
-        held = at_once or until(lambda: self.do(c, "acquire", key, LEASE), 10, "the end of a dead holder's lease", 0.02)
+        held = at_once or until(lambda: self.do(c, "acquire", key, LEASE), 15, "the end of a dead holder's lease", 0.02)
         seconds = time.monotonic() - began
-        return at_once is None, seconds < lease / 1000 + 3, self.do(c, "release", key, held), self.freed(key)
+        return at_once is None, seconds < lease / 1000 + 6, self.do(c, "release", key, held), self.freed(key)
 
 
 def heard(name, reply):

@@ -117,7 +117,7 @@ class Laravel(Library):
 class LaravelForever(Laravel):
     """The same for no time in particular: SETNX."""
 
-    keys, rule = "laravel_cache:forever:lock:%d", "lock laravel_cache:forever:* lease 1s"
+    keys, rule = "laravel_cache:forever:lock:%d", "lock laravel_cache:forever:* lease 3s"
     endless = True
 
     def acquire(self, me, key, ms):
@@ -391,7 +391,7 @@ class DjangoLock(Library):
 class DjangoLockForever(DjangoLock):
     """The same without a timeout."""
 
-    keys, rule, beside = ":1:mutex-report-%d", "lock :1:mutex-* lease 1s", ()
+    keys, rule, beside = ":1:mutex-report-%d", "lock :1:mutex-* lease 3s", ()
     endless, extends = True, False
 
     def acquire(self, me, key, ms):
@@ -437,7 +437,7 @@ class CeleryOnce(HandedOver):
 class ResqueLock(HandedOver):
     """SETNX where the job is queued, for ever; DEL where it is done."""
 
-    keys, rule = "resque:lock:UpdateGraph-[%d]", "lock resque:lock:* owner any lease 1s"
+    keys, rule = "resque:lock:UpdateGraph-[%d]", "lock resque:lock:* owner any lease 3s"
     options = (" owner any",)
     extends, endless, careful = False, True, False
 

@@ -20,8 +20,8 @@ from test_scripts import HASH_LOCK, HASH_RENEW, HASH_UNLOCK
 
 MODELS = ("own", "pool", "multiplexed")
 GOAL = {"standalone": 120, "cluster": 60}
-RULES = ["lock lock:* lease 1s"]
-KIND_RULES = ["lock lock:*List:* kind list lease 1s", "lock lock:Count*:* kind counter lease 1s"]
+RULES = ["lock lock:* lease 3s"]
+KIND_RULES = ["lock lock:*List:* kind list lease 3s", "lock lock:Count*:* kind counter lease 3s"]
 
 
 class Idiom(Library):
