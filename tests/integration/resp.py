@@ -209,6 +209,10 @@ class Client:
             data += more
         return bytes(data)
 
+    def complete(self):
+        """Whether a whole reply has come that nobody has read."""
+        return len(self.buffer) > self.at and reply_end(self.buffer, self.at) >= 0
+
     # ---- commands -----------------------------------------------------------------------------
 
     def __call__(self, *args):
