@@ -42,16 +42,30 @@ static const char *const SHARING_LIBRARIES[] = {
     "glidec",
 };
 
-bool client_library_shares(const char *name, size_t len) {
+/* Of these, the ones that send commands of several workers over one connection at the same time. */
+static const char *const MULTIPLEXING_LIBRARIES[] = {
+    "lettuce", "se.redis", "nredisstack", "ioredis",   "iovalkey", "node-redis", "valkey-go",
+    "rueidis", "fred",     "glidepy",     "glidejava", "glidejs",  "glidego",    "glidec",
+};
+
+static bool named(const char *const *names, size_t count, const char *name, size_t len) {
     const char *bracket = memchr(name, '(', len);
     if (bracket)
         len = (size_t)(bracket - name);
     while (len > 0 && name[len - 1] == ' ')
         len--;
-    for (size_t i = 0; i < sizeof(SHARING_LIBRARIES) / sizeof(SHARING_LIBRARIES[0]); i++)
-        if (strlen(SHARING_LIBRARIES[i]) == len && strncasecmp(SHARING_LIBRARIES[i], name, len) == 0)
+    for (size_t i = 0; i < count; i++)
+        if (strlen(names[i]) == len && strncasecmp(names[i], name, len) == 0)
             return true;
     return false;
+}
+
+bool client_library_shares(const char *name, size_t len) {
+    return named(SHARING_LIBRARIES, sizeof(SHARING_LIBRARIES) / sizeof(SHARING_LIBRARIES[0]), name, len);
+}
+
+bool client_library_multiplexes(const char *name, size_t len) {
+    return named(MULTIPLEXING_LIBRARIES, sizeof(MULTIPLEXING_LIBRARIES) / sizeof(MULTIPLEXING_LIBRARIES[0]), name, len);
 }
 
 /* ---- identities ------------------------------------------------------------------------------ */

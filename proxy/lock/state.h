@@ -105,6 +105,8 @@ bool client_close(struct client_table *t, struct lock_client *c);
 
 /* Whether the name is one of a library that pools or multiplexes connections. */
 bool client_library_shares(const char *name, size_t len);
+/* Whether it is one of a library that multiplexes them: whatever its workers do is sent over one. */
+bool client_library_multiplexes(const char *name, size_t len);
 
 /* ---- what a shard remembers ------------------------------------------------------------------ */
 

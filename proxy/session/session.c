@@ -81,6 +81,8 @@ void session_close(struct session *s, const char *reason) {
     pause_leave(s);
     s->in_flight = 0;
     engine_session_close(w->shared->engine, &s->lock, worker_now(w));
+    if (s->left_endless)
+        advisor_left(w->shared->advisor, s->lock.id);
     iobuf_clear(&s->out);
     session_held_free(s);
     session_input_free(s);

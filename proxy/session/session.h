@@ -281,9 +281,12 @@ struct session {
     bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
     bool is_dirty, is_runnable;
-    bool aside;      /* what is in flight began with a script: over the connection for these */
-    bool no_evict;   /* CLIENT NO-EVICT: only shown */
-    uint8_t barrier; /* the next requests wait for so many in flight: request_barrier */
+    bool aside;        /* what is in flight began with a script: over the connection for these */
+    bool no_evict;     /* CLIENT NO-EVICT: only shown */
+    bool late_read;    /* what was read last came while earlier requests had not been answered */
+    bool overlapped;   /* and a lock command was among it: several workers' commands may be */
+    bool left_endless; /* it has acquired a lock without an expiry, outside of enforced rules */
+    uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
     enum reply_mode reply_mode;
     uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
     uint16_t lock_busy_all;              /* those that concern several keys */
