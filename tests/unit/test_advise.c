@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "proxy/lock/advise.h"
+#include "proxy/lock/advise_private.h"
 #include "proxy/lock/hash.h"
 
 static int64_t now_ms = 1000000;
@@ -677,6 +677,86 @@ static void what_scripts_write(void **state) {
     (void)state;
 }
 
+/* ---- the words, and their explanation -------------------------------------------------------- */
+
+static char *section(const char *path, const char *from, const char *to) {
+    static char text[256 * 1024];
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    text[fread(text, 1, sizeof(text) - 1, f)] = '\0';
+    fclose(f);
+    char *start = strstr(text, from), *end = start ? strstr(start, to) : NULL;
+    assert_non_null(end);
+    *end = '\0';
+    return start;
+}
+
+/* Whether the text has the phrase between backquotes. */
+static bool explained(const char *text, const char *words, size_t len) {
+    bool quoted = false;
+    for (const char *p = text; *p; p++) {
+        quoted ^= *p == '`';
+        if (quoted && strchr("` ", *p) && strncmp(p + 1, words, len) == 0 && p[1 + len] && strchr("`,: ", p[1 + len]))
+            return true;
+    }
+    return false;
+}
+
+/* The phrases of a line: what is between its punctuation marks, without numbers. */
+static void phrases_explained(const char *text, const char *line) {
+    for (const char *p = line; *p;) {
+        size_t len = strcspn(p, ";,:");
+        const char *next = p + len + (p[len] != '\0');
+        while (len > 0 && (p[len - 1] == ' ' || (p[len - 1] >= '0' && p[len - 1] <= '9')))
+            len--;
+        while (len > 0 && (*p == ' ' || (*p >= '0' && *p <= '9')))
+            p++, len--;
+        bool library = len > 4 && p[len - 1] == ')';
+        len = library ? (size_t)(strchr(p, '(') - p) - 1 : len;
+        if (len > 5 && strncmp(p, "lock ", 5) == 0) /* the rest is a rule */
+            return;
+        bool counted = len == 5 && strncmp(p, "times", len) == 0;
+        if (len > 0 && !counted && !explained(text, p, len))
+            fail_msg("\"%.*s\" is not explained: %s", (int)len, p, line);
+        p = next;
+    }
+}
+
+static struct advise_row some_row(uint64_t *dice) {
+    struct advise_row row = {.pattern = "PATTERN", .client = "CLIENT"};
+    uint64_t *const counts[] = {
+        &row.acquired, &row.lost,    &row.endless,  &row.valued,    &row.repeated, &row.sent,
+        &row.released, &row.crossed, &row.by_other, &row.by_holder, &row.losers,   &row.by_other_bare,
+        &row.refused,  &row.late,    &row.in_vain,  &row.expired,   &row.row};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        *counts[i] = (*dice = hash_number(*dice)) % 2 ? hash_number(*dice) % 32 : 0;
+    *dice = hash_number(*dice);
+    row.events = 1 + *dice % 100;
+    row.ruled = *dice >> 8 & 1;
+    row.audited = *dice >> 9 & 1;
+    row.overlapped = (*dice >> 10 & 7) == 0;
+    row.kinds = *dice >> 13 & 15;
+    if (*dice >> 17 & 1)
+        snprintf(row.library, sizeof(row.library), "ioredis");
+    return row;
+}
+
+/* README's section says what each word means that a line may have. */
+static void every_word_is_explained(void **state) {
+    const char *text = section("README.md", "What follows the events can be copied", "\n## ");
+    uint64_t dice = 7;
+    char line[ADVISE_LINE_MAX];
+    for (int i = 0; i < 2000; i++) {
+        struct advise_row row = some_row(&dice);
+        advise_line(&row, line);
+        phrases_explained(text, strstr(line, "CLIENT: ") + 8);
+    }
+    static const char *const words[] = {"dead lock: KEY", "kind", "owner any", "owner client", "owner connection"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        assert_true(explained(text, words[i], strlen(words[i])));
+    (void)state;
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -718,6 +798,7 @@ int main(void) {
         TEST(jobs_in_a_list_are_no_lock),
         TEST(scripts_by_their_text),
         TEST(what_scripts_write),
+        TEST(every_word_is_explained),
     };
     return cmocka_run_group_tests_name("advise", tests, NULL, NULL);
 }
