@@ -308,7 +308,7 @@ static void outside_command(const struct command *c, uint32_t index, struct lock
 struct audit_note *audit_note(struct session *s, const struct command *c, const struct resp_request *r,
                               const char *bytes, const uint32_t *keys, size_t key_count, bool outside) {
     struct audit_note *note = NULL;
-    s->overlapped |= s->late_read;
+    s->overlapped |= s->overlaps;
     for (size_t i = 0; i < key_count && (!note || note->count < KEYS_MAX); i++) {
         size_t len, room = key_count - i;
         const char *key = request_arg(r, bytes, keys[i], &len);

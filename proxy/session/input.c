@@ -385,9 +385,9 @@ static void session_read(struct session *s) {
         return;
     }
     s->last_active = ev_now(w->loop);
-    s->late_read = s->in_flight > 0;
     counter_add(&w->counters.client_bytes_in, (uint64_t)n);
     if (!in) {
+        s->overlaps = s->in_flight > 0;
         session_got(s, to, (size_t)n);
         return;
     }

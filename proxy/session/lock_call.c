@@ -416,7 +416,7 @@ static void lock_done(struct call *c, const struct call_end *end) {
 inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
                                     const char *key, size_t key_len) {
     struct lock_call *l = lock_new(s, key, key_len);
-    s->overlapped |= s->late_read;
+    s->overlapped |= s->overlaps;
     struct lock_key name = {.db = transaction_db(s), .name = l->key, .len = key_len};
     bool queued = s->transaction && transaction_queues(s);
     engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, queued, worker_now(s->worker),

@@ -283,8 +283,7 @@ struct session {
     bool is_dirty, is_runnable;
     bool aside;        /* what is in flight began with a script: over the connection for these */
     bool no_evict;     /* CLIENT NO-EVICT: only shown */
-    bool late_read;    /* what was read last came while earlier requests had not been answered */
-    bool overlapped;   /* and a lock command was among it: several workers' commands may be */
+    bool overlapped;   /* a lock command was among what overlaps: for PROXY ADVISE */
     bool left_endless; /* it has acquired a lock without an expiry, outside of enforced rules */
     uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
     enum reply_mode reply_mode;
@@ -312,6 +311,7 @@ struct session {
     char last_word[16];              /* its subcommand, "" none */
     size_t reading;                  /* bytes of the request at hand, while CLIENT shows this client */
     struct stream *stream;           /* NULL, or the request whose rest is passed on while it comes */
+    bool overlaps;                   /* what was read last came while earlier requests were unanswered */
     double last_active;
     double over_soft_since; /* output above the soft limit since; 0: it isn't */
     int64_t opened_ms;
