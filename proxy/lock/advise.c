@@ -583,11 +583,13 @@ static bool queue_event(struct note *n, enum advise_event *event) {
     }
 }
 
-/* What changes an expiry says nothing of keys that are not known for locks. */
+/* Of keys that are not known for locks: what changes an expiry says nothing, nor does what deletes data under a rule. */
 static bool may_say(const struct note *n, enum advise_event event) {
+    const struct lock_rule *rule = n->sight->rule;
     bool expiry = event == ADVISE_EXTENDED || event == ADVISE_REWRITTEN || event == ADVISE_SWAPPED ||
-                  (event == ADVISE_WRITTEN && !n->sight->watched && !n->sight->rule);
-    return !expiry || n->place;
+                  (event == ADVISE_WRITTEN && !n->sight->watched && !rule);
+    bool deletes = rule && rule->mode == LOCK_MODE_AUDIT && (event == ADVISE_RELEASED || event == ADVISE_IN_VAIN);
+    return n->place || (!expiry && !deletes);
 }
 
 void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_ms) {
