@@ -7,7 +7,9 @@
 #include "proxy/net/digest.h"
 #include "proxy/session/transaction.h"
 
-enum { COUNTERS_SAMPLED = 64 /* one INCR or HSETNX of so many, until its key is known for a lock's */ };
+/* One INCR or HSETNX of so many, until its key is known for a lock's. A prime, so that it does not fall into step with
+ * those who acquire and lose by turns. */
+enum { COUNTERS_SAMPLED = 61 };
 
 static inline bool sampled(struct session *s, const char *key, size_t len) {
     return advisor_samples(s->worker->shared->advisor, key, len, worker_now(s->worker));
