@@ -7,7 +7,6 @@
  * seen.
  */
 #include <string.h>
-#include <strings.h>
 
 #include "proxy/base/bytes.h"
 #include "proxy/lock/advise_private.h"
@@ -73,54 +72,4 @@ void advisor_arm(struct advisor *a, const char *key, size_t len, int64_t now_ms)
     }
     unsigned bit = filter_bit(key, len);
     atomic_fetch_or_explicit(&a->filter[present][bit / 64], (uint64_t)1 << bit % 64, memory_order_relaxed);
-}
-
-/* ---- scripts that are locks ------------------------------------------------------------------ */
-
-/* The words by which a script calls commands, each between two quotes, and their bits. */
-static const char *const WORDS[] = {"set", "setnx", "nx", "get", "del", "unlink", "hincrby", "pexpire"};
-enum { SET = 1, SETNX = 2, NX = 4, GET = 8, DEL = 16, UNLINK = 32, HINCRBY = 64, PEXPIRE = 128, WORD_MAX = 8 };
-
-static unsigned words_of(const char *source, size_t len) {
-    unsigned words = 0;
-    for (size_t i = 0; i < len; i++) {
-        if (source[i] != '\'' && source[i] != '"')
-            continue;
-        size_t room = len - i - 1 < WORD_MAX ? len - i - 1 : WORD_MAX;
-        const char *word = source + i + 1, *end = memchr(word, source[i], room);
-        for (size_t k = 0; end && k < sizeof(WORDS) / sizeof(WORDS[0]); k++)
-            if (strlen(WORDS[k]) == (size_t)(end - word) && strncasecmp(word, WORDS[k], (size_t)(end - word)) == 0)
-                words |= 1u << k;
-        i += end ? (size_t)(end - word) + 1 : 0;
-    }
-    return words;
-}
-
-enum advise_script advise_script_kind(const char *source, size_t len) {
-    unsigned words = words_of(source, len);
-    bool deletes = words & (DEL | UNLINK);
-    bool acquires = (words & SETNX) || ((words & SET) && (words & NX));
-    if (words & HINCRBY)
-        return deletes ? ADVISE_SCRIPT_LEAVES : words & PEXPIRE ? ADVISE_SCRIPT_ENTERS : ADVISE_SCRIPT_OTHER;
-    if (acquires == deletes)
-        return ADVISE_SCRIPT_OTHER;
-    if (acquires)
-        return ADVISE_SCRIPT_ACQUIRES;
-    return words & GET ? ADVISE_SCRIPT_RELEASES : ADVISE_SCRIPT_OTHER;
-}
-
-enum { KIND_BITS = 3 };
-
-static _Atomic uint64_t *script_place(struct advisor *a, uint64_t sha1) {
-    return &a->scripts[sha1 % ADVISE_SCRIPTS];
-}
-
-void advisor_script_note(struct advisor *a, uint64_t sha1, enum advise_script kind) {
-    atomic_store_explicit(script_place(a, sha1), (sha1 << KIND_BITS) | kind, memory_order_relaxed);
-}
-
-enum advise_script advisor_script(struct advisor *a, uint64_t sha1) {
-    uint64_t there = atomic_load_explicit(script_place(a, sha1), memory_order_relaxed);
-    bool known = there >> KIND_BITS == (sha1 << KIND_BITS) >> KIND_BITS;
-    return known ? (enum advise_script)(there & ((1 << KIND_BITS) - 1)) : ADVISE_SCRIPT_OTHER;
 }

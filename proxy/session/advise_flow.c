@@ -5,15 +5,11 @@
 
 #include "proxy/lock/advise.h"
 #include "proxy/net/digest.h"
+#include "proxy/session/transaction.h"
 
-enum { COUNTERS_SAMPLED = 64 /* one INCR of so many, until its key is known for a lock's */ };
-
-static __attribute__((noinline)) bool has_nx(const struct resp_request *r, const char *bytes) {
-    for (size_t i = 3; i < r->argc; i++)
-        if (request_arg_is(r, bytes, i, "nx"))
-            return true;
-    return false;
-}
+/* One INCR or HSETNX of so many, until its key is known for a lock's. A prime, so that it does not fall into step with
+ * those who acquire and lose by turns. */
+enum { COUNTERS_SAMPLED = 61 };
 
 static inline bool sampled(struct session *s, const char *key, size_t len) {
     return advisor_samples(s->worker->shared->advisor, key, len, worker_now(s->worker));
@@ -32,15 +28,34 @@ static bool shows_queue(struct session *s, const struct command *c, const struct
     return false;
 }
 
+/* A transaction behind WATCH: what it sets it may have seen to be missing. */
+static bool watched(const struct session *s) {
+    return s->transaction && s->transaction->watched;
+}
+
+/* SET with options: NX acquires; others extend, replace or let go what is known for a lock. */
+static __attribute__((noinline)) bool set_wanted(struct session *s, const struct resp_request *r, const char *bytes,
+                                                 const char *key, size_t len) {
+    for (size_t i = 3; i < r->argc; i++)
+        if (request_arg_is(r, bytes, i, "nx"))
+            return true;
+    return watched(s) || advisor_knows(s->worker->shared->advisor, key, len);
+}
+
 static bool may_be_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                         const char *key, size_t len) {
     struct worker *w = s->worker;
     switch ((int)c->id) {
     case COMMAND_SETNX:
+    case COMMAND_MSETNX:
         return true;
     case COMMAND_SET:
-        return has_nx(r, bytes);
+        return set_wanted(s, r, bytes, key, len);
+    case COMMAND_SETEX:
+    case COMMAND_PSETEX:
+        return watched(s) || advisor_knows(w->shared->advisor, key, len);
     case COMMAND_INCR:
+    case COMMAND_HSETNX:
         return advisor_knows(w->shared->advisor, key, len) || ++w->counters_seen % COUNTERS_SAMPLED == 0;
     case COMMAND_LREM:
     case COMMAND_LRANGE:
@@ -49,9 +64,14 @@ static bool may_be_lock(struct session *s, const struct command *c, const struct
     case COMMAND_DEL:
     case COMMAND_UNLINK:
     case COMMAND_GETDEL:
+    case COMMAND_GETSET:
     case COMMAND_DECR:
+    case COMMAND_HDEL:
     case COMMAND_EXPIRE:
     case COMMAND_PEXPIRE:
+    case COMMAND_EXPIREAT:
+    case COMMAND_PEXPIREAT:
+    case COMMAND_PERSIST:
     case COMMAND_RPUSH:
     case COMMAND_RPUSHX:
     case COMMAND_LSET:
@@ -71,11 +91,13 @@ bool advise_wants(struct session *s, const struct command *c, const struct resp_
 
 enum { SOURCE_MAX = 4096, SHA1_HEX = 40 };
 
-static enum advise_script script_learnt(struct session *s, const char *source, size_t len) {
-    enum advise_script kind = len <= SOURCE_MAX ? advise_script_kind(source, len) : ADVISE_SCRIPT_OTHER;
-    if (kind != ADVISE_SCRIPT_OTHER)
-        advisor_script_note(s->worker->shared->advisor, digest_sha1_head(source, len), kind);
-    return kind;
+static struct advise_text script_learnt(struct session *s, const char *source, size_t len) {
+    struct advise_text text = {.kind = ADVISE_SCRIPT_OTHER};
+    if (len <= SOURCE_MAX)
+        text = advise_script_read(source, len);
+    if (text.kind != ADVISE_SCRIPT_OTHER)
+        advisor_script_note(s->worker->shared->advisor, digest_sha1_head(source, len), &text);
+    return text;
 }
 
 void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes) {
@@ -96,29 +118,45 @@ static uint64_t sha1_head(const char *text) {
     return sha1;
 }
 
-enum advise_script advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
+struct advise_text advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
     size_t len;
     const char *text = request_arg(r, bytes, 1, &len);
     if (c->id == COMMAND_EVAL)
         return script_learnt(s, text, len);
     if (c->id != COMMAND_EVALSHA || len != SHA1_HEX)
-        return ADVISE_SCRIPT_OTHER;
+        return (struct advise_text){.kind = ADVISE_SCRIPT_OTHER};
     return advisor_script(s->worker->shared->advisor, sha1_head(text));
 }
 
-bool advise_wants_script(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                         uint32_t key_index) {
+static bool script_acquires(const struct advise_text *text) {
+    return text->kind == ADVISE_SCRIPT_ACQUIRES || text->kind == ADVISE_SCRIPT_ENTERS;
+}
+
+uint32_t advise_script_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                           uint32_t first_key, size_t key_count) {
     size_t len;
-    const char *key = request_arg(r, bytes, key_index, &len);
-    if (c->id == COMMAND_EVALSHA)
-        return advise_script_of(s, c, r, bytes) != ADVISE_SCRIPT_OTHER && sampled(s, key, len);
-    return c->id == COMMAND_EVAL && sampled(s, key, len) && advise_script_of(s, c, r, bytes) != ADVISE_SCRIPT_OTHER;
+    const char *key = request_arg(r, bytes, first_key, &len);
+    bool source = c->id == COMMAND_EVAL;
+    if (!source && c->id != COMMAND_EVALSHA)
+        return 0;
+    if (source && !sampled(s, key, len)) /* before the text is read */
+        return 0;
+    struct advise_text text = advise_script_of(s, c, r, bytes);
+    if (text.kind == ADVISE_SCRIPT_OTHER || text.key > key_count)
+        return 0;
+    uint32_t at = first_key + text.key - 1;
+    key = request_arg(r, bytes, at, &len);
+    if (!script_acquires(&text) && !advisor_knows(s->worker->shared->advisor, key, len))
+        return 0;
+    return (source && text.key == 1) || sampled(s, key, len) ? at : 0;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static void note_sight(struct session *s, struct advise_sight *sight) {
+    s->left_endless |= sight->event == ADVISE_ACQUIRED && sight->pttl_ms < 0 && !sight->renewed && !sight->queue;
+    sight->overlapped = s->lock.overlapped;
     sight->session_id = s->lock.id;
     sight->library = s->lib_name;
     sight->client = lock_client_name(s->lock.client, &sight->client_len);
@@ -126,115 +164,159 @@ static void note_sight(struct session *s, struct advise_sight *sight) {
     advisor_note(s->worker->shared->advisor, sight, worker_now(s->worker));
 }
 
-static void note(struct session *s, enum advise_event event, const struct lock_key *key, const struct lock_rule *rule,
-                 const char *value, size_t value_len, int64_t pttl_ms) {
-    struct advise_sight sight = {
-        .event = event, .key = *key, .rule = rule, .value = value, .value_len = value_len, .pttl_ms = pttl_ms};
-    note_sight(s, &sight);
+/* The command counts nodes or fields, or writes one. */
+static unsigned kind_of(const char *command) {
+    if (strncmp(command, "INCR", 4) == 0)
+        return ADVISE_COUNTER;
+    return command[0] == 'H' ? ADVISE_HASH : ADVISE_STRING;
 }
 
-/* What happened to a list's queue. */
-static void note_queue(struct session *s, enum advise_event event, const struct lock_sight *from) {
-    struct advise_sight sight = {.event = event,
-                                 .key = from->key,
-                                 .rule = from->rule,
-                                 .queue = true,
-                                 .waits = from->count > from->by,
-                                 .value = from->value,
-                                 .value_len = from->value_len,
-                                 .pttl_ms = -1};
-    note_sight(s, &sight);
+/* An event that a lock script's outcome says. */
+static bool script_event(const struct lock_plan *plan, const struct lock_result *result, const char *command,
+                         enum advise_event *event) {
+    bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
+    bool freed = result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED || result->outcome == LOCK_OPEN;
+    bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_QUEUE_REMOVE;
+    bool attempts = plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_QUEUE_PUSH ||
+                    (plan->verb == LOCK_CLOBBER && strcmp(command, "MSETNX") == 0);
+    if (result->outcome == LOCK_GRANTED)
+        *event = ADVISE_ACQUIRED;
+    else if ((refused && attempts) || (result->outcome == LOCK_COUNTED && plan->verb == LOCK_COUNT_UP))
+        *event = ADVISE_LOST;
+    else if (refused && releases)
+        *event = ADVISE_REFUSED;
+    else if ((plan->verb == LOCK_RELEASE && freed) || result->outcome == LOCK_RELEASED)
+        *event = ADVISE_RELEASED;
+    else if (plan->verb == LOCK_RELEASE && result->outcome == LOCK_FREE)
+        *event = ADVISE_IN_VAIN;
+    else if (plan->verb == LOCK_EXTEND && result->outcome == LOCK_DONE)
+        *event = ADVISE_EXTENDED;
+    else if (plan->verb == LOCK_REWRITE && result->outcome == LOCK_DONE)
+        *event = ADVISE_REWRITTEN;
+    else if (plan->verb == LOCK_REPLACE && result->outcome == LOCK_DONE)
+        *event = ADVISE_WRITTEN;
+    else
+        return false;
+    return true;
 }
 
 static __attribute__((noinline)) void note_script(struct session *s, const struct lock_plan *plan,
-                                                  const struct lock_result *result) {
-    bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
-    bool freed = result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED || result->outcome == LOCK_OPEN;
-    bool queue = plan->verb == LOCK_QUEUE_PUSH || plan->verb == LOCK_QUEUE_READ;
-    bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_QUEUE_REMOVE;
-    if (result->outcome == LOCK_GRANTED && queue) {
-        struct advise_sight sight = {.event = ADVISE_ACQUIRED,
-                                     .key = plan->key,
-                                     .rule = plan->rule,
-                                     .queue = true,
-                                     .value = result->value,
-                                     .value_len = result->value_len,
-                                     .pttl_ms = -1};
-        note_sight(s, &sight);
-    } else if (result->outcome == LOCK_GRANTED)
-        note(s, ADVISE_ACQUIRED, &plan->key, plan->rule, result->value, result->value_len,
-             result->leased ? -1 : result->pttl_ms);
-    else if (refused && (plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_QUEUE_PUSH))
-        note(s, ADVISE_LOST, &plan->key, plan->rule, NULL, 0, -1);
-    else if (refused && releases)
-        note(s, ADVISE_REFUSED, &plan->key, plan->rule, NULL, 0, -1);
-    else if ((plan->verb == LOCK_RELEASE && freed) || result->outcome == LOCK_RELEASED)
-        note(s, ADVISE_RELEASED, &plan->key, plan->rule, NULL, 0, -1);
-    else if (plan->verb == LOCK_RELEASE && result->outcome == LOCK_FREE)
-        note(s, ADVISE_IN_VAIN, &plan->key, plan->rule, NULL, 0, -1);
-    else if (plan->verb == LOCK_EXTEND && result->outcome == LOCK_DONE)
-        note(s, ADVISE_EXTENDED, &plan->key, plan->rule, NULL, 0, result->leased ? -1 : result->pttl_ms);
+                                                  const struct lock_result *result, const char *command) {
+    struct advise_sight sight = {.key = plan->key,
+                                 .rule = plan->rule,
+                                 .queue = plan->verb == LOCK_QUEUE_PUSH || plan->verb == LOCK_QUEUE_READ,
+                                 .renewed = result->leased,
+                                 .kind = kind_of(command),
+                                 .pttl_ms = result->leased ? -1 : result->pttl_ms};
+    if (!script_event(plan, result, command, &sight.event))
+        return;
+    if (sight.event == ADVISE_ACQUIRED) {
+        sight.value = result->value;
+        sight.value_len = result->value_len;
+    }
+    if (sight.queue)
+        sight.pttl_ms = -1;
+    sight.renewed |= sight.queue;
+    note_sight(s, &sight);
 }
 
-inline void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result) {
+inline void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result,
+                          const char *command) {
     if (plan->rule && plan->verb != LOCK_OPERATOR && sampled(s, plan->key.name, plan->key.len))
-        note_script(s, plan, result);
+        note_script(s, plan, result, command);
 }
 
-static void sight_done(struct session *s, const struct lock_sight *sight) {
-    bool first = sight->count > 0 && sight->count <= sight->by;
-    switch (sight->verb) {
+/* What a command has done that ran as it was. False: nothing to a lock, as far as is known. */
+static bool sight_done(const struct lock_sight *from, struct advise_sight *to) {
+    bool first = from->count > 0 && from->count <= from->by;
+    switch (from->verb) {
     case LOCK_ACQUIRE:
-        note(s, ADVISE_ACQUIRED, &sight->key, sight->rule, sight->value, sight->value_len, sight->pttl_ms);
-        break;
+        to->event = ADVISE_ACQUIRED;
+        return true;
     case LOCK_COUNT_UP:
-        note(s, first ? ADVISE_ACQUIRED : ADVISE_LOST, &sight->key, sight->rule, NULL, 0, -1);
-        break;
+        to->event = first ? ADVISE_ACQUIRED : ADVISE_LOST;
+        to->value = NULL;
+        return true;
     case LOCK_RELEASE:
-        if (sight->queue == QUEUE_POP)
-            note_queue(s, ADVISE_TAKEN, sight);
-        else
-            note(s, ADVISE_RELEASED, &sight->key, sight->rule, NULL, 0, -1);
-        break;
+        to->queue = from->queue == QUEUE_POP;
+        to->event = to->queue ? ADVISE_TAKEN : ADVISE_RELEASED;
+        return true;
     case LOCK_QUEUE_PUSH:
-        note_queue(s, ADVISE_PUSHED, sight);
-        break;
+        to->queue = true;
+        to->event = ADVISE_PUSHED;
+        return true;
     case LOCK_QUEUE_READ:
-        if (sight->queue == QUEUE_HEAD)
-            note_queue(s, ADVISE_HEAD, sight);
-        break;
+        to->queue = true;
+        to->event = ADVISE_HEAD;
+        return from->queue == QUEUE_HEAD;
     case LOCK_QUEUE_REMOVE:
-        note_queue(s, ADVISE_TAKEN, sight);
-        break;
+        to->queue = true;
+        to->event = ADVISE_TAKEN;
+        return true;
     case LOCK_QUEUE_SET:
-        if (sight->queue == QUEUE_SET && sight->count == 0)
-            note_queue(s, ADVISE_RENAMED, sight);
-        break;
+        to->queue = true;
+        to->event = ADVISE_RENAMED;
+        return from->queue == QUEUE_SET && from->count == 0;
     case LOCK_COUNT_DOWN:
-        if (sight->count <= 0)
-            note(s, ADVISE_RELEASED, &sight->key, sight->rule, NULL, 0, -1);
-        break;
+        to->event = ADVISE_RELEASED;
+        return from->count <= 0;
     case LOCK_EXTEND:
-        if (sight->pttl_ms != -3)
-            note(s, ADVISE_EXTENDED, &sight->key, sight->rule, NULL, 0, sight->pttl_ms);
-        break;
-    case LOCK_REPLACE:
+        to->event = ADVISE_EXTENDED;
+        return from->pttl_ms != -3;
     case LOCK_REWRITE:
+        to->event = ADVISE_REWRITTEN;
+        return from->pttl_ms != -3;
+    case LOCK_REPLACE:
+        to->event = ADVISE_WRITTEN;
+        return true;
     case LOCK_SWAP:
-    case LOCK_READ:
+        to->event = from->old ? ADVISE_SWAPPED : ADVISE_ACQUIRED;
+        return true;
     case LOCK_CLOBBER:
+        to->event = ADVISE_ACQUIRED;
+        to->value = NULL;
+        return strcmp(from->command, "MSETNX") == 0;
+    case LOCK_READ:
     case LOCK_SCRIPT:
     case LOCK_INSPECT:
     case LOCK_OPERATOR:
         break;
     }
+    return false;
 }
 
-void advise_sight(struct session *s, const struct lock_sight *sight) {
-    if (sight->effect == EFFECT_DONE)
-        sight_done(s, sight);
-    else if (sight->effect == EFFECT_LOST)
-        note(s, ADVISE_LOST, &sight->key, sight->rule, NULL, 0, -1);
-    else if (sight->effect == EFFECT_ABSENT && sight->verb == LOCK_RELEASE && sight->queue == QUEUE_NONE)
-        note(s, ADVISE_IN_VAIN, &sight->key, sight->rule, NULL, 0, -1);
+static bool sight_says(const struct lock_sight *from, struct advise_sight *to) {
+    switch (from->effect) {
+    case EFFECT_DONE:
+        return sight_done(from, to);
+    case EFFECT_REMOVED: /* by an expiry in the past */
+        to->event = ADVISE_RELEASED;
+        return from->verb == LOCK_EXTEND || from->verb == LOCK_REWRITE;
+    case EFFECT_LOST:
+        to->event = ADVISE_LOST;
+        return true;
+    case EFFECT_ABSENT:
+        to->event = ADVISE_IN_VAIN;
+        return from->verb == LOCK_RELEASE && from->queue == QUEUE_NONE;
+    case EFFECT_SCRIPTED:
+    case EFFECT_NOTHING:
+    case EFFECT_NOT_SENT:
+    case EFFECT_UNKNOWN:
+        break;
+    }
+    return false;
+}
+
+void advise_sight(struct session *s, const struct lock_sight *from, bool scripted, bool watched) {
+    struct advise_sight to = {.key = from->key,
+                              .rule = from->rule,
+                              .scripted = scripted,
+                              .watched = watched,
+                              .waits = from->count > from->by,
+                              .kind = scripted ? ADVISE_STRING : kind_of(from->command),
+                              .value = from->value,
+                              .value_len = from->value_len,
+                              .pttl_ms = from->pttl_ms};
+    if (sight_says(from, &to))
+        note_sight(s, &to);
 }

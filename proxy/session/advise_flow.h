@@ -9,20 +9,23 @@
 #include "proxy/lock/audit.h"
 #include "proxy/session/session.h"
 
-/* Whether the reply of a command on a key outside of all rules is worth a look: SETNX and SET NX always, some of the
- * INCRs, and releases of what was acquired lately. */
+/* Whether the reply of a command on a key outside of all rules is worth a look: SETNX, SET NX and MSETNX always, some
+ * of the INCRs and HSETNXs, and what changes a key that was acquired lately. */
 bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                   const char *key, size_t len);
-/* The same for a script of the application's and its first key; and what the script is known to be. */
-bool advise_wants_script(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                         uint32_t key_index);
-enum advise_script advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
+/* The same for a script of the application's: the argument index of the key that is its lock, among `key_count` from
+ * `first_key` on; 0: it is not worth one. And what the script is known to be. */
+uint32_t advise_script_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                           uint32_t first_key, size_t key_count);
+struct advise_text advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 /* SCRIPT: of a LOAD the text is looked at. */
 void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes);
-/* A lock script's outcome. */
-void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result);
-/* A command that ran as it was; its rule may be NULL. */
-void advise_sight(struct session *s, const struct lock_sight *sight);
+/* A lock script's outcome; `command` is what the client has sent, in capitals. */
+void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result,
+                   const char *command);
+/* A command that ran as it was; its rule may be NULL. `scripted`: a script of the application's did what it says;
+ * `watched`: in a transaction behind WATCH. */
+void advise_sight(struct session *s, const struct lock_sight *sight, bool scripted, bool watched);
 
 #endif

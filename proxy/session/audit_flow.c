@@ -15,6 +15,7 @@
 #include "proxy/lock/audit.h"
 #include "proxy/session/advise_flow.h"
 #include "proxy/session/script_flow.h"
+#include "proxy/session/transaction.h"
 
 enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24, NO_EXPIRY = -1, KEPT = -3, PAST = -2 };
 
@@ -29,7 +30,9 @@ struct audit_note {
     struct text texts;        /* keys and values; sights point into it once it is complete */
     size_t key_count;         /* of the command */
     size_t count;
-    enum advise_script script; /* of a script outside of all rules */
+    struct advise_text script; /* of a script outside of all rules */
+    int64_t script_pttl_ms;    /* the expiry that it gives; INT64_MAX: not known */
+    bool watched;              /* in a transaction behind WATCH */
     bool expects_ok;           /* SET NX says OK where it has acquired; with GET it says nil */
     bool conditional;          /* PERSIST; EXPIRE NX, ...: a 0 tells nothing */
     char name[COMMAND_NAME_MAX];
@@ -252,6 +255,7 @@ static struct audit_note *note_new(struct session *s, const struct command *c, c
     size_t len;
     const char *name = request_arg(r, bytes, 0, &len);
     note->command = c;
+    note->watched = s->transaction && s->transaction->watched;
     note->rules = lock_rules_ref(s->worker->rules);
     text_init(&note->texts);
     for (size_t i = 0; i < len && i < COMMAND_NAME_MAX - 1; i++)
@@ -260,25 +264,51 @@ static struct audit_note *note_new(struct session *s, const struct command *c, c
     return note;
 }
 
-/* A script whose text looks like a lock's: it is taken for the command that it stands for. The value is its first
- * argument. */
+/* The script's argument that is this, among `keys` keys: its index; 0: there is none. */
+static uint32_t script_arg(const struct resp_request *r, uint8_t number, int64_t keys) {
+    size_t at = number && number != ADVISE_LITERAL ? 2 + (size_t)keys + number : 0;
+    return at < r->argc ? (uint32_t)at : 0;
+}
+
+static int64_t script_expiry(const struct resp_request *r, const char *bytes, const struct advise_text *text,
+                             int64_t keys) {
+    uint32_t at = script_arg(r, text->expiry, keys);
+    int64_t n;
+    if (text->endless)
+        return NO_EXPIRY;
+    return at && number_at(r, bytes, at, &n) && n > 0 ? expiry_ms(n, text->seconds, false, 0) : INT64_MAX;
+}
+
+/* A script whose text looks like a lock's: it is taken for the command that it stands for. */
 static void script_note(struct session *s, struct audit_note *note, const struct command *c,
                         const struct resp_request *r, const char *bytes, struct lock_command *lc,
                         enum lock_effect *effect) {
     int64_t keys;
     note->script = advise_script_of(s, c, r, bytes);
-    bool acquires = note->script == ADVISE_SCRIPT_ACQUIRES || note->script == ADVISE_SCRIPT_ENTERS;
-    if (note->script == ADVISE_SCRIPT_OTHER || !number_at(r, bytes, 2, &keys) || keys < 0 || keys > KEYS_MAX)
+    if (note->script.kind == ADVISE_SCRIPT_OTHER || !number_at(r, bytes, 2, &keys) || keys < 0 || keys > KEYS_MAX) {
+        note->script.kind = ADVISE_SCRIPT_OTHER;
         return;
-    uint32_t value_at = acquires && (size_t)keys + 3 < r->argc ? (uint32_t)keys + 3 : 0;
-    lc->verb = acquires ? LOCK_ACQUIRE : LOCK_RELEASE;
-    lc->value_at = value_at;
+    }
+    bool acquires = note->script.kind == ADVISE_SCRIPT_ACQUIRES || note->script.kind == ADVISE_SCRIPT_ENTERS;
+    lc->verb = acquires ? LOCK_ACQUIRE : note->script.kind == ADVISE_SCRIPT_EXTENDS ? LOCK_REWRITE : LOCK_RELEASE;
+    lc->value_at = acquires ? script_arg(r, note->script.value, keys) : 0;
+    note->script_pttl_ms = script_expiry(r, bytes, &note->script, keys);
     *effect = EFFECT_DONE;
+}
+
+/* What a command means where no rule is concerned and PROXY ADVISE alone is interested: MSETNX acquires all of its
+ * keys, and HDEL releases. */
+static void outside_command(const struct command *c, uint32_t index, struct lock_command *lc) {
+    if (c->id == COMMAND_MSETNX)
+        *lc = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, index + 1, "int", 0, NULL};
+    else if (c->id == COMMAND_HDEL)
+        *lc = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
 }
 
 struct audit_note *audit_note(struct session *s, const struct command *c, const struct resp_request *r,
                               const char *bytes, const uint32_t *keys, size_t key_count, bool outside) {
     struct audit_note *note = NULL;
+    session_note_overlap(s);
     for (size_t i = 0; i < key_count && (!note || note->count < KEYS_MAX); i++) {
         size_t len, room = key_count - i;
         const char *key = request_arg(r, bytes, keys[i], &len);
@@ -294,6 +324,8 @@ struct audit_note *audit_note(struct session *s, const struct command *c, const 
         note->expects_ok = strcmp(lc.shape, "ok") == 0;
         if (!rule && script_is(c))
             script_note(s, note, c, r, bytes, &lc, &effect);
+        else if (!rule)
+            outside_command(c, keys[i], &lc);
         key_note(s, note, rule, r, bytes, keys[i], &lc, effect);
     }
     if (note) {
@@ -319,17 +351,33 @@ static void sight_queue_read(struct lock_sight *sight, const struct resp_item *i
     }
 }
 
-/* What a script's reply says, by what the script is. Which expiry it gave is not known; that it gave one is likely. */
+/* Whether a script that acquires says that it has: by OK, by a number above zero, or by the value that it wrote; those
+ * that tell how long the lock will last, by nil. */
+static enum lock_effect script_acquired(const struct audit_note *note, const struct lock_sight *sight,
+                                        const struct resp_item *item) {
+    bool tells = note->script.kind == ADVISE_SCRIPT_ENTERS;
+    if (item->null)
+        return tells ? EFFECT_DONE : EFFECT_LOST;
+    if (item->type == ':' || item->type == '#')
+        return !tells && item->num > 0 ? EFFECT_DONE : EFFECT_LOST;
+    if (item->type == '+')
+        return EFFECT_DONE;
+    if (item->type != '$' || !sight->value)
+        return EFFECT_NOTHING;
+    return item->len == sight->value_len && memcmp(item->str, sight->value, item->len) == 0 ? EFFECT_DONE : EFFECT_LOST;
+}
+
+/* What a script's reply says, by what the script is. */
 static void sight_script(const struct audit_note *note, struct lock_sight *sight, const struct resp_item *item) {
-    bool positive = item->type == ':' ? item->num > 0 : item->type == '+' || (item->type == '$' && !item->null);
-    bool entered = note->script == ADVISE_SCRIPT_ENTERS && item->null;
-    sight->pttl_ms = INT64_MAX;
-    if (sight->verb == LOCK_RELEASE)
-        sight->effect = positive ? EFFECT_DONE : EFFECT_ABSENT;
-    else if (note->script == ADVISE_SCRIPT_ENTERS)
-        sight->effect = entered ? EFFECT_DONE : EFFECT_LOST;
+    bool positive = item->type == ':' || item->type == '#' ? item->num > 0
+                                                           : item->type == '+' || (item->type == '$' && !item->null);
+    sight->pttl_ms = note->script_pttl_ms;
+    if (sight->verb == LOCK_ACQUIRE)
+        sight->effect = script_acquired(note, sight, item);
     else
-        sight->effect = positive ? EFFECT_DONE : EFFECT_LOST;
+        sight->effect = positive ? EFFECT_DONE : EFFECT_ABSENT;
+    if (note->script.value == ADVISE_LITERAL && !sight->value)
+        sight->value = ""; /* the same always */
 }
 
 /* What the reply says of one key; `item` is the whole reply, or MGET's element. */
@@ -413,7 +461,7 @@ static void sight_read(const struct audit_note *note, struct lock_sight *sight, 
         return;
     if (!resp_item_read(&p, end, &item) || item.type == '-') {
         sight->effect = EFFECT_NOTHING;
-    } else if (note->script != ADVISE_SCRIPT_OTHER) {
+    } else if (note->script.kind != ADVISE_SCRIPT_OTHER) {
         sight_script(note, sight, &item);
     } else {
         struct resp_item first;
@@ -442,7 +490,7 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
         else
             sight->effect = EFFECT_NOTHING;
         if (s)
-            advise_sight(s, sight);
+            advise_sight(s, sight, note->script.kind != ADVISE_SCRIPT_OTHER, note->watched);
         if (sight->rule)
             engine_observe(w->shared->engine, sight, worker_now(w));
     }
@@ -491,6 +539,6 @@ void audit_forward(struct session *s, const struct command *c, const struct resp
 }
 
 void audit_forward_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                           int slot, uint32_t key) {
-    watch_forward(s, c, r, bytes, slot, audit_note(s, c, r, bytes, &key, 1, true));
+                           int slot, const uint32_t *keys, size_t key_count) {
+    watch_forward(s, c, r, bytes, slot, audit_note(s, c, r, bytes, keys, key_count, true));
 }

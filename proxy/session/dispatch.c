@@ -188,7 +188,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_single_outside(st
     size_t len;
     const char *key = request_arg(r, bytes, key_index, &len);
     if (advise_wants(s, c, r, bytes, key, len))
-        audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), key_index);
+        audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), &key_index, 1);
     else
         dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
@@ -203,6 +203,20 @@ static inline enum dispatch_result dispatch_single(struct session *s, const stru
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     return rule ? dispatch_lock_key(s, c, r, bytes, key_index, rule)
                 : dispatch_single_outside(s, c, r, bytes, key_index);
+}
+
+/* A command with keys outside of all rules: PROXY ADVISE looks at scripts, and at MSETNX. */
+static void forward_keys_outside(struct session *s, const struct command *c, const struct resp_request *r,
+                                 const char *bytes, int slot, const uint32_t *keys, size_t count) {
+    size_t len;
+    const char *key = request_arg(r, bytes, keys[0], &len);
+    uint32_t lock = script_is(c) ? advise_script_key(s, c, r, bytes, keys[0], count) : 0;
+    if (lock)
+        audit_forward_outside(s, c, r, bytes, slot, &lock, 1);
+    else if (c->id == COMMAND_MSETNX && advise_wants(s, c, r, bytes, key, len))
+        audit_forward_outside(s, c, r, bytes, slot, keys, count);
+    else
+        dispatch_forward(s, c, r, bytes, slot);
 }
 
 /* Whether a splittable command's lock keys need more than forwarding. */
@@ -228,8 +242,8 @@ static enum dispatch_result dispatch_keys(struct session *s, const struct comman
         lock_dispatch_clobber(s, c, r, bytes);
     else if (rules.audited)
         audit_forward(s, c, r, bytes, slot, keys, count);
-    else if (script_is(c) && advise_wants_script(s, c, r, bytes, keys[0]))
-        audit_forward_outside(s, c, r, bytes, slot, keys[0]);
+    else if (!rules.enforced)
+        forward_keys_outside(s, c, r, bytes, slot, keys, count);
     else
         dispatch_forward(s, c, r, bytes, slot);
     return DISPATCHED;
@@ -288,7 +302,8 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
         }
         /* A plain SET is no lock's. */
         if ((c->id != COMMAND_SET || r->argc > 3) && advise_wants(s, c, r, bytes, key, len)) {
-            audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), (uint32_t)c->only);
+            uint32_t index = (uint32_t)c->only;
+            audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), &index, 1);
             return DISPATCHED;
         }
     }

@@ -292,7 +292,7 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
 
 inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
     if (s)
-        advise_script(s, &l->plan, result);
+        advise_script(s, &l->plan, result, l->command);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   worker_now(w));
     lock_free(w, l);
@@ -450,8 +450,7 @@ inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, cons
     struct lock_call *l = lock_new(s, key, key_len);
     struct lock_key name = {.db = transaction_db(s), .name = l->key, .len = key_len};
     bool queued = s->transaction && transaction_queues(s);
-    if (s->overlaps && !s->lock.overlapped)
-        engine_session_overlapped(s->worker->shared->engine, &s->lock);
+    session_note_overlap(s);
     engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, queued, worker_now(s->worker),
                  &l->plan);
     return l;

@@ -267,16 +267,16 @@ static void queue_application(struct session *s, const struct command *c, const 
     key_list_clear(&list);
 }
 
-/* Whether PROXY ADVISE is interested, should the key be outside of all rules. */
-static bool wants_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                          const struct key_list *list) {
+/* The key, as an argument index, that PROXY ADVISE is interested in, outside of all rules; 0: none. */
+static uint32_t wanted_outside(struct session *s, const struct command *c, const struct resp_request *r,
+                               const char *bytes, const struct key_list *list) {
     size_t len;
     const char *key = request_arg(r, bytes, list->keys[0], &len);
     if (lock_rule_watched(s, key, len))
-        return false;
+        return 0;
     if (script_is(c))
-        return advise_wants_script(s, c, r, bytes, list->keys[0]);
-    return list->count == 1 && advise_wants(s, c, r, bytes, key, len);
+        return advise_script_key(s, c, r, bytes, list->keys[0], (size_t)list->count);
+    return list->count == 1 && advise_wants(s, c, r, bytes, key, len) ? list->keys[0] : 0;
 }
 
 /* Keys that are audited: what EXEC's element says of them is noted. */
@@ -287,7 +287,10 @@ static void queue_audited(struct session *s, const struct command *c, const stru
     key_list_find(&list, c, r, bytes);
     struct audit_note *note = NULL;
     if (list.count > 0)
-        note = audit_note(s, c, r, bytes, list.keys, (size_t)list.count, wants_outside(s, c, r, bytes, &list));
+        note = audit_note(s, c, r, bytes, list.keys, (size_t)list.count, false);
+    uint32_t outside = list.count > 0 && !note ? wanted_outside(s, c, r, bytes, &list) : 0;
+    if (outside)
+        note = audit_note(s, c, r, bytes, &outside, 1, true);
     key_list_clear(&list);
     if (!note)
         return;

@@ -81,6 +81,8 @@ void session_close(struct session *s, const char *reason) {
     pause_leave(s);
     s->in_flight = 0;
     engine_session_close(w->shared->engine, &s->lock, worker_now(w));
+    if (s->left_endless)
+        advisor_left(w->shared->advisor, s->lock.id);
     iobuf_clear(&s->out);
     session_held_free(s);
     session_input_free(s);
@@ -161,4 +163,9 @@ void session_address_text(const struct sockaddr_storage *a, char *out, size_t si
     } else {
         snprintf(out, size, "unix:0");
     }
+}
+
+void session_note_overlap(struct session *s) {
+    if (s->overlaps && !s->lock.overlapped)
+        engine_session_overlapped(s->worker->shared->engine, &s->lock);
 }

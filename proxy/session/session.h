@@ -281,9 +281,10 @@ struct session {
     bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
     bool is_dirty, is_runnable;
-    bool aside;      /* what is in flight began with a script: over the connection for these */
-    bool no_evict;   /* CLIENT NO-EVICT: only shown */
-    uint8_t barrier; /* the next requests wait for so many in flight: request_barrier */
+    bool aside;        /* what is in flight began with a script: over the connection for these */
+    bool no_evict;     /* CLIENT NO-EVICT: only shown */
+    bool left_endless; /* it has acquired a lock without an expiry, outside of enforced rules */
+    uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
     enum reply_mode reply_mode;
     uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
     uint16_t lock_busy_all;              /* those that concern several keys */
@@ -309,7 +310,7 @@ struct session {
     char last_word[16];              /* its subcommand, "" none */
     size_t reading;                  /* bytes of the request at hand, while CLIENT shows this client */
     struct stream *stream;           /* NULL, or the request whose rest is passed on while it comes */
-    bool overlaps; /* what was read last came while earlier requests were unanswered */
+    bool overlaps;                   /* what was read last came while earlier requests were unanswered */
     double last_active;
     double over_soft_since; /* output above the soft limit since; 0: it isn't */
     int64_t opened_ms;
@@ -338,6 +339,9 @@ void session_free(struct session *s);
 /* Whether a reply has begun and not ended. */
 bool session_amid_reply(const struct session *s);
 /* Why reading or writing has failed. */
+/* A lock command is at hand: the engine learns whether it came while earlier requests were unanswered. */
+void session_note_overlap(struct session *s);
+
 static inline const char *session_errno_text(const struct session *s) {
     return s->tls ? tls_error(s->tls) : strerror(errno);
 }

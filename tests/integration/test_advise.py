@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+import resp
 import servers
 from servers import until
 
@@ -37,8 +38,12 @@ def named(proxy, connect, name, count):
     return [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for _ in range(count)]
 
 
+def advised(line):
+    return line[line.index(" events: ") + 9 :]
+
+
 def accepted(line, tmp_path):
-    rule = line[line.index(" events: ") + 9 :]
+    rule = advised(line)
     path = tmp_path / "advised.conf"
     path.write_text(rule + "\n")
     done = subprocess.run([servers.binary(), "--test-conf", str(path)], capture_output=True, text=True)
@@ -62,15 +67,68 @@ def test_one_connection_a_worker(advising, connect, prefix, tmp_path):
 
 @pytest.mark.parametrize("prefix", MODES)
 def test_a_multiplexed_connection(advising, connect, prefix, tmp_path):
+    """A lock command that comes while an earlier one has not been answered: several workers send."""
     (only,) = named(advising, connect, "m", 1)
+    before = resp.encode("GET", "else") * 200
+
+    def overlapped():
+        for i in range(ROUNDS):
+            key = prefix + "m%d" % i
+            only.send(before)
+            only.send(resp.encode("SET", key, "value %d" % i, "NX", "EX", "50"))
+            assert [only.read() for _ in range(201)][-1] == "OK"
+            assert only("DEL", key) == 1
+        return "one connection for several workers; values distinct" in line_for(only, prefix, "m")
+
+    until(overlapped)
+    assert accepted(line_for(only, prefix, "m"), tmp_path).endswith(" owner client")
+
+
+@pytest.mark.parametrize("prefix", MODES)
+def test_nested_attempts(advising, connect, prefix, tmp_path):
+    (only,) = named(advising, connect, "n", 1)
     for i in range(ROUNDS):
-        key = prefix + "m%d" % i
+        key = prefix + "n%d" % i
         assert only("SET", key, "value %d" % i, "NX", "EX", "50") == "OK"
         assert only("SET", key, "other", "NX", "EX", "50") is None
         assert only("DEL", key) == 1
-    line = line_for(only, prefix, "m")
-    assert "one connection for several workers; values distinct" in line
-    assert accepted(line, tmp_path).endswith(" owner client")
+    line = line_for(only, prefix, "n")
+    assert "connections not known; values distinct; acquired 15, lost 15, released 15" in line
+    assert " owner " not in accepted(line, tmp_path)
+
+
+@pytest.mark.parametrize("prefix", MODES)
+def test_losers_that_delete(advising, connect, prefix, tmp_path):
+    """Each worker has its connection, and sends DEL in `finally`, whether it has acquired or not."""
+    workers = named(advising, connect, "l", 3)
+    for i in range(20):
+        key = prefix + "l%d" % (i % 4)
+        holder, loser = workers[i % 3], workers[(i + 1) % 3]
+        assert holder("SET", key, "1", "NX", "EX", "50") == "OK"
+        assert loser("SET", key, "1", "NX", "EX", "50") is None
+        assert loser("DEL", key) == (prefix != "enforced:")
+        assert holder("DEL", key) == (prefix == "enforced:")
+    line = line_for(workers[0], prefix, "l")
+    assert ", losers delete: 20 times" in line
+    assert accepted(line, tmp_path).endswith(" owner connection") == (prefix == "enforced:"), line
+    assert " owner client" not in line and " owner any" not in line
+
+
+@pytest.mark.parametrize("prefix", ["audited:", "off:", "app:"])
+def test_dead_locks(advising, connect, prefix):
+    """SETNX without an expiry, and its owner is gone: said at once."""
+    owner, other = named(advising, connect, "dead", 2)
+    assert owner("SETNX", prefix + "report", "1") == 1
+    owner.close()
+
+    def said():
+        assert other("SETNX", prefix + "report", "1") == 0
+        return [line for line in other("PROXY", "ADVISE") if line.startswith("dead lock: %sreport by " % prefix)]
+
+    until(said)
+    assert "no expiry, its owner is gone" in said()[0]
+    assert other("DEL", prefix + "report") == 1
+    assert not [line for line in other("PROXY", "ADVISE") if line.startswith("dead lock: %sreport " % prefix)]
 
 
 @pytest.mark.parametrize("prefix", MODES)
@@ -112,8 +170,12 @@ def test_queued_jobs(advising, connect, prefix, tmp_path):
         assert queue("SET", key, str(i), "NX", "EX", "50") == "OK"
         worker("DEL", key)
     line = line_for(queue, prefix, "queue")
-    assert "by others 15" in line
-    assert accepted(line, tmp_path).endswith(" owner any")
+    if prefix == "enforced:":  # refused, and no evidence
+        assert "released 0, refused 15" in line
+        assert " owner " not in accepted(line, tmp_path)
+    else:
+        assert "by others 15" in line
+        assert accepted(line, tmp_path).endswith(" owner any")
 
 
 @pytest.mark.parametrize("prefix", MODES)
@@ -139,8 +201,8 @@ def test_list_locks(advising, connect, prefix, release, tmp_path):
             assert head == [node]
             assert worker(*(["LREM", key, 1, node] if release == "LREM" else ["LPOP", key])) in (1, node)
     line = line_for(workers[0], prefix, name)
-    assert "a list lock; a connection for each worker; values distinct; acquired 3" in line, line
-    assert accepted(line, tmp_path).startswith("lock " + prefix) and " owner " not in line
+    assert "a list lock; connections not known; values distinct; acquired 3" in line, line
+    assert advised(line).startswith("lock " + prefix) and advised(line).endswith(" kind list"), line
 
 
 def test_reentrant_list_lock_outside_of_rules(advising, connect, tmp_path):
@@ -154,7 +216,7 @@ def test_reentrant_list_lock_outside_of_rules(advising, connect, tmp_path):
         assert only("LREM", key, 1, second) == 1
     line = line_for(only, key, "reentrant")
     assert "a list lock" in line and "acquired 15, lost 0, released 15" in line, line
-    assert accepted(line, tmp_path) == "lock " + key
+    assert advised(line) == "lock %s kind list" % key
 
 
 def test_lists_that_are_no_locks(advising, connect):
@@ -198,7 +260,7 @@ def test_scripts_outside_of_rules(advising, connect, way, kind, tmp_path):
         assert run(release, "value %d" % i) == 1
     line = line_for(only, prefix, prefix)
     assert "values distinct; acquired 15, lost 15, released 15" in line, line
-    assert accepted(line, tmp_path) == "lock %s:*:lock owner client" % prefix
+    assert accepted(line, tmp_path) == "lock %s:*:lock" % prefix
 
 
 def test_transactions_outside_of_rules(advising, connect, tmp_path):
@@ -218,7 +280,82 @@ def test_counters_outside_of_rules(advising, connect, tmp_path):
         only("EXPIRE", "cron-lock", "50")
         assert only("DEL", "cron-lock") == 1
     line = line_for(only, "cron-lock", "counter")
-    assert accepted(line, tmp_path) == "lock cron-lock"
+    assert advised(line) == "lock cron-lock kind counter"
+
+
+def test_hashes_outside_of_rules(advising, connect, tmp_path):
+    (only,) = named(advising, connect, "hash", 1)
+    for i in range(400):
+        assert only("HSETNX", "door-lock", "owner", str(i)) == 1
+        only("EXPIRE", "door-lock", "50")
+        assert only(*(("DEL", "door-lock") if i % 2 else ("HDEL", "door-lock", "owner"))) == 1
+    line = line_for(only, "door-lock", "hash")
+    assert advised(line) == "lock door-lock kind hash"
+
+
+@pytest.mark.parametrize("prefix", MODES)
+def test_released_by_expiry(advising, connect, prefix, tmp_path):
+    """SET XX: a while longer, and then a short time that keeps others away."""
+    (only,) = named(advising, connect, "x", 1)
+    for i in range(ROUNDS):
+        key = prefix + "x%d" % i
+        assert only("SET", key, "a", "NX", "PX", "50000") == "OK"
+        assert only("SET", key, "a", "XX", "PX", "60000") == "OK"
+        assert only("SET", key, "a", "XX", "PX", "500") == "OK"
+    line = line_for(only, prefix, "x")
+    assert "acquired 15, lost 0, released 15, overruns 0" in line
+    assert accepted(line, tmp_path).startswith("lock " + prefix)
+
+
+@pytest.mark.parametrize("keys", [1, 2])
+def test_msetnx_outside_of_rules(advising, connect, keys, tmp_path):
+    (only,) = named(advising, connect, "msetnx%d" % keys, 1)
+    names = ["{%s}:%s" % ("alone" if keys == 1 else "both", which) for which in ("first", "second")[:keys]]
+    for i in range(ROUNDS):
+        assert only("MSETNX", *[word for name in names for word in (name, "value %d" % i)]) == 1
+        assert only("MSETNX", *[word for name in names for word in (name, "other")]) == 0
+        for name in names:
+            assert only("DEL", name) == 1
+    for name in names:
+        line = line_for(only, name, "msetnx%d" % keys)
+        assert "values distinct; acquired 15, lost 15, released 15" in line, line
+        assert accepted(line, tmp_path).startswith("lock ")
+
+
+def test_what_is_watched_and_set_outside_of_rules(advising, connect, tmp_path):
+    (only,) = named(advising, connect, "watch", 1)
+
+    def watched(*command):
+        return [only("MULTI"), only(*command), only("EXEC")][-1]
+
+    for i in range(ROUNDS):
+        only("WATCH", "watch-lock")
+        assert only("GET", "watch-lock") is None
+        assert watched("SETEX", "watch-lock", "50", str(i)) == ["OK"]
+        only("WATCH", "watch-lock")
+        assert watched("SETEX", "watch-lock", "60", str(i)) == ["OK"]
+        only("WATCH", "watch-lock")
+        assert watched("DEL", "watch-lock") == [1]
+    line = line_for(only, "watch-lock", "watch")
+    assert "acquired 15, lost 0, released 15, overruns 0" in line, line
+    assert accepted(line, tmp_path) == "lock watch-lock"
+
+
+def test_a_script_whose_lock_is_another_key(advising, connect, tmp_path):
+    (only,) = named(advising, connect, "third", 1)
+    acquire = """if redis.call('hlen', KEYS[3]) > 0 then return nil end
+                 redis.call('hset', KEYS[3], ARGV[1], 1) redis.call('pexpire', KEYS[3], ARGV[2])
+                 redis.call('unlink', KEYS[1]) return ARGV[1]"""
+    release = """if redis.call('hexists', KEYS[2], ARGV[1]) == 0 then return nil end
+                 redis.call('hdel', KEYS[2], ARGV[1]) redis.call('unlink', KEYS[2]) return ARGV[1]"""
+    for i in range(ROUNDS):
+        keys = ["{third}:queue", "{third}:info", "{third}:held:%d" % (i % 3)]
+        assert only("EVAL", acquire, 3, *keys, "job %d" % i, 50000) == "job %d" % i
+        assert only("EVAL", acquire, 3, *keys, "other", 50000) is None
+        assert only("EVAL", release, 2, keys[0], keys[2], "job %d" % i) == "job %d" % i
+    line = line_for(only, "{third}:held:*", "third")
+    assert "values distinct; acquired 15, lost 15, released 15" in line, line
+    assert accepted(line, tmp_path) == "lock {third}:held:*"
 
 
 def test_what_is_no_lock_is_not_advised(advising, connect):

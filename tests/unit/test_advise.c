@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "proxy/lock/advise.h"
+#include "proxy/lock/advise_private.h"
 #include "proxy/lock/hash.h"
 
 static int64_t now_ms = 1000000;
@@ -78,6 +78,13 @@ static bool ends_with(const char *text, const char *end) {
             fail_msg("%u lines, the first: %s", advised->count, advised->text[0]);                                     \
     } while (0)
 
+#define SAID(a, part)                                                                                                  \
+    do {                                                                                                               \
+        struct lines *said = lines_of(a);                                                                              \
+        if (said->count != 1 || !strstr(said->text[0], part))                                                          \
+            fail_msg("%u lines, the first: %s", said->count, said->text[0]);                                           \
+    } while (0)
+
 static void keys_become_patterns(void **state) {
     static const char *const cases[][2] = {
         {"job:123:lock", "job:*:lock"},
@@ -143,40 +150,141 @@ static void a_connection_for_each_worker(void **state) {
     assert_non_null(strstr(lines_of(*state)->text[0], "a connection for each worker; values constant"));
 }
 
+/* A release over another session that has tried before is what a pool does; over one that has not, an operator. */
 static void a_pool(void **state) {
     char value[16];
-    for (uint64_t i = 0; i < 20; i++) {
+    for (uint64_t i = 0; i < 23; i++) {
         snprintf(value, sizeof(value), "%d", (int)i);
         send_value(*state, ADVISE_ACQUIRED, "job:lock", i % 3, "app", value, 5000);
-        tell(*state, ADVISE_RELEASED, "job:lock", (i + 1) % 3, "app");
+        tell(*state, ADVISE_RELEASED, "job:lock", (i < 3 ? i : i + 1) % 3, "app");
     }
     ADVISED(*state, "lock job:lock owner client");
-    assert_non_null(strstr(lines_of(*state)->text[0], "a pool of connections; values distinct"));
+    SAID(*state, "a pool of connections; values distinct; acquired 23, lost 0, released 23, overruns 0;");
 }
 
-static void a_library_that_pools(void **state) {
+static void an_operator_makes_no_pool(void **state) {
+    for (uint64_t i = 0; i < 40; i++) {
+        tell(*state, ADVISE_ACQUIRED, "job:lock", i % 3, "app");
+        tell(*state, ADVISE_RELEASED, "job:lock", i % 4 ? i % 3 : 9, "app");
+        if (i % 4 == 0)
+            tell(*state, i % 3 ? ADVISE_RELEASED : ADVISE_IN_VAIN, "job:lock", i % 3, "app");
+    }
+    ADVISED(*state, "lock job:lock");
+    SAID(*state, "connections not known");
+}
+
+/* The lock of who comes late was over: what its release frees is another's, and proves nothing. */
+static void a_late_release_makes_no_pool(void **state) {
+    for (uint64_t i = 0; i < 40; i++) {
+        tell(*state, ADVISE_ACQUIRED, "k", i % 2, "app");
+        now_ms += 6000;
+        tell(*state, ADVISE_ACQUIRED, "k", (i + 1) % 2, "app");
+        tell(*state, ADVISE_RELEASED, "k", i % 2, "app");
+        tell(*state, ADVISE_IN_VAIN, "k", (i + 1) % 2, "app");
+    }
+    ADVISED(*state, "lock k");
+    SAID(*state, "connections not known; values constant; acquired 80, lost 0, released 40, late 40, in vain 40, "
+                 "overruns 40;");
+}
+
+/* Nor does a GETSET that takes over, as far as anybody can tell. */
+static void a_swap_makes_no_pool(void **state) {
+    for (uint64_t i = 0; i < 20; i++) {
+        tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
+        tell(*state, ADVISE_LOST, "k", 2, "app");
+        tell(*state, ADVISE_SWAPPED, "k", 2, "app");
+        tell(*state, ADVISE_RELEASED, "k", 2, "app");
+    }
+    ADVISED(*state, "lock k");
+    SAID(*state, "connections not known; values constant; acquired 20, lost 20, released 20, overruns 0;");
+}
+
+static void crowd(struct advisor *a, const char *library, bool overlapped) {
     struct advise_sight sight = {.key = {.name = "k", .len = 1},
                                  .session_id = 1,
                                  .client = "app",
                                  .client_len = 3,
-                                 .library = "redis-py",
+                                 .library = library,
+                                 .overlapped = overlapped,
                                  .pttl_ms = 5000};
     for (int i = 0; i < 20; i++) {
         sight.event = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
-        advisor_note(*state, &sight, now_ms);
+        advisor_note(a, &sight, now_ms);
     }
+}
+
+static void a_library_that_multiplexes(void **state) {
+    crowd(*state, "ioredis", false);
     ADVISED(*state, "lock k owner client");
-    assert_non_null(strstr(lines_of(*state)->text[0], "a pool of connections (redis-py)"));
+    SAID(*state, "one connection for several workers (ioredis);");
+}
+
+static void a_library_that_pools_is_no_proof(void **state) {
+    crowd(*state, "redis-py", false);
+    ADVISED(*state, "lock k");
+    SAID(*state, "connections not known (redis-py);");
 }
 
 static void a_multiplexed_connection(void **state) {
+    crowd(*state, NULL, true);
+    ADVISED(*state, "lock k owner client");
+    SAID(*state, "one connection for several workers;");
+}
+
+/* One worker may try twice for what it has. */
+static void nested_attempts_prove_nothing(void **state) {
     for (int i = 0; i < 20; i++) {
         tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
         tell(*state, ADVISE_LOST, "k", 1, "app");
         tell(*state, ADVISE_RELEASED, "k", 1, "app");
     }
+    ADVISED(*state, "lock k");
+    SAID(*state, "connections not known;");
+}
+
+/* Losers that release in `finally`, where nothing stops them: the holder's own release comes for nothing, or frees the
+ * next one's lock. */
+static void losers_that_delete(void **state) {
+    for (uint64_t i = 0; i < 40; i++) {
+        uint64_t holder = i % 4, loser = (i + 1) % 4, next = (i + 2) % 4;
+        tell(*state, ADVISE_ACQUIRED, "job:lock", holder, "app");
+        tell(*state, ADVISE_LOST, "job:lock", loser, "app");
+        tell(*state, ADVISE_RELEASED, "job:lock", loser, "app");
+        if (i % 2)
+            tell(*state, ADVISE_ACQUIRED, "job:lock", next, "app");
+        tell(*state, i % 2 ? ADVISE_RELEASED : ADVISE_IN_VAIN, "job:lock", holder, "app");
+        if (i % 2)
+            tell(*state, ADVISE_IN_VAIN, "job:lock", next, "app");
+    }
+    ADVISED(*state, "lock job:lock");
+    SAID(*state, ", losers delete: 40 times, in vain 40, overruns 0;");
+}
+
+/* The same where a rule refuses them: then a holder's own release says that each worker has its connection. */
+static void losers_that_are_refused(void **state) {
+    for (uint64_t i = 0; i < 20; i++) {
+        tell(*state, ADVISE_ACQUIRED, "job:lock", i % 2, "app");
+        tell(*state, ADVISE_LOST, "job:lock", (i + 1) % 2, "app");
+        tell(*state, ADVISE_REFUSED, "job:lock", (i + 1) % 2, "app");
+        tell(*state, ADVISE_RELEASED, "job:lock", i % 2, "app");
+    }
+    ADVISED(*state, "lock job:lock owner connection");
+    SAID(*state, "a connection for each worker; values constant; acquired 20, lost 20, released 20, losers delete: 20 "
+                 "times, overruns 0;");
+}
+
+/* A pool's connections have all lost attempts: a release over them is the holder's where there are no more releases
+ * than acquisitions. */
+static void a_pool_that_contends(void **state) {
+    uint64_t dice = 1;
+    for (int i = 0; i < 100; i++) {
+        tell(*state, ADVISE_ACQUIRED, "k", (dice = hash_number(dice)) % 3, "app");
+        for (int losers = 0; losers < i % 3; losers++)
+            tell(*state, ADVISE_LOST, "k", (dice = hash_number(dice)) % 3, "app");
+        tell(*state, ADVISE_RELEASED, "k", (dice = hash_number(dice)) % 3, "app");
+    }
     ADVISED(*state, "lock k owner client");
-    assert_non_null(strstr(lines_of(*state)->text[0], "one connection for several workers"));
+    SAID(*state, "a pool of connections; values constant; acquired 100, lost 99, released 100, overruns 0;");
 }
 
 static void queued_jobs(void **state) {
@@ -187,6 +295,47 @@ static void queued_jobs(void **state) {
     struct lines *l = lines_of(*state);
     assert_true(ends_with(l->text[0], "lock job owner any"));
     assert_non_null(strstr(l->text[0], "by others 20"));
+}
+
+/* Refused releases are none: it may be a loser's, or somebody's who has nothing to do with it. */
+static void refused_releases_hand_nothing_over(void **state) {
+    char pattern[] = "job*";
+    const struct lock_rule rule = {.pattern = pattern, .pattern_len = 4, .hash = 1};
+    struct advise_sight sight = {.key = {.name = "job", .len = 3}, .rule = &rule, .client_len = 3, .pttl_ms = 5000};
+    for (int i = 0; i < 40; i++) {
+        sight.event = i % 2 ? ADVISE_REFUSED : ADVISE_ACQUIRED;
+        sight.session_id = 1 + i % 2;
+        sight.client = i % 2 ? "bob" : "ann";
+        sight.client_hash = sight.session_id;
+        advisor_note(*state, &sight, now_ms);
+        now_ms += i % 2 ? 6000 : 0;
+    }
+    ADVISED(*state, "lock job*");
+    SAID(*state, "connections not known; values not known; acquired 20, lost 0, released 0, refused 20, overruns 20; "
+                 "enforced;");
+}
+
+static void who_releases_too_hands_nothing_over(void **state) {
+    for (int i = 0; i < 20; i++) {
+        tell(*state, ADVISE_ACQUIRED, "job", 1, "queue");
+        tell(*state, ADVISE_RELEASED, "job", i % 5 ? 2 : 1, i % 5 ? "worker" : "queue");
+    }
+    ADVISED(*state, "lock job");
+    SAID(*state, "by others 16");
+}
+
+/* What a script releases that compares nobody has to allow. */
+static void scripts_hand_over_as_they_like(void **state) {
+    struct advise_sight sight = {.key = {.name = "job", .len = 3}, .client_len = 3, .scripted = true, .pttl_ms = 5000};
+    for (int i = 0; i < 40; i++) {
+        sight.event = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
+        sight.session_id = 1 + i % 2;
+        sight.client = i % 2 ? "bob" : "ann";
+        sight.client_hash = sight.session_id;
+        advisor_note(*state, &sight, now_ms);
+    }
+    ADVISED(*state, "lock job");
+    SAID(*state, "released by other clients than acquired");
 }
 
 static void throttles_are_no_leaks(void **state) {
@@ -207,6 +356,89 @@ static void late_releases_are_overruns(void **state) {
         tell(*state, i % 2 ? ADVISE_IN_VAIN : ADVISE_RELEASED, "k", 1, "app");
     }
     assert_non_null(strstr(lines_of(*state)->text[0], "late 10, overruns 10"));
+}
+
+/* SET XX: an expiry much shorter than what is left lets the lock go, another one extends it. */
+static void releases_by_expiry(void **state) {
+    for (uint64_t i = 0; i < 20; i++) {
+        send_value(*state, ADVISE_ACQUIRED, "k", 1, "app", "1", 5000);
+        tell(*state, ADVISE_REWRITTEN, "k", 1, "app");
+        now_ms += 1000;
+        send_value(*state, ADVISE_REWRITTEN, "k", 1, "app", NULL, 100);
+        now_ms += 100;
+    }
+    ADVISED(*state, "lock k");
+    SAID(*state, "acquired 20, lost 0, released 20, overruns 0;");
+}
+
+/* Who begins with a long expiry and keeps it alive with short ones has let nothing go. */
+static void short_heartbeats(void **state) {
+    for (uint64_t i = 0; i < 20; i++) {
+        send_value(*state, ADVISE_ACQUIRED, "k", 1, "app", "1", 300000);
+        for (int beat = 0; beat < 5; beat++, now_ms += 1000)
+            send_value(*state, ADVISE_REWRITTEN, "k", 1, "app", NULL, 3000);
+        tell(*state, ADVISE_RELEASED, "k", 1, "app");
+    }
+    SAID(*state, "acquired 20, lost 0, released 20, overruns 0;");
+}
+
+/* SET with an expiry acquires behind WATCH, and where it is there it extends. */
+static void written_behind_watch(void **state) {
+    struct advise_sight sight = {.event = ADVISE_WRITTEN,
+                                 .key = {.name = "k", .len = 1},
+                                 .session_id = 1,
+                                 .client = "app",
+                                 .client_len = 3,
+                                 .pttl_ms = 5000};
+    for (int i = 0; i < 20; i++) {
+        advisor_note(*state, &sight, now_ms);
+        assert_int_equal(lines_of(*state)->count, 0); /* a cache's */
+    }
+    sight.watched = true;
+    for (int i = 0; i < 20; i++) {
+        sight.event = ADVISE_WRITTEN;
+        advisor_note(*state, &sight, now_ms);
+        advisor_note(*state, &sight, now_ms);
+        sight.event = ADVISE_RELEASED;
+        advisor_note(*state, &sight, now_ms);
+    }
+    SAID(*state, "acquired 20, lost 0, released 20, overruns 0;");
+}
+
+/* A lock without an end whose owner has gone is named, however few have asked for it. */
+static void dead_locks(void **state) {
+    send_value(*state, ADVISE_ACQUIRED, "job:17:lock", 5, "app", "1", -1);
+    for (int i = 0; i < 5; i++)
+        tell(*state, ADVISE_LOST, "job:17:lock", 6, "app");
+    assert_int_equal(lines_of(*state)->count, 1); /* its owner may be at work */
+    advisor_left(*state, 5);
+    tell(*state, ADVISE_LOST, "job:17:lock", 6, "app");
+    tell(*state, ADVISE_LOST, "job:17:lock", 7, "app");
+    assert_int_equal(lines_of(*state)->count, 1);
+    tell(*state, ADVISE_LOST, "job:17:lock", 6, "app");
+    struct lines *l = lines_of(*state);
+    assert_int_equal(l->count, 2);
+    assert_string_equal(l->text[0],
+                        "dead lock: job:17:lock by app: no expiry, its owner is gone, 3 attempts lost since: "
+                        "DEL it, and let it end by itself from now on: lock job:*:lock");
+    assert_true(ends_with(l->text[1], "too few to advise"));
+    tell(*state, ADVISE_RELEASED, "job:17:lock", 9, "operator");
+    assert_int_equal(lines_of(*state)->count, 1);
+}
+
+static void what_ends_is_not_dead(void **state) {
+    send_value(*state, ADVISE_ACQUIRED, "k", 5, "app", "1", -1);
+    send_value(*state, ADVISE_EXTENDED, "k", 5, "app", NULL, 5000);
+    advisor_left(*state, 5);
+    for (int i = 0; i < 9; i++)
+        tell(*state, ADVISE_LOST, "k", 6, "app");
+    assert_int_equal(lines_of(*state)->count, 1);
+}
+
+static void never_acquired(void **state) {
+    for (int i = 0; i < 20; i++)
+        tell(*state, ADVISE_LOST, "k", 6, "app");
+    ADVISED(*state, "never seen to be acquired: held since before, or dead; look at its TTL");
 }
 
 static void few_events_advise_nothing(void **state) {
@@ -332,7 +564,19 @@ static void a_list_is_a_lock_where_its_head_is_looked_at(void **state) {
     assert_string_equal(
         lines_of(*state)->text[0],
         "turn by app: a list lock; a connection for each worker; values distinct; acquired 40, lost 20, "
-        "released 40, overruns 0, without expiry 40; 100 events: lock turn");
+        "released 40, overruns 0, without expiry 40; outside of the rules; 100 events: lock turn kind list");
+}
+
+static void kinds(void **state) {
+    struct advise_sight sight = {.key = {.name = "k", .len = 1}, .session_id = 1, .client = "app", .client_len = 3};
+    for (int i = 0; i < 60; i++) {
+        sight.event = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
+        sight.kind = i < 30 ? ADVISE_COUNTER : ADVISE_HASH;
+        advisor_note(*state, &sight, now_ms);
+        if (i == 29)
+            ADVISED(*state, "lock k kind counter");
+    }
+    ADVISED(*state, "lock k kind hash,counter");
 }
 
 static void jobs_in_a_list_are_no_lock(void **state) {
@@ -365,7 +609,7 @@ static void scripts_by_their_text(void **state) {
         {"if redis.call(\"get\",KEYS[1]) == ARGV[1] then return redis.call(\"del\",KEYS[1]) else return 0 end",
          ADVISE_SCRIPT_RELEASES},
         {"if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end",
-         ADVISE_SCRIPT_OTHER},
+         ADVISE_SCRIPT_EXTENDS},
         {"if (redis.call('exists', KEYS[1]) == 0) then redis.call('hincrby', KEYS[1], ARGV[2], 1); "
          "redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; return redis.call('pttl', KEYS[1]);",
          ADVISE_SCRIPT_ENTERS},
@@ -373,16 +617,144 @@ static void scripts_by_their_text(void **state) {
          "else redis.call('del', KEYS[1]); redis.call('publish', KEYS[2], ARGV[1]); return 1; end;",
          ADVISE_SCRIPT_LEAVES},
         {"return redis.call('set', KEYS[1], 'it is', 'nx')", ADVISE_SCRIPT_ACQUIRES},
+        {"return redis.call('exists', KEYS[1]) < 1 and redis.call('setex', KEYS[1], 30, 'x')", ADVISE_SCRIPT_ACQUIRES},
+        {"if not redis.call('GET', KEYS[1]) then redis.call('SET', KEYS[1], ARGV[1]) return 1 end",
+         ADVISE_SCRIPT_ACQUIRES},
+        {"redis.call('set', KEYS[1], ARGV[1])", ADVISE_SCRIPT_OTHER},
+        {"if redis.call('set', KEYS[1], ARGV[1], 'nx') then return nil end return redis.call('pttl', KEYS[1])",
+         ADVISE_SCRIPT_ENTERS},
+        {"if redis.call('get', KEYS[1]) then return 0 end redis.call('set', KEYS[1], 1) "
+         "redis.call('rpush', KEYS[2], 1)",
+         ADVISE_SCRIPT_OTHER},
+        {"return redis.call('hsetnx', KEYS[1], 'owner', ARGV[1])", ADVISE_SCRIPT_ACQUIRES},
+        {"-- don't delete, 'set' or 'del'\nreturn redis.call('get', KEYS[1])", ADVISE_SCRIPT_OTHER},
+        {"redis.call('incr', KEYS[1]) redis.call('expire', KEYS[1], 1)", ADVISE_SCRIPT_OTHER},
         {"return 1", ADVISE_SCRIPT_OTHER},
         {"'", ADVISE_SCRIPT_OTHER},
         {"", ADVISE_SCRIPT_OTHER},
     };
     for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++)
         assert_int_equal(advise_script_kind(scripts[i].source, strlen(scripts[i].source)), scripts[i].kind);
-    advisor_script_note(*state, 0x1234567890abcdef, ADVISE_SCRIPT_RELEASES);
-    assert_int_equal(advisor_script(*state, 0x1234567890abcdef), ADVISE_SCRIPT_RELEASES);
-    assert_int_equal(advisor_script(*state, 0x1234567890abcdef + 256), ADVISE_SCRIPT_OTHER);
-    assert_int_equal(advisor_script(*state, 1), ADVISE_SCRIPT_OTHER);
+    const struct advise_text text = {
+        .kind = ADVISE_SCRIPT_RELEASES, .key = 4, .value = 2, .expiry = 13, .endless = true};
+    advisor_script_note(*state, 0x1234567890abcdef, &text);
+    struct advise_text found = advisor_script(*state, 0x1234567890abcdef);
+    assert_int_equal(found.kind, text.kind);
+    assert_true(found.key == 4 && found.value == 2 && found.expiry == 13 && !found.seconds && found.endless);
+    assert_int_equal(advisor_script(*state, 0x1234567890abcdef + 256).kind, ADVISE_SCRIPT_OTHER);
+    assert_int_equal(advisor_script(*state, 1).kind, ADVISE_SCRIPT_OTHER);
+}
+
+static void what_scripts_write(void **state) {
+    static const struct {
+        const char *source;
+        struct advise_text text;
+    } scripts[] = {
+        {"return redis.call('set', KEYS[1], ARGV[2], 'NX', 'EX', ARGV[1])",
+         {.key = 1, .value = 2, .expiry = 1, .seconds = true}},
+        {"return redis.call('exists', KEYS[1]) < 1 and redis.call('setex', KEYS[1], ARGV[2], ARGV[1])",
+         {.key = 1, .value = 1, .expiry = 2, .seconds = true}},
+        {"local who = ARGV[3]\nlocal key=KEYS[2]\nif redis.call('setnx', key, who) == 1 then "
+         "redis.call('pexpire', key, ARGV[1]) end",
+         {.key = 2, .value = 3, .expiry = 1}},
+        {"return redis.call('setnx', KEYS[1], 'a, ) b')", {.key = 1, .value = ADVISE_LITERAL, .endless = true}},
+        {"for i, key in ipairs(KEYS) do redis.call('set', key, f(ARGV[1], {2, 3}), 'nx', 'px', ARGV[2] * 1000) end",
+         {.key = 1}},
+        {"if redis.call('hexists', KEYS[4], 'x') == 0 then redis.call('hset', KEYS[4], ARGV[1], 1) "
+         "redis.call('unlink', KEYS[2]) redis.call('pexpireat', KEYS[4], 1) end",
+         {.key = 4, .value = 1}},
+    };
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+        struct advise_text text = advise_script_read(scripts[i].source, strlen(scripts[i].source)),
+                           as = scripts[i].text;
+        assert_int_equal(text.kind, ADVISE_SCRIPT_ACQUIRES);
+        assert_int_equal(text.key, as.key);
+        assert_int_equal(text.value, as.value);
+        assert_int_equal(text.expiry, as.expiry);
+        assert_int_equal(text.seconds, as.seconds);
+        assert_int_equal(text.endless, as.endless);
+    }
+    (void)state;
+}
+
+/* ---- the words, and their explanation -------------------------------------------------------- */
+
+static char *section(const char *path, const char *from, const char *to) {
+    static char text[256 * 1024];
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    text[fread(text, 1, sizeof(text) - 1, f)] = '\0';
+    fclose(f);
+    char *start = strstr(text, from), *end = start ? strstr(start, to) : NULL;
+    assert_non_null(end);
+    *end = '\0';
+    return start;
+}
+
+/* Whether the text has the phrase between backquotes. */
+static bool explained(const char *text, const char *words, size_t len) {
+    bool quoted = false;
+    for (const char *p = text; *p; p++) {
+        quoted ^= *p == '`';
+        if (quoted && strchr("` ", *p) && strncmp(p + 1, words, len) == 0 && p[1 + len] && strchr("`,: ", p[1 + len]))
+            return true;
+    }
+    return false;
+}
+
+/* The phrases of a line: what is between its punctuation marks, without numbers. */
+static void phrases_explained(const char *text, const char *line) {
+    for (const char *p = line; *p;) {
+        size_t len = strcspn(p, ";,:");
+        const char *next = p + len + (p[len] != '\0');
+        while (len > 0 && (p[len - 1] == ' ' || (p[len - 1] >= '0' && p[len - 1] <= '9')))
+            len--;
+        while (len > 0 && (*p == ' ' || (*p >= '0' && *p <= '9')))
+            p++, len--;
+        bool library = len > 4 && p[len - 1] == ')';
+        len = library ? (size_t)(strchr(p, '(') - p) - 1 : len;
+        if (len > 5 && strncmp(p, "lock ", 5) == 0) /* the rest is a rule */
+            return;
+        bool counted = len == 5 && strncmp(p, "times", len) == 0;
+        if (len > 0 && !counted && !explained(text, p, len))
+            fail_msg("\"%.*s\" is not explained: %s", (int)len, p, line);
+        p = next;
+    }
+}
+
+static struct advise_row some_row(uint64_t *dice) {
+    struct advise_row row = {.pattern = "PATTERN", .client = "CLIENT"};
+    uint64_t *const counts[] = {
+        &row.acquired, &row.lost,    &row.endless,  &row.valued,    &row.repeated, &row.sent,
+        &row.released, &row.crossed, &row.by_other, &row.by_holder, &row.losers,   &row.by_other_bare,
+        &row.refused,  &row.late,    &row.in_vain,  &row.expired,   &row.row};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        *counts[i] = (*dice = hash_number(*dice)) % 2 ? hash_number(*dice) % 32 : 0;
+    *dice = hash_number(*dice);
+    row.events = 1 + *dice % 100;
+    row.ruled = *dice >> 8 & 1;
+    row.audited = *dice >> 9 & 1;
+    row.overlapped = (*dice >> 10 & 7) == 0;
+    row.kinds = *dice >> 13 & 15;
+    if (*dice >> 17 & 1)
+        snprintf(row.library, sizeof(row.library), "ioredis");
+    return row;
+}
+
+/* README's section says what each word means that a line may have. */
+static void every_word_is_explained(void **state) {
+    const char *text = section("README.md", "What follows the events can be copied", "\n## ");
+    uint64_t dice = 7;
+    char line[ADVISE_LINE_MAX];
+    for (int i = 0; i < 2000; i++) {
+        struct advise_row row = some_row(&dice);
+        advise_line(&row, line);
+        phrases_explained(text, strstr(line, "CLIENT: ") + 8);
+    }
+    static const char *const words[] = {"dead lock: KEY", "kind", "owner any", "owner client", "owner connection"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        assert_true(explained(text, words[i], strlen(words[i])));
+    (void)state;
 }
 
 int main(void) {
@@ -392,11 +764,28 @@ int main(void) {
         TEST(patterns_have_hashes),
         TEST(a_connection_for_each_worker),
         TEST(a_pool),
-        TEST(a_library_that_pools),
+        TEST(an_operator_makes_no_pool),
+        TEST(a_late_release_makes_no_pool),
+        TEST(a_swap_makes_no_pool),
+        TEST(a_library_that_multiplexes),
+        TEST(a_library_that_pools_is_no_proof),
         TEST(a_multiplexed_connection),
+        TEST(nested_attempts_prove_nothing),
+        TEST(losers_that_delete),
+        TEST(losers_that_are_refused),
+        TEST(a_pool_that_contends),
         TEST(queued_jobs),
+        TEST(refused_releases_hand_nothing_over),
+        TEST(who_releases_too_hands_nothing_over),
+        TEST(scripts_hand_over_as_they_like),
         TEST(throttles_are_no_leaks),
         TEST(late_releases_are_overruns),
+        TEST(releases_by_expiry),
+        TEST(short_heartbeats),
+        TEST(written_behind_watch),
+        TEST(dead_locks),
+        TEST(what_ends_is_not_dead),
+        TEST(never_acquired),
         TEST(few_events_advise_nothing),
         TEST(many_names_are_one_pattern),
         TEST(memory_is_bounded),
@@ -405,8 +794,11 @@ int main(void) {
         TEST(many_events),
         TEST(some_keys_stand_for_all_in_turn),
         TEST(a_list_is_a_lock_where_its_head_is_looked_at),
+        TEST(kinds),
         TEST(jobs_in_a_list_are_no_lock),
         TEST(scripts_by_their_text),
+        TEST(what_scripts_write),
+        TEST(every_word_is_explained),
     };
     return cmocka_run_group_tests_name("advise", tests, NULL, NULL);
 }
