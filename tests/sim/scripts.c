@@ -203,6 +203,7 @@ static struct model_envelope count(struct script_run *r) {
                                model_pttl(r->m, r->key));
     }
     int64_t before = r->k->expire_ms;
+    enum lock_outcome how = script_may_touch(r, &s, &may);
     struct model_reply reply = script_command(r);
     if (script_failed(&reply))
         return script_envelope(reply, LOCK_ERROR, NULL, NOT_ASKED);
@@ -222,7 +223,6 @@ static struct model_envelope count(struct script_run *r) {
         script_remember(r, said);
         return script_envelope(reply, LOCK_GRANTED, &mine, pttl);
     }
-    enum lock_outcome how = script_may_touch(r, &s, &may);
     char *end;
     int64_t now = strtoll(value, NULL, 10), was = strtoll(s.text, &end, 10), extra = r->g->exists ? r->g->extra : 0;
     if (may && (now <= 0 || (s.token && now <= extra))) {
