@@ -22,7 +22,8 @@
 --
 -- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased (the fence,
 -- while the expiry is the proxy's own); attempt, reply (the last attempt that released or counted, so that its repeat finds
--- itself done); extra (count.lua). leased and extra name the fence that they are said of: a new lease need not undo them.
+-- itself done); extra (count.lua); vacant (adopt.lua: the last attempt that found no lock before its script). leased and
+-- extra name the fence that they are said of: a new lease need not undo them.
 --
 -- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
 -- sending it twice with the same attempt is sending it once.
