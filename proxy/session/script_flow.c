@@ -25,9 +25,9 @@
  * in one script go without a transaction. */
 enum { ARGS_MAX = 64, ARG_LEN_MAX = 4096, LOCKS_TOGETHER_MAX = 100 };
 
-/* Seconds for which a session's scripts go without a transaction, where one was refused: what a refused one costs is
- * paid once, and what is pipelined behind a script is seldom overtaken by its coming again. */
-static const double APART = 1.0;
+/* Seconds for which a session's later requests wait for its scripts where a transaction was refused: the script comes
+ * again, and none of them is to overtake it. */
+static const double CAREFUL = 1.0;
 
 struct lock_part {
     struct lock_call *lock; /* NULL: it has ended */
@@ -137,9 +137,9 @@ static void part_end(struct worker *w, struct session *s, struct lock_part *part
 }
 
 /* The steps that have not come to an end are sent by themselves: they find what there is. `end`: what became of the
- * script, where nobody is left to ask for it. */
-static void send_steps(struct request *request, struct bundle *b, const struct call_end *end) {
-    struct session *s = request->session;
+ * script, where nobody is left to ask for it (s NULL). */
+static void send_steps(struct worker *w, struct session *s, const struct command *c, struct bundle *b,
+                       const struct call_end *end) {
     struct resp_request r;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     resp_request_init(&r);
@@ -147,9 +147,9 @@ static void send_steps(struct request *request, struct bundle *b, const struct c
     for (size_t i = 0; i < b->count; i++) {
         struct lock_part *part = &b->parts[i];
         if (part->lock && s && known)
-            step_submit(s, request->command, part->lock, &r, b->command.data, b->key_count);
+            step_submit(s, c, part->lock, &r, b->command.data, b->key_count);
         else if (part->lock)
-            part_end(request->worker, s, part, end);
+            part_end(w, s, part, end);
     }
     resp_request_clear(&r);
 }
@@ -158,17 +158,20 @@ static void send_steps(struct request *request, struct bundle *b, const struct c
 static void go_apart(struct request *request, struct bundle *b) {
     static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
     struct session *s = request->session;
+    struct worker *w = request->worker;
+    const struct command *c = request->command;
     if (s) {
-        s->apart_until = ev_now(s->worker->loop) + APART;
+        s->careful_until = ev_now(w->loop) + CAREFUL;
         call_init(&request->call, request, NULL);
-        call_submit(&request->call, b->slot, b->command.data, b->command.len);
-    }
-    send_steps(request, b, &not_sent);
-    if (!s)
+        call_submit(&request->call, b->slot, b->command.data, b->command.len); /* may be its end */
+    } else {
         request_reply(request, "", 0, true);
+    }
+    send_steps(w, s, c, b, &not_sent);
 }
 
-/* The elements of EXEC's array: `before` and `behind` of each part, and the script's own between. False: it has others. */
+/* The elements of EXEC's array: `before` and `behind` of each part, and the script's own between. False: it has others.
+ */
 static bool elements_find(const struct bundle *b, const struct call_end *end, const char **at) {
     const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item array;
@@ -198,7 +201,7 @@ static void bundle_executed(struct request *request, struct bundle *b, const str
     static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
     const char *at[2 * LOCKS_TOGETHER_MAX + 2];
     if (!elements_find(b, end, at)) {
-        send_steps(request, b, &unknown);
+        send_steps(request->worker, request->session, request->command, b, &unknown);
         request_fail(request, "UPSTREAM the node's answer to a script makes no sense; it was executed");
         return;
     }
@@ -216,7 +219,7 @@ static void bundle_executed(struct request *request, struct bundle *b, const str
         else
             part_end(request->worker, request->session, &b->parts[i], &part);
     }
-    send_steps(request, b, &unknown);
+    send_steps(request->worker, request->session, request->command, b, &unknown);
     request_reply(request, reply, len, true);
 }
 
@@ -225,16 +228,14 @@ static void bundle_done(struct call *c, const struct call_end *end) {
     struct bundle *b = request->state;
     request->state = NULL;
     if (end->error && end->why == UPSTREAM_UNKNOWN) {
-        send_steps(request, b, end);
+        send_steps(request->worker, request->session, request->command, b, end);
         request_fail(request, end->error);
     } else if (end->error) {
         for (size_t i = 0; i < b->count; i++)
             part_end(request->worker, request->session, &b->parts[i], end);
         request_fail(request, end->error);
-    } else if (c->up.alone) { /* the user may not MULTI: the script has run all the same */
-        if (request->session)
-            request->session->apart_until = ev_now(request->worker->loop) + APART;
-        send_steps(request, b, end);
+    } else if (c->up.alone) { /* the user may not MULTI: the script has run all the same, and so have the steps */
+        send_steps(request->worker, request->session, request->command, b, end);
         request_reply(request, end->reply, end->len, true);
     } else if (end->reply[0] == '-') {
         go_apart(request, b);
@@ -298,6 +299,8 @@ static void dispatch_together(struct session *s, const struct command *c, const 
         b->parts[i].lock = script_begin(s, NULL, lock_rule_for(s, key, len), r, bytes, b->parts[i].key);
     }
     bundle_busy(request, b);
+    if (ev_now(s->worker->loop) < s->careful_until)
+        request_barrier(request);
     text_append(&b->command, bytes, r->len);
     request->call.up.script_at = (uint32_t)bundle_build(s, b, r, bytes, &all);
     request->call.up.script = script_get(SCRIPT_ADOPT);
@@ -310,7 +313,7 @@ static void dispatch_together(struct session *s, const struct command *c, const 
 void script_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                      const uint32_t *keys, size_t key_count, int slot) {
     struct bundle *b = bundle_new(s, r, bytes, keys, key_count, slot);
-    if (b->count > 0 && b->count <= LOCKS_TOGETHER_MAX && ev_now(s->worker->loop) >= s->apart_until) {
+    if (b->count > 0 && b->count <= LOCKS_TOGETHER_MAX) {
         dispatch_together(s, c, r, bytes, b);
         return;
     }

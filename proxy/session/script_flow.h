@@ -17,8 +17,8 @@ void script_dispatch(struct session *s, const struct command *c, const struct re
 /* The script's part in one lock key, the argument `key`; queue: of the transaction that it is queued in, or NULL. */
 struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                const struct resp_request *r, const char *bytes, uint32_t key);
-/* The two steps of such a part, each left in w->build: what goes before the script, and what goes behind it. `together`:
- * all of it is one transaction. */
+/* The two steps of such a part, each left in w->build: what goes before the script, and what goes behind it.
+ * `together`: all of it is one transaction. */
 void script_build_before(struct session *s, struct lock_queue *queue, const struct lock_call *l);
 void script_build_behind(struct session *s, struct lock_queue *queue, const struct lock_call *l,
                          const struct resp_request *r, const char *bytes, size_t key_count, bool together);

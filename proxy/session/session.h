@@ -312,7 +312,7 @@ struct session {
     size_t reading;                  /* bytes of the request at hand, while CLIENT shows this client */
     struct stream *stream;           /* NULL, or the request whose rest is passed on while it comes */
     double last_active;
-    double apart_until; /* script_flow.c's: its scripts go without a transaction; by the loop's clock */
+    double careful_until;   /* script_flow.c's: what follows a script waits for it; by the loop's clock */
     double over_soft_since; /* output above the soft limit since; 0: it isn't */
     int64_t opened_ms;
     char *name, *user, *lib_name, *lib_version; /* NULL: none */

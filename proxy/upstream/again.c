@@ -176,5 +176,7 @@ bool again_error(struct upstream *u, struct upstream_node *from, struct upstream
         return redirect(u, from, r, text, len, false);
     if (u->slots && word_is(text, len, "ASK"))
         return redirect(u, from, r, text, len, true);
+    if (r->leading > 0 && word_is(text, len, "TRYAGAIN")) /* its owner's own command may do with fewer keys */
+        return false;
     return passes(u, p, r->slot >= 0) && wait_delay(u, r);
 }

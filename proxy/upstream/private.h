@@ -314,14 +314,14 @@ struct upstream_conn {
     bool proven;           /* gave a reply */
 
     struct resp_reply scan;
-    bool passing;     /* the reply being framed is handed on as it comes */
-    size_t passed;    /* bytes of it so far */
-    bool asking_done; /* the reply of the oldest request's ASKING is in */
-    unsigned led;     /* so many of its leading replies are in */
-    bool has_script;  /* together.c's: the script has gone over it by its source */
+    bool passing;        /* the reply being framed is handed on as it comes */
+    size_t passed;       /* bytes of it so far */
+    bool asking_done;    /* the reply of the oldest request's ASKING is in */
+    unsigned led;        /* so many of its leading replies are in */
+    bool has_script;     /* together.c's: the script has gone over it by its source */
     struct text refusal; /* the first error among these replies */
     unsigned refused_at; /* which of them it is; meaningful where there is one */
-    char *held;       /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
+    char *held;          /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
     size_t held_len;
     struct text *push; /* own.c's: the beginning of a push, or NULL */
     struct upstream_ear *ear;

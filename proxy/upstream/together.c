@@ -1,13 +1,15 @@
 /*
- * Requests that are several commands, MULTI to EXEC, which nobody else's come between although the connection is shared:
+ * Requests that are several commands, MULTI to EXEC, which nobody else's come between although the connection is
+ * shared:
  *
  *      ──> MULTI  step  EVAL ...  step  EXEC
  *      <── +OK  +QUEUED  +QUEUED  +QUEUED  *3 ...
  *          └────────────┬────────────┘     └── the reply: reply.c
  *                  the leading ones: together_take
  *
- * Of the leading replies only errors are kept, the first one: a redirect, or why EXEC says no more than EXECABORT. Where
- * it is MULTI that is refused, each command has run by itself, and the reply of the one in the middle is handed on.
+ * Of the leading replies only errors are kept, the first one: a redirect, or why EXEC says no more than EXECABORT.
+ * Where it is MULTI that is refused, each command has run by itself, and the reply of the one in the middle is handed
+ * on.
  */
 #include <string.h>
 

@@ -151,10 +151,11 @@ void upstream_free(struct upstream *u);
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
                             const char *bytes, size_t len) __attribute__((warn_unused_result));
 /* The bytes are several commands, which nobody else's come between: MULTI, `leading` - 1 more, and EXEC, whose reply is
- * the request's. A redirect that keeps them from being executed is followed for all of them; another such error is the
- * reply (EXECABORT ...), and nothing was executed. Where the node refused MULTI it ran them one by one: the reply is
- * then that of the command in the middle (the one with leading / 2 before it), and r->alone is set. The first EVALSHA of
- * r->script, at r->script_at, goes by its source where the connection may not have had that. */
+ * the request's. A redirect that keeps them from being executed is followed for all of them, and they are repeated
+ * as others are, but for TRYAGAIN; another such error is the reply (EXECABORT ...), and nothing was executed. Where the
+ * node refused MULTI it ran them one by one: the reply is then that of the command in the middle (the one with leading
+ * / 2 before it), and r->alone is set. The first EVALSHA of r->script, at r->script_at, goes by its source where the
+ * connection may not have had that. */
 const char *upstream_submit_together(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
                                      const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
