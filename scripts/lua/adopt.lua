@@ -2,7 +2,8 @@
 -- what has become of the lock; neither carries out a command.
 --
 -- In one transaction with the script (ARGV 10 'together'), so that nobody's command comes between:
---   the first one, with the attempt as its only ARGV, notes in the guard record that there is no lock: field `vacant`
+--   the first one, with the attempt as its only ARGV, notes in the guard record that there is no lock: field `vacant`,
+--   with a '!' behind the attempt where the record itself is made for it, to be undone
 --   the second one finds the lock, or none: what was not there before and is there now, the caller has acquired, whatever
 --   value the script has given it
 -- Where there was no transaction, the second step comes alone, as soon behind the script as can be. ARGV 11... are that
@@ -17,8 +18,9 @@
 -- that may be data. S2, S3, L1.
 if #ARGV == 1 then
   if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-  local new = redis.call('HSET', KEYS[2], 'vacant', ARGV[1])
-  if new == 1 and redis.call('PTTL', KEYS[2]) == -1 then redis.call('PEXPIRE', KEYS[2], 60000) end
+  local there = redis.call('EXISTS', KEYS[2]) == 1
+  redis.call('HSET', KEYS[2], 'vacant', there and ARGV[1] or ARGV[1] .. '!')
+  if not there then redis.call('PEXPIRE', KEYS[2], 60000) end
   return 1
 end
 --@common
@@ -47,14 +49,15 @@ end
 
 if s.list then return envelope(false, s.token and 'held' or 'foreign', s) end -- its nodes are not the script's
 if s.token and s.token == attempt then return envelope(s.held, 'granted', s, pttl) end
-if shape == 'together' and redis.call('HGET', guard, 'vacant') == attempt then
+local vacant = shape == 'together' and redis.call('HGET', guard, 'vacant')
+if vacant and (vacant == attempt or vacant == attempt .. '!') then
   local value, kind
   if s.value then value, kind = made() end
   if value then
     local mine, left = take(s, value, kind)
     return envelope(value, 'granted', mine, left)
   end
-  if s.last_fence == 0 then redis.call('DEL', guard) end
+  if vacant ~= attempt then redis.call('DEL', guard) end
   return envelope(false, s.value and 'foreign' or 'free', nil, pttl)
 end
 if s.token then
