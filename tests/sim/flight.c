@@ -126,6 +126,7 @@ void flight_run(struct world *w, struct flight *f) {
         a.seen = seen;
     }
     if (f->plan.verb == LOCK_SCRIPT && !f->scripted) {
+        f->found_free = !before.exists;
         if (f->together)
             model_before(&w->redis, f->key, f->plan.attempt_token);
         application_script(w, f, &before);
