@@ -127,7 +127,7 @@ struct entry {
     uint64_t hash;
     struct claim *claims; /* oldest first */
     uint64_t live_fence;  /* newest lease known, and not known to be gone; 0 none */
-    uint64_t live_since;  /* the token counter when it became known */
+    uint64_t live_since;  /* the token counter when it became known, or a newer one to be gone */
     uint64_t gone_fence;  /* newest lease known to be gone */
     struct witness *witnesses;
     uint32_t claim_count;
