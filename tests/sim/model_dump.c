@@ -381,7 +381,7 @@ static void call_renew(struct dump *d, int key) {
     const struct model_guard *g = model_live(&d->m, key);
     char claim[MODEL_TOKEN];
     snprintf(claim, sizeof(claim), "%s", g && chance(d, 80) ? g->token : "t0");
-    const char *right = chance(d, 50) ? "claim" : "always";
+    const char *right = chance(d, 50) ? "claim" : chance(d, 60) ? "always" : "look";
     int lease_ms = LONG_MS + (chance(d, 50) ? 25000 : -25000);
     int left_ms = chance(d, 50) ? 0 : chance(d, 50) ? LONG_MS / 4 : 10 * LONG_MS;
     struct model_envelope e = model_renew(&d->m, key, claim, right, lease_ms, left_ms);

@@ -416,12 +416,12 @@ struct model_envelope model_renew(struct model *m, int key, const char *claim, c
     if (!s.token || !is(s.lease_token, claim))
         return script_envelope(script_number(0), s.token ? LOCK_HELD : LOCK_FOREIGN, &s, NOT_ASKED);
     int64_t left = model_pttl(m, key);
-    if (!s.leased && (!is(right, "always") || left < 0 || left < left_ms / 2))
-        return script_envelope(script_number(0), LOCK_DONE, &s, left);
-    if (left == -1 || left < lease_ms) {
+    bool own = is(right, "always") && left >= 0 && left >= left_ms / 2;
+    bool renewed = !is(right, "look") && (s.leased || own);
+    if (renewed && (left == -1 || left < lease_ms)) {
         r.k->expire_ms = m->now_ms + lease_ms;
-        r.g->expire_ms = m->now_ms + lease_ms + MODEL_GUARD_OUTLIVES_MS;
         left = lease_ms;
     }
-    return script_envelope(script_number(1), LOCK_DONE, &s, left);
+    script_keep_guard(&r, left);
+    return script_envelope(script_number(renewed), LOCK_DONE, &s, left);
 }
