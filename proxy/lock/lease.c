@@ -56,6 +56,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     revive(sh, c);
     int64_t end_ms = pttl_ms < 0 ? 0 : now_ms + pttl_ms;
     int64_t inexact_ms = now_ms - since_ms + 50, moved_ms = end_ms - c->end_ms;
+    if (moved_ms > inexact_ms)
+        c->looked = 0;
     /* The application's expiry is renewed for as long as it was, also when a command has left it as it is. */
     if (leased)
         c->period_ms = c->rule->lease_ms;
@@ -141,8 +143,8 @@ static int64_t look_due(const struct shard *sh, const struct claim *c) {
     int64_t before = (c->end_ms - c->granted_ms) / 4;
     if (before > LOOK_BEFORE_MS)
         before = LOOK_BEFORE_MS;
-    if (c->renewing || c->asked || !c->end_ms || c->queue || c->observed || c->reported || before < LOOK_LEAST_MS ||
-        (c->looked_ms && c->end_ms < c->looked_ms + before) || !release_expected(sh, c))
+    if (c->renewing || c->asked || c->looked || !c->end_ms || c->queue || c->observed || c->reported ||
+        before < LOOK_LEAST_MS || !release_expected(sh, c))
         return NO_DEADLINE;
     return c->end_ms - before;
 }
@@ -203,7 +205,8 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (c->reported)
         return;
     c->reported = true;
-    c->renewing = c->looking = false;
+    c->renewing = false;
+    c->looking = 0;
     /* A list lock's node is dead without its owner. */
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE || (c->queue && c->rule->owner != LOCK_OWNER_ANY);
     /* The answer to a renewal may be on its way, that it was in time. */
@@ -244,10 +247,10 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
 }
 
 static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
-    c->asked = c->looking = true;
+    c->asked = true;
+    c->looking = c->looked = 1;
     c->told_since = false;
     c->renew_ms = now_ms;
-    c->looked_ms = c->end_ms;
     struct lock_lease l = lease_of(sh, c, "look");
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
@@ -255,7 +258,7 @@ static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
 /* What a look has found. Where the lease is gone, its end or another answer says so. */
 static void looked(struct shard *sh, struct claim *c, const struct lock_result *r, int64_t now_ms) {
     bool crossed = c->told_since;
-    c->looking = false;
+    c->looking = 0;
     if (r->outcome == LOCK_DONE && !crossed)
         lease_told(sh, c, r, UINT64_MAX, c->renew_ms, now_ms);
 }

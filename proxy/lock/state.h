@@ -156,9 +156,10 @@ struct claim {
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
     int64_t renew_ms;  /* when the next renewal is due, or was asked for */
     int64_t period_ms; /* it is renewed for so long */
-    int64_t looked_ms; /* the end before which it was looked at; 0 none yet */
-    uint32_t renewals : 31;
+    uint32_t renewals : 29;
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
+    uint32_t looking : 1;   /* what is in flight is no renewal but a look */
+    uint32_t looked : 1;    /* it has been looked at before its end */
     bool ended : 1;         /* the lease is not live any more */
     bool aside : 1;         /* a release of it is in flight, not only queued */
     bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */
@@ -167,7 +168,6 @@ struct claim {
     bool leased : 1;        /* the expiry is the proxy's own */
     bool renewing : 1;      /* the proxy renews it */
     bool asked : 1;         /* a renewal is in flight, or a look */
-    bool looking : 1;       /* it is a look */
     bool told_since : 1;    /* and an answer to a command has told the lease's end meanwhile */
     bool sighted : 1;       /* its own session was shown its value */
     bool sighted_any : 1;   /* its own session, or another that may speak for it */
