@@ -3,7 +3,7 @@
  *
  *      as it is                 most commands; the node says +QUEUED or what is wrong
  *      as a script              lock commands; DEL of several keys becomes several elements of EXEC's array
- *      with a step behind it    the application's own scripts on lock keys
+ *      between two steps        the application's own scripts on lock keys
  *      as a PING in its place   what the proxy answers itself, at EXEC
  *      not at all               what can't be served: EXEC fails then
  *
