@@ -216,7 +216,8 @@ struct lock_lease {
     uint64_t token;
     uint8_t token_len;
     char token_text[LOCK_TOKEN_MAX];
-    const char *right; /* ARGV 5: "always" where the application's own expiry is renewed too, else "claim"; static */
+    const char *right; /* ARGV 5: "always" where the application's own expiry is renewed too, "look" where nothing is
+                        * renewed, and the guard record is to follow the lock's end, else "claim"; static */
     int64_t lease_ms;  /* renew for so long */
     int64_t left_ms;   /* ARGV 7: of a renewal: what was left of it, as far as is known; 0 no end */
 };

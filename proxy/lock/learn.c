@@ -48,6 +48,8 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
         else if (c != f->claim) /* that one is the verb's */
             finish_schedule(f, c);
     }
+    if (fence > en->gone_fence && fence > en->live_fence)
+        en->live_since = atomic_load(&f->e->attempts);
     if (fence > en->gone_fence)
         en->gone_fence = fence;
     if (en->live_fence <= en->gone_fence)
@@ -75,6 +77,22 @@ static void learn_live(struct finish *f, uint64_t fence, enum lease_end why_othe
     en->live_since = atomic_load(&f->e->attempts);
 }
 
+/* A lease was granted. Its fence is greater than all that were known when the command began, but for one case: the
+ * guard record was lost, and with it came an earlier clock (a replica's that has taken over). The grant is the later
+ * one all the same, and what was known is over; it counts as of before. */
+static void learn_back(struct finish *f) {
+    struct entry *en = f->entry;
+    uint64_t fence = f->result->fence;
+    if (!en || fence == 0 || f->audit || f->plan->attempt <= en->live_since ||
+        !(fence <= en->gone_fence || fence < en->live_fence))
+        return;
+    learn_gone(f, en->live_fence, LEASE_GONE);
+    for (struct claim *c = en->claims; c; c = c->next)
+        if (c->fence >= fence)
+            c->fence = fence - 1;
+    en->gone_fence = fence - 1;
+}
+
 /* No lease was live. That concerns the one that was known when the command began. */
 static void learn_none(struct finish *f) {
     if (f->entry && !says_nothing(f) && f->plan->attempt > f->entry->live_since)
@@ -85,6 +103,7 @@ void learn(struct finish *f) {
     bool swapped = f->plan->verb == LOCK_SWAP;
     switch (f->result->outcome) {
     case LOCK_GRANTED:
+        learn_back(f);
         learn_live(f, f->result->fence, swapped ? LEASE_TAKEN : LEASE_GONE);
         break;
     case LOCK_ADOPTED:

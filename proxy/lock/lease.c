@@ -4,6 +4,8 @@
  */
 #include "proxy/lock/state.h"
 
+enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
+
 /* ---- who releases, and who never does --------------------------------------------------------- */
 
 static uint64_t releaser_hash(const struct lock_rule *rule, const struct lock_client *c) {
@@ -54,6 +56,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     revive(sh, c);
     int64_t end_ms = pttl_ms < 0 ? 0 : now_ms + pttl_ms;
     int64_t inexact_ms = now_ms - since_ms + 50, moved_ms = end_ms - c->end_ms;
+    if (moved_ms > inexact_ms)
+        c->looked = 0;
     /* The application's expiry is renewed for as long as it was, also when a command has left it as it is. */
     if (leased)
         c->period_ms = c->rule->lease_ms;
@@ -145,13 +149,34 @@ static void bound_memory(struct claim *c, int64_t now_ms) {
     c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
 }
 
+/* A renewal in flight is waited for. */
+static int64_t grace_of(const struct claim *c) {
+    return c->asked && !c->looking ? RENEWAL_GRACE_MS : 0;
+}
+
+/* A lease with an expiry of the application's own, whose release is expected, is looked at before its end: who extends
+ * it past the proxy (a watchdog that goes to Redis directly) would find its release refused, since the guard record
+ * ends when it would have ended. NO_DEADLINE: it need not be, or has been. */
+static int64_t look_due(const struct shard *sh, const struct claim *c) {
+    int64_t before = (c->end_ms - c->granted_ms) / 4;
+    if (before > LOOK_BEFORE_MS)
+        before = LOOK_BEFORE_MS;
+    if (c->renewing || c->asked || c->looked || !c->end_ms || c->queue || c->observed || c->reported ||
+        before < LOOK_LEAST_MS || !release_expected(sh, c))
+        return NO_DEADLINE;
+    return c->end_ms - before;
+}
+
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     int64_t due;
     if (!c->ended) {
         bound_memory(c, now_ms);
-        due = c->end_ms ? c->end_ms + (c->asked ? RENEWAL_GRACE_MS : 0) : NO_DEADLINE;
+        due = c->end_ms ? c->end_ms + grace_of(c) : NO_DEADLINE;
         if (c->renewing && !c->asked && c->renew_ms < due)
             due = c->renew_ms;
+        int64_t look_ms = look_due(sh, c);
+        if (look_ms < due)
+            due = look_ms;
     } else if (claim_is_over(sh, c, now_ms)) {
         struct peer *p = c->peer;
         claim_remove(sh, c);
@@ -199,6 +224,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
         return;
     c->reported = true;
     c->renewing = false;
+    c->looking = 0;
     /* A list lock's node is dead without its owner. */
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE || (c->queue && c->rule->owner != LOCK_OWNER_ANY);
     /* The answer to a renewal may be on its way, that it was in time. */
@@ -238,13 +264,32 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
 
+static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
+    c->asked = true;
+    c->looking = c->looked = 1;
+    c->told_since = false;
+    c->renew_ms = now_ms;
+    struct lock_lease l = lease_of(sh, c, "look");
+    sh->engine->sink.renew(sh->engine->sink.arg, &l);
+}
+
+/* What a look has found. Where the lease is gone, its end or another answer says so. */
+static void looked(struct shard *sh, struct claim *c, const struct lock_result *r, int64_t now_ms) {
+    bool crossed = c->told_since;
+    c->looking = 0;
+    if (r->outcome == LOCK_DONE && !crossed)
+        lease_told(sh, c, r, UINT64_MAX, c->renew_ms, now_ms);
+}
+
 static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct entry *en = c->entry;
     if (!c->ended) {
-        if (c->end_ms && now_ms >= c->end_ms + (c->asked ? RENEWAL_GRACE_MS : 0))
+        if (c->end_ms && now_ms >= c->end_ms + grace_of(c))
             lease_end(sh, c, LEASE_OVER, now_ms);
         else if (c->renewing && !c->asked && now_ms >= c->renew_ms)
             renew(sh, c, now_ms);
+        else if (now_ms >= look_due(sh, c))
+            look(sh, c, now_ms);
     }
     if (!lease_schedule(sh, c, now_ms))
         entry_settle(sh, en);
@@ -294,7 +339,7 @@ bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uin
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     const struct claim *c = claim_find(entry_find(sh, key, hash), token);
-    bool wanted = c && c->renewing;
+    bool wanted = c && (c->renewing || c->looking);
     shard_unlock(sh);
     return wanted;
 }
@@ -309,7 +354,9 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
     struct claim *c = claim_find(en, token);
     if (c) {
         c->asked = false;
-        if (outcome == LOCK_DONE) {
+        if (c->looking) {
+            looked(sh, c, r, now_ms);
+        } else if (outcome == LOCK_DONE) {
             c->renewals++;
             sh->stats.renewals++;
             /* It ran before the application set the expiry that has been told meanwhile: afterwards it is none of the

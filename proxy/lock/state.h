@@ -130,7 +130,7 @@ struct entry {
     uint64_t hash;
     struct claim *claims; /* oldest first */
     uint64_t live_fence;  /* newest lease known, and not known to be gone; 0 none */
-    uint64_t live_since;  /* the token counter when it became known */
+    uint64_t live_since;  /* the token counter when it became known, or a newer one to be gone */
     uint64_t gone_fence;  /* newest lease known to be gone */
     struct witness *witnesses;
     struct contest *contests; /* a family each */
@@ -168,8 +168,10 @@ struct claim {
     int64_t suspected_ms; /* since when it is known to be suspicious; 0 it is not */
     uint64_t sighted;     /* the token counter when its value was shown last to who may speak for it; 0 never */
     uint32_t suspects;    /* releases of losers that were refused while it was live */
-    uint32_t renewals : 31;
+    uint32_t renewals : 29;
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
+    uint32_t looking : 1;   /* what is in flight is no renewal but a look */
+    uint32_t looked : 1;    /* it has been looked at before its end */
     bool ended : 1;         /* the lease is not live any more */
     bool aside : 1;         /* a release of it is in flight, not only queued */
     bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */
@@ -177,7 +179,7 @@ struct claim {
     bool valued : 1;        /* the value is known */
     bool leased : 1;        /* the expiry is the proxy's own */
     bool renewing : 1;      /* the proxy renews it */
-    bool asked : 1;         /* a renewal is in flight */
+    bool asked : 1;         /* a renewal is in flight, or a look */
     bool told_since : 1;    /* and an answer to a command has told the lease's end meanwhile */
     bool contended : 1;     /* other sessions of the family lost attempts during the lease */
     bool self_lost : 1;     /* its own session did */

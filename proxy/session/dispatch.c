@@ -3,7 +3,7 @@
  *
  *      request ── command table ──┬─ local ───── AUTH, HELLO, SELECT, CLIENT, PROXY, ...
  *                                 ├─ lock ────── its key matches a rule: a script
- *                                 ├─ script ──── EVAL and its kin on lock keys: as it is, with a step behind it
+ *                                 ├─ script ──── EVAL and its kin on lock keys: as it is, between two steps
  *                                 ├─ split ───── keys in several slots, or lock keys among others
  *                                 ├─ pinned ──── MULTI, BLPOP, SUBSCRIBE, ...: a connection of the session's own
  *                                 ├─ stream ──── long ones, passed on while they come

@@ -111,6 +111,8 @@ static void item_reply(struct transaction *t, struct session *s, struct transact
     case ITEM_KEYS:
         keyspace_filter(item->command, s && s->lane.protocol == 3, element, len, out);
         break;
+    case ITEM_FIRST:
+        break;
     case ITEM_LOCK:
     case ITEM_STEP:
         item_lock(t, s, item, element, len, out);
@@ -179,7 +181,8 @@ static void append_header(const struct transaction *t, struct text *out) {
     int64_t shown = t->count;
     LIST_FOREACH(it, &t->items) {
         const struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
-        shown -= item->kind == ITEM_STEP ? 1 : item->group > 1 ? item->group - 1 : 0;
+        bool step = item->kind == ITEM_FIRST || item->kind == ITEM_STEP;
+        shown -= step ? 1 : item->group > 1 ? item->group - 1 : 0;
     }
     text_commit(out, resp_header_write(text_reserve(out, RESP_HEADER_MAX), '*', shown));
 }

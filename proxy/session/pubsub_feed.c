@@ -143,6 +143,25 @@ static struct message message_read(const char *data, size_t len) {
     return m;
 }
 
+/* Redis's news of guard records, which are none of the client's business: their own channels
+ * (__keyspace@0__:lockkeeper:...), and those of events (__keyevent@0__:hset), where the key is the message. */
+static bool tells_of_guard(const char *data, size_t len) {
+    static const char space[] = "__keyspace@", event[] = "__keyevent@";
+    const size_t start = sizeof(space) - 1;
+    const char *p = data, *end = data + len, *key;
+    struct resp_item array, word, channel, text;
+    if (!resp_item_read(&p, end, &array) || (array.type != '*' && array.type != '>') || array.num < 3 ||
+        !resp_item_read(&p, end, &word) || (word_is(&word, "pmessage") && !resp_item_read(&p, end, &text)) ||
+        !resp_item_read(&p, end, &channel) || channel.len <= start || !resp_item_read(&p, end, &text))
+        return false;
+    if (memcmp(channel.str, event, start) == 0)
+        return lock_guard_is(text.str, text.len);
+    if (memcmp(channel.str, space, start) != 0)
+        return false;
+    key = memmem(channel.str, channel.len, "__:", 3);
+    return key && lock_guard_is(key + 3, (size_t)(channel.str + channel.len - key) - 3);
+}
+
 /* One request's confirmations are all there. */
 static void waiting_done(struct pubsub *p) {
     struct request *r = p->waiting;
@@ -227,7 +246,7 @@ static void message(struct feed *f, const char *data, size_t len) {
         struct message m = message_read(data, len);
         if (m.kind != MESSAGE_OTHER && m.kind != MESSAGE_PONG) {
             confirmed(f, &m, data, len);
-        } else {
+        } else if (m.kind == MESSAGE_PONG || !tells_of_guard(data, len)) {
             put_message(f, data, len, m.kind == MESSAGE_PONG);
             if (m.kind == MESSAGE_PONG && p->waiting)
                 waiting_done(p);

@@ -3,7 +3,7 @@
  *
  *      as it is                 most commands; the node says +QUEUED or what is wrong
  *      as a script              lock commands; DEL of several keys becomes several elements of EXEC's array
- *      with a step behind it    the application's own scripts on lock keys
+ *      between two steps        the application's own scripts on lock keys
  *      as a PING in its place   what the proxy answers itself, at EXEC
  *      not at all               what can't be served: EXEC fails then
  *
@@ -242,31 +242,6 @@ static void queued_step_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* A script of the application's, and a step behind it for each of its lock keys. */
-static void queue_application(struct session *s, const struct command *c, const struct resp_request *r,
-                              const char *bytes) {
-    struct key_list list;
-    key_list_find(&list, c, r, bytes);
-    size_t count = list.count > 0 ? (size_t)list.count : 0, locks = 0;
-    for (size_t i = 0; i < count; i++)
-        locks += lock_rule_for(s, bytes + r->argv[list.keys[i]].off, r->argv[list.keys[i]].len) != NULL;
-    bool room = !too_many_locks(s, c, locks);
-    if (room)
-        queue_one(s, c, bytes, r->len, false);
-    for (size_t i = 0; room && i < count; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, list.keys[i], &len);
-        const struct lock_rule *rule = lock_rule_for(s, key, len);
-        if (!rule)
-            continue;
-        struct lock_call *lock = script_prepare(s, &s->transaction->locks, rule, r, bytes, list.keys[i], count);
-        struct request *request = request_new(s, c);
-        request->call.done = queued_step_done;
-        queue_script(s, &request->call, c, ITEM_STEP, lock, 1);
-    }
-    key_list_clear(&list);
-}
-
 /* The key, as an argument index, that PROXY ADVISE is interested in, outside of all rules; 0: none. */
 static uint32_t wanted_outside(struct session *s, const struct command *c, const struct resp_request *r,
                                const char *bytes, const struct key_list *list) {
@@ -300,6 +275,55 @@ static void queue_audited(struct session *s, const struct command *c, const stru
     LIST_ENTRY(last, struct transaction_item, link)->note = note;
 }
 
+/* Queues a step beside a script of the application's, which is in w->build. */
+static void queue_step(struct session *s, const struct command *c, enum item_kind kind, struct lock_call *lock) {
+    struct request *request = request_new(s, c);
+    request->call.done = queued_step_done;
+    queue_script(s, &request->call, c, kind, lock, 1);
+}
+
+/* The parts of a script of the application's in its lock keys, in `locks`, which has room for all of its keys. Returns
+ * how many there are. */
+static size_t begin_application(struct session *s, const struct resp_request *r, const char *bytes,
+                                const struct key_list *list, struct lock_call **locks) {
+    size_t n = 0;
+    for (int i = 0; i < list->count; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, list->keys[i], &len);
+        const struct lock_rule *rule = lock_rule_for(s, key, len);
+        if (rule)
+            locks[n++] = script_begin(s, &s->transaction->locks, rule, r, bytes, list->keys[i]);
+    }
+    return n;
+}
+
+/* A script of the application's between two steps for each of its lock keys. */
+static void queue_application(struct session *s, const struct command *c, const struct resp_request *r,
+                              const char *bytes) {
+    struct key_list list;
+    key_list_find(&list, c, r, bytes);
+    size_t count = list.count > 0 ? (size_t)list.count : 0, wanted = 0;
+    for (size_t i = 0; i < count; i++)
+        wanted += lock_rule_for(s, bytes + r->argv[list.keys[i]].off, r->argv[list.keys[i]].len) != NULL;
+    if (!too_many_locks(s, c, 2 * wanted)) {
+        struct lock_queue *queue = &s->transaction->locks;
+        struct lock_call **locks = memory_alloc((count + 1) * sizeof(struct lock_call *));
+        size_t n = begin_application(s, r, bytes, &list, locks);
+        for (size_t i = 0; i < n; i++) {
+            script_build_before(s, queue, locks[i]);
+            queue_step(s, c, ITEM_FIRST, NULL);
+        }
+        queue_audited(s, c, r, bytes);
+        queue_one(s, c, bytes, r->len, false);
+        for (size_t i = 0; i < n; i++) {
+            script_build_behind(s, queue, locks[i], r, bytes, count, true);
+            queue_step(s, c, ITEM_STEP, locks[i]);
+        }
+        memory_free(locks);
+    }
+    key_list_clear(&list);
+}
+
 /* The way of a command with keys whose node is ready: as a script, or as it is. */
 static void queue_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct lock_command lc;
@@ -320,7 +344,6 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
         return;
     }
     if (script_is(c)) {
-        queue_audited(s, c, r, bytes);
         queue_application(s, c, r, bytes);
         return;
     }

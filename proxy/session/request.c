@@ -440,7 +440,7 @@ static __attribute__((noinline)) void submit_caching(struct call *c, int slot, c
         call_fail(&before->up, UPSTREAM_NOT_SENT, error);
 }
 
-static inline void submit(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
+static inline void note_submit(struct call *c, int slot, const struct upstream_lane *lane, size_t len) {
     struct request *r = c->request;
     if (r->session) {
         r->bytes += len;
@@ -449,6 +449,19 @@ static inline void submit(struct call *c, int slot, const struct upstream_lane *
     }
     if (lane->own)
         submit_caching(c, slot, lane);
+}
+
+void call_submit_together(struct call *c, uint8_t leading, int slot, const char *bytes, size_t len) {
+    const struct upstream_lane *lane = &c->request->session->lane;
+    note_submit(c, slot, lane, len);
+    const char *error = upstream_submit_together(c->request->worker->upstream, &c->up, leading, slot, lane, bytes, len);
+    if (error)
+        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+}
+
+static inline void submit(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
+    struct request *r = c->request;
+    note_submit(c, slot, lane, len);
     const char *error = upstream_submit(r->worker->upstream, &c->up, slot, lane, bytes, len);
     if (error)
         call_fail(&c->up, UPSTREAM_NOT_SENT, error);

@@ -203,6 +203,8 @@ void call_release(struct worker *w, struct call *c);
 /* Submits to the node of `slot`. What can't be queued ends at once through `done` or the request's reply. */
 void call_submit(struct call *c, int slot, const char *bytes, size_t len);
 void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len);
+/* Several commands that nobody else's come between: upstream_submit_together. */
+void call_submit_together(struct call *c, uint8_t leading, int slot, const char *bytes, size_t len);
 /* Over a connection of the session's own; `asking`: behind an ASKING. */
 void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking);
 /* To one master by its number. */
@@ -312,6 +314,7 @@ struct session {
     struct stream *stream;           /* NULL, or the request whose rest is passed on while it comes */
     bool overlaps;                   /* what was read last came while earlier requests were unanswered */
     double last_active;
+    double careful_until;   /* script_flow.c's: what follows a script waits for it; by the loop's clock */
     double over_soft_since; /* output above the soft limit since; 0: it isn't */
     int64_t opened_ms;
     char *name, *user, *lib_name, *lib_version; /* NULL: none */

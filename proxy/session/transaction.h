@@ -18,7 +18,8 @@ enum transaction_state {
 /* A queued command whose element of EXEC's array is not the client's. Others need no item. */
 enum item_kind {
     ITEM_LOCK,  /* a lock script's envelope */
-    ITEM_STEP,  /* the same behind a script of the application's: no element of the client's */
+    ITEM_FIRST, /* a step before a script of the application's: no element of the client's */
+    ITEM_STEP,  /* a lock script's envelope behind such a script: no element of the client's */
     ITEM_AUDIT, /* looked at, and passed on as it is */
     ITEM_PLAIN, /* an integer that is summed up */
     ITEM_LOCAL, /* a PING in the place of what the proxy answers itself */

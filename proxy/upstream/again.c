@@ -101,18 +101,17 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     return true;
 }
 
-/* Puts EVAL and the source into the place of EVALSHA and the SHA1. */
-static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
+char *again_by_source(const struct upstream_request *r, size_t at, size_t *len) {
     static const char evalsha[] = "$7\r\nEVALSHA\r\n$40\r\n";
     const size_t sha1_len = 40;
     const char *end = r->bytes + r->len;
-    const char *header_end = memchr(r->bytes, '\n', r->len);
+    const char *header_end = memchr(r->bytes + at, '\n', r->len - at);
     if (!header_end)
-        return false;
+        return NULL;
     header_end++;
     const char *rest = header_end + sizeof(evalsha) - 1 + sha1_len + 2;
     if (rest > end || memcmp(header_end, evalsha, sizeof(evalsha) - 1) != 0)
-        return false;
+        return NULL;
 
     const struct script *s = r->script;
     size_t cap = r->len + s->len + 64;
@@ -123,12 +122,20 @@ static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, stru
     p = resp_bulk_write(p, s->source, s->len);
     memcpy(p, rest, (size_t)(end - rest));
     p += end - rest;
+    *len = (size_t)(p - bytes);
+    return bytes;
+}
 
+static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
+    size_t len;
+    char *bytes = again_by_source(r, 0, &len);
+    if (!bytes)
+        return false;
     r->eval = true;
     r->sent_before = false;
     r->conn = NULL;
     r->bytes = bytes;
-    r->len = (size_t)(p - bytes);
+    r->len = len;
     router_place_again(u, r, from); /* copies the bytes, or ends the request */
     memory_free(bytes);
     return true;
@@ -154,7 +161,7 @@ bool again_error(struct upstream *u, struct upstream_node *from, struct upstream
         again_pinned_error(u, from, text, len);
         return false;
     }
-    if (r->script && !r->eval && word_is(text, len, "NOSCRIPT"))
+    if (r->script && !r->eval && !r->leading && word_is(text, len, "NOSCRIPT"))
         return rewrite_as_eval(u, from, r);
     char plain[REPLY_HELD_MAX];
     if (r->script && script_error_plain(text, len, plain, sizeof(plain), &len))
@@ -169,5 +176,7 @@ bool again_error(struct upstream *u, struct upstream_node *from, struct upstream
         return redirect(u, from, r, text, len, false);
     if (u->slots && word_is(text, len, "ASK"))
         return redirect(u, from, r, text, len, true);
+    if (r->leading > 0 && word_is(text, len, "TRYAGAIN")) /* its owner's own command may do with fewer keys */
+        return false;
     return passes(u, p, r->slot >= 0) && wait_delay(u, r);
 }

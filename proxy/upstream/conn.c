@@ -69,6 +69,7 @@ void conn_set_state(struct upstream_conn *c, enum conn_state state) {
         memory_free(c->held);
         c->held = NULL;
         own_drop_push(&c->push);
+        together_end(c, false);
         if (c->ear)
             ear_close(c->ear);
         c->ear = NULL;
@@ -289,7 +290,7 @@ static void conn_rebuild(struct upstream_conn *c) {
     list_splice(&waiting, &c->pending);
     iobuf_clear(&c->out);
     c->in_flight = 0;
-    c->rebuild = false;
+    c->rebuild = c->has_script = false;
     struct list_node *n;
     while ((n = list_shift(&waiting)))
         conn_send(c, LIST_ENTRY(n, struct upstream_request, link));

@@ -314,10 +314,14 @@ struct upstream_conn {
     bool proven;           /* gave a reply */
 
     struct resp_reply scan;
-    bool passing;     /* the reply being framed is handed on as it comes */
-    size_t passed;    /* bytes of it so far */
-    bool asking_done; /* the reply of the oldest request's ASKING is in */
-    char *held;       /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
+    bool passing;        /* the reply being framed is handed on as it comes */
+    size_t passed;       /* bytes of it so far */
+    bool asking_done;    /* the reply of the oldest request's ASKING is in */
+    unsigned led;        /* so many of its leading replies are in */
+    bool has_script;     /* together.c's: the script has gone over it by its source */
+    struct text refusal; /* the first error among these replies */
+    unsigned refused_at; /* which of them it is; meaningful where there is one */
+    char *held;          /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
     size_t held_len;
     struct text *push; /* own.c's: the beginning of a push, or NULL */
     struct upstream_ear *ear;
@@ -338,6 +342,8 @@ static inline void conn_mark(struct upstream_conn *c) {
         list_append(&c->u->dirty, &c->dirty);
 }
 void conn_send_asking(struct upstream_conn *c);
+/* together.c: appends the bytes of a request that is several commands. */
+void together_send(struct upstream_conn *c, struct upstream_request *r);
 /* Nothing was in flight, now something is. */
 void conn_busy(struct upstream_conn *c);
 /* Queues a request with its bytes (which are copied), ASKING before it if it says so. */
@@ -345,7 +351,10 @@ static inline void conn_send(struct upstream_conn *c, struct upstream_request *r
     struct chunk *before = r->chunk;
     if (r->asking)
         conn_send_asking(c);
-    r->bytes = iobuf_append_held(&c->out, r->bytes, r->len, &r->chunk);
+    if (r->leading > 0)
+        together_send(c, r);
+    else
+        r->bytes = iobuf_append_held(&c->out, r->bytes, r->len, &r->chunk);
     if (before) {
         r->chunk->secret |= before->secret;
         chunk_release(before);
@@ -472,6 +481,13 @@ void own_sweep(struct upstream *u);
  * conn_ear_lost later. NULL: u->error says why. */
 struct upstream_ear *ear_open(struct upstream_conn *c, const struct upstream_lane *lane);
 void ear_close(struct upstream_ear *e);
+
+/* ---- together.c ---- */
+
+/* The next bytes of one of the oldest request's leading replies, the final ones with `last`. */
+void together_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last);
+/* The request has its end: the connection forgets its leading replies. `executed`: EXEC's array has come. */
+void together_end(struct upstream_conn *c, bool executed);
 
 /* ---- reply.c ---- */
 

@@ -110,12 +110,34 @@ static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, str
     return error_text(c, &data, &len) && again_error(c->u, c->node, r, data, len);
 }
 
+/* The same for a request that is several commands: the reply is EXEC's. What kept them from being executed is the first
+ * error before it, if there is one. */
+static __attribute__((noinline)) void deliver_together(struct upstream_conn *c, struct upstream_request *r,
+                                                       const char *data, size_t len) {
+    bool error = c->scan.type == '-' && !c->passing, alone = r->alone;
+    struct text refusal = c->refusal;
+    c->refusal = (struct text){0};
+    together_end(c, !error);
+    c->passing = false;
+    const char *why = refusal.len > 3 ? refusal.data + 1 : data + 1;
+    size_t why_len = (refusal.len > 3 ? refusal.len : len) - 3;
+    if (alone || !error || len < 3 || !again_error(c->u, c->node, r, why, why_len)) {
+        request_end(r);
+        r->ops->reply(r, data, alone ? 0 : len, true);
+    }
+    text_clear(&refusal);
+}
+
 /* Hands a complete reply, or the end of one, to its request, which then is the owner's again. */
 static inline void deliver_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
     list_remove(&r->link);
     c->in_flight--;
     c->replies++;
     c->asking_done = false;
+    if (r->leading > 0) {
+        deliver_together(c, r, data, len);
+        return;
+    }
     if (c->scan.type == '-' && !c->passing && error_handled(c, r, data, len))
         return;
     c->passing = false;
@@ -216,7 +238,8 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
         conn_broken(c, "it sent a reply that nothing had asked for", data, len);
         return false;
     }
-    if (!iobuf_sent(r->chunk, r->bytes + r->len - 1) && !r->open) {
+    bool leads = c->led < r->leading && (!r->asking || c->asking_done);
+    if (!iobuf_sent(r->chunk, r->bytes + r->len - 1) && !r->open && !leads) {
         conn_broken(c, "it answered before it had the whole request", data, len);
         return false;
     }
@@ -224,6 +247,8 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
         conn_proven(c);
     if (r->asking && !c->asking_done)
         take_asking(c, last);
+    else if (leads)
+        together_take(c, r, data, len, last);
     else if (!last)
         take_part(c, r, data, len);
     else if (c->held_len > 0)
@@ -240,7 +265,7 @@ static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, 
     if (!resp_reply_begins(&c->scan) || c->pin || !c->proven || c->state != CONN_READY || n == &c->pending)
         return 0;
     struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
-    if (r->asking | r->open | (c->out.unsent > 0 && !iobuf_sent(r->chunk, r->bytes + r->len - 1)))
+    if (r->asking | r->open | (r->leading > 0) | (c->out.unsent > 0 && !iobuf_sent(r->chunk, r->bytes + r->len - 1)))
         return 0;
     size_t used = resp_reply_quick(data, len);
     if (used == 0)

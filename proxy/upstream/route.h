@@ -47,6 +47,9 @@ static inline void request_end(struct upstream_request *r) {
  * no list any more, is taken care of. */
 bool again_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                  size_t len) __attribute__((warn_unused_result));
+/* The request's bytes with EVAL and the source in the place of EVALSHA and the SHA1, in the command that begins `at`;
+ * the caller frees them. NULL: there is no such command. */
+char *again_by_source(const struct upstream_request *r, size_t at, size_t *len) __attribute__((warn_unused_result));
 /* The node that a MOVED or ASK points at, or NULL. */
 struct upstream_node *again_redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot);
 /* A pinned request was answered with this error: tells the map. */

@@ -146,7 +146,8 @@ void router_repeat(struct upstream *u, struct upstream_request *r) {
 void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
                    const char *bytes, size_t len) {
     r->was_redirected = false;
-    r->hops = r->attempts = r->delays = 0;
+    r->leading = r->hops = r->attempts = r->delays = 0;
+    r->alone = false;
     r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = r->pinned = r->open = false;
     r->slot = slot;
     r->lane = *lane;
@@ -181,6 +182,15 @@ static inline const char *submit(struct upstream *u, struct upstream_request *r,
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
                             const char *bytes, size_t len) {
     return submit(u, r, slot, NULL, lane, bytes, len);
+}
+
+const char *upstream_submit_together(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
+                                     const struct upstream_lane *lane, const char *bytes, size_t len) {
+    request_begin(r, slot, NULL, lane, bytes, len);
+    r->leading = leading;
+    const char *error = place(u, r, NULL);
+    r->in_flight = !error;
+    return error ? not_taken(u, r, error) : NULL;
 }
 
 const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,

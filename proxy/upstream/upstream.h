@@ -100,11 +100,14 @@ struct upstream_request {
     const struct upstream_request_ops *ops;
     const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
     bool repeatable;             /* safe to send again after a lost connection (our scripts) */
+    uint32_t script_at;          /* for upstream_submit_together */
     uint32_t affinity;           /* requests with equal affinity (a session's id) keep to one connection of a lane */
     bool aside;                  /* a script of the application, which may run long: over a connection for these */
     bool was_redirected;         /* set by the upstream */
     bool in_flight;              /* set by the upstream: between submit and its end */
+    bool alone;                  /* set by the upstream: upstream_submit_together's MULTI was refused */
     /* ---- private ---- */
+    uint8_t leading; /* replies before the one that counts: upstream_submit_together; else 0 */
     uint8_t hops;
     uint8_t attempts; /* how often it was sent again after a lost connection */
     uint8_t delays;   /* how often it waited, for TRYAGAIN and its kin or for a new map */
@@ -147,6 +150,17 @@ void upstream_free(struct upstream *u);
  * ops->fail (static or valid until the next call): the request was not taken then. */
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
                             const char *bytes, size_t len) __attribute__((warn_unused_result));
+/* The bytes are several commands, which nobody else's come between: MULTI, `leading` - 1 more, and EXEC, whose reply is
+ * the request's. A redirect that keeps them from being executed is followed for all of them, and they are repeated
+ * as others are, but for TRYAGAIN; another such error is the reply (EXECABORT ...), and nothing was executed. Where the
+ * node refused MULTI it ran them one by one: the reply is then that of the command in the middle (the one with leading
+ * / 2 before it), and r->alone is set. The first EVALSHA of r->script, at r->script_at, goes by its source where the
+ * connection may not have had that. */
+const char *upstream_submit_together(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
+                                     const struct upstream_lane *lane, const char *bytes, size_t len)
+    __attribute__((warn_unused_result));
+/* A node did not know such a script: each connection's next one goes by its source. */
+void upstream_script_unknown(struct upstream *u);
 /* The same to one node; redirects are not followed (the error is the reply). */
 const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
                                const struct upstream_lane *lane, const char *bytes, size_t len)

@@ -17,6 +17,7 @@
 --                    'any'       whoever asks (owner any)
 --                    'operator'  PROXY RELEASE
 --                    'always'    renew.lua alone: the claim's lease, also if its expiry is the application's own
+--                    'look'      renew.lua alone: the claim's lease is not renewed, its guard record follows it
 --       6 lease      ms given to a lock that is acquired without an expiry; 0 none
 --       7 read       fence of the lease that the caller last read, '0' if it read none or a foreign lock; renew.lua: ms
 --                    that the lease had left when its renewal was asked for, '0' not known

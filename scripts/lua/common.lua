@@ -24,9 +24,10 @@
 --
 -- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased (the fence,
 -- while the expiry is the proxy's own); attempt, reply (the last attempt that released or counted, so that its repeat finds
--- itself done); extra (count.lua); suspect (the fence, how many releases of losers of the holder's identity
--- were refused, and the attempt of the last one, with colons between). leased, extra and suspect name the fence that they are said of: a new lease need not undo them. A token's
--- last digit is odd where its family is known to share connections.
+-- itself done); extra (count.lua); vacant (adopt.lua: the last attempt that found no lock before its script); suspect (the
+-- fence, how many releases of losers of the holder's identity were refused, and the attempt of the last one, with colons
+-- between). leased, extra and suspect name the fence that they are said of: a new lease need not undo them. A token's last
+-- digit is odd where its family is known to share connections.
 --
 -- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
 -- sending it twice with the same attempt is sending it once.

@@ -1,13 +1,16 @@
 -- renew.lua: the proxy renews the lease of `claim` for `lease` ms. No command. Keeps S3: only the live lease
 -- whose owner is connected is ever renewed. An expiry of the application's own, which it may have set since the
 -- renewal was asked for, is renewed only by right 'always' (renew always), and not where it is a much shorter one than
--- was known: that is how some release.
+-- was known: that is how some release. By right 'look' nothing is renewed.
+-- In each case the guard record follows an expiry that was set past all proxies, so that it does not end before its lock:
+-- the lease would be nobody's then, and its holder's release refused. L4.
 -- Returns 'done', or 'held', 'foreign', 'free' where it is gone.
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
 if s.token ~= claim then return envelope(0, s.token and 'held' or 'foreign', s) end
 local left = redis.call('PTTL', lock)
 local function renewable(ms)
+  if right == 'look' then return false end
   return s.leased or (right == 'always' and ms >= 0 and ms >= tonumber(read) / 2)
 end
 if s.list then
@@ -21,10 +24,13 @@ if s.list then
   keep_guard(redis.call('PTTL', lock))
   return envelope(1, 'done', s, s.ends - now)
 end
-if not renewable(left) then return envelope(0, 'done', s, left) end
-if left == -1 or left < lease then -- never shorter: the holder may have set a longer one meanwhile
+local renewed, ends = renewable(left), redis.call('PTTL', guard)
+if renewed and (left == -1 or left < lease) then -- never shorter: the holder may have set a longer one meanwhile
   redis.call('PEXPIRE', lock, ARGV[6])
-  keep_guard(lease)
   left = lease
 end
-return envelope(1, 'done', s, left)
+local SLACK_MS = 2 -- the clock of older servers goes on while a script runs
+if (left == -1) ~= (ends == -1) or (left >= 0 and math.abs(left + GUARD_OUTLIVES_MS - ends) > SLACK_MS) then
+  keep_guard(left)
+end
+return envelope(renewed and 1 or 0, 'done', s, left)

@@ -448,3 +448,58 @@ def test_pubsub_counts_all_clients(backend, start_proxy, connect, oracle):
                       asker("PUBSUB", "SHARDNUMSUB", "shard:0", "shard:1", "nosuch"), asker("PUBSUB", "NOSUCH"), asker("PUBSUB"),
                       asker("SPUBLISH", "shard:0", "x"), asker("PUBLISH", "nobody:hears", "x")])
     assert found[1] == found[0]
+
+
+# ---- keyspace notifications ---------------------------------------------------------------------------------
+
+# With an expiry, or as data: the proxy adds nothing to these, and so they look as they do in Redis.
+SAME_EVENTS = [
+    ("SET", "lock:a", "v", "NX", "PX", 60000), ("SET", "lock:a", "w", "NX", "PX", 60000), ("GET", "lock:a"),
+    ("PEXPIRE", "lock:a", 90000), ("DEL", "lock:a"), ("DEL", "lock:a"), ("SET", "plain", "v"), ("SETEX", "plain", 60, "v"),
+    ("SETEX", "lock:b", 60, "v"), ("SETEX", "lock:b", 60, "w"), ("PERSIST", "plain"), ("UNLINK", "lock:b"),
+    ("EVAL", "return redis.call('set', KEYS[1], 'literal', 'NX', 'PX', 60000)", 1, "lock:c"), ("GETDEL", "lock:c"),
+    ("EVAL", "return redis.call('get', KEYS[1])", 1, "lock:c"), ("DEL", "plain", "lock:a"),
+    ("SET", "lockkeeper:{x}:y", "mine"),
+]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("subscribe", [("SUBSCRIBE", "__keyevent@0__:set", "__keyevent@0__:hset", "__keyevent@0__:expire",
+                                        "__keyevent@0__:del", "__keyevent@0__:expired"),
+                                       ("PSUBSCRIBE", "__keyevent@0__:*"), ("PSUBSCRIBE", "__keyspace@0__:*"),
+                                       ("PSUBSCRIBE", "*")])
+def test_keyspace_notifications_without_guard_records(start_redis, start_proxy, connect, protocol, subscribe):
+    redis, other = start_redis(), start_redis()
+    proxy = start_proxy(redis)
+    told = []
+    for node, front in ((redis, proxy), (other, other)):
+        node.run("CONFIG", "SET", "notify-keyspace-events", "KEA")
+        listener, client = connect(front, commands=[("HELLO", protocol)]), connect(front)
+        listener.send(encode(*subscribe))
+        for _ in subscribe[1:]:
+            listener.read()
+        for command in SAME_EVENTS:
+            client(*command)
+        node.run("SET", "last", 1)
+        node.run("DEL", "last")
+        found = []
+        while sum("last" in str(message) for message in found) < (4 if subscribe[1] == "*" else 2):
+            found.append(listener.read())
+        told.append(found)
+    assert told[0] == told[1]
+
+
+def test_events_of_a_lease_given(start_redis, start_proxy, connect):
+    """The expiry that the proxy gives is an event of the lock's own; the record beside it is none of anybody's."""
+    redis = start_redis()
+    proxy = start_proxy(redis)
+    redis.run("CONFIG", "SET", "notify-keyspace-events", "KEA")
+    listener, client = connect(proxy), connect(proxy)
+    listener("PSUBSCRIBE", "__keyevent@0__:*")
+    assert client("SETNX", "lock:a", "v") == 1 and client("DEL", "lock:a") == 1
+    assert client("EVAL", "return redis.call('setnx', KEYS[1], 'v')", 1, "lock:a") == 1 and client("DEL", "lock:a") == 1
+    redis.run("SET", "last", 1)
+    found = []
+    while not found or found[-1][-1] != "last":
+        found.append(listener.read()[2:])
+    assert found[:-1] == [["__keyevent@0__:" + event, "lock:a"] for event in ("set", "expire", "del") * 2]

@@ -162,7 +162,7 @@ def test_replies_are_redis_own(proxy, oracle, connect, key, protocol):
     assert got == want
 
 
-def test_one_step_a_script_and_only_on_lock_keys(proxy, backend, client, key):
+def test_two_steps_a_lock_and_only_on_lock_keys(proxy, backend, client, key):
     def calls():
         total = 0
         for server in backend.nodes:
@@ -174,7 +174,7 @@ def test_one_step_a_script_and_only_on_lock_keys(proxy, backend, client, key):
 
     name = key("{lock}")
     client("EVAL", "return 1", 1, "lock:" + name)  # the steps' own script is known from here on
-    for keys, steps in (([name], 0), (["lock:" + name], 1), (["lock:a" + name, "lock:b" + name, name], 2)):
+    for keys, steps in (([name], 0), (["lock:" + name], 2), (["lock:a" + name, "lock:b" + name, name], 4)):
         before = calls()
         assert client("EVAL", "return 1", len(keys), *keys) == 1
         assert calls() - before == 1 + steps

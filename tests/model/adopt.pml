@@ -1,12 +1,13 @@
 /*
  * Adoption, for spin: locks that no script of ours has made. Two workers set and delete one lock by scripts of their own,
- * each behind a proxy; adopt.lua runs right behind such a script, and yet others come between the two, or it is lost with
- * its proxy. What it has adopted is renewed, expires, and is released by a plain DEL, on time or late, through the same
- * proxy or through another one that only knows the worker's name. Somebody goes around the proxies and overwrites
- * whatever is there.
+ * each behind a proxy; adopt.lua runs before and behind such a script, in one transaction with it. EXEC's answer may be
+ * lost: then adopt.lua comes once more, alone, now or much later, or never. What it has adopted is renewed, expires, and
+ * is released by a plain DEL, on time or late, through the same proxy or through another one that only knows the worker's
+ * name. Somebody goes around the proxies: sets the lock if it is free, with the very same value, or overwrites or
+ * deletes whatever is there.
  *
- * Checked over all interleavings: S1, S3, S5, and that what was adopted has an end (L1). A value is its worker's own,
- * the same every time.
+ * Checked over all interleavings: S1, S3, S5, and that what was adopted has an end (L1). The value is the same for all
+ * workers, and no argument of their scripts.
  *
  *      spin -run -DNOCLAIM -m200000 adopt.pml
  */
@@ -14,8 +15,9 @@
 #define ROUNDS   2 /* acquisitions a worker */
 #define LEASE    1 /* ticks */
 #define NEVER    2
-#define OUTSIDE  (WORKERS + 1) /* the value of the one who goes around */
-#define MINE(w)  ((w) + 1)
+#define VALUE    1 /* what the scripts write */
+#define OUTSIDE  2 /* what the one who goes around overwrites with */
+#define TOGETHER atomic /* the transaction */
 #define TOKEN(w, n) ((w) * ROUNDS * 3 + (n))
 #define WHOSE(token) (((token) - 1) / (ROUNDS * 3))
 
@@ -26,6 +28,7 @@ byte token;            /* the guard record's, 0 none */
 byte held;             /* the value that it was for */
 byte identity;         /* whose, as a name */
 byte proxy;            /* through which proxy */
+byte vacant;           /* the attempt that found no lock before its script, 0 none */
 
 byte writer;           /* who wrote the value in truth, for the checks; 0 nobody's worker */
 
@@ -38,7 +41,7 @@ byte writer;           /* who wrote the value in truth, for the checks; 0 nobody
 inline set_by_script(w, ticks) {
     atomic {
         if
-        :: value == 0 -> value = MINE(w); writer = w + 1; left = ticks
+        :: value == 0 -> value = VALUE; writer = w + 1; left = ticks
         :: else -> skip
         fi
     }
@@ -47,7 +50,7 @@ inline set_by_script(w, ticks) {
 inline delete_by_script(w) {
     atomic {
         if
-        :: value == MINE(w) -> value = 0; writer = 0; left = 0
+        :: value == VALUE -> value = 0; writer = 0; left = 0
         :: else -> skip
         fi
     }
@@ -55,18 +58,28 @@ inline delete_by_script(w) {
 
 /* ---- our scripts ---- */
 
-/* adopt.lua, behind a script of worker w's whose argument was its value. */
-inline adopt(w, attempt, through, result) {
+/* adopt.lua before a script. */
+inline before(attempt) {
+    atomic {
+        if
+        :: value == 0 -> vacant = attempt
+        :: else -> skip
+        fi
+    }
+}
+
+/* adopt.lua behind a script of worker w's, in the same transaction or alone. */
+inline adopt(w, attempt, through, together, result) {
     atomic {
         result = 0;
         if
-        :: LIVE ->
+        :: LIVE && (!together || vacant != attempt || token == attempt) ->
             result = (token == attempt); /* repeated */
             if
             :: left == NEVER -> left = LEASE
             :: else -> skip
             fi
-        :: !LIVE && value == MINE(w) ->
+        :: together && vacant == attempt && value != 0 && token != attempt ->
             token = attempt; held = value; identity = w; proxy = through;
             if
             :: left == NEVER -> left = LEASE
@@ -75,6 +88,7 @@ inline adopt(w, attempt, through, result) {
             result = 1
         :: else -> token = 0 /* what it was for has ended */
         fi;
+        vacant = (together -> 0 : vacant);
         assert(!result || writer == w + 1); /* S5 */
         assert(ENDS)
     }
@@ -112,7 +126,7 @@ end_clock:
     :: atomic {
         value != 0 && left > 0 && left != NEVER -> left--;
         if
-        :: left == 0 -> value = 0; writer = 0
+        :: left == 0 -> value = 0; writer = 0; token = 0 /* a record that outlives its lease says nothing */
         :: else -> skip
         fi
     }
@@ -121,7 +135,11 @@ end_clock:
 
 active proctype outside() {
 end_outside:
-    atomic { value = OUTSIDE; writer = 0; left = LEASE }
+    if
+    :: atomic { value == 0 -> value = VALUE; writer = 0; left = LEASE }
+    :: atomic { value = OUTSIDE; writer = 0; left = LEASE }
+    :: atomic { value = 0; writer = 0; left = 0 }
+    fi
 }
 
 /* ---- a worker, and its proxy ---- */
@@ -134,11 +152,11 @@ end_renewals:
     renew(claim) /* now or much later */
 }
 
-/* Its proxy sends the step: it arrives, perhaps twice, or never. */
-inline step(w, attempt) {
+/* EXEC's answer arrives, or is lost, and the step is repeated alone, or not. */
+inline answered(w, attempt) {
     if
-    :: true -> adopt(w, attempt, through, granted)
-    :: true -> adopt(w, attempt, through, granted); adopt(w, attempt, through, granted)
+    :: true -> skip
+    :: true -> adopt(w, attempt, through, false, granted)
     :: granted = 0
     fi;
     if
@@ -152,13 +170,23 @@ proctype worker(byte w) {
     do
     :: n < ROUNDS ->
         n++;
+        TOGETHER {
+            before(TOKEN(w, n * 3 - 2));
+            if
+            :: true -> set_by_script(w, LEASE)
+            :: true -> set_by_script(w, NEVER)
+            fi;
+            adopt(w, TOKEN(w, n * 3 - 2), through, true, granted)
+        };
+        answered(w, TOKEN(w, n * 3 - 2));
         if
-        :: true -> set_by_script(w, LEASE)
-        :: true -> set_by_script(w, NEVER)
-        fi;
-        step(w, TOKEN(w, n * 3 - 2));
-        if
-        :: true -> delete_by_script(w); step(w, TOKEN(w, n * 3 - 1))
+        :: true ->
+            TOGETHER {
+                before(TOKEN(w, n * 3 - 1));
+                delete_by_script(w);
+                adopt(w, TOKEN(w, n * 3 - 1), through, true, granted)
+            };
+            answered(w, TOKEN(w, n * 3 - 1))
         :: true -> atomic { claim = holds[w]; holds[w] = 0 }; release(w, claim, through); claim = 0
         :: true -> through = through + WORKERS; holds[w] = 0; /* another proxy, which knows nothing */
             release(w, 0, through)

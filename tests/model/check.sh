@@ -49,13 +49,15 @@ without lease.pml "the token in a renewal" 's/:: live != 0 \&\& live == claim ->
 without lease.pml "a growing fence" 's/left = LEASE; fence++;/left = LEASE;/'
 without lease.pml "the claim of a granted attempt alone" 's/:: else -> result = 0$/:: else -> result = 1/'
 
-without adopt.pml "the script's own argument in what is adopted" 's/:: !LIVE \&\& value == MINE(w) ->/:: !LIVE \&\& value != 0 ->/'
+without adopt.pml "the step before a script" 's/:: together \&\& vacant == attempt \&\& value != 0/:: together \&\& value != 0/'
+without adopt.pml "the step before it, alone" 's/:: together \&\& vacant == attempt/:: vacant == attempt/; s/vacant = (together -> 0 : vacant);//; s/LIVE \&\& (!together || /LIVE \&\& (/'
+without adopt.pml "the transaction around both" 's/^#define TOGETHER atomic/#define TOGETHER/'
+without adopt.pml "its being asked before the lease that was known" 's/LIVE \&\& (!together || vacant != attempt || token == attempt)/LIVE/'
 without adopt.pml "the value in the guard record" 's/ \&\& held == value)/)/'
 without adopt.pml "a lease for what has no expiry" 's/:: left == NEVER -> left = LEASE/:: false -> skip/'
 without adopt.pml "the token in a release of what was adopted" 's/LIVE \&\& (token == claim || (claim == 0/LIVE \&\& (claim != 0 || (claim == 0/'
 without adopt.pml "the token in its renewal" 's/:: LIVE \&\& token == claim ->$/:: LIVE ->/'
 without adopt.pml "the name in what another proxy releases" 's/claim == 0 \&\& identity == w \&\&/claim == 0 \&\&/'
-without adopt.pml "values of their own" 's/^#define MINE(w)  ((w) + 1)/#define MINE(w)  1/'
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

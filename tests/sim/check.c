@@ -243,7 +243,9 @@ void check_renewed(struct world *w, const struct flight *f, const struct model_k
     struct truth *t = &w->truth[f->key];
     bool changed = memcmp(before, &w->redis.keys[f->key], sizeof(*before)) != 0 ||
                    (w->sc.queue && w->redis.queues[f->key].until_ms != queue->until_ms);
-    if (changed && !before->guard.leased && strcmp(f->right, "always") != 0)
+    bool moved = before->expire_ms != w->redis.keys[f->key].expire_ms;
+    bool guard_alone = changed && !moved && !w->sc.queue; /* it follows what was set past the proxies */
+    if (changed && !guard_alone && !before->guard.leased && strcmp(f->right, "always") != 0)
         world_fail(w, "S3", "a renewal moved an expiry that is none of the proxy's");
     if (w->sc.audit && !w->sc.audit_exact)
         return;
@@ -261,10 +263,16 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
     int key = lease->key.name[5] - '0';
     struct truth *t = &w->truth[key];
     const struct scenario *sc = &w->sc;
-    if (sc->rule.renew == LOCK_RENEW_NEVER)
+    bool looks = strcmp(lease->right, "look") == 0;
+    if (sc->rule.renew == LOCK_RENEW_NEVER && !looks)
         world_fail(w, "S3", "a renewal although the rule says never");
     if (strcmp(t->token, lease->token_text) != 0)
         return; /* an older lease's: the script refuses it */
+    if (looks) {
+        if (owner_gone(w, t, p->index))
+            world_fail(w, "S3", "a look at a lease for an owner that is gone");
+        return;
+    }
     t->renewal_lost = false;
     bool exact = sc->apart && !sc->loses && !(sc->idioms & 1u << IDIOM_SCRIPT);
     if (exact && t->own_expiry && sc->rule.renew == LOCK_RENEW_AUTO)

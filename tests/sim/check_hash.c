@@ -72,6 +72,8 @@ static bool refused(const struct flight *f) {
 /* What a script has left with its worker in it is somebody's lease. */
 static void check_adopted(struct world *w, const struct flight *f) {
     const struct model_key *k = &w->redis.keys[f->key];
+    if (f->command.composed && !f->found_free)
+        return;
     if (by_application(f) && f->ran && k->exists && k->hash && hash_has(&k->fields, f->command.value) &&
         !model_live(&w->redis, f->key))
         world_fail(w, "adoption", "worker %d is in the lock by its script, and it is nobody's lease", f->worker);

@@ -47,9 +47,12 @@ static void check_taken_over(struct world *w, const struct flight *f, const stru
                    g ? "a lease, or a value of it," : "a lock that is nobody's lease,");
 }
 
-/* A script of the application's has left one of its arguments as the lock's value: that is a lease now. */
+/* A script of the application's has left one of its arguments as the lock's value, or has made the lock, whatever it
+ * holds: that is a lease now. */
 static void check_adopted(struct world *w, const struct flight *f) {
     const struct model_key *k = &w->redis.keys[f->key];
+    if (f->command.composed && !f->found_free)
+        return;
     if (f->plan.verb == LOCK_SCRIPT && f->ran && k->exists && !k->list && strcmp(k->value, f->command.value) == 0 &&
         !model_live(&w->redis, f->key))
         world_fail(w, "adoption", "worker %d's script has made a lock, and it is nobody's lease", f->worker);

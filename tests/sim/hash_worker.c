@@ -68,6 +68,7 @@ bool hash_worker_command(struct world *w, int worker, struct model_command *c, b
         return false;
     if (k->phase == PHASE_ACQUIRE) {
         c->op = k->idiom == IDIOM_HASH ? OP_LUA_ENTER : k->idiom == IDIOM_READ ? OP_LUA_READ : OP_HSETNX;
+        c->composed = c->op == OP_LUA_ENTER && world_chance(w, 20);
     } else if (k->phase == PHASE_RELEASE || k->phase == PHASE_FINALLY) {
         if (k->idiom == IDIOM_FIELD)
             c->op = world_chance(w, 50) ? OP_HDEL : OP_DEL;

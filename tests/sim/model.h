@@ -19,7 +19,8 @@ enum {
     MODEL_VALUE = 40,
     MODEL_TOKEN = LOCK_TOKEN_MAX,
     MODEL_NAME = 40,
-    MODEL_GUARD_OUTLIVES_MS = 10000
+    MODEL_GUARD_OUTLIVES_MS = 10000,
+    MODEL_VACANT_MS = 60000
 };
 
 struct model_guard {
@@ -30,6 +31,8 @@ struct model_guard {
     int64_t extra;
     char token[MODEL_TOKEN], value[MODEL_VALUE], owner[MODEL_NAME], proxy[MODEL_NAME];
     char attempt[MODEL_TOKEN], reply[MODEL_VALUE];
+    char vacant[MODEL_TOKEN]; /* the attempt that found no lock before its script */
+    bool fresh;               /* the record was made for that */
 };
 
 struct model_key {
@@ -99,6 +102,7 @@ struct model_command {
     bool keepttl;              /* SET */
     int64_t ms;                /* expiry: 0 none, negative in the past */
     int64_t by;                /* INCRBY */
+    bool composed;             /* a script of the application's: the value is none of its arguments */
     char value[MODEL_VALUE];
 };
 
@@ -115,6 +119,7 @@ struct model_args {
     int64_t lease_ms;
     uint64_t read_fence;
     const char *seen; /* NULL: not known; for list locks the party */
+    bool together;    /* adopt.lua: nobody came between the script and its two steps */
     struct model_command command;
 };
 
@@ -139,7 +144,9 @@ int64_t model_pttl(struct model *m, int key);
 /* The live lease's guard record, or NULL. */
 const struct model_guard *model_live(struct model *m, int key);
 
-/* The script for the command; for a script of the application's adopt.lua alone, whose argument is the value. */
+/* adopt.lua before a script of the application's. */
+void model_before(struct model *m, int key, const char *attempt);
+/* The script for the command; for a script of the application's adopt.lua behind it alone. */
 struct model_envelope model_script(struct model *m, int key, const struct model_args *a);
 /* PROXY RELEASE is model_script with OP_DEL; renewals are these. */
 struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms,

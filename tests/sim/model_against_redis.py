@@ -227,7 +227,7 @@ class Run:
         split = rest.index("|")
         command, want = self.words(key, rest[:split]), rest[split + 1:]
         # count.lua takes a count back; who looks at a list lock renews what it waits for
-        self.refused = want[1] in ("held", "foreign") and name != "count" and not name.startswith("list")
+        self.refused = want[1] in ("held", "foreign") and name != "count" and not name.startswith("list") and shape != "together"
         read = self.fence(key).real.get(int(read), 0)
         header = [attempt, plain(claim), identity, proxy, right, lease, read, plain(seen), at, shape]
         if name == "clobber":
@@ -260,6 +260,10 @@ class Run:
         got = self.redis.call("EVALSHA", self.shas["list_leave"], 2, self.lock(key), self.guard(key), *header)
         time.sleep(0.002)  # a millisecond of the model
         return "", got
+
+    def before(self, key, attempt):
+        got = self.redis.call("EVALSHA", self.shas["adopt"], 2, self.lock(key), self.guard(key), attempt)
+        return "" if got in ("int:0", "int:1") else "reply", got
 
     def native(self, key, *rest):
         split = rest.index("|")

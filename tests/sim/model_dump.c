@@ -5,6 +5,7 @@
  * One line a call, fields separated by tabs, a value with = before it so that it may be empty:
  *   native KEY COMMAND... | REPLY            a command around the proxy
  *   drop KEY lock|guard                      as if it had expired
+ *   before KEY ATTEMPT                       adopt.lua before a script of the application's
  *   script NAME KEY ATTEMPT CLAIM IDENTITY PROXY RIGHT LEASE READ SEEN AT SHAPE COMMAND...
  *          | REPLY OUTCOME FENCE PTTL OWNER LEASED
  *   leave KEY PARTY LEASE                    a party has disconnected
@@ -354,14 +355,25 @@ static bool may_adopt(struct dump *d, int key) {
     return !model_is_queue(&d->m, key) && d->m.keys[key].guard.expire_ms != d->m.now_ms + MODEL_GUARD_OUTLIVES_MS;
 }
 
+static void call_native(struct dump *d, int key);
+
+/* With the step before it, and what a script might do between them; or alone. */
 static void call_adopt(struct dump *d, int key) {
     struct model_args a;
     draw_args(d, key, &a);
     d->repeatable[key] = false;
     snprintf(a.command.value, sizeof(a.command.value), "%s", d->last_seen[key]);
-    printf("script\tadopt\t%d\t%s\t=%s\t%s\t%s\t%s\t%" PRId64 "\t0\t=\t0\tnil\t=%s", key, a.attempt, a.claim,
-           a.identity, a.proxy, a.right, a.lease_ms, a.command.value);
+    a.together = chance(d, 70);
+    if (a.together) {
+        printf("before\t%d\t%s\n", key, a.attempt);
+        model_before(&d->m, key, a.attempt);
+        for (unsigned i = 0; i < 3 && chance(d, 70); i++)
+            call_native(d, key);
+    }
+    printf("script\tadopt\t%d\t%s\t=%s\t%s\t%s\t%s\t%" PRId64 "\t0\t=\t0\t%s\t=%s", key, a.attempt, a.claim, a.identity,
+           a.proxy, a.right, a.lease_ms, a.together ? "together" : "nil", a.command.value);
     a.command.op = OP_LUA_SET;
+    a.command.composed = false;
     a.seen = NULL;
     struct model_envelope e = model_script(&d->m, key, &a);
     print_envelope(&e);
@@ -371,7 +383,7 @@ static void call_renew(struct dump *d, int key) {
     const struct model_guard *g = model_live(&d->m, key);
     char claim[MODEL_TOKEN];
     snprintf(claim, sizeof(claim), "%s", g && chance(d, 80) ? g->token : "t0");
-    const char *right = chance(d, 50) ? "claim" : "always";
+    const char *right = chance(d, 50) ? "claim" : chance(d, 60) ? "always" : "look";
     int lease_ms = LONG_MS + (chance(d, 50) ? 25000 : -25000);
     int left_ms = chance(d, 50) ? 0 : chance(d, 50) ? LONG_MS / 4 : 10 * LONG_MS;
     struct model_envelope e = model_renew(&d->m, key, claim, right, lease_ms, left_ms);

@@ -304,11 +304,55 @@ static struct model_envelope read_lock(struct script_run *r) {
     return script_envelope(reply, s.token ? LOCK_HELD : LOCK_FOREIGN, &s, NOT_ASKED);
 }
 
+void model_before(struct model *m, int key, const char *attempt) {
+    struct model_key *k = &m->keys[key];
+    struct model_guard *g = &k->guard;
+    model_expire(m, key);
+    if (k->exists)
+        return;
+    snprintf(g->vacant, sizeof(g->vacant), "%s", attempt);
+    g->fresh = !g->exists;
+    if (g->fresh)
+        g->expire_ms = m->now_ms + MODEL_VACANT_MS;
+    g->exists = true;
+}
+
+/* What the lock is held with that a script has made, or NULL. `known`: it is an argument. */
+static const char *made(const struct script_run *r, const struct script_state *s, bool *known) {
+    const char *argument = r->a->command.composed ? "" : r->a->command.value;
+    bool hash = s->value && r->k->hash;
+    *known = hash ? hash_has(&r->k->fields, argument) : s->value && !s->wrong_type && is(s->text, argument);
+    if (*known)
+        return argument;
+    return hash ? r->k->fields.at[0].name : s->value && !s->wrong_type ? s->text : NULL;
+}
+
+static struct model_envelope adopt_made(struct script_run *r, const struct script_state *s, int64_t pttl) {
+    bool known;
+    const char *value = made(r, s, &known);
+    if (!value) {
+        if (r->g->fresh)
+            model_guard_clear(r->m, r->key);
+        return script_envelope(script_plain(REPLY_NIL), s->value ? LOCK_FOREIGN : LOCK_FREE, NULL, pttl);
+    }
+    struct model_args args = *r->a;
+    struct script_run run = *r;
+    run.a = &args;
+    if (r->k->hash && !known)
+        args.lease_ms = 0;
+    struct script_state mine = script_take(&run, s, value, &pttl);
+    return script_envelope(script_text(value), LOCK_GRANTED, &mine, pttl);
+}
+
 static struct model_envelope adopt(struct script_run *r) {
     struct script_state s = script_look(r);
     int64_t pttl = model_pttl(r->m, r->key), ends = !r->g->expire_ms ? -1 : r->g->expire_ms - r->m->now_ms;
+    if (s.list && r->m->queues[r->key].kind)
+        return script_envelope(script_plain(REPLY_NIL), s.token ? LOCK_HELD : LOCK_FOREIGN, &s, NOT_ASKED);
     if (s.token && is(s.lease_token, r->a->attempt))
         return script_envelope(script_text(r->g->value), LOCK_GRANTED, &s, pttl);
+    if (r->a->together && r->g->exists && is(r->g->vacant, r->a->attempt))
+        return adopt_made(r, &s, pttl);
     if (s.token) {
         bool moved = (pttl == -1) != (ends == -1) || (pttl >= 0 && pttl + MODEL_GUARD_OUTLIVES_MS != ends);
         if (moved) {
@@ -322,8 +366,9 @@ static struct model_envelope adopt(struct script_run *r) {
         struct script_state gone = {.fence = strtoull(s.reply, NULL, 10)};
         return script_envelope(script_plain(REPLY_NIL), LOCK_RELEASED, &gone, pttl);
     }
-    const char *argument = r->a->command.value;
-    if (s.value && r->k->hash ? hash_has(&r->k->fields, argument) : s.value && !s.wrong_type && is(s.text, argument)) {
+    bool known;
+    const char *argument = made(r, &s, &known);
+    if (known) {
         struct script_state mine = script_take(r, &s, argument, &pttl);
         return script_envelope(script_text(argument), LOCK_GRANTED, &mine, pttl);
     }
@@ -393,12 +438,12 @@ struct model_envelope model_renew(struct model *m, int key, const char *claim, c
     if (!s.token || !is(s.lease_token, claim))
         return script_envelope(script_number(0), s.token ? LOCK_HELD : LOCK_FOREIGN, &s, NOT_ASKED);
     int64_t left = model_pttl(m, key);
-    if (!s.leased && (!is(right, "always") || left < 0 || left < left_ms / 2))
-        return script_envelope(script_number(0), LOCK_DONE, &s, left);
-    if (left == -1 || left < lease_ms) {
+    bool own = is(right, "always") && left >= 0 && left >= left_ms / 2;
+    bool renewed = !is(right, "look") && (s.leased || own);
+    if (renewed && (left == -1 || left < lease_ms)) {
         r.k->expire_ms = m->now_ms + lease_ms;
-        r.g->expire_ms = m->now_ms + lease_ms + MODEL_GUARD_OUTLIVES_MS;
         left = lease_ms;
     }
-    return script_envelope(script_number(1), LOCK_DONE, &s, left);
+    script_keep_guard(&r, left);
+    return script_envelope(script_number(renewed), LOCK_DONE, &s, left);
 }

@@ -84,7 +84,8 @@ static void acquiring(struct world *w, struct worker *k, struct model_command *c
         break;
     case IDIOM_SCRIPT:
         c->op = OP_LUA_SET;
-        if (!w->sc.restarts && !w->sc.loses && world_chance(w, 25))
+        c->composed = world_chance(w, 40);
+        if ((c->composed || (!w->sc.restarts && !w->sc.loses)) && world_chance(w, 25))
             c->ms = 0; /* the step behind it gives it the rule's lease, if it comes */
         break;
     case IDIOM_MULTI:
@@ -100,7 +101,7 @@ static void acquiring(struct world *w, struct worker *k, struct model_command *c
     }
 }
 
-static void releasing(struct worker *k, struct model_command *c) {
+static void releasing(struct world *w, const struct worker *k, struct model_command *c) {
     c->op = OP_DEL;
     if (k->idiom == IDIOM_GETDEL) {
         c->op = OP_GETDEL;
@@ -110,6 +111,7 @@ static void releasing(struct worker *k, struct model_command *c) {
         memcpy(c->value, k->value, sizeof(c->value));
     } else if (k->idiom == IDIOM_SCRIPT) {
         c->op = OP_LUA_DEL;
+        c->composed = world_chance(w, 40);
         memcpy(c->value, k->value, sizeof(c->value));
     } else if (k->idiom == IDIOM_COUNT) {
         c->op = OP_INCRBY;
@@ -149,6 +151,7 @@ static bool holding(struct world *w, struct worker *k, int worker, struct model_
         *c = (struct model_command){.op = looks ? OP_GETEX : OP_PEXPIRE, .ms = looks ? 0 : w->sc.expiry_ms};
         if (k->idiom == IDIOM_SCRIPT && world_chance(w, 50)) { /* its careful renewal, or the careless one */
             c->op = OP_LUA_PEXPIRE;
+            c->composed = world_chance(w, 40);
             memcpy(c->value, k->value, sizeof(c->value));
         }
         return true;
@@ -199,11 +202,11 @@ bool worker_command(struct world *w, int worker, struct model_command *c, bool *
         c->ms = w->sc.expiry_ms;
         break;
     case PHASE_RELEASE:
-        releasing(k, c);
+        releasing(w, k, c);
         *releases = true;
         break;
     case PHASE_FINALLY:
-        releasing(k, c);
+        releasing(w, k, c);
         break;
     case PHASE_STRANGE:
         strange(w, k, c);

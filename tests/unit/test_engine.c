@@ -744,6 +744,46 @@ static void adoption_is_not_for_losers(void **state) {
     assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "adopt");
 }
 
+/* ---- a fence that goes back ----------------------------------------------------------------------- */
+
+static void a_grant_is_believed_over_what_was_known_before(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "other");
+    f->fence = 5000;
+    uint64_t lost = acquire(f, &a, "lock:x", "1", 30000, true);
+    f->fence = 10; /* the guard record and the clock are others now */
+    uint64_t claim = acquire(f, &b, "lock:x", "1", 30000, true);
+    assert_int_equal(stats(f).leases, 1);
+    pass(f, 10000);
+    assert_int_equal(f->renew_count, 1);
+    assert_int_equal(f->renewed.token, claim);
+    assert_int_equal(incidents(f, INCIDENT_RENEWAL_LOST), 1);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), lost);
+    assert_int_equal(run(f, &b, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence), claim);
+    assert_int_equal(stats(f).leases, 0);
+    acquire(f, &b, "lock:x", "1", 30000, true);
+    assert_int_equal(stats(f).leases, 1);
+}
+
+static void a_grant_that_began_before_is_none_of_the_latest(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "other");
+    begin(f, &a, LOCK_ACQUIRE, "lock:x", &plan);
+    acquire(f, &b, "lock:x", "1", 30000, true); /* later in Redis, and answered before */
+    struct lock_result granted = result(LOCK_GRANTED, f->fence - 1);
+    granted.pttl_ms = 30000;
+    finish(f, &a, &plan, &granted);
+    assert_int_equal(stats(f).leases, 1);
+    assert_int_equal(run(f, &b, LOCK_READ, "lock:x", LOCK_NOT_SENT, 0), 0);
+    run(f, &b, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
+    assert_int_equal(stats(f).leases, 0);
+}
+
 /* ---- which of several ---------------------------------------------------------------------------- */
 
 static void the_oldest_sighted_one_where_values_differ(void **state) {
@@ -2096,6 +2136,8 @@ int main(void) {
         TEST(any_and_operator_have_their_own_rights),
         TEST(adoption_is_for_those_without_a_claim),
         TEST(adoption_is_not_for_losers),
+        TEST(a_grant_is_believed_over_what_was_known_before),
+        TEST(a_grant_that_began_before_is_none_of_the_latest),
         TEST(the_oldest_sighted_one_where_values_differ),
         TEST(sightings_do_not_matter_among_constant_values),
         TEST(a_client_sights_with_any_of_its_sessions),

@@ -397,6 +397,90 @@ static void test_refused(void **state) {
     rig_close(&rig);
 }
 
+/* ---- several commands that are one request ---- */
+
+/* MULTI, a script of ours, the three words, PING, EXEC. */
+static void call_together(struct rig *rig, struct call *c, const struct upstream_lane *lane, const char *command,
+                          const char *key, const char *value) {
+    static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", end[] = "*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nEXEC\r\n";
+    const struct script *script = script_get(SCRIPT_READ);
+    char bytes[1024];
+    size_t len = (size_t)snprintf(bytes, sizeof(bytes), "%s*3\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n0\r\n*3\r\n",
+                                  multi, script->sha1);
+    const char *const words[] = {command, key, value};
+    for (size_t i = 0; i < 3; i++)
+        len += (size_t)snprintf(bytes + len, sizeof(bytes) - len, "$%zu\r\n%s\r\n", strlen(words[i]), words[i]);
+    len += (size_t)snprintf(bytes + len, sizeof(bytes) - len, "%s", end);
+    call_init(c);
+    c->r.script = script;
+    c->r.script_at = sizeof(multi) - 1;
+    assert_null(upstream_submit_together(rig->u, &c->r, 4, -1, lane, bytes, len));
+}
+
+/* The script fails for want of keys, in its own words: it is known to the node. */
+static bool is_array_behind(const struct call *c, const char *last) {
+    size_t len = strlen(last);
+    return !c->failed && memcmp(c->reply, "*3\r\n-ERR ", 9) == 0 && !strstr(c->reply, "NOSCRIPT") &&
+           c->reply_len > len && memcmp(c->reply + c->reply_len - len, last, len) == 0;
+}
+
+static void test_together(void **state) {
+    enum { COUNT = 200 };
+    struct rig rig;
+    rig_open(&rig, UPSTREAM_STANDALONE, server.address);
+    rig_start(&rig);
+    struct call calls[COUNT], between[COUNT];
+    char value[16], expected[32];
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(value, sizeof(value), "v%d", i);
+        call_together(&rig, &calls[i], &plain_lane, i % 2 ? "SETNX" : "GETSET", "together", value);
+        CALL(&rig, &between[i], -1, "GET", "together");
+    }
+    AWAIT(&rig, between[COUNT - 1].done);
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(expected, sizeof(expected), "v%d\r\n+PONG\r\n", i / 2 * 2 - 2);
+        assert_true(is_array_behind(&calls[i], i % 2 ? ":0\r\n+PONG\r\n" : i ? expected : "$-1\r\n+PONG\r\n"));
+        snprintf(expected, sizeof(expected), "v%d\r\n", i / 2 * 2);
+        assert_string_equal(between[i].reply + between[i].reply_len - strlen(expected), expected);
+        call_clear(&calls[i]);
+        call_clear(&between[i]);
+    }
+    /* What is refused while it is queued keeps all of it from being executed. */
+    struct call refused;
+    call_together(&rig, &refused, &plain_lane, "NOSUCH", "together", "x");
+    AWAIT(&rig, refused.done);
+    assert_int_equal(memcmp(refused.reply, "-EXECABORT ", 11), 0);
+    call_clear(&refused);
+    EXPECT(&rig, -1, "+OK\r\n", "SCRIPT", "FLUSH");
+    upstream_script_unknown(rig.u);
+    call_together(&rig, &calls[0], &plain_lane, "SETNX", "together", "x");
+    AWAIT(&rig, calls[0].done);
+    assert_true(is_array_behind(&calls[0], ":0\r\n+PONG\r\n"));
+    call_clear(&calls[0]);
+    rig_close(&rig);
+}
+
+/* Who may not MULTI gets the reply of the command in the middle. */
+static void test_together_refused(void **state) {
+    struct rig rig;
+    rig_open(&rig, UPSTREAM_STANDALONE, server.address);
+    rig_start(&rig);
+    EXPECT(&rig, -1, "+OK\r\n", "ACL", "SETUSER", "alone", "on", ">secret", "~*", "+@all", "-multi");
+    struct upstream_lane lane = plain_lane;
+    lane.login = upstream_login_intern("alone", 5, "secret", 6);
+    struct call c, next;
+    call_together(&rig, &c, &lane, "GETSET", "alone", "v");
+    CALL_ON(&rig, &next, &lane, -1, "GET", "alone");
+    AWAIT(&rig, next.done);
+    assert_true(c.r.alone);
+    ASSERT_REPLY(&c, "$-1\r\n");
+    ASSERT_REPLY(&next, "$1\r\nv\r\n");
+    call_clear(&c);
+    call_clear(&next);
+    upstream_login_release(lane.login);
+    rig_close(&rig);
+}
+
 static void test_killed_and_back(void **state) {
     struct redis own;
     redis_start(&own, false);
@@ -875,6 +959,8 @@ int main(void) {
         cmocka_unit_test(test_abandoned_inside_its_reply),
         cmocka_unit_test(test_submitting_from_a_reply),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_together),
+        cmocka_unit_test(test_together_refused),
         cmocka_unit_test(test_killed_and_back),
         cmocka_unit_test(test_unsent_is_sent_again),
         cmocka_unit_test(test_repeatable_is_sent_again),

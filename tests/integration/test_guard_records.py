@@ -1,0 +1,75 @@
+"""Guard records that are lost, or that Redis was told nothing of: what the proxy has been told goes on counting."""
+
+import time
+
+import pytest
+
+from servers import until
+
+FUTURE_US = 10 ** 12  # eleven days
+
+
+def lock_facts(client, name):
+    words = client("PROXY", "LOCK", name)
+    return dict(zip(words[0::2], words[1::2]))
+
+
+def guard_of(direct, backend, name):
+    with backend.node_of(name).client() as node:
+        return next(k for k in node("KEYS", "lockkeeper:*") if k.endswith("}:" + name))
+
+
+@pytest.fixture
+def pair(proxy, connect):
+    """Two processes, as their names say."""
+    return [connect(proxy, commands=[("CLIENT", "SETNAME", "process-%d" % i)]) for i in (1, 2)]
+
+
+def test_a_lease_whose_fence_has_gone_back_is_renewed(pair, backend, direct, key):
+    """A master that has not heard of the record, and whose clock is behind."""
+    a, b = pair
+    name = key("lock:short:fence")
+    assert a("SETNX", name, "v") == 1
+    guard = guard_of(direct, backend, name)
+    assert a("DEL", name) == 1
+    direct("HSET", guard, "fence", int(direct("HGET", guard, "fence")) + FUTURE_US)
+    assert a("SETNX", name, "v") == 1
+    high = a("PROXY", "TOKEN", name)
+    direct("DEL", name)
+    direct("DEL", guard)
+    assert b("SETNX", name, "v") == 1
+    assert b("PROXY", "TOKEN", name) < high - FUTURE_US // 2
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        assert a("SETNX", name, "v") == 0
+    assert b("PROXY", "LOCKS", name) != []
+    assert a("DEL", name) == 0 and b("DEL", name) == 1
+
+
+@pytest.mark.parametrize("ms", [2000, 3000])
+def test_an_expiry_set_past_the_proxy(pair, backend, direct, key, ms):
+    """A watchdog that goes to Redis directly: the lease goes on, and its holder's DEL frees it."""
+    a, b = pair
+    name = key("lock:watched")
+    assert a("SET", name, 1, "NX", "PX", 60000) == "OK" and a("DEL", name) == 1  # it is known to release
+    assert a("SET", name, 1, "NX", "PX", ms) == "OK"
+    guard = guard_of(direct, backend, name)
+    deadline = time.monotonic() + 2 * ms / 1000
+    while time.monotonic() < deadline:
+        assert direct("PEXPIRE", name, ms) == 1
+        time.sleep(ms / 20000)
+    assert direct("PTTL", guard) > 10000
+    direct("PEXPIRE", name, 60000)
+    until(lambda: direct("PTTL", guard) > 60000, 15, "the record that follows its lock")
+    assert lock_facts(b, name)["state"] == "held"
+    assert b("DEL", name) == 0 and a("DEL", name) == 1
+
+
+def test_a_renewal_sees_an_expiry_set_past_the_proxy(pair, backend, direct, key):
+    a, b = pair
+    name = key("lock:short:watched")
+    assert a("SETNX", name, 1) == 1
+    guard = guard_of(direct, backend, name)
+    direct("PEXPIRE", name, 60000)
+    until(lambda: direct("PTTL", guard) > 60000, 15, "the record that follows its lock")
+    assert b("DEL", name) == 0 and a("DEL", name) == 1
