@@ -431,7 +431,7 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     }
     if (plan->verb == LOCK_SCRIPT)
         plan_script(&s, plan);
-    if (plan->verb == LOCK_READ || plan->verb == LOCK_SCRIPT || plan->verb == LOCK_ACQUIRE)
+    if (plan->verb == LOCK_READ || plan->verb == LOCK_SCRIPT)
         return;
     if (plan->verb == LOCK_OPERATOR) {
         plan->right = "operator";

@@ -105,7 +105,7 @@ local function may_touch(s)
     if s.token == claim or right == 'any' or right == 'operator' then return 'done' end
     local other = s.proxy ~= proxy or (right == 'believe' and not s.list)
     if (right == 'adopt' or right == 'believe') and s.owner == identity and other then return 'adopted' end
-    if right == 'suspect' and s.owner == identity then suspect(s) end
+    if right == 'suspect' and s.owner == identity and not s.list then suspect(s) end
     return false, 'held'
   end
   if right == 'any' or right == 'operator' then return 'done' end

@@ -54,7 +54,7 @@ enum lock_outcome script_may_touch(const struct script_run *r, struct script_sta
         bool believed = is(r->a->right, "believe"), other = !is(s->proxy, r->a->proxy) || (believed && !s->list);
         if ((is(r->a->right, "adopt") || believed) && is(s->owner, r->a->identity) && other)
             return LOCK_ADOPTED;
-        if (is(r->a->right, "suspect") && s->same)
+        if (is(r->a->right, "suspect") && s->same && !s->list)
             suspect(r, s);
         *may = false;
         return LOCK_HELD;
