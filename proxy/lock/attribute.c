@@ -114,7 +114,8 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
 /* A command that may be meant to acquire: no sign that its sender holds something on another connection. Taking it for
  * the holder's would tell two that they hold the lock. */
 static bool may_acquire(enum lock_verb verb) {
-    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
+    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP ||
+           verb == LOCK_PASS;
 }
 
 /* Everything that comes from the rule's owner. */
@@ -204,7 +205,7 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
  */
 static bool enrols(enum lock_verb verb) {
     return verb == LOCK_RELEASE || verb == LOCK_EXTEND || verb == LOCK_REPLACE || verb == LOCK_COUNT_UP ||
-           verb == LOCK_COUNT_DOWN || verb == LOCK_CLOBBER || verb == LOCK_REWRITE;
+           verb == LOCK_COUNT_DOWN || verb == LOCK_CLOBBER || verb == LOCK_REWRITE || verb == LOCK_PASS;
 }
 
 /* Redis has no guard record of such a lock, so that a script would let anybody touch it who has seen its value. This
@@ -293,6 +294,7 @@ inline void attribute(struct shard *sh, struct entry *en, const struct peer *sel
         choose(sh, en, self, own, now_ms, plan);
         plan_enrolment(en, now_ms, plan);
     }
+    data_attribute(en, self, now_ms, plan);
 }
 
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct lock_rule *rule,

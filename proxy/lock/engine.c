@@ -50,7 +50,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->claim_token[0] = '\0';
     plan->claim_len = 0;
     plan->read_fence = 0;
-    plan->seen_known = false;
+    plan->seen_known = plan->data_free = false;
     plan->seen_len = 0;
     uint64_t hash = plan->hash = ledger_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);

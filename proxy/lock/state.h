@@ -317,6 +317,11 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct lock_rule *rule,
                         const char *value, size_t len);
 
+/* ---- data.c ----------------------------------------------------------------------------------- */
+
+/* Decides the plan's data_free, when its claim has been chosen. */
+void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan);
+
 /* ---- queue.c ---------------------------------------------------------------------------------- */
 
 bool queue_verb(enum lock_verb verb);

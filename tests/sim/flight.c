@@ -117,7 +117,9 @@ void flight_run(struct world *w, struct flight *f) {
         .lease_ms = w->sc.rule.lease_ms,
         .read_fence = f->plan.read_fence,
         .command = f->command,
+        .data_free = f->plan.data_free && (!f->plan.claim || f->plan.verb == LOCK_PASS || f->plan.verb == LOCK_CLOBBER),
     };
+    a.data_free = a.data_free && !model_may_pass(&a.command);
     char seen[LOCK_SEEN_MAX + 1];
     if (f->kind != FLIGHT_RELEASE && f->plan.seen_known) {
         memcpy(seen, f->plan.seen, f->plan.seen_len);
@@ -277,6 +279,7 @@ static void flight_answer(struct world *w, struct flight *f) {
     answer_swap(w, f, &r);
     flight_log(w, f, "answered: ");
     finish_with(w, f, &r);
+    reading_attempted(w, f);
     struct truth *t = &w->truth[f->key];
     if (r.outcome == LOCK_GRANTED && t->live && t->fence == r.fence) {
         t->told = true;

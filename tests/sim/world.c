@@ -108,6 +108,7 @@ void conn_open(struct world *w, int i) {
     c->reserved = false;
     c->id = ++w->session_ids;
     memset(c->read, 0, sizeof(c->read));
+    memset(c->lost_ms, 0, sizeof(c->lost_ms));
     c->alias = w->sc.names && c->process >= 0;
     world_identity(world_name(w, i), identity);
     struct lock_engine *e = w->proxies[c->proxy].engine;

@@ -1,0 +1,84 @@
+/*
+ * Data: what stands at a key under a lock rule without a live lease. Everybody may write, expire and delete it, as in
+ * Redis, unless something speaks against the caller: that it tried for the key in vain, or that what it sends may be a
+ * late release.
+ *
+ * Which keys are data, Redis alone knows (the scripts look); here is only who is free to touch what they find to be it.
+ */
+#include "proxy/lock/finish.h"
+
+/* A lease that was acquired under audit: Redis has no guard record of it, and would take it for data. */
+static bool observed_lease(const struct entry *en, int64_t now_ms) {
+    for (const struct claim *c = entry_claims(en); c; c = c->next)
+        if (c->observed && claim_is_live(c, now_ms))
+            return true;
+    return false;
+}
+
+/* Whether anybody's last attempt on the key was in vain: what a swap finds may be the lock that was lost. */
+static bool tried_for(const struct entry *en) {
+    for (const struct witness *w = en ? en->witnesses : NULL; w; w = w->next)
+        if (w->lost)
+            return true;
+    return false;
+}
+
+void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
+    if (observed_lease(en, now_ms))
+        return;
+    const struct witness *own = en ? witness_find(en, self) : NULL;
+    switch (plan->verb) {
+    case LOCK_PASS: /* these free nothing that somebody could wait for */
+    case LOCK_CLOBBER:
+    case LOCK_COUNT_DOWN:
+        plan->data_free = true;
+        break;
+    case LOCK_SWAP:
+        plan->data_free = !plan->claim && !tried_for(en);
+        break;
+    default:
+        plan->data_free = !plan->claim && !(own && own->lost);
+    }
+}
+
+/* Who writes data over the key has done with what it had there, and with what it lost. */
+static void begin_anew(struct finish *f) {
+    struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
+    if (w)
+        w->lost = false;
+    if (client_shares(f->peer->client, f->plan->rule, f->peer->pooling))
+        return; /* a colleague's */
+    for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
+        next = c->next;
+        if (c->peer == f->peer && c->ended && !c->uses && !c->aside)
+            settle_spend(f, c);
+    }
+}
+
+void settle_pass(struct finish *f) {
+    switch (f->result->outcome) {
+    case LOCK_DONE:
+        if (!f->result->value) { /* changed in place */
+            struct claim *c = settle_touched(f);
+            if (c)
+                c->valued = false;
+        }
+        settle_done(f);
+        break;
+    case LOCK_RELEASED:
+        settle_freed(f);
+        break;
+    case LOCK_HELD:
+    case LOCK_FOREIGN:
+        settle_refusal(f, INCIDENT_OVERWRITE,
+                       f->audit ? "somebody else holds the lock" : "somebody else holds the lock; nothing was written");
+        learn_loss(f);
+        break;
+    case LOCK_FREE:
+    case LOCK_OPEN:
+        begin_anew(f);
+        break;
+    default:
+        break;
+    }
+}
