@@ -149,9 +149,8 @@ static void note_queue(struct session *s, enum advise_event event, const struct 
 static __attribute__((noinline)) void note_script(struct session *s, const struct lock_plan *plan,
                                                   const struct lock_result *result) {
     bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
-    bool data = plan->data_free && !plan->claim; /* what it opened was nobody's lock */
-    bool freed =
-        result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED || (result->outcome == LOCK_OPEN && !data);
+    bool freed = result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED ||
+                 (result->outcome == LOCK_OPEN && !plan->data_free);
     bool queue = plan->verb == LOCK_QUEUE_PUSH || plan->verb == LOCK_QUEUE_READ;
     bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_QUEUE_REMOVE;
     if (result->outcome == LOCK_GRANTED && queue) {

@@ -47,20 +47,14 @@ void lock_build_guard(struct worker *w, const char *key, size_t len) {
         memory_free(guard);
 }
 
-/* Behind a command of the same transaction that may acquire, data is what that one has not acquired. */
-static bool frees_data(const struct lock_plan *plan) {
-    return plan->data_free &&
-           (!plan->claim || plan->verb == LOCK_PASS || plan->verb == LOCK_CLOBBER || plan->verb == LOCK_COUNT_DOWN);
-}
-
 static size_t seen_len(const struct lock_plan *plan) {
-    return (frees_data(plan) ? 1 : 0) + (plan->seen_known ? plan->seen_len + 1 : 0);
+    return plan->data_free + (plan->seen_known ? plan->seen_len + 1 : 0);
 }
 
 /* ARGV 8: at most LOCK_SEEN_MAX + 2 bytes. Returns the length. */
 static size_t seen_write(const struct lock_plan *plan, char *out) {
     char *p = out;
-    if (frees_data(plan))
+    if (plan->data_free)
         *p++ = '*';
     if (plan->seen_known) {
         *p++ = '=';
@@ -210,7 +204,7 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
-    bool whole = plan->seen_known || plan->right[0] != 'c' || frees_data(plan);
+    bool whole = plan->seen_known || plan->right[0] != 'c' || plan->data_free;
     bool least = !whole && plan->claim_fence && command[0] == 'D'; /* DEL */
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;

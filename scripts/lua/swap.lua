@@ -20,7 +20,7 @@ if s.token == attempt then -- repeated: the old value is in the guard record
 end
 if s.attempt == attempt .. '*' then return envelope(s.reply, 'open') end -- repeated: it was data
 if not s.value then return swap() end
-if type(s.value) ~= 'string' then return envelope(command(), 'error') end
+if type(s.value) ~= 'string' then return envelope(command(), is_data(s) and 'open' or 'error') end
 local shown, stale = was_shown(s)
 if s.token then stale = read ~= '0' and read ~= int(s.fence)
 else stale = not shown end

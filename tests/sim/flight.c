@@ -117,9 +117,8 @@ void flight_run(struct world *w, struct flight *f) {
         .lease_ms = w->sc.rule.lease_ms,
         .read_fence = f->plan.read_fence,
         .command = f->command,
-        .data_free = f->plan.data_free && (!f->plan.claim || f->plan.verb == LOCK_PASS || f->plan.verb == LOCK_CLOBBER),
+        .data_free = f->plan.data_free && !model_may_pass(&f->command),
     };
-    a.data_free = a.data_free && !model_may_pass(&a.command);
     char seen[LOCK_SEEN_MAX + 1];
     if (f->kind != FLIGHT_RELEASE && f->plan.seen_known) {
         memcpy(seen, f->plan.seen, f->plan.seen_len);

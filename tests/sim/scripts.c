@@ -84,7 +84,7 @@ static struct model_envelope swap(struct script_run *r) {
     if (!s.value)
         return swap_in(r, &s);
     if (s.wrong_type)
-        return script_envelope(script_command(r), LOCK_ERROR, NULL, NOT_ASKED);
+        return script_envelope(script_command(r), script_is_data(r, &s) ? LOCK_OPEN : LOCK_ERROR, NULL, NOT_ASKED);
     uint64_t read = r->a->read_fence;
     bool stale = s.token ? read != 0 && read != s.fence : !script_seen_is(r, &s);
     enum lock_outcome how = script_may_touch(r, &s, &may);
