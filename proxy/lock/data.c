@@ -23,22 +23,27 @@ static bool tried_for(const struct entry *en) {
     return false;
 }
 
+/* What writes and frees nothing that somebody could wait for. */
+static bool only_writes(enum lock_verb verb) {
+    return verb == LOCK_PASS || verb == LOCK_CLOBBER || verb == LOCK_COUNT_DOWN;
+}
+
 void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
     if (observed_lease(en, now_ms))
         return;
     const struct witness *own = en ? witness_find(en, self) : NULL;
-    switch (plan->verb) {
-    case LOCK_PASS: /* these free nothing that somebody could wait for */
-    case LOCK_CLOBBER:
-    case LOCK_COUNT_DOWN:
+    if (only_writes(plan->verb))
         plan->data_free = true;
-        break;
-    case LOCK_SWAP:
+    else if (plan->verb == LOCK_SWAP)
         plan->data_free = !plan->claim && !tried_for(en);
-        break;
-    default:
+    else
         plan->data_free = !plan->claim && !(own && own->lost);
-    }
+}
+
+/* Where data stands then, a SETNX has lost; what also writes over data has done that. */
+void data_follow(struct lock_plan *plan, const struct lock_plan *earlier) {
+    if (earlier->verb == LOCK_ACQUIRE && !only_writes(plan->verb))
+        plan->data_free = false;
 }
 
 /* Who writes data over the key has done with what it had there, and with what it lost. */

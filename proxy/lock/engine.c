@@ -114,6 +114,7 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     plan->claim = earlier->attempt;
     plan->claim_fence = 0;
     plan->several = false;
+    data_follow(plan, earlier);
     memcpy(plan->claim_token, earlier->attempt_token, sizeof(plan->claim_token));
     plan->claim_len = earlier->attempt_len;
     if (strcmp(plan->right, "adopt") == 0)

@@ -28,7 +28,7 @@ static void check_foreign(struct world *w, const struct flight *f, const struct 
         !before->exists || before->list)
         return;
     bool writes = verb == LOCK_PASS || verb == LOCK_CLOBBER;
-    if (f->plan.data_free && (writes || (!f->loser && !f->plan.claim)))
+    if (f->plan.data_free && (writes || (!f->loser && (!f->plan.claim || f->plan.group))))
         return;
     bool touched = !now->exists || strcmp(now->value, before->value) != 0 || now->expire_ms != before->expire_ms;
     if (!touched || (f->was_shown && strcmp(f->shown, before->value) == 0))
