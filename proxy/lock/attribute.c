@@ -281,7 +281,8 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
 /* A command that may be meant to acquire: no sign that its sender holds something on another connection. Taking it for
  * the holder's would tell two that they hold the lock. */
 static bool may_acquire(enum lock_verb verb) {
-    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
+    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP ||
+           verb == LOCK_PASS;
 }
 
 /* What changes a lease may use any claim whose lease is live, and only the newest can be. */
@@ -357,7 +358,7 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
  */
 static bool enrols(enum lock_verb verb) {
     return verb == LOCK_RELEASE || verb == LOCK_EXTEND || verb == LOCK_REPLACE || verb == LOCK_COUNT_UP ||
-           verb == LOCK_COUNT_DOWN || verb == LOCK_CLOBBER || verb == LOCK_REWRITE;
+           verb == LOCK_COUNT_DOWN || verb == LOCK_CLOBBER || verb == LOCK_REWRITE || verb == LOCK_PASS;
 }
 
 /* Redis has no guard record of such a lock, so that a script would let anybody touch it who has seen its value. This
@@ -435,19 +436,18 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
         return;
     if (plan->verb == LOCK_OPERATOR) {
         plan->right = "operator";
-        return;
-    }
-    if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY) {
+    } else if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY) {
         plan->right = "any";
-        return;
+    } else {
+        if (verb_spends(plan->verb))
+            plan_release(&s, plan);
+        else if (plan->verb == LOCK_EXTEND)
+            plan_extend(&s, plan);
+        else
+            plan_change(&s, plan);
+        plan_enrolment(en, now_ms, plan);
     }
-    if (verb_spends(plan->verb))
-        plan_release(&s, plan);
-    else if (plan->verb == LOCK_EXTEND)
-        plan_extend(&s, plan);
-    else
-        plan_change(&s, plan);
-    plan_enrolment(en, now_ms, plan);
+    data_attribute(en, self, now_ms, plan);
 }
 
 /* The usual case: the key has one claim, which is the session's own, and so what every rule offers. */

@@ -170,6 +170,22 @@ static enum lock_outcome swapped(struct audit *a) {
     return LOCK_HELD;
 }
 
+/* What is written without a word of a lock: data, unless somebody's lease is there. */
+static enum lock_outcome passed(struct audit *a) {
+    if (a->mine) {
+        learn_wrote(a->f);
+        return audit_conclude(a, LOCK_DONE, a->live->fence);
+    }
+    if (!a->live)
+        return audit_conclude(a, LOCK_OPEN, 0);
+    if (a->sight->value)
+        return audit_refuse(a, false);
+    struct claim *live = a->live;
+    audit_conclude(a, LOCK_HELD, live->fence);
+    live->valued = false; /* its lease goes on with another value */
+    return LOCK_HELD;
+}
+
 static enum lock_outcome counted(struct audit *a) {
     const struct lock_sight *s = a->sight;
     struct claim *live = a->live;
@@ -225,6 +241,8 @@ static enum lock_outcome done(struct audit *a) {
         return changed(a);
     case LOCK_SWAP:
         return swapped(a);
+    case LOCK_PASS:
+        return passed(a);
     case LOCK_COUNT_UP:
     case LOCK_COUNT_DOWN:
         return counted(a);

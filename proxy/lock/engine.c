@@ -51,7 +51,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->claim_token[0] = '\0';
     plan->claim_len = 0;
     plan->read_fence = 0;
-    plan->seen_known = false;
+    plan->seen_known = plan->data_free = false;
     plan->seen_len = 0;
     uint64_t hash = plan->hash = ledger_hash(e, key, &plan->pattern);
     struct shard *sh = ledger_shard(e, hash);
@@ -121,6 +121,7 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     plan->claim = earlier->attempt;
     plan->claim_fence = 0;
     plan->several = false;
+    data_follow(plan, earlier);
     memcpy(plan->claim_token, earlier->attempt_token, sizeof(plan->claim_token));
     plan->claim_len = earlier->attempt_len;
     plan->loser = plan->indebted = false;

@@ -68,19 +68,20 @@ uint64_t lock_client_hash(const struct lock_client *c);
 
 /* What a command means to a lock; the session layer derives it from the command and its options. */
 enum lock_verb {
-    LOCK_ACQUIRE,      /* SETNX, SET NX */
-    LOCK_REPLACE,      /* SET, SETEX, PSETEX: may acquire */
-    LOCK_REWRITE,      /* SET XX: writes what is there, and never acquires */
-    LOCK_SWAP,         /* GETSET, SET GET */
-    LOCK_RELEASE,      /* DEL, UNLINK, GETDEL: spends the claim */
-    LOCK_EXTEND,       /* EXPIRE and its kin, PERSIST, GETEX */
-    LOCK_COUNT_UP,     /* INCR, APPEND, SETRANGE: may acquire */
-    LOCK_COUNT_DOWN,   /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */
-    LOCK_READ,         /* GET: shows the value */
-    LOCK_CLOBBER,      /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */
-    LOCK_SCRIPT,       /* what a script of the application's has made of the lock: adopts, spends, changes nothing */
-    LOCK_QUEUE_PUSH,   /* RPUSH, LPUSH, ...: a node joins a list lock */
-    LOCK_QUEUE_READ,   /* LRANGE, LINDEX, LLEN, LPOS, EXISTS: may make the head's owner the holder */
+    LOCK_ACQUIRE,    /* SETNX, SET NX */
+    LOCK_REPLACE,    /* SET with an expiry, SETEX, PSETEX: may acquire */
+    LOCK_REWRITE,    /* SET XX: writes what is there, and never acquires */
+    LOCK_SWAP,       /* GETSET, SET GET */
+    LOCK_RELEASE,    /* DEL, UNLINK, GETDEL: spends the claim */
+    LOCK_EXTEND,     /* EXPIRE and its kin, PERSIST, GETEX */
+    LOCK_COUNT_UP,   /* INCR: may acquire */
+    LOCK_COUNT_DOWN, /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */
+    LOCK_READ,       /* GET: shows the value */
+    LOCK_PASS,       /* SET without an expiry, APPEND, INCR where counters are no locks: writes data, or its own lock */
+    LOCK_CLOBBER,    /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */
+    LOCK_SCRIPT,     /* what a script of the application's has made of the lock: adopts, spends, changes nothing */
+    LOCK_QUEUE_PUSH, /* RPUSH, LPUSH, ...: a node joins a list lock */
+    LOCK_QUEUE_READ, /* LRANGE, LINDEX, LLEN, LPOS, EXISTS: may make the head's owner the holder */
     LOCK_QUEUE_REMOVE, /* LREM: names a node, whose owner may */
     LOCK_QUEUE_SET,    /* LSET, LTRIM */
     LOCK_INSPECT,      /* PROXY LOCK, PROXY TOKEN */
@@ -123,6 +124,7 @@ struct lock_plan {
     bool seen_known;                    /* ARGV 8; for LOCK_QUEUE_*: the party (list.lua) */
     size_t seen_len;
     char seen[LOCK_SEEN_MAX];
+    bool data_free; /* what stands there without a live lease is data, which the caller may touch: '*' in ARGV 8 */
 };
 
 /* What the script said (its envelope), or what became of it. */

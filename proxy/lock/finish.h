@@ -88,6 +88,11 @@ void settle_done(struct finish *f);
 /* The claim is used up; NULL is allowed. */
 void settle_spend(struct finish *f, struct claim *c);
 
+/* ---- data.c ----------------------------------------------------------------------------------- */
+
+/* LOCK_PASS was answered. */
+void settle_pass(struct finish *f);
+
 /* ---- adopt.c ---------------------------------------------------------------------------------- */
 
 /* What a script of the application's has done. */

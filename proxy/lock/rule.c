@@ -44,7 +44,7 @@ struct lock_rules {
 
 /* ---- options ------------------------------------------------------------------------------- */
 
-enum option_type { OPTION_ENUM, OPTION_TIME, OPTION_REPLICAS };
+enum option_type { OPTION_ENUM, OPTION_KINDS, OPTION_TIME, OPTION_REPLICAS };
 
 /* Longest time a rule may name: 100 years, so that sums of times never overflow. */
 #define RULE_TIME_MAX_MS ((int64_t)100 * 365 * 24 * 60 * 60 * 1000)
@@ -73,6 +73,13 @@ static const struct rule_option OPTIONS[] = {
      0,
      "auto",
      "auto, connection, client or any"},
+    {"kind",
+     OPTION_KINDS,
+     RULE_AT(kinds),
+     {"string", "list", "hash", "counter"}, /* in the order of the bits */
+     0,
+     "string",
+     "string, list, hash, counter, some of these with commas between them, or any"},
     {"claim-memory", OPTION_TIME, RULE_AT(claim_memory_ms), {0}, LOCK_MEMORY_AUTO, "auto", "auto, or a time like 60s"},
     {"lease", OPTION_TIME, RULE_AT(lease_ms), {0}, 0, "30s", "a time like 30s, or 0 for none"},
     {"renew", OPTION_ENUM, RULE_AT(renew), {"auto", "always", "never"}, 0, "auto", "auto, always or never"},
@@ -109,12 +116,34 @@ static size_t replicas_set(struct lock_rule *rule, const char *const *words, siz
     return timed ? 2 : 1;
 }
 
+/* "string,list", or "any". False: it is neither. */
+static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *text) {
+    *kinds = LOCK_KIND_ANY;
+    if (strcasecmp(text, "any") == 0)
+        return true;
+    *kinds = 0;
+    for (const char *at = text;; at++) {
+        size_t len = strcspn(at, ",");
+        int i = 0;
+        while (o->names[i] && (strlen(o->names[i]) != len || strncasecmp(o->names[i], at, len) != 0))
+            i++;
+        if (!o->names[i])
+            return false;
+        *kinds |= 1u << i;
+        at += len;
+        if (!*at)
+            return true;
+    }
+}
+
 /* Returns how many of the `count` words behind the option's name are its value, 0: it is none. */
 static size_t option_set(const struct rule_option *o, struct lock_rule *rule, const char *const *words, size_t count) {
     char *at = (char *)rule + o->offset;
     const char *text = words[0];
     if (o->type == OPTION_REPLICAS)
         return replicas_set(rule, words, count);
+    if (o->type == OPTION_KINDS)
+        return kinds_set(o, &rule->kinds, text);
     if (o->type == OPTION_TIME) {
         int64_t ms;
         if (o->min_ms == LOCK_MEMORY_AUTO && strcasecmp(text, "auto") == 0)
@@ -133,6 +162,13 @@ static size_t option_set(const struct rule_option *o, struct lock_rule *rule, co
     return 0;
 }
 
+static void kinds_text(const struct rule_option *o, unsigned kinds, char *out, size_t size) {
+    size_t n = (size_t)snprintf(out, size, "%s", kinds == LOCK_KIND_ANY ? "any" : "");
+    for (int i = 0; kinds != LOCK_KIND_ANY && o->names[i]; i++)
+        if (kinds & 1u << i)
+            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", o->names[i]);
+}
+
 /* Writes the option's value as the directive has it. */
 static void option_text(const struct rule_option *o, const struct lock_rule *rule, char *out, size_t size) {
     const char *at = (const char *)rule + o->offset;
@@ -149,6 +185,10 @@ static void option_text(const struct rule_option *o, const struct lock_rule *rul
             snprintf(out, size, ms == 0 ? "0" : "auto");
         else
             units_time_text(ms, out, size);
+        return;
+    }
+    if (o->type == OPTION_KINDS) {
+        kinds_text(o, rule->kinds, out, size);
         return;
     }
     int i;

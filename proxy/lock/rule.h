@@ -14,6 +14,15 @@ enum lock_mode { LOCK_MODE_ENFORCE, LOCK_MODE_AUDIT, LOCK_MODE_OFF };
 enum lock_owner { LOCK_OWNER_AUTO, LOCK_OWNER_CONNECTION, LOCK_OWNER_CLIENT, LOCK_OWNER_ANY };
 enum lock_renew { LOCK_RENEW_AUTO, LOCK_RENEW_ALWAYS, LOCK_RENEW_NEVER };
 enum lock_on_disconnect { LOCK_DISCONNECT_KEEP, LOCK_DISCONNECT_RELEASE };
+/* What counts as a lock under a rule, as bits. A command of another kind passes as it came, so long as it removes or
+ * changes nobody's live lease. */
+enum lock_kind {
+    LOCK_KIND_STRING = 1,
+    LOCK_KIND_LIST = 2,
+    LOCK_KIND_HASH = 4,
+    LOCK_KIND_COUNTER = 8,
+    LOCK_KIND_ANY = 15
+};
 
 enum { LOCK_MEMORY_AUTO = -1 };
 
@@ -24,6 +33,7 @@ struct lock_rule {
     uint64_t hash; /* of the pattern; not keyed: it is the operator's */
     enum lock_mode mode;
     enum lock_owner owner;
+    unsigned kinds; /* of enum lock_kind */
     int64_t claim_memory_ms; /* LOCK_MEMORY_AUTO: twice the lease, 1 s to 60 s */
     int64_t lease_ms; /* 0: none is given */
     enum lock_renew renew;

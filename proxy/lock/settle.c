@@ -461,6 +461,9 @@ inline void settle(struct finish *f) {
     case LOCK_RELEASE:
         settle_release(f);
         break;
+    case LOCK_PASS:
+        settle_pass(f);
+        break;
     case LOCK_READ:
         learn_read(f);
         break;

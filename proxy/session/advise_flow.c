@@ -277,6 +277,7 @@ static bool sight_done(const struct lock_sight *from, struct advise_sight *to) {
         to->value = NULL;
         return strcmp(from->command, "MSETNX") == 0;
     case LOCK_READ:
+    case LOCK_PASS:
     case LOCK_SCRIPT:
     case LOCK_INSPECT:
     case LOCK_OPERATOR:

@@ -107,7 +107,7 @@ static int64_t expiry_of(const struct command *c, const struct resp_request *r, 
 /* What enforcing answers where it refuses. */
 static const char *refusal_of(const struct lock_command *lc) {
     bool locked = lc->verb == LOCK_CLOBBER || lc->verb == LOCK_QUEUE_PUSH || lc->verb == LOCK_QUEUE_SET ||
-                  lc->verb == LOCK_REPLACE;
+                  lc->verb == LOCK_REPLACE || lc->verb == LOCK_PASS;
     if (locked)
         return "LOCKED";
     return lc->verb == LOCK_SWAP ? "the present value" : strcmp(lc->shape, "int") == 0 ? "0" : "nil";
@@ -137,9 +137,9 @@ static int64_t counts_by(const struct command *c, const struct resp_request *r, 
     }
 }
 
-/* What the command means to one of its keys. False: nothing that could be told. */
+/* What the command means to one of its keys, whose rule has these kinds. False: nothing that could be told. */
 static bool command_on_key(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t index,
-                           struct lock_command *lc, enum lock_effect *effect) {
+                           unsigned kinds, struct lock_command *lc, enum lock_effect *effect) {
     uint32_t clobbered[KEYS_MAX];
     *effect = EFFECT_DONE;
     if (c->id == COMMAND_MGET) {
@@ -150,13 +150,13 @@ static bool command_on_key(const struct command *c, const struct resp_request *r
         *lc = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
         return true;
     }
-    if (index == 1 && lock_command_of(c, r, bytes, lc))
+    if (index == 1 && lock_command_of(c, r, bytes, kinds, lc))
         return true;
     if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK) {
         *lc = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
         return true;
     }
-    size_t n = lock_clobbered_keys(c, r, bytes, clobbered, KEYS_MAX);
+    size_t n = lock_clobbers_kinds(c, kinds) ? lock_clobbered_keys(c, r, bytes, clobbered, KEYS_MAX) : 0;
     for (size_t i = 0; i < n && i < KEYS_MAX; i++)
         if (clobbered[i] == index) {
             *lc = (struct lock_command){LOCK_CLOBBER, SCRIPT_CLOBBER, 0, "int", 0, NULL};
@@ -316,7 +316,7 @@ struct audit_note *audit_note(struct session *s, const struct command *c, const 
         struct lock_command lc;
         enum lock_effect effect;
         if ((!rule && !outside) || (rule && rule->mode != LOCK_MODE_AUDIT) ||
-            !command_on_key(c, r, bytes, keys[i], &lc, &effect))
+            !command_on_key(c, r, bytes, keys[i], rule ? rule->kinds : LOCK_KIND_ANY, &lc, &effect))
             continue;
         if (!note)
             note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
@@ -424,6 +424,8 @@ static void sight_reply(const struct audit_note *note, struct lock_sight *sight,
         sight->value = item->null ? NULL : item->str;
         sight->value_len = item->null ? 0 : item->len;
         sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
+        break;
+    case LOCK_PASS: /* what writes only says no, if at all, by an error */
         break;
     case LOCK_CLOBBER:
         sight->effect = number && item->num == 0 ? EFFECT_NOTHING : EFFECT_DONE;

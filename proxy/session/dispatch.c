@@ -169,7 +169,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
     }
     if (lock_must_wait(s, key, len))
         return DISPATCH_WAIT;
-    if (lock_command_of(c, r, bytes, &lc))
+    if (lock_command_of(c, r, bytes, rule->kinds, &lc))
         return lock_dispatch(s, c, r, bytes, &lc, key_index, rule);
     if (script_is(c))
         script_dispatch(s, c, r, bytes, &key_index, 1, slot_for(s, key, len));

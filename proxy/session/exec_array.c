@@ -68,7 +68,7 @@ static void item_lock(struct transaction *t, struct session *s, struct transacti
     struct lock_envelope e;
     char answer[LOCK_ANSWER_MAX];
     struct lock_call *lock = item->lock;
-    bool elsewhere = s && lock->plan.key.db != s->lane.db;
+    bool elsewhere = s && lock->db != s->lane.db;
     bool known = elsewhere && lock_envelope_read(lock, element, len, &e);
     item->lock = NULL;
     if (s)

@@ -262,6 +262,20 @@ static void answer_map(struct worker *w, const struct lock_call *l, struct lock_
     e->reply_len = w->build.len;
 }
 
+/* A script's numbers are not exact beyond 53 bits: such a one comes as text. */
+static void answer_number(const struct lock_call *l, struct lock_envelope *e, char *out) {
+    struct resp_item item;
+    const char *p = e->reply;
+    if (l->plan.verb != LOCK_PASS || l->shape[0] != 'i' || e->reply[0] != '$' ||
+        !resp_item_read(&p, e->reply + e->reply_len, &item) || item.null || item.len + 3 > LOCK_ANSWER_MAX)
+        return;
+    out[0] = ':';
+    memcpy(out + 1, item.str, item.len);
+    memcpy(out + 1 + item.len, "\r\n", 2);
+    e->reply = out;
+    e->reply_len = item.len + 3;
+}
+
 /* A script can't say that there is no array, as RESP2 does it. */
 static void answer_array(const struct lock_call *l, struct lock_envelope *e) {
     if (l->shape[0] == 'a' && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
@@ -366,6 +380,7 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
             answer_map(w, l, &e);
         answer_swap(w, l, &e);
         answer_array(l, &e);
+        answer_number(l, &e, answer);
         if (l->waited_ms > 0 && e.result.pttl_ms > 0)
             e.result.pttl_ms = e.result.pttl_ms > l->waited_ms ? e.result.pttl_ms - l->waited_ms : 1;
     } else {
@@ -445,15 +460,21 @@ static void lock_done(struct call *c, const struct call_end *end) {
 
 /* ---- beginning and sending ---------------------------------------------------------------------- */
 
-inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
-                                    const char *key, size_t key_len) {
+inline struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
+                                       uint32_t db, const char *key, size_t key_len) {
     struct lock_call *l = lock_new(s, key, key_len);
-    struct lock_key name = {.db = transaction_db(s), .name = l->key, .len = key_len};
+    struct lock_key name = {.db = db, .name = l->key, .len = key_len};
+    l->db = transaction_db(s);
     bool queued = s->transaction && transaction_queues(s);
     session_note_overlap(s);
     engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, queued, worker_now(s->worker),
                  &l->plan);
     return l;
+}
+
+inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
+                                    const char *key, size_t key_len) {
+    return lock_begin_in(s, verb, rule, transaction_db(s), key, key_len);
 }
 
 bool lock_same_key(const struct lock_call *a, const struct lock_call *b) {
@@ -490,6 +511,6 @@ inline void lock_submit(struct call *call, struct lock_call *l, enum script_id i
     call->lock = l;
     call->done = lock_done;
     call->up.script = script_get(id);
-    call->up.repeatable = true;
+    call->up.repeatable = id != SCRIPT_PASS;
     call_submit(call, l->plan.slot, w->build.data, w->build.len);
 }

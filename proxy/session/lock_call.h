@@ -21,6 +21,7 @@ struct lock_call {
     struct list_node queued; /* those prepared for the same transaction */
     struct lock_plan plan;
     struct lock_rules *rules; /* reference that keeps plan.rule alive */
+    uint32_t db;              /* in which the command runs; COPY's lock may be in another */
     uint64_t session_id;
     call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
     enum lock_ask ask;
@@ -45,6 +46,9 @@ struct lock_call {
 /* Starts a call: its memory, and the engine's plan. */
 struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
                              size_t key_len);
+/* The same for a lock in another database than the session's. */
+struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
+                                const char *key, size_t key_len);
 /* What the client has sent, for incidents: copied, in capitals. */
 void lock_call_command(struct lock_call *l, const char *command, size_t len);
 /* Copies the value that the command would leave. */
@@ -84,6 +88,8 @@ void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *q
 void lock_build_guard(struct worker *w, const char *key, size_t len);
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, const char *shape);
+/* ARGV 8. */
+void lock_build_seen(struct worker *w, const struct lock_plan *plan);
 /* acquire.lua's whole call, and release.lua's. `slot` is the key's; `words` are the command's, with its value at
  * lc->value_at; `command` is DEL, UNLINK or GETDEL, in capitals; client NULL: the proxy itself. */
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,

@@ -8,6 +8,13 @@
 #include "parser/slot.h"
 #include "proxy/session/lock_call.h"
 #include "proxy/session/lock_flow.h"
+#include "proxy/session/pinned.h"
+
+/* The rule of a key that the command would remove or replace, if it can where the rule's locks are concerned. */
+static const struct lock_rule *clobbered_rule(struct session *s, const struct command *c, const char *key, size_t len) {
+    const struct lock_rule *rule = lock_rule_for(s, key, len);
+    return rule && lock_clobbers_kinds(c, rule->kinds) ? rule : NULL;
+}
 
 bool lock_clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     uint32_t keys[LOCK_CLOBBERED_MAX];
@@ -17,7 +24,7 @@ bool lock_clobbers(struct session *s, const struct command *c, const struct resp
     for (size_t i = 0; i < n; i++) {
         size_t len;
         const char *key = request_arg(r, bytes, keys[i], &len);
-        if (lock_rule_for(s, key, len))
+        if (clobbered_rule(s, c, key, len))
             return true;
     }
     return false;
@@ -42,7 +49,9 @@ static struct lock_call *begin(struct session *s, struct lock_queue *queue, cons
     size_t len, name_len;
     const char *key = request_arg(r, bytes, at, &len);
     const char *name = request_arg(r, bytes, 0, &name_len);
-    struct lock_call *l = lock_begin(s, LOCK_CLOBBER, rule, key, len);
+    uint32_t db = transaction_db(s);
+    lock_clobbers_database(c, r, bytes, &db);
+    struct lock_call *l = lock_begin_in(s, LOCK_CLOBBER, rule, db, key, len);
     lock_call_command(l, name, name_len);
     l->clobbers = true;
     l->acquires = c->id == COMMAND_MSETNX;
@@ -64,15 +73,13 @@ static void build(struct session *s, struct lock_queue *queue, const struct comm
     size_t other_count = key_count > 0 && key_count <= LOCK_CLOBBERED_MAX ? (size_t)key_count : 0;
     char count[24];
     snprintf(count, sizeof(count), "%zu", locks);
-    lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + other_count, LOCK_HEADER_ARGS + 3 * locks + r->argc);
+    lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + other_count, LOCK_HEADER_ARGS + 4 * locks + 2 + r->argc);
     for (size_t i = 0; i < locks; i++) {
         build_bulk(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
         lock_build_guard(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
     }
     for (size_t i = 0; i < other_count; i++)
         build_bulk(w, bytes + r->argv[others[i]].off, r->argv[others[i]].len);
-    if (locks > 1)
-        calls[0]->plan.seen_known = false; /* it was seen under one of the keys alone */
     lock_build_header(w, s->lock.client, &calls[0]->plan, count, 0, "int");
     for (size_t i = 0; i < locks; i++)
         build_text(w, calls[i]->plan.claim_token);
@@ -80,6 +87,13 @@ static void build(struct session *s, struct lock_queue *queue, const struct comm
         build_text(w, calls[i]->plan.right);
     for (size_t i = 0; i < locks; i++)
         build_text(w, calls[i]->plan.attempt_token);
+    for (size_t i = 0; i < locks; i++)
+        lock_build_seen(w, &calls[i]->plan);
+    bool elsewhere = calls[0]->plan.key.db != calls[0]->db;
+    snprintf(count, sizeof(count), "%u", (unsigned)calls[0]->plan.key.db);
+    build_text(w, elsewhere ? count : "");
+    snprintf(count, sizeof(count), "%u", (unsigned)calls[0]->db);
+    build_text(w, count);
     for (size_t i = 0; i < r->argc; i++)
         build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
 }
@@ -94,7 +108,7 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
     for (size_t i = 0; i < n; i++) {
         size_t len;
         const char *key = request_arg(r, bytes, found[i], &len);
-        const struct lock_rule *rule = lock_rule_for(s, key, len);
+        const struct lock_rule *rule = clobbered_rule(s, c, key, len);
         if (!rule || named_before(r, bytes, found, i))
             continue;
         calls[locks] = begin(s, queue, c, r, bytes, rule, found[i]);

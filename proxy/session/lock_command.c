@@ -8,7 +8,7 @@
 #include "proxy/session/lock_flow.h"
 
 struct set_options {
-    bool nx, xx, get;
+    bool nx, xx, get, keeps;
     int64_t expiry_ms; /* as in struct lock_command */
 };
 
@@ -53,7 +53,7 @@ static bool set_options(const struct resp_request *r, const char *bytes, struct 
         } else if (request_arg_is(r, bytes, i, "get")) {
             o->get = true;
         } else if (request_arg_is(r, bytes, i, "keepttl")) {
-            o->expiry_ms = LOCK_EXPIRY_OTHER;
+            o->keeps = true;
         } else if (request_arg_is(r, bytes, i, "exat") || request_arg_is(r, bytes, i, "pxat")) {
             o->expiry_ms = LOCK_EXPIRY_OTHER;
             i++;
@@ -61,24 +61,30 @@ static bool set_options(const struct resp_request *r, const char *bytes, struct 
             return false;
         }
     }
-    if (o->get)
-        o->expiry_ms = LOCK_EXPIRY_OTHER; /* its reply is the value */
     return !(o->nx && o->xx);
 }
 
-static bool set_command(const struct resp_request *r, const char *bytes, struct lock_command *out) {
+/* What only writes: data, or the caller's own lock. `value_at` as in struct lock_command. */
+static struct lock_command passes(uint32_t value_at, const char *shape) {
+    return (struct lock_command){LOCK_PASS, SCRIPT_PASS, value_at, shape, 0, NULL};
+}
+
+static bool set_command(const struct resp_request *r, const char *bytes, bool strings, struct lock_command *out) {
     struct set_options o;
     if (!set_options(r, bytes, &o))
         return false;
+    int64_t expiry_ms = o.keeps || o.get ? LOCK_EXPIRY_OTHER : o.expiry_ms; /* with GET the reply is the value */
     if (o.nx)
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, o.get ? "nil" : "ok", o.expiry_ms, "SET"};
-    else if (o.get)
+        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, o.get ? "nil" : "ok", expiry_ms, "SET"};
+    else if (o.get && strings)
         *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0, NULL};
-    else if (o.xx)
+    else if (o.xx && !o.get)
         *out = (struct lock_command){LOCK_REWRITE, SCRIPT_REPLACE, 2, "nil", 0, NULL};
-    else
+    else if (o.expiry_ms && strings)
         *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 2, "ok", 0, NULL};
-    return true;
+    else
+        *out = passes(2, o.get ? "nil" : "ok");
+    return !o.nx || strings;
 }
 
 /* INCRBY with a negative number counts down, DECRBY with a negative one up. */
@@ -89,74 +95,66 @@ static enum lock_verb count_verb(const struct resp_request *r, const char *bytes
     return negative != decrement ? LOCK_COUNT_DOWN : LOCK_COUNT_UP;
 }
 
-bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes,
-                     struct lock_command *out) {
+/* What acquires a lock that is a string: the rest of set_command's. Without that kind, what writes a string only
+ * writes. */
+static bool string_command(const struct command *c, const struct resp_request *r, const char *bytes, bool strings,
+                           struct lock_command *out) {
     switch ((int)c->id) {
     case COMMAND_SETNX:
         *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", 0, "SETNX"};
-        return true;
+        return strings;
     case COMMAND_MSETNX: /* of one key */
         *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", LOCK_EXPIRY_OTHER, NULL};
-        return r->argc == 3;
+        return strings && r->argc == 3;
     case COMMAND_SET:
-        return set_command(r, bytes, out);
+        return set_command(r, bytes, strings, out);
     case COMMAND_SETEX:
     case COMMAND_PSETEX:
         *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 3, "ok", 0, NULL};
-        return true;
-    case COMMAND_GETSET:
+        break;
+    default: /* GETSET */
         *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0, NULL};
+    }
+    if (!strings)
+        *out = passes(out->value_at, out->shape);
+    return true;
+}
+
+/* INCR, DECR, INCRBY, DECRBY. */
+static bool count_command(const struct command *c, const struct resp_request *r, const char *bytes, bool counters,
+                          struct lock_command *out) {
+    if (!counters) {
+        *out = passes(0, "int");
         return true;
-    case COMMAND_DEL:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, "DEL"};
-        return true;
-    case COMMAND_UNLINK:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, "UNLINK"};
-        return true;
-    case COMMAND_GETDEL:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "nil", 0, "GETDEL"};
-        return true;
-    case COMMAND_EXPIRE:
-    case COMMAND_PEXPIRE:
-    case COMMAND_EXPIREAT:
-    case COMMAND_PEXPIREAT:
-    case COMMAND_PERSIST:
-        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "int", 0, NULL};
-        return true;
-    case COMMAND_GETEX:
-        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "nil", 0, NULL};
-        return true;
-    case COMMAND_INCR:
-    case COMMAND_APPEND:
-    case COMMAND_SETRANGE:
-    case COMMAND_SETBIT:
-        *out = (struct lock_command){LOCK_COUNT_UP, SCRIPT_COUNT, 0, "int", 0, NULL};
-        return true;
-    case COMMAND_DECR:
-        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_COUNT, 0, "int", 0, NULL};
-        return true;
-    case COMMAND_INCRBY:
-    case COMMAND_DECRBY:
-        *out = (struct lock_command){count_verb(r, bytes, c->id == COMMAND_DECRBY), SCRIPT_COUNT, 0, "int", 0, NULL};
-        return true;
-    case COMMAND_INCRBYFLOAT:
-        *out = (struct lock_command){count_verb(r, bytes, false), SCRIPT_COUNT, 0, "nil", 0, NULL};
-        return true;
-    case COMMAND_GET:
-        *out = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
-        return true;
-    case COMMAND_HSETNX:
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_HASH, 2, "int", 0, NULL};
-        return true;
-    case COMMAND_HSET:
-    case COMMAND_HMSET:
-    case COMMAND_HINCRBY:
-    case COMMAND_HINCRBYFLOAT:
-        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_HASH, 2, "ok", 0, NULL};
-        return true;
-    case COMMAND_HDEL:
-        *out = (struct lock_command){LOCK_COUNT_DOWN, SCRIPT_HASH, 2, "int", 0, NULL};
-        return true;
+    }
+    enum lock_verb verb = c->id == COMMAND_INCR   ? LOCK_COUNT_UP
+                          : c->id == COMMAND_DECR ? LOCK_COUNT_DOWN
+                                                  : count_verb(r, bytes, c->id == COMMAND_DECRBY);
+    *out = (struct lock_command){verb, SCRIPT_COUNT, 0, "int", 0, NULL};
+    return true;
+}
+
+/* Commands on one field of a hash, or several. HDEL may release a lock that a script has made. */
+static bool hash_command(const struct command *c, bool hashes, struct lock_command *out) {
+    enum script_id script = hashes ? SCRIPT_HASH : SCRIPT_PASS;
+    bool number = c->id == COMMAND_HSETNX || c->id == COMMAND_HSET || c->id == COMMAND_HINCRBY;
+    if (c->id == COMMAND_HDEL)
+        *out = (struct lock_command){LOCK_COUNT_DOWN, script, 2, "int", 0, NULL};
+    else if (!hashes)
+        *out = passes(0, number ? "int" : c->id == COMMAND_HMSET ? "ok" : "nil");
+    else
+        *out = (struct lock_command){c->id == COMMAND_HSETNX ? LOCK_ACQUIRE : LOCK_REPLACE,
+                                     script,
+                                     2,
+                                     c->id == COMMAND_HSETNX ? "int" : "ok",
+                                     0,
+                                     NULL};
+    return true;
+}
+
+/* The queue idioms. */
+static bool list_command(const struct command *c, const struct resp_request *r, struct lock_command *out) {
+    switch ((int)c->id) {
     case COMMAND_RPUSH:
     case COMMAND_RPUSHX:
     case COMMAND_LPUSH:
@@ -184,10 +182,80 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
     case COMMAND_LTRIM:
         *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_TRIM, 0, "ok", 0, NULL};
         return true;
-    case COMMAND_LPOP:
-    case COMMAND_RPOP:
+    default: /* LPOP, RPOP */
         *out = (struct lock_command){LOCK_RELEASE, SCRIPT_LIST_POP, 0, r->argc > 2 ? "array" : "nil", 0, NULL};
         return true;
+    }
+}
+
+bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
+                     struct lock_command *out) {
+    switch ((int)c->id) {
+    case COMMAND_SETNX:
+    case COMMAND_MSETNX:
+    case COMMAND_SET:
+    case COMMAND_SETEX:
+    case COMMAND_PSETEX:
+    case COMMAND_GETSET:
+        return string_command(c, r, bytes, kinds & LOCK_KIND_STRING, out);
+    case COMMAND_DEL:
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, "DEL"};
+        return true;
+    case COMMAND_UNLINK:
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, "UNLINK"};
+        return true;
+    case COMMAND_GETDEL:
+        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "nil", 0, "GETDEL"};
+        return true;
+    case COMMAND_EXPIRE:
+    case COMMAND_PEXPIRE:
+    case COMMAND_EXPIREAT:
+    case COMMAND_PEXPIREAT:
+    case COMMAND_PERSIST:
+        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "int", 0, NULL};
+        return true;
+    case COMMAND_GETEX:
+        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "nil", 0, NULL};
+        return true;
+    case COMMAND_GET:
+        *out = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
+        return true;
+    case COMMAND_APPEND:
+    case COMMAND_SETRANGE:
+    case COMMAND_SETBIT:
+        *out = passes(0, "int");
+        return true;
+    case COMMAND_INCRBYFLOAT:
+        *out = passes(0, "nil");
+        return true;
+    case COMMAND_INCR:
+    case COMMAND_DECR:
+    case COMMAND_INCRBY:
+    case COMMAND_DECRBY:
+        return count_command(c, r, bytes, kinds & LOCK_KIND_COUNTER, out);
+    case COMMAND_HSETNX:
+    case COMMAND_HSET:
+    case COMMAND_HMSET:
+    case COMMAND_HINCRBY:
+    case COMMAND_HINCRBYFLOAT:
+    case COMMAND_HDEL:
+        return hash_command(c, kinds & LOCK_KIND_HASH, out);
+    case COMMAND_RPUSH:
+    case COMMAND_RPUSHX:
+    case COMMAND_LPUSH:
+    case COMMAND_LPUSHX:
+    case COMMAND_LINSERT:
+    case COMMAND_LRANGE:
+    case COMMAND_LINDEX:
+    case COMMAND_LLEN:
+    case COMMAND_LPOS:
+    case COMMAND_EXISTS:
+    case COMMAND_LREM:
+    case COMMAND_LSET:
+    case COMMAND_LTRIM:
+    case COMMAND_LPOP:
+    case COMMAND_RPOP:
+        return kinds & LOCK_KIND_LIST && list_command(c, r, out);
     default:
         return false;
     }
@@ -259,4 +327,39 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
     default:
         return 0;
     }
+}
+
+bool lock_clobbers_kinds(const struct command *c, unsigned kinds) {
+    switch ((int)c->id) {
+    case COMMAND_MSETNX: /* it replaces nothing */
+        return kinds & LOCK_KIND_STRING;
+    case COMMAND_LMOVE:
+    case COMMAND_RPOPLPUSH:
+    case COMMAND_LMPOP:
+    case COMMAND_BLPOP:
+    case COMMAND_BRPOP:
+    case COMMAND_BLMOVE:
+    case COMMAND_BRPOPLPUSH:
+    case COMMAND_BLMPOP: /* they refuse what is no list */
+        return kinds & LOCK_KIND_LIST;
+    default:
+        return true;
+    }
+}
+
+bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db) {
+    bool named = false;
+    for (size_t i = 3; c->id == COMMAND_COPY && i + 1 < r->argc; i++) {
+        size_t len;
+        int64_t n;
+        const char *number = request_arg(r, bytes, i + 1, &len);
+        if (!request_arg_is(r, bytes, i, "db"))
+            continue;
+        if (!resp_integer(number, len, &n) || n < 0 || n > INT32_MAX)
+            return false; /* Redis says so */
+        *db = (uint32_t)n;
+        named = true;
+        i++;
+    }
+    return named;
 }

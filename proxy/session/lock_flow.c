@@ -71,6 +71,8 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
         lock_call_command(l, words->words[0], words->lens[0]);
     if (queue)
         lock_enqueue(s, queue, l);
+    if (lc->script == SCRIPT_COUNT || lc->script == SCRIPT_HASH || lc->script == SCRIPT_LIST_POP)
+        l->plan.data_free = false; /* what stands there is a lock of their kind */
     l->shape = lc->shape;
     l->expiry_ms = lc->expiry_ms;
     l->again = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER && !queue;
@@ -126,9 +128,9 @@ static inline bool takes_first(const struct lock_command *lc, const struct resp_
            r->argc <= WORDS_ON_STACK;
 }
 
-bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes) {
+bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes, bool many) {
     enum { WORDS_MAX = 1000 };
-    if (r->argc > WORDS_MAX)
+    if (r->argc > WORDS_MAX && !many)
         return false;
     const char **texts = w->texts;
     size_t *lens = w->lens;
@@ -155,7 +157,7 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     struct request_words words;
     if (takes_first(lc, r)) {
         take_first(&words, r, bytes, r->argc < 3 ? r->argc : 3);
-    } else if (!request_words_take(&words, r, bytes)) {
+    } else if (!request_words_take(&words, r, bytes, lc->script == SCRIPT_PASS)) {
         dispatch_local_error(s, c, "ERR syntax error");
         return DISPATCHED;
     }

@@ -20,14 +20,18 @@ struct lock_command {
 };
 enum { LOCK_EXPIRY_OTHER = -1 };
 
-/* Classifies a command with its options. False: it is not one that the lock plane changes (it is forwarded, and
- * Redis answers). */
-bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes,
+/* Classifies a command with its options, for a key whose rule has these kinds (enum lock_kind). False: it is not one
+ * that the lock plane changes (it is forwarded, and Redis answers). */
+bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
                      struct lock_command *out);
 /* For commands that remove or replace whole keys: the argument indexes of those keys. Writes at most max and
  * returns how many there are; 0 for other commands. */
 size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,
                            size_t max);
+/* Whether such a command can remove or replace a lock of one of these kinds. */
+bool lock_clobbers_kinds(const struct command *c, unsigned kinds);
+/* COPY with DB: true, and the database in which its destination stands. */
+bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
 
 /* The rule in force for a key (enforce), or NULL: not a lock key, or not to be enforced. */
 const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
@@ -51,15 +55,15 @@ struct lock_words {
     const size_t *lens;
     size_t count;
 };
-/* All of a request, borrowed from `bytes`. False if they are more than a script can hand on: none of the commands that
- * concern locks means anything by so many. request_words_clear afterwards. */
+/* All of a request, borrowed from `bytes`. False if they are more than a script can hand on, unless that takes `many`:
+ * no other command that concerns locks means anything by so many. request_words_clear afterwards. */
 enum { WORDS_ON_STACK = 16 };
 struct request_words {
     struct lock_words all;
     const char *texts[WORDS_ON_STACK]; /* private: where `all` points, unless there are more */
     size_t lens[WORDS_ON_STACK];
 };
-bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes);
+bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes, bool many);
 void request_words_clear(struct request_words *w);
 
 /* Runs a single-key lock command as one call of `request` (its own, or a part of a split). The words are sent to the

@@ -47,11 +47,32 @@ void lock_build_guard(struct worker *w, const char *key, size_t len) {
         memory_free(guard);
 }
 
+static size_t seen_len(const struct lock_plan *plan) {
+    return plan->data_free + (plan->seen_known ? plan->seen_len + 1 : 0);
+}
+
+/* ARGV 8: at most LOCK_SEEN_MAX + 2 bytes. Returns the length. */
+static size_t seen_write(const struct lock_plan *plan, char *out) {
+    char *p = out;
+    if (plan->data_free)
+        *p++ = '*';
+    if (plan->seen_known) {
+        *p++ = '=';
+        memcpy(p, plan->seen, plan->seen_len);
+        p += plan->seen_len;
+    }
+    return (size_t)(p - out);
+}
+
+void lock_build_seen(struct worker *w, const struct lock_plan *plan) {
+    char seen[LOCK_SEEN_MAX + 2];
+    build_bulk(w, seen, seen_write(plan, seen));
+}
+
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, const char *shape) {
     size_t len = 0;
     const char *identity = client ? lock_client_name(client, &len) : "";
-    char seen[LOCK_SEEN_MAX + 1];
     build_text(w, plan->attempt_token);
     build_text(w, claim ? claim : plan->claim_token);
     build_bulk(w, identity, len);
@@ -59,9 +80,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
     build_text(w, plan->right);
     build_number(w, plan->rule ? plan->rule->lease_ms : 0);
     build_number(w, (int64_t)plan->read_fence);
-    seen[0] = '=';
-    memcpy(seen + 1, plan->seen, plan->seen_known ? plan->seen_len : 0);
-    build_bulk(w, seen, plan->seen_known ? plan->seen_len + 1 : 0);
+    lock_build_seen(w, plan);
     build_number(w, at);
     build_text(w, shape);
 }
@@ -210,7 +229,7 @@ void lock_build_instead(struct worker *w, const struct lock_client *client, cons
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
-    bool whole = plan->seen_known || plan->right[0] != 'c';
+    bool whole = plan->seen_known || plan->right[0] != 'c' || plan->data_free;
     bool least = !whole && plan->claim_fence && command[0] == 'D'; /* DEL */
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
@@ -223,10 +242,8 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
         p = resp_bulk_write(p, plan->right, strlen(plan->right));
         p = resp_bulk_write(p, identity, identity_len);
         p = put_number(p, plan->rule ? plan->rule->lease_ms : 0);
-        p += resp_header_write(p, '$', plan->seen_known ? (int64_t)plan->seen_len + 1 : 0);
-        if (plan->seen_known)
-            *p++ = '=';
-        p = put(put(p, plan->seen, plan->seen_known ? plan->seen_len : 0), "\r\n", 2);
+        p += resp_header_write(p, '$', (int64_t)seen_len(plan));
+        p = put(p + seen_write(plan, p), "\r\n", 2);
     }
     end(w, p);
 }

@@ -34,6 +34,8 @@ static const char *verb_name(enum lock_verb verb) {
         return "count down";
     case LOCK_READ:
         return "read";
+    case LOCK_PASS:
+        return "write: data, unless a lease is there";
     case LOCK_CLOBBER:
         return "remove or replace";
     case LOCK_SCRIPT:
@@ -71,7 +73,7 @@ static void explain_lock(struct session *s, struct text *out, size_t *count, con
     struct lock_command lc;
     enum lock_verb verb;
     enum script_id script;
-    if (rule->mode != LOCK_MODE_OFF && lock_command_of(c, sub, bytes, &lc)) {
+    if (rule->mode != LOCK_MODE_OFF && lock_command_of(c, sub, bytes, rule->kinds, &lc)) {
         verb = lc.verb;
         script = lc.script;
     } else if (rule->mode != LOCK_MODE_OFF && script_is(c)) {

@@ -172,7 +172,7 @@ static void queue_script(struct session *s, struct call *call, const struct comm
 static void queue_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                        const struct lock_command *lc, const struct lock_rule *rule) {
     struct request_words words;
-    if (!request_words_take(&words, r, bytes)) {
+    if (!request_words_take(&words, r, bytes, lc->script == SCRIPT_PASS)) {
         transaction_refuse(s, c, "ERR syntax error");
         return;
     }
@@ -334,7 +334,7 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
         size_t len;
         const char *key = request_arg(r, bytes, 1, &len);
         const struct lock_rule *rule = lock_rule_for(s, key, len);
-        if (rule && lock_command_of(c, r, bytes, &lc)) {
+        if (rule && lock_command_of(c, r, bytes, rule->kinds, &lc)) {
             if (!too_many_locks(s, c, 1))
                 queue_lock(s, c, r, bytes, &lc, rule);
             return;

@@ -21,7 +21,8 @@
 --       6 lease      ms given to a lock that is acquired without an expiry; 0 none
 --       7 read       fence of the lease that the caller last read, '0' if it read none or a foreign lock; renew.lua: ms
 --                    that the lease had left when its renewal was asked for, '0' not known
---       8 seen       '=' and the value that the caller last read, '' if none is known
+--       8 seen       '=' and the value that the caller last read, '' if none is known; before it '*' where what stands there
+--                    without a live lease is data for the caller, which it may touch whatever it holds
 --       9 at         where the value stands in the command (1 is its name); 0 if it has none
 --      10 shape      the reply of a success and of a refusal: 'int' 1 and 0, 'ok' OK and nil, 'nil' nil and nil
 --      11... the application's command, as it came

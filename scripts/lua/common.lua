@@ -6,7 +6,7 @@
 --            done      carried out on the lease of the claim (or of whoever, by right)
 --            released  carried out, and the lock is free now
 --            adopted   carried out on a lease of the same identity made through another proxy
---            open      carried out on a foreign lock whose value the caller had read
+--            open      carried out on data, or on a foreign lock whose value the caller had read
 --            counted   a counter was changed that somebody else holds
 --            held      refused: another lease is live
 --            foreign   refused: a lock without a matching guard record
@@ -99,6 +99,22 @@ local function suspect(s)
   redis.pcall('HSET', guard, 'suspect', s.suspect)
 end
 
+-- Whether the lock holds what the caller read last.
+local function was_shown(s)
+  return type(s.value) == 'string' and (seen == '=' .. s.value or seen == '*=' .. s.value)
+end
+
+-- Redisson's read lock is a hash with a field for each reader: some are in it when the one that the guard record knows
+-- has left.
+local function has_readers(s)
+  return type(s.value) == 'table' and redis.pcall('HGET', lock, 'mode') == 'read' and redis.call('PTTL', lock) >= 0
+end
+
+-- Whether what stands there is nobody's lock for the caller. A queue's nodes are their owners'.
+local function is_data(s)
+  return s.value and not s.token and not s.list and string.sub(seen, 1, 1) == '*' and not has_readers(s)
+end
+
 -- 'done', 'adopted', 'open' where the caller may touch the lock, else false and 'held' or 'foreign'.
 local function may_touch(s)
   if s.token then
@@ -109,7 +125,7 @@ local function may_touch(s)
     return false, 'held'
   end
   if right == 'any' or right == 'operator' then return 'done' end
-  if seen ~= '' and type(s.value) == 'string' and seen == '=' .. s.value then return 'open' end
+  if is_data(s) or was_shown(s) then return 'open' end
   return false, 'foreign'
 end
 
@@ -227,20 +243,21 @@ local function disown(s)
   if s.stale_token then redis.call('HSET', guard, 'token', '') end
 end
 
--- The lock was changed within its lease: the guard record follows. A value set anew is all the holder's.
+-- The lock was changed within its lease: the guard record follows. A value set anew is all the holder's. What is no
+-- lease's gets no expiry.
 local function follow(s, value, anew)
-  local pttl, leased = bound()
   if s.token then
+    local pttl, leased = bound()
     leased = leased or (s.leased and s.keeps_lease) or false
     redis.call('HSET', guard, 'value', value)
     if leased ~= s.leased then redis.call('HSET', guard, 'leased', leased and int(s.fence) or '') end
     s.leased = leased
     if anew then redis.call('HSET', guard, 'extra', '', 'kind', 'string') end
     keep_guard(pttl)
-  else
-    disown(s)
+    return pttl
   end
-  return pttl
+  disown(s)
+  return redis.call('PTTL', lock)
 end
 
 -- The lock is free now; its fence and the attempt's reply are remembered for a while.

@@ -1,5 +1,4 @@
--- count.lua: INCR, INCRBY, DECR, DECRBY, INCRBYFLOAT, APPEND, SETRANGE, SETBIT: commands that change a lock's
--- value in place. Free (or a counter that is not above zero): acquires, when the result is above zero or no
+-- count.lua: INCR, INCRBY, DECR, DECRBY on a counter that is a lock. Free (or a counter that is not above zero): acquires, when the result is above zero or no
 -- number. Otherwise as Redis; the guard's value follows, the owner stays.
 -- The guard's `extra` is what others have counted on top of the holder's own and may take back (a loser's INCR and
 -- DECR), behind the fence and a colon. The holder that takes back all of its own has released the lock, also while a

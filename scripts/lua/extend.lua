@@ -63,14 +63,14 @@ if not how then
   return envelope(s.value, why, s)
 end
 if s.list and shape == 'nil' then return envelope(command(), 'error') end
-secure(s, true)
+if s.token or s.stale_token then secure(s, true) end
 if s.list then return extend_head(s, how) end
 local before = redis.call('PTTL', lock)
 if s.leased then redis.call('PERSIST', lock) end
 local reply = command()
 if redis.call('EXISTS', lock) == 0 then -- an expiry in the past deletes
-  if s.token then forget(s, '1') end
-  return envelope(reply, 'released', s, -2)
+  if s.token then forget(s, '1') else disown(s) end
+  return envelope(reply, s.token and 'released' or how, s, -2)
 end
 local after = redis.call('PTTL', lock)
 if s.leased and after == -1 then -- nothing was set: the lease goes on as it was

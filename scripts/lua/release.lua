@@ -1,5 +1,5 @@
 -- release.lua: DEL, UNLINK, GETDEL, PROXY RELEASE (right 'operator').
--- Holder: releases. Anybody else: 0 or nil. Of a list lock only the head goes. S1, S4, L2.
+-- Holder: releases. Data: as Redis. Anybody else: 0 or nil. Of a list lock only the head goes. S1, S4, L2.
 -- KEYS  1 lock key   2 its guard record
 -- ARGV  1 attempt   2 claim
 --       then, unless it is DEL, the proxy knows the claim's fence, the right is 'claim' and nothing was seen:

@@ -1,5 +1,6 @@
--- replace.lua: SET, SETEX, PSETEX without a condition (shape 'ok'), and SET ... XX (shape 'nil').
--- Free: acquires (XX: nil). Holder: value and expiry change inside the lease. Other: LOCKED (XX: nil). S1, S4.
+-- replace.lua: SET with an expiry, SETEX, PSETEX without a condition (shape 'ok'), and SET ... XX (shape 'nil').
+-- Free: acquires (XX: nil). Holder: value and expiry change inside the lease. Data: as Redis. Other: LOCKED (XX: nil).
+-- S1, S4.
 local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
@@ -19,12 +20,12 @@ if not how then
   if shape == 'nil' then return envelope(false, why, s) end
   return envelope(locked(s), why, s)
 end
-secure(s)
+if s.token or s.stale_token then secure(s) end
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 if redis.call('EXISTS', lock) == 0 then -- an expiry in the past
-  forget(s, '1')
-  return envelope(reply, 'released', s, -2)
+  if s.token then forget(s, '1') else disown(s) end
+  return envelope(reply, s.token and 'released' or how, s, -2)
 end
 s.keeps_lease = keeps_ttl()
 return envelope(reply, how, s, follow(s, ARGV[10 + at], true))

@@ -24,7 +24,9 @@ TEST_SECONDS = 150
 
 # What the shared proxies know of locks. The first match wins; everything else on lock:* has the defaults.
 RULES = [
+    "lock lock:short:kinds:* lease 2s claim-memory 30s kind any",
     "lock lock:short:* lease 2s claim-memory 30s",
+    "lock lock:kinds:* kind any",
     "lock lock:connection:* owner connection",
     "lock lock:client:* owner client",
     "lock lock:any:* owner any",

@@ -17,8 +17,8 @@ ROUNDS = 15
 def advising(farm, request):
     proxy = servers.Proxy(
         farm.backend(request.param),
-        "lock enforced:*",
-        "lock audited:* mode audit",
+        "lock enforced:* kind any",
+        "lock audited:* mode audit kind any",
         "lock off:* mode off",
     )
     yield proxy

@@ -30,6 +30,7 @@ def audited(farm, request):
     proxy = servers.Proxy(
         farm.backend(request.param),
         "lock lock:any:* mode audit owner any",
+        "lock lock:list:* mode audit kind list",
         "lock lock:client:* mode audit owner client",
         "lock lock:nolease:* mode audit lease 0",
         AUDIT,

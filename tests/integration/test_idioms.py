@@ -22,8 +22,10 @@ from servers import until
 SIDE_BY_SIDE = 32
 CONFIGS = ["D-auto", "D-connection", "P-auto", "P-client", "M-auto", "M-client"]
 RULES = [rule for owner in ("auto", "connection", "client", "any")
-         for rule in ("lock lock:%s:* owner %s lease 2s max-hold 5s" % (owner, owner),
+         for rule in ("lock lock:%s:count:* owner %s lease 2s max-hold 5s kind string,counter" % (owner, owner),
+                      "lock lock:%s:* owner %s lease 2s max-hold 5s" % (owner, owner),
                       "lock :1:lock-%s-* owner %s" % (owner, owner))]
+COUNTER = "lock:%s:count:idiom"
 
 Row = collections.namedtuple("Row", "scenario models owner prefix redis proxy")
 ROWS = {}
@@ -349,7 +351,7 @@ row("11 late", redis=(None, "uuid-b", [1]), proxy=(None, "uuid-b", [1]))(lambda 
 # ---- 13: INCR, 1 means acquired ----
 
 
-@row("13 crash after INCR", redis=False, proxy=True)
+@row("13 crash after INCR", redis=False, proxy=True, prefix=COUNTER)
 def counter_crash(s):
     a, b = s.rivals(2)
     assert a("INCR", s.name) == 1
@@ -361,7 +363,7 @@ def counter_crash(s):
     return b("INCR", s.name) == 1
 
 
-@row("13 losers' EXPIRE", redis=(1, True), proxy=(0, False))
+@row("13 losers' EXPIRE", redis=(1, True), proxy=(0, False), prefix=COUNTER)
 def counter_losers_expire(s):
     a, b = s.rivals(2)
     assert a("INCR", s.name) == 1
@@ -383,15 +385,15 @@ def counter_late(s, release, a, b, c):
 
 
 for _release, _late in (("DEL", 1), ("DECR", 0)):
-    row("13 late %s of a colleague" % _release, redis=(_late, True), proxy=(0, False))(
+    row("13 late %s of a colleague" % _release, redis=(_late, True), proxy=(0, False), prefix=COUNTER)(
         lambda s, release=_release: counter_late(s, release, *s.workers(3)))
-    row("13 late %s of a rival" % _release, redis=(_late, True), proxy=(0, False))(
+    row("13 late %s of a rival" % _release, redis=(_late, True), proxy=(0, False), prefix=COUNTER)(
         lambda s, release=_release: counter_late(s, release, *s.rivals(3)))
 
 GOOD_13 = [1, 1, 2, 1, 0, 1, 1, 1, True]
 
 
-@row("13 works", redis=GOOD_13, proxy=GOOD_13)
+@row("13 works", redis=GOOD_13, proxy=GOOD_13, prefix=COUNTER)
 def counter(s):
     a, b = s.workers(2)
     return [a("INCR", s.name), a("EXPIRE", s.name, 50), b("INCR", s.name), b("DECR", s.name), a("DECR", s.name),
@@ -469,7 +471,7 @@ def both_set(s, form):
     return inside, s.value(), a("DEL", s.name)
 
 
-for _form in (["SET", "K", "W", "EX", "5"], ["SETEX", "K", "5", "W"], ["SET", "K", "W"]):
+for _form in (["SET", "K", "W", "EX", "5"], ["SETEX", "K", "5", "W"]):
     row("16 " + " ".join(_form), redis=(["a", "b"], "b", 1), proxy=(["a"], "a", 1))(
         lambda s, form=_form: both_set(s, form))
 

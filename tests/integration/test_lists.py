@@ -18,6 +18,7 @@ RULES = ["lock lock:slow:* lease 60s", "lock lock:connection:* owner connection 
          "lock lock:client:* owner client lease 2400ms", "lock lock:slowclient:* owner client lease 60s",
          "lock lock:any:* owner any lease 2400ms", "lock lock:hold:* lease 1200ms max-hold 2s",
          "lock lock:nolease:* lease 0", "lock lock:* lease 2400ms"]
+RULES = [rule + " kind any" for rule in RULES]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ def pair():
     master = servers.RedisServer("--repl-diskless-sync-delay", "0")
     replica = servers.RedisServer()
     replica.run("REPLICAOF", *master.address)
-    proxy = servers.Proxy(master, "lock lock:two:* replicas 2 100ms", "lock lock:plain:*", "lock lock:* replicas 1 300ms",
+    proxy = servers.Proxy(master, "lock lock:two:* replicas 2 100ms", "lock lock:plain:*", "lock lock:* kind any replicas 1 300ms",
                           "upstream-timeout 2s")
     in_step(master)
     yield master, replica, proxy
@@ -53,7 +53,7 @@ def test_confirmed_locks_are_on_the_replica_when_the_client_hears_of_them(pair, 
     client, copy = connect(proxy), connect(replica)
     for n in range(50):
         name = key("lock:sure")
-        command = [("SETNX", name, "1"), ("SET", name, "1", "NX", "PX", "60000"), ("SET", name, "1"),
+        command = [("SETNX", name, "1"), ("SET", name, "1", "NX", "PX", "60000"), ("SET", name, "1", "EX", "60"),
                    ("GETSET", name, "1"), ("INCR", name), ("HSETNX", name, "f", "1")][n % 6]
         assert client(*command) == [1, "OK", "OK", None, 1, 1][n % 6]
         assert copy("EXISTS", name) == 1
@@ -70,7 +70,7 @@ def test_unconfirmed_locks_are_lost(pair, paused, connect, key):
         assert client(command[0], name, *command[1:]) == reply
         gone(master, name)
         assert client("DEL", name) == 0
-    for command in (("SET", "1"), ("SETEX", "60", "1"), ("GETSET", "1"), ("INCR",), ("SET", "1", "NX", "GET")):
+    for command in (("SET", "1", "EX", "60"), ("SETEX", "60", "1"), ("GETSET", "1"), ("INCR",), ("SET", "1", "NX", "GET")):
         name = key("lock:error")
         reply = client(command[0], name, *command[1:])
         assert isinstance(reply, Error) and reply.startswith("UPSTREAM the lock was not confirmed by enough replicas"), (
@@ -101,7 +101,7 @@ def test_transactions(pair, connect, key):
     try:
         assert client.pipeline(commands)[-1] == b"*3\r\n:0\r\n:1\r\n+OK\r\n"
         gone(master, name)
-        reply = client.pipeline([("MULTI",), ("SET", name, "1"), ("GET", "k"), ("EXEC",)])[-1]
+        reply = client.pipeline([("MULTI",), ("SET", name, "1", "EX", "60"), ("GET", "k"), ("EXEC",)])[-1]
         assert reply.startswith(b"*2\r\n-UPSTREAM the lock was not confirmed") and reply.endswith(b"$1\r\nv\r\n"), reply
         gone(master, name)
         client.send(b"".join(encode(*c) for c in commands))

@@ -121,6 +121,7 @@ def test_nothing_is_adopted_that_the_script_does_not_hold(pair, direct, key):
     direct("SET", name, "somebody", "PX", 60000)
     assert a("EVAL", ACQUIRE, 1, name, "a-value", 60000) == 0
     assert lock_facts(a, name)["state"] == "foreign"
+    assert [a("SETNX", name, "a"), b("SETNX", name, "b")] == [0, 0]  # else it is data for them
     assert [a("DEL", name), a("PEXPIRE", name, 1), b("DEL", name)] == [0, 0, 0]
 
 
@@ -474,7 +475,7 @@ def test_a_holders_hash_commands_are_redis_own(both):
 
 def test_nobody_elses_field(pair, key):
     a, b = pair
-    name = key("lock:hash")
+    name = key("lock:kinds:hash")
     assert a("HSETNX", name, "owner", "a") == 1 and 0 < b("PTTL", name) <= 30000
     fence = lock_facts(a, name)["fence"]
     assert [b("HSETNX", name, "owner", "b"), b("HSETNX", name, "other", "b"), b("HDEL", name, "owner")] == [0, 0, 0]
@@ -491,7 +492,7 @@ def test_nobody_elses_field(pair, key):
 def test_late_hdel(pair, key):
     """A's lease ends, B acquires with the same field, A's release is refused."""
     a, b = pair
-    name = key("lock:hash")
+    name = key("lock:kinds:hash")
     assert a("HSETNX", name, "owner", "a") == 1 and a("PEXPIRE", name, 30) == 1
     until(lambda: b("HSETNX", name, "owner", "b") == 1, 15, "the end of the lease", 0.005)
     assert a("HDEL", name, "owner") == 0
@@ -500,7 +501,7 @@ def test_late_hdel(pair, key):
 
 def test_hash_commands_inside_multi(pair, key):
     a, b = pair
-    name = key("lock:hash")
+    name = key("lock:kinds:hash")
     for command in (("MULTI",), ("HSETNX", name, "f", "a"), ("HSET", name, "f", "aa"), ("PEXPIRE", name, 60000)):
         assert a(*command) in ("OK", "QUEUED")
     assert a("EXEC") == [1, 0, 1]

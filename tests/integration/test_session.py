@@ -324,14 +324,14 @@ def test_a_refused_acquisition_leaves_no_lock(start_redis, start_proxy, connect)
     """Whichever right is missing: what answers an error has not acquired."""
     server = start_redis()
     commands = (("SETNX", "1"), ("SET", "1", "NX"), ("SET", "1", "NX", "PX", "30000"), ("SET", "1", "NX", "GET"),
-                ("SET", "1", "NX", "PXAT", "99999999999999"), ("SET", "1"), ("SETEX", "30", "1"), ("GETSET", "1"),
-                ("SET", "1", "GET"), ("INCR",), ("APPEND", "1"), ("HSETNX", "f", "1"), ("HSET", "f", "1"), ("RPUSH", "n"),
+                ("SET", "1", "NX", "PXAT", "99999999999999"), ("SET", "1", "EX", "30"), ("SETEX", "30", "1"), ("GETSET", "1"),
+                ("SET", "1", "GET"), ("INCR",), ("HSETNX", "f", "1"), ("HSET", "f", "1"), ("RPUSH", "n"),
                 ("MSETNX", "1"), ("MSETNX", "1", "plain", "1"))
     rights = ["+time", "+exists", "+type", "+get", "+set", "+del", "+hget", "+hmget", "+hset", "+pttl", "+pexpire",
               "+persist", "+hincrby", "+hdel", "+hexists", "+lindex"]
     rights += sorted({"+" + words[0].lower() for words in commands} - set(rights))
     server.run("ACL", "SETUSER", "worker", "on", ">p", "~*", "+ping", "+eval", "+evalsha", *rights)
-    client = connect(start_proxy(server))
+    client = connect(start_proxy(server, "lock lock:* kind any"))
     assert client("AUTH", "worker", "p") == "OK"
     refused = 0
     for right in rights:
@@ -357,7 +357,7 @@ def test_a_refused_change_leaves_the_holder_its_lock(start_redis, start_proxy, c
     rights = ["+time", "+exists", "+type", "+get", "+set", "+del", "+hget", "+hmget", "+hset", "+pttl", "+pexpire",
               "+persist", "+hincrby", "+hdel", "+hexists", "+lindex", "+incr", "+append", "+rpush"]
     server.run("ACL", "SETUSER", "worker", "on", ">p", "~*", "+ping", "+eval", "+evalsha", *rights)
-    proxy = start_proxy(server)
+    proxy = start_proxy(server, "lock lock:* kind any")
     holder, client = connect(proxy), connect(proxy)
     assert client("AUTH", "worker", "p") == "OK"
     refused = 0

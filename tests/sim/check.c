@@ -106,8 +106,9 @@ static bool refused(const struct flight *f) {
     case LOCK_FOREIGN:
     case LOCK_ERROR:
         return true;
-    case LOCK_FREE: /* a counter that stays at zero or below is free before and after */
-        return f->command.op != OP_INCRBY && f->command.op != OP_MSET;
+    case LOCK_FREE: /* a counter that stays at zero or below is free before and after, and so is what data is written to
+                     */
+        return f->command.op != OP_INCRBY && f->command.op != OP_MSET && f->plan.verb != LOCK_PASS;
     default:
         return f->plan.verb == LOCK_READ;
     }

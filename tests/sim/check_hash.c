@@ -33,6 +33,17 @@ static bool is_own(const struct world *w, const struct flight *f, const struct m
     return strcmp(w->workers[f->worker].value, field) == 0 || !w->sc.apart;
 }
 
+/* A script has run, and adopt.lua, right behind it, has not: what it made is nobody's lease yet, and data for others.
+ */
+static bool not_adopted(const struct world *w, int key) {
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        const struct flight *f = &w->flights[i];
+        if (f->used && f->key == key && f->plan.verb == LOCK_SCRIPT && f->scripted && !f->ran)
+            return true;
+    }
+    return false;
+}
+
 /* S1: a field is gone that was not the sender's. */
 static void check_fields(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
@@ -40,6 +51,8 @@ static void check_fields(struct world *w, const struct flight *f, const struct m
     if (t->worker == STRANGER && (f->kind == FLIGHT_RELEASE || (f->worker == STRANGER && has_lease(w, f, t))))
         return; /* it has made the lock, and what it does, or the proxy for it, is right: who came in later is its guest
                  */
+    if (f->plan.data_free && not_adopted(w, f->key))
+        return;
     const char *released = f->kind == FLIGHT_RELEASE ? before->guard.value : "";
     for (unsigned i = 0; i < before->fields.count; i++) {
         const struct model_field *field = &before->fields.at[i];
@@ -56,7 +69,7 @@ static void check_fields(struct world *w, const struct flight *f, const struct m
 static void check_end(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
     bool moved = before->exists && now->exists && before->expire_ms != now->expire_ms;
-    if (!moved || has_lease(w, f, &w->truth[f->key]))
+    if (!moved || has_lease(w, f, &w->truth[f->key]) || (f->plan.data_free && not_adopted(w, f->key)))
         return;
     for (unsigned i = 0; i < before->fields.count; i++)
         if (is_own(w, f, before, before->fields.at[i].name))

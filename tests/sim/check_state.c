@@ -1,7 +1,7 @@
 /*
- * The spectator's second look: what a script has left behind agrees in itself, a lock that is nobody's lease is safe
- * from those who have not read it, a swap takes over only what its caller was shown, the proxy asks for nothing under
- * audit, and what the engines believe of a lock (PROXY LOCKS) is so when nothing is on its way.
+ * The spectator's second look: what a script has left behind agrees in itself, what is nobody's lease is safe from
+ * those who have tried for it in vain, or come late, a swap takes over only what its caller was shown, the proxy asks
+ * for nothing under audit, and what the engines believe of a lock (PROXY LOCKS) is so when nothing is on its way.
  */
 #include "tests/sim/world.h"
 
@@ -18,13 +18,17 @@ static bool was_live(const struct world *w, const struct model_key *k) {
            (!g->expire_ms || g->expire_ms - w->redis.now_ms >= MODEL_GUARD_OUTLIVES_MS);
 }
 
-/* The lock was nobody's lease: who has not been shown its value can't touch it. */
+/* The lock was nobody's lease: who has tried for it in vain, or may be late with a release, can't touch it without
+ * having been shown its value. For anybody else it is data. */
 static void check_foreign(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
     enum lock_verb verb = f->plan.verb;
     bool follows_others = verb == LOCK_SCRIPT || verb == LOCK_SWAP || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN;
     if (f->kind != FLIGHT_COMMAND || follows_others || w->sc.rule.owner == LOCK_OWNER_ANY || was_live(w, before) ||
         !before->exists || before->list)
+        return;
+    bool writes = verb == LOCK_PASS || verb == LOCK_CLOBBER;
+    if (f->plan.data_free && (writes || (!f->loser && (!f->plan.claim || f->plan.group))))
         return;
     bool touched = !now->exists || strcmp(now->value, before->value) != 0 || now->expire_ms != before->expire_ms;
     if (!touched || (f->was_shown && strcmp(f->shown, before->value) == 0))

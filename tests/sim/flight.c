@@ -223,6 +223,7 @@ static void flight_answer(struct world *w, struct flight *f) {
     answer_swap(w, f, &r);
     flight_log(w, f, "answered: ");
     finish_with(w, f, &r);
+    reading_attempted(w, f);
     struct truth *t = &w->truth[f->key];
     if (r.outcome == LOCK_GRANTED && t->live && t->fence == r.fence) {
         t->told = true;

@@ -225,8 +225,8 @@ enum lock_verb model_verb(const struct model_command *c) {
     case OP_SET_NX:
     case OP_SET_NX_GET:
         return LOCK_ACQUIRE;
-    case OP_SET:
-        return LOCK_REPLACE;
+    case OP_SET: /* without an expiry it writes data */
+        return c->ms ? LOCK_REPLACE : LOCK_PASS;
     case OP_SET_XX:
         return LOCK_REWRITE;
     case OP_GETSET:
@@ -285,7 +285,8 @@ int model_value_at(const struct model_command *c) {
         return 3;
     if (verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET)
         return 4;
-    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_REWRITE || verb == LOCK_SWAP ? 3 : 0;
+    bool writes = verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_REWRITE || verb == LOCK_SWAP;
+    return writes || verb == LOCK_PASS ? 3 : 0;
 }
 
 const char *model_shape(const struct model_command *c) {
@@ -308,4 +309,8 @@ const char *model_shape(const struct model_command *c) {
     default:
         return "int";
     }
+}
+
+bool model_may_pass(const struct model_command *c) {
+    return c->op == OP_INCRBY || c->op == OP_HSETNX || c->op == OP_HINCRBY || c->op == OP_HDEL;
 }

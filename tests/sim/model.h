@@ -120,6 +120,8 @@ struct model_args {
     uint64_t read_fence;
     const char *seen; /* NULL: not known; for list locks the party */
     bool together;    /* adopt.lua: nobody came between the script and its two steps */
+    bool data_free;   /* what stands there without a live lease is data for the caller */
+    bool pass;        /* the rule lacks the command's kind */
     struct model_command command;
 };
 
@@ -170,6 +172,8 @@ struct model_envelope model_hash_script(struct model *m, int key, const struct m
 void model_gone(struct model_key *k);
 
 enum lock_verb model_verb(const struct model_command *c);
+/* Whether a command goes through pass.lua where its rule lacks its kind. */
+bool model_may_pass(const struct model_command *c);
 /* Whether the script gets the position of the value, and which; 0 none. */
 int model_value_at(const struct model_command *c);
 const char *model_shape(const struct model_command *c);

@@ -99,7 +99,7 @@ def load_scripts(redis):
         queue = f.read()
     shas = {}
     for name in ("acquire", "replace", "swap", "release", "extend", "count", "clobber", "read", "renew", "adopt", "list_push",
-                 "list_read", "list_remove", "list_set", "list_pop", "list_trim", "list_leave", "hash"):
+                 "list_read", "list_remove", "list_set", "list_pop", "list_trim", "list_leave", "hash", "pass"):
         with open(os.path.join(folder, name + ".lua"), encoding="utf-8") as f:
             own = f.read()
         # as scripts/embed_lua.cmake has it
@@ -232,7 +232,7 @@ class Run:
         header = [attempt, plain(claim), identity, proxy, right, lease, read, plain(seen), at, shape]
         if name == "clobber":
             header[1] = "1"
-            header += [plain(claim), right, attempt]
+            header += [plain(claim), right, attempt, plain(seen), "", "0"]
         words, asked = header + command, -1
         if name == "acquire":
             words = self.acquire_words(attempt, plain(claim), identity, right, lease, at, shape, command)

@@ -236,7 +236,10 @@ static void print_state(struct dump *d, int key) {
     printf("\n");
 }
 
-static const char *script_name(const struct model_command *c) {
+static const char *script_name(const struct model_args *a) {
+    const struct model_command *c = &a->command;
+    if (a->pass && model_may_pass(c))
+        return "pass";
     if (c->op == OP_LPOP)
         return "list_pop";
     if (c->op == OP_HSETNX || c->op == OP_HINCRBY || c->op == OP_HDEL)
@@ -256,6 +259,8 @@ static const char *script_name(const struct model_command *c) {
     case LOCK_COUNT_UP:
     case LOCK_COUNT_DOWN:
         return "count";
+    case LOCK_PASS:
+        return "pass";
     case LOCK_CLOBBER:
         return "clobber";
     case LOCK_READ:
@@ -293,6 +298,15 @@ static void draw_party(struct dump *d, int key, struct model_args *a) {
         a->command.op = OP_LINDEX;
 }
 
+/* The scripts for counters, fields and list locks are told of no data, nor is one that enrols; acquire.lua is told
+ * nothing of the kind. */
+static void draw_data(struct dump *d, struct model_args *a) {
+    a->pass = model_may_pass(&a->command) && chance(d, 50);
+    bool passes = strcmp(script_name(a), "pass") == 0;
+    bool knows = !model_may_pass(&a->command) && a->command.op < OP_RPUSH && model_verb(&a->command) != LOCK_ACQUIRE;
+    a->data_free = (passes || knows) && strcmp(a->right, "enrol") != 0 && chance(d, passes ? 80 : 40);
+}
+
 static void draw_args(struct dump *d, int key, struct model_args *a) {
     static const char *const IDENTITIES[] = {"app-a", "app-b"}, *const PROXIES[] = {
                                                                     "11111111-1111-1111-1111-111111111111",
@@ -327,6 +341,7 @@ static void draw_args(struct dump *d, int key, struct model_args *a) {
     /* The engine gives this one to what may change a string lock and names one key. */
     if (strcmp(a->right, "enrol") == 0 && (a->command.op >= OP_RPUSH || a->command.op == OP_MSET))
         a->right = "claim";
+    draw_data(d, a);
     /* Right 'any' and 'operator' belong to releases for the most part. */
     if (strcmp(a->right, "operator") == 0)
         a->command = (struct model_command){.op = OP_DEL};
@@ -342,9 +357,11 @@ static void call_script(struct dump *d, int key) {
         a->command = (struct model_command){.op = OP_PEXPIRE, .ms = chance(d, 80) ? LONG_MS + 300000 : -1};
     /* GT and LT depend on how much time has passed. */
     d->repeatable[key] = a->command.op != OP_PEXPIRE || a->command.when == WHEN_ALWAYS;
-    printf("script\t%s\t%d\t%s\t=%s\t%s\t%s\t%s\t%" PRId64 "\t%" PRIu64 "\t%s%s\t%d\t%s\t", script_name(&a->command),
-           key, a->attempt, a->claim, a->identity, a->proxy, a->right, a->lease_ms, a->read_fence, a->seen ? "==" : "=",
-           a->seen ? a->seen : "", model_value_at(&a->command), model_shape(&a->command));
+    if (strcmp(script_name(a), "pass") == 0) /* it is never sent twice */
+        d->repeatable[key] = false;
+    printf("script\t%s\t%d\t%s\t=%s\t%s\t%s\t%s\t%" PRId64 "\t%" PRIu64 "\t%s%s%s\t%d\t%s\t", script_name(a), key,
+           a->attempt, a->claim, a->identity, a->proxy, a->right, a->lease_ms, a->read_fence, a->data_free ? "=*" : "=",
+           a->seen ? "=" : "", a->seen ? a->seen : "", model_value_at(&a->command), model_shape(&a->command));
     print_command(&a->command);
     struct model_envelope e = model_script(&d->m, key, a);
     print_envelope(&e);
@@ -375,6 +392,7 @@ static void call_adopt(struct dump *d, int key) {
     a.command.op = OP_LUA_SET;
     a.command.composed = false;
     a.seen = NULL;
+    a.data_free = a.pass = false;
     struct model_envelope e = model_script(&d->m, key, &a);
     print_envelope(&e);
 }

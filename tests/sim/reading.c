@@ -19,6 +19,18 @@ void reading_shown(struct world *w, const struct flight *f, uint64_t fence) {
     memcpy(reading->value, r->text, sizeof(reading->value));
 }
 
+void reading_attempted(struct world *w, const struct flight *f) {
+    struct conn *c = &w->conns[f->conn];
+    enum lock_outcome outcome = f->envelope.outcome;
+    bool wrote = f->plan.verb == LOCK_PASS && (outcome == LOCK_FREE || outcome == LOCK_OPEN);
+    if (!c->open || c->id != f->session_id)
+        return;
+    if (outcome == LOCK_GRANTED || wrote)
+        c->lost_ms[f->key] = 0;
+    else if (f->plan.verb == LOCK_ACQUIRE && (outcome == LOCK_HELD || outcome == LOCK_FOREIGN))
+        c->lost_ms[f->key] = w->redis.now_ms;
+}
+
 static bool of_client(const struct conn *o, const struct conn *c) {
     return o->open && o->process == c->process && o->proxy == c->proxy;
 }
@@ -65,6 +77,7 @@ void reading_note(struct world *w, struct flight *f) {
     f->may_share = f->shares || by_auto; /* its family may have been found to share */
     f->read_fence = own->fence;
     f->was_shown = own->known;
+    f->loser = c->lost_ms[f->key] && w->redis.now_ms <= c->lost_ms[f->key] + SURELY_REMEMBERED_MS;
     memcpy(f->shown, own->value, sizeof(f->shown));
     note_leases(w, f, c);
     note_foreign(w, f, c);

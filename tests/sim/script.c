@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static struct script_state examine(struct script_run *r) {
+struct script_state script_examine(struct script_run *r) {
     model_expire(r->m, r->key);
     struct script_state s = {.value = r->k->exists, .wrong_type = r->k->exists && (r->k->list || r->k->hash)};
     if (s.value && !s.wrong_type)
@@ -45,6 +45,12 @@ static void suspect(const struct script_run *r, struct script_state *s) {
     snprintf(said->attempt, sizeof(said->attempt), "%s", r->a->attempt);
 }
 
+bool script_is_data(const struct script_run *r, const struct script_state *s) {
+    bool readers = r->k->hash && hash_has(&r->k->fields, HASH_MODE) && r->k->expire_ms;
+    return r->a->data_free && s->value && !s->token && !s->list && !readers;
+}
+
+/* may_touch(): the outcome; *may says whether it is one. */
 enum lock_outcome script_may_touch(const struct script_run *r, struct script_state *s, bool *may) {
     bool whoever = is(r->a->right, "any") || is(r->a->right, "operator");
     *may = true;
@@ -61,7 +67,7 @@ enum lock_outcome script_may_touch(const struct script_run *r, struct script_sta
     }
     if (whoever)
         return LOCK_DONE;
-    if (script_seen_is(r, s))
+    if (script_is_data(r, s) || script_seen_is(r, s))
         return LOCK_OPEN;
     *may = false;
     return LOCK_FOREIGN;
@@ -162,14 +168,14 @@ struct script_state script_take(struct script_run *r, const struct script_state 
 }
 
 struct script_state script_look(struct script_run *r) {
-    struct script_state s = examine(r);
+    struct script_state s = script_examine(r);
     if (!r->a || !is(r->a->right, "enrol") || !script_seen_is(r, &s))
         return s;
     if (s.token && (!is(s.proxy, r->a->proxy) || token_number(s.lease_token) >= token_number(r->a->claim)))
         return s;
     int64_t pttl;
     own(r, &s, r->a->claim, s.text, &pttl);
-    return examine(r);
+    return script_examine(r);
 }
 
 void script_disown(struct script_run *r, const struct script_state *s) {
@@ -178,20 +184,20 @@ void script_disown(struct script_run *r, const struct script_state *s) {
 }
 
 int64_t script_follow(struct script_run *r, struct script_state *s, const char *value, bool anew) {
+    if (!s->token) {
+        script_disown(r, s);
+        return model_pttl(r->m, r->key);
+    }
     bool leased;
     int64_t pttl = script_bound(r, &leased);
-    if (s->token) {
-        s->leased = leased || (s->leased && s->keeps_lease);
-        snprintf(r->g->value, sizeof(r->g->value), "%s", value);
-        r->g->leased = s->leased;
-        if (anew) {
-            r->g->extra = 0;
-            r->g->hash = false;
-        }
-        script_keep_guard(r, pttl);
-    } else {
-        script_disown(r, s);
+    s->leased = leased || (s->leased && s->keeps_lease);
+    snprintf(r->g->value, sizeof(r->g->value), "%s", value);
+    r->g->leased = s->leased;
+    if (anew) {
+        r->g->extra = 0;
+        r->g->hash = false;
     }
+    script_keep_guard(r, pttl);
     return pttl;
 }
 

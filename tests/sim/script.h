@@ -39,6 +39,10 @@ static inline bool is(const char *a, const char *b) {
 
 /* look(), with what `enrol` does there. */
 struct script_state script_look(struct script_run *r);
+/* examine(): the same without enrolling. */
+struct script_state script_examine(struct script_run *r);
+/* Whether what stands there is nobody's lock for the caller. */
+bool script_is_data(const struct script_run *r, const struct script_state *s);
 /* Whether the key holds what the caller was shown last. */
 bool script_seen_is(const struct script_run *r, const struct script_state *s);
 /* may_touch(): the outcome; *may says whether it is one. */

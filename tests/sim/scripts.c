@@ -51,8 +51,11 @@ static struct model_envelope replace(struct script_run *r) {
         return script_envelope(script_plain(xx ? REPLY_NIL : REPLY_ERROR), how, &s, NOT_ASKED);
     struct model_reply reply = script_command(r);
     if (!r->k->exists) {
-        script_forget(r, "1");
-        return script_envelope(reply, LOCK_RELEASED, &s, -2);
+        if (s.token)
+            script_forget(r, "1");
+        else
+            script_disown(r, &s);
+        return script_envelope(reply, s.token ? LOCK_RELEASED : how, &s, -2);
     }
     s.keeps_lease = r->a->command.keepttl;
     pttl = script_follow(r, &s, r->a->command.value, true);
@@ -79,10 +82,14 @@ static struct model_envelope swap(struct script_run *r) {
         return script_envelope(known ? script_text(s.reply) : script_plain(REPLY_NIL), LOCK_GRANTED, &s,
                                model_pttl(r->m, r->key));
     }
+    char done[MODEL_TOKEN];
+    snprintf(done, sizeof(done), "%.*s*", MODEL_TOKEN - 2, r->a->attempt);
+    if (r->g->exists && r->g->has_attempt && is(s.attempt, done)) /* repeated: it was data */
+        return script_envelope(script_text(s.reply), LOCK_OPEN, NULL, NOT_ASKED);
     if (!s.value)
         return swap_in(r, &s);
     if (s.wrong_type)
-        return script_envelope(script_command(r), LOCK_ERROR, NULL, NOT_ASKED);
+        return script_envelope(script_command(r), script_is_data(r, &s) ? LOCK_OPEN : LOCK_ERROR, NULL, NOT_ASKED);
     uint64_t read = r->a->read_fence;
     bool stale = s.token ? read != 0 && read != s.fence : !script_seen_is(r, &s);
     enum lock_outcome how = script_may_touch(r, &s, &may);
@@ -95,6 +102,12 @@ static struct model_envelope swap(struct script_run *r) {
         s.keeps_lease = r->a->command.keepttl;
         int64_t pttl = script_follow(r, &s, r->a->command.value, true);
         return script_envelope(reply, how, &s, pttl);
+    }
+    if (script_is_data(r, &s)) {
+        struct model_reply reply = script_command(r);
+        script_forget(r, s.text);
+        memcpy(r->g->attempt, done, sizeof(done));
+        return script_envelope(reply, how, &s, NOT_ASKED);
     }
     bool unchanged = !r->a->seen || script_seen_is(r, &s);
     if ((may && how == LOCK_OPEN) || (s.token && read != 0 && !stale && unchanged))
@@ -172,7 +185,9 @@ static struct model_envelope extend(struct script_run *r) {
     if (!r->k->exists) {
         if (s.token)
             script_forget(r, "1");
-        return script_envelope(reply, LOCK_RELEASED, &s, -2);
+        else
+            script_disown(r, &s);
+        return script_envelope(reply, s.token ? LOCK_RELEASED : how, &s, -2);
     }
     if (s.leased && !r->k->expire_ms) {
         r->k->expire_ms = before;
@@ -282,16 +297,46 @@ static struct model_envelope clobber(struct script_run *r) {
     struct model_reply reply = script_command(r);
     if (script_failed(&reply))
         return script_envelope(reply, LOCK_ERROR, NULL, NOT_ASKED);
-    bool same = r->k->exists && !r->k->list && s.value && !s.wrong_type && is(r->k->value, s.text) &&
-                endless == !r->k->expire_ms;
-    bool leased;
-    if (r->k->exists && !r->k->list && !same)
-        script_bound(r, &leased);
-    if (s.token && !same)
-        script_forget(r, "1");
-    else
+    if (!s.token) {
         script_disown(r, &s);
-    return script_envelope(reply, !s.value ? LOCK_FREE : same ? LOCK_DONE : LOCK_RELEASED, NULL, NOT_ASKED);
+        return script_envelope(reply, s.value ? LOCK_OPEN : LOCK_FREE, NULL, NOT_ASKED);
+    }
+    struct script_state now = script_examine(r);
+    bool same = now.token && is(now.lease_token, s.lease_token) && endless == !r->k->expire_ms;
+    if (!same)
+        script_forget(r, "1");
+    return script_envelope(reply, same ? LOCK_DONE : LOCK_RELEASED, NULL, NOT_ASKED);
+}
+
+/* SET without an expiry, and counters and fields where the rule lacks their kind. */
+static struct model_envelope pass(struct script_run *r) {
+    struct script_state s = script_look(r);
+    const enum model_op op = r->a->command.op;
+    bool of_hash = op == OP_HSETNX || op == OP_HINCRBY || op == OP_HDEL, replaces = op == OP_SET, may = true;
+    enum lock_outcome how = s.value ? script_may_touch(r, &s, &may) : LOCK_FREE;
+    char held[MODEL_VALUE];
+    memcpy(held, r->g->value, sizeof(held));
+    if (s.list && replaces) {
+        may = false;
+        how = s.token ? LOCK_HELD : LOCK_FOREIGN;
+    }
+    if (!may && (replaces || (!s.list && s.wrong_type == of_hash)))
+        return script_envelope(op == OP_HSETNX || op == OP_HDEL ? script_number(0) : script_plain(REPLY_ERROR), how, &s,
+                               NOT_ASKED);
+    struct model_reply reply = script_command(r);
+    if (script_failed(&reply))
+        return script_envelope(reply, LOCK_ERROR, NULL, NOT_ASKED);
+    if (!s.token) {
+        script_disown(r, &s);
+        return script_envelope(reply, how, &s, NOT_ASKED);
+    }
+    if (!r->k->exists || (r->g->hash && !replaces && !hash_has(&r->k->fields, held))) {
+        script_forget(r, "1");
+        return script_envelope(reply, LOCK_RELEASED, &s, model_pttl(r->m, r->key));
+    }
+    s.keeps_lease = !replaces || r->a->command.keepttl;
+    int64_t pttl = script_follow(r, &s, r->g->hash && !replaces ? held : r->k->value, replaces);
+    return script_envelope(reply, how, &s, pttl);
 }
 
 static struct model_envelope read_lock(struct script_run *r) {
@@ -391,9 +436,11 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
     bool queue = model_is_queue(m, key) && (a->command.op == OP_DEL || a->command.op == OP_PEXPIRE);
     if (queue || (a->command.op >= OP_RPUSH && a->command.op <= OP_LPOP))
         return model_queue_script(m, key, a);
+    struct script_run r = run_on(m, key, a);
+    if (a->pass && model_may_pass(&a->command))
+        return pass(&r);
     if (a->command.op >= OP_HSETNX && a->command.op <= OP_HDEL)
         return model_hash_script(m, key, a);
-    struct script_run r = run_on(m, key, a);
     switch (model_verb(&a->command)) {
     case LOCK_ACQUIRE:
         return acquire(&r);
@@ -409,6 +456,8 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
     case LOCK_COUNT_UP:
     case LOCK_COUNT_DOWN:
         return count(&r);
+    case LOCK_PASS:
+        return pass(&r);
     case LOCK_CLOBBER:
         return clobber(&r);
     case LOCK_READ:

@@ -199,6 +199,8 @@ void watched_answer(struct world *w, struct flight *f) {
     bool tells = effect == EFFECT_ABSENT || (effect == EFFECT_DONE && f->plan.verb != LOCK_READ);
     w->exact[f->key] = !f->crossed && (tells || w->exact[f->key]);
     tell(w, f, effect);
+    if (w->conns[f->conn].id == f->session_id)
+        w->conns[f->conn].lost_ms[f->key] = 0; /* it may have acquired */
     if (acquires(f) && t->live && t->worker == f->worker) {
         t->told = true;
         t->told_ms = w->redis.now_ms;

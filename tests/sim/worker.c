@@ -130,6 +130,10 @@ static void strange(struct world *w, struct worker *k, struct model_command *c) 
     if (c->op == OP_PEXPIRE)
         c->when = (enum model_condition)world_below(w, 5);
     snprintf(c->value, sizeof(c->value), "strange");
+    if (w->sc.outside && world_chance(w, 20)) { /* data, or LOCKED: where others leave such behind too */
+        *c = (struct model_command){.op = OP_SET, .keepttl = world_chance(w, 50)};
+        snprintf(c->value, sizeof(c->value), OUTSIDE);
+    }
 }
 
 void worker_give_up(struct world *w, int worker) {

@@ -155,6 +155,7 @@ struct conn {
     uint64_t id;
     struct lock_session session;
     struct reading read[MODEL_KEYS];
+    int64_t lost_ms[MODEL_KEYS]; /* when its last attempt was lost; 0: it was not */
 };
 
 enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEASE, FLIGHT_LEAVE };
@@ -190,6 +191,7 @@ struct flight {
     uint64_t client_read_fence; /* and the newest lease of those that its client's sessions at that proxy last read */
     bool client_mixed;          /* and one has read another value, of nobody knows which lease */
     bool was_shown;             /* its session's last reading */
+    bool loser;                 /* its session's last attempt was lost, and not long ago */
     bool client_read_foreign;   /* none of its client's sessions has read a lease, and they were shown a value lately */
     /* The values: its session's; of that newest lease; the last one that nobody said was a lease's. */
     char shown[MODEL_VALUE], client_shown[MODEL_VALUE], client_shown_foreign[MODEL_VALUE];
@@ -326,7 +328,9 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome);
 void flight_progress(struct world *w, struct flight *f);
 void flight_log(struct world *w, const struct flight *f, const char *what);
 
-/* reading.c: the flight's session was shown the key's value, of the lease with that fence; 0: nobody said of which. */
+/* reading.c: what became of an attempt, as its session is told. */
+void reading_attempted(struct world *w, const struct flight *f);
+/* The flight's session was shown the key's value, of the lease with that fence; 0: nobody said of which. */
 void reading_shown(struct world *w, const struct flight *f, uint64_t fence);
 /* Whether the flight's client counts as sharing its connections, and what they have read. */
 void reading_note(struct world *w, struct flight *f);

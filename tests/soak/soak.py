@@ -48,10 +48,10 @@ PARTITIONS = {"cut", "mute", "split"}
 FAILOVERS = {*failovers.CLUSTER, *failovers.SENTINEL}
 RULES = [
     "lock lock:own:* lease 1h",
-    "lock lock:c:* owner connection lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
-    "lock lock:d:* lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
-    "lock lock:m:* lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
-    "lock lock:p:* owner client lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
+    "lock lock:c:* kind string,counter owner connection lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
+    "lock lock:d:* kind string,counter lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
+    "lock lock:m:* kind string,counter lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
+    "lock lock:p:* kind string,counter owner client lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
     "lock lock:release:* on-disconnect release",
 ]
 
@@ -123,7 +123,7 @@ class World:
         self.moving_slots = [servers.slot_of(tag) for tag in self.moving_tags]
         self.backend = self.start_backend(kind)
         self.replicated = getattr(self.backend, "replicated", 0)
-        confirmed = ["lock lock:r:* owner connection replicas %d 500ms" % self.replicated] if self.replicated else []
+        confirmed = ["lock lock:r:* kind string,counter owner connection replicas %d 500ms" % self.replicated] if self.replicated else []
         self.config = ["upstream " + self.backend.upstream(), "upstream-timeout %ds" % UPSTREAM_TIMEOUT,
                        "client-output-buffer-limit normal 48mb 0 0", "maxclients 3000",
                        "reuse-port yes", "shutdown-timeout 3",

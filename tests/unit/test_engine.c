@@ -854,6 +854,42 @@ static void what_does_not_spend_uses_the_live_one(void **state) {
         assert_int_equal(would_use(f, &a, VERBS[i], "lock:x"), first);
 }
 
+/* ---- data ---------------------------------------------------------------------------------------- */
+
+static bool is_free(struct fixture *f, struct lock_session *s, enum lock_verb verb, const char *key) {
+    struct lock_plan plan;
+    struct lock_result r = result(LOCK_NOT_SENT, 0);
+    begin(f, s, verb, key, &plan);
+    finish(f, s, &plan, &r);
+    return plan.data_free;
+}
+
+/* Everybody may touch data, but who has tried for it in vain, or has a release to come; writing it makes both good. */
+static void data_is_everybodys(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "other");
+    open_as(f, &c, 3, "third");
+    assert_true(is_free(f, &a, LOCK_RELEASE, "lock:x"));
+    run(f, &b, LOCK_ACQUIRE, "lock:x", LOCK_FOREIGN, 0);
+    assert_false(is_free(f, &b, LOCK_RELEASE, "lock:x"));
+    assert_false(is_free(f, &b, LOCK_EXTEND, "lock:x"));
+    assert_true(is_free(f, &b, LOCK_PASS, "lock:x"));
+    assert_true(is_free(f, &b, LOCK_CLOBBER, "lock:x"));
+    assert_true(is_free(f, &a, LOCK_REPLACE, "lock:x"));
+    assert_false(is_free(f, &a, LOCK_SWAP, "lock:x")); /* somebody has tried for it */
+    assert_true(is_free(f, &a, LOCK_SWAP, "lock:y"));
+    run(f, &b, LOCK_PASS, "lock:x", LOCK_OPEN, 0);
+    assert_true(is_free(f, &b, LOCK_RELEASE, "lock:x"));
+    acquire(f, &c, "lock:z", "1", 1000, false);
+    pass(f, 2000);
+    assert_false(is_free(f, &c, LOCK_RELEASE, "lock:z"));
+    assert_true(is_free(f, &a, LOCK_RELEASE, "lock:z"));
+    run(f, &c, LOCK_PASS, "lock:z", LOCK_FREE, 0);
+    assert_true(is_free(f, &c, LOCK_RELEASE, "lock:z"));
+}
+
 /* ---- what the session has seen ------------------------------------------------------------------ */
 
 static void the_plan_tells_what_was_read(void **state) {
@@ -2143,6 +2179,7 @@ int main(void) {
         TEST(a_client_sights_with_any_of_its_sessions),
         TEST(values_shown_by_other_commands_make_sightings),
         TEST(what_does_not_spend_uses_the_live_one),
+        TEST(data_is_everybodys),
         TEST(the_plan_tells_what_was_read),
         TEST(a_client_that_shares_swaps_what_any_of_it_read),
         TEST(a_script_that_changed_nothing_overtakes_nobody),

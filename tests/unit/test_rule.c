@@ -43,6 +43,7 @@ static void test_defaults(void **state) {
     assert_int_equal(r->pattern_len, 6);
     assert_int_equal(r->mode, LOCK_MODE_ENFORCE);
     assert_int_equal(r->owner, LOCK_OWNER_AUTO);
+    assert_int_equal(r->kinds, LOCK_KIND_STRING);
     assert_int_equal(r->claim_memory_ms, 60000);
     assert_int_equal(r->lease_ms, 30000);
     assert_int_equal(r->renew, LOCK_RENEW_AUTO);
@@ -51,8 +52,9 @@ static void test_defaults(void **state) {
     char text[300];
     size_t len = lock_rule_text(r, text, sizeof(text));
     assert_int_equal(len, strlen(text));
-    assert_string_equal(text, "lock:* mode enforce owner auto claim-memory 1m lease 30s renew auto max-hold 5m "
-                              "on-disconnect keep replicas 0");
+    assert_string_equal(text,
+                        "lock:* mode enforce owner auto kind string claim-memory 1m lease 30s renew auto max-hold 5m "
+                        "on-disconnect keep replicas 0");
     lock_rules_unref(rules);
 }
 
@@ -97,6 +99,7 @@ static void test_options(void **state) {
     lock_rules_unref(rules);
 }
 
+#define KINDS    "string, list, hash, counter, some of these with commas between them, or any"
 #define REPLICAS "a number of replicas, like 1, and if you like a time up to 60s, like 200ms"
 
 static void test_errors(void **state) {
@@ -107,6 +110,12 @@ static void test_errors(void **state) {
         {"", "expected a key pattern, then options and their values"},
         {"x owner me", "option owner 'me': expected auto, connection, client or any"},
         {"x mode on", "option mode 'on': expected enforce, audit or off"},
+        {"x kind set", "option kind 'set': expected " KINDS},
+        {"x kind string,", "option kind 'string,': expected " KINDS},
+        {"x kind ,list", "option kind ',list': expected " KINDS},
+        {"x kind string,any", "option kind 'string,any': expected " KINDS},
+        {"x kind listhash", "option kind 'listhash': expected " KINDS},
+        {"x kind", "option 'kind' without a value: expected " KINDS},
         {"x renew maybe", "option renew 'maybe': expected auto, always or never"},
         {"x on-disconnect drop", "option on-disconnect 'drop': expected keep or release"},
         {"x lease soon", "option lease 'soon': expected a time like 30s, or 0 for none"},
@@ -121,12 +130,13 @@ static void test_errors(void **state) {
         {"x replicas 1 0ms", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 2m", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 soon 1",
-         "option 'soon': expected mode, owner, claim-memory, lease, renew, max-hold, on-disconnect or replicas"},
+         "option 'soon': expected mode, owner, kind, claim-memory, lease, renew, max-hold, on-disconnect or replicas"},
         {"x lease 1s lease 2s", "option 'lease' is given twice: expected it once"},
-        {"x leese 1s", "option 'leese': expected mode, owner, claim-memory, lease, renew, max-hold, "
+        {"x leese 1s", "option 'leese': expected mode, owner, kind, claim-memory, lease, renew, max-hold, "
                        "on-disconnect or replicas"},
-        {"x owner\n\x1b auto", "option 'owner\\x0a\\x1b': expected mode, owner, claim-memory, lease, renew, max-hold, "
-                               "on-disconnect or replicas"},
+        {"x owner\n\x1b auto",
+         "option 'owner\\x0a\\x1b': expected mode, owner, kind, claim-memory, lease, renew, max-hold, "
+         "on-disconnect or replicas"},
     };
     struct lock_rules *rules = lock_rules_new();
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
@@ -206,6 +216,33 @@ static void test_like_glob(void **state) {
     assert_true(matches > 20000);
 }
 
+static void test_kinds(void **state) {
+    (void)state;
+    static const struct {
+        const char *value, *text;
+        unsigned kinds;
+    } vectors[] = {
+        {"string", "string", LOCK_KIND_STRING},
+        {"LIST", "list", LOCK_KIND_LIST},
+        {"hash,string", "string,hash", LOCK_KIND_STRING | LOCK_KIND_HASH},
+        {"Counter,list,counter", "list,counter", LOCK_KIND_LIST | LOCK_KIND_COUNTER},
+        {"list,hash,counter", "list,hash,counter", LOCK_KIND_ANY & ~(unsigned)LOCK_KIND_STRING},
+        {"any", "any", LOCK_KIND_ANY},
+        {"counter,hash,list,string", "any", LOCK_KIND_ANY},
+    };
+    for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {
+        struct lock_rules *rules = lock_rules_new();
+        const char *words[] = {"x", "kind", vectors[i].value};
+        char text[300], expected[64];
+        assert_null(lock_rules_add(rules, words, 3, error, sizeof(error)));
+        assert_int_equal(lock_rules_get(rules, 0)->kinds, vectors[i].kinds);
+        lock_rule_text(lock_rules_get(rules, 0), text, sizeof(text));
+        snprintf(expected, sizeof(expected), " kind %s claim-memory ", vectors[i].text);
+        assert_non_null(strstr(text, expected));
+        lock_rules_unref(rules);
+    }
+}
+
 static void test_text(void **state) {
     (void)state;
     struct lock_rules *rules = lock_rules_new();
@@ -213,8 +250,9 @@ static void test_text(void **state) {
     assert_null(lock_rules_add(rules, words, 3, error, sizeof(error)));
     char text[300], small[20];
     size_t len = lock_rule_text(lock_rules_get(rules, 0), text, sizeof(text));
-    assert_string_equal(text, "\"my \\\"lock\\\" \\\\x\\x01*\" mode enforce owner auto claim-memory 1m lease 0 "
-                              "renew auto max-hold 5m on-disconnect keep replicas 0");
+    assert_string_equal(text,
+                        "\"my \\\"lock\\\" \\\\x\\x01*\" mode enforce owner auto kind string claim-memory 1m lease 0 "
+                        "renew auto max-hold 5m on-disconnect keep replicas 0");
     assert_int_equal(len, strlen(text));
     assert_int_equal(lock_rule_text(lock_rules_get(rules, 0), small, sizeof(small)), len);
     assert_int_equal(strlen(small), sizeof(small) - 1);
@@ -312,10 +350,10 @@ static void test_guard_is(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_options),   cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_first_match), cmocka_unit_test(test_like_glob), cmocka_unit_test(test_text),
-        cmocka_unit_test(test_references),  cmocka_unit_test(test_threads),   cmocka_unit_test(test_guard),
-        cmocka_unit_test(test_guard_is),
+        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_options),    cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_first_match), cmocka_unit_test(test_like_glob),  cmocka_unit_test(test_text),
+        cmocka_unit_test(test_kinds),       cmocka_unit_test(test_references), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_guard),       cmocka_unit_test(test_guard_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

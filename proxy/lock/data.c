@@ -1,0 +1,89 @@
+/*
+ * Data: what stands at a key under a lock rule without a live lease. Everybody may write, expire and delete it, as in
+ * Redis, unless something speaks against the caller: that it tried for the key in vain, or that what it sends may be a
+ * late release.
+ *
+ * Which keys are data, Redis alone knows (the scripts look); here is only who is free to touch what they find to be it.
+ */
+#include "proxy/lock/finish.h"
+
+/* A lease that was acquired under audit: Redis has no guard record of it, and would take it for data. */
+static bool observed_lease(const struct entry *en, int64_t now_ms) {
+    for (const struct claim *c = entry_claims(en); c; c = c->next)
+        if (c->observed && claim_is_live(c, now_ms))
+            return true;
+    return false;
+}
+
+/* Whether anybody's last attempt on the key was in vain: what a swap finds may be the lock that was lost. */
+static bool tried_for(const struct entry *en) {
+    for (const struct witness *w = en ? en->witnesses : NULL; w; w = w->next)
+        if (w->lost)
+            return true;
+    return false;
+}
+
+/* What writes and frees nothing that somebody could wait for. */
+static bool only_writes(enum lock_verb verb) {
+    return verb == LOCK_PASS || verb == LOCK_CLOBBER || verb == LOCK_COUNT_DOWN;
+}
+
+void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
+    if (observed_lease(en, now_ms))
+        return;
+    const struct witness *own = en ? witness_find(en, self) : NULL;
+    if (only_writes(plan->verb))
+        plan->data_free = true;
+    else if (plan->verb == LOCK_SWAP)
+        plan->data_free = !plan->claim && !tried_for(en);
+    else
+        plan->data_free = !plan->claim && !(own && own->lost);
+}
+
+/* Where data stands then, a SETNX has lost; what also writes over data has done that. */
+void data_follow(struct lock_plan *plan, const struct lock_plan *earlier) {
+    if (earlier->verb == LOCK_ACQUIRE && !only_writes(plan->verb))
+        plan->data_free = false;
+}
+
+/* Who writes data over the key has done with what it had there, and with what it lost. */
+static void begin_anew(struct finish *f) {
+    struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
+    if (w)
+        w->lost = false;
+    if (family_shares(family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), f->peer, f->plan->rule))
+        return; /* a colleague's */
+    for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
+        next = c->next;
+        if (c->peer == f->peer && c->ended && !c->uses && !c->aside)
+            settle_spend(f, c);
+    }
+}
+
+void settle_pass(struct finish *f) {
+    switch (f->result->outcome) {
+    case LOCK_DONE:
+        if (!f->result->value) { /* changed in place */
+            struct claim *c = settle_touched(f);
+            if (c)
+                c->valued = false;
+        }
+        settle_done(f);
+        break;
+    case LOCK_RELEASED:
+        settle_freed(f);
+        break;
+    case LOCK_HELD:
+    case LOCK_FOREIGN:
+        settle_refusal(f, INCIDENT_OVERWRITE,
+                       f->audit ? "somebody else holds the lock" : "somebody else holds the lock; nothing was written");
+        learn_loss(f);
+        break;
+    case LOCK_FREE:
+    case LOCK_OPEN:
+        begin_anew(f);
+        break;
+    default:
+        break;
+    }
+}
