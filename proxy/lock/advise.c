@@ -583,7 +583,8 @@ static bool queue_event(struct note *n, enum advise_event *event) {
     }
 }
 
-/* Of keys that are not known for locks: what changes an expiry says nothing, nor does what deletes data under a rule. */
+/* Of keys that are not known for locks: what changes an expiry says nothing, nor does what deletes data under a rule.
+ */
 static bool may_say(const struct note *n, enum advise_event event) {
     const struct lock_rule *rule = n->sight->rule;
     bool expiry = event == ADVISE_EXTENDED || event == ADVISE_REWRITTEN || event == ADVISE_SWAPPED ||
@@ -638,7 +639,7 @@ void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_m
         note_event(&n, event);
     }
     pthread_mutex_unlock(&sh->mutex);
-    if (says && !s->rule && (event == ADVISE_ACQUIRED || (event == ADVISE_WRITTEN && s->watched)))
+    if (says && (!s->rule || s->beside) && (event == ADVISE_ACQUIRED || (event == ADVISE_WRITTEN && s->watched)))
         advisor_arm(a, s->key.name, s->key.len, now_ms);
 }
 

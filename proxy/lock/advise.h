@@ -57,6 +57,7 @@ struct advise_sight {
     bool waits;           /* PUSHED: others are before it */
     bool scripted;        /* by a script of the application's: it may have acquired what it had, and compared */
     bool watched;         /* in a transaction behind WATCH */
+    bool beside;          /* of a kind that the rule lacks */
     bool renewed;         /* ACQUIRED: the proxy gives it an end */
     unsigned kind;        /* 0: a string */
     const char *value;    /* ACQUIRED: what was written; NULL unknown */

@@ -42,6 +42,11 @@ static __attribute__((noinline)) bool set_wanted(struct session *s, const struct
     return watched(s) || advisor_knows(s->worker->shared->advisor, key, len);
 }
 
+/* Counters and hashes are looked at now and then, until the key is known for a lock's. */
+static bool count_wanted(struct session *s, const char *key, size_t len) {
+    return advisor_knows(s->worker->shared->advisor, key, len) || ++s->worker->counters_seen % COUNTERS_SAMPLED == 0;
+}
+
 static bool may_be_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                         const char *key, size_t len) {
     struct worker *w = s->worker;
@@ -56,7 +61,7 @@ static bool may_be_lock(struct session *s, const struct command *c, const struct
         return watched(s) || advisor_knows(w->shared->advisor, key, len);
     case COMMAND_INCR:
     case COMMAND_HSETNX:
-        return advisor_knows(w->shared->advisor, key, len) || ++w->counters_seen % COUNTERS_SAMPLED == 0;
+        return count_wanted(s, key, len);
     case COMMAND_LREM:
     case COMMAND_LRANGE:
     case COMMAND_LINDEX:
@@ -171,11 +176,13 @@ static unsigned kind_of(const char *command) {
     return command[0] == 'H' ? ADVISE_HASH : ADVISE_STRING;
 }
 
-/* An event that a lock script's outcome says. */
+/* An event that a lock script's outcome says. `known`: the key may be one that commands of another kind acquire: what
+ * the script took for data may be that. */
 static bool script_event(const struct lock_plan *plan, const struct lock_result *result, const char *command,
-                         enum advise_event *event) {
+                         bool known, enum advise_event *event) {
     bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
-    bool freed = result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED || result->outcome == LOCK_OPEN;
+    bool open = result->outcome == LOCK_OPEN && (known || !plan->data_free);
+    bool freed = result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED || open;
     bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_QUEUE_REMOVE;
     bool attempts = plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_QUEUE_PUSH ||
                     (plan->verb == LOCK_CLOBBER && strcmp(command, "MSETNX") == 0);
@@ -189,7 +196,7 @@ static bool script_event(const struct lock_plan *plan, const struct lock_result 
         *event = ADVISE_RELEASED;
     else if (plan->verb == LOCK_RELEASE && result->outcome == LOCK_FREE)
         *event = ADVISE_IN_VAIN;
-    else if (plan->verb == LOCK_EXTEND && result->outcome == LOCK_DONE)
+    else if (plan->verb == LOCK_EXTEND && (result->outcome == LOCK_DONE || open))
         *event = ADVISE_EXTENDED;
     else if (plan->verb == LOCK_REWRITE && result->outcome == LOCK_DONE)
         *event = ADVISE_REWRITTEN;
@@ -208,7 +215,8 @@ static __attribute__((noinline)) void note_script(struct session *s, const struc
                                  .renewed = result->leased,
                                  .kind = kind_of(command),
                                  .pttl_ms = result->leased ? -1 : result->pttl_ms};
-    if (!script_event(plan, result, command, &sight.event))
+    bool known = plan->data_free && advisor_knows(s->worker->shared->advisor, plan->key.name, plan->key.len);
+    if (!script_event(plan, result, command, known, &sight.event))
         return;
     if (sight.event == ADVISE_ACQUIRED) {
         sight.value = result->value;
@@ -224,6 +232,24 @@ inline void advise_script(struct session *s, const struct lock_plan *plan, const
                           const char *command) {
     if (plan->rule && plan->verb != LOCK_OPERATOR && sampled(s, plan->key.name, plan->key.len))
         note_script(s, plan, result, command);
+}
+
+/* INCR and HSETNX acquire where they answer 1. */
+static bool passed(const char *command, int64_t number, struct advise_sight *to) {
+    to->event = number == 1 ? ADVISE_ACQUIRED : ADVISE_LOST;
+    to->beside = true;
+    to->value = NULL;
+    to->pttl_ms = -1;
+    return strcmp(command, "INCR") == 0 || strcmp(command, "HSETNX") == 0;
+}
+
+void advise_passed(struct session *s, const struct lock_plan *plan, const char *command, const char *reply,
+                   size_t len) {
+    struct advise_sight to = {.key = plan->key, .rule = plan->rule, .kind = kind_of(command)};
+    struct resp_item item;
+    if (resp_item_read(&reply, reply + len, &item) && item.type == ':' && passed(command, item.num, &to) &&
+        count_wanted(s, plan->key.name, plan->key.len) && sampled(s, plan->key.name, plan->key.len))
+        note_sight(s, &to);
 }
 
 /* What a command has done that ran as it was. False: nothing to a lock, as far as is known. */
@@ -276,8 +302,9 @@ static bool sight_done(const struct lock_sight *from, struct advise_sight *to) {
         to->event = ADVISE_ACQUIRED;
         to->value = NULL;
         return strcmp(from->command, "MSETNX") == 0;
-    case LOCK_READ:
     case LOCK_PASS:
+        return passed(from->command, from->count, to);
+    case LOCK_READ:
     case LOCK_SCRIPT:
     case LOCK_INSPECT:
     case LOCK_OPERATOR:
@@ -308,9 +335,11 @@ static bool sight_says(const struct lock_sight *from, struct advise_sight *to) {
     return false;
 }
 
-void advise_sight(struct session *s, const struct lock_sight *from, bool scripted, bool watched) {
+void advise_sight(struct session *s, const struct lock_sight *from, const struct lock_rule *rule, bool scripted,
+                  bool watched) {
     struct advise_sight to = {.key = from->key,
-                              .rule = from->rule,
+                              .rule = rule,
+                              .beside = rule && !from->rule,
                               .scripted = scripted,
                               .watched = watched,
                               .waits = from->count > from->by,
@@ -318,6 +347,6 @@ void advise_sight(struct session *s, const struct lock_sight *from, bool scripte
                               .value = from->value,
                               .value_len = from->value_len,
                               .pttl_ms = from->pttl_ms};
-    if (sight_says(from, &to))
+    if (sight_says(from, &to) && (from->verb != LOCK_PASS || count_wanted(s, from->key.name, from->key.len)))
         note_sight(s, &to);
 }

@@ -24,8 +24,12 @@ void advise_loaded(struct session *s, const struct resp_request *r, const char *
 /* A lock script's outcome; `command` is what the client has sent, in capitals. */
 void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result,
                    const char *command);
-/* A command that ran as it was; its rule may be NULL. `scripted`: a script of the application's did what it says;
+/* A command of a kind that the rule lacks was answered with this, whole. */
+void advise_passed(struct session *s, const struct lock_plan *plan, const char *command, const char *reply, size_t len);
+/* A command that ran as it was; `rule` may be NULL, and the sight's is where the command is of a kind that it lacks.
+ * `scripted`: a script of the application's did what it says;
  * `watched`: in a transaction behind WATCH. */
-void advise_sight(struct session *s, const struct lock_sight *sight, bool scripted, bool watched);
+void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, bool scripted,
+                  bool watched);
 
 #endif

@@ -20,8 +20,9 @@
 enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24, NO_EXPIRY = -1, KEPT = -3, PAST = -2 };
 
 struct audit_key {
-    struct lock_sight sight; /* key.name: within the note's texts */
-    size_t order;            /* among all keys of the command */
+    struct lock_sight sight;      /* key.name: within the note's texts */
+    const struct lock_rule *rule; /* the key's: the sight's, but where the command is of a kind that it lacks */
+    size_t order;                 /* among all keys of the command */
 };
 
 struct audit_note {
@@ -315,18 +316,20 @@ struct audit_note *audit_note(struct session *s, const struct command *c, const 
         const struct lock_rule *rule = lock_rule_watched(s, key, len);
         struct lock_command lc;
         enum lock_effect effect;
-        if ((!rule && !outside) || (rule && rule->mode != LOCK_MODE_AUDIT) ||
-            !command_on_key(c, r, bytes, keys[i], rule ? rule->kinds : LOCK_KIND_ANY, &lc, &effect))
+        bool audited =
+            rule && rule->mode == LOCK_MODE_AUDIT && command_on_key(c, r, bytes, keys[i], rule->kinds, &lc, &effect);
+        if (!audited && (!outside || !command_on_key(c, r, bytes, keys[i], LOCK_KIND_ANY, &lc, &effect)))
             continue;
         if (!note)
             note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
         note->keys[note->count].order = i;
         note->expects_ok = strcmp(lc.shape, "ok") == 0;
-        if (!rule && script_is(c))
+        note->keys[note->count].rule = rule;
+        if (!audited && script_is(c))
             script_note(s, note, c, r, bytes, &lc, &effect);
-        else if (!rule)
+        else if (!audited)
             outside_command(c, keys[i], &lc);
-        key_note(s, note, rule, r, bytes, keys[i], &lc, effect);
+        key_note(s, note, audited ? rule : NULL, r, bytes, keys[i], &lc, effect);
     }
     if (note) {
         note->key_count = key_count;
@@ -426,6 +429,7 @@ static void sight_reply(const struct audit_note *note, struct lock_sight *sight,
         sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
         break;
     case LOCK_PASS: /* what writes only says no, if at all, by an error */
+        sight->count = number ? item->num : 0;
         break;
     case LOCK_CLOBBER:
         sight->effect = number && item->num == 0 ? EFFECT_NOTHING : EFFECT_DONE;
@@ -492,7 +496,7 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
         else
             sight->effect = EFFECT_NOTHING;
         if (s)
-            advise_sight(s, sight, note->script.kind != ADVISE_SCRIPT_OTHER, note->watched);
+            advise_sight(s, sight, note->keys[i].rule, note->script.kind != ADVISE_SCRIPT_OTHER, note->watched);
         if (sight->rule)
             engine_observe(w->shared->engine, sight, worker_now(w));
     }
@@ -537,7 +541,12 @@ static void watch_forward(struct session *s, const struct command *c, const stru
 
 void audit_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    int slot, const uint32_t *keys, size_t key_count) {
-    watch_forward(s, c, r, bytes, slot, audit_note(s, c, r, bytes, keys, key_count, false));
+    size_t len;
+    const char *key = request_arg(r, bytes, keys[0], &len);
+    struct audit_note *note = audit_note(s, c, r, bytes, keys, key_count, false);
+    if (!note && key_count == 1 && advise_wants(s, c, r, bytes, key, len))
+        note = audit_note(s, c, r, bytes, keys, 1, true);
+    watch_forward(s, c, r, bytes, slot, note);
 }
 
 void audit_forward_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,

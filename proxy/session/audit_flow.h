@@ -24,7 +24,8 @@ void audit_released(struct session *s);
 void audit_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    int slot, const uint32_t *keys, size_t key_count);
 
-/* The same for keys outside of all rules whose command looks like a lock's; a script has one. */
+/* The same for keys outside of all rules, or of a kind that theirs lacks, whose command looks like a lock's; a script
+ * has one. */
 void audit_forward_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                            int slot, const uint32_t *keys, size_t key_count);
 

@@ -175,6 +175,8 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
         script_dispatch(s, c, r, bytes, &key_index, 1, slot_for(s, key, len));
     else if (lock_clobbers(s, c, r, bytes))
         lock_dispatch_clobber(s, c, r, bytes);
+    else if (advise_wants(s, c, r, bytes, key, len)) /* of a kind that the rule lacks */
+        audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), &key_index, 1);
     else
         dispatch_forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;

@@ -389,6 +389,8 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
         if (e.result.outcome == LOCK_ERROR)
             lock_error_words(&e, answer);
     }
+    if (s && l->plan.verb == LOCK_PASS)
+        advise_passed(s, &l->plan, l->command, e.reply, e.reply_len);
     *out =
         (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
     if (l->clobbers) {

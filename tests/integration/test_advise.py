@@ -20,6 +20,10 @@ def advising(farm, request):
         "lock enforced:* kind any",
         "lock audited:* mode audit kind any",
         "lock off:* mode off",
+        "lock counter-enforced:*",
+        "lock hash-enforced:*",
+        "lock counter-audited:* mode audit",
+        "lock hash-audited:* mode audit",
     )
     yield proxy
     proxy.stop()
@@ -202,7 +206,7 @@ def test_list_locks(advising, connect, prefix, release, tmp_path):
             assert worker(*(["LREM", key, 1, node] if release == "LREM" else ["LPOP", key])) in (1, node)
     line = line_for(workers[0], prefix, name)
     assert "a list lock; connections not known; values distinct; acquired 3" in line, line
-    assert advised(line).startswith("lock " + prefix) and advised(line).endswith(" kind list"), line
+    assert accepted(line, tmp_path).startswith("lock " + prefix) and advised(line).endswith(" kind list"), line
 
 
 def test_reentrant_list_lock_outside_of_rules(advising, connect, tmp_path):
@@ -216,7 +220,7 @@ def test_reentrant_list_lock_outside_of_rules(advising, connect, tmp_path):
         assert only("LREM", key, 1, second) == 1
     line = line_for(only, key, "reentrant")
     assert "a list lock" in line and "acquired 15, lost 0, released 15" in line, line
-    assert advised(line) == "lock %s kind list" % key
+    assert accepted(line, tmp_path) == "lock %s kind list" % key
 
 
 def test_lists_that_are_no_locks(advising, connect):
@@ -273,6 +277,23 @@ def test_transactions_outside_of_rules(advising, connect, tmp_path):
     assert accepted(line, tmp_path) == "lock multi-lock"
 
 
+@pytest.mark.parametrize("mode", ["enforced", "audited"])
+@pytest.mark.parametrize("kind", ["counter", "hash"])
+def test_kinds_that_the_rule_lacks(advising, connect, mode, kind, tmp_path):
+    """What the rule takes for data is a lock."""
+    prefix, name = "%s-%s:" % (kind, mode), "lacks" + kind
+    holder, loser = named(advising, connect, name, 2)
+    key = prefix + name
+    attempt = ("INCR", key) if kind == "counter" else ("HSETNX", key, "owner", "me")
+    for _ in range(100):
+        assert holder(*attempt) == 1
+        assert loser(*attempt) == (2 if kind == "counter" else 0)
+        holder("EXPIRE", key, "50")
+        assert holder("DEL", key) == 1
+    line = line_for(holder, prefix, name)
+    assert accepted(line, tmp_path).split()[:4] == ["lock", prefix + "*", "kind", kind], line
+
+
 def test_counters_outside_of_rules(advising, connect, tmp_path):
     (only,) = named(advising, connect, "counter", 1)
     for _ in range(400):
@@ -280,7 +301,7 @@ def test_counters_outside_of_rules(advising, connect, tmp_path):
         only("EXPIRE", "cron-lock", "50")
         assert only("DEL", "cron-lock") == 1
     line = line_for(only, "cron-lock", "counter")
-    assert advised(line) == "lock cron-lock kind counter"
+    assert accepted(line, tmp_path) == "lock cron-lock kind counter"
 
 
 def test_hashes_outside_of_rules(advising, connect, tmp_path):
@@ -290,7 +311,7 @@ def test_hashes_outside_of_rules(advising, connect, tmp_path):
         only("EXPIRE", "door-lock", "50")
         assert only(*(("DEL", "door-lock") if i % 2 else ("HDEL", "door-lock", "owner"))) == 1
     line = line_for(only, "door-lock", "hash")
-    assert advised(line) == "lock door-lock kind hash"
+    assert accepted(line, tmp_path) == "lock door-lock kind hash"
 
 
 @pytest.mark.parametrize("prefix", MODES)
