@@ -156,8 +156,9 @@ struct claim {
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
     int64_t renew_ms;  /* when the next renewal is due, or was asked for */
     int64_t period_ms; /* it is renewed for so long */
-    uint32_t renewals : 31;
+    uint32_t renewals : 30;
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
+    uint32_t shown : 1;     /* of a list lock's node that its session was shown and did not push: it may be the owner */
     bool ended : 1;         /* the lease is not live any more */
     bool aside : 1;         /* a release of it is in flight, not only queued */
     bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */

@@ -241,7 +241,9 @@ void check_renewed(struct world *w, const struct flight *f, const struct model_k
         return;
     if (t->live && !stands(w, f->key))
         world_fail(w, "S1", "a renewal ended a lease");
-    if (changed && !t->unclear && (!t->live || strcmp(t->token, f->token_text) != 0))
+    bool its =
+        t->live && (strcmp(t->token, f->token_text) == 0 || model_queue_seated(&w->redis, f->key, f->token_text));
+    if (changed && !t->unclear && !its)
         world_fail(w, "S3", "a renewal changed a lease that it was not for");
     bool here = !f->ghost && f->proxy_life == w->proxies[f->proxy].life;
     if (f->waits && here && t->live && strcmp(t->token, f->token_text) == 0 && owner_gone(w, t, f->proxy))
@@ -327,7 +329,9 @@ void check_passed(struct world *w, int key, enum cause cause) {
         return;
     if (stands(w, key))
         return;
-    if (cause == BY_TIME)
+    if (cause == BY_TIME && w->sc.queue)
+        check_list_expired(w, key);
+    else if (cause == BY_TIME)
         check_expired(w, key);
     world_event(w, "lease %" PRIu64 " of worker %d on key %d ended (%s)", t->fence, t->worker, key,
                 cause == BY_TIME ? "time" : "outside");
