@@ -299,6 +299,8 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
             bool crossed = c->told_since;
             if (!r->leased || c->leased || !crossed)
                 lease_told(sh, c, r, crossed ? 0 : UINT64_MAX, crossed ? now_ms : c->renew_ms, now_ms);
+        } else if (outcome == LOCK_HELD && c->queue && r->fence == c->fence) {
+            lease_end(sh, c, LEASE_OVER, now_ms); /* for this one, not for others who may be the holder */
         } else if (outcome == LOCK_HELD || outcome == LOCK_FOREIGN || outcome == LOCK_FREE) {
             lease_end(sh, c, LEASE_GONE, now_ms);
         } else {

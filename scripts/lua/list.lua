@@ -11,6 +11,7 @@
 --   until           ms, when the holder's lease ends; '0' never
 --   by              the party that saw it there
 --   may             who else may be the holder, see below: a line each, PARTY=TOKEN
+--   early, early_at who was shown the head while the party that pushed it seemed to be there: likewise, and when last
 --   head, head_at   the node that was seen at the head, and since when
 --   n:NODE          who pushed it: party, attempt, identity, a line each
 --   p:PARTY         ms, until when the party's nodes count unless it reads again; '0': while it is connected; negative:
@@ -35,6 +36,8 @@
 --     one of an identity that is known for a pool (x:), has a seat in `may`: a token, by which its proxy renews the
 --     lease while it is connected, until it looks again. One lease may have several such tokens (look_at_list in
 --     common.lua); its fence is one.
+-- A worker may be back before it is known that its former connection is gone: who has no node here, and was shown the head
+-- shortly before (EARLY_MS), has a seat from the moment in which that is said.
 -- A party that has left and does not come back is dead: its nodes go when nobody of its identity that has none looks for
 -- some seconds (grace), and the holder's lease runs out (where the rule releases what disconnects, both go at once).
 -- Between different identities nothing of this holds. What it costs: a node that its owner has walked away from, while
@@ -42,6 +45,7 @@
 -- reading from a colleague's, for as long as its connections are there. S1, S2, S5, S6, L1.
 local party = string.sub(seen, 2)
 local HEAD_LOOKS_WITHIN_MS, PRUNED_AT_ONCE, VACANCY_MS, MAY_MAX, POOL = 5000, 100, 60000, 8192, 3
+local EARLY_MS = 2000
 local shared = right == 'client' or right == 'any'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -98,10 +102,14 @@ local function pools()
   return right == 'auto' and tonumber(redis.call('HGET', guard, 'x:' .. identity) or 0) >= POOL
 end
 
--- The node is another party's of the identity, which the caller may be.
+-- The node is another party's of the identity.
+local function near(record)
+  return record and not shared and record.party ~= party and record.identity == identity
+end
+
+-- And the caller may be its owner.
 local function kin(record)
-  if not record or shared or record.party == party or record.identity ~= identity then return false end
-  return right == 'auto' or has_left(record.party)
+  return near(record) and (right == 'auto' or has_left(record.party))
 end
 
 -- Whether the caller may do with a node what its owner may, if it names it.
@@ -162,20 +170,26 @@ end
 
 local function end_lease(s)
   redis.call('HSET', guard, 'token', '')
-  redis.call('HDEL', guard, 'may')
+  redis.call('HDEL', guard, 'may', 'early', 'early_at')
   s.token, s.fence, s.leased = nil, 0, false
 end
 
--- The party's seat in `may`: its token, '' where it has none any more, nil where it never had one; and where it stands.
-local function seat()
-  local may = redis.call('HGET', guard, 'may') or '\n'
-  local _, at = string.find(may, '\n' .. party .. '=', 1, true)
-  return at and string.match(may, '^[^\n]*', at + 1), may, at
+-- The party's seat in `may` or `early`: its token, '' where it has none any more, nil where it never had one; all of
+-- them, and where it stands there.
+local function seat(field)
+  local all = redis.call('HGET', guard, field) or '\n'
+  local _, at = string.find(all, '\n' .. party .. '=', 1, true)
+  return at and string.match(all, '^[^\n]*', at + 1), all, at
 end
 
-local function lose_seat()
-  local token, may, at = seat()
-  if token then redis.call('HSET', guard, 'may', string.sub(may, 1, at) .. string.sub(may, at + #token + 1)) end
+local function lose_seat(field)
+  local token, all, at = seat(field)
+  if token then redis.call('HSET', guard, field, string.sub(all, 1, at) .. string.sub(all, at + #token + 1)) end
+end
+
+-- Whether those of `early` came lately.
+local function early()
+  return tonumber(redis.call('HGET', guard, 'early_at') or 0) >= now - EARLY_MS
 end
 
 -- Whether the head is dead: its lease is over, nobody is there who pushed it, or its owner has not looked in time.
@@ -237,7 +251,7 @@ end
 
 -- The lease is live, and the attempt stands for it too from now on. `owns`: the caller has pushed the head itself.
 local function join(s, head, owns)
-  local _, may = seat()
+  local _, may = seat('may')
   granted = head
   redis.call('HSET', guard, 'token', attempt, 'proxy', proxy,
     'may', may .. (shared and '' or party) .. '=' .. attempt .. '\n')

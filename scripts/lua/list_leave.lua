@@ -10,7 +10,14 @@ elseif redis.call('HEXISTS', guard, 'p:' .. party) == 1 then
   redis.call('HSET', guard, 'p:' .. party, '-' .. int(now + grace()))
 end
 if s.token then
-  lose_seat()
+  lose_seat('may')
+  lose_seat('early')
+  local record = node_record(s.held)
+  if read == '1' and record and record.party == party and early() then
+    redis.call('HSET', guard, 'may', (redis.call('HGET', guard, 'may') or '\n') ..
+      string.sub(redis.call('HGET', guard, 'early'), 2))
+    redis.call('HDEL', guard, 'early', 'early_at')
+  end
   if read == '1' and s.ends == 0 and redis.call('HGET', guard, 'by') == party then
     redis.call('HSET', guard, 'until', int(now + grace()))
   end

@@ -19,18 +19,42 @@ local function own_step(head, record)
   return (away or redis.call('HGET', guard, 'by') ~= party) and 'join' or 'stay'
 end
 
+-- The same of a node whose own party seems to be there, and to be the holder, or alone may be.
+local function early_step()
+  if not homeless() then return s.token and 'waits' or nil end
+  local token, all = seat('early')
+  if not early() then return 'early' end
+  if token then return token ~= '' and token ~= attempt and 'late' or token == attempt and 'early' or 'waits' end
+  return #all < MAY_MAX and 'early' or 'waits'
+end
+
 -- The same of a node of its identity.
-local function kin_step(record)
-  local token, may = seat()
+local function near_step(record)
+  local token, may = seat('may')
   if s.token and token then
     if token == attempt or pools() then return 'seated' end
     return token == '' and 'waits' or 'again'
   end
+  if not has_left(record.party) then
+    if right == 'own' or (s.token and redis.call('HGET', guard, 'by') == record.party) then return early_step() end
+  end
   local seated = homeless() or pools()
   if not s.token then return seated and 'hold' or 'lend' end
-  local by = redis.call('HGET', guard, 'by')
-  local sure = by == record.party and not has_left(by) -- its own party has seen it, and is there
-  return seated and not sure and #may < MAY_MAX and 'join' or 'waits'
+  return seated and #may < MAY_MAX and 'join' or 'waits'
+end
+
+-- It has a seat if the node's own party leaves soon; until then its token stands for nothing.
+local function come_early(head)
+  if not s.token then
+    hold(s, head, false)
+    redis.call('HSET', guard, 'token', attempt .. ':early', 'may', '\n')
+  end
+  local token, all = seat('early')
+  if not early() then token, all = nil, '\n' end
+  if not token then all = all .. party .. '=' .. attempt .. '\n' end
+  redis.call('HSET', guard, 'early', all, 'early_at', int(now))
+  granted = head
+  return 'adopted'
 end
 
 -- Whether the reply tells which node is the head.
@@ -41,14 +65,15 @@ end
 
 -- The step, and whether the head is the caller's own.
 local function step_of(head, record, reply)
-  if kin(record) then return shows(head, reply) and kin_step(record) or nil, false end
+  if near(record) then return shows(head, reply) and near_step(record) or nil, false end
   if not mine(record) then return nil, false end
   return own_step(head, record), true
 end
 
 -- The outcome of a step, which is done.
 local function take(step, own, head)
-  local _, may = seat()
+  if step == 'early' then return come_early(head) end
+  local _, may = seat('may')
   local seated = s.token and string.find(may, '=' .. attempt .. '\n', 1, true)
   if seated or s.token == attempt then -- repeated
     if seated then granted = head end
@@ -58,8 +83,8 @@ local function take(step, own, head)
   if step == 'join' then join(s, head, own) end
   if step == 'hold' or step == 'join' then return own and 'granted' or 'adopted' end
   if step == 'lend' then return 'adopted' end
-  if step == 'again' then lose_seat() end
-  if step == 'again' or step == 'waits' then return 'held' end
+  if step == 'again' then lose_seat('may') elseif step == 'late' then lose_seat('early') end
+  if step == 'again' or step == 'late' or step == 'waits' then return 'held' end
   if step == 'stay' and s.leased and not shared then
     s.ends = math.max(s.ends, now + lease)
     redis.call('HSET', guard, 'until', int(s.ends))
@@ -70,7 +95,7 @@ end
 -- The caller reads: its nodes count, and those that it may be the owner of.
 local function present()
   away = string.sub(redis.call('HGET', guard, 'p:' .. party) or '', 1, 1) == '-'
-  if lasts('p:' .. party) then refresh(party) end
+  if lasts('p:' .. party) and (shared or not away) then refresh(party) end -- a session's read may come behind its end
   if shared then return end
   if right == 'auto' and lease > 0 then redis.call('HSET', guard, 'p:' .. identity, int(now + lease)) end
   if not exists and homeless() then redis.call('HSET', guard, 'h:' .. identity, int(now + grace())) end
@@ -116,5 +141,5 @@ local why = type(answer) == 'table' and answer or {err = tostring(answer)}
 if not takes_no_writes(why.err) then return why end
 local head, reply = kind == 'list' and not exists and redis.call('LINDEX', lock, 0), command()
 local step = head and step_of(head, node_record(head), reply)
-if step == 'hold' or step == 'lend' or step == 'join' then return why end
+if step == 'hold' or step == 'lend' or step == 'join' or step == 'early' then return why end
 return envelope(reply, 'error')

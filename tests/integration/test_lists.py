@@ -367,6 +367,22 @@ def test_through_another_proxy(proxy, backend, start_proxy, connect, key):
     assert holds_for(again, [b], name, "a:1")
 
 
+def test_back_before_the_proxy_knows(proxy, backend, start_proxy, connect, direct, key, prefix):
+    """The worker looks over its new connection, and works, before the former one closes."""
+    second = start_proxy(backend, *RULES)
+    for back in (proxy, second):
+        a, b = connect(proxy), named(connect, proxy, "other")
+        name = key(prefix + "early")
+        a("RPUSH", name, "a:1")
+        assert a("LRANGE", name, 0, 0) == ["a:1"]
+        b("RPUSH", name, "b:1")
+        again = connect(back)
+        assert again("LRANGE", name, 0, 0) == ["a:1"]
+        a.close()
+        assert holds_for(again, [b], name, "a:1")
+        assert b("LRANGE", name, 0, 0) == ["b:1"]
+
+
 def test_nobody_comes_back(proxy, connect, key, prefix):
     """Colleagues on the same machine look, and wait for nodes of their own: the dead ones' go."""
     dead, colleague = [connect(proxy) for _ in range(3)], connect(proxy)

@@ -15,7 +15,10 @@ static bool same_lease(const struct truth *t, const struct model_guard *g) {
 /* The key's lease still is the one that the spectator knows. */
 static bool stands(struct world *w, int key) {
     const struct truth *t = &w->truth[key];
-    return t->observed ? t->live && watched_stands(w, key) : same_lease(t, check_live(w, key));
+    const struct model_guard *g = check_live(w, key);
+    if (w->sc.queue) /* it has a token for each who may be the holder */
+        return t->live && g && t->fence == g->fence;
+    return t->observed ? t->live && watched_stands(w, key) : same_lease(t, g);
 }
 
 static int process_of(const struct world *w, int worker) {

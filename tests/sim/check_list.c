@@ -28,7 +28,10 @@ static void check_grant(struct world *w, const struct flight *f, const struct mo
     struct truth *t = &w->truth[f->key];
     bool stands = g && (strcmp(g->token, f->plan.attempt_token) == 0 ||
                         model_queue_seated(&w->redis, f->key, f->plan.attempt_token));
-    if (!stands || g->fence != f->envelope.fence) {
+    bool early = g && model_queue_early(&w->redis, f->key, f->plan.attempt_token);
+    if (early && same_lease(t, g))
+        return; /* its token will stand for the lease, perhaps */
+    if ((!stands && !early) || g->fence != f->envelope.fence) {
         world_fail(w, "S5", "told that it acquired, and the live lease is another's");
         return;
     }
@@ -148,13 +151,18 @@ static bool party_session(const struct world *w, const char *party, uint64_t *id
 
 /* How long a node may be the head whose owner has disconnected: until nobody can come back for it any more, and for one
  * lease more where a colleague was shown it. */
-static bool lingers(const struct world *w, uint64_t id) {
+static bool lingers(const struct world *w, const struct model_queue *q, const struct queue_record *record,
+                    uint64_t id) {
     const struct scenario *sc = &w->sc;
     int64_t slack_ms = sc->slow || sc->pauses ? 15000 : 3000;
     if (sc->rule.on_disconnect != LOCK_DISCONNECT_KEEP)
         return false;
     if (sc->connections != CONN_OWN || sc->reconnects) /* somebody may have come back for it */
         return true;
+    for (unsigned i = 0; i < q->party_count; i++) /* nor one that looks without having a node */
+        if (strcmp(q->parties[i].name, record->identity) == 0 &&
+            q->parties[i].homeless_ms > w->redis.now_ms - sc->rule.lease_ms - slack_ms)
+            return true;
     int64_t closed_ms = w->closed_ms[id % SESSIONS_KEPT];
     return w->redis.now_ms <= closed_ms + QUEUE_LOOKS_WITHIN_MS + sc->rule.lease_ms + slack_ms;
 }
@@ -169,7 +177,7 @@ static void check_head_left(struct world *w, const struct flight *f) {
             record = &q->records[i];
     if (!record || w->sc.loses || w->sc.rule.owner == LOCK_OWNER_ANY || f->envelope.lost >= QUEUE_PRUNED_AT_ONCE ||
         model_queue_live(&w->redis, f->key) || !party_session(w, record->party, &id) || session_open(w, id) ||
-        lingers(w, id))
+        lingers(w, q, record, id))
         return;
     for (size_t i = 0; i < FLIGHTS; i++) {
         const struct flight *o = &w->flights[i];
@@ -208,6 +216,15 @@ static void follow_worker(struct world *w, const struct flight *f) {
         k->read_ms = w->redis.now_ms;
 }
 
+/* Redis has not been told of somebody's leaving. Who comes back meanwhile is a stranger to its node where a connection
+ * is a worker. */
+static bool leaving(const struct world *w, int key) {
+    for (size_t i = 0; i < FLIGHTS; i++)
+        if (w->flights[i].used && w->flights[i].kind == FLIGHT_LEAVE && w->flights[i].key == key)
+            return w->sc.rule.owner == LOCK_OWNER_CONNECTION;
+    return false;
+}
+
 void check_list_script(struct world *w, struct flight *f, const struct model_queue *before) {
     struct truth *t = &w->truth[f->key];
     const struct model_guard *g = model_queue_live(&w->redis, f->key);
@@ -237,7 +254,8 @@ void check_list_script(struct world *w, struct flight *f, const struct model_que
         check_grant(w, f, g);
     else if (g && !t->live)
         world_fail(w, "S2", "a lease became live that was not granted");
-    if (w->sc.queue_exact && w->sc.never_wrong && releases_own && t->live && t->fence == f->own_fence)
+    if (w->sc.queue_exact && w->sc.never_wrong && releases_own && t->live && t->fence == f->own_fence &&
+        !leaving(w, f->key))
         world_fail(w, "L2", "worker %d's release did not free its lock", f->worker);
     if (g && t->live)
         memcpy(t->node, g->value, sizeof(t->node));

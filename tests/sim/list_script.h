@@ -50,6 +50,7 @@ void queue_refresh(struct queue_run *r, const char *name);
 bool queue_homeless(struct queue_run *r);
 bool queue_pools(struct queue_run *r);
 bool queue_shared(const struct queue_run *r);
+bool queue_near(const struct queue_run *r, const struct queue_record *record);
 bool queue_kin(struct queue_run *r, const struct queue_record *record);
 /* Whether the caller may do with the node what its owner may. */
 bool queue_mine(struct queue_run *r, const struct queue_record *record);
@@ -63,8 +64,11 @@ void queue_take_out(struct queue_run *r, unsigned at);
 /* Removes dead heads. Whether there is a head; r->gone: and it is one more of them. */
 bool queue_prune(struct queue_run *r);
 
-/* The caller's seat; NULL: it has none. */
-struct queue_seat *queue_seat(struct queue_run *r);
+/* The caller's seat among those; NULL: it has none. */
+struct queue_seat *queue_seat(const struct queue_run *r, struct queue_seats *of);
+void queue_take_seat(const struct queue_run *r, struct queue_seats *of, bool seated);
+/* Whether those of `early` came lately. */
+bool queue_early(const struct queue_run *r);
 /* The head's lease begins; is the caller's as well; is over. */
 void queue_hold(struct queue_run *r, bool seated);
 void queue_join(struct queue_run *r, bool owns);

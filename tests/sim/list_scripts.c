@@ -88,7 +88,19 @@ static void told_vacant(struct queue_run *r) {
 }
 
 /* What showing the head makes of the caller. */
-enum step { STEP_NONE, STEP_HOLD, STEP_LEND, STEP_JOIN, STEP_STAY, STEP_KNOWN, STEP_SEATED, STEP_AGAIN, STEP_WAITS };
+enum step {
+    STEP_NONE,
+    STEP_HOLD,
+    STEP_LEND,
+    STEP_JOIN,
+    STEP_STAY,
+    STEP_KNOWN,
+    STEP_SEATED,
+    STEP_AGAIN,
+    STEP_WAITS,
+    STEP_EARLY,
+    STEP_LATE
+};
 
 static enum step own_step(struct queue_run *r, const struct queue_record *record, bool away) {
     bool first =
@@ -100,21 +112,48 @@ static enum step own_step(struct queue_run *r, const struct queue_record *record
     return away || !is(r->q->by, r->a->seen) ? STEP_JOIN : STEP_STAY;
 }
 
-static enum step kin_step(struct queue_run *r, const struct queue_record *record) {
-    const struct queue_seat *seat = queue_seat(r);
+static enum step early_step(struct queue_run *r) {
+    if (!queue_homeless(r))
+        return r->token ? STEP_WAITS : STEP_NONE;
+    const struct queue_seat *seat = queue_seat(r, &r->q->early);
+    if (!queue_early(r) || !seat || is(seat->token, r->a->attempt))
+        return STEP_EARLY;
+    return seat->token[0] ? STEP_LATE : STEP_WAITS;
+}
+
+static enum step near_step(struct queue_run *r, const struct queue_record *record) {
+    const struct queue_seat *seat = queue_seat(r, &r->q->may);
     if (r->token && seat) {
         if (is(seat->token, r->a->attempt) || queue_pools(r))
             return STEP_SEATED;
         return seat->token[0] ? STEP_AGAIN : STEP_WAITS;
     }
+    if (!queue_has_left(r, record->party) && (is(r->a->right, "own") || (r->token && is(r->q->by, record->party))))
+        return early_step(r);
     bool seated = queue_homeless(r) || queue_pools(r);
     if (!r->token)
         return seated ? STEP_HOLD : STEP_LEND;
-    bool sure = is(r->q->by, record->party) && !queue_has_left(r, record->party);
-    return seated && !sure ? STEP_JOIN : STEP_WAITS;
+    return seated ? STEP_JOIN : STEP_WAITS;
+}
+
+static enum lock_outcome come_early(struct queue_run *r) {
+    if (!r->token) {
+        queue_hold(r, false);
+        r->q->may.count = 0;
+        snprintf(r->g->token, sizeof(r->g->token), "%s:early", r->a->attempt);
+    }
+    if (!queue_early(r))
+        r->q->early.count = 0;
+    if (!queue_seat(r, &r->q->early))
+        queue_take_seat(r, &r->q->early, true);
+    r->q->early_at_ms = r->m->now_ms;
+    memcpy(r->granted, r->q->nodes[0], sizeof(r->granted));
+    return LOCK_ADOPTED;
 }
 
 static enum lock_outcome take(struct queue_run *r, enum step step, bool own) {
+    if (step == STEP_EARLY)
+        return come_early(r);
     bool seated = r->token && model_queue_seated(r->m, (int)(r->k - r->m->keys), r->a->attempt);
     if (seated || queue_token_is_attempt(r)) {
         if (seated)
@@ -129,9 +168,9 @@ static enum lock_outcome take(struct queue_run *r, enum step step, bool own) {
         return own ? LOCK_GRANTED : LOCK_ADOPTED;
     if (step == STEP_LEND)
         return LOCK_ADOPTED;
-    if (step == STEP_AGAIN)
-        queue_seat(r)->token[0] = '\0';
-    if (step == STEP_AGAIN || step == STEP_WAITS)
+    if (step == STEP_AGAIN || step == STEP_LATE)
+        queue_seat(r, step == STEP_AGAIN ? &r->q->may : &r->q->early)->token[0] = '\0';
+    if (step == STEP_AGAIN || step == STEP_LATE || step == STEP_WAITS)
         return LOCK_HELD;
     int64_t ends_ms = r->m->now_ms + r->a->lease_ms;
     if (step == STEP_STAY && r->leased && !queue_shared(r))
@@ -143,7 +182,7 @@ static enum lock_outcome take(struct queue_run *r, enum step step, bool own) {
 static bool present(struct queue_run *r, bool exists) {
     const struct queue_party *p = queue_party_of(r, r->a->seen, false);
     bool away = p && p->here && p->left;
-    if (queue_counts(r, r->a->seen))
+    if (queue_counts(r, r->a->seen) && (queue_shared(r) || !away))
         queue_refresh(r, r->a->seen);
     if (queue_shared(r))
         return away;
@@ -185,9 +224,10 @@ static struct model_envelope read_queue(struct queue_run *r) {
     enum lock_outcome outcome = head ? queue_in_the_way(r) : LOCK_FREE;
     if (head && !exists && !r->gone) {
         const struct queue_record *record = queue_record_of(r, r->q->nodes[0]);
-        bool kin = queue_kin(r, record), mine = !kin && queue_mine(r, record);
-        if (kin || mine)
-            outcome = take(r, kin ? kin_step(r, record) : own_step(r, record, away), mine);
+        bool near = queue_near(r, record), mine = !near && queue_mine(r, record);
+        enum step step = near ? near_step(r, record) : mine ? own_step(r, record, away) : STEP_NONE;
+        if (step != STEP_NONE)
+            outcome = take(r, step, mine);
     }
     queue_keep(r);
     if (exists && !head) {
@@ -437,6 +477,22 @@ struct model_envelope model_queue_renew(struct model *m, int key, const char *cl
     return queue_number(&r, 1, LOCK_DONE);
 }
 
+/* What the party may have been is nobody; those that came early may be the head's owner. */
+static void lose_seats(struct queue_run *r, bool waits) {
+    struct model_queue *q = r->q;
+    struct queue_seats *const of[] = {&q->may, &q->early};
+    for (int i = 0; i < 2; i++)
+        if (queue_seat(r, of[i]))
+            queue_seat(r, of[i])->token[0] = '\0';
+    const struct queue_record *record = queue_record_of(r, r->g->value);
+    if (!waits || !record || !is(record->party, r->a->seen) || !queue_early(r))
+        return;
+    for (unsigned i = 0; i < q->early.count && q->may.count < QUEUE_SEATS; i++)
+        q->may.seats[q->may.count++] = q->early.seats[i];
+    q->early.count = 0;
+    q->early_at_ms = 0;
+}
+
 void model_queue_leave(struct model *m, int key, const char *party, bool waits, int64_t lease_ms) {
     struct model_args a = {.lease_ms = lease_ms, .right = "auto", .seen = party, .identity = ""};
     struct queue_run r;
@@ -456,8 +512,8 @@ void model_queue_leave(struct model *m, int key, const char *party, bool waits, 
     }
     if (p)
         queue_party_tidy(&r, p);
-    if (r.token && queue_seat(&r))
-        queue_seat(&r)->token[0] = '\0';
+    if (r.token)
+        lose_seats(&r, waits);
     if (r.token && waits && r.ends_ms == 0 && is(r.q->by, party))
         r.q->until_ms = r.ends_ms = m->now_ms + queue_grace(&r);
     if (r.k->exists && r.k->list)

@@ -128,10 +128,12 @@ bool queue_shared(const struct queue_run *r) {
     return is(r->a->right, "client") || is(r->a->right, "any");
 }
 
+bool queue_near(const struct queue_run *r, const struct queue_record *record) {
+    return record && !queue_shared(r) && !is(record->party, r->a->seen) && is(record->identity, r->a->identity);
+}
+
 bool queue_kin(struct queue_run *r, const struct queue_record *record) {
-    if (!record || queue_shared(r) || is(record->party, r->a->seen) || !is(record->identity, r->a->identity))
-        return false;
-    return is(r->a->right, "auto") || queue_has_left(r, record->party);
+    return queue_near(r, record) && (is(r->a->right, "auto") || queue_has_left(r, record->party));
 }
 
 bool queue_mine(struct queue_run *r, const struct queue_record *record) {
@@ -210,7 +212,8 @@ void queue_enter(struct queue_run *r, const char *node) {
 void queue_end_lease(struct queue_run *r) {
     r->g->exists = true;
     r->g->token[0] = '\0';
-    r->q->seat_count = 0;
+    r->q->may.count = r->q->early.count = 0;
+    r->q->early_at_ms = 0;
     r->token = r->leased = false;
     r->fence = 0;
 }
@@ -272,25 +275,36 @@ bool queue_prune(struct queue_run *r) {
     return false;
 }
 
-struct queue_seat *queue_seat(struct queue_run *r) {
-    for (unsigned i = 0; i < r->q->seat_count; i++)
-        if (is(r->q->seats[i].party, r->a->seen))
-            return &r->q->seats[i];
+struct queue_seat *queue_seat(const struct queue_run *r, struct queue_seats *of) {
+    for (unsigned i = 0; i < of->count; i++)
+        if (is(of->seats[i].party, r->a->seen))
+            return &of->seats[i];
     return NULL;
 }
 
-bool model_queue_seated(const struct model *m, int key, const char *token) {
-    const struct model_queue *q = &m->queues[key];
-    for (unsigned i = 0; token && token[0] && i < q->seat_count; i++)
-        if (is(q->seats[i].token, token))
+static bool among(const struct queue_seats *of, const char *token) {
+    for (unsigned i = 0; token && token[0] && i < of->count; i++)
+        if (is(of->seats[i].token, token))
             return true;
     return false;
 }
 
-static void take_seat(struct queue_run *r, bool seated) {
-    if (r->q->seat_count == QUEUE_SEATS)
-        r->q->seat_count--; /* in Redis there is room for more than can be here */
-    struct queue_seat *seat = &r->q->seats[r->q->seat_count++];
+bool model_queue_seated(const struct model *m, int key, const char *token) {
+    return among(&m->queues[key].may, token);
+}
+
+bool model_queue_early(const struct model *m, int key, const char *token) {
+    return among(&m->queues[key].early, token);
+}
+
+bool queue_early(const struct queue_run *r) {
+    return r->q->early_at_ms >= r->m->now_ms - QUEUE_EARLY_MS;
+}
+
+void queue_take_seat(const struct queue_run *r, struct queue_seats *of, bool seated) {
+    if (of->count == QUEUE_SEATS)
+        of->count--; /* in Redis there is room for more than can be here */
+    struct queue_seat *seat = &of->seats[of->count++];
     snprintf(seat->party, sizeof(seat->party), "%s", queue_shared(r) ? "" : r->a->seen);
     snprintf(seat->token, sizeof(seat->token), "%s", seated ? r->a->attempt : "");
 }
@@ -300,7 +314,7 @@ void queue_join(struct queue_run *r, bool owns) {
     snprintf(g->token, sizeof(g->token), "%s", r->a->attempt);
     snprintf(g->proxy, sizeof(g->proxy), "%s", r->a->proxy);
     memcpy(r->granted, r->q->nodes[0], sizeof(r->granted));
-    take_seat(r, true);
+    queue_take_seat(r, &r->q->may, true);
     int64_t ends_ms = r->m->now_ms + r->a->lease_ms;
     if (r->a->lease_ms == 0 && !r->leased)
         r->ends_ms = 0;
@@ -332,8 +346,8 @@ void queue_hold(struct queue_run *r, bool seated) {
     snprintf(g->value, sizeof(g->value), "%s", r->q->nodes[0]);
     snprintf(g->owner, sizeof(g->owner), "%s", r->a->identity);
     snprintf(g->proxy, sizeof(g->proxy), "%s", r->a->proxy);
-    r->q->seat_count = 0;
-    take_seat(r, seated);
+    r->q->may.count = 0;
+    queue_take_seat(r, &r->q->may, seated);
 }
 
 void queue_remember(struct queue_run *r, const char *reply) {

@@ -15,6 +15,7 @@ enum {
     QUEUE_TEXT = 64,
     QUEUE_NODE = 40,
     QUEUE_PRUNED_AT_ONCE = 100,
+    QUEUE_EARLY_MS = 2000,
     QUEUE_LOOKS_WITHIN_MS = 5000
 };
 
@@ -34,9 +35,14 @@ struct queue_party {
     char last[QUEUE_NODE], denied[QUEUE_TEXT];
 };
 
-/* A line of `may`. */
+/* A line of `may` or `early`. */
 struct queue_seat {
     char party[QUEUE_TEXT], token[QUEUE_TEXT];
+};
+
+struct queue_seats {
+    struct queue_seat seats[QUEUE_SEATS];
+    unsigned count;
 };
 
 struct model_queue {
@@ -45,8 +51,8 @@ struct model_queue {
     /* of the guard record */
     struct queue_record records[QUEUE_NODES];
     struct queue_party parties[QUEUE_PARTIES];
-    struct queue_seat seats[QUEUE_SEATS];
-    unsigned seat_count;
+    struct queue_seats may, early;
+    int64_t early_at_ms;
     bool kind, seen_head; /* kind is list; head is there */
     char head[QUEUE_NODE], by[QUEUE_TEXT];
     int64_t head_at_ms, until_ms;
