@@ -51,7 +51,7 @@ local function look_at_list(s, g)
   if s.ends == 0 or s.ends > t[1] * 1000 + math.floor(t[2] / 1000) then
     s.stale_token, s.head = false, head
     s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == g[2]
-    local may = redis.call('HGET', guard, 'may')
+    local may = claim ~= '' and redis.call('HGET', guard, 'may')
     if may and string.find(may, '=' .. claim .. '\n', 1, true) then s.token = claim end
   else
     s.overdue = true

@@ -486,6 +486,21 @@ def test_a_strange_identity_is_never_believed(proxy, connect, direct, key):
         a.close()
 
 
+def test_a_seat_that_was_given_up_is_nobodys(proxy, connect, direct, key):
+    """Who has no claim does not speak for one that looked again."""
+    a, b = connect(proxy), named(connect, proxy, "other")
+    name = key("lock:slow:seat")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    b("RPUSH", name, "b:1")
+    a.close()
+    again = connect(proxy)
+    for _ in range(3):
+        assert again("LRANGE", name, 0, 0) == ["a:1"]
+    assert b("DEL", name) == 0 and b("LPOP", name) is None and b("EXPIRE", name, 1) == 0
+    assert direct("LRANGE", name, 0, -1) == ["a:1", "b:1"]
+
+
 def test_a_push_that_is_repeated_after_a_reconnect(proxy, connect, direct, key, prefix):
     """The node is there: it keeps its place."""
     a, b = connect(proxy), named(connect, proxy, "other")
