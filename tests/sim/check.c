@@ -245,7 +245,8 @@ void check_renewed(struct world *w, const struct flight *f, const struct model_k
     if (t->live && !stands(w, f->key))
         world_fail(w, "S1", "a renewal ended a lease");
     bool its =
-        t->live && (strcmp(t->token, f->token_text) == 0 || model_queue_seated(&w->redis, f->key, f->token_text));
+        t->live && (strcmp(t->token, f->token_text) == 0 || model_queue_seated(&w->redis, f->key, f->token_text) ||
+                    model_queue_early(&w->redis, f->key, f->token_text));
     if (changed && !t->unclear && !its)
         world_fail(w, "S3", "a renewal changed a lease that it was not for");
     bool here = !f->ghost && f->proxy_life == w->proxies[f->proxy].life;

@@ -462,7 +462,8 @@ struct model_envelope model_queue_renew(struct model *m, int key, const char *cl
     struct model_args a = {.lease_ms = lease_ms, .right = right, .seen = ""};
     struct queue_run r;
     queue_look(&r, m, key, &a);
-    if (!r.token || (!is(r.g->token, claim) && !model_queue_seated(m, key, claim))) {
+    bool early = queue_early(&r) && model_queue_early(m, key, claim);
+    if (!r.token || (!is(r.g->token, claim) && !model_queue_seated(m, key, claim) && !early)) {
         struct model_envelope e = queue_number(&r, 0, queue_in_the_way(&r));
         e.pttl_ms = -3;
         return e;

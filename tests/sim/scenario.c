@@ -162,6 +162,14 @@ static void draw_queue(struct draw *d, struct scenario *sc) {
                  : which == 1 ? BIT(IDIOM_REENTRANT)
                               : BIT(IDIOM_QUEUE) | BIT(IDIOM_REENTRANT);
     sc->outside = sc->strays = sc->finals = false;
+    if (own && !client && chance(d, 30)) { /* workers that come back, and nothing else goes wrong */
+        sc->idioms = BIT(IDIOM_QUEUE);
+        sc->reconnects = sc->punctual = true;
+        sc->restarts = sc->loses = sc->operators = sc->slow = false;
+        sc->proxies = 1;
+        sc->rule.renew = LOCK_RENEW_AUTO;
+        sc->rule.on_disconnect = LOCK_DISCONNECT_KEEP;
+    }
     bool queue = sc->idioms == BIT(IDIOM_QUEUE), reconnects = sc->reconnects && !queue;
     sc->apart = own && !client && owner != LOCK_OWNER_ANY && !reconnects && !sc->restarts &&
                 (owner == LOCK_OWNER_CONNECTION || sc->proxies == 1);
