@@ -17,7 +17,7 @@ from servers import until
 RULES = ["lock lock:slow:* lease 60s", "lock lock:connection:* owner connection lease 2400ms",
          "lock lock:client:* owner client lease 2400ms", "lock lock:slowclient:* owner client lease 60s",
          "lock lock:any:* owner any lease 2400ms", "lock lock:hold:* lease 1200ms max-hold 2s",
-         "lock lock:nolease:* lease 0", "lock lock:* lease 2400ms"]
+         "lock lock:release:* on-disconnect release lease 2400ms", "lock lock:nolease:* lease 0", "lock lock:* lease 2400ms"]
 
 
 @pytest.fixture(scope="module")
@@ -499,6 +499,24 @@ def test_a_seat_that_was_given_up_is_nobodys(proxy, connect, direct, key):
         assert again("LRANGE", name, 0, 0) == ["a:1"]
     assert b("DEL", name) == 0 and b("LPOP", name) is None and b("EXPIRE", name, 1) == 0
     assert direct("LRANGE", name, 0, -1) == ["a:1", "b:1"]
+
+
+def test_an_onlooker_that_leaves_releases_nothing(proxy, connect, direct, key):
+    """It may have been the owner; with on-disconnect release, what is the owner's goes with its own connection alone."""
+    a, b = connect(proxy), named(connect, proxy, "other")
+    name = key("lock:release:seen")
+    a("RPUSH", name, "a:1")
+    b("RPUSH", name, "b:1")
+    onlooker = connect(proxy)
+    assert onlooker("LRANGE", name, 0, 0) == ["a:1"]
+    onlooker.close()
+    assert holds_for(a, [b], name, "a:1", 1)
+    a("RPUSH", name, "a:2")
+    assert b("LRANGE", name, 0, 0) == ["b:1"] and b("LREM", name, 1, "b:1") == 1
+    assert a("LRANGE", name, 0, 0) == ["a:2"]
+    b("RPUSH", name, "b:2")
+    a.close()
+    until(lambda: b("LRANGE", name, 0, 0) == ["b:2"], 2, "the owner's end")
 
 
 def test_a_push_that_is_repeated_after_a_reconnect(proxy, connect, direct, key, prefix):
