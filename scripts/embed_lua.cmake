@@ -26,7 +26,14 @@ foreach(name ${names})
   string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
   # The bytes as a file again, for the SHA1 (and for people who want to read the whole script).
   string(REGEX REPLACE "(..)" "\\\\x\\1" escaped "${hex}")
-  execute_process(COMMAND printf "${escaped}" OUTPUT_FILE ${OUT}.${name}.lua RESULT_VARIABLE failed)
+  # In two halves: the system takes no argument of 128 KiB.
+  math(EXPR half "${size} / 2 * 4")
+  string(SUBSTRING "${escaped}" 0 ${half} first)
+  string(SUBSTRING "${escaped}" ${half} -1 second)
+  execute_process(COMMAND printf "${first}" OUTPUT_FILE ${OUT}.first)
+  execute_process(COMMAND printf "${second}" OUTPUT_FILE ${OUT}.second)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E cat ${OUT}.first ${OUT}.second OUTPUT_FILE ${OUT}.${name}.lua
+                  RESULT_VARIABLE failed)
   file(SHA1 ${OUT}.${name}.lua sha1)
   file(SIZE ${OUT}.${name}.lua written)
   if(failed OR NOT written EQUAL size)

@@ -111,6 +111,11 @@ static bool own_node(const struct finish *f, const struct watched_node *n) {
            (n->client == f->peer->client && shares(f));
 }
 
+/* Who names a node of its client's is believed to be its owner. */
+static bool named_node(const struct finish *f, const struct lock_client *c) {
+    return f->plan->rule->owner == LOCK_OWNER_AUTO && c == f->peer->client;
+}
+
 static bool owner_here(const struct finish *f, const struct watched_node *n) {
     const struct peer *p = peer_find(f->sh, n->session);
     return (p && !p->closed) ||
@@ -270,13 +275,13 @@ static enum lock_outcome looked(struct audit *a, struct watched_queue *q) {
 
 static enum lock_outcome removed(struct audit *a, struct watched_queue *q, uint64_t node) {
     struct watched_node **at = node_find(q, node);
-    bool own = !*at || own_node(a->f, *at);
+    bool own = !*at || own_node(a->f, *at) || named_node(a->f, (*at)->client);
     enum lock_outcome outcome;
     if (!own)
         blame(a->f, (*at)->client);
     if (!live_for(a, node))
         outcome = own ? waits(a) : refused(a);
-    else if (own_claim(a->f, a->live))
+    else if (own_claim(a->f, a->live) || named_node(a->f, a->live->peer->client))
         outcome = audit_conclude(a, LOCK_RELEASED, a->live->fence);
     else
         outcome = audit_refuse(a, false);

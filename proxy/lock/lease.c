@@ -114,7 +114,7 @@ static void learn_from_end(struct shard *sh, struct claim *c, int64_t now_ms) {
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {
     if (c->ended)
         return;
-    bool report = why == LEASE_GONE && c->renewing && !c->aside && !c->doubtful && !c->scripted;
+    bool report = why == LEASE_GONE && c->renewing && !c->aside && !c->doubtful && !c->scripted && !c->shown;
     if (why != LEASE_OVER && c->fence) {
         struct entry *en = c->entry;
         if (c->fence > en->gone_fence)
@@ -130,7 +130,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     struct occasion on = proxys_occasion(c, now_ms);
     if (report)
         incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the lease was found gone; renewal ended");
-    if (why == LEASE_OVER && !c->reported && lease_owner_here(c) && release_expected(sh, c))
+    if (why == LEASE_OVER && !c->reported && !c->shown && lease_owner_here(c) && release_expected(sh, c))
         incident_report(sh, INCIDENT_OVERRUN, &on,
                         "lease ended after %lld ms, its owner is connected; what it still sends %s be refused",
                         (long long)(c->end_ms - c->granted_ms), c->observed ? "would" : "will");
@@ -225,8 +225,9 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     c->reported = true;
     c->renewing = false;
     c->looking = 0;
-    /* A list lock's node is dead without its owner. */
-    bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE || (c->queue && c->rule->owner != LOCK_OWNER_ANY);
+    if (c->shown) /* the owner may be another, who is there */
+        return;
+    bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
     /* The answer to a renewal may be on its way, that it was in time. */
     bool perhaps_live = claim_is_live(c, now_ms) || (release && !c->ended && c->asked);
     if (!perhaps_live || c->aside || c->doubtful)
@@ -364,6 +365,8 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
             bool crossed = c->told_since;
             if (!r->leased || c->leased || !crossed)
                 lease_told(sh, c, r, crossed ? 0 : UINT64_MAX, crossed ? now_ms : c->renew_ms, now_ms);
+        } else if (outcome == LOCK_HELD && c->queue && r->fence == c->fence) {
+            lease_end(sh, c, LEASE_OVER, now_ms); /* for this one, not for others who may be the holder */
         } else if (outcome == LOCK_HELD || outcome == LOCK_FOREIGN || outcome == LOCK_FREE) {
             lease_end(sh, c, LEASE_GONE, now_ms);
         } else {

@@ -92,11 +92,19 @@ static void offer(struct newest *n, const struct lock_view *view) {
     }
 }
 
+/* Of a list lock several sessions may be the holder; it is one lease. */
+static bool counted(const struct entry *en, const struct claim *c, int64_t now_ms) {
+    for (const struct claim *o = en->claims; c->shown && o != c; o = o->next)
+        if (o->fence == c->fence && claim_is_live(o, now_ms))
+            return true;
+    return false;
+}
+
 static void offer_shard(struct shard *sh, struct newest *n, int64_t now_ms) {
     for (uint32_t b = 0; b < sh->entry_buckets; b++)
         for (struct entry *en = sh->entries[b]; en; en = en->next)
             for (struct claim *c = en->claims; c; c = c->next) {
-                if (!c->fence || c->peer->remote || !claim_is_live(c, now_ms))
+                if (!c->fence || c->peer->remote || !claim_is_live(c, now_ms) || counted(en, c, now_ms))
                     continue;
                 struct lock_view v = {
                     .key = entry_key(en),

@@ -4,7 +4,7 @@
  * A node is told by its value, so Redis decides whose it is (scripts/lua/list.lua): the engine only says for which
  * party a session speaks (itself, or its client where connections are shared) and how far that reaches. It remembers
  * in the session's witness that nodes were pushed, for the moment when the session closes. The holder's lease is a
- * claim as any other.
+ * claim as any other; so is that of a session which may be the holder, since it was shown a node of its identity.
  */
 #include "proxy/lock/finish.h"
 
@@ -89,6 +89,37 @@ static void note_push(struct finish *f) {
         witness_remove(f->sh, w);
 }
 
+/* The session may be the owner of the node that it was shown: the lease is renewed for it as for the owner. */
+static void settle_shown(struct finish *f) {
+    const struct lock_result *r = f->result;
+    if (!r->value || f->peer->closed)
+        return;
+    struct entry *en = finish_entry(f);
+    if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* overtaken by a later answer */
+        return;
+    if (claim_find(en, f->plan->attempt)) /* a repeat */
+        return;
+    struct claim *c = claim_add(f->sh, en, f->peer, f->plan->rule, f->plan->attempt, r->fence);
+    c->login = f->plan->login;
+    c->granted_ms = f->now_ms;
+    c->queue = true;
+    c->shown = true;
+    claim_value(f, c);
+    c->told = atomic_load(&f->e->attempts);
+    lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
+    finish_schedule(f, c);
+    note_push(f);
+}
+
+/* It looks at the head again, and so works under no lease of it. */
+static void settle_looks_again(struct finish *f) {
+    for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
+        next = c->next;
+        if (c->peer == f->peer && c->shown && c->fence == f->result->fence && !c->uses)
+            settle_spend(f, c);
+    }
+}
+
 /* It has read: what it has in the queue counts for another while. */
 static void note_read(struct finish *f) {
     struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
@@ -169,6 +200,10 @@ void queue_settle(struct finish *f) {
             settle_granted(f);
         else if (f->result->outcome == LOCK_DONE)
             settle_done(f);
+        else if (f->result->outcome == LOCK_ADOPTED)
+            settle_shown(f);
+        else if (f->result->outcome == LOCK_HELD)
+            settle_looks_again(f);
         break;
     case LOCK_QUEUE_REMOVE:
         settle_remove(f);

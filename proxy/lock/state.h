@@ -168,10 +168,11 @@ struct claim {
     int64_t suspected_ms; /* since when it is known to be suspicious; 0 it is not */
     uint64_t sighted;     /* the token counter when its value was shown last to who may speak for it; 0 never */
     uint32_t suspects;    /* releases of losers that were refused while it was live */
-    uint32_t renewals : 29;
+    uint32_t renewals : 28;
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
     uint32_t looking : 1;   /* what is in flight is no renewal but a look */
     uint32_t looked : 1;    /* it has been looked at before its end */
+    uint32_t shown : 1;     /* of a list lock's node that its session was shown and did not push: it may be the owner */
     bool ended : 1;         /* the lease is not live any more */
     bool aside : 1;         /* a release of it is in flight, not only queued */
     bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */

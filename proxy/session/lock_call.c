@@ -205,7 +205,7 @@ bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len,
         r->lost = (uint64_t)fields[5].num;
         r->lost_owner = fields[6].str;
         r->lost_owner_len = fields[6].len;
-        r->value = fields[7].str;
+        r->value = fields[7].len ? fields[7].str : NULL;
         r->value_len = fields[7].len;
     }
     return lock_outcome_parse(fields[0].str, fields[0].len, &r->outcome);

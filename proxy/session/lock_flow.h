@@ -119,7 +119,8 @@ void lock_call_clobber(struct call *call, struct session *s, const struct comman
 /* The proxy's own work on leases: asked for by the engine's sink, carried out in the worker's thread. */
 void lock_renew(struct worker *w, const struct lock_lease *lease);
 void lock_release(struct worker *w, const struct lock_lease *lease);
-void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms);
+/* `waits`: the party's nodes are kept for a while, in case that somebody comes back for them. */
+void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
 /* Whether the call is a renewal whose owner has released or left while it waited. */
 bool lock_lease_pointless(const struct call *c);
 

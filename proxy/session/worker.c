@@ -40,6 +40,7 @@ struct lease_note {
     enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING } kind;
     struct lock_lease lease;
     struct lock_leaving leaving;
+    bool waits;  /* the leaving party's nodes are kept for a while */
     char name[]; /* and the party that leaves */
 };
 
@@ -70,6 +71,7 @@ void worker_note_leaving(void *arg, const struct lock_leaving *leaving) {
     note->kind = NOTE_LEAVING;
     note->leaving = *leaving;
     note->lease.lease_ms = leaving->rule->lease_ms;
+    note->waits = leaving->rule->on_disconnect == LOCK_DISCONNECT_KEEP;
     memcpy(note->name, leaving->key.name, leaving->key.len);
     memcpy(note->name + leaving->key.len, leaving->party, leaving->party_len);
     note->leaving.key.name = note->name;
@@ -88,7 +90,7 @@ void worker_lease_work(struct worker *w) {
         else if (note->kind == NOTE_RELEASE)
             lock_release(w, &note->lease);
         else
-            lock_leave(w, &note->leaving, note->lease.lease_ms);
+            lock_leave(w, &note->leaving, note->lease.lease_ms, note->waits);
         memory_free(note);
     }
 }

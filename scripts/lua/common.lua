@@ -48,7 +48,7 @@ local function stands(s)
 end
 
 -- A list lock is held by its head, until its own end (0 never): the key outlives it for those who wait. s.overdue: the
--- holder's node is still there.
+-- holder's node is still there. Each of those who may be the holder has a token for the lease (list.lua).
 local function look_at_list(s, g)
   local head, t = redis.pcall('LINDEX', lock, 0), redis.call('TIME')
   s.list, s.ends = type(head) == 'string', tonumber(redis.call('HGET', guard, 'until') or 0)
@@ -56,6 +56,8 @@ local function look_at_list(s, g)
   if s.ends == 0 or s.ends > t[1] * 1000 + math.floor(t[2] / 1000) then
     s.stale_token, s.head = false, head
     s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == g[2]
+    local may = claim ~= '' and redis.call('HGET', guard, 'may')
+    if may and string.find(may, '=' .. claim .. '\n', 1, true) then s.token = claim end
   else
     s.overdue = true
   end

@@ -1,9 +1,27 @@
--- list_leave.lua: the proxy says that a party has disconnected: its nodes are dead. No command. A live lease is not
--- touched: that is release.lua's.
+-- list_leave.lua: the proxy says that a party has disconnected: somebody may come back for its nodes for a while (read is
+-- '1'), or they are dead. No command. A live lease is not touched, that is release.lua's; but one that never ends does
+-- so where its holder does not come back.
 --@common
 --@list
 local s = look()
-redis.call('HDEL', guard, 'p:' .. party, 'k:' .. party, 'l:' .. party, 'v:' .. party, 'd:' .. party)
+redis.call('HDEL', guard, 'v:' .. party, 'd:' .. party)
+if read ~= '1' then redis.call('HDEL', guard, 'p:' .. party, 'k:' .. party, 'l:' .. party)
+elseif redis.call('HEXISTS', guard, 'p:' .. party) == 1 then
+  redis.call('HSET', guard, 'p:' .. party, '-' .. int(now + grace()))
+end
+if s.token then
+  lose_seat('may')
+  lose_seat('early')
+  local record = node_record(s.held)
+  if read == '1' and record and record.party == party and early() then
+    redis.call('HSET', guard, 'may', (redis.call('HGET', guard, 'may') or '\n') ..
+      string.sub(redis.call('HGET', guard, 'early'), 2))
+    redis.call('HDEL', guard, 'early', 'early_at')
+  end
+  if read == '1' and s.ends == 0 and redis.call('HGET', guard, 'by') == party then
+    redis.call('HSET', guard, 'until', int(now + grace()))
+  end
+end
 if type_of_lock() == 'list' then prune(s) end
 keep_queue()
 return queue_envelope(0, 'done', nil)

@@ -1,8 +1,10 @@
 -- list_push.lua: RPUSH, RPUSHX, LPUSH, LPUSHX, LINSERT: a node joins the queue.
 -- Dead heads are removed first, and the nodes are registered for the caller's party. LOCKED, and nothing is pushed:
 -- where EXISTS has told the caller that there is no queue and now there is one (it would take itself for the holder);
--- where a node would come before somebody's; where the node is another party's already. Outcome 'granted' where the
--- caller may take itself for the holder: EXISTS had said 0, and it is right. S4, S5.
+-- where a node would come before somebody's; where the node is another party's already. But a worker that reconnected,
+-- and does not know whether its push was done, repeats it: the node keeps its place, and is the caller's. Outcome
+-- 'granted' where the caller may take itself for the holder: EXISTS had said 0, and it is right; or that node is the
+-- head. S4, S5.
 --@common
 --@list
 local s = look()
@@ -24,6 +26,18 @@ local function refused()
   keep_queue()
   return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)
 end
+-- The caller may be the worker that pushed the node: its connection is gone, or, it may be without the proxy's knowing,
+-- nobody has used it for long, or it was another proxy's.
+local function may_repeat(record)
+  if not kin(record) then return mine(record) end
+  if has_left(record.party) then return true end
+  return homeless() and (not lasts('p:' .. record.party) or string.sub(record.party, 1, #proxy) ~= proxy)
+end
+-- Where the node stands that the caller pushes again.
+local function place()
+  local record = #ARGV == first and node_record(ARGV[first])
+  return record and kin(record) and redis.call('LPOS', lock, ARGV[first])
+end
 local told = redis.call('HMGET', guard, 'v:' .. party, 'd:' .. party)
 local denied = told[2] == attempt -- repeated: it has used up what its party was told
 local vacant = denied or tonumber(told[1] or 0) > 0
@@ -35,10 +49,19 @@ if head then
   if vacant or (name ~= 'rpush' and name ~= 'rpushx') then return refused() end
   for i = first, #ARGV do
     local record = node_record(ARGV[i])
-    if record and not mine(record) then return refused() end
+    if record and not may_repeat(record) then return refused() end
   end
 end
 secure_queue(s)
+local at = head and place()
+if at then
+  register(ARGV[first])
+  refresh(party)
+  redis.call('HSET', guard, 'attempt', attempt, 'reply', at + 1)
+  if at == 0 and s.token then join(s, head, true) elseif at == 0 then hold(s, head, true) end
+  keep_queue()
+  return queue_envelope(at + 1, at == 0 and 'granted' or 'done', s)
+end
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 if redis.call('EXISTS', lock) == 0 then return queue_envelope(reply, 'free') end -- RPUSHX, LPUSHX, LINSERT
@@ -48,7 +71,7 @@ redis.call('HSET', guard, 'attempt', attempt, 'reply', reply)
 if not head then
   end_lease(s)
   head = prune(s)
-  if vacant then hold(s, head) end
+  if vacant then hold(s, head, true) end
 end
 keep_queue()
 return queue_envelope(reply, s.token == attempt and 'granted' or 'done', s)

@@ -2,20 +2,107 @@
 -- Dead heads are removed first. Whoever reads shows that it is there. If the head is the caller's own node, the caller
 -- is the holder from now on ('granted', or 'done' where it was already, with a new lease); EXISTS alone says nothing of
 -- the head, but its 0 is remembered for a RPUSH. Where connections are shared a read does not make a lease longer: it
--- may be a colleague's. 'adopted': a node that is the caller's by its identity alone, or that its party has walked away
--- from as it seems (it has pushed another since), has a lease from now on that nobody renews; the node's own party takes
--- it over when it reads. Where Redis takes no writes the command runs as it is, but not for whom it would make the holder.
--- S2, S5, L1.
+-- may be a colleague's. 'adopted': the caller may be the node's owner by its identity alone, or has pushed another since;
+-- the node has a lease from now on, which the caller's proxy renews where the envelope names the node; 'held' where it
+-- looks again (list.lua). Where Redis takes no writes the command runs as it is, but not for whom it would make the
+-- holder. S2, S5, L1.
 --@common
 --@list
 local s = look()
-local kind, exists = type_of_lock(), string.lower(ARGV[11]) == 'exists'
-local shared = right == 'client' or right == 'any'
+local kind, exists, away = type_of_lock(), string.lower(ARGV[11]) == 'exists', false
 
--- Whether the caller's party has pushed the head itself, and whether its lease needs nobody to begin it.
-local function known_holder(s, head, record)
-  local own = record and record.party == party and (shared or newest(record, head))
-  return own, s.token and (redis.call('HGET', guard, 'by') == party or not own)
+-- What showing the head makes of the caller's own node.
+local function own_step(head, record)
+  local first = record and record.party == party and (shared or newest(record, head))
+  if not s.token then return (first or right ~= 'auto') and 'hold' or 'lend' end
+  if not first then return 'known' end
+  return (away or redis.call('HGET', guard, 'by') ~= party) and 'join' or 'stay'
+end
+
+-- The same of a node whose own party seems to be there, and to be the holder, or alone may be.
+local function early_step()
+  if not homeless() then return s.token and 'waits' or nil end
+  local token, all = seat('early')
+  if not early() then return 'early' end
+  if token then return token ~= '' and token ~= attempt and 'late' or token == attempt and 'early' or 'waits' end
+  return #all < MAY_MAX and 'early' or 'waits'
+end
+
+-- The same of a node of its identity.
+local function near_step(record)
+  local token, may = seat('may')
+  if s.token and token then
+    if token == attempt or pools() then return 'seated' end
+    return token == '' and 'waits' or 'again'
+  end
+  if not has_left(record.party) then
+    if right == 'own' or (s.token and redis.call('HGET', guard, 'by') == record.party) then return early_step() end
+  end
+  local seated = homeless() or pools()
+  if not s.token then return seated and 'hold' or 'lend' end
+  return seated and #may < MAY_MAX and 'join' or 'waits'
+end
+
+-- It has a seat if the node's own party leaves soon; until then its token stands for nothing.
+local function come_early(head)
+  if not s.token then
+    hold(s, head, false)
+    redis.call('HSET', guard, 'token', attempt .. ':early', 'may', '\n')
+  end
+  local token, all = seat('early')
+  if not early() then token, all = nil, '\n' end
+  if not token then all = all .. party .. '=' .. attempt .. '\n' end
+  redis.call('HSET', guard, 'early', all, 'early_at', int(now))
+  granted = head
+  return 'adopted'
+end
+
+-- Whether the reply tells which node is the head.
+local function shows(head, reply)
+  if type(reply) == 'table' then return reply[1] == head end
+  return reply == head or (reply == 0 and ARGV[13] == head)
+end
+
+-- The step, and whether the head is the caller's own.
+local function step_of(head, record, reply)
+  if near(record) then return shows(head, reply) and near_step(record) or nil, false end
+  if not mine(record) then return nil, false end
+  return own_step(head, record), true
+end
+
+-- The outcome of a step, which is done.
+local function take(step, own, head)
+  if step == 'early' then return come_early(head) end
+  local _, may = seat('may')
+  local seated = s.token and string.find(may, '=' .. attempt .. '\n', 1, true)
+  if seated or s.token == attempt then -- repeated
+    if seated then granted = head end
+    return own and seated and 'granted' or 'adopted'
+  end
+  if step == 'hold' or step == 'lend' then hold(s, head, step == 'hold') end
+  if step == 'join' then join(s, head, own) end
+  if step == 'hold' or step == 'join' then return own and 'granted' or 'adopted' end
+  if step == 'lend' then return 'adopted' end
+  if step == 'again' then lose_seat('may') elseif step == 'late' then lose_seat('early') end
+  if step == 'again' or step == 'late' or step == 'waits' then return 'held' end
+  if step == 'stay' and s.leased and not shared then
+    s.ends = math.max(s.ends, now + lease)
+    redis.call('HSET', guard, 'until', int(s.ends))
+  end
+  return 'done'
+end
+
+-- The caller reads: its nodes count, and those that it may be the owner of.
+local function present()
+  away = string.sub(redis.call('HGET', guard, 'p:' .. party) or '', 1, 1) == '-'
+  if lasts('p:' .. party) and (shared or not away) then refresh(party) end -- a session's read may come behind its end
+  if shared then return end
+  if right == 'auto' and lease > 0 then redis.call('HSET', guard, 'p:' .. identity, int(now + lease)) end
+  if not exists and homeless() then redis.call('HSET', guard, 'h:' .. identity, int(now + grace())) end
+end
+
+local function told_vacant()
+  if shared then redis.call('HINCRBY', guard, 'v:' .. party, 1) else redis.call('HSET', guard, 'v:' .. party, 1) end
 end
 
 local function read()
@@ -23,36 +110,27 @@ local function read()
     local reply = command()
     if failed(reply) then return envelope(reply, 'error') end
     if kind == 'none' and exists then
-      redis.call('HINCRBY', guard, 'v:' .. party, 1)
+      told_vacant()
       redis.call('HSET', guard, 'token', '')
       if redis.call('PTTL', guard) < VACANCY_MS then redis.call('PEXPIRE', guard, VACANCY_MS) end
     end
     return queue_envelope(reply, kind == 'none' and 'free' or 'done')
   end
-  local head = prune(s)
-  if exists and head and right ~= 'client' and right ~= 'any' then redis.call('HDEL', guard, 'v:' .. party) end
-  if counts(party) then refresh(party) end
+  present()
+  local head, gone = prune(s)
+  local reply = command()
+  if exists and head and not shared then redis.call('HDEL', guard, 'v:' .. party) end
   local outcome = head and (s.token and 'held' or 'foreign') or 'free'
-  local record = head and not exists and node_record(head)
-  if head and not exists and (s.token == attempt or mine(record, true)) then
-    local own, known = known_holder(s, head, record)
-    if s.token == attempt then
-      granted = head
-    elseif not known then
-      hold(s, head)
-    elseif own and s.leased and not shared then
-      s.ends = math.max(s.ends, now + lease)
-      redis.call('HSET', guard, 'until', int(s.ends))
-    end
-    outcome = 'done'
-    if s.token == attempt then outcome = (own or right ~= 'auto') and 'granted' or 'adopted' end
+  local step, own
+  if head and not exists and not gone and not failed(reply) then
+    step, own = step_of(head, node_record(head), reply)
   end
+  if step then outcome = take(step, own, head) end
   keep_queue()
   if exists and not head then
-    redis.call('HINCRBY', guard, 'v:' .. party, 1)
+    told_vacant()
     redis.call('PEXPIRE', guard, VACANCY_MS)
   end
-  local reply = command()
   if failed(reply) then return queue_envelope(reply, 'error') end
   return queue_envelope(reply, outcome, s)
 end
@@ -61,10 +139,7 @@ local fine, answer = pcall(read)
 if fine then return answer end
 local why = type(answer) == 'table' and answer or {err = tostring(answer)}
 if not takes_no_writes(why.err) then return why end
-local head = kind == 'list' and not exists and redis.call('LINDEX', lock, 0)
-local record = head and node_record(head)
-if head and mine(record, true) then
-  local _, known = known_holder(s, head, record)
-  if not known then return why end
-end
-return envelope(command(), 'error')
+local head, reply = kind == 'list' and not exists and redis.call('LINDEX', lock, 0), command()
+local step = head and step_of(head, node_record(head), reply)
+if step == 'hold' or step == 'lend' or step == 'join' or step == 'early' then return why end
+return envelope(reply, 'error')

@@ -1,5 +1,6 @@
 -- list_remove.lua: LREM: a node leaves the queue, by its owner alone; else 0. 'released' where it was the holder's,
--- 'done' where it was waiting. S1, S4.
+-- 'done' where it was waiting. A release over another connection than the push, which is still there, is a pool's; two
+-- make the identity known for one, and releases over the same connection take that back. S1, S4.
 --@common
 --@list
 local s = look()
@@ -17,7 +18,7 @@ if not (record or right == 'any') or not mine(record) then
   return queue_envelope(0, s.token and 'held' or (record and 'foreign' or 'free'), s)
 end
 secure_queue(s, true)
-local at_head = redis.call('LINDEX', lock, 0) == node
+local at_head, crosses = redis.call('LINDEX', lock, 0) == node, kin(record) and not has_left(record.party)
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 if reply == 0 then return queue_envelope(0, s.token and 'held' or 'free', s) end
@@ -27,6 +28,12 @@ local holder, fence = at_head and s.token, s.fence
 if at_head and (s.token or s.overdue) then
   s.overdue = false
   end_lease(s)
+end
+if holder and right == 'auto' then
+  local known = tonumber(redis.call('HGET', guard, 'x:' .. identity) or 0)
+  if crosses then known = math.min(known + 2, 3 * POOL)
+  elseif record.party == party and known > 0 then known = known - 1 end
+  redis.call('HSET', guard, 'x:' .. identity, known)
 end
 prune(s)
 keep_queue()

@@ -1,5 +1,7 @@
--- list_set.lua: LSET: a node is changed by its owner, who keeps it (the counter of a reentrant lock); else LOCKED. S1,
--- S4.
+-- list_set.lua: LSET: a node is changed by its owner, who keeps it (the counter of a reentrant lock); else LOCKED. It
+-- names a place: a late one of a worker whose lease has ended would hit a colleague's node. So over a connection that did
+-- not push the node it is believed where the one that did is gone, or did not begin the lease either, or where the
+-- identity is known for a pool. S1, S4.
 --@common
 --@list
 local s = look()
@@ -14,7 +16,12 @@ local record, other = node_record(old), node_record(node)
 if other and other.attempt == attempt and old == node then -- repeated
   return queue_envelope({ok = 'OK'}, 'done', s)
 end
-if not mine(record) or (other and not mine(other)) then
+local function believed()
+  if not mine(record) or not kin(record) then return mine(record) end
+  if has_left(record.party) or pools() then return true end
+  return s.token and old == head and redis.call('HGET', guard, 'by') ~= record.party
+end
+if not believed() or (other and not mine(other)) then
   keep_queue()
   return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)
 end

@@ -435,6 +435,7 @@ def test_list_lock_used_right_is_silent(three):
 def test_list_lock_used_wrong(audited, three, connect):
     a, b, c = three
     key = "lock:list:wrong"
+    assert b("CLIENT", "SETNAME", "another") == "OK"
     dying = connect(audited, commands=[("CLIENT", "SETNAME", "dying")])
     assert dying("RPUSH", key, "nd") == 1
     dying.close()
@@ -455,7 +456,7 @@ def test_list_lock_used_wrong(audited, three, connect):
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_list_lock_in_a_transaction(audited, connect, protocol):
-    a, b = (connect(audited, commands=[("HELLO", protocol), ("CLIENT", "SETNAME", "queue")]) for _ in range(2))
+    a, b = (connect(audited, commands=[("HELLO", protocol), ("CLIENT", "SETNAME", name)]) for name in ("queue", "other"))
     key = "lock:list:multi%d" % protocol
     assert [a("MULTI"), a("RPUSH", key, "na"), a("LRANGE", key, 0, 0), a("EXEC")][-1] == [1, ["na"]]
     assert kinds_of(a, key) == ["no_expiry"]

@@ -17,7 +17,7 @@ from servers import until
 RULES = ["lock lock:slow:* lease 60s", "lock lock:connection:* owner connection lease 2400ms",
          "lock lock:client:* owner client lease 2400ms", "lock lock:slowclient:* owner client lease 60s",
          "lock lock:any:* owner any lease 2400ms", "lock lock:hold:* lease 1200ms max-hold 2s",
-         "lock lock:nolease:* lease 0", "lock lock:* lease 2400ms"]
+         "lock lock:release:* on-disconnect release lease 2400ms", "lock lock:nolease:* lease 0", "lock lock:* lease 2400ms"]
 RULES = [rule + " kind any" for rule in RULES]
 
 
@@ -152,7 +152,7 @@ def test_9_a_process_dies(sides, model):
         except AssertionError:
             return False
 
-    assert [scenario(*side, seconds) for side, seconds in zip(sides(model, "lock:slow:dies"), (1, 15))] == [False, True]
+    assert [scenario(*side, seconds) for side, seconds in zip(sides(model, "lock:dies"), (1, 15))] == [False, True]
 
 
 def test_9_another_removes_the_holders_node(sides, model):
@@ -247,7 +247,7 @@ def test_10_lset_hits_anothers_head(sides, model):
 
 
 def test_10_changed_node_is_the_holders(proxy, connect, key):
-    a, b = connect(proxy), connect(proxy)
+    a, b = connect(proxy), named(connect, proxy, "other")
     name = key("lock:slow:changed")
     a("RPUSH", name, "a:1")
     a("LRANGE", name, 0, 0)
@@ -263,15 +263,303 @@ def test_10_changed_node_is_the_holders(proxy, connect, key):
 
 
 def test_same_client_another_connection(proxy, connect, direct, key):
-    """Two connections of one client under owner auto, as two redis-cli of one machine: two owners."""
+    """Two connections of one client under owner auto: whoever names a node is believed, LSET names a place."""
     a, b = connect(proxy), connect(proxy)
-    name = key("lock:slow:peer")
+    for name in (key("lock:slow:peer"), key("lock:connection:peer")):
+        a("RPUSH", name, "a:1")
+        assert is_locked(b("LSET", name, 0, "b:1"))
+        assert a("LRANGE", name, 0, 0) == ["a:1"]
+        assert is_locked(b("LSET", name, 0, "b:1"))
+        assert b("DEL", name) == 0 and b("LPOP", name) is None
+        assert direct("LRANGE", name, 0, -1) == ["a:1"]
+        assert b("LREM", name, 1, "a:1") == (0 if "connection" in name else 1)
+
+
+# ---- one client identity: workers that reconnect, pools ------------------------------------------------------
+
+
+def holds_for(worker, others, name, node, seconds=4):
+    """Whether the node stays the head for longer than its lease, whoever looks, until its worker removes it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for other in others:
+            assert other("LRANGE", name, 0, 0) == [node]
+        time.sleep(0.02)
+    return worker("LREM", name, 1, node) == 1
+
+
+def named(connect, proxy, name):
+    return connect(proxy, commands=[("CLIENT", "SETNAME", name)])
+
+
+@pytest.fixture(params=["lock:", "lock:connection:"])
+def prefix(request):
+    return request.param
+
+
+def test_a_holder_that_reconnects_keeps_its_lock(proxy, connect, key, prefix):
+    a, b = connect(proxy), named(connect, proxy, "other")
+    name = key(prefix + "back")
     a("RPUSH", name, "a:1")
-    assert is_locked(b("LSET", name, 0, "b:1")) and b("LREM", name, 1, "a:1") == 0
     assert a("LRANGE", name, 0, 0) == ["a:1"]
-    assert is_locked(b("LSET", name, 0, "b:1")) and b("LREM", name, 1, "a:1") == 0
-    assert b("DEL", name) == 0 and b("LPOP", name) is None
-    assert direct("LRANGE", name, 0, -1) == ["a:1"]
+    b("RPUSH", name, "b:1")
+    a.close()
+    again = connect(proxy)
+    assert again("LRANGE", name, 0, 0) == ["a:1"]
+    assert holds_for(again, [b], name, "a:1")
+    assert b("LRANGE", name, 0, 0) == ["b:1"]
+
+
+def test_a_worker_that_reconnects_before_it_looks(proxy, connect, key, prefix):
+    a, b = connect(proxy), named(connect, proxy, "other")
+    name = key(prefix + "back")
+    a("RPUSH", name, "a:1")
+    b("RPUSH", name, "b:1")
+    a.close()
+    again = connect(proxy)
+    assert again("LINDEX", name, 0) == "a:1"
+    assert holds_for(again, [b], name, "a:1")
+    assert b("LRANGE", name, 0, 0) == ["b:1"]
+
+
+def test_a_waiting_worker_that_reconnects(proxy, connect, key, prefix):
+    """Its node keeps its place for as long as it looks."""
+    a, b, c = connect(proxy), named(connect, proxy, "other"), named(connect, proxy, "third")
+    name = key(prefix + "back")
+    for worker, node in ((b, "b:1"), (a, "a:1"), (c, "c:1")):
+        worker("RPUSH", name, node)
+    assert b("LRANGE", name, 0, 0) == ["b:1"]
+    a.close()
+    again = connect(proxy)
+    assert holds_for(b, [again, c], name, "b:1")
+    assert again("LRANGE", name, 0, 0) == ["a:1"]
+    assert holds_for(again, [c], name, "a:1")
+    assert c("LRANGE", name, 0, 0) == ["c:1"]
+
+
+def test_all_reconnect(proxy, connect, key, prefix):
+    """Each sees the nodes of all, and takes its own for a lock of its own."""
+    name = key(prefix + "all")
+    other = named(connect, proxy, "other")
+    before = [connect(proxy) for _ in range(4)]
+    for n, worker in enumerate(before):
+        worker("RPUSH", name, "n:%d" % n)
+    assert before[0]("LRANGE", name, 0, 0) == ["n:0"]
+    for worker in before:
+        worker.close()
+    now = [connect(proxy) for _ in range(4)]
+    for n, worker in enumerate(now):
+        for waiting in now[n:] + [other]:
+            assert waiting("LRANGE", name, 0, 0) == ["n:%d" % n]
+        assert holds_for(worker, now[n + 1:] + [other], name, "n:%d" % n)
+    assert other("LLEN", name) == 0
+
+
+def test_through_another_proxy(proxy, backend, start_proxy, connect, key):
+    second = start_proxy(backend, *RULES)
+    a, b = connect(proxy), named(connect, proxy, "other")
+    name = key("lock:back")
+    a("RPUSH", name, "a:1")
+    assert a("LRANGE", name, 0, 0) == ["a:1"]
+    b("RPUSH", name, "b:1")
+    a.close()
+    again = connect(second)
+    assert again("LRANGE", name, 0, 0) == ["a:1"]
+    assert holds_for(again, [b], name, "a:1")
+
+
+def test_back_before_the_proxy_knows(proxy, backend, start_proxy, connect, direct, key, prefix):
+    """The worker looks over its new connection, and works, before the former one closes."""
+    second = start_proxy(backend, *RULES)
+    for back in (proxy, second):
+        a, b = connect(proxy), named(connect, proxy, "other")
+        name = key(prefix + "early")
+        a("RPUSH", name, "a:1")
+        assert a("LRANGE", name, 0, 0) == ["a:1"]
+        b("RPUSH", name, "b:1")
+        again = connect(back)
+        assert again("LRANGE", name, 0, 0) == ["a:1"]
+        a.close()
+        assert holds_for(again, [b], name, "a:1")
+        assert b("LRANGE", name, 0, 0) == ["b:1"]
+
+
+def test_nobody_comes_back(proxy, connect, key, prefix):
+    """Colleagues on the same machine look, and wait for nodes of their own: the dead ones' go."""
+    dead, colleague = [connect(proxy) for _ in range(3)], connect(proxy)
+    name = key(prefix + "gone")
+    for n, worker in enumerate(dead):
+        worker("RPUSH", name, "n:%d" % n)
+    assert dead[0]("LRANGE", name, 0, 0) == ["n:0"]
+    colleague("RPUSH", name, "c:1")
+    for worker in dead:
+        worker.close()
+    until(lambda: colleague("LRANGE", name, 0, 0) == ["c:1"], 15, "the dead nodes' end", 0.02)
+
+
+def test_nobody_comes_back_but_to_wait(proxy, connect, key, prefix):
+    """A waiting worker reconnects, the holder does not. The one that looks again and again does not hold."""
+    dead, waiting, idle = connect(proxy), connect(proxy), named(connect, proxy, "idle")
+    name = key(prefix + "gone")
+    dead("RPUSH", name, "d:1")
+    assert dead("LRANGE", name, 0, 0) == ["d:1"]
+    waiting("RPUSH", name, "w:1")
+    idle("RPUSH", name, "i:1")
+    dead.close()
+    waiting.close()
+    again = connect(proxy)
+    until(lambda: again("LRANGE", name, 0, 0) == ["w:1"], 15, "the dead node's end", 0.02)
+    assert holds_for(again, [idle], name, "w:1")
+
+
+def test_pushed_over_one_connection_read_over_another(proxy, connect, key):
+    """A pool, under owner auto, without a name."""
+    one, two, three = [connect(proxy) for _ in range(3)]
+    other = named(connect, proxy, "other")
+    name = key("lock:pool")
+    assert one("RPUSH", name, "a:1") == 1
+    assert two("LRANGE", name, 0, 0) == ["a:1"]
+    other("RPUSH", name, "b:1")
+    assert holds_for(three, [other], name, "a:1")
+    assert other("LRANGE", name, 0, 0) == ["b:1"]
+
+
+def test_a_pool_whose_workers_wait_for_each_other(proxy, connect, key):
+    """Each takes the next connection for each command. Nobody but the head's worker removes it."""
+    turn = itertools.cycle([connect(proxy) for _ in range(3)])
+    name = key("lock:pool")
+    waiting, inside, done, node = {}, None, 0, 0
+    deadline = time.monotonic() + 6
+    while time.monotonic() < deadline:
+        while len(waiting) < 5:
+            node += 1
+            assert isinstance(next(turn)("RPUSH", name, "n:%d" % node), int)
+            waiting["n:%d" % node] = time.monotonic()
+        head = next(turn)("LRANGE", name, 0, 0)[0]
+        assert head == min(waiting, key=lambda n: int(n[2:])), "a node that somebody waits for is gone"
+        inside = inside or time.monotonic()
+        if time.monotonic() - inside > 0.02:
+            assert next(turn)("LREM", name, 1, head) == 1
+            del waiting[head]
+            inside, done = None, done + 1
+    assert done > 100
+
+
+def test_a_pool_that_is_known_holds_beyond_the_lease(proxy, connect, key):
+    """Two releases over other connections than pushed have shown it."""
+    one, two, three = [connect(proxy) for _ in range(3)]
+    name = key("lock:pool")
+    for n in range(2):
+        one("RPUSH", name, "a:%d" % n)
+        two("RPUSH", name, "b:%d" % n)
+        for remover, node in ((three, "a:%d" % n), (one, "b:%d" % n)):
+            assert three("LRANGE", name, 0, 0) == [node]
+            assert remover("LREM", name, 1, node) == 1
+    one("RPUSH", name, "a:9")
+    two("RPUSH", name, "b:9")
+    assert two("LRANGE", name, 0, 0) == ["a:9"]
+    assert holds_for(three, [two, three], name, "a:9")
+
+
+def test_a_loser_of_the_same_client_that_walked_away(proxy, connect, key, prefix):
+    """It is connected, and does not look; the node blocks the queue for no longer than a lease."""
+    a, b, c = [connect(proxy) for _ in range(3)]
+    name = key(prefix + "walked")
+    for worker, node in ((a, "a:1"), (b, "b:1"), (c, "c:1")):
+        worker("RPUSH", name, node)
+    assert a("LRANGE", name, 0, 0) == b("LRANGE", name, 0, 0) == ["a:1"]
+    assert a("LREM", name, 1, "a:1") == 1
+    until(lambda: c("LRANGE", name, 0, 0) == ["c:1"], 8, "the loser's end", 0.02)
+    assert c("LREM", name, 1, "c:1") == 1
+
+
+def test_a_strange_identity_is_never_believed(proxy, connect, direct, key):
+    """Also where the owner has left."""
+    a, b = connect(proxy), named(connect, proxy, "other")
+    name = key("lock:slow:strange")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    b("RPUSH", name, "b:1")
+    for _ in range(2):
+        assert b("LREM", name, 1, "a:1") == 0 and is_locked(b("LSET", name, 0, "b:2"))
+        assert is_locked(b("RPUSH", name, "a:1"))
+        assert direct("LRANGE", name, 0, -1) == ["a:1", "b:1"]
+        a.close()
+
+
+def test_a_seat_that_was_given_up_is_nobodys(proxy, connect, direct, key):
+    """Who has no claim does not speak for one that looked again."""
+    a, b = connect(proxy), named(connect, proxy, "other")
+    name = key("lock:slow:seat")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    b("RPUSH", name, "b:1")
+    a.close()
+    again = connect(proxy)
+    for _ in range(3):
+        assert again("LRANGE", name, 0, 0) == ["a:1"]
+    assert b("DEL", name) == 0 and b("LPOP", name) is None and b("EXPIRE", name, 1) == 0
+    assert direct("LRANGE", name, 0, -1) == ["a:1", "b:1"]
+
+
+def test_an_onlooker_that_leaves_releases_nothing(proxy, connect, direct, key):
+    """It may have been the owner; with on-disconnect release, what is the owner's goes with its own connection alone."""
+    a, b = connect(proxy), named(connect, proxy, "other")
+    name = key("lock:release:seen")
+    a("RPUSH", name, "a:1")
+    b("RPUSH", name, "b:1")
+    onlooker = connect(proxy)
+    assert onlooker("LRANGE", name, 0, 0) == ["a:1"]
+    onlooker.close()
+    assert holds_for(a, [b], name, "a:1", 1)
+    a("RPUSH", name, "a:2")
+    assert b("LRANGE", name, 0, 0) == ["b:1"] and b("LREM", name, 1, "b:1") == 1
+    assert a("LRANGE", name, 0, 0) == ["a:2"]
+    b("RPUSH", name, "b:2")
+    a.close()
+    until(lambda: b("LRANGE", name, 0, 0) == ["b:2"], 2, "the owner's end")
+
+
+def test_a_push_that_is_repeated_after_a_reconnect(proxy, connect, direct, key, prefix):
+    """The node is there: it keeps its place."""
+    a, b = connect(proxy), named(connect, proxy, "other")
+    name = key(prefix + "repeated")
+    b("RPUSH", name, "b:1")
+    assert b("LRANGE", name, 0, 0) == ["b:1"]
+    assert a("RPUSH", name, "a:1") == 2
+    a.close()
+    again = connect(proxy)
+    until(lambda: again("RPUSH", name, "a:1") == 2, 5, "the owner's end")
+    assert direct("LRANGE", name, 0, -1) == ["b:1", "a:1"]
+    assert b("LREM", name, 1, "b:1") == 1
+    b("RPUSH", name, "b:2")
+    assert again("LRANGE", name, 0, 0) == ["a:1"]
+    assert holds_for(again, [b], name, "a:1")
+    assert b("LRANGE", name, 0, 0) == ["b:2"]
+
+
+def test_a_reentrant_holder_that_reconnects(proxy, connect, key, prefix):
+    a, b = connect(proxy), named(connect, proxy, "other")
+    name = key(prefix + "reentrant")
+    assert a("EXISTS", name) == 0 and a("RPUSH", name, "a:1") == 1
+    b("RPUSH", name, "b:1")
+    a.close()
+    again = connect(proxy)
+    assert again("EXISTS", name) == 1 and again("LRANGE", name, 0, 0) == ["a:1"]
+    until(lambda: again("LSET", name, 0, "a:1:2") == "OK", 5, "the owner's end")
+    assert holds_for(again, [b, again], name, "a:1:2")
+    assert b("LRANGE", name, 0, 0) == ["b:1"]
+
+
+def test_exists_counts_once(proxy, connect, key, prefix):
+    """However often it was asked, one push is refused that follows it."""
+    a, b = connect(proxy), connect(proxy)
+    name = key(prefix + "asked")
+    for _ in range(4):
+        assert a("EXISTS", name) == 0
+    assert b("RPUSH", name, "b:1") == 1
+    assert is_locked(a("RPUSH", name, "a:1"))
+    assert a("RPUSH", name, "a:2") == 2 and a("RPUSH", name, "a:3") == 3
 
 
 def test_a_worker_that_comes_again(proxy, connect, direct, key):
@@ -291,7 +579,7 @@ def test_a_worker_that_comes_again(proxy, connect, direct, key):
 
 
 def test_dead_when_the_owner_does_not_read_for_a_lease(proxy, connect, key):
-    a, b, c = connect(proxy), connect(proxy), connect(proxy)
+    a, b, c = [named(connect, proxy, name) for name in "abc"]
     name = key("lock:unread")
     for w, node in ((a, "a:1"), (b, "b:1"), (c, "c:1")):
         w("RPUSH", name, node)
@@ -318,13 +606,13 @@ def test_max_hold_ends_a_holder(proxy, connect, key):
 
 
 def test_many_dead_nodes_are_removed_little_by_little(proxy, connect, direct, key):
-    a, b = connect(proxy), connect(proxy)
+    a, b = connect(proxy), named(connect, proxy, "other")
     name = key("lock:slow:many")
     for start in range(0, 2000, 500):
         a("RPUSH", name, *["a:%d" % n for n in range(start, start + 500)])
     assert b("RPUSH", name, "b:1") == 2001
     a.close()
-    until(lambda: b("LLEN", name) < 2001, 15, "the owner's end")
+    until(lambda: b("LLEN", name) < 2000, 15, "the owner's end")
     rounds = 0
     while b("LRANGE", name, 0, 0) != ["b:1"]:
         rounds += 1
@@ -372,7 +660,7 @@ def test_locked(proxy, connect, direct, key, words):
     (["LREM", "K", "0", "gone"], b":0\r\n")])
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_refused(proxy, connect, direct, key, words, reply, protocol):
-    a, b = connect(proxy), connect(proxy, commands=[("HELLO", str(protocol))])
+    a, b = connect(proxy), connect(proxy, commands=[("HELLO", str(protocol)), ("CLIENT", "SETNAME", "other")])
     name = key("lock:slow:no")
     a("RPUSH", name, "a:1")
     a("LRANGE", name, 0, 0)
@@ -435,7 +723,7 @@ def test_pushed_around_the_proxy(proxy, connect, direct, key):
 
 
 def test_in_a_transaction(proxy, connect, direct, key):
-    a, b = connect(proxy), connect(proxy)
+    a, b = connect(proxy), named(connect, proxy, "other")
     name = key("lock:slow:multi")
     assert a("MULTI") == "OK"
     for words in (("EXISTS", name), ("RPUSH", name, "a:1"), ("LRANGE", name, 0, 0)):

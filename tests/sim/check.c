@@ -15,7 +15,10 @@ static bool same_lease(const struct truth *t, const struct model_guard *g) {
 /* The key's lease still is the one that the spectator knows. */
 static bool stands(struct world *w, int key) {
     const struct truth *t = &w->truth[key];
-    return t->observed ? t->live && watched_stands(w, key) : same_lease(t, check_live(w, key));
+    const struct model_guard *g = check_live(w, key);
+    if (w->sc.queue) /* it has a token for each who may be the holder */
+        return t->live && g && t->fence == g->fence;
+    return t->observed ? t->live && watched_stands(w, key) : same_lease(t, g);
 }
 
 static int process_of(const struct world *w, int worker) {
@@ -252,7 +255,10 @@ void check_renewed(struct world *w, const struct flight *f, const struct model_k
         return;
     if (t->live && !stands(w, f->key))
         world_fail(w, "S1", "a renewal ended a lease");
-    if (changed && !t->unclear && (!t->live || strcmp(t->token, f->token_text) != 0))
+    bool its =
+        t->live && (strcmp(t->token, f->token_text) == 0 || model_queue_seated(&w->redis, f->key, f->token_text) ||
+                    model_queue_early(&w->redis, f->key, f->token_text));
+    if (changed && !t->unclear && !its)
         world_fail(w, "S3", "a renewal changed a lease that it was not for");
     bool here = !f->ghost && f->proxy_life == w->proxies[f->proxy].life;
     if (f->waits && here && t->live && strcmp(t->token, f->token_text) == 0 && owner_gone(w, t, f->proxy))
@@ -344,7 +350,9 @@ void check_passed(struct world *w, int key, enum cause cause) {
         return;
     if (stands(w, key))
         return;
-    if (cause == BY_TIME)
+    if (cause == BY_TIME && w->sc.queue)
+        check_list_expired(w, key);
+    else if (cause == BY_TIME)
         check_expired(w, key);
     world_event(w, "lease %" PRIu64 " of worker %d on key %d ended (%s)", t->fence, t->worker, key,
                 cause == BY_TIME ? "time" : "outside");

@@ -10,7 +10,7 @@
 #include <string.h>
 
 static bool same_lease(const struct truth *t, const struct model_guard *g) {
-    return t->live && g && t->fence == g->fence && strcmp(t->token, g->token) == 0;
+    return t->live && g && t->fence == g->fence; /* its tokens are several where several may be the holder */
 }
 
 /* Whose node it is, -1 if nobody wants it any more. */
@@ -26,12 +26,25 @@ static int owner_of(const struct world *w, int key, const char *node) {
 /* S2, S5. */
 static void check_grant(struct world *w, const struct flight *f, const struct model_guard *g) {
     struct truth *t = &w->truth[f->key];
-    if (!g || strcmp(g->token, f->plan.attempt_token) != 0 || g->fence != f->envelope.fence) {
+    bool stands = g && (strcmp(g->token, f->plan.attempt_token) == 0 ||
+                        model_queue_seated(&w->redis, f->key, f->plan.attempt_token));
+    bool early = g && model_queue_early(&w->redis, f->key, f->plan.attempt_token);
+    if (early && same_lease(t, g))
+        return; /* its token will stand for the lease, perhaps */
+    if ((!stands && !early) || g->fence != f->envelope.fence) {
         world_fail(w, "S5", "told that it acquired, and the live lease is another's");
         return;
     }
-    if (same_lease(t, g))
-        return; /* repeated */
+    if (same_lease(t, g)) { /* repeated, or it may be the holder as well as another */
+        bool joined = strcmp(t->token, f->plan.attempt_token) != 0;
+        memcpy(t->token, f->plan.attempt_token, sizeof(t->token));
+        t->session_id = f->session_id;
+        t->proxy = f->proxy;
+        t->name = f->name;
+        t->left = f->left;
+        t->told = t->told && !joined;
+        return;
+    }
     if (g->fence <= t->max_fence)
         world_fail(w, "S2", "fence %" PRIu64 " after %" PRIu64, g->fence, t->max_fence);
     int owner = owner_of(w, f->key, g->value);
@@ -64,8 +77,9 @@ static void check_node_gone(struct world *w, const struct flight *f, const char 
     const struct scenario *sc = &w->sc;
     const struct worker *k = &w->workers[owner];
     int64_t counts_ms = sc->rule.lease_ms < QUEUE_LOOKS_WITHIN_MS ? sc->rule.lease_ms : QUEUE_LOOKS_WITHIN_MS;
-    bool settled = sc->connections == CONN_OWN && (sc->apart || !sc->deaths) && !sc->reconnects && !sc->restarts &&
-                   !sc->loses && sc->rule.owner != LOCK_OWNER_ANY && f->kind != FLIGHT_OPERATOR;
+    bool stays = !sc->reconnects || (sc->apart && sc->rule.on_disconnect == LOCK_DISCONNECT_KEEP);
+    bool settled = sc->connections == CONN_OWN && (sc->apart || !sc->deaths) && stays && !sc->restarts && !sc->loses &&
+                   sc->rule.owner != LOCK_OWNER_ANY && f->kind != FLIGHT_OPERATOR;
     settled = settled && (sc->apart || f->command.op != OP_LSET); /* which says which place, not which node */
     bool had_lease = strcmp(w->truth[f->key].node, node) == 0;    /* S1 is looked at elsewhere */
     bool connected = false;
@@ -135,6 +149,24 @@ static bool party_session(const struct world *w, const char *party, uint64_t *id
     return false;
 }
 
+/* How long a node may be the head whose owner has disconnected: until nobody can come back for it any more, and for one
+ * lease more where a colleague was shown it. */
+static bool lingers(const struct world *w, const struct model_queue *q, const struct queue_record *record,
+                    uint64_t id) {
+    const struct scenario *sc = &w->sc;
+    int64_t slack_ms = sc->slow || sc->pauses ? 15000 : 3000;
+    if (sc->rule.on_disconnect != LOCK_DISCONNECT_KEEP)
+        return false;
+    if (sc->connections != CONN_OWN || sc->reconnects) /* somebody may have come back for it */
+        return true;
+    for (unsigned i = 0; i < q->party_count; i++) /* nor one that looks without having a node */
+        if (strcmp(q->parties[i].name, record->identity) == 0 &&
+            q->parties[i].homeless_ms > w->redis.now_ms - sc->rule.lease_ms - slack_ms)
+            return true;
+    int64_t closed_ms = w->closed_ms[id % SESSIONS_KEPT];
+    return w->redis.now_ms <= closed_ms + QUEUE_LOOKS_WITHIN_MS + sc->rule.lease_ms + slack_ms;
+}
+
 /* The queue has been pruned: a node whose owner has disconnected is not its head, once Redis was told. */
 static void check_head_left(struct world *w, const struct flight *f) {
     const struct model_queue *q = &w->redis.queues[f->key];
@@ -144,7 +176,8 @@ static void check_head_left(struct world *w, const struct flight *f) {
         if (strcmp(q->records[i].node, q->nodes[0]) == 0)
             record = &q->records[i];
     if (!record || w->sc.loses || w->sc.rule.owner == LOCK_OWNER_ANY || f->envelope.lost >= QUEUE_PRUNED_AT_ONCE ||
-        model_queue_live(&w->redis, f->key) || !party_session(w, record->party, &id) || session_open(w, id))
+        model_queue_live(&w->redis, f->key) || !party_session(w, record->party, &id) || session_open(w, id) ||
+        lingers(w, q, record, id))
         return;
     for (size_t i = 0; i < FLIGHTS; i++) {
         const struct flight *o = &w->flights[i];
@@ -183,6 +216,15 @@ static void follow_worker(struct world *w, const struct flight *f) {
         k->read_ms = w->redis.now_ms;
 }
 
+/* Redis has not been told of somebody's leaving. Who comes back meanwhile is a stranger to its node where a connection
+ * is a worker. */
+static bool leaving(const struct world *w, int key) {
+    for (size_t i = 0; i < FLIGHTS; i++)
+        if (w->flights[i].used && w->flights[i].kind == FLIGHT_LEAVE && w->flights[i].key == key)
+            return w->sc.rule.owner == LOCK_OWNER_CONNECTION;
+    return false;
+}
+
 void check_list_script(struct world *w, struct flight *f, const struct model_queue *before) {
     struct truth *t = &w->truth[f->key];
     const struct model_guard *g = model_queue_live(&w->redis, f->key);
@@ -212,7 +254,8 @@ void check_list_script(struct world *w, struct flight *f, const struct model_que
         check_grant(w, f, g);
     else if (g && !t->live)
         world_fail(w, "S2", "a lease became live that was not granted");
-    if (w->sc.queue_exact && w->sc.never_wrong && releases_own && t->live && t->fence == f->own_fence)
+    if (w->sc.queue_exact && w->sc.never_wrong && releases_own && t->live && t->fence == f->own_fence &&
+        !leaving(w, f->key))
         world_fail(w, "L2", "worker %d's release did not free its lock", f->worker);
     if (g && t->live)
         memcpy(t->node, g->value, sizeof(t->node));
@@ -227,7 +270,12 @@ void check_list_belief(struct world *w, int worker, const struct flight *f) {
     struct worker *k = &w->workers[worker];
     struct truth *t = &w->truth[f->key];
     enum lock_outcome outcome = f->envelope.outcome;
-    bool said = outcome == LOCK_GRANTED || outcome == LOCK_ADOPTED || (outcome == LOCK_DONE && f->envelope.fence);
+    /* HELD: it, or a colleague over the same connection, has seen its node there before. */
+    bool held = outcome == LOCK_HELD && f->command.op == OP_LINDEX && f->envelope.fence;
+    bool said =
+        outcome == LOCK_GRANTED || outcome == LOCK_ADOPTED || (outcome == LOCK_DONE && f->envelope.fence) || held;
+    bool prompt = w->redis.now_ms - f->ran_ms < w->sc.rule.lease_ms / 4;
+    k->seat = held || !prompt ? 0 : f->session_id;
     if (!said) {
         if (w->sc.queue_exact)
             world_fail(w, "S5", "worker %d takes itself for the holder after '%s'", worker, world_outcome(outcome));
@@ -242,4 +290,17 @@ void check_list_belief(struct world *w, int worker, const struct flight *f) {
     t->worker = worker;
     k->fence = t->fence;
     k->holds = true;
+}
+
+/* The lease of a holder that is connected over the connection where it saw itself goes on, also where that one has
+ * taken the place of another. */
+void check_list_expired(struct world *w, int key) {
+    const struct truth *t = &w->truth[key];
+    const struct scenario *sc = &w->sc;
+    const struct worker *k = t->worker >= 0 ? &w->workers[t->worker] : NULL;
+    if (!sc->queue_kept || !k || !k->alive || k->phase != PHASE_HOLD || k->key != key || !k->seat ||
+        strcmp(k->value, t->node) != 0 || w->redis.now_ms >= t->granted_ms + sc->rule.max_hold_ms)
+        return;
+    if (session_open(w, k->seat))
+        world_fail(w, "renewal", "the lease of worker %d ended, and it is connected", t->worker);
 }

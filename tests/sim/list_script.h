@@ -15,7 +15,7 @@ struct queue_run {
     struct model_key *k;
     struct model_guard *g;
     struct model_queue *q;
-    bool token, overdue, leased;
+    bool token, overdue, leased, gone;
     int64_t ends_ms;
     uint64_t fence;
     char owner[MODEL_NAME], granted[QUEUE_NODE];
@@ -41,12 +41,19 @@ struct queue_record *queue_record_of(const struct queue_run *r, const char *node
 struct queue_party *queue_party_of(struct queue_run *r, const char *name, bool make);
 /* Drops a party of which nothing is left. */
 void queue_party_tidy(struct queue_run *r, struct queue_party *p);
-/* Whether the party is there, as far as its lease goes. */
+/* Whether the end that p:PARTY says is to come. */
 bool queue_counts(struct queue_run *r, const char *name);
+bool queue_has_left(struct queue_run *r, const char *name);
+int64_t queue_grace(const struct queue_run *r);
 /* It is there from now on. */
 void queue_refresh(struct queue_run *r, const char *name);
+bool queue_homeless(struct queue_run *r);
+bool queue_pools(struct queue_run *r);
+bool queue_shared(const struct queue_run *r);
+bool queue_near(const struct queue_run *r, const struct queue_record *record);
+bool queue_kin(struct queue_run *r, const struct queue_record *record);
 /* Whether the caller may do with the node what its owner may. */
-bool queue_mine(struct queue_run *r, const struct queue_record *record, bool reads);
+bool queue_mine(struct queue_run *r, const struct queue_record *record);
 /* Whether it is the last that its party has pushed. */
 bool queue_newest(struct queue_run *r, const struct queue_record *record, const char *node);
 void queue_enter(struct queue_run *r, const char *node);
@@ -54,11 +61,17 @@ void queue_unregister(struct queue_run *r, const char *node);
 /* -1: it is not in the queue. */
 int queue_place_of(const struct queue_run *r, const char *node);
 void queue_take_out(struct queue_run *r, unsigned at);
-/* Removes dead heads. Whether there is a head. */
+/* Removes dead heads. Whether there is a head; r->gone: and it is one more of them. */
 bool queue_prune(struct queue_run *r);
 
-/* The head's lease begins, or is over. */
-void queue_hold(struct queue_run *r);
+/* The caller's seat among those; NULL: it has none. */
+struct queue_seat *queue_seat(const struct queue_run *r, struct queue_seats *of);
+void queue_take_seat(const struct queue_run *r, struct queue_seats *of, bool seated);
+/* Whether those of `early` came lately. */
+bool queue_early(const struct queue_run *r);
+/* The head's lease begins; is the caller's as well; is over. */
+void queue_hold(struct queue_run *r, bool seated);
+void queue_join(struct queue_run *r, bool owns);
 void queue_end_lease(struct queue_run *r);
 bool queue_token_is_attempt(const struct queue_run *r);
 /* How long the guard record lasts, and that the queue does not end before its rule's lease. */

@@ -34,7 +34,19 @@ static void strange(struct world *w, struct worker *k, struct model_command *c) 
         memcpy(c->value, q->nodes[world_below(w, q->count)], sizeof(c->value));
 }
 
+/* The connection is gone over which it saw itself at the head, and it has another. */
+static bool reconnected(const struct world *w, const struct worker *k) {
+    for (int i = 0; k->seat && i < CONNS; i++)
+        if (w->conns[i].open && w->conns[i].id == k->seat)
+            return false;
+    return k->seat != 0;
+}
+
 static bool holding(struct world *w, struct worker *k, int worker, struct model_command *c) {
+    if (reconnected(w, k)) { /* is its node still there? */
+        c->op = OP_LINDEX;
+        return true;
+    }
     if (w->redis.now_ms < k->until_ms) {
         if (k->idiom != IDIOM_REENTRANT || !world_chance(w, 20))
             return false;
@@ -129,6 +141,10 @@ void list_worker_answer(struct world *w, int worker, const struct flight *f, boo
     case PHASE_HOLD:
         if (f->command.op == OP_LSET && r->kind != REPLY_OK)
             worker_give_up(w, worker); /* it has lost the lock */
+        if (f->command.op == OP_LINDEX && r->kind == REPLY_TEXT && strcmp(r->text, k->value) == 0)
+            check_list_belief(w, worker, f);
+        else if (f->command.op == OP_LINDEX)
+            worker_give_up(w, worker);
         break;
     case PHASE_RELEASE:
         worker_start_again(w, worker);

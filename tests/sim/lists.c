@@ -72,7 +72,7 @@ struct queue_party *queue_party_of(struct queue_run *r, const char *name, bool m
     for (unsigned i = 0; i < q->party_count; i++)
         if (is(q->parties[i].name, name))
             return &q->parties[i];
-    if (!make || q->party_count == QUEUE_NODES)
+    if (!make || q->party_count == QUEUE_PARTIES)
         return make ? &q->parties[0] : NULL;
     struct queue_party *p = &q->parties[q->party_count++];
     memset(p, 0, sizeof(*p));
@@ -81,7 +81,8 @@ struct queue_party *queue_party_of(struct queue_run *r, const char *name, bool m
 }
 
 void queue_party_tidy(struct queue_run *r, struct queue_party *p) {
-    if (!p->here && p->nodes == 0 && p->vacant == 0 && !p->last[0] && !p->denied[0])
+    if (!p->here && p->nodes == 0 && p->vacant == 0 && p->homeless_ms == 0 && p->crossed == 0 && !p->last[0] &&
+        !p->denied[0])
         *p = r->q->parties[--r->q->party_count];
 }
 
@@ -90,19 +91,58 @@ bool queue_counts(struct queue_run *r, const char *name) {
     return p && p->here && (p->ends_ms == 0 || p->ends_ms > r->m->now_ms);
 }
 
-bool queue_mine(struct queue_run *r, const struct queue_record *record, bool reads) {
-    const char *right = r->a->right;
-    if (is(right, "any"))
+bool queue_has_left(struct queue_run *r, const char *name) {
+    const struct queue_party *p = queue_party_of(r, name, false);
+    return !p || !p->here || p->left;
+}
+
+int64_t queue_grace(const struct queue_run *r) {
+    int64_t lease_ms = r->a->lease_ms;
+    return lease_ms > 0 && lease_ms < QUEUE_LOOKS_WITHIN_MS ? lease_ms : QUEUE_LOOKS_WITHIN_MS;
+}
+
+static bool attended(struct queue_run *r, const struct queue_record *record) {
+    if (queue_counts(r, record->party))
+        return true;
+    const struct queue_party *p = queue_party_of(r, record->party, false);
+    if (!p || !p->here)
+        return false;
+    if (!p->left)
+        return queue_counts(r, record->identity);
+    p = queue_party_of(r, record->identity, false);
+    return p && p->homeless_ms > r->m->now_ms;
+}
+
+bool queue_homeless(struct queue_run *r) {
+    const struct queue_party *p = queue_party_of(r, r->a->seen, false);
+    return !p || p->nodes == 0;
+}
+
+bool queue_pools(struct queue_run *r) {
+    enum { POOL = 3 };
+    const struct queue_party *p = queue_party_of(r, r->a->identity, false);
+    return is(r->a->right, "auto") && p && p->crossed >= POOL;
+}
+
+bool queue_shared(const struct queue_run *r) {
+    return is(r->a->right, "client") || is(r->a->right, "any");
+}
+
+bool queue_near(const struct queue_run *r, const struct queue_record *record) {
+    return record && !queue_shared(r) && !is(record->party, r->a->seen) && is(record->identity, r->a->identity);
+}
+
+bool queue_kin(struct queue_run *r, const struct queue_record *record) {
+    return queue_near(r, record) && (is(r->a->right, "auto") || queue_has_left(r, record->party));
+}
+
+bool queue_mine(struct queue_run *r, const struct queue_record *record) {
+    if (is(r->a->right, "any"))
         return true;
     if (!record)
         return false;
-    if (is(record->party, r->a->seen))
-        return true;
-    if (!is(record->identity, r->a->identity))
-        return false;
-    if (!is(right, "auto"))
-        return is(right, "client");
-    return !queue_counts(r, r->a->seen) && (reads || strncmp(record->party, r->a->proxy, strlen(r->a->proxy)) != 0);
+    bool client = is(r->a->right, "client") && is(record->identity, r->a->identity);
+    return is(record->party, r->a->seen) || client || queue_kin(r, record);
 }
 
 void queue_guard_until(struct queue_run *r, int64_t pttl) {
@@ -126,6 +166,7 @@ void queue_keep(struct queue_run *r) {
 void queue_refresh(struct queue_run *r, const char *name) {
     struct queue_party *p = queue_party_of(r, name, true);
     p->here = true;
+    p->left = false;
     p->ends_ms = r->a->lease_ms > 0 ? r->m->now_ms + r->a->lease_ms : 0;
     r->g->exists = true;
 }
@@ -135,8 +176,27 @@ bool queue_newest(struct queue_run *r, const struct queue_record *record, const 
     return p && is(p->last, node);
 }
 
+void queue_unregister(struct queue_run *r, const char *node) {
+    struct queue_record *record = queue_record_of(r, node);
+    if (!record)
+        return;
+    struct queue_party *p = queue_party_of(r, record->party, true);
+    if (is(p->last, node))
+        p->last[0] = '\0';
+    *record = r->q->records[--r->q->record_count];
+    if (--p->nodes <= 0) {
+        p->here = p->left = false;
+        p->nodes = 0;
+    }
+    queue_party_tidy(r, p);
+}
+
 void queue_enter(struct queue_run *r, const char *node) {
     struct queue_record *record = queue_record_of(r, node);
+    if (record && !is(record->party, r->a->seen)) {
+        queue_unregister(r, node);
+        record = NULL;
+    }
     if (!record) {
         record = &r->q->records[r->q->record_count++];
         queue_party_of(r, r->a->seen, true)->nodes++;
@@ -149,24 +209,11 @@ void queue_enter(struct queue_run *r, const char *node) {
     r->g->exists = true;
 }
 
-void queue_unregister(struct queue_run *r, const char *node) {
-    struct queue_record *record = queue_record_of(r, node);
-    if (!record)
-        return;
-    struct queue_party *p = queue_party_of(r, record->party, true);
-    if (is(p->last, node))
-        p->last[0] = '\0';
-    *record = r->q->records[--r->q->record_count];
-    if (--p->nodes <= 0) {
-        p->here = false;
-        p->nodes = 0;
-    }
-    queue_party_tidy(r, p);
-}
-
 void queue_end_lease(struct queue_run *r) {
     r->g->exists = true;
     r->g->token[0] = '\0';
+    r->q->may.count = r->q->early.count = 0;
+    r->q->early_at_ms = 0;
     r->token = r->leased = false;
     r->fence = 0;
 }
@@ -189,7 +236,7 @@ static bool dead(struct queue_run *r) {
     int64_t now = r->m->now_ms, since = r->q->head_at_ms;
     if (!record)
         return r->a->lease_ms > 0 && now >= since + r->a->lease_ms;
-    if (!queue_counts(r, record->party) && !queue_counts(r, record->identity))
+    if (!attended(r, record))
         return true;
     if (is(r->a->right, "own") && !queue_newest(r, record, r->q->nodes[0]))
         return true;
@@ -209,7 +256,8 @@ bool queue_prune(struct queue_run *r) {
             q->head_at_ms = r->m->now_ms;
             q->seen_head = q->kind = r->g->exists = true;
         }
-        if (r->lost >= QUEUE_PRUNED_AT_ONCE || !dead(r))
+        r->gone = dead(r);
+        if (r->lost >= QUEUE_PRUNED_AT_ONCE || !r->gone)
             return true;
         char node[QUEUE_NODE];
         memcpy(node, q->nodes[0], sizeof(node));
@@ -222,12 +270,62 @@ bool queue_prune(struct queue_run *r) {
         r->lost++;
         q->seen_head = false;
     }
-    q->seen_head = false;
+    q->seen_head = r->gone = false;
     q->head[0] = '\0';
     return false;
 }
 
-void queue_hold(struct queue_run *r) {
+struct queue_seat *queue_seat(const struct queue_run *r, struct queue_seats *of) {
+    for (unsigned i = 0; i < of->count; i++)
+        if (is(of->seats[i].party, r->a->seen))
+            return &of->seats[i];
+    return NULL;
+}
+
+static bool among(const struct queue_seats *of, const char *token) {
+    for (unsigned i = 0; token && token[0] && i < of->count; i++)
+        if (is(of->seats[i].token, token))
+            return true;
+    return false;
+}
+
+bool model_queue_seated(const struct model *m, int key, const char *token) {
+    return among(&m->queues[key].may, token);
+}
+
+bool model_queue_early(const struct model *m, int key, const char *token) {
+    return among(&m->queues[key].early, token);
+}
+
+bool queue_early(const struct queue_run *r) {
+    return r->q->early_at_ms >= r->m->now_ms - QUEUE_EARLY_MS;
+}
+
+void queue_take_seat(const struct queue_run *r, struct queue_seats *of, bool seated) {
+    if (of->count == QUEUE_SEATS)
+        of->count--; /* in Redis there is room for more than can be here */
+    struct queue_seat *seat = &of->seats[of->count++];
+    snprintf(seat->party, sizeof(seat->party), "%s", queue_shared(r) ? "" : r->a->seen);
+    snprintf(seat->token, sizeof(seat->token), "%s", seated ? r->a->attempt : "");
+}
+
+void queue_join(struct queue_run *r, bool owns) {
+    struct model_guard *g = r->g;
+    snprintf(g->token, sizeof(g->token), "%s", r->a->attempt);
+    snprintf(g->proxy, sizeof(g->proxy), "%s", r->a->proxy);
+    memcpy(r->granted, r->q->nodes[0], sizeof(r->granted));
+    queue_take_seat(r, &r->q->may, true);
+    int64_t ends_ms = r->m->now_ms + r->a->lease_ms;
+    if (r->a->lease_ms == 0 && !r->leased)
+        r->ends_ms = 0;
+    else if (owns && r->leased && ends_ms > r->ends_ms)
+        r->ends_ms = ends_ms;
+    r->q->until_ms = r->ends_ms;
+    if (owns)
+        snprintf(r->q->by, sizeof(r->q->by), "%s", r->a->seen);
+}
+
+void queue_hold(struct queue_run *r, bool seated) {
     struct model_guard *g = r->g;
     uint64_t clock = (uint64_t)r->m->now_ms * 1000;
     r->m->us = r->m->us + 1 > clock ? r->m->us + 1 : clock;
@@ -235,7 +333,8 @@ void queue_hold(struct queue_run *r) {
     r->token = true;
     r->leased = r->a->lease_ms > 0;
     r->ends_ms = r->leased ? r->m->now_ms + r->a->lease_ms : 0;
-    memcpy(r->granted, r->q->nodes[0], sizeof(r->granted));
+    if (seated)
+        memcpy(r->granted, r->q->nodes[0], sizeof(r->granted));
     snprintf(r->owner, sizeof(r->owner), "%s", r->a->identity);
     g->exists = g->has_value = r->q->kind = true;
     g->fence = r->fence;
@@ -244,9 +343,11 @@ void queue_hold(struct queue_run *r) {
     r->q->until_ms = r->ends_ms;
     snprintf(r->q->by, sizeof(r->q->by), "%s", r->a->seen);
     snprintf(g->token, sizeof(g->token), "%s", r->a->attempt);
-    snprintf(g->value, sizeof(g->value), "%s", r->granted);
+    snprintf(g->value, sizeof(g->value), "%s", r->q->nodes[0]);
     snprintf(g->owner, sizeof(g->owner), "%s", r->a->identity);
     snprintf(g->proxy, sizeof(g->proxy), "%s", r->a->proxy);
+    r->q->may.count = 0;
+    queue_take_seat(r, &r->q->may, seated);
 }
 
 void queue_remember(struct queue_run *r, const char *reply) {

@@ -11,9 +11,9 @@ void model_guard_clear(struct model *m, int key) {
     struct model_queue *q = &m->queues[key];
     memset(&m->keys[key].guard, 0, sizeof(m->keys[key].guard));
     m->suspects[key] = (struct model_suspect){.fence = 0};
-    q->record_count = q->party_count = 0;
+    q->record_count = q->party_count = q->may.count = q->early.count = 0;
     q->kind = q->seen_head = false;
-    q->until_ms = q->head_at_ms = 0;
+    q->until_ms = q->head_at_ms = q->early_at_ms = 0;
     q->head[0] = q->by[0] = '\0';
 }
 

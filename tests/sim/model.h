@@ -161,7 +161,12 @@ const struct model_guard *model_queue_live(struct model *m, int key);
 struct model_envelope model_queue_script(struct model *m, int key, const struct model_args *a);
 struct model_envelope model_queue_renew(struct model *m, int key, const char *claim, const char *right,
                                         int64_t lease_ms, int64_t left_ms);
-void model_queue_leave(struct model *m, int key, const char *party, int64_t lease_ms);
+/* `waits`: its nodes are kept for a while. */
+void model_queue_leave(struct model *m, int key, const char *party, bool waits, int64_t lease_ms);
+/* Whether the lease is live for the token as well. */
+bool model_queue_seated(const struct model *m, int key, const char *token);
+/* Whether it will be if the head's own party leaves soon. */
+bool model_queue_early(const struct model *m, int key, const char *token);
 /* Nothing is left of the guard record. */
 void model_guard_clear(struct model *m, int key);
 

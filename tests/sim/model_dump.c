@@ -413,8 +413,9 @@ static void call_leave(struct dump *d, int key) {
     char party[32];
     unsigned who = 1 + below(d, 4);
     snprintf(party, sizeof(party), "proxy-%u:%u", 2 - who % 2, who);
-    model_queue_leave(&d->m, key, party, LONG_MS);
-    printf("leave\t%d\t%s\t%d\n", key, party, LONG_MS);
+    bool waits = chance(d, 70);
+    model_queue_leave(&d->m, key, party, waits, LONG_MS);
+    printf("leave\t%d\t%s\t%d\t%d\n", key, party, waits, LONG_MS);
     d->m.now_ms++;
 }
 

@@ -154,13 +154,27 @@ static void draw_queue(struct draw *d, struct scenario *sc) {
                  : which == 1 ? BIT(IDIOM_REENTRANT)
                               : BIT(IDIOM_QUEUE) | BIT(IDIOM_REENTRANT);
     sc->outside = sc->strays = sc->finals = false;
-    sc->apart = own && !client && owner != LOCK_OWNER_ANY && !sc->reconnects && !sc->restarts &&
+    if (own && !client && chance(d, 30)) { /* workers that come back, and nothing else goes wrong */
+        sc->idioms = BIT(IDIOM_QUEUE);
+        sc->reconnects = sc->punctual = true;
+        sc->restarts = sc->loses = sc->operators = sc->slow = false;
+        sc->proxies = 1;
+        sc->rule.renew = LOCK_RENEW_AUTO;
+        sc->rule.on_disconnect = LOCK_DISCONNECT_KEEP;
+    }
+    bool queue = sc->idioms == BIT(IDIOM_QUEUE), reconnects = sc->reconnects && !queue;
+    sc->apart = own && !client && owner != LOCK_OWNER_ANY && !reconnects && !sc->restarts &&
                 (owner == LOCK_OWNER_CONNECTION || sc->proxies == 1);
     /* LSET says which place, not which node. */
-    sc->never_wrong = owner != LOCK_OWNER_ANY && (sc->apart || sc->idioms == BIT(IDIOM_QUEUE));
+    sc->never_wrong = owner != LOCK_OWNER_ANY && (sc->apart || queue);
     sc->never_kept = sc->kept_after_end_only = sc->kept_after_sight_only = false;
-    bool calm = !sc->reconnects && !sc->restarts && !sc->loses && !(sc->deaths && client);
-    sc->queue_exact = calm && owner != LOCK_OWNER_ANY && (own || client);
+    /* Over shared connections nobody knows who was told that there is no queue. */
+    bool told = own || client || (queue && owner == LOCK_OWNER_AUTO);
+    bool calm = !reconnects && !sc->restarts && !sc->loses && !(sc->deaths && client) && !(sc->reconnects && client);
+    sc->queue_exact = calm && owner != LOCK_OWNER_ANY && told;
+    sc->queue_kept = sc->queue_exact && sc->apart && sc->punctual && !sc->operators && sc->proxies == 1 &&
+                     sc->rule.renew != LOCK_RENEW_NEVER &&
+                     (!sc->reconnects || sc->rule.on_disconnect == LOCK_DISCONNECT_KEEP);
 }
 
 /* The rule begins in audit, and is enforced while its locks are in use. Redis runs commands as they come until then, so
@@ -374,5 +388,6 @@ void scenario_print(const struct scenario *sc) {
            sc->kept_after_end_only ? " kept-only-after-an-end" : "",
            sc->kept_after_sight_only ? " kept-only-after-a-sight" : "");
     if (sc->queue)
-        printf("  list locks:%s%s\n", sc->apart ? " workers apart" : "", sc->queue_exact ? " exact" : "");
+        printf("  list locks:%s%s%s\n", sc->apart ? " workers apart" : "", sc->queue_exact ? " exact" : "",
+               sc->queue_kept ? " kept" : "");
 }

@@ -21,7 +21,8 @@ struct script_state script_examine(struct script_run *r) {
         s.token = true;
         s.fence = r->g->fence;
         s.leased = r->g->leased;
-        memcpy(s.lease_token, r->g->token, sizeof(s.lease_token));
+        const char *token = s.list && model_queue_seated(r->m, r->key, r->a->claim) ? r->a->claim : r->g->token;
+        snprintf(s.lease_token, sizeof(s.lease_token), "%s", token);
         memcpy(s.owner, r->g->owner, sizeof(s.owner));
         memcpy(s.proxy, r->g->proxy, sizeof(s.proxy));
         const struct model_suspect *suspect = &r->m->suspects[r->key];

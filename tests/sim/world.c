@@ -123,6 +123,7 @@ void conn_forget(struct world *w, int i, bool proxy_gone) {
     transaction_conn_lost(w, i, proxy_gone);
     c->open = c->reserved = false;
     c->busy = 0;
+    w->closed_ms[c->id % SESSIONS_KEPT] = w->redis.now_ms;
     for (size_t n = 0; n < FLIGHTS; n++) {
         struct flight *f = &w->flights[n];
         if (!f->used || f->conn != i || f->session_id != c->id)
@@ -151,8 +152,8 @@ void conn_close(struct world *w, int i) {
         const struct truth *t = &w->truth[key];
         /* Of a lease that a renewal kept, whose answer came too late, the proxy believes that it is over. */
         held[key] = w->sc.apart && !w->sc.loses && !w->sc.slow && !busy &&
-                    (w->sc.queue || w->sc.rule.on_disconnect == LOCK_DISCONNECT_RELEASE) && t->live && t->told &&
-                    !t->observed && t->session_id == c->id;
+                    w->sc.rule.on_disconnect == LOCK_DISCONNECT_RELEASE && t->live && t->told && !t->observed &&
+                    t->session_id == c->id;
     }
     conn_forget(w, i, false);
     engine_session_close(w->proxies[c->proxy].engine, &c->session, w->redis.now_ms);

@@ -26,7 +26,8 @@ enum {
     CONNS = WORKERS,
     IDENTITIES = PROCESSES + 1 + CONNS, /* a process's, the stranger's, a connection's own */
     FLIGHTS = 160,
-    PIPELINE = 4
+    PIPELINE = 4,
+    SESSIONS_KEPT = 1024 /* whose ends are remembered */
 };
 
 enum connections { CONN_OWN, CONN_POOL, CONN_SHARED }; /* D, P, M */
@@ -110,6 +111,7 @@ struct scenario {
     struct lock_rule rule;
     /* What the table at the end of the lock semantics promises for this. */
     bool apart;       /* the wire tells each worker from the others */
+    bool queue_kept;  /* and stays it while it is connected, also where it has reconnected */
     bool queue_exact; /* who sees itself at the head is the holder; two that saw no queue don't both push */
     bool never_wrong, never_kept, kept_after_end_only, kept_after_sight_only;
 };
@@ -128,6 +130,7 @@ struct worker {
     int64_t lost_ms;  /* when its lease ended, 0 not yet */
     bool in_queue;    /* it has pushed its value as a node, and still wants it */
     int64_t read_ms;  /* when it last showed that it is there */
+    uint64_t seat;    /* the session over which it saw itself at a queue's head; 0 none, or it may have been lost */
     bool lapsed;      /* and was silent for longer than a lease once */
     unsigned times;   /* that it has entered a hash lock */
     unsigned lives;
@@ -265,6 +268,7 @@ struct world {
     bool exact[MODEL_KEYS];             /* the last answer that told the lease's end crossed no other */
     bool missed[MODEL_KEYS];            /* its proxy was told of its end before it knew that there was such a lease */
     uint64_t wrong, kept, granted, lost, renewals;
+    int64_t closed_ms[SESSIONS_KEPT]; /* when sessions did */
     long step;
     bool log, tell; /* write events down; print them */
     const char *failure;
@@ -356,6 +360,7 @@ bool list_worker_command(struct world *w, int worker, struct model_command *c, b
 void list_worker_answer(struct world *w, int worker, const struct flight *f, bool lost);
 /* check_list.c: the same as check.c's. `queue` is the queue as it was. */
 void check_list_script(struct world *w, struct flight *f, const struct model_queue *queue);
+void check_list_expired(struct world *w, int key);
 void check_list_belief(struct world *w, int worker, const struct flight *f);
 /* check_state.c: what a script has left behind agrees in itself, and nothing was swapped, nor nobody's lock touched,
  * without having been read. `before` is the key as it was. */
