@@ -582,7 +582,8 @@ def cases():
 @pytest.mark.parametrize("title, config", cases(), ids=lambda value: value)
 def test_idiom(request, runs, backend_kind, title, config):
     if backend_kind not in runs.results:
-        params = [item.callspec.params for item in request.session.items if item.originalname == "test_idiom"]
+        params = [item.callspec.params for item in request.session.items
+                  if item.module is request.module and item.originalname == "test_idiom"]
         runs.start(backend_kind, {(p["title"], p["config"]) for p in params if p["backend_kind"] == backend_kind})
     results, wanted = runs.results[backend_kind], ROWS[title]
     for how, expected in ((config[0], wanted.redis), (config, wanted.proxy)):
