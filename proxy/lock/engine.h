@@ -23,11 +23,13 @@
 #include <stdint.h>
 
 #include "proxy/base/histogram.h"
+#include "proxy/base/list.h"
 #include "proxy/lock/rule.h"
 
 struct lock_engine;
 struct lock_client; /* a client identity; reference-counted, thread-safe */
 struct peer;        /* private */
+struct estate;      /* private */
 
 enum {
     LOCK_TOKEN_MAX = 64,  /* "UUID:N" with its NUL */
@@ -43,12 +45,21 @@ struct lock_session {
     struct lock_client *client;
     bool pooling_library; /* CLIENT SETINFO lib-name is in the table of libraries that pool or multiplex */
     uint64_t shards;      /* private: which shards know this session */
+    /* Private to heir.c: among those who came to its identity, its number there, and when; what it goes on with, and
+     * what it leaves. */
+    struct list_node of_client;
+    uint64_t came;
+    int64_t came_ms;
+    struct estate *estate, *left;
 };
 
-/* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). */
+/* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). It has not come to it as one
+ * that may go on for another: see engine_session_identify. */
 void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len);
-/* The identity changed (AUTH, CLIENT SETNAME). The session's claims move with it; where it was the last of its former
- * identity, what earlier ones of that left is abandoned, as with engine_session_close. */
+/* The identity is known, or changed (AUTH, CLIENT SETNAME). The session's claims move with it; where it was the last of
+ * its former identity, what earlier ones of that left is abandoned, as with engine_session_close. Where an earlier
+ * session of the new one has closed, what the proxy renewed for that one is renewed for this one from now on (heir.c).
+ * `s` must stay where it is until it is closed. */
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
                              int64_t now_ms);
 /* CLIENT SETINFO lib-name. Returns whether the name is one of a pooling or multiplexing library. */
@@ -208,6 +219,12 @@ struct lock_lease {
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a
  * thread serves its part). Returns the ms until it wants to be called again, at most 1000. */
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
+/* This process stops: owners who are sent away have not abandoned their leases. From any thread. */
+void engine_leave(struct lock_engine *e);
+/* After that, for a thread's part of the shards: asks the sink for a last renewal, for the rule's `handover`, of the
+ * leases that the proxy renews and that have not had it. Returns how many that were, at most `max`; less than that:
+ * all. Again where a renewal was not done, or its end has come near. */
+unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms);
 /* Whether a renewal that has not been sent yet is still wanted: its owner has neither released nor left. */
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token);
 /* What became of a renewal, said once for each that the sink was asked for: outcome DONE, with the lease's end as it is
@@ -240,6 +257,7 @@ enum lock_incident_kind {
     INCIDENT_RENEWAL_LOST,
     INCIDENT_UNCONFIRMED,
     INCIDENT_OPERATOR_RELEASE,
+    INCIDENT_HELD_LONG,
     INCIDENT_KINDS
 };
 /* "late_release", ... */

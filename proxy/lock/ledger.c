@@ -45,6 +45,7 @@ void ledger_clear(struct lock_engine *e) {
             while (sh->peers[b]) {
                 struct peer *p = sh->peers[b];
                 sh->peers[b] = p->next;
+                heir_peer_cleared(p);
                 client_put(&e->clients, p->client);
                 memory_free(p);
             }
@@ -208,6 +209,7 @@ inline void peer_settle(struct shard *sh, struct peer *p) {
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
+    heir_peer_freed(sh->engine, p);
     client_put(&sh->engine->clients, p->client);
     memory_free(p);
     sh->peer_count--;

@@ -30,10 +30,11 @@
 enum {
     SHARDS = 16,
     PROCESS_ID_LEN = 36,
-    WITNESSES_A_PEER = 64,   /* 1,024 a session, its keys being spread over the shards */
-    CLAIMS_A_KEY = 256,      /* ended ones beyond that are forgotten, oldest first */
-    RELEASERS = 4096,        /* places in the memory of who ever released under which rule */
-    RETRY_MIN_MS = 100,      /* between attempts to renew */
+    WITNESSES_A_PEER = 64, /* 1,024 a session, its keys being spread over the shards */
+    CLAIMS_A_KEY = 256,    /* ended ones beyond that are forgotten, oldest first */
+    RELEASERS = 4096,      /* places in the memory of who ever released under which rule */
+    RETRY_MIN_MS = 100,    /* between attempts to renew */
+    HELD_LONG_MS = 5 * 60 * 1000,
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
     TICK_MAX_MS = 1000,
     FREE_CLAIMS = 64, /* a shard */
@@ -82,6 +83,14 @@ struct lock_client {
     atomic_uint epoch;   /* how often its last session closed */
     atomic_uint orphans; /* what closed sessions have left while others of it were open; a hint */
     atomic_bool proven;  /* shown to share connections */
+    /* heir.c's, under the clients' mutex but for the atomics: those who came to this identity, in that order; what
+     * waits for one of them; where its connections are shared, whether anybody has come back since the last one left.
+     */
+    struct list_node sessions, estates;
+    uint64_t comings;
+    int64_t back_ms;
+    unsigned brief;
+    atomic_bool back, kept;
     size_t len;
     char name[]; /* NUL-terminated */
 };
@@ -117,6 +126,7 @@ struct peer {
     uint32_t epoch;     /* the client's, when this session came to this shard */
     uint32_t in_flight; /* commands begun and not finished */
     bool closed, pooling;
+    struct estate *estate; /* with a reference; of a closed session: what it left */
     uint32_t witness_count;
     struct list_node claims, witnesses; /* witnesses: the one used last at the end */
 };
@@ -156,8 +166,13 @@ struct claim {
     int64_t end_ms;    /* when the lease ends, or ended; 0 never */
     int64_t renew_ms;  /* when the next renewal is due, or was asked for */
     int64_t period_ms; /* it is renewed for so long */
-    uint32_t renewals : 31;
+    uint32_t renewals : 26;
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
+    uint32_t heritable : 1; /* its owner left: it is renewed for an heir, if there is one */
+    uint32_t common : 1;    /* heritable: for whoever of the client comes back */
+    uint32_t handing : 1;   /* its owner was sent away because this process stops */
+    uint32_t unhanded : 1;  /* its last expiry was asked for in vain */
+    uint32_t told_long : 1; /* that it is held for long was reported */
     bool ended : 1;         /* the lease is not live any more */
     bool aside : 1;         /* a release of it is in flight, not only queued */
     bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */
@@ -240,6 +255,7 @@ struct lock_engine {
     atomic_uint_fast64_t newest_session; /* greatest id opened */
     struct client_table clients;
     atomic_uint_fast64_t releasers[RELEASERS]; /* hashes of (rule, identity) that released once */
+    atomic_bool leaving;                       /* this process stops */
     struct shard shards[SHARDS];
 };
 
@@ -357,6 +373,26 @@ bool lease_owner_here(const struct claim *c);
 /* Who ever released under a rule is expected to release again; who never did is a throttle. */
 void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
 bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+
+/* ---- heir.c ------------------------------------------------------------------------------------ */
+
+/* The session has come to its identity (s->client), or goes from it; in the latter case, whether it closes. Its peers
+ * are told next then, and heir_gone at last. No shard is locked. */
+void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
+void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
+void heir_gone(struct lock_engine *e, struct lock_session *s);
+/* A closed session's peer, before what it leaves is dealt with; when it is freed; and with all of its kind. */
+void heir_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
+void heir_peer_freed(struct lock_engine *e, struct peer *p);
+void heir_peer_cleared(struct peer *p);
+/* The owner of a lease has left it. Returns whether it is renewed for who comes in its place. */
+bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
+/* Whether somebody has come in the place of the lease's owner. */
+bool heir_attends(const struct claim *c);
+/* Whether the lease is to be renewed for them, which is about to be done. Only where somebody attends. */
+bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
+/* After how long to look again whether somebody has come. */
+int64_t heir_look_ms(const struct claim *c);
 
 /* ---- audit_queue.c ----------------------------------------------------------------------------- */
 

@@ -114,6 +114,7 @@ struct worker {
     size_t free_lock_count;
     struct list_node lease_notes; /* renewals and releases that the engine has asked for */
     size_t lease_works;           /* those under way */
+    uint64_t leases_handed;       /* that got a last expiry */
     int64_t lease_refused_ms;     /* when the log last said that one could not be renewed */
     struct list_node discovered;  /* discover.c's: commands that the table lacks */
     struct list_node discovered_before;

@@ -26,6 +26,7 @@ enum {
     CONNS = WORKERS,
     IDENTITIES = PROCESSES + 1 + CONNS, /* a process's, the stranger's, a connection's own */
     FLIGHTS = 160,
+    SESSIONS_KNOWN = 1024,
     PIPELINE = 4
 };
 
@@ -153,6 +154,7 @@ struct conn {
     int process, proxy;
     int worker; /* its only one, or -1 */
     uint64_t id;
+    int64_t came_ms; /* to its identity */
     struct lock_session session;
     struct reading read[MODEL_KEYS];
 };
@@ -230,6 +232,7 @@ struct truth {
     int name;                   /* its session's, as flights have it */
     unsigned left;
     int64_t granted_ms, told_ms;
+    uint64_t heir; /* the first session that came to its owner's identity behind that one's session; 0 none */
     long told_step, end_told_step; /* that it was granted; its end, last */
     char token[LOCK_TOKEN_MAX];
     char node[QUEUE_NODE];   /* of a list lock */
@@ -243,6 +246,7 @@ struct world {
     struct lock_rules *rules; /* the present ones */
     const struct lock_rule *rule;
     uint64_t random;
+    int64_t closed_ms[SESSIONS_KNOWN]; /* by the session's number */
     uint64_t session_ids, values, observed_leases, sent;
     struct model redis;
     struct proxy proxies[PROXIES];
