@@ -223,7 +223,7 @@ int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_
 void engine_leave(struct lock_engine *e);
 /* After that, for a thread's part of the shards: asks the sink for a last renewal, for the rule's `handover`, of the
  * leases that the proxy renews and that have not had it. Returns how many that were, at most `max`; less than that:
- * all. Again where a renewal was not done, or its end has come near. */
+ * all. Again, after a while, where a renewal was not done or its end has come near. */
 unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms);
 /* Whether a renewal that has not been sent yet is still wanted: its owner has neither released nor left. */
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token);

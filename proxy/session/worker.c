@@ -12,6 +12,7 @@
 #include "proxy/session/accept.h"
 #include "proxy/session/client.h"
 #include "proxy/session/discover.h"
+#include "proxy/session/evictions.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
@@ -158,6 +159,8 @@ static void worker_trim(struct worker *w) {
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     worker_trim(w);
+    if (w->index == 0)
+        evictions_tick(w);
     if (w->shared->options.monitored || w->shared->options.threads > 1)
         node_board_write(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
