@@ -45,11 +45,13 @@ struct lock_session {
     struct lock_client *client;
     bool pooling_library; /* CLIENT SETINFO lib-name is in the table of libraries that pool or multiplex */
     uint64_t shards;      /* private: which shards know this session */
+    uint32_t login; /* opaque, the session layer's: whose upstream connections it uses; as of engine_session_identify */
     /* Private to heir.c: among those who came to its identity, its number there, and when; what it goes on with, and
      * what it leaves. */
     struct list_node of_client;
     uint64_t came;
     int64_t came_ms;
+    uint32_t came_login;
     struct estate *estate, *left;
 };
 
@@ -244,6 +246,18 @@ struct lock_leaving {
     size_t party_len;
 };
 
+/* A lease that the proxy renewed, and whose owner has left: it may come back at another proxy. Pointers are borrowed.
+ */
+struct lock_left {
+    struct lock_key key;
+    uint32_t login;
+    const char *identity; /* the owner's */
+    size_t identity_len;
+    char token[LOCK_TOKEN_MAX];
+    char group[LOCK_TOKEN_MAX]; /* equal for what one session has left; without spaces, as the token */
+    int64_t left_ms, until_ms;  /* when it left, and when the lease ends */
+};
+
 enum lock_incident_kind {
     INCIDENT_LATE_RELEASE,
     INCIDENT_FOREIGN_RELEASE,
@@ -281,6 +295,7 @@ struct lock_sink {
     void (*release)(void *arg,
                     const struct lock_lease *lease); /* from engine_session_close, _identify and engine_finish */
     void (*leave)(void *arg, const struct lock_leaving *leaving); /* likewise */
+    void (*left)(void *arg, const struct lock_left *left);        /* likewise, and from engine_handover; may be NULL */
 };
 
 /* `process` is this process's UUID (36 characters); `seed` keys the hash tables. */
@@ -288,6 +303,18 @@ struct lock_engine *engine_new(const char *process, uint64_t seed, const struct 
 void engine_free(struct lock_engine *e);
 /* From now on one thread alone calls it: nothing has to be locked. */
 void engine_alone(struct lock_engine *e);
+
+/* ---- what sessions of other proxies have left -------------------------------------------------- */
+
+/* Whether somebody is here who may be the owner of what was left so, and has come back; *login is who to speak to Redis
+ * as then. `rule` is the lock's; NULL: whether anybody of that identity has come since at all. The clocks of proxies
+ * are taken to agree within a second. */
+bool engine_awaits(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t *login);
+/* A fresh token, for a lease that is taken over. Returns its number. */
+uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]);
+/* The lease was taken over under that token, and is renewed for as long as they are here. `r` has its fence and end. */
+void engine_inherited(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t login,
+                      uint64_t token, const struct lock_result *r, int64_t now_ms);
 
 /* ---- looking in (PROXY LOCKS, PROXY INFO) ---------------------------------------------------- */
 

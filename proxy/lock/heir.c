@@ -15,10 +15,15 @@
  * one closes, and whoever comes next is there for all of it. A refusal says little there, since a colleague may hold
  * the lock; but a lock that is asked for since is renewed for a few leases more, and not for ever.
  *
+ * A client may come back at another proxy: the sink is told of each lease that waits, and that proxy takes it over,
+ * under a token of its own, for the first that came there. There it is as if it had been left by a session of its own.
+ *
  * Under `owner connection` there are no heirs: what they send would not count for the lease. Nor are there of list
  * locks, whose nodes live and die with their owner's connection.
  */
 #include "proxy/lock/state.h"
+
+#include <stdio.h>
 
 #include "proxy/base/memory.h"
 
@@ -38,6 +43,7 @@ struct estate {
     size_t refs;               /* the peers of those who left it, and a session that closes */
     uint64_t tried;            /* the coming of its last heir */
     int64_t left_ms;
+    uint64_t group; /* of what was left at another proxy; else 0 */
     unsigned brief;
     bool offered;
     atomic_bool attended; /* it has an heir */
@@ -98,6 +104,7 @@ void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
     list_append(&client->sessions, &s->of_client);
     s->came = ++client->comings;
     s->came_ms = now_ms;
+    s->came_login = s->login;
     if (!list_empty(&client->estates))
         attend(LIST_ENTRY(list_first(&client->estates), struct estate, of_client), s);
     if (!atomic_load(&client->back) && client->brief <= BRIEF_MAX) {
@@ -113,6 +120,13 @@ void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t
     pthread_mutex_lock(&e->clients.mutex);
     list_remove(&s->of_client);
     struct estate *st = s->estate;
+    if (atomic_load(&e->leaving)) { /* who is sent away counts as there: engine_handover */
+        if (st)
+            st->heir = NULL;
+        s->estate = NULL;
+        pthread_mutex_unlock(&e->clients.mutex);
+        return;
+    }
     if (st) {
         unattend(st);
         st->left_ms = now_ms;
@@ -190,6 +204,8 @@ bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms) {
         p->estate->offered = true;
     }
     pthread_mutex_unlock(&e->clients.mutex);
+    if (!heir_attends(c))
+        heir_tell(sh, c, c->end_ms, now_ms);
     return true;
 }
 
@@ -255,4 +271,125 @@ bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (id)
         atomic_store(&st->kept, true);
     return id != 0;
+}
+
+/* ---- at another proxy ------------------------------------------------------------------------------ */
+
+/* Peers of what was left elsewhere; sessions are counted, and have lower numbers. */
+#define ELSEWHERE ((uint64_t)1 << 63)
+
+void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms) {
+    struct lock_engine *e = sh->engine;
+    const struct lock_client *client = c->peer->client;
+    if (!e->sink.left || c->queue || c->rule->owner == LOCK_OWNER_CONNECTION)
+        return;
+    struct lock_left left = {
+        .key = entry_key(c->entry),
+        .login = c->login,
+        .identity = client->name,
+        .identity_len = client->len,
+        .left_ms = now_ms,
+        .until_ms = until_ms,
+    };
+    token_write(e, c->token, left.token);
+    snprintf(left.group, sizeof(left.group), "%.*s:%llu", PROCESS_ID_LEN, e->process, (unsigned long long)c->peer->id);
+    e->sink.left(e->sink.arg, &left);
+}
+
+static uint64_t group_number(const struct lock_left *left) {
+    return hash_bytes(&(struct hash_seed){0, 0}, left->group, strlen(left->group)) | ELSEWHERE;
+}
+
+/* The first session that has come since, and may be the owner: it goes on for nobody else. `any`: it may. The clients'
+ * mutex is held. */
+static struct lock_session *come_back(const struct lock_client *client, const struct lock_left *left, uint64_t group,
+                                      bool any) {
+    struct lock_session *first = NULL;
+    for (const struct list_node *n = client->sessions.prev; n != &client->sessions; n = n->prev) {
+        struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
+        if (s->came_ms < left->left_ms - EARLY_MS)
+            break;
+        if (s->estate && s->estate->group == group)
+            return s;
+        if (any || !s->estate)
+            first = s;
+    }
+    return first;
+}
+
+bool engine_awaits(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t *login) {
+    if (strncmp(left->token, e->process, PROCESS_ID_LEN) == 0)
+        return false;
+    struct lock_client *client = client_get(&e->clients, left->identity, left->identity_len, false);
+    bool any = !rule || client_shares(client, rule, false);
+    pthread_mutex_lock(&e->clients.mutex);
+    const struct lock_session *s = come_back(client, left, group_number(left), any);
+    if (s)
+        *login = s->came_login;
+    pthread_mutex_unlock(&e->clients.mutex);
+    client_put(&e->clients, client);
+    return s != NULL;
+}
+
+uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
+    uint64_t number = atomic_fetch_add(&e->attempts, 1) + 1;
+    token_write(e, number, out);
+    return number;
+}
+
+/* The estate that the group's leases belong to, one for all shards; waiting, or with its heir. */
+static void settle_estate(struct lock_engine *e, struct peer *p, const struct lock_left *left, uint64_t group) {
+    pthread_mutex_lock(&e->clients.mutex);
+    const struct lock_session *s = come_back(p->client, left, group, false);
+    if (s && s->estate) {
+        p->estate = s->estate;
+        p->estate->refs++;
+    } else {
+        p->estate = estate_new(p->client, left->left_ms);
+        p->estate->group = group;
+        p->estate->offered = true;
+        offer(p->estate);
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *left) {
+    struct lock_engine *e = sh->engine;
+    uint64_t group = group_number(left);
+    struct peer *p = peer_find(sh, group);
+    if (p)
+        return p;
+    struct lock_client *client = client_get(&e->clients, left->identity, left->identity_len, false);
+    p = peer_add(sh, group, client);
+    client_put(&e->clients, client);
+    p->closed = true;
+    p->closed_at = 0; /* before all of the sessions here */
+    settle_estate(e, p, left, group);
+    return p;
+}
+
+void engine_inherited(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t login,
+                      uint64_t token, const struct lock_result *r, int64_t now_ms) {
+    uint64_t hash = ledger_hash(e, &left->key);
+    struct shard *sh = ledger_shard(e, hash);
+    shard_lock(sh);
+    struct entry *en = entry_get(sh, &left->key, hash);
+    struct peer *p = peer_elsewhere(sh, left);
+    struct claim *c = claim_add(sh, en, p, rule, token, r->fence);
+    c->login = login;
+    c->granted_ms = now_ms;
+    c->told = atomic_load(&e->attempts);
+    c->reported = true;
+    c->heritable = true;
+    c->common = client_shares(p->client, rule, false);
+    lease_set(sh, c, r->pttl_ms, true, now_ms, now_ms);
+    if (r->fence >= en->live_fence && r->fence > en->gone_fence) {
+        en->live_fence = r->fence;
+        en->live_since = c->told;
+    } else {
+        lease_end(sh, c, LEASE_TAKEN, now_ms);
+    }
+    if (!lease_schedule(sh, c, now_ms))
+        entry_settle(sh, en);
+    shard_unlock(sh);
 }

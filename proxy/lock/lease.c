@@ -201,10 +201,18 @@ static void report_observed_abandon(struct shard *sh, const struct claim *c, con
                         (long long)(c->end_ms ? c->end_ms - now_ms : 0));
 }
 
+/* It is never cut short. */
+static int64_t handover_end(const struct claim *c, int64_t now_ms) {
+    int64_t end_ms = now_ms + c->rule->handover_ms;
+    return c->end_ms > end_ms ? c->end_ms : end_ms;
+}
+
 /* The process stops, and the owner was sent away: what is renewed for it gets its last expiry in engine_handover. */
 static bool hands_over(struct shard *sh, struct claim *c, int64_t now_ms) {
     c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
                  claim_is_live(c, now_ms) && !c->aside && !c->doubtful;
+    if (c->handing)
+        heir_tell(sh, c, handover_end(c, now_ms), now_ms);
     return c->handing;
 }
 
@@ -256,13 +264,18 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
         c->renewing = false;
     else if (lease_owner_here(c) && (!c->heritable || heir_keeps(sh, c, now_ms)))
         ask_renewal(sh, c, c->period_ms, now_ms);
+    else
+        c->renew_ms = now_ms + heir_look_ms(c);
+}
+
+static bool is_handed_over(const struct claim *c, int64_t now_ms) {
+    return c->rule->handover_ms > 0 && c->renewing && !c->aside && c->end_ms && claim_is_live(c, now_ms) &&
+           (c->handing || lease_owner_here(c));
 }
 
 static bool handover_due(const struct claim *c, int64_t now_ms) {
-    int64_t handover_ms = c->rule->handover_ms;
-    return !c->ended && c->renewing && !c->asked && !c->aside && claim_is_live(c, now_ms) && c->end_ms &&
-           c->end_ms < now_ms + handover_ms - handover_ms / 4 && (!c->unhanded || now_ms >= c->renew_ms) &&
-           (c->handing || lease_owner_here(c));
+    int64_t least_ms = c->rule->handover_ms - c->rule->handover_ms / 4;
+    return !c->asked && c->end_ms < now_ms + least_ms && (!c->unhanded || now_ms >= c->renew_ms);
 }
 
 void engine_leave(struct lock_engine *e) {
@@ -276,6 +289,12 @@ static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
             for (struct claim *c = en->claims; c; c = c->next) {
                 if (asked == max)
                     return asked;
+                if (!is_handed_over(c, now_ms))
+                    continue;
+                if (c->heritable && !c->handing) { /* its owner's session is not there to close */
+                    c->handing = true;
+                    heir_tell(sh, c, handover_end(c, now_ms), now_ms);
+                }
                 if (!handover_due(c, now_ms))
                     continue;
                 ask_renewal(sh, c, c->rule->handover_ms, now_ms);

@@ -180,24 +180,29 @@ static void peers_resize(struct shard *sh, uint32_t count) {
     sh->peer_buckets = count;
 }
 
-inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
-    struct peer *p = peer_find(sh, s->id);
-    if (p)
-        return p;
+struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client) {
     if (sh->peer_count >= sh->peer_buckets)
         peers_resize(sh, sh->peer_buckets * 2);
-    p = memory_zalloc(sizeof(*p));
-    p->id = s->id;
-    p->client = s->client;
+    struct peer *p = memory_zalloc(sizeof(*p));
+    p->id = id;
+    p->client = client;
     client_ref(&sh->engine->clients, p->client);
     p->epoch = atomic_load(&p->client->epoch);
-    p->pooling = s->pooling_library;
     list_init(&p->claims);
     list_init(&p->witnesses);
     struct peer **bucket = &sh->peers[p->id & (sh->peer_buckets - 1)];
     p->next = *bucket;
     *bucket = p;
     sh->peer_count++;
+    return p;
+}
+
+inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
+    struct peer *p = peer_find(sh, s->id);
+    if (p)
+        return p;
+    p = peer_add(sh, s->id, s->client);
+    p->pooling = s->pooling_library;
     s->shards |= 1u << (sh - sh->engine->shards);
     return p;
 }

@@ -288,6 +288,8 @@ struct lock_key entry_key(const struct entry *en);
 
 struct peer *peer_find(struct shard *sh, uint64_t id);
 struct peer *peer_get(struct shard *sh, struct lock_session *s);
+/* A new one of this number; there is none yet. */
+struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client);
 /* Frees a closed peer that nothing refers to any more. */
 void peer_settle(struct shard *sh, struct peer *p);
 
@@ -391,6 +393,8 @@ bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
 bool heir_attends(const struct claim *c);
 /* Whether the lease is to be renewed for them, which is about to be done. Only where somebody attends. */
 bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
+/* Tells the sink that it was left, for other proxies: it ends at until_ms. */
+void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms);
 /* After how long to look again whether somebody has come. */
 int64_t heir_look_ms(const struct claim *c);
 

@@ -126,6 +126,7 @@ struct worker {
     struct eviction_state evictions; /* evictions.c's, in the first worker */
     int64_t evictions_ms;            /* when it last asked */
     bool evictions_asking;
+    bool heirs_asking;           /* heirs.c looks at the list */
     struct list_node discovered; /* discover.c's: commands that the table lacks */
     struct list_node discovered_before;
     size_t discovered_count;

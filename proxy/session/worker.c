@@ -13,6 +13,7 @@
 #include "proxy/session/client.h"
 #include "proxy/session/discover.h"
 #include "proxy/session/evictions.h"
+#include "proxy/session/heirs.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
@@ -38,10 +39,11 @@ int64_t worker_now(struct worker *w) {
 /* The engine calls with a shard locked: leases are noted, and seen to once it has returned. */
 struct lease_note {
     struct list_node link;
-    enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING } kind;
+    enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING, NOTE_LEFT } kind;
     struct lock_lease lease;
     struct lock_leaving leaving;
-    char name[]; /* and the party that leaves */
+    int64_t until_ms;
+    char name[]; /* and the party that leaves; or the entry for what was left */
 };
 
 static void note_lease(struct list_node *notes, const struct lock_lease *lease, bool renewal) {
@@ -80,6 +82,19 @@ void worker_note_leaving(void *arg, const struct lock_leaving *leaving) {
     list_append(thread_notes, &note->link);
 }
 
+void worker_note_left(void *arg, const struct lock_left *left) {
+    struct text entry = {0};
+    heirs_entry(left, &entry);
+    struct lease_note *note = memory_alloc(sizeof(*note) + entry.len);
+    note->kind = NOTE_LEFT;
+    note->lease = (struct lock_lease){.key.len = entry.len, .login = left->login};
+    note->until_ms = left->until_ms;
+    memcpy(note->name, entry.data, entry.len);
+    text_clear(&entry);
+    list_init(&note->link);
+    list_append(thread_notes, &note->link);
+}
+
 void worker_lease_work(struct worker *w) {
     struct list_node *n;
     while ((n = list_shift(&w->lease_notes))) {
@@ -88,6 +103,8 @@ void worker_lease_work(struct worker *w) {
             lock_renew(w, &note->lease);
         else if (note->kind == NOTE_RELEASE)
             lock_release(w, &note->lease);
+        else if (note->kind == NOTE_LEFT)
+            heirs_write(w, note->lease.login, note->until_ms, note->name, note->lease.key.len);
         else
             lock_leave(w, &note->leaving, note->lease.lease_ms);
         memory_free(note);
@@ -159,8 +176,10 @@ static void worker_trim(struct worker *w) {
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     worker_trim(w);
-    if (w->index == 0)
+    if (w->index == 0) {
         evictions_tick(w);
+        heirs_tick(w);
+    }
     if (w->shared->options.monitored || w->shared->options.threads > 1)
         node_board_write(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;

@@ -112,6 +112,7 @@ void worker_report_advice(struct worker *w, const struct report *r);
 void worker_note_renewal(void *arg, const struct lock_lease *lease);
 void worker_note_release(void *arg, const struct lock_lease *lease);
 void worker_note_leaving(void *arg, const struct lock_leaving *leaving);
+void worker_note_left(void *arg, const struct lock_left *left);
 /* After worker_run has returned. */
 void worker_free(struct worker *w);
 

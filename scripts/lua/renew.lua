@@ -2,11 +2,20 @@
 -- whose owner is connected is ever renewed. An expiry of the application's own, which it may have set since the
 -- renewal was asked for, is renewed only by right 'always' (renew always), and not where it is a much shorter one than
 -- was known: that is how some release.
+-- By right 'heir' the lease moves from the proxy that gave it to this one, under a token of its own, because its owner has
+-- come back here. Not where somebody has renewed it since that proxy let go of it: it has more than `read` ms left then.
 -- Returns 'done', or 'held', 'foreign', 'free' where it is gone.
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
-if s.token ~= claim then return envelope(0, s.token and 'held' or 'foreign', s) end
+local inherits = right == 'heir' and s.token and s.owner == identity
+if s.token ~= claim and not (inherits and s.token == attempt) then
+  return envelope(0, s.token and 'held' or 'foreign', s)
+end
 local left = redis.call('PTTL', lock)
+if right == 'heir' then
+  if s.list or not inherits or not s.leased or left > tonumber(read) then return envelope(0, 'held', s) end
+  redis.call('HSET', guard, 'token', attempt, 'proxy', proxy)
+end
 local function renewable(ms)
   return s.leased or (right == 'always' and ms >= 0 and ms >= tonumber(read) / 2)
 end

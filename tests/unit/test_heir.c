@@ -36,8 +36,10 @@ struct fixture {
     struct lock_session sessions[SESSIONS];
     bool open[SESSIONS];
     struct kept leases[LEASES_MAX];
-    unsigned lease_count, released, left, incidents[INCIDENT_KINDS];
-    char action[256]; /* of the last incident */
+    unsigned lease_count, released, left, told, incidents[INCIDENT_KINDS];
+    char action[256];       /* of the last incident */
+    struct lock_left entry; /* the last one that other proxies are told of; with texts of its own */
+    char entry_key[32], entry_identity[64];
     enum lock_outcome answer;
 };
 
@@ -73,13 +75,27 @@ static void on_leave(void *arg, const struct lock_leaving *leaving) {
     (void)leaving;
 }
 
+static void on_left(void *arg, const struct lock_left *left) {
+    struct fixture *f = arg;
+    f->told++;
+    f->entry = *left;
+    snprintf(f->entry_key, sizeof(f->entry_key), "%.*s", (int)left->key.len, left->key.name);
+    snprintf(f->entry_identity, sizeof(f->entry_identity), "%.*s", (int)left->identity_len, left->identity);
+    f->entry.key.name = f->entry_key;
+    f->entry.identity = f->entry_identity;
+}
+
 static char pattern[] = "lock:*";
 
 static int set_up(void **state) {
     static struct fixture f;
     memset(&f, 0, sizeof(f));
-    struct lock_sink sink = {
-        .arg = &f, .incident = on_incident, .renew = on_renew, .release = on_release, .leave = on_leave};
+    struct lock_sink sink = {.arg = &f,
+                             .incident = on_incident,
+                             .renew = on_renew,
+                             .release = on_release,
+                             .leave = on_leave,
+                             .left = on_left};
     f.engine = engine_new(PROCESS, 42, &sink);
     f.now_ms = START_MS;
     f.answer = LOCK_DONE;
@@ -519,6 +535,133 @@ static void a_handover_that_was_not_done(void **state) {
     assert_int_equal(x->renewals, 2);
 }
 
+/* ---- at another proxy -------------------------------------------------------------------------------- */
+
+/* What a session of another proxy has left now, as that one tells it. */
+static struct lock_left elsewhere(struct fixture *f, const char *name, const char *group) {
+    struct lock_left left = {.key = key_of(name),
+                             .identity = "app",
+                             .identity_len = 3,
+                             .token = "11111111-2222-3333-4444-555555555555:00000001",
+                             .left_ms = f->now_ms,
+                             .until_ms = f->now_ms + LEASE_MS};
+    snprintf(left.group, sizeof(left.group), "%s", group);
+    return left;
+}
+
+static struct kept *inherit(struct fixture *f, const struct lock_left *left) {
+    struct kept *k = &f->leases[f->lease_count++];
+    struct lock_result r = {.outcome = LOCK_DONE, .fence = ++f->fence, .pttl_ms = LEASE_MS, .leased = true};
+    char token[LOCK_TOKEN_MAX];
+    snprintf(k->name, sizeof(k->name), "%.*s", (int)left->key.len, left->key.name);
+    k->token = engine_token(f->engine, token);
+    engine_inherited(f->engine, left, &f->rule, 0, k->token, &r, f->now_ms);
+    return k;
+}
+
+static void other_proxies_are_told(void **state) {
+    struct fixture *f = *state;
+    come(f, 0, "app");
+    acquire(f, 0, "lock:x");
+    leave(f, 0);
+    assert_int_equal(f->told, 1);
+    assert_string_equal(f->entry_key, "lock:x");
+    assert_string_equal(f->entry_identity, "app");
+    assert_int_equal(f->entry.left_ms, f->now_ms);
+    assert_int_equal(f->entry.until_ms, f->now_ms + LEASE_MS);
+    uint32_t login;
+    come(f, 1, "app");
+    assert_false(engine_awaits(f->engine, &f->entry, &f->rule, &login)); /* its own */
+    acquire(f, 1, "lock:y");
+    come(f, 2, "app"); /* at once */
+    leave(f, 1);
+    assert_int_equal(f->told, 1);
+    engine_leave(f->engine);
+    acquire(f, 2, "lock:z");
+    leave(f, 2);
+    assert_int_equal(f->told, 2);
+    assert_int_equal(f->entry.until_ms, f->now_ms + 60000);
+}
+
+static void who_comes_from_another_proxy_goes_on(void **state) {
+    struct fixture *f = *state;
+    uint32_t login = 0;
+    come(f, 0, "app"); /* a colleague, from long before */
+    pass(f, 10 * STEP_MS);
+    struct lock_left x = elsewhere(f, "lock:x", "p:1"), y = elsewhere(f, "lock:y", "p:1"),
+                     z = elsewhere(f, "lock:z", "p:2");
+    assert_false(engine_awaits(f->engine, &x, &f->rule, &login));
+    come(f, 1, "else");
+    assert_false(engine_awaits(f->engine, &x, &f->rule, &login));
+    engine_session_open(f->engine, &f->sessions[2], ++f->ids, "", 0);
+    f->sessions[2].login = 7;
+    engine_session_identify(f->engine, &f->sessions[2], "app", 3, f->now_ms);
+    f->open[2] = true;
+    assert_true(engine_awaits(f->engine, &x, &f->rule, &login));
+    assert_int_equal(login, 7);
+    struct kept *first = inherit(f, &x);
+    assert_true(engine_awaits(f->engine, &y, &f->rule, &login)); /* the same session's */
+    assert_false(engine_awaits(f->engine, &z, &f->rule, &login));
+    struct kept *second = inherit(f, &y);
+    pass(f, 100 * STEP_MS);
+    assert_int_equal(live(f), 2);
+    assert_true(first->renewals > 8 && second->renewals > 8);
+    engine_leave(f->engine); /* and on to the next one */
+    hand_over(f, 2);
+    assert_int_equal(f->told, 2);
+    leave(f, 2);
+    hand_over(f, 0);
+    assert_int_equal(f->told, 2);
+}
+
+/* Where connections are shared, whoever comes is there for all of it. */
+static void a_pool_comes_from_another_proxy(void **state) {
+    struct fixture *f = *state;
+    struct lock_left x = elsewhere(f, "lock:x", "p:1"), y = elsewhere(f, "lock:y", "p:2");
+    uint32_t login;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    come(f, 0, "app");
+    assert_true(engine_awaits(f->engine, &x, &f->rule, &login));
+    inherit(f, &x);
+    assert_true(engine_awaits(f->engine, &y, &f->rule, &login));
+    inherit(f, &y);
+    pass(f, 100 * STEP_MS);
+    assert_int_equal(live(f), 2);
+    leave(f, 0);
+    pass(f, LEASE_MS + 2 * STEP_MS);
+    assert_int_equal(live(f), 0);
+}
+
+static void who_came_from_another_proxy_and_left_is_gone(void **state) {
+    struct fixture *f = *state;
+    struct lock_left x = elsewhere(f, "lock:x", "p:1");
+    come(f, 0, "app");
+    inherit(f, &x);
+    pass(f, 100 * STEP_MS);
+    assert_int_equal(live(f), 1);
+    leave(f, 0);
+    pass(f, LEASE_MS + 2 * STEP_MS);
+    assert_int_equal(live(f), 0);
+    inherit(f, &x); /* and nobody has come */
+    pass(f, LEASE_MS + 2 * STEP_MS);
+    assert_int_equal(live(f), 0);
+}
+
+/* Its release counts for what was its own elsewhere. */
+static void what_came_from_another_proxy_is_released(void **state) {
+    struct fixture *f = *state;
+    struct lock_left x = elsewhere(f, "lock:x", "p:1");
+    struct lock_key key = key_of("lock:x");
+    struct lock_plan plan;
+    come(f, 0, "app");
+    struct kept *k = inherit(f, &x);
+    engine_begin(f->engine, &f->sessions[0], LOCK_RELEASE, &key, &f->rule, 0, false, f->now_ms, &plan);
+    assert_int_equal(plan.claim, k->token);
+    struct lock_result r = {.outcome = LOCK_RELEASED, .fence = f->fence, .pttl_ms = -2};
+    engine_finish(f->engine, &f->sessions[0], f->sessions[0].id, &plan, &r, "DEL", "10.1.1.1:5000", f->now_ms);
+    assert_int_equal(live(f), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -546,6 +689,11 @@ int main(void) {
         TEST(who_had_left_before_the_stop_is_gone),
         TEST(a_stop_has_many_leases),
         TEST(a_handover_that_was_not_done),
+        TEST(other_proxies_are_told),
+        TEST(who_comes_from_another_proxy_goes_on),
+        TEST(a_pool_comes_from_another_proxy),
+        TEST(who_came_from_another_proxy_and_left_is_gone),
+        TEST(what_came_from_another_proxy_is_released),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

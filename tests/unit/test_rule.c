@@ -124,8 +124,8 @@ static void test_errors(void **state) {
         {"x replicas 1001", "option replicas '1001': expected " REPLICAS},
         {"x replicas 1 0ms", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 2m", "option replicas '1': expected " REPLICAS},
-        {"x replicas 1 soon 1",
-         "option 'soon': expected mode, owner, claim-memory, lease, renew, max-hold, handover, on-disconnect or replicas"},
+        {"x replicas 1 soon 1", "option 'soon': expected mode, owner, claim-memory, lease, renew, max-hold, handover, "
+                                "on-disconnect or replicas"},
         {"x lease 1s lease 2s", "option 'lease' is given twice: expected it once"},
         {"x leese 1s", "option 'leese': expected mode, owner, claim-memory, lease, renew, max-hold, "
                        "handover, on-disconnect or replicas"},
