@@ -8,9 +8,10 @@
  *                                                                                                  │
  *                            renewed here from now on (engine_inherited) <── the lease is this proxy's
  *
- * The script compares the token, so that of two proxies one alone gets a lease. The list is a guard record's name,
- * which nobody is shown, and belongs to no lock. Who lets go speaks as the client did, who looks as the proxy itself:
- * where that may not, owners are known when they come back to the same proxy alone.
+ * Nobody looks when nobody has come lately: what is left later is somebody else's. The script compares the token, so
+ * that of two proxies one alone gets a lease. The list is a guard record's name, which nobody is shown, and belongs to
+ * no lock. Who lets go speaks as the client did, who looks as the proxy itself: where that may not, owners are known
+ * when they come back to the same proxy alone.
  */
 #include "proxy/session/heirs.h"
 
@@ -26,7 +27,7 @@
 
 static const char LIST[] = "lockkeeper-left";
 
-enum { ENTRIES_AT_ONCE = 1000, LIST_MS = 3600 * 1000, SLACK_MS = 1000, FIELDS = 6 };
+enum { ENTRIES_AT_ONCE = 1000, LIST_MS = 3600 * 1000, SLACK_MS = 1000, LOOKS_MS = 5000, FIELDS = 6 };
 
 /* ---- entries ----------------------------------------------------------------------------------------- */
 
@@ -198,7 +199,8 @@ static void listed(struct call *c, const struct call_end *end) {
 }
 
 void heirs_tick(struct worker *w) {
-    if (w->heirs_asking || w->stopping || !w->opened)
+    int64_t came_ms = atomic_load_explicit(&w->shared->came_ms, memory_order_relaxed);
+    if (w->heirs_asking || w->stopping || !w->opened || worker_now(w) - came_ms > LOOKS_MS)
         return;
     w->heirs_asking = true;
     list_begin(w, "ZRANGEBYSCORE", 7);

@@ -15,7 +15,7 @@ struct text;
 void heirs_entry(const struct lock_left *left, struct text *out);
 /* Puts an entry on the list. It is of no use beyond until_ms. */
 void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len);
-/* To be called once a second, by the first worker: takes over what is on the list and somebody has come for. */
+/* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
 void heirs_tick(struct worker *w);
 
 #endif

@@ -126,8 +126,10 @@ struct worker {
     struct eviction_state evictions; /* evictions.c's, in the first worker */
     int64_t evictions_ms;            /* when it last asked */
     bool evictions_asking;
-    bool heirs_asking;           /* heirs.c looks at the list */
-    struct list_node discovered; /* discover.c's: commands that the table lacks */
+    double ticked;                       /* when it was last */
+    unsigned punctual_ticks, held_ticks; /* in a row; without a question */
+    bool heirs_asking;                   /* heirs.c looks at the list */
+    struct list_node discovered;         /* discover.c's: commands that the table lacks */
     struct list_node discovered_before;
     size_t discovered_count;
     struct resp_request scanner; /* for input that is complete in `scratch` */

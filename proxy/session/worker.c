@@ -17,10 +17,10 @@
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
-enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100 };
+enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10 };
 static const double ENGINE_LATE = 0.1, ENGINE_PAUSE = 0.05; /* seconds */
 
-static const double TICK_SECONDS = 1.0;
+static const double TICK_SECONDS = 1.0, TICK_LATE = 0.05;
 
 static int64_t wall_ms(void) {
     struct timespec t;
@@ -173,13 +173,25 @@ static void worker_trim(struct worker *w) {
         memory_trim();
 }
 
+/* The proxy's own questions to Redis. Not when the process stood still lately: first what is due. Where it does so
+ * always that is no reason. */
+static void ask_around(struct worker *w, double now) {
+    double since = now - w->ticked; /* shorter behind a late one */
+    bool punctual = since > TICK_SECONDS - TICK_LATE && since < TICK_SECONDS + TICK_LATE;
+    w->ticked = now;
+    w->punctual_ticks = punctual ? w->punctual_ticks + 1 : 0;
+    if (w->punctual_ticks < 2 && ++w->held_ticks < TICKS_HELD)
+        return;
+    w->held_ticks = 0;
+    evictions_tick(w);
+    heirs_tick(w);
+}
+
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     worker_trim(w);
-    if (w->index == 0) {
-        evictions_tick(w);
-        heirs_tick(w);
-    }
+    if (w->index == 0)
+        ask_around(w, ev_now(loop));
     if (w->shared->options.monitored || w->shared->options.threads > 1)
         node_board_write(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;

@@ -65,6 +65,7 @@ struct proxy_shared {
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, for maxclients */
     atomic_uint evictions;        /* evictions.c's */
+    atomic_int_fast64_t came_ms;  /* when a session last came to its identity */
     atomic_int_fast64_t paused;   /* of these, that wait for the end of a CLIENT PAUSE */
     /* Called from a worker's thread when an operator asks for a reload; may be NULL. False: `error` (of `size`) says
      * what is wrong. */

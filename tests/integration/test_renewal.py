@@ -292,6 +292,8 @@ def test_who_comes_back_at_another_proxy(backend, start_proxy, named, direct, ke
     """Both run; nothing is said about the lock. And who does not come back has left it."""
     name, gone = key("lock:brief:moved"), key("lock:brief:gone")
     one, two = start_proxy(backend, *RULES), start_proxy(backend, *RULES)
+    watch = named(two, "watch")
+    until(lambda: "locks_evictable:no" in watch("PROXY", "INFO", "upstreams"), 20, "the first look around")
     holder, lost, other = named(one, "holder"), named(one, "lost"), named(two, "other")
     assert holder("SETNX", name, "mine") == 1 and lost("SETNX", gone, "mine") == 1
     holder.close()
