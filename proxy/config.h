@@ -40,7 +40,7 @@ struct config {
     char *unixsocket;         /* NULL: none */
     int64_t unixsocketperm;   /* 0: as umask has it; octal in the file */
     int64_t timeout_s;        /* 0: idle clients stay */
-    int64_t tcp_keepalive_s;  /* 300 */
+    int64_t tcp_keepalive_s;  /* 60 */
     int64_t tcp_backlog;      /* 511 */
     bool reuse_port;          /* other processes may listen on the same port */
     int64_t maxclients;       /* 10000 */

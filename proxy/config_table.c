@@ -56,7 +56,7 @@ static const struct directive TABLE[] = {
      .words_max = 1,
      .expected = "an octal number from 0 to 777"},
     {{"timeout", "SECONDS", "0", "closes clients that are idle for so long; 0: never"}, NUMBER(timeout_s, 0, INT_MAX)},
-    {{"tcp-keepalive", "SECONDS", "300", "TCP keep-alive of client connections; 0: none"},
+    {{"tcp-keepalive", "SECONDS", "60", "TCP keep-alive of client connections; 0: none"},
      NUMBER(tcp_keepalive_s, 0, INT_MAX)},
     {{"tcp-backlog", "N", "511", "length of the queue of connections not yet accepted"},
      NUMBER(tcp_backlog, 0, INT_MAX)},

@@ -425,7 +425,8 @@ static int serve(struct application *app) {
                                    .incident = record_incident,
                                    .renew = worker_note_renewal,
                                    .release = worker_note_release,
-                                   .leave = worker_note_leaving};
+                                   .leave = worker_note_leaving,
+                                   .left = worker_note_left};
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
     if (app->shared.options.threads == 1)
         engine_alone(app->shared.engine);

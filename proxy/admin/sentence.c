@@ -24,6 +24,7 @@ static const struct deed *deed_of(const char *kind) {
         {"renewal_lost", "lost the lease of", "", false},
         {"unconfirmed", "did not get", "", false},
         {"operator_release", "released", " as an operator", true},
+        {"held_long", "has held", " for long", false},
     };
     static const struct deed other = {"", "had an incident with", "", true};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)

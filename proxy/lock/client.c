@@ -92,6 +92,8 @@ static struct lock_client *find_or_make(struct client_table *t, const char *name
     c = memory_zalloc(sizeof(*c) + len + 1);
     c->hash = hash;
     c->len = len;
+    list_init(&c->sessions);
+    list_init(&c->estates);
     memcpy(c->name, name, len);
     c->next = t->buckets[hash & (t->bucket_count - 1)];
     t->buckets[hash & (t->bucket_count - 1)] = c;

@@ -23,11 +23,13 @@
 #include <stdint.h>
 
 #include "proxy/base/histogram.h"
+#include "proxy/base/list.h"
 #include "proxy/lock/rule.h"
 
 struct lock_engine;
 struct lock_client; /* a client identity; reference-counted, thread-safe */
 struct peer;        /* private */
+struct estate;      /* private */
 
 enum {
     LOCK_TOKEN_MAX = 64,  /* "UUID:N" with its NUL */
@@ -43,12 +45,23 @@ struct lock_session {
     struct lock_client *client;
     bool overlapped; /* its commands may be several workers': engine_session_overlapped, or its library multiplexes */
     uint64_t shards; /* private: which shards know this session */
+    uint32_t login; /* opaque, the session layer's: whose upstream connections it uses; as of engine_session_identify */
+    /* Private to heir.c: among those who came to its identity, its number there, and when; what it goes on with, and
+     * what it leaves. */
+    struct list_node of_client;
+    uint64_t came;
+    int64_t came_ms;
+    uint32_t came_login;
+    struct estate *estate, *left;
 };
 
-/* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). */
+/* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). It has not come to it as one
+ * that may go on for another: see engine_session_identify. */
 void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len);
-/* The identity changed (AUTH, CLIENT SETNAME). The session's claims move with it; where it was the last of its former
- * identity, what earlier ones of that left is abandoned, as with engine_session_close. */
+/* The identity is known, or changed (AUTH, CLIENT SETNAME). The session's claims move with it; where it was the last of
+ * its former identity, what earlier ones of that left is abandoned, as with engine_session_close. Where an earlier
+ * session of the new one has closed, what the proxy renewed for that one is renewed for this one from now on (heir.c).
+ * `s` must stay where it is until it is closed. */
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
                              int64_t now_ms);
 /* A lock command of the session's came in a later read while an earlier request had been sent and not answered: who
@@ -227,6 +240,12 @@ struct lock_lease {
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a
  * thread serves its part). Returns the ms until it wants to be called again, at most 1000. */
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
+/* This process stops: owners who are sent away have not abandoned their leases. From any thread. */
+void engine_leave(struct lock_engine *e);
+/* After that, for a thread's part of the shards: asks the sink for a last renewal, for the rule's `handover`, of the
+ * leases that the proxy renews and that have not had it. Returns how many that were, at most `max`; less than that:
+ * all. Again, after a while, where a renewal was not done or its end has come near. */
+unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms);
 /* Whether a renewal that has not been sent yet is still wanted: its owner has neither released nor left. */
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token);
 /* What became of a renewal, said once for each that the sink was asked for: outcome DONE, with the lease's end as it is
@@ -246,6 +265,18 @@ struct lock_leaving {
     size_t party_len;
 };
 
+/* A lease that the proxy renewed, and whose owner has left: it may come back at another proxy. Pointers are borrowed.
+ */
+struct lock_left {
+    struct lock_key key;
+    uint32_t login;
+    const char *identity; /* the owner's */
+    size_t identity_len;
+    char token[LOCK_TOKEN_MAX];
+    char group[LOCK_TOKEN_MAX]; /* equal for what one session has left; without spaces, as the token */
+    int64_t left_ms, until_ms;  /* when it left, and when the lease ends */
+};
+
 enum lock_incident_kind {
     INCIDENT_LATE_RELEASE,
     INCIDENT_FOREIGN_RELEASE,
@@ -261,6 +292,7 @@ enum lock_incident_kind {
     INCIDENT_OPERATOR_RELEASE,
     INCIDENT_SHARED,
     INCIDENT_BELIEVED,
+    INCIDENT_HELD_LONG,
     INCIDENT_KINDS
 };
 /* "late_release", ... */
@@ -284,6 +316,7 @@ struct lock_sink {
     void (*release)(void *arg,
                     const struct lock_lease *lease); /* from engine_session_close, _identify and engine_finish */
     void (*leave)(void *arg, const struct lock_leaving *leaving); /* likewise */
+    void (*left)(void *arg, const struct lock_left *left);        /* likewise, and from engine_handover; may be NULL */
 };
 
 /* `process` is this process's UUID (36 characters); `seed` keys the hash tables. */
@@ -291,6 +324,18 @@ struct lock_engine *engine_new(const char *process, uint64_t seed, const struct 
 void engine_free(struct lock_engine *e);
 /* From now on one thread alone calls it: nothing has to be locked. */
 void engine_alone(struct lock_engine *e);
+
+/* ---- what sessions of other proxies have left -------------------------------------------------- */
+
+/* Whether somebody is here who may be the owner of what was left so, and has come back; *login is who to speak to Redis
+ * as then. `rule` is the lock's; NULL: whether anybody of that identity has come since at all. The clocks of proxies
+ * are taken to agree within a second. */
+bool engine_awaits(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t *login);
+/* A fresh token, for a lease that is taken over. Returns its number. */
+uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]);
+/* The lease was taken over under that token, and is renewed for as long as they are here. `r` has its fence and end. */
+void engine_inherited(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t login,
+                      uint64_t token, const struct lock_result *r, int64_t now_ms);
 
 /* ---- looking in (PROXY LOCKS, PROXY INFO) ---------------------------------------------------- */
 

@@ -16,6 +16,7 @@ static const char *const KIND_NAMES[INCIDENT_KINDS] = {
     [INCIDENT_LOST_HEAD] = "lost_head",           [INCIDENT_RENEWAL_LOST] = "renewal_lost",
     [INCIDENT_UNCONFIRMED] = "unconfirmed",       [INCIDENT_OPERATOR_RELEASE] = "operator_release",
     [INCIDENT_SHARED] = "shared",                 [INCIDENT_BELIEVED] = "believed",
+    [INCIDENT_HELD_LONG] = "held_long",
 };
 
 const char *lock_incident_name(enum lock_incident_kind kind) {

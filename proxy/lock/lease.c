@@ -38,7 +38,7 @@ bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
     if (!p->closed)
         return !p->remote;
-    return claim_shared(c) && client_still_here(p);
+    return heir_attends(c) || (claim_shared(c) && client_still_here(p));
 }
 
 static void revive(struct shard *sh, struct claim *c) {
@@ -68,7 +68,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     c->leased = leased;
     c->end_ms = end_ms;
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
-    c->renewing = wanted && c->period_ms > 0 && !c->doubtful && !c->reported && !c->observed;
+    bool left = c->reported && !c->heritable && !c->handing;
+    c->renewing = wanted && c->period_ms > 0 && !c->doubtful && !left && !c->observed;
     /* When a third of it is over, counted from when it may have begun. The application may have touched the lock
      * without moving its end. */
     c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
@@ -114,7 +115,8 @@ static void learn_from_end(struct shard *sh, struct claim *c, int64_t now_ms) {
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {
     if (c->ended)
         return;
-    bool report = why == LEASE_GONE && c->renewing && !c->aside && !c->doubtful && !c->scripted && !c->shown;
+    bool report = why == LEASE_GONE && c->renewing && !c->aside && !c->doubtful && !c->scripted && !c->shown &&
+                  lease_owner_here(c);
     if (why != LEASE_OVER && c->fence) {
         struct entry *en = c->entry;
         if (c->fence > en->gone_fence)
@@ -167,16 +169,38 @@ static int64_t look_due(const struct shard *sh, const struct claim *c) {
     return c->end_ms - before;
 }
 
+/* Where the owner has left, somebody may yet come in its place. */
+static int64_t renewal_due(const struct claim *c, int64_t now_ms) {
+    if (!c->renewing || c->asked)
+        return NO_DEADLINE;
+    if (c->renew_ms > now_ms || lease_owner_here(c))
+        return c->renew_ms;
+    return now_ms + heir_look_ms(c);
+}
+
+static int64_t long_due(const struct shard *sh, const struct claim *c) {
+    if (c->told_long || !release_expected(sh, c) || !lease_owner_here(c))
+        return NO_DEADLINE;
+    return c->granted_ms + HELD_LONG_MS;
+}
+
+static void report_long(struct shard *sh, struct claim *c, int64_t now_ms) {
+    struct occasion on = proxys_occasion(c, now_ms);
+    c->told_long = true;
+    if (claim_is_live(c, now_ms) || c->observed)
+        incident_report(sh, INCIDENT_HELD_LONG, &on, "held for %lld s%s", (long long)(now_ms - c->granted_ms) / 1000,
+                        c->renewing ? ", renewed while its owner is connected" : "");
+}
+
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     int64_t due;
     if (!c->ended) {
         bound_memory(c, now_ms);
         due = c->end_ms ? c->end_ms + grace_of(c) : NO_DEADLINE;
-        if (c->renewing && !c->asked && c->renew_ms < due)
-            due = c->renew_ms;
-        int64_t look_ms = look_due(sh, c);
-        if (look_ms < due)
-            due = look_ms;
+        int64_t renew_ms = renewal_due(c, now_ms), long_ms = long_due(sh, c), look_ms = look_due(sh, c);
+        due = renew_ms < due ? renew_ms : due;
+        due = long_ms < due ? long_ms : due;
+        due = look_ms < due ? look_ms : due;
     } else if (claim_is_over(sh, c, now_ms)) {
         struct peer *p = c->peer;
         claim_remove(sh, c);
@@ -219,15 +243,34 @@ static void report_observed_abandon(struct shard *sh, const struct claim *c, con
                         (long long)(c->end_ms ? c->end_ms - now_ms : 0));
 }
 
+/* It is never cut short. */
+static int64_t handover_end(const struct claim *c, int64_t now_ms) {
+    int64_t end_ms = now_ms + c->rule->handover_ms;
+    return c->end_ms > end_ms ? c->end_ms : end_ms;
+}
+
+/* The process stops, and the owner was sent away: what is renewed for it gets its last expiry in engine_handover. */
+static bool hands_over(struct shard *sh, struct claim *c, int64_t now_ms) {
+    c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
+                 claim_is_live(c, now_ms) && !c->aside && !c->doubtful;
+    if (c->handing)
+        heir_tell(sh, c, handover_end(c, now_ms), now_ms);
+    return c->handing;
+}
+
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (c->reported)
         return;
     c->reported = true;
-    c->renewing = false;
     c->looking = 0;
-    if (c->shown) /* the owner may be another, who is there */
+    if (c->shown) { /* the owner may be another, who is there */
+        c->renewing = false;
+        return;
+    }
+    if (hands_over(sh, c, now_ms))
         return;
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
+    c->renewing = !release && heir_left(sh, c, now_ms);
     /* The answer to a renewal may be on its way, that it was in time. */
     bool perhaps_live = claim_is_live(c, now_ms) || (release && !c->ended && c->asked);
     if (!perhaps_live || c->aside || c->doubtful)
@@ -239,9 +282,9 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
         else if (release)
             incident_report(sh, INCIDENT_ABANDONED, &on, "released, its owner has disconnected");
         else
-            incident_report(sh, INCIDENT_ABANDONED, &on,
-                            "its owner has disconnected; kept until its lease ends in %lld ms",
-                            (long long)(c->end_ms ? c->end_ms - now_ms : 0));
+            incident_report(
+                sh, INCIDENT_ABANDONED, &on, "its owner has disconnected; kept until its lease ends in %lld ms%s",
+                (long long)(c->end_ms ? c->end_ms - now_ms : 0), c->renewing ? ", and longer if it comes back" : "");
     }
     if (release && !c->observed) {
         struct lock_lease l = lease_of(sh, c, "claim");
@@ -252,15 +295,12 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
 
 /* ---- time ------------------------------------------------------------------------------------- */
 
-static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
-    if (now_ms >= c->granted_ms + c->rule->max_hold_ms) {
-        c->renewing = false;
-        return;
-    }
+static void ask_renewal(struct shard *sh, struct claim *c, int64_t lease_ms, int64_t now_ms) {
     c->asked = true;
     c->told_since = false;
     c->renew_ms = now_ms;
     struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? "always" : "claim");
+    l.lease_ms = lease_ms;
     l.left_ms = c->end_ms > now_ms ? c->end_ms - now_ms : 0;
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
@@ -282,6 +322,62 @@ static void looked(struct shard *sh, struct claim *c, const struct lock_result *
         lease_told(sh, c, r, UINT64_MAX, c->renew_ms, now_ms);
 }
 
+static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
+    if (c->rule->max_hold_ms && now_ms >= c->granted_ms + c->rule->max_hold_ms)
+        c->renewing = false;
+    else if (lease_owner_here(c) && (!c->heritable || heir_keeps(sh, c, now_ms)))
+        ask_renewal(sh, c, c->period_ms, now_ms);
+    else
+        c->renew_ms = now_ms + heir_look_ms(c);
+}
+
+static bool is_handed_over(const struct claim *c, int64_t now_ms) {
+    return c->rule->handover_ms > 0 && c->renewing && !c->aside && c->end_ms && claim_is_live(c, now_ms) &&
+           (c->handing || lease_owner_here(c));
+}
+
+static bool handover_due(const struct claim *c, int64_t now_ms) {
+    int64_t least_ms = c->rule->handover_ms - c->rule->handover_ms / 4;
+    return !c->asked && c->end_ms < now_ms + least_ms && (!c->unhanded || now_ms >= c->renew_ms);
+}
+
+void engine_leave(struct lock_engine *e) {
+    atomic_store(&e->leaving, true);
+}
+
+static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
+    unsigned asked = 0;
+    for (uint32_t b = 0; b < sh->entry_buckets; b++)
+        for (struct entry *en = sh->entries[b]; en; en = en->next)
+            for (struct claim *c = en->claims; c; c = c->next) {
+                if (asked == max)
+                    return asked;
+                if (!is_handed_over(c, now_ms))
+                    continue;
+                if (c->heritable && !c->handing) { /* its owner's session is not there to close */
+                    c->handing = true;
+                    heir_tell(sh, c, handover_end(c, now_ms), now_ms);
+                }
+                if (!handover_due(c, now_ms))
+                    continue;
+                ask_renewal(sh, c, c->rule->handover_ms, now_ms);
+                timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
+                asked++;
+            }
+    return asked;
+}
+
+unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms) {
+    unsigned asked = 0;
+    for (unsigned i = part; i < SHARDS && asked < max; i += parts) {
+        struct shard *sh = &e->shards[i];
+        shard_lock(sh);
+        asked += shard_handover(sh, max - asked, now_ms);
+        shard_unlock(sh);
+    }
+    return asked;
+}
+
 static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct entry *en = c->entry;
     if (!c->ended) {
@@ -291,6 +387,8 @@ static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
             renew(sh, c, now_ms);
         else if (now_ms >= look_due(sh, c))
             look(sh, c, now_ms);
+        if (!c->ended && now_ms >= long_due(sh, c))
+            report_long(sh, c, now_ms);
     }
     if (!lease_schedule(sh, c, now_ms))
         entry_settle(sh, en);
@@ -340,7 +438,7 @@ bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uin
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     const struct claim *c = claim_find(entry_find(sh, key, hash), token);
-    bool wanted = c && (c->renewing || c->looking);
+    bool wanted = c && (c->looking || (c->renewing && (c->handing || lease_owner_here(c))));
     shard_unlock(sh);
     return wanted;
 }
@@ -370,6 +468,7 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
         } else if (outcome == LOCK_HELD || outcome == LOCK_FOREIGN || outcome == LOCK_FREE) {
             lease_end(sh, c, LEASE_GONE, now_ms);
         } else {
+            c->unhanded = atomic_load(&sh->engine->leaving);
             int64_t pause = c->period_ms / 10, perhaps_ms = now_ms + c->period_ms;
             if (outcome == LOCK_UNKNOWN && c->renewing && c->end_ms && c->end_ms < perhaps_ms)
                 c->end_ms = perhaps_ms; /* it may have been done */

@@ -49,6 +49,7 @@ void ledger_clear(struct lock_engine *e) {
                 struct peer *p = sh->peers[b];
                 sh->peers[b] = p->next;
                 habits_clear(p);
+                heir_peer_cleared(p);
                 client_put(&e->clients, p->client);
                 memory_free(p);
             }
@@ -195,7 +196,7 @@ static void peers_resize(struct shard *sh, uint32_t count) {
     sh->peer_buckets = count;
 }
 
-static struct peer *peer_new(struct shard *sh, uint64_t id, struct lock_client *client) {
+struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client) {
     if (sh->peer_count >= sh->peer_buckets)
         peers_resize(sh, sh->peer_buckets * 2);
     struct peer *p = memory_zalloc(sizeof(*p));
@@ -217,7 +218,7 @@ inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
     struct peer *p = peer_find(sh, s->id);
     if (p)
         return p;
-    p = peer_new(sh, s->id, s->client);
+    p = peer_add(sh, s->id, s->client);
     p->overlapped = s->overlapped;
     s->shards |= 1u << (sh - sh->engine->shards);
     return p;
@@ -225,7 +226,7 @@ inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
 
 struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
     static const uint64_t REMOTE = (uint64_t)1 << 63; /* sessions' numbers are counted from 1 */
-    struct peer *p = peer_new(sh, REMOTE | ledger_number(sh->engine), c);
+    struct peer *p = peer_add(sh, REMOTE | ledger_number(sh->engine), c);
     p->remote = true;
     return p;
 }
@@ -238,6 +239,7 @@ inline void peer_settle(struct shard *sh, struct peer *p) {
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
+    heir_peer_freed(sh->engine, p);
     client_put(&sh->engine->clients, p->client);
     memory_free(p);
     sh->peer_count--;

@@ -111,7 +111,7 @@ static void offer_shard(struct shard *sh, struct newest *n, int64_t now_ms) {
                     .client = c->peer->client->name,
                     .client_len = c->peer->client->len,
                     .session_id = c->peer->id,
-                    .connected = !c->peer->closed,
+                    .connected = !c->peer->closed || heir_attends(c),
                     .fence = c->fence,
                     .since_ms = c->granted_ms,
                     .end_ms = c->end_ms,

@@ -7,6 +7,7 @@
 
 void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len) {
     *s = (struct lock_session){.id = id};
+    list_init(&s->of_client);
     s->client = client_get(&e->clients, identity, len, true);
     uint64_t newest = atomic_load(&e->newest_session);
     while (newest < id && !atomic_compare_exchange_weak(&e->newest_session, &newest, id))
@@ -41,7 +42,7 @@ static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
     LIST_FOREACH_SAFE(n, &p->witnesses) {
         struct witness *w = LIST_ENTRY(n, struct witness, of_peer);
         struct entry *en = w->entry;
-        if (queue_leave(sh, w))
+        if (!atomic_load(&sh->engine->leaving) && queue_leave(sh, w))
             continue;
         witness_remove(sh, w);
         entry_settle(sh, en);
@@ -57,8 +58,10 @@ static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
     p->in_flight--;
 }
 
-static void close_peer(struct shard *sh, struct peer *p, int64_t now_ms) {
+static void close_peer(struct shard *sh, struct lock_session *s, int64_t now_ms) {
+    struct peer *p = peer_find(sh, s->id);
     p->closed = true;
+    heir_peer_closed(sh->engine, s, p, now_ms);
     p->closed_at = atomic_load(&sh->engine->newest_session);
     if (!list_empty(&p->claims) || !list_empty(&p->witnesses))
         atomic_fetch_add(&p->client->orphans, 1); /* before looking whether others are there: see last_left */
@@ -88,8 +91,13 @@ static void last_left(struct lock_engine *e, struct lock_client *client, int64_t
 
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
                              int64_t now_ms) {
-    struct lock_client *old = s->client;
-    s->client = client_get(&e->clients, identity, len, true);
+    struct lock_client *old = s->client, *new = client_get(&e->clients, identity, len, true);
+    bool last = client_close(&e->clients, old);
+    if (new != old || list_empty(&s->of_client)) {
+        heir_go(e, s, false, now_ms);
+        s->client = new;
+        heir_come(e, s, now_ms);
+    }
     for (size_t i = 0; i < SHARDS; i++) {
         if (!(s->shards & (1u << i)))
             continue;
@@ -108,23 +116,25 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         }
         shard_unlock(sh);
     }
-    if (client_close(&e->clients, old))
+    if (last)
         last_left(e, old, now_ms);
     client_put(&e->clients, old);
 }
 
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
     bool last = client_close(&e->clients, s->client);
+    heir_go(e, s, true, now_ms);
     for (size_t i = 0; i < SHARDS; i++) {
         if (!(s->shards & (1u << i)))
             continue;
         struct shard *sh = &e->shards[i];
         shard_lock(sh);
-        close_peer(sh, peer_find(sh, s->id), now_ms);
+        close_peer(sh, s, now_ms);
         shard_unlock(sh);
     }
     if (last)
         last_left(e, s->client, now_ms);
+    heir_gone(e, s);
     client_put(&e->clients, s->client);
     s->client = NULL;
     s->shards = 0;

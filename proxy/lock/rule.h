@@ -37,7 +37,8 @@ struct lock_rule {
     int64_t claim_memory_ms; /* LOCK_MEMORY_AUTO: twice the lease, 1 s to 60 s */
     int64_t lease_ms; /* 0: none is given */
     enum lock_renew renew;
-    int64_t max_hold_ms;
+    int64_t max_hold_ms; /* 0: renewed for as long as the owner is connected */
+    int64_t handover_ms; /* the last expiry that a stopping proxy gives to what it renews; 0: none */
     enum lock_on_disconnect on_disconnect;
     int64_t replicas; /* that have to confirm an acquisition; 0: none is asked */
     int64_t replicas_ms;

@@ -35,6 +35,7 @@ enum {
     CLAIMS_A_KEY = 256,      /* ended ones beyond that are forgotten, oldest first */
     RELEASERS = 4096,        /* places in the memory of who ever released under which rule */
     RETRY_MIN_MS = 100,      /* between attempts to renew */
+    HELD_LONG_MS = 5 * 60 * 1000,
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
     TICK_MAX_MS = 1000,
     FREE_CLAIMS = 64, /* a shard */
@@ -82,6 +83,14 @@ struct lock_client {
     uint32_t open;       /* open sessions; under the clients' mutex */
     atomic_uint epoch;   /* how often its last session closed */
     atomic_uint orphans; /* what closed sessions have left while others of it were open; a hint */
+    /* heir.c's, under the clients' mutex but for the atomics: those who came to this identity, in that order; what
+     * waits for one of them; where its connections are shared, whether anybody has come back since the last one left.
+     */
+    struct list_node sessions, estates;
+    uint64_t comings;
+    int64_t back_ms;
+    unsigned brief;
+    atomic_bool back, kept;
     size_t len;
     char name[]; /* NUL-terminated */
 };
@@ -119,6 +128,7 @@ struct peer {
     bool closed;
     bool overlapped; /* its commands may be several workers' */
     bool remote;     /* no session: the owner of a lease that another proxy gave, or this one before a restart */
+    struct estate *estate; /* with a reference; of a closed session: what it left */
     uint32_t witness_count, habit_count;
     struct list_node claims, witnesses; /* witnesses: the one used last at the end */
     struct list_node habits;            /* struct habit, the one used last first */
@@ -168,11 +178,16 @@ struct claim {
     int64_t suspected_ms; /* since when it is known to be suspicious; 0 it is not */
     uint64_t sighted;     /* the token counter when its value was shown last to who may speak for it; 0 never */
     uint32_t suspects;    /* releases of losers that were refused while it was live */
-    uint32_t renewals : 28;
+    uint32_t renewals : 23;
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
     uint32_t looking : 1;   /* what is in flight is no renewal but a look */
     uint32_t looked : 1;    /* it has been looked at before its end */
     uint32_t shown : 1;     /* of a list lock's node that its session was shown and did not push: it may be the owner */
+    uint32_t heritable : 1; /* its owner left: it is renewed for an heir, if there is one */
+    uint32_t common : 1;    /* heritable: for whoever of the client comes back */
+    uint32_t handing : 1;   /* its owner was sent away because this process stops */
+    uint32_t unhanded : 1;  /* its last expiry was asked for in vain */
+    uint32_t told_long : 1; /* that it is held for long was reported */
     bool ended : 1;         /* the lease is not live any more */
     bool aside : 1;         /* a release of it is in flight, not only queued */
     bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */
@@ -259,6 +274,7 @@ struct lock_engine {
     atomic_uint_fast64_t newest_session; /* greatest id opened */
     struct client_table clients;
     atomic_uint_fast64_t releasers[RELEASERS]; /* hashes of (rule, identity) that released once */
+    atomic_bool leaving;                       /* this process stops */
     struct shard shards[SHARDS];
 };
 
@@ -295,6 +311,8 @@ struct lock_key entry_key(const struct entry *en);
 
 struct peer *peer_find(struct shard *sh, uint64_t id);
 struct peer *peer_get(struct shard *sh, struct lock_session *s);
+/* A new one of this number; there is none yet. */
+struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client);
 /* The owner of a lease that another proxy gave to the client. Freed with its last claim. */
 struct peer *peer_remote(struct shard *sh, struct lock_client *c);
 /* Frees a closed peer that nothing refers to any more. */
@@ -400,6 +418,28 @@ bool lease_owner_here(const struct claim *c);
 /* Who ever released under a rule is expected to release again; who never did is a throttle. */
 void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
 bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+
+/* ---- heir.c ------------------------------------------------------------------------------------ */
+
+/* The session has come to its identity (s->client), or goes from it; in the latter case, whether it closes. Its peers
+ * are told next then, and heir_gone at last. No shard is locked. */
+void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
+void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
+void heir_gone(struct lock_engine *e, struct lock_session *s);
+/* A closed session's peer, before what it leaves is dealt with; when it is freed; and with all of its kind. */
+void heir_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
+void heir_peer_freed(struct lock_engine *e, struct peer *p);
+void heir_peer_cleared(struct peer *p);
+/* The owner of a lease has left it. Returns whether it is renewed for who comes in its place. */
+bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
+/* Whether somebody has come in the place of the lease's owner. */
+bool heir_attends(const struct claim *c);
+/* Whether the lease is to be renewed for them, which is about to be done. Only where somebody attends. */
+bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
+/* Tells the sink that it was left, for other proxies: it ends at until_ms. */
+void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms);
+/* After how long to look again whether somebody has come. */
+int64_t heir_look_ms(const struct claim *c);
 
 /* ---- audit_queue.c ----------------------------------------------------------------------------- */
 

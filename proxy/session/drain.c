@@ -11,7 +11,8 @@
  *        ...      sessions are served as ever, until they leave or fall silent for 0.5 s
  *        bound    those that do neither are closed between two requests in the last second, at the end in any case
  *
- * A request that was read is answered; one that was not is not run. Knows no commands.
+ * A request that was read is answered; one that was not is not run. Leases that the proxy renews get a last expiry,
+ * some at a time, so that their owners find them at whichever proxy they connect to next. Knows no commands.
  */
 #include <linux/filter.h>
 #include <sys/socket.h>
@@ -25,6 +26,7 @@ static const double HANDSHAKES_SECONDS = 0.3;
 static const double SILENT_SECONDS = 0.5;
 static const double LAST_SECONDS = 1.0;
 static const double TICK_SECONDS = 0.05;
+enum { HANDOVERS_AT_ONCE = 4096 };
 
 /* A closed listener resets connections that it has not handed out, also those that were made between the last accept
  * and the close. So first a filter drops what would begin one: a SYN without an ACK. */
@@ -75,18 +77,37 @@ static void drain_sessions(struct worker *w, double now) {
     }
 }
 
+/* Of one part of the leases; or of all, since another thread may have ended before this one's sessions did. Returns
+ * whether there is nothing left to ask for. */
+static bool hand_leases_over(struct worker *w, unsigned part, unsigned parts) {
+    if (w->lease_works >= HANDOVERS_AT_ONCE)
+        return false;
+    unsigned max = (unsigned)(HANDOVERS_AT_ONCE - w->lease_works);
+    unsigned asked = engine_handover(w->shared->engine, part, parts, max, worker_now(w));
+    w->leases_handed += asked;
+    return asked == 0;
+}
+
+static void drain_end(struct worker *w) {
+    if (w->leases_handed > 0)
+        log_notice("%llu leases got a last expiry, for the proxy that their owners connect to next",
+                   (unsigned long long)w->leases_handed);
+    ev_break(w->loop, EVBREAK_ALL);
+}
+
 void drain_turn(struct worker *w) {
     double now = ev_time();
     bool handing_over = w->listener_count > 0;
     /* In the last second at each turn's end: that is where a busy session is between two requests. */
     if (!w->shared->options.reuse_port || now >= w->drain_until - LAST_SECONDS)
         drain_sessions(w, now);
+    bool left = list_empty(&w->sessions) && list_empty(&w->guests) && !handing_over;
+    bool handed = left && hand_leases_over(w, 0, 1);
     worker_lease_work(w);
     upstream_flush(w->upstream);
     worker_free_closed(w);
-    if (list_empty(&w->sessions) && list_empty(&w->guests) && !handing_over &&
-        (now >= w->drain_until || w->lease_works == 0))
-        ev_break(w->loop, EVBREAK_ALL);
+    if (left && (now >= w->drain_until || (handed && w->lease_works == 0)))
+        drain_end(w);
 }
 
 /* Sessions that are still served end without an event of their own. What that leaves to do is the turn's end's. */
@@ -96,10 +117,12 @@ static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events)
     if (w->listener_count > 0 && now >= w->drain_from + HANDSHAKES_SECONDS)
         accept_close(w);
     drain_sessions(w, now);
+    hand_leases_over(w, w->index, w->shared->options.threads);
 }
 
 void drain_begin(struct worker *w, int64_t bound_ms) {
     bool hands_over = w->shared->options.reuse_port && w->accepting;
+    engine_leave(w->shared->engine);
     w->stopping = true;
     w->drain_from = ev_time();
     w->drain_until = w->drain_from + (double)bound_ms / 1000.;

@@ -8,6 +8,7 @@
 
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/evictions.h"
 #include "proxy/session/session.h"
 
 enum { LOCKS_MAX = 1000, RULE_TEXT_MAX = 512 };
@@ -120,6 +121,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     report_upstream_nodes(w, r);
     struct sentinel_lines lines = {.report = r};
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);
+    evictions_report(w, r);
     report_counters(shared, "pinned", r);
     report_locks_section(shared, r);
     r->section(r->arg, "Commands");

@@ -495,7 +495,8 @@ void call_submit_master_lane(struct call *c, size_t master, const struct upstrea
                              size_t len) {
     struct upstream *u = c->request->worker->upstream;
     const char *error = "UPSTREAM no master is known; the request was not sent";
-    c->request->session->used_slots = UINT64_MAX;
+    if (c->request->session)
+        c->request->session->used_slots = UINT64_MAX;
     if (master < upstream_master_count(u))
         error = upstream_submit_to(u, &c->up, upstream_master(u, master), lane, bytes, len);
     if (error)

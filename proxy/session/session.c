@@ -142,6 +142,8 @@ void session_identify(struct session *s) {
     if ((fields & IDENTIFY_NAME) && s->name && n < (int)sizeof(text))
         n += snprintf(text + n, sizeof(text) - (size_t)n, " name=%s", s->name);
     size_t len = n < (int)sizeof(text) ? (size_t)n : sizeof(text) - 1;
+    s->lock.login = s->lane.login;
+    atomic_store_explicit(&s->worker->shared->came_ms, worker_now(s->worker), memory_order_relaxed);
     engine_session_identify(s->worker->shared->engine, &s->lock, text, len, worker_now(s->worker));
 }
 

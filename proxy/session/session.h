@@ -81,6 +81,13 @@ struct node_figures {
     int64_t round_trip_us; /* the longest of the threads' */
 };
 
+/* What Redis does where its memory is full. */
+struct eviction_state {
+    unsigned policy; /* evictions.c's number for it */
+    bool evicts;     /* and there is a limit that it may reach */
+    size_t master;   /* which of them */
+};
+
 /* What a worker leaves for other threads to read. */
 struct node_board {
     pthread_mutex_t mutex;
@@ -112,10 +119,17 @@ struct worker {
     size_t free_request_count, free_call_count;
     struct list_node *free_locks; /* lock_call.c's, a stack */
     size_t free_lock_count;
-    struct list_node lease_notes; /* renewals and releases that the engine has asked for */
-    size_t lease_works;           /* those under way */
-    int64_t lease_refused_ms;     /* when the log last said that one could not be renewed */
-    struct list_node discovered;  /* discover.c's: commands that the table lacks */
+    struct list_node lease_notes;    /* renewals and releases that the engine has asked for */
+    size_t lease_works;              /* those under way */
+    uint64_t leases_handed;          /* that got a last expiry */
+    int64_t lease_refused_ms;        /* when the log last said that one could not be renewed */
+    struct eviction_state evictions; /* evictions.c's, in the first worker */
+    int64_t evictions_ms;            /* when it last asked */
+    bool evictions_asking;
+    double ticked;                       /* when it was last */
+    unsigned punctual_ticks, held_ticks; /* in a row; without a question */
+    bool heirs_asking;                   /* heirs.c looks at the list */
+    struct list_node discovered;         /* discover.c's: commands that the table lacks */
     struct list_node discovered_before;
     size_t discovered_count;
     struct resp_request scanner; /* for input that is complete in `scratch` */

@@ -12,13 +12,15 @@
 #include "proxy/session/accept.h"
 #include "proxy/session/client.h"
 #include "proxy/session/discover.h"
+#include "proxy/session/evictions.h"
+#include "proxy/session/heirs.h"
 #include "proxy/session/lock_flow.h"
 #include "proxy/session/session.h"
 
-enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100 };
+enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10 };
 static const double ENGINE_LATE = 0.1, ENGINE_PAUSE = 0.05; /* seconds */
 
-static const double TICK_SECONDS = 1.0;
+static const double TICK_SECONDS = 1.0, TICK_LATE = 0.05;
 
 static int64_t wall_ms(void) {
     struct timespec t;
@@ -37,11 +39,12 @@ int64_t worker_now(struct worker *w) {
 /* The engine calls with a shard locked: leases are noted, and seen to once it has returned. */
 struct lease_note {
     struct list_node link;
-    enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING } kind;
+    enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING, NOTE_LEFT } kind;
     struct lock_lease lease;
     struct lock_leaving leaving;
-    bool waits;  /* the leaving party's nodes are kept for a while */
-    char name[]; /* and the party that leaves */
+    bool waits; /* the leaving party's nodes are kept for a while */
+    int64_t until_ms;
+    char name[]; /* and the party that leaves; or the entry for what was left */
 };
 
 static void note_lease(struct list_node *notes, const struct lock_lease *lease, bool renewal) {
@@ -81,6 +84,19 @@ void worker_note_leaving(void *arg, const struct lock_leaving *leaving) {
     list_append(thread_notes, &note->link);
 }
 
+void worker_note_left(void *arg, const struct lock_left *left) {
+    struct text entry = {0};
+    heirs_entry(left, &entry);
+    struct lease_note *note = memory_alloc(sizeof(*note) + entry.len);
+    note->kind = NOTE_LEFT;
+    note->lease = (struct lock_lease){.key.len = entry.len, .login = left->login};
+    note->until_ms = left->until_ms;
+    memcpy(note->name, entry.data, entry.len);
+    text_clear(&entry);
+    list_init(&note->link);
+    list_append(thread_notes, &note->link);
+}
+
 void worker_lease_work(struct worker *w) {
     struct list_node *n;
     while ((n = list_shift(&w->lease_notes))) {
@@ -89,6 +105,8 @@ void worker_lease_work(struct worker *w) {
             lock_renew(w, &note->lease);
         else if (note->kind == NOTE_RELEASE)
             lock_release(w, &note->lease);
+        else if (note->kind == NOTE_LEFT)
+            heirs_write(w, note->lease.login, note->until_ms, note->name, note->lease.key.len);
         else
             lock_leave(w, &note->leaving, note->lease.lease_ms, note->waits);
         memory_free(note);
@@ -157,9 +175,25 @@ static void worker_trim(struct worker *w) {
         memory_trim();
 }
 
+/* The proxy's own questions to Redis. Not when the process stood still lately: first what is due. Where it does so
+ * always that is no reason. */
+static void ask_around(struct worker *w, double now) {
+    double since = now - w->ticked; /* shorter behind a late one */
+    bool punctual = since > TICK_SECONDS - TICK_LATE && since < TICK_SECONDS + TICK_LATE;
+    w->ticked = now;
+    w->punctual_ticks = punctual ? w->punctual_ticks + 1 : 0;
+    if (w->punctual_ticks < 2 && ++w->held_ticks < TICKS_HELD)
+        return;
+    w->held_ticks = 0;
+    evictions_tick(w);
+    heirs_tick(w);
+}
+
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     worker_trim(w);
+    if (w->index == 0)
+        ask_around(w, ev_now(loop));
     if (w->shared->options.monitored || w->shared->options.threads > 1)
         node_board_write(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;

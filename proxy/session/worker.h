@@ -64,6 +64,8 @@ struct proxy_shared {
     struct worker **workers; /* options.threads of them */
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, for maxclients */
+    atomic_uint evictions;        /* evictions.c's */
+    atomic_int_fast64_t came_ms;  /* when a session last came to its identity */
     atomic_int_fast64_t paused;   /* of these, that wait for the end of a CLIENT PAUSE */
     /* Called from a worker's thread when an operator asks for a reload; may be NULL. False: `error` (of `size`) says
      * what is wrong. */
@@ -111,6 +113,7 @@ void worker_report_advice(struct worker *w, const struct report *r);
 void worker_note_renewal(void *arg, const struct lock_lease *lease);
 void worker_note_release(void *arg, const struct lock_lease *lease);
 void worker_note_leaving(void *arg, const struct lock_leaving *leaving);
+void worker_note_left(void *arg, const struct lock_left *left);
 /* After worker_run has returned. */
 void worker_free(struct worker *w);
 

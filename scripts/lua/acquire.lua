@@ -55,7 +55,7 @@ elseif kind <= 6 then
   if g[2] == there and g[1] ~= '' and g[1] ~= mine then
     local left = redis.call('PTTL', record)
     if left == -1 or left >= 10000 then
-      local flags, of, n = 48 + tonumber(sub(g[1], -1)) % 2 * 2, nil, nil
+      local flags, of, n = 48 + (tonumber(sub(g[1], -1)) or 0) % 2 * 2, nil, nil
       if g[4] == g[3] then flags = flags + 1 end
       if g[5] == argv[2] then flags = flags + 4 end
       if sub(g[1], 1, 36) ~= sub(mine, 1, 36) then flags = flags + 32 end

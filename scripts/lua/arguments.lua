@@ -16,6 +16,7 @@
 --                    'enrol'     as 'claim', and a lock without a guard record that holds what was seen is the claim's
 --                    'any'       whoever asks (owner any)
 --                    'operator'  PROXY RELEASE
+--                    'heir'      renew.lua alone: the lease of `claim`, which another proxy let go of, becomes `attempt`'s
 --                    'always'    renew.lua alone: the claim's lease, also if its expiry is the application's own
 --                    'look'      renew.lua alone: the claim's lease is not renewed, its guard record follows it
 --       6 lease      ms given to a lock that is acquired without an expiry; 0 none

@@ -162,7 +162,7 @@ end
 local function flags(s)
   if not s or not s.token then return 0 end
   local sum = s.leased and 1 or 0
-  if tonumber(string.sub(s.token, -1)) % 2 == 1 then sum = sum + 2 end
+  if (tonumber(string.sub(s.token, -1)) or 0) % 2 == 1 then sum = sum + 2 end
   if s.owner == identity then sum = sum + 4 end
   if s.proxy and s.proxy ~= proxy then sum = sum + 32 end
   return sum + 8 * math.min(suspects(s.suspect, int(s.fence)), 3)

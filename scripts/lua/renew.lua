@@ -4,6 +4,8 @@
 -- was known: that is how some release. By right 'look' nothing is renewed.
 -- In each case the guard record follows an expiry that was set past all proxies, so that it does not end before its lock:
 -- the lease would be nobody's then, and its holder's release refused. L4.
+-- By right 'heir' the lease moves from the proxy that gave it to this one, under a token of its own, because its owner has
+-- come back here. Not where somebody has renewed it since that proxy let go of it: it has more than `read` ms left then.
 -- Returns 'done', or 'held', 'foreign', 'free' where it is gone.
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
@@ -13,8 +15,15 @@ local function early()
   local fresh = g[2] and tonumber(g[2]) >= t[1] * 1000 + math.floor(t[2] / 1000) - 2000
   return s.token and claim ~= '' and fresh and string.find(g[1], '=' .. claim .. '\n', 1, true)
 end
-if s.token ~= claim and not (s.list and early()) then return envelope(0, s.token and 'held' or 'foreign', s) end
+local inherits = right == 'heir' and s.token and s.owner == identity
+if s.token ~= claim and not (inherits and s.token == attempt) and not (s.list and early()) then
+  return envelope(0, s.token and 'held' or 'foreign', s)
+end
 local left = redis.call('PTTL', lock)
+if right == 'heir' then
+  if s.list or not inherits or not s.leased or left > tonumber(read) then return envelope(0, 'held', s) end
+  redis.call('HSET', guard, 'token', attempt, 'proxy', proxy)
+end
 local function renewable(ms)
   if right == 'look' then return false end
   return s.leased or (right == 'always' and ms >= 0 and ms >= tonumber(read) / 2)

@@ -167,7 +167,8 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     struct lock_sink sink = {.incident = record_incident,
                              .renew = worker_note_renewal,
                              .release = worker_note_release,
-                             .leave = worker_note_leaving};
+                             .leave = worker_note_leaving,
+                             .left = worker_note_left};
     system_stop_clock();
     world.ready = false;
     world.turn = turn;

@@ -228,6 +228,20 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
         check_release(w, f);
 }
 
+/* Somebody has come to the owner's identity since its session closed, or up to a second before. */
+static bool heir_there(const struct world *w, const struct truth *t, int proxy) {
+    const struct scenario *sc = &w->sc;
+    int64_t closed_ms = w->closed_ms[t->session_id % SESSIONS_KNOWN];
+    if (sc->rule.owner == LOCK_OWNER_CONNECTION || sc->rule.on_disconnect == LOCK_DISCONNECT_RELEASE || sc->queue)
+        return false;
+    for (int i = 0; i < CONNS; i++) {
+        const struct conn *c = &w->conns[i];
+        if (c->open && c->proxy == proxy && world_name(w, i) == t->name && c->came_ms >= closed_ms - 1000)
+            return true;
+    }
+    return false;
+}
+
 /* Nobody is there any more for whom the proxy is to renew the lease. */
 static bool owner_gone(const struct world *w, const struct truth *t, int proxy) {
     const struct scenario *sc = &w->sc;
@@ -239,7 +253,7 @@ static bool owner_gone(const struct world *w, const struct truth *t, int proxy) 
         if (c->open && c->proxy == proxy && c->id == t->session_id)
             return false;
     }
-    return !may_share || w->left[proxy][t->name] != t->left;
+    return !heir_there(w, t, proxy) && (!may_share || w->left[proxy][t->name] != t->left);
 }
 
 void check_renewed(struct world *w, const struct flight *f, const struct model_key *before,
@@ -284,7 +298,7 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
     bool exact = sc->apart && !sc->loses && !(sc->idioms & 1u << IDIOM_SCRIPT);
     if (exact && t->own_expiry && sc->rule.renew == LOCK_RENEW_AUTO)
         world_fail(w, "S3", "a renewal of what worker %d has set an expiry for", t->worker);
-    if (t->told && w->redis.now_ms >= t->told_ms + sc->rule.max_hold_ms)
+    if (sc->rule.max_hold_ms && t->told && w->redis.now_ms >= t->told_ms + sc->rule.max_hold_ms)
         world_fail(w, "S3", "a renewal after max-hold");
     if (owner_gone(w, t, p->index))
         world_fail(w, "S3", "a renewal for an owner that is gone");
@@ -324,6 +338,21 @@ void check_renewal_lost(struct world *w, const struct flight *f) {
         t->renewal_lost = true;
 }
 
+/* Its holder, alone under its name, has come back in time over another connection, and has not asked for the lock. */
+static bool returned(const struct world *w, const struct truth *t) {
+    const struct scenario *sc = &w->sc;
+    if (!sc->names || sc->renames || sc->loses || !worker_holds(w, t) || sc->rule.owner == LOCK_OWNER_CONNECTION ||
+        sc->rule.on_disconnect == LOCK_DISCONNECT_RELEASE)
+        return false;
+    for (int i = 0; i < CONNS; i++) {
+        const struct conn *c = &w->conns[i];
+        if (c->open && c->alias && c->id == t->heir && c->proxy == t->proxy && c->worker == t->worker &&
+            c->came_ms + sc->rule.lease_ms / 3 <= w->redis.now_ms)
+            return true;
+    }
+    return false;
+}
+
 /* A lease that the proxy renews ends by itself only where nobody is there, or max-hold is over. */
 static void check_expired(struct world *w, int key) {
     const struct truth *t = &w->truth[key];
@@ -333,7 +362,8 @@ static void check_expired(struct world *w, int key) {
         return;
     if (sc->loses && !t->renewal_lost) /* the last one was not done */
         return;
-    if (w->redis.now_ms >= t->granted_ms + sc->rule.max_hold_ms || strcmp(g->token, t->token) != 0)
+    bool held_out = sc->rule.max_hold_ms && w->redis.now_ms >= t->granted_ms + sc->rule.max_hold_ms;
+    if (held_out || strcmp(g->token, t->token) != 0)
         return;
     if (!sc->apart && sc->idioms != 1u << IDIOM_SETNX)
         return; /* colleagues may have set an expiry meanwhile */
@@ -342,6 +372,8 @@ static void check_expired(struct world *w, int key) {
     for (int i = 0; i < CONNS; i++)
         if (w->conns[i].open && w->conns[i].id == t->session_id && worker_holds(w, t) && !w->workers[t->worker].again)
             world_fail(w, "renewal", "a lease of the proxy ended under its connected holder");
+    if (returned(w, t))
+        world_fail(w, "renewal", "a lease of the proxy ended although its holder had come back");
 }
 
 void check_passed(struct world *w, int key, enum cause cause) {

@@ -163,7 +163,7 @@ static bool lingers(const struct world *w, const struct model_queue *q, const st
         if (strcmp(q->parties[i].name, record->identity) == 0 &&
             q->parties[i].homeless_ms > w->redis.now_ms - sc->rule.lease_ms - slack_ms)
             return true;
-    int64_t closed_ms = w->closed_ms[id % SESSIONS_KEPT];
+    int64_t closed_ms = w->closed_ms[id % SESSIONS_KNOWN];
     return w->redis.now_ms <= closed_ms + QUEUE_LOOKS_WITHIN_MS + sc->rule.lease_ms + slack_ms;
 }
 

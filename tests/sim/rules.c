@@ -18,14 +18,15 @@ static void set_rules(struct world *w, enum lock_mode mode) {
     static const char *const MODES[] = {"enforce", "audit"}, *const OWNERS[] = {"auto", "connection", "client", "any"},
                              *const RENEW[] = {"auto", "always", "never"}, *const KEEP[] = {"keep", "release"};
     const struct lock_rule *r = &w->sc.rule;
-    char memory[TIME_TEXT], lease[TIME_TEXT], hold[TIME_TEXT], error[200];
+    char memory[TIME_TEXT], lease[TIME_TEXT], hold[TIME_TEXT], handover[TIME_TEXT], error[200];
     time_text(r->claim_memory_ms, memory);
     time_text(r->lease_ms, lease);
     time_text(r->max_hold_ms, hold);
-    const char *const words[] = {"lock:*",        "mode",     MODES[mode],    "owner",         OWNERS[r->owner],
-                                 "lease",         lease,      "claim-memory", memory,          "renew",
-                                 RENEW[r->renew], "max-hold", hold,           "on-disconnect", KEEP[r->on_disconnect],
-                                 "kind",          "any"};
+    time_text(r->handover_ms, handover);
+    const char *const words[] = {
+        "lock:*", "mode",         MODES[mode], "owner",         OWNERS[r->owner],      "lease",
+        lease,    "claim-memory", memory,      "renew",         RENEW[r->renew],       "max-hold",
+        hold,     "handover",     handover,    "on-disconnect", KEEP[r->on_disconnect], "kind", "any"};
     w->rules = lock_rules_new();
     if (lock_rules_add(w->rules, words, sizeof(words) / sizeof(words[0]), error, sizeof(error)))
         abort();

@@ -66,7 +66,8 @@ static void draw_rule(struct draw *d, struct lock_rule *r) {
     r->claim_memory_ms = chance(d, 75) ? 60000 : (int64_t)below(d, chance(d, 50) ? 20 : 2000);
     r->lease_ms = LEASES[below(d, 3)];
     r->renew = chance(d, 70) ? LOCK_RENEW_AUTO : chance(d, 50) ? LOCK_RENEW_ALWAYS : LOCK_RENEW_NEVER;
-    r->max_hold_ms = chance(d, 50) ? 300000 : 2000 + (int64_t)below(d, 8000);
+    r->max_hold_ms = chance(d, 50) ? 0 : 2000 + (int64_t)below(d, 8000);
+    r->handover_ms = chance(d, 80) ? 5000 : 0;
     r->on_disconnect = chance(d, 70) ? LOCK_DISCONNECT_KEEP : LOCK_DISCONNECT_RELEASE;
 }
 
@@ -295,6 +296,18 @@ static void draw_names(struct draw *d, struct scenario *sc) {
         sc->never_kept = sc->never_kept && !sc->strays;
 }
 
+/* Connections that are cut and made again under the same name, while what they hold is renewed. */
+static void draw_returns(struct draw *d, struct scenario *sc) {
+    draw_calm(d, sc, CONN_OWN, BIT(IDIOM_SETNX));
+    sc->names = sc->reconnects = sc->punctual = sc->eventful = true;
+    sc->apart = sc->never_wrong = true;
+    sc->rule.owner = chance(d, 60) ? LOCK_OWNER_AUTO : LOCK_OWNER_CLIENT;
+    sc->rule.claim_memory_ms = 60000;
+    sc->rule.lease_ms = chance(d, 50) ? 600 : 1500;
+    sc->rule.renew = LOCK_RENEW_AUTO;
+    sc->rule.on_disconnect = LOCK_DISCONNECT_KEEP;
+}
+
 /* Hash locks: by scripts, or by HSETNX; a holder may add what fields it likes, so that these two don't mix. Fields tell
  * who is in a lock, so that nobody takes another's away on any model. */
 static void draw_hash(struct draw *d, struct scenario *sc) {
@@ -327,6 +340,8 @@ static void draw_situation(struct draw *d, struct scenario *sc) {
         draw_scripts(d, sc);
     else if (which < 32)
         draw_discards(d, sc);
+    else if (which < 36)
+        draw_returns(d, sc);
 }
 
 void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {

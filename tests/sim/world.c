@@ -100,6 +100,16 @@ static void name_left(struct world *w, int proxy, int name) {
     w->left[proxy][name]++;
 }
 
+static void note_heir(struct world *w, int conn) {
+    const struct conn *c = &w->conns[conn];
+    for (int key = 0; key < MODEL_KEYS; key++) {
+        struct truth *t = &w->truth[key];
+        if (t->live && !t->heir && t->name == world_name(w, conn) && t->proxy == c->proxy &&
+            w->closed_ms[t->session_id % SESSIONS_KNOWN])
+            t->heir = c->id;
+    }
+}
+
 void conn_open(struct world *w, int i) {
     struct conn *c = &w->conns[i];
     char identity[MODEL_NAME];
@@ -112,7 +122,11 @@ void conn_open(struct world *w, int i) {
     c->alias = w->sc.names && c->process >= 0;
     world_identity(world_name(w, i), identity);
     struct lock_engine *e = w->proxies[c->proxy].engine;
-    engine_session_open(e, &c->session, c->id, identity, strlen(identity));
+    c->came_ms = w->redis.now_ms;
+    w->closed_ms[c->id % SESSIONS_KNOWN] = 0;
+    engine_session_open(e, &c->session, c->id, "", 0);
+    engine_session_identify(e, &c->session, identity, strlen(identity), w->redis.now_ms);
+    note_heir(w, i);
     if (w->sc.library && c->process >= 0)
         engine_session_library(e, &c->session, "lettuce", 7);
 }
@@ -123,7 +137,7 @@ void conn_forget(struct world *w, int i, bool proxy_gone) {
     transaction_conn_lost(w, i, proxy_gone);
     c->open = c->reserved = false;
     c->busy = 0;
-    w->closed_ms[c->id % SESSIONS_KEPT] = w->redis.now_ms;
+    w->closed_ms[c->id % SESSIONS_KNOWN] = w->redis.now_ms;
     for (size_t n = 0; n < FLIGHTS; n++) {
         struct flight *f = &w->flights[n];
         if (!f->used || f->conn != i || f->session_id != c->id)
@@ -168,6 +182,7 @@ void conn_rename(struct world *w, int i) {
     int name = world_name(w, i);
     world_identity(name, identity);
     world_event(w, "session %" PRIu64 " calls itself %s", c->id, identity);
+    c->came_ms = w->redis.now_ms;
     name_left(w, c->proxy, before);
     for (int key = 0; key < MODEL_KEYS; key++)
         if (w->truth[key].session_id == c->id) {

@@ -27,7 +27,7 @@ enum {
     IDENTITIES = PROCESSES + 1 + CONNS, /* a process's, the stranger's, a connection's own */
     FLIGHTS = 160,
     PIPELINE = 4,
-    SESSIONS_KEPT = 1024 /* whose ends are remembered */
+    SESSIONS_KNOWN = 1024 /* whose ends are remembered */
 };
 
 enum connections { CONN_OWN, CONN_POOL, CONN_SHARED }; /* D, P, M */
@@ -156,6 +156,7 @@ struct conn {
     int process, proxy;
     int worker; /* its only one, or -1 */
     uint64_t id;
+    int64_t came_ms; /* to its identity */
     struct lock_session session;
     struct reading read[MODEL_KEYS];
     int64_t lost_ms[MODEL_KEYS]; /* when its last attempt was lost; 0: it was not */
@@ -235,6 +236,7 @@ struct truth {
     int name;                   /* its session's, as flights have it */
     unsigned left;
     int64_t granted_ms, told_ms;
+    uint64_t heir; /* the first session that came to its owner's identity behind that one's session; 0 none */
     long told_step, end_told_step; /* that it was granted; its end, last */
     char token[LOCK_TOKEN_MAX];
     char node[QUEUE_NODE];   /* of a list lock */
@@ -248,6 +250,7 @@ struct world {
     struct lock_rules *rules; /* the present ones */
     const struct lock_rule *rule;
     uint64_t random;
+    int64_t closed_ms[SESSIONS_KNOWN]; /* by the session's number */
     uint64_t session_ids, values, observed_leases, sent;
     struct model redis;
     struct proxy proxies[PROXIES];
@@ -268,7 +271,6 @@ struct world {
     bool exact[MODEL_KEYS];             /* the last answer that told the lease's end crossed no other */
     bool missed[MODEL_KEYS];            /* its proxy was told of its end before it knew that there was such a lease */
     uint64_t wrong, kept, granted, lost, renewals;
-    int64_t closed_ms[SESSIONS_KEPT]; /* when sessions did */
     long step;
     bool log, tell; /* write events down; print them */
     const char *failure;

@@ -89,7 +89,7 @@ static void assert_defaults(const struct config *c) {
     assert_null(c->unixsocket);
     assert_int_equal(c->unixsocketperm, 0);
     assert_int_equal(c->timeout_s, 0);
-    assert_int_equal(c->tcp_keepalive_s, 300);
+    assert_int_equal(c->tcp_keepalive_s, 60);
     assert_int_equal(c->tcp_backlog, 511);
     assert_false(c->reuse_port);
     assert_int_equal(c->shutdown_timeout_s, 5);

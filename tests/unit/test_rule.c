@@ -47,13 +47,14 @@ static void test_defaults(void **state) {
     assert_int_equal(r->claim_memory_ms, 60000);
     assert_int_equal(r->lease_ms, 30000);
     assert_int_equal(r->renew, LOCK_RENEW_AUTO);
-    assert_int_equal(r->max_hold_ms, 300000);
+    assert_int_equal(r->max_hold_ms, 0);
+    assert_int_equal(r->handover_ms, 60000);
     assert_int_equal(r->on_disconnect, LOCK_DISCONNECT_KEEP);
     char text[300];
     size_t len = lock_rule_text(r, text, sizeof(text));
     assert_int_equal(len, strlen(text));
     assert_string_equal(text,
-                        "lock:* mode enforce owner auto kind string claim-memory 1m lease 30s renew auto max-hold 5m "
+                        "lock:* mode enforce owner auto kind string claim-memory 1m lease 30s renew auto max-hold 0 handover 1m "
                         "on-disconnect keep replicas 0");
     lock_rules_unref(rules);
 }
@@ -63,7 +64,7 @@ static void test_options(void **state) {
     struct lock_rules *rules = lock_rules_new();
     assert_null(add(rules, "a OWNER Client mode AUDIT claim-memory 0 lease 1500ms renew always max-hold 2h "
                            "on-disconnect release"));
-    assert_null(add(rules, "b mode off owner any renew never lease 0"));
+    assert_null(add(rules, "b mode off owner any renew never lease 0 max-hold 0 handover 0"));
     assert_null(add(rules, "c owner connection lease 7"));
     const struct lock_rule *r = lock_rules_get(rules, 0);
     assert_int_equal(r->mode, LOCK_MODE_AUDIT);
@@ -78,10 +79,12 @@ static void test_options(void **state) {
     assert_int_equal(r->owner, LOCK_OWNER_ANY);
     assert_int_equal(r->renew, LOCK_RENEW_NEVER);
     assert_int_equal(r->lease_ms, 0);
+    assert_int_equal(r->max_hold_ms, 0);
+    assert_int_equal(r->handover_ms, 0);
     r = lock_rules_get(rules, 2);
     assert_int_equal(r->owner, LOCK_OWNER_CONNECTION);
     assert_int_equal(r->lease_ms, 7000); /* a bare number counts seconds */
-    assert_int_equal(r->max_hold_ms, 300000);
+    assert_int_equal(r->max_hold_ms, 0);
     assert_int_equal(r->replicas, 0);
     assert_null(add(rules, "d replicas 2 lease 5s"));
     assert_null(add(rules, "e lease 5s replicas 1 200ms mode audit"));
@@ -121,7 +124,8 @@ static void test_errors(void **state) {
         {"x lease soon", "option lease 'soon': expected a time like 30s, or 0 for none"},
         {"x lease -1", "option lease '-1': expected a time like 30s, or 0 for none"},
         {"x lease 99999999d", "option lease '99999999d': expected a time like 30s, or 0 for none"},
-        {"x max-hold 0", "option max-hold '0': expected a time like 5m, longer than 0"},
+        {"x max-hold never", "option max-hold 'never': expected a time like 5m, or 0 for no end"},
+        {"x handover long", "option handover 'long': expected a time like 60s, or 0 for none"},
         {"x claim-memory 1w", "option claim-memory '1w': expected a time like 60s"},
         {"x lease", "option 'lease' without a value: expected a time like 30s, or 0 for none"},
         {"x replicas", "option 'replicas' without a value: expected " REPLICAS},
@@ -130,12 +134,12 @@ static void test_errors(void **state) {
         {"x replicas 1 0ms", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 2m", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 soon 1",
-         "option 'soon': expected mode, owner, kind, claim-memory, lease, renew, max-hold, on-disconnect or replicas"},
+         "option 'soon': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, on-disconnect or replicas"},
         {"x lease 1s lease 2s", "option 'lease' is given twice: expected it once"},
-        {"x leese 1s", "option 'leese': expected mode, owner, kind, claim-memory, lease, renew, max-hold, "
+        {"x leese 1s", "option 'leese': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "
                        "on-disconnect or replicas"},
         {"x owner\n\x1b auto",
-         "option 'owner\\x0a\\x1b': expected mode, owner, kind, claim-memory, lease, renew, max-hold, "
+         "option 'owner\\x0a\\x1b': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "
          "on-disconnect or replicas"},
     };
     struct lock_rules *rules = lock_rules_new();
@@ -252,7 +256,7 @@ static void test_text(void **state) {
     size_t len = lock_rule_text(lock_rules_get(rules, 0), text, sizeof(text));
     assert_string_equal(text,
                         "\"my \\\"lock\\\" \\\\x\\x01*\" mode enforce owner auto kind string claim-memory 1m lease 0 "
-                        "renew auto max-hold 5m on-disconnect keep replicas 0");
+                        "renew auto max-hold 0 handover 1m on-disconnect keep replicas 0");
     assert_int_equal(len, strlen(text));
     assert_int_equal(lock_rule_text(lock_rules_get(rules, 0), small, sizeof(small)), len);
     assert_int_equal(strlen(small), sizeof(small) - 1);

@@ -1,0 +1,411 @@
+/*
+ * Who goes on for whom: a client whose connection was cut comes back over another one, under the same identity, and
+ * what it held is renewed for it as before. Knows no commands.
+ *
+ *      session closes ──> its estate: the leases that the proxy renewed ──> waits, for as long as they last
+ *                                                                             │
+ *      session comes to the identity, after that or up to a second before ────┴──> its heir: they are renewed
+ *
+ * A crashed worker's lock has to be free within its lease, and a worker that was started in its place looks the same as
+ * one that has come back. So an estate has one heir, the first who came, and an heir one estate. A colleague who came
+ * long before is none, and who asks for the lock and is refused does not hold it: then it is the next one's who came.
+ * An heir that leaves before anything was renewed for it may have been anybody: after a few of those nobody goes on.
+ *
+ * Where the connections of a client count as shared, none is any worker's own: all that it had is left when its last
+ * one closes, and whoever comes next is there for all of it. A refusal says little there, since a colleague may hold
+ * the lock; but a lock that is asked for since is renewed for a few leases more, and not for ever.
+ *
+ * A client may come back at another proxy: the sink is told of each lease that waits, and that proxy takes it over,
+ * under a token of its own, for the first that came there. There it is as if it had been left by a session of its own.
+ *
+ * Under `owner connection` there are no heirs: what they send would not count for the lease. Nor are there of list
+ * locks, whose nodes live and die with their owner's connection.
+ */
+#include "proxy/lock/state.h"
+
+#include <stdio.h>
+
+#include "proxy/base/memory.h"
+
+enum {
+    EARLY_MS = 1000, /* the new connection may be there before the old one's end is noticed */
+    BRIEF_MAX = 3,   /* heirs that left before anything was renewed for them */
+    LOOK_MIN_MS = 50,
+    LOOK_MAX_MS = 1000, /* how often a lease that waits for an heir looks for one */
+    ASKED_LEASES = 10
+};
+
+/* What a session has left. All but the atomics is under the clients' mutex. */
+struct estate {
+    struct list_node of_client; /* among those that wait for an heir */
+    struct lock_client *client;
+    struct lock_session *heir; /* NULL: it waits, or nobody goes on */
+    size_t refs;               /* the peers of those who left it, and a session that closes */
+    uint64_t tried;            /* the coming of its last heir */
+    int64_t left_ms;
+    uint64_t group; /* of what was left at another proxy; else 0 */
+    unsigned brief;
+    bool offered;
+    atomic_bool attended; /* it has an heir */
+    atomic_bool kept;     /* for whom something was renewed */
+};
+
+/* ---- heirs, with the clients' mutex held --------------------------------------------------------- */
+
+static void attend(struct estate *st, struct lock_session *s) {
+    list_remove(&st->of_client);
+    st->heir = s;
+    st->tried = s->came;
+    atomic_store(&st->kept, false);
+    atomic_store(&st->attended, true);
+    s->estate = st;
+}
+
+static void unattend(struct estate *st) {
+    if (!st->heir)
+        return;
+    st->heir->estate = NULL;
+    st->heir = NULL;
+    atomic_store(&st->attended, false);
+}
+
+/* The first of those who came in time, and after its last heir; else it waits. */
+static void offer(struct estate *st) {
+    struct lock_session *first = NULL;
+    struct list_node *all = &st->client->sessions;
+    for (struct list_node *n = all->prev; n != all; n = n->prev) {
+        struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
+        if (s->came_ms < st->left_ms - EARLY_MS || s->came <= st->tried)
+            break;
+        if (!s->estate)
+            first = s;
+    }
+    list_remove(&st->of_client);
+    if (first)
+        attend(st, first);
+    else
+        list_append(&st->client->estates, &st->of_client);
+}
+
+static struct estate *estate_new(struct lock_client *client, int64_t now_ms) {
+    struct estate *st = memory_zalloc(sizeof(*st));
+    list_init(&st->of_client);
+    st->client = client;
+    st->left_ms = now_ms;
+    st->refs = 1;
+    return st;
+}
+
+/* ---- sessions come and go ------------------------------------------------------------------------ */
+
+void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
+    struct lock_client *client = s->client;
+    pthread_mutex_lock(&e->clients.mutex);
+    list_append(&client->sessions, &s->of_client);
+    s->came = ++client->comings;
+    s->came_ms = now_ms;
+    s->came_login = s->login;
+    if (!list_empty(&client->estates))
+        attend(LIST_ENTRY(list_first(&client->estates), struct estate, of_client), s);
+    if (!atomic_load(&client->back) && client->brief <= BRIEF_MAX) {
+        client->back_ms = now_ms;
+        atomic_store(&client->kept, false);
+        atomic_store(&client->back, true);
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms) {
+    struct lock_client *client = s->client;
+    pthread_mutex_lock(&e->clients.mutex);
+    list_remove(&s->of_client);
+    struct estate *st = s->estate;
+    if (atomic_load(&e->leaving)) { /* who is sent away counts as there: engine_handover */
+        if (st)
+            st->heir = NULL;
+        s->estate = NULL;
+        pthread_mutex_unlock(&e->clients.mutex);
+        return;
+    }
+    if (st) {
+        unattend(st);
+        st->left_ms = now_ms;
+        st->brief += !atomic_load(&st->kept);
+        if (st->brief <= BRIEF_MAX)
+            offer(st);
+    }
+    if (client->open == 0 && atomic_load(&client->back)) {
+        client->brief += !atomic_load(&client->kept);
+        atomic_store(&client->back, false);
+    }
+    if (closes && st && st->brief <= BRIEF_MAX) {
+        s->left = st;
+        st->refs++;
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+void heir_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms) {
+    if (list_empty(&p->claims))
+        return;
+    pthread_mutex_lock(&e->clients.mutex);
+    if (!s->left)
+        s->left = estate_new(p->client, now_ms);
+    p->estate = s->left;
+    p->estate->refs++;
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+static void let_go(struct lock_engine *e, struct estate **at) {
+    struct estate *st = *at;
+    if (!st)
+        return;
+    *at = NULL;
+    pthread_mutex_lock(&e->clients.mutex);
+    if (--st->refs == 0) {
+        unattend(st);
+        list_remove(&st->of_client);
+        memory_free(st);
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+void heir_gone(struct lock_engine *e, struct lock_session *s) {
+    let_go(e, &s->left);
+}
+
+void heir_peer_freed(struct lock_engine *e, struct peer *p) {
+    let_go(e, &p->estate);
+}
+
+void heir_peer_cleared(struct peer *p) {
+    if (p->estate && --p->estate->refs == 0)
+        memory_free(p->estate);
+    p->estate = NULL;
+}
+
+/* ---- leases -------------------------------------------------------------------------------------- */
+
+bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms) {
+    struct lock_engine *e = sh->engine;
+    struct peer *p = c->peer;
+    if (!c->renewing || !claim_is_live(c, now_ms) || c->rule->owner == LOCK_OWNER_CONNECTION || c->queue)
+        return false;
+    c->heritable = true;
+    c->common = claim_shared(c);
+    pthread_mutex_lock(&e->clients.mutex);
+    if (c->common) {
+        p->client->brief = 0;
+    } else {
+        if (!p->estate) /* its answer came behind its session's end */
+            p->estate = estate_new(p->client, now_ms);
+        if (!p->estate->offered)
+            offer(p->estate);
+        p->estate->offered = true;
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+    if (!heir_attends(c))
+        heir_tell(sh, c, c->end_ms, now_ms);
+    return true;
+}
+
+bool heir_attends(const struct claim *c) {
+    if (!c->heritable)
+        return false;
+    return c->common ? atomic_load(&c->peer->client->back) : atomic_load(&c->peer->estate->attended);
+}
+
+int64_t heir_look_ms(const struct claim *c) {
+    int64_t wait = c->period_ms / 20;
+    return wait < LOOK_MIN_MS ? LOOK_MIN_MS : wait > LOOK_MAX_MS ? LOOK_MAX_MS : wait;
+}
+
+static bool lost_to(const struct witness *w, const struct claim *c) {
+    return w && w->lost && w->lost_fence == c->fence;
+}
+
+/* Whether somebody of the client has asked for the lock, of which this is the lease, since it came back. */
+static bool asked_for(const struct claim *c) {
+    for (const struct witness *w = c->entry->witnesses; w; w = w->next)
+        if (w->peer->client == c->peer->client && lost_to(w, c))
+            return true;
+    return false;
+}
+
+static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms) {
+    struct lock_client *client = c->peer->client;
+    pthread_mutex_lock(&e->clients.mutex);
+    int64_t since_ms = client->back_ms;
+    pthread_mutex_unlock(&e->clients.mutex);
+    if (now_ms - since_ms > ASKED_LEASES * c->period_ms && asked_for(c)) {
+        c->heritable = c->renewing = false;
+        return false;
+    }
+    atomic_store(&client->kept, true);
+    return true;
+}
+
+/* The heir's number, or 0. One that was refused the lock by this lease does not hold it, and makes way. */
+static uint64_t heir_of(struct lock_engine *e, struct estate *st, uint64_t refused) {
+    pthread_mutex_lock(&e->clients.mutex);
+    if (st->heir && st->heir->id == refused) {
+        unattend(st);
+        offer(st);
+    }
+    uint64_t id = st->heir ? st->heir->id : 0;
+    pthread_mutex_unlock(&e->clients.mutex);
+    return id;
+}
+
+bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
+    if (c->common)
+        return keeps_common(sh->engine, c, now_ms);
+    struct estate *st = c->peer->estate;
+    uint64_t id = heir_of(sh->engine, st, 0);
+    while (id) {
+        const struct peer *p = peer_find(sh, id);
+        if (!p || !lost_to(witness_find(c->entry, p), c))
+            break;
+        id = heir_of(sh->engine, st, id);
+    }
+    if (id)
+        atomic_store(&st->kept, true);
+    return id != 0;
+}
+
+/* ---- at another proxy ------------------------------------------------------------------------------ */
+
+/* Peers of what was left elsewhere; sessions are counted, and have lower numbers. */
+#define ELSEWHERE ((uint64_t)1 << 63)
+
+void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms) {
+    struct lock_engine *e = sh->engine;
+    const struct lock_client *client = c->peer->client;
+    if (!e->sink.left || c->queue || c->rule->owner == LOCK_OWNER_CONNECTION)
+        return;
+    struct lock_left left = {
+        .key = entry_key(c->entry),
+        .login = c->login,
+        .identity = client->name,
+        .identity_len = client->len,
+        .left_ms = now_ms,
+        .until_ms = until_ms,
+    };
+    token_write(e, c->token, left.token);
+    snprintf(left.group, sizeof(left.group), "%.*s:%llu", PROCESS_ID_LEN, e->process, (unsigned long long)c->peer->id);
+    e->sink.left(e->sink.arg, &left);
+}
+
+static uint64_t group_number(const struct lock_left *left) {
+    return hash_bytes(&(struct hash_seed){0, 0}, left->group, strlen(left->group)) | ELSEWHERE;
+}
+
+/* The first session that has come since, and may be the owner: it goes on for nobody else. `any`: it may. The clients'
+ * mutex is held. */
+static struct lock_session *come_back(const struct lock_client *client, const struct lock_left *left, uint64_t group,
+                                      bool any) {
+    struct lock_session *first = NULL;
+    for (const struct list_node *n = client->sessions.prev; n != &client->sessions; n = n->prev) {
+        struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
+        if (s->came_ms < left->left_ms - EARLY_MS)
+            break;
+        if (s->estate && s->estate->group == group)
+            return s;
+        if (any || !s->estate)
+            first = s;
+    }
+    return first;
+}
+
+bool engine_awaits(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t *login) {
+    if (strncmp(left->token, e->process, PROCESS_ID_LEN) == 0)
+        return false;
+    struct lock_client *client = client_get(&e->clients, left->identity, left->identity_len, false);
+    bool any = !rule || client_shares(rule, false);
+    pthread_mutex_lock(&e->clients.mutex);
+    const struct lock_session *s = come_back(client, left, group_number(left), any);
+    if (s)
+        *login = s->came_login;
+    pthread_mutex_unlock(&e->clients.mutex);
+    client_put(&e->clients, client);
+    return s != NULL;
+}
+
+uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
+    uint64_t number = ledger_number(e);
+    token_write(e, number, out);
+    return number;
+}
+
+/* The estate that the group's leases belong to, one for all shards; waiting, or with its heir. */
+static void settle_estate(struct lock_engine *e, struct peer *p, const struct lock_left *left, uint64_t group) {
+    pthread_mutex_lock(&e->clients.mutex);
+    const struct lock_session *s = come_back(p->client, left, group, false);
+    if (s && s->estate) {
+        p->estate = s->estate;
+        p->estate->refs++;
+    } else {
+        p->estate = estate_new(p->client, left->left_ms);
+        p->estate->group = group;
+        p->estate->offered = true;
+        offer(p->estate);
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *left) {
+    struct lock_engine *e = sh->engine;
+    uint64_t group = group_number(left);
+    struct peer *p = peer_find(sh, group);
+    if (p)
+        return p;
+    struct lock_client *client = client_get(&e->clients, left->identity, left->identity_len, false);
+    p = peer_add(sh, group, client);
+    client_put(&e->clients, client);
+    p->closed = true;
+    p->closed_at = 0; /* before all of the sessions here */
+    settle_estate(e, p, left, group);
+    return p;
+}
+
+/* The lease is this proxy's own from now on. */
+static void forget_elsewhere(struct shard *sh, struct entry *en, uint64_t fence) {
+    for (struct claim *c = en->claims, *next; c; c = next) {
+        next = c->next;
+        if (c->fence != fence || !c->peer->remote)
+            continue;
+        struct peer *p = c->peer;
+        claim_remove(sh, c);
+        peer_settle(sh, p);
+    }
+}
+
+void engine_inherited(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t login,
+                      uint64_t token, const struct lock_result *r, int64_t now_ms) {
+    uint64_t pattern, hash = ledger_hash(e, &left->key, &pattern);
+    struct shard *sh = ledger_shard(e, hash);
+    shard_lock(sh);
+    struct entry *en = entry_get(sh, &left->key, hash);
+    struct peer *p = peer_elsewhere(sh, left);
+    forget_elsewhere(sh, en, r->fence);
+    struct claim *c = claim_add(sh, en, p, rule, token, r->fence);
+    c->family = family_find(sh, p, rule, pattern);
+    if (c->family)
+        family_ref(c->family);
+    c->login = login;
+    c->granted_ms = now_ms;
+    c->told = atomic_load(&e->attempts);
+    c->reported = true;
+    c->heritable = true;
+    c->common = claim_shared(c);
+    lease_set(sh, c, r->pttl_ms, true, now_ms, now_ms);
+    if (r->fence >= en->live_fence && r->fence > en->gone_fence) {
+        en->live_fence = r->fence;
+        en->live_since = c->told;
+    } else {
+        lease_end(sh, c, LEASE_TAKEN, now_ms);
+    }
+    if (!lease_schedule(sh, c, now_ms))
+        entry_settle(sh, en);
+    shard_unlock(sh);
+}
