@@ -154,19 +154,19 @@ static void a_pool(void **state) {
     assert_non_null(strstr(lines_of(*state)->text[0], "a pool of connections; values distinct"));
 }
 
-static void a_library_that_pools(void **state) {
+static void a_library_that_multiplexes(void **state) {
     struct advise_sight sight = {.key = {.name = "k", .len = 1},
                                  .session_id = 1,
                                  .client = "app",
                                  .client_len = 3,
-                                 .library = "redis-py",
+                                 .library = "lettuce",
                                  .pttl_ms = 5000};
     for (int i = 0; i < 20; i++) {
         sight.event = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
         advisor_note(*state, &sight, now_ms);
     }
     ADVISED(*state, "lock k owner client");
-    assert_non_null(strstr(lines_of(*state)->text[0], "a pool of connections (redis-py)"));
+    assert_non_null(strstr(lines_of(*state)->text[0], "a pool of connections (lettuce)"));
 }
 
 static void a_multiplexed_connection(void **state) {
@@ -392,7 +392,7 @@ int main(void) {
         TEST(patterns_have_hashes),
         TEST(a_connection_for_each_worker),
         TEST(a_pool),
-        TEST(a_library_that_pools),
+        TEST(a_library_that_multiplexes),
         TEST(a_multiplexed_connection),
         TEST(queued_jobs),
         TEST(throttles_are_no_leaks),
