@@ -155,8 +155,10 @@ static struct offer offers_for(const struct speaker *s) {
     if (o.count || s->shared || s->loser)
         return o;
     o = offers_of(s, OF_CLOSED);
-    if (o.oldest_live)
+    if (o.oldest_live) { /* and no other, whatever was shown */
         o.oldest = o.oldest_live;
+        o.differ = false;
+    }
     return o;
 }
 
