@@ -285,10 +285,13 @@ static bool may_acquire(enum lock_verb verb) {
     return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
 }
 
-/* What changes a lease may use any claim whose lease is live, and only the newest can be. */
+/* What changes a lease may use any claim whose lease is live, and only the newest can be. Where the rule does not say
+ * that whatever a client holds is all its workers', an attempt over a shared connection is none of the holder's. */
 static void plan_change(const struct speaker *s, struct lock_plan *plan) {
-    bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
-    struct offer o = offers_of(s, s->shared ? THE_CLIENTS : OWN);
+    enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
+    bool strict = owner == LOCK_OWNER_CONNECTION;
+    bool shared = s->shared && (owner == LOCK_OWNER_CLIENT || !may_acquire(plan->verb));
+    struct offer o = offers_of(s, shared ? THE_CLIENTS : OWN);
     if (!o.count && !strict && !s->shared && !s->loser && !may_acquire(plan->verb))
         o = offers_of(s, OF_CLOSED);
     struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
@@ -296,9 +299,9 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
-    if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !s->shared))
+    if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !shared))
         return;
-    if (s->shared || (!s->loser && !may_acquire(plan->verb)))
+    if (shared || (!s->loser && !may_acquire(plan->verb)))
         plan->right = plan->verb == LOCK_REWRITE ? "believe" : "adopt";
 }
 
