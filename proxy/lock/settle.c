@@ -248,7 +248,8 @@ static struct claim *its_own_live(const struct finish *f) {
 /* C3: a missed release shifts those behind it; what it shifts ends with the time that it would have had itself. */
 static void inherit_deadline(const struct finish *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
-    if (!live || live == used || (live->peer != f->peer && !claim_shared(used)))
+    const struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    if (!live || live == used || (live->peer != f->peer && !family_shares(family, f->peer, f->plan->rule)))
         return;
     int64_t deadline_ms = claim_deadline(f->sh, used);
     if (!live->deadline_ms || deadline_ms < live->deadline_ms)
