@@ -196,14 +196,17 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
 /* ---- C, D: releases ------------------------------------------------------------------------------- */
 
 /* Counts the release, and says whether a lost attempt uses it up. G: one that is queued counts from EXEC on. */
-static bool release_counted(const struct speaker *s, const struct lock_plan *plan) {
+static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     struct family *f = s->family;
     struct contest *c = s->contest;
     if (!f || !c || plan->queued)
         return false;
-    if (s->released && habit_find(s->self, f) && f->twice < UINT8_MAX)
+    if (s->released && habit_find(s->self, f) && f->twice < UINT8_MAX) {
         f->twice++; /* two in a row over one session: they are not one worker's, or of one that releases twice */
+        plan->twice = true;
+    }
     family_count(f, c, TALLY_RELEASED);
+    plan->counted = true;
     if (f->twice >= TWICE && plan->rule->owner == LOCK_OWNER_AUTO && !f->pooled && family_losers_release(f, c))
         family_pool(s->sh, f, &plan->key, s->now_ms);
     if (!s->shared || !c->debts.count)
@@ -212,18 +215,23 @@ static bool release_counted(const struct speaker *s, const struct lock_plan *pla
     return true;
 }
 
+/* It has released since its last attempt: what it sends next is no holder's, unless it has another claim. */
+static void note_release(const struct speaker *s, struct lock_plan *plan) {
+    struct witness *w = s->witness;
+    if (plan->queued || !(w || s->contest))
+        return;
+    if (!w) {
+        w = witness_get(s->sh, s->en, s->self);
+        learn_touched(s->sh, w, plan->rule, s->now_ms);
+    }
+    plan->first_release = !w->released;
+    w->released = true;
+}
+
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     bool used_up = release_counted(s, plan);
-    if (s->witness && !plan->queued) {
-        s->witness->released = true;
-    } else if (s->contest && !plan->queued) {
-        struct witness *w = witness_get(s->sh, s->en, s->self);
-        w->released = true;
-        learn_touched(s->sh, w, plan->rule, s->now_ms);
-    }
-    plan->loser = s->loser;
-    plan->indebted = used_up;
+    note_release(s, plan);
     if (used_up)
         return;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);

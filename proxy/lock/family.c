@@ -279,7 +279,8 @@ void family_count(struct family *f, struct contest *c, enum tally_what what) {
 
 void family_uncount(struct family *f, struct contest *c) {
     f->n.releases -= f->n.releases >= 1 ? 1 : 0;
-    c->n.releases -= c->n.releases >= 1 ? 1 : 0;
+    if (c)
+        c->n.releases -= c->n.releases >= 1 ? 1 : 0;
 }
 
 bool family_losers_release(const struct family *f, const struct contest *c) {

@@ -196,12 +196,17 @@ static void restore(struct finish *f) {
     finish_schedule(f, c);
 }
 
-/* G: EXEC was sent with the release, and has done nothing. */
+/* The release has not come to be: it was not sent, Redis refused it, or its EXEC did nothing (G). */
 static void uncount(struct finish *f) {
-    struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-    struct contest *contest = contest_find(f->entry, family);
-    if (contest && f->plan->transaction && !f->plan->queued)
-        family_uncount(family, contest);
+    const struct lock_plan *plan = f->plan;
+    struct family *family = family_find(f->sh, f->peer, plan->rule, plan->pattern);
+    struct witness *w = f->entry && plan->first_release ? witness_find(f->entry, f->peer) : NULL;
+    if (w)
+        w->released = false;
+    if (family && plan->twice && family->twice)
+        family->twice--;
+    if (family && plan->counted)
+        family_uncount(family, contest_find(f->entry, family));
 }
 
 void settle_refusal(struct finish *f, enum lock_incident_kind kind, const char *why) {
