@@ -61,11 +61,19 @@ static uint32_t group_of(const struct lock_plan *plan) {
     return (uint32_t)(plan->group ? plan->group : plan->attempt);
 }
 
+/* The attempt's. A key with very many claims may forget for it the one that the command spoke by. */
+static inline struct claim *claim_made(struct finish *f, uint64_t fence) {
+    struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, fence);
+    if (f->claim)
+        f->claim = claim_find(f->entry, f->plan->claim);
+    return c;
+}
+
 static inline struct claim *claim_granted(struct finish *f) {
     const struct lock_result *r = f->result;
     struct family *family =
         family_join(f->sh, f->peer, f->plan->rule, f->plan->pattern, &f->plan->key, f->now_ms);
-    struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, r->fence);
+    struct claim *c = claim_made(f, r->fence);
     c->family = family;
     family_ref(family);
     c->login = f->plan->login;
@@ -130,7 +138,8 @@ static void settle_unknown_acquisition(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
     if (f->claim && claim_is_live(f->claim, f->now_ms))
         return; /* it changed that one, or it did not */
-    struct claim *c = claim_add(f->sh, finish_entry(f), f->peer, rule, f->plan->attempt, 0);
+    finish_entry(f);
+    struct claim *c = claim_made(f, 0);
     c->login = f->plan->login;
     c->granted_ms = f->now_ms;
     c->end_ms = f->now_ms + rule->lease_ms;
