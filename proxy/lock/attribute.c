@@ -155,8 +155,10 @@ static struct offer offers_for(const struct speaker *s) {
     if (o.count || s->shared || s->loser)
         return o;
     o = offers_of(s, OF_CLOSED);
-    if (o.oldest_live)
+    if (o.oldest_live) { /* and no other, whatever was shown */
         o.oldest = o.oldest_live;
+        o.differ = false;
+    }
     return o;
 }
 
@@ -194,14 +196,17 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
 /* ---- C, D: releases ------------------------------------------------------------------------------- */
 
 /* Counts the release, and says whether a lost attempt uses it up. G: one that is queued counts from EXEC on. */
-static bool release_counted(const struct speaker *s, const struct lock_plan *plan) {
+static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     struct family *f = s->family;
     struct contest *c = s->contest;
     if (!f || !c || plan->queued)
         return false;
-    if (s->released && habit_find(s->self, f) && f->twice < UINT8_MAX)
+    if (s->released && habit_find(s->self, f) && f->twice < UINT8_MAX) {
         f->twice++; /* two in a row over one session: they are not one worker's, or of one that releases twice */
+        plan->twice = true;
+    }
     family_count(f, c, TALLY_RELEASED);
+    plan->counted = true;
     if (f->twice >= TWICE && plan->rule->owner == LOCK_OWNER_AUTO && !f->pooled && family_losers_release(f, c))
         family_pool(s->sh, f, &plan->key, s->now_ms);
     if (!s->shared || !c->debts.count)
@@ -210,18 +215,23 @@ static bool release_counted(const struct speaker *s, const struct lock_plan *pla
     return true;
 }
 
+/* It has released since its last attempt: what it sends next is no holder's, unless it has another claim. */
+static void note_release(const struct speaker *s, struct lock_plan *plan) {
+    struct witness *w = s->witness;
+    if (plan->queued || !(w || s->contest))
+        return;
+    if (!w) {
+        w = witness_get(s->sh, s->en, s->self);
+        learn_touched(s->sh, w, plan->rule, s->now_ms);
+    }
+    plan->first_release = !w->released;
+    w->released = true;
+}
+
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     bool used_up = release_counted(s, plan);
-    if (s->witness && !plan->queued) {
-        s->witness->released = true;
-    } else if (s->contest && !plan->queued) {
-        struct witness *w = witness_get(s->sh, s->en, s->self);
-        w->released = true;
-        learn_touched(s->sh, w, plan->rule, s->now_ms);
-    }
-    plan->loser = s->loser;
-    plan->indebted = used_up;
+    note_release(s, plan);
     if (used_up)
         return;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
@@ -285,10 +295,13 @@ static bool may_acquire(enum lock_verb verb) {
            verb == LOCK_PASS;
 }
 
-/* What changes a lease may use any claim whose lease is live, and only the newest can be. */
+/* What changes a lease may use any claim whose lease is live, and only the newest can be. Where the rule does not say
+ * that whatever a client holds is all its workers', an attempt over a shared connection is none of the holder's. */
 static void plan_change(const struct speaker *s, struct lock_plan *plan) {
-    bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
-    struct offer o = offers_of(s, s->shared ? THE_CLIENTS : OWN);
+    enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
+    bool strict = owner == LOCK_OWNER_CONNECTION;
+    bool shared = s->shared && (owner == LOCK_OWNER_CLIENT || !may_acquire(plan->verb));
+    struct offer o = offers_of(s, shared ? THE_CLIENTS : OWN);
     if (!o.count && !strict && !s->shared && !s->loser && !may_acquire(plan->verb))
         o = offers_of(s, OF_CLOSED);
     struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
@@ -296,11 +309,11 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
-    if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !s->shared))
+    if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !shared))
         return;
     if (plan->verb == LOCK_REWRITE) /* SET XX is how some release, and others extend */
         plan->right = s->loser && !s->shared ? "suspect" : "believe";
-    else if (s->shared || (!s->loser && !may_acquire(plan->verb)))
+    else if (shared || (!s->loser && !may_acquire(plan->verb)))
         plan->right = "adopt";
 }
 

@@ -45,7 +45,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->login = login;
     plan->begun_ms = now_ms;
     plan->claim = plan->claim_fence = plan->group = 0;
-    plan->several = plan->uses = plan->loser = plan->indebted = false;
+    plan->several = plan->uses = plan->counted = plan->first_release = plan->twice = false;
     plan->queued = plan->transaction = queued;
     plan->undone = false;
     plan->claim_token[0] = '\0';
@@ -77,8 +77,10 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
     struct family *family = family_find(sh, plan->peer, plan->rule, plan->pattern);
     struct contest *contest = contest_find(en, family);
     struct claim *c = claim_find(en, plan->claim);
-    if (contest)
+    if (contest) {
         family_count(family, contest, TALLY_RELEASED);
+        plan->counted = true;
+    }
     if (c && plan->uses) /* else another release has used it up meanwhile */
         c->aside = true;
     shard_unlock(sh);
@@ -124,7 +126,6 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     data_follow(plan, earlier);
     memcpy(plan->claim_token, earlier->attempt_token, sizeof(plan->claim_token));
     plan->claim_len = earlier->attempt_len;
-    plan->loser = plan->indebted = false;
     if (strcmp(plan->right, "enrol") != 0)
         plan->right = "claim";
     shard_unlock(sh);

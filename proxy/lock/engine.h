@@ -124,8 +124,9 @@ struct lock_plan {
     bool queued;                    /* private: and EXEC has not been sent */
     bool undone;                    /* EXEC answered nil: set before engine_finish, with LOCK_NOT_SENT */
     uint64_t claim_fence;           /* of that claim's lease, 0 not known */
-    bool loser;                     /* private: the session's last attempt was refused */
-    bool indebted;                  /* private: a release that a lost attempt uses up */
+    bool counted;                   /* private: among its family's releases */
+    bool first_release;             /* private: it is known by this one that the session has released */
+    bool twice;                     /* private: counted as the second one in a row over its session */
     uint64_t hash, pattern;         /* private: the key's, and its pattern's */
     struct peer *peer;              /* private: what the shard knows of the session */
     uint16_t slot;                  /* the key's */

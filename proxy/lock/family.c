@@ -62,7 +62,7 @@ static void table_grow(struct shard *sh) {
     sh->family_buckets = count;
 }
 
-/* The one that was made or found the longest time ago, and that nothing refers to. */
+/* The one that no session has come to for the longest time, and that nothing refers to. */
 static void make_room(struct shard *sh) {
     LIST_FOREACH(it, &sh->idle_families) {
         struct family *f = LIST_ENTRY(it, struct family, idle);
@@ -174,6 +174,8 @@ struct family *family_join(struct shard *sh, struct peer *p, const struct lock_r
         h = memory_zalloc(sizeof(*h));
         h->family = f ? f : family_new(sh, number, p, rule, key);
         h->family->refs++;
+        list_cut(&h->family->idle);
+        list_append(&sh->idle_families, &h->family->idle);
         p->habit_count++;
         list_prepend(&p->habits, &h->of_peer);
     } else if (p->habits.next != &h->of_peer) {
@@ -221,10 +223,11 @@ void family_pool(struct shard *sh, struct family *f, const struct lock_key *key,
         return;
     f->pooled = true;
     struct occasion on = {.now_ms = now_ms, .key = *key, .client = f->client};
-    incident_report(sh, INCIDENT_SHARED, &on,
-                    "releases come over other connections than acquisitions: keys like %s are the client's from now on, "
-                    "whichever connection speaks",
-                    f->pattern);
+    incident_report(
+        sh, INCIDENT_SHARED, &on,
+        "releases come over other connections than acquisitions: keys like %s are the client's from now on, "
+        "whichever connection speaks",
+        f->pattern);
 }
 
 void family_uncrossed(struct family *f, struct peer *p) {
@@ -241,7 +244,8 @@ void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struc
         shard_lock(sh);
         LIST_FOREACH(it, &sh->idle_families) {
             const struct family *f = LIST_ENTRY(it, struct family, idle);
-            struct lock_family view = {.client = f->client, .rule = f->rule, .pattern = f->pattern, .pooled = f->pooled};
+            struct lock_family view = {
+                .client = f->client, .rule = f->rule, .pattern = f->pattern, .pooled = f->pooled};
             if (f->pooled)
                 fn(arg, &view);
         }
@@ -279,7 +283,8 @@ void family_count(struct family *f, struct contest *c, enum tally_what what) {
 
 void family_uncount(struct family *f, struct contest *c) {
     f->n.releases -= f->n.releases >= 1 ? 1 : 0;
-    c->n.releases -= c->n.releases >= 1 ? 1 : 0;
+    if (c)
+        c->n.releases -= c->n.releases >= 1 ? 1 : 0;
 }
 
 bool family_losers_release(const struct family *f, const struct contest *c) {

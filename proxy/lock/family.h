@@ -116,7 +116,7 @@ bool family_losers_expire(const struct family *f);
 
 enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
 void family_count(struct family *f, struct contest *c, enum tally_what what);
-/* A release that was counted has not come to be: its EXEC answered nil. */
+/* A release that was counted has not come to be. c may be NULL. */
 void family_uncount(struct family *f, struct contest *c);
 /* Whether losers release too: so many releases more than acquisitions, compared with the lost attempts. c may be NULL. */
 bool family_losers_release(const struct family *f, const struct contest *c);

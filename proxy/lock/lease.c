@@ -103,7 +103,8 @@ static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
 static void learn_from_end(struct shard *sh, struct claim *c, int64_t now_ms) {
     enum { OWN_ROW = 2 };
     struct family *f = c->family;
-    if (!f || c->rule->owner != LOCK_OWNER_AUTO || c->peer->closed || c->peer->remote || c->observed ||
+    bool released = c->aside || c->doubtful; /* or perhaps: its own release has been sent */
+    if (!f || c->rule->owner != LOCK_OWNER_AUTO || c->peer->closed || c->peer->remote || c->observed || released ||
         f->row >= OWN_ROW || family_owns(f, c->peer) || !claim_suspicious(c, 0))
         return;
     struct lock_key key = entry_key(c->entry);
@@ -113,6 +114,7 @@ static void learn_from_end(struct shard *sh, struct claim *c, int64_t now_ms) {
 }
 
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {
+    enum { INEXACT_MS = 50 };
     if (c->ended)
         return;
     bool report = why == LEASE_GONE && c->renewing && !c->aside && !c->doubtful && !c->scripted && !c->shown &&
@@ -124,6 +126,8 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         if (en->live_fence <= en->gone_fence)
             en->live_fence = 0;
     }
+    /* Who asks again and again may be told of the end before it was noticed here. */
+    bool by_itself = why == LEASE_OVER || (why == LEASE_GONE && c->end_ms && c->end_ms <= now_ms + INEXACT_MS);
     c->ended = true;
     c->cut_short = !c->end_ms || c->end_ms > now_ms || c->asked;
     sh->live -= !c->peer->remote;
@@ -136,7 +140,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         incident_report(sh, INCIDENT_OVERRUN, &on,
                         "lease ended after %lld ms, its owner is connected; what it still sends %s be refused",
                         (long long)(c->end_ms - c->granted_ms), c->observed ? "would" : "will");
-    if (why == LEASE_OVER)
+    if (by_itself)
         learn_from_end(sh, c, now_ms);
     /* A renewal in flight may still bring the news that it was in time. */
     if (why != LEASE_OVER || !c->asked)

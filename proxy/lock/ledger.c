@@ -350,11 +350,16 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
 
 /* ---- witnesses ------------------------------------------------------------------------------- */
 
+/* A contended key has many, and a session that looks at many keys: both lists are walked, and the shorter one tells. */
 struct witness *witness_find(const struct entry *en, const struct peer *p) {
-    for (const struct list_node *n = p->witnesses.prev; n != &p->witnesses; n = n->prev) {
+    struct witness *of_entry = en->witnesses;
+    const struct list_node *n = p->witnesses.prev;
+    for (; of_entry && n != &p->witnesses; n = n->prev, of_entry = of_entry->next) {
         struct witness *w = LIST_ENTRY(n, struct witness, of_peer);
         if (w->entry == en)
             return w;
+        if (of_entry->peer == p)
+            return of_entry;
     }
     return NULL;
 }

@@ -61,11 +61,19 @@ static uint32_t group_of(const struct lock_plan *plan) {
     return (uint32_t)(plan->group ? plan->group : plan->attempt);
 }
 
+/* The attempt's. A key with very many claims may forget for it the one that the command spoke by. */
+static inline struct claim *claim_made(struct finish *f, uint64_t fence) {
+    struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, fence);
+    if (f->claim)
+        f->claim = claim_find(f->entry, f->plan->claim);
+    return c;
+}
+
 static inline struct claim *claim_granted(struct finish *f) {
     const struct lock_result *r = f->result;
     struct family *family =
         family_join(f->sh, f->peer, f->plan->rule, f->plan->pattern, &f->plan->key, f->now_ms);
-    struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, r->fence);
+    struct claim *c = claim_made(f, r->fence);
     c->family = family;
     family_ref(family);
     c->login = f->plan->login;
@@ -130,7 +138,8 @@ static void settle_unknown_acquisition(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
     if (f->claim && claim_is_live(f->claim, f->now_ms))
         return; /* it changed that one, or it did not */
-    struct claim *c = claim_add(f->sh, finish_entry(f), f->peer, rule, f->plan->attempt, 0);
+    finish_entry(f);
+    struct claim *c = claim_made(f, 0);
     c->login = f->plan->login;
     c->granted_ms = f->now_ms;
     c->end_ms = f->now_ms + rule->lease_ms;
@@ -196,12 +205,17 @@ static void restore(struct finish *f) {
     finish_schedule(f, c);
 }
 
-/* G: EXEC was sent with the release, and has done nothing. */
+/* The release has not come to be: it was not sent, Redis refused it, or its EXEC did nothing (G). */
 static void uncount(struct finish *f) {
-    struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-    struct contest *contest = contest_find(f->entry, family);
-    if (contest && f->plan->transaction && !f->plan->queued)
-        family_uncount(family, contest);
+    const struct lock_plan *plan = f->plan;
+    struct family *family = family_find(f->sh, f->peer, plan->rule, plan->pattern);
+    struct witness *w = f->entry && plan->first_release ? witness_find(f->entry, f->peer) : NULL;
+    if (w)
+        w->released = false;
+    if (family && plan->twice && family->twice)
+        family->twice--;
+    if (family && plan->counted)
+        family_uncount(family, contest_find(f->entry, family));
 }
 
 void settle_refusal(struct finish *f, enum lock_incident_kind kind, const char *why) {
@@ -248,7 +262,8 @@ static struct claim *its_own_live(const struct finish *f) {
 /* C3: a missed release shifts those behind it; what it shifts ends with the time that it would have had itself. */
 static void inherit_deadline(const struct finish *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
-    if (!live || live == used || (live->peer != f->peer && !claim_shared(used)))
+    const struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    if (!live || live == used || (live->peer != f->peer && !family_shares(family, f->peer, f->plan->rule)))
         return;
     int64_t deadline_ms = claim_deadline(f->sh, used);
     if (!live->deadline_ms || deadline_ms < live->deadline_ms)

@@ -42,7 +42,7 @@ FILES = {
     r"proxy/config\w*\.[ch]": (("proxy/base", "proxy/lock", "proxy"), ()),
     r"tests/unit/test_(resp|command|slot)\w*\.c": (("parser",), ("cmocka",)),
     r"tests/unit/test_(base|glob|log|text)\.c": (("proxy/base",), ("cmocka",)),
-    r"tests/unit/test_(rule|engine|audit|advise)\w*\.c": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
+    r"tests/unit/test_(rule|engine|attribution|audit|advise)\w*\.c": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
 }
 # Tables of macro calls (rows without the macro), made to be included in the middle of a file.
 MACRO_TABLE = re.compile(r"_table\.h$")

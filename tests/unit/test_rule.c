@@ -44,7 +44,7 @@ static void test_defaults(void **state) {
     assert_int_equal(r->mode, LOCK_MODE_ENFORCE);
     assert_int_equal(r->owner, LOCK_OWNER_AUTO);
     assert_int_equal(r->kinds, LOCK_KIND_STRING);
-    assert_int_equal(r->claim_memory_ms, 60000);
+    assert_int_equal(r->claim_memory_ms, LOCK_MEMORY_AUTO);
     assert_int_equal(r->lease_ms, 30000);
     assert_int_equal(r->renew, LOCK_RENEW_AUTO);
     assert_int_equal(r->max_hold_ms, 0);
@@ -54,7 +54,7 @@ static void test_defaults(void **state) {
     size_t len = lock_rule_text(r, text, sizeof(text));
     assert_int_equal(len, strlen(text));
     assert_string_equal(text,
-                        "lock:* mode enforce owner auto kind string claim-memory 1m lease 30s renew auto max-hold 0 handover 1m "
+                        "lock:* mode enforce owner auto kind string claim-memory auto lease 30s renew auto max-hold 0 handover 1m "
                         "on-disconnect keep replicas 0");
     lock_rules_unref(rules);
 }
@@ -126,7 +126,7 @@ static void test_errors(void **state) {
         {"x lease 99999999d", "option lease '99999999d': expected a time like 30s, or 0 for none"},
         {"x max-hold never", "option max-hold 'never': expected a time like 5m, or 0 for no end"},
         {"x handover long", "option handover 'long': expected a time like 60s, or 0 for none"},
-        {"x claim-memory 1w", "option claim-memory '1w': expected a time like 60s"},
+        {"x claim-memory 1w", "option claim-memory '1w': expected auto, or a time like 60s"},
         {"x lease", "option 'lease' without a value: expected a time like 30s, or 0 for none"},
         {"x replicas", "option 'replicas' without a value: expected " REPLICAS},
         {"x replicas one", "option replicas 'one': expected " REPLICAS},
@@ -255,7 +255,7 @@ static void test_text(void **state) {
     char text[300], small[20];
     size_t len = lock_rule_text(lock_rules_get(rules, 0), text, sizeof(text));
     assert_string_equal(text,
-                        "\"my \\\"lock\\\" \\\\x\\x01*\" mode enforce owner auto kind string claim-memory 1m lease 0 "
+                        "\"my \\\"lock\\\" \\\\x\\x01*\" mode enforce owner auto kind string claim-memory auto lease 0 "
                         "renew auto max-hold 0 handover 1m on-disconnect keep replicas 0");
     assert_int_equal(len, strlen(text));
     assert_int_equal(lock_rule_text(lock_rules_get(rules, 0), small, sizeof(small)), len);

@@ -1,0 +1,1312 @@
+/*
+ * Whose lease a command speaks for, rule by rule; the letters are those of the rules in proxy/lock/attribute.c. Redis
+ * is played by a lease a key, which answers as the scripts do; long traffic is the simulator's (tests/sim).
+ */
+#include <inttypes.h>
+
+#include "proxy/lock/state.h"
+#include "tests/unit/engine_rig.h"
+
+/* ---- Redis ------------------------------------------------------------------------------------- */
+
+enum { LEASES = 4, ROW = 8 };
+
+/* The live lease of a key, as its guard record has it. */
+static struct held {
+    char key[32];
+    uint64_t token, fence; /* token 0: the lock is free */
+    const struct lock_client *owner;
+    uint8_t suspects;
+    bool elsewhere, pooled;
+} held[LEASES];
+
+static struct held *lease_of(const char *key) {
+    for (unsigned i = 0; i < LEASES; i++) {
+        if (held[i].key[0] == '\0')
+            copy(held[i].key, sizeof(held[i].key), key, strlen(key));
+        if (strcmp(held[i].key, key) == 0)
+            return &held[i];
+    }
+    fail_msg("more keys than leases");
+    return NULL;
+}
+
+static int start(void **state) {
+    int status = set_up(state);
+    struct fixture *f = *state;
+    f->rule.claim_memory_ms = LOCK_MEMORY_AUTO;
+    memset(held, 0, sizeof(held));
+    return status;
+}
+
+static void free_lock(const char *key) {
+    lease_of(key)->token = 0;
+}
+
+/* Acquires a free lock; returns the claim's token number. */
+static uint64_t take_with(struct fixture *f, struct lock_session *s, const char *key, const char *value,
+                          int64_t pttl_ms, bool leased) {
+    struct held *h = lease_of(key);
+    assert_int_equal(h->token, 0);
+    h->token = acquire(f, s, key, value, pttl_ms, leased);
+    h->fence = f->fence;
+    h->owner = s->client;
+    h->suspects = 0;
+    h->elsewhere = h->pooled = false;
+    return h->token;
+}
+
+static uint64_t take(struct fixture *f, struct lock_session *s, const char *key) {
+    return take_with(f, s, key, "1", 1000, false);
+}
+
+/* Another proxy has given the lock to this session's client. */
+static void take_elsewhere(struct fixture *f, const struct lock_session *s, const char *key) {
+    struct held *h = lease_of(key);
+    h->token = UINT64_MAX;
+    h->fence = ++f->fence;
+    h->owner = s->client;
+    h->suspects = 0;
+    h->elsewhere = true;
+    h->pooled = false;
+}
+
+static struct lock_result refusal(const struct held *h, const struct lock_session *s) {
+    struct lock_result r = result(LOCK_HELD, h->fence);
+    r.same = h->owner == s->client;
+    r.elsewhere = h->elsewhere;
+    r.pooled = h->pooled;
+    r.suspects = h->suspects;
+    return r;
+}
+
+/* An attempt on a lock that is held. Returns whether the lease in its way was released for it. */
+static bool attempt(struct fixture *f, struct lock_session *s, const char *key) {
+    struct held *h = lease_of(key);
+    struct lock_plan plan;
+    struct lock_result r = refusal(h, s);
+    assert_int_not_equal(h->token, 0);
+    begin(f, s, LOCK_ACQUIRE, key, &plan);
+    bool again = engine_again(f->engine, &plan, &r, f->now_ms);
+    if (again) {
+        char token[LOCK_TOKEN_MAX];
+        snprintf(token, sizeof(token), "%s:%08" PRIu64, PROCESS, h->token);
+        assert_string_equal(plan.right, "instead");
+        assert_string_equal(plan.claim_token, token);
+        assert_int_equal(plan.claim_len, strlen(token));
+        h->token = plan.attempt;
+        h->fence = ++f->fence;
+        h->suspects = 0;
+        r = result(LOCK_GRANTED, h->fence);
+        r.pttl_ms = 1000;
+        r.value = "1";
+        r.value_len = 1;
+    }
+    finish(f, s, &plan, &r);
+    return again;
+}
+
+/* What release.lua makes of the plan. */
+static struct lock_result released_by(struct held *h, const struct lock_session *s, const struct lock_plan *plan) {
+    bool same = h->owner == s->client, believed = same && strcmp(plan->right, "believe") == 0;
+    bool adopted = same && h->elsewhere && strcmp(plan->right, "adopt") == 0;
+    if (!h->token)
+        return result(LOCK_FREE, 0);
+    if ((plan->claim && plan->claim == h->token) || believed || adopted) {
+        h->token = 0;
+        return result(believed || adopted ? LOCK_ADOPTED : LOCK_RELEASED, h->fence);
+    }
+    if (same && strcmp(plan->right, "suspect") == 0 && h->suspects < 3)
+        h->suspects++;
+    return refusal(h, s);
+}
+
+/* DEL. Returns what it answers; *used (if not NULL): the claim that it spoke by. */
+static bool give_by(struct fixture *f, struct lock_session *s, const char *key, uint64_t *used) {
+    struct lock_plan plan;
+    begin(f, s, LOCK_RELEASE, key, &plan);
+    struct lock_result r = released_by(lease_of(key), s, &plan);
+    finish(f, s, &plan, &r);
+    if (used)
+        *used = plan.claim;
+    return r.outcome == LOCK_RELEASED || r.outcome == LOCK_ADOPTED;
+}
+
+static bool give(struct fixture *f, struct lock_session *s, const char *key) {
+    return give_by(f, s, key, NULL);
+}
+
+/* The lease ends by itself. */
+static void lapse(struct fixture *f, const char *key, int64_t ms) {
+    free_lock(key);
+    pass(f, ms);
+}
+
+static void count_family(void *arg, const struct lock_family *family) {
+    ++*(unsigned *)arg;
+    assert_true(family->pooled);
+}
+
+static unsigned pooled(struct fixture *f) {
+    unsigned n = 0;
+    engine_each_pooled(f->engine, count_family, &n);
+    return n;
+}
+
+static void open_two(struct fixture *f, struct lock_session *a, struct lock_session *b) {
+    open_as(f, a, 1, "app");
+    open_as(f, b, 2, "app");
+}
+
+/* The session shows that it is one worker's: contended releases of what it acquired itself. */
+static void show_own(struct fixture *f, struct lock_session *s, struct lock_session *loser, const char *key,
+                     int times) {
+    for (int i = 0; i < times; i++) {
+        take(f, s, key);
+        attempt(f, loser, key);
+        assert_true(give(f, s, key));
+    }
+}
+
+/* Twice a release comes over a connection that did not acquire. */
+static void make_pooled(struct fixture *f, struct lock_session *a, struct lock_session *b, const char *key) {
+    take(f, b, key);
+    assert_true(give(f, b, key));
+    for (int i = 0; i < 2; i++) {
+        take(f, a, key);
+        assert_true(give(f, b, key));
+    }
+    assert_int_equal(pooled(f), 1);
+}
+
+/* ---- A: acquired ------------------------------------------------------------------------------- */
+
+static void a1_a_worker_has_done_with_what_it_had(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    lapse(f, "lock:x", 1000);
+    uint64_t others = take(f, &b, "lock:x");
+    lapse(f, "lock:x", 1000);
+    uint64_t second = take(f, &a, "lock:x"), used;
+    assert_int_equal(stats(f).claims, 2);
+    assert_true(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, second);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), others);
+}
+
+static void a1_but_not_with_what_a_colleague_may_have_acquired(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    uint64_t first = take(f, &a, "lock:x"), used;
+    assert_false(attempt(f, &a, "lock:x"));
+    lapse(f, "lock:x", 1000);
+    uint64_t second = take(f, &a, "lock:x");
+    assert_int_equal(stats(f).claims, 2);
+    assert_false(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, first);
+    assert_true(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, second);
+    /* A session that is known to be one worker's has no colleagues. */
+    show_own(f, &a, &b, "lock:x", ROW);
+    take(f, &a, "lock:x");
+    assert_false(attempt(f, &a, "lock:x"));
+    lapse(f, "lock:x", 1000);
+    take(f, &a, "lock:x");
+    assert_int_equal(stats(f).claims, 1);
+    assert_true(give(f, &a, "lock:x"));
+}
+
+static void a1_is_not_for_shared_sessions(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    engine_session_overlapped(f->engine, &a);
+    take(f, &a, "lock:x");
+    lapse(f, "lock:x", 1000);
+    take(f, &a, "lock:x");
+    assert_int_equal(stats(f).claims, 2);
+}
+
+static void a2_who_brings_the_same_value_has_come_back(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    engine_session_overlapped(f->engine, &a);
+    engine_session_overlapped(f->engine, &b);
+    take_with(f, &a, "lock:x", "w1", 1000, false);
+    lapse(f, "lock:x", 1000);
+    uint64_t other = take_with(f, &a, "lock:x", "w2", 1000, false), used;
+    lapse(f, "lock:x", 1000);
+    uint64_t again = take_with(f, &b, "lock:x", "w1", 1000, false); /* over whichever connection */
+    assert_int_equal(stats(f).claims, 2);
+    assert_false(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, other);
+    assert_true(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, again);
+}
+
+static void a2_also_from_a_session_that_closed_but_of_no_other(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    take_with(f, &a, "lock:x", "w1", 1000, false);
+    engine_session_close(f->engine, &a, f->now_ms);
+    lapse(f, "lock:x", 1000);
+    uint64_t other = take_with(f, &b, "lock:x", "w2", 1000, false);
+    lapse(f, "lock:x", 1000);
+    open_as(f, &c, 3, "app");
+    take_with(f, &c, "lock:x", "w1", 1000, false);
+    assert_int_equal(stats(f).claims, 2);
+    lapse(f, "lock:x", 1000);
+    take_with(f, &c, "lock:x", "w2", 1000, false); /* b is there, and one worker's: its late release may come */
+    assert_int_equal(stats(f).claims, 2);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), other);
+}
+
+/* ---- B: refused -------------------------------------------------------------------------------- */
+
+static void b1_a_loser_is_not_believed_until_it_acquires(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, other;
+    open_two(f, &a, &b);
+    open_as(f, &other, 3, "else");
+    assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:x"), "believe");
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:x"), "suspect");
+    assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "leased");
+    assert_true(give(f, &a, "lock:x"));
+    take(f, &b, "lock:x");
+    assert_true(give(f, &b, "lock:x"));
+    take(f, &a, "lock:x");
+    assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "later");
+    /* By whomever it was refused. */
+    take(f, &other, "lock:z");
+    attempt(f, &b, "lock:z");
+    assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:z"), "suspect");
+}
+
+/* The release that was refused was the holder's: its lease is released for the attempt that it is in the way of. */
+static void b2_a_lease_in_its_own_sessions_way_is_released(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    assert_false(give(f, &b, "lock:x")); /* a worker that acquired over a releases over b */
+    assert_int_equal(lease_of("lock:x")->suspects, 1);
+    assert_true(attempt(f, &a, "lock:x"));
+    assert_int_equal(pooled(f), 1);
+    assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
+    assert_string_equal(incident(f, INCIDENT_SHARED)->client, "app");
+    assert_int_equal(stats(f).leases, 1);
+    assert_int_equal(stats(f).claims, 1);
+    /* And from now on connections are nobody's own. */
+    uint64_t used;
+    assert_true(give_by(f, &b, "lock:x", &used));
+    assert_int_not_equal(used, 0);
+    take(f, &a, "lock:x");
+    assert_int_equal(lease_of("lock:x")->token % 2, 1); /* as every proxy can tell by the token */
+}
+
+static void b2_proves_nothing_without_a_refused_release(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    take(f, &a, "lock:x");
+    for (int i = 0; i < 5; i++)
+        assert_false(attempt(f, &a, "lock:x"));
+    /* Several that are refused are losers', who release too. */
+    attempt(f, &b, "lock:x");
+    attempt(f, &c, "lock:x");
+    assert_false(give(f, &b, "lock:x"));
+    assert_false(give(f, &c, "lock:x"));
+    assert_false(attempt(f, &a, "lock:x"));
+    assert_int_equal(pooled(f), 0);
+    assert_true(give(f, &a, "lock:x"));
+    assert_int_equal(f->note_count, incidents(f, INCIDENT_FOREIGN_RELEASE));
+}
+
+static void b2_is_not_for_a_colleague_or_in_a_transaction(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    assert_false(give(f, &b, "lock:x"));
+    assert_false(attempt(f, &b, "lock:x"));
+    struct lock_result r = refusal(lease_of("lock:x"), &a), unsent = result(LOCK_NOT_SENT, 0);
+    queue(f, &a, LOCK_ACQUIRE, "lock:x", &plan);
+    assert_false(engine_again(f->engine, &plan, &r, f->now_ms));
+    finish(f, &a, &plan, &unsent);
+    /* Nor while its own release is on its way. */
+    struct lock_plan release;
+    begin(f, &a, LOCK_RELEASE, "lock:x", &release);
+    assert_false(attempt(f, &a, "lock:x"));
+    struct lock_result done = released_by(lease_of("lock:x"), &a, &release);
+    assert_int_equal(done.outcome, LOCK_RELEASED);
+    finish(f, &a, &release, &done);
+    assert_int_equal(pooled(f), 0);
+}
+
+static void b2_is_not_for_rules_that_know(void **state) {
+    struct fixture *f = *state;
+    static const enum lock_owner OWNERS[] = {LOCK_OWNER_CONNECTION, LOCK_OWNER_CLIENT, LOCK_OWNER_ANY};
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    for (size_t i = 0; i < sizeof(OWNERS) / sizeof(OWNERS[0]); i++) {
+        f->rule.owner = OWNERS[i];
+        take(f, &a, "lock:x");
+        lease_of("lock:x")->suspects = 1;
+        assert_false(attempt(f, &a, "lock:x"));
+        lapse(f, "lock:x", 1000 * 100);
+    }
+    assert_int_equal(pooled(f), 0);
+}
+
+/* ---- C: released ------------------------------------------------------------------------------- */
+
+static void c1_a_shared_session_speaks_for_all_of_its_client(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c, other;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    open_as(f, &other, 4, "else");
+    engine_session_overlapped(f->engine, &b);
+    engine_session_overlapped(f->engine, &other);
+    uint64_t claim = take(f, &a, "lock:x");
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), claim);
+    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
+    assert_int_equal(would_use(f, &other, LOCK_RELEASE, "lock:x"), 0);
+    /* Beside a claim that is believed live another proxy's lease may have come. */
+    assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:x"), "adopt");
+    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "claim");
+}
+
+static void c1_a_closed_sessions_claims_are_its_successors(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    take_with(f, &a, "lock:x", "w1", 1000, false);
+    show_value(f, &a, "lock:x", "w1", f->fence);
+    lapse(f, "lock:x", 1000);
+    uint64_t live = take_with(f, &b, "lock:x", "w2", 5000, false);
+    engine_session_close(f->engine, &a, f->now_ms);
+    engine_session_close(f->engine, &b, f->now_ms);
+    /* The live one first, although the other one was shown. */
+    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), live);
+    attempt(f, &c, "lock:x");
+    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
+}
+
+static void c2_the_value_shown_last_is_meant(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    engine_session_overlapped(f->engine, &a);
+    uint64_t first = take_with(f, &a, "lock:x", "w1", 1000, false);
+    lapse(f, "lock:x", 1000);
+    uint64_t second = take_with(f, &a, "lock:x", "w2", 1000, false);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
+    show_value(f, &a, "lock:x", "w2", f->fence);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), second);
+    struct lock_key key = key_of("lock:x");
+    engine_saw(f->engine, &a, &key, &f->rule, "w1", 2, f->now_ms);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
+}
+
+/* What one missed release shifts ends with the time that it would have had itself. */
+static void c3_a_missed_release_shifts_not_for_longer_than_itself(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    engine_session_overlapped(f->engine, &a);
+    take(f, &a, "lock:x"); /* until 1000, remembered until 3000 */
+    lapse(f, "lock:x", 1000);
+    take_with(f, &a, "lock:x", "1", 10000, false);
+    assert_false(give(f, &a, "lock:x"));
+    pass(f, 9999);
+    assert_int_equal(stats(f).claims, 1);
+    lapse(f, "lock:x", 1);
+    assert_int_equal(stats(f).claims, 0); /* else until 31000 */
+    take(f, &a, "lock:x");
+    assert_true(give(f, &a, "lock:x"));
+}
+
+/* Whoever's the older claim was: its session may be known to be one worker's. */
+static void c3_holds_for_the_session_that_releases(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    show_own(f, &a, &b, "lock:x", ROW);
+    engine_session_overlapped(f->engine, &b);
+    take(f, &a, "lock:x"); /* remembered for a minute */
+    lapse(f, "lock:x", 1000);
+    take_with(f, &c, "lock:x", "1", 100000, false);
+    assert_false(give(f, &b, "lock:x"));
+    lapse(f, "lock:x", 100000);
+    assert_int_equal(stats(f).claims, 0);
+}
+
+static void c4_two_crossings_make_a_pool(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take(f, &b, "lock:x");
+    assert_true(give(f, &b, "lock:x"));
+    take(f, &a, "lock:x");
+    assert_true(give(f, &b, "lock:x"));
+    assert_int_equal(pooled(f), 0);
+    assert_int_equal(stats(f).claims, 0);
+    take(f, &a, "lock:x");
+    assert_true(give(f, &b, "lock:x"));
+    assert_int_equal(pooled(f), 1);
+    assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
+    assert_int_equal(f->note_count, 1); /* and nothing else */
+    /* Once is enough. */
+    take(f, &a, "lock:x");
+    assert_true(give(f, &b, "lock:x"));
+    assert_int_equal(f->note_count, 1);
+}
+
+/* An operator's redis-cli, a clean-up job: no evidence, and the holder's own release is still to come. */
+static void c4_who_never_tried_is_believed_and_proves_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, cli;
+    uint64_t used;
+    open_two(f, &a, &b);
+    open_as(f, &cli, 3, "app");
+    for (int i = 0; i < 3; i++) {
+        uint64_t claim = take(f, &a, "lock:x");
+        assert_true(give_by(f, &cli, "lock:x", &used));
+        assert_int_equal(used, 0);
+        assert_int_equal(stats(f).leases, 0);
+        take(f, &b, "lock:x");
+        assert_false(give_by(f, &a, "lock:x", &used));
+        assert_int_equal(used, claim);
+        assert_true(give(f, &b, "lock:x"));
+    }
+    assert_int_equal(incidents(f, INCIDENT_BELIEVED), 3);
+    assert_int_equal(pooled(f), 0);
+    /* It comes for no longer than a lease. */
+    take(f, &a, "lock:x");
+    assert_true(give(f, &cli, "lock:x"));
+    pass(f, 999);
+    assert_int_equal(stats(f).claims, 1);
+    pass(f, 1);
+    assert_int_equal(stats(f).claims, 0);
+}
+
+/* Some send two: the second is no holder's. */
+static void c4_a_second_release_in_a_row_is_not_believed(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    take(f, &a, "lock:x");
+    attempt(f, &c, "lock:x");
+    assert_true(give(f, &a, "lock:x"));
+    take(f, &b, "lock:x");
+    assert_false(give(f, &a, "lock:x"));
+    assert_int_equal(lease_of("lock:x")->suspects, 1);
+    assert_true(give(f, &b, "lock:x"));
+}
+
+/* A release that did not reach Redis: nothing was released, and its repeat is no second one. */
+static void what_was_not_sent_is_no_release(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    take(f, &a, "lock:x");
+    attempt(f, &c, "lock:x");
+    for (int i = 0; i < 10; i++)
+        assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:x"), "believe");
+    for (int i = 0; i < 10; i++)
+        run(f, &c, LOCK_RELEASE, "lock:x", LOCK_ERROR, 0);
+    assert_int_equal(pooled(f), 0);
+    assert_true(give(f, &a, "lock:x"));
+}
+
+static void owner_connection_knows_no_crossing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    f->rule.owner = LOCK_OWNER_CONNECTION;
+    open_two(f, &a, &b);
+    engine_session_overlapped(f->engine, &b);
+    for (int i = 0; i < 5; i++) {
+        take(f, &b, "lock:x");
+        assert_true(give(f, &b, "lock:x"));
+        take(f, &a, "lock:x");
+        assert_false(give(f, &b, "lock:x"));
+        assert_true(give(f, &a, "lock:x"));
+    }
+    assert_int_equal(pooled(f), 0);
+    assert_int_equal(incidents(f, INCIDENT_FOREIGN_RELEASE), 5);
+}
+
+static void what_may_be_an_attempt_is_none_of_the_holders(void **state) {
+    static const enum lock_verb VERBS[] = {LOCK_REPLACE, LOCK_SWAP, LOCK_COUNT_UP};
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    engine_session_overlapped(f->engine, &a);
+    engine_session_overlapped(f->engine, &b);
+    uint64_t claim = take(f, &a, "lock:x");
+    for (size_t i = 0; i < sizeof(VERBS) / sizeof(VERBS[0]); i++) {
+        assert_int_equal(would_use(f, &b, VERBS[i], "lock:x"), 0);
+        assert_string_equal(would_right(f, &b, VERBS[i], "lock:x"), "claim");
+        assert_int_equal(would_use(f, &a, VERBS[i], "lock:x"), claim);
+    }
+    assert_int_equal(would_use(f, &b, LOCK_REWRITE, "lock:x"), claim);
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    for (size_t i = 0; i < sizeof(VERBS) / sizeof(VERBS[0]); i++)
+        assert_int_equal(would_use(f, &b, VERBS[i], "lock:x"), claim);
+}
+
+/* ---- D: losers that release --------------------------------------------------------------------- */
+
+/* Workers of one connection whose losers release too, until that is known. */
+static void teach_releasing_losers(struct fixture *f, struct lock_session *s, const char *key) {
+    for (int i = 0; i < 6; i++) {
+        take(f, s, key);
+        attempt(f, s, key);
+        attempt(f, s, key);
+        give(f, s, key); /* a loser's: it frees the lock, while nobody knows better */
+        free_lock(key);
+        give(f, s, key);
+        give(f, s, key);
+    }
+}
+
+static void d_a_lost_attempt_uses_up_a_release(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    uint64_t used;
+    open_as(f, &a, 1, "app");
+    engine_session_overlapped(f->engine, &a);
+    teach_releasing_losers(f, &a, "lock:x");
+    pass(f, 10000);
+    uint64_t claim = take(f, &a, "lock:x");
+    attempt(f, &a, "lock:x");
+    attempt(f, &a, "lock:x");
+    assert_false(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, 0);
+    assert_false(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, 0);
+    assert_true(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, claim);
+    /* Expected for a quarter of the lease. */
+    claim = take(f, &a, "lock:x");
+    attempt(f, &a, "lock:x");
+    pass(f, 251);
+    assert_true(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, claim);
+}
+
+static void d_losers_that_go_away_use_up_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    engine_session_overlapped(f->engine, &a);
+    for (int i = 0; i < 50; i++) {
+        take(f, &a, "lock:x");
+        for (int n = 0; n < i % 5; n++)
+            attempt(f, &a, "lock:x");
+        assert_true(give(f, &a, "lock:x"));
+    }
+}
+
+static void d_where_losers_release_a_refused_one_is_no_holders(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    for (int i = 0; i < 10; i++) {
+        take(f, &a, "lock:x");
+        attempt(f, &b, "lock:x");
+        assert_false(give(f, &b, "lock:x"));
+        assert_true(give(f, &a, "lock:x"));
+    }
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    assert_false(give(f, &b, "lock:x"));
+    assert_int_equal(lease_of("lock:x")->suspects, 1);
+    assert_false(attempt(f, &a, "lock:x"));
+    assert_int_equal(pooled(f), 0);
+}
+
+static void d_two_releases_in_a_row_show_a_pool_by_their_number(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    for (int i = 0; i < 3; i++) {
+        take(f, &a, "lock:x");
+        attempt(f, &b, "lock:x");
+        assert_false(give(f, &b, "lock:x"));
+        if (pooled(f))
+            break;
+        give(f, &b, "lock:x");
+        if (lease_of("lock:x")->token)
+            give(f, &a, "lock:x");
+        free_lock("lock:x");
+    }
+    assert_int_equal(pooled(f), 1);
+    assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
+}
+
+/* ---- E: ended ---------------------------------------------------------------------------------- */
+
+/* Its holder's release came over another connection, and was refused as a loser's. */
+static void suspect(struct fixture *f, struct lock_session *holder, struct lock_session *loser, const char *key) {
+    take(f, holder, key);
+    attempt(f, loser, key);
+    assert_false(give(f, loser, key));
+}
+
+static void e_a_suspicious_lease_that_ends_is_a_crossing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    suspect(f, &a, &b, "lock:x");
+    lapse(f, "lock:x", 1000);
+    assert_int_equal(stats(f).claims, 0); /* its release has been sent */
+    assert_int_equal(pooled(f), 0);
+    suspect(f, &a, &b, "lock:x");
+    lapse(f, "lock:x", 1000);
+    assert_int_equal(pooled(f), 1);
+}
+
+/* Others ask again and again: the first that acquires is told of the end before the clock tells it here. */
+static void e_also_where_the_next_holder_is_faster(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    for (int i = 0; i < 2; i++) {
+        suspect(f, &a, &b, "lock:x");
+        f->now_ms += 1000;
+        free_lock("lock:x");
+        take(f, &c, "lock:x");
+        assert_int_equal(stats(f).claims, 1);
+        assert_true(give(f, &c, "lock:x"));
+    }
+    assert_int_equal(pooled(f), 1);
+}
+
+static void e_is_not_for_who_releases_over_its_own_session(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    for (int i = 0; i < 5; i++) {
+        show_own(f, &a, &b, "lock:x", 2);
+        suspect(f, &a, &b, "lock:x");
+        lapse(f, "lock:x", 1000);
+        assert_int_equal(stats(f).claims, 1);
+    }
+    assert_int_equal(pooled(f), 0);
+}
+
+static void e_is_not_for_who_closed_or_is_just_releasing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan release;
+    struct lock_result late = result(LOCK_FREE, 0);
+    open_as(f, &b, 1000, "app");
+    for (uint64_t i = 0; i < 3; i++) {
+        open_as(f, &a, i + 1, "app");
+        suspect(f, &a, &b, "lock:x");
+        engine_session_close(f->engine, &a, f->now_ms);
+        lapse(f, "lock:x", 1000);
+    }
+    assert_int_equal(pooled(f), 0);
+    open_as(f, &a, 10, "app");
+    for (int i = 0; i < 3; i++) {
+        suspect(f, &a, &b, "lock:x");
+        begin(f, &a, LOCK_RELEASE, "lock:x", &release);
+        lapse(f, "lock:x", 1000);
+        finish(f, &a, &release, &late);
+    }
+    assert_int_equal(pooled(f), 0);
+}
+
+/* ---- F: extended -------------------------------------------------------------------------------- */
+
+static void f_who_may_set_an_expiry(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, dog, shared;
+    open_two(f, &a, &b);
+    open_as(f, &dog, 3, "app");
+    open_as(f, &shared, 4, "app");
+    engine_session_overlapped(f->engine, &shared);
+    uint64_t claim = take(f, &a, "lock:x");
+    assert_int_equal(would_use(f, &a, LOCK_EXTEND, "lock:x"), claim);
+    assert_string_equal(would_right(f, &a, LOCK_EXTEND, "lock:x"), "leased");
+    /* A watchdog's: if the lease ends later by it. */
+    assert_int_equal(would_use(f, &dog, LOCK_EXTEND, "lock:x"), 0);
+    assert_string_equal(would_right(f, &dog, LOCK_EXTEND, "lock:x"), "later");
+    attempt(f, &b, "lock:x");
+    assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "leased");
+    assert_int_equal(would_use(f, &shared, LOCK_EXTEND, "lock:x"), claim);
+    assert_string_equal(would_right(f, &shared, LOCK_EXTEND, "lock:x"), "believe");
+    /* Whose claim is of a lease that has ended is a stranger to the live one. */
+    assert_true(give(f, &a, "lock:x"));
+    take(f, &dog, "lock:x");
+    lapse(f, "lock:x", 1000);
+    take(f, &a, "lock:x");
+    assert_string_equal(would_right(f, &dog, LOCK_EXTEND, "lock:x"), "leased");
+    f->rule.owner = LOCK_OWNER_CONNECTION;
+    assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "claim");
+}
+
+/* SETNX, then EXPIRE whatever it answered. */
+static void f_losers_that_expire_move_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    engine_session_overlapped(f->engine, &a);
+    uint64_t claim = take(f, &a, "lock:x");
+    for (int i = 0; i < 4; i++) {
+        attempt(f, &a, "lock:x");
+        pass(f, 10);
+        bool known = i >= 3; /* by the fourth */
+        struct lock_plan plan;
+        struct lock_result r = result(LOCK_DONE, f->fence);
+        begin(f, &a, LOCK_EXTEND, "lock:x", &plan);
+        assert_int_equal(plan.claim, known ? 0 : claim);
+        assert_string_equal(plan.right, known ? "leased" : "believe");
+        r.outcome = known ? LOCK_HELD : LOCK_DONE;
+        finish(f, &a, &plan, &r);
+    }
+    /* The holder's, which follows no loss. */
+    assert_int_equal(would_use(f, &a, LOCK_EXTEND, "lock:x"), claim);
+    attempt(f, &a, "lock:x");
+    pass(f, 51); /* more than a twentieth of the lease */
+    assert_int_equal(would_use(f, &a, LOCK_EXTEND, "lock:x"), claim);
+    /* And it is forgotten where losses are followed by nothing. */
+    for (int i = 0; i < 8; i++) {
+        attempt(f, &a, "lock:x");
+        pass(f, 51);
+        would_use(f, &a, LOCK_EXTEND, "lock:x");
+    }
+    attempt(f, &a, "lock:x");
+    assert_int_equal(would_use(f, &a, LOCK_EXTEND, "lock:x"), claim);
+}
+
+/* Three quarters of a lease's renewals, each done at once. */
+static void renew_for(struct fixture *f, const char *key, uint64_t token, int64_t ms) {
+    struct lock_key k = key_of(key);
+    for (int64_t step = 0; step < ms; step += 5000) {
+        unsigned before = f->renew_count;
+        pass(f, 5000);
+        if (f->renew_count > before)
+            renewed(f, &k, token, LOCK_DONE);
+    }
+}
+
+/* Who asks for its own lock for a whole lease does not work under it: it has forgotten its release. */
+static void f_renewal_ends_for_who_asks_for_its_own(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    f->rule.max_hold_ms = INT64_MAX / 2;
+    show_own(f, &a, &b, "lock:x", ROW);
+    uint64_t token = take_with(f, &a, "lock:x", "1", 30000, true);
+    renew_for(f, "lock:x", token, 60000); /* it does not ask */
+    attempt(f, &a, "lock:x");
+    renew_for(f, "lock:x", token, 25000);
+    attempt(f, &a, "lock:x");
+    unsigned before = f->renew_count;
+    renew_for(f, "lock:x", token, 10000);
+    assert_int_equal(f->renew_count, before + 1);
+    attempt(f, &a, "lock:x"); /* for 35 s */
+    before = f->renew_count;
+    renew_for(f, "lock:x", token, 30000);
+    assert_int_equal(f->renew_count, before);
+    assert_int_equal(stats(f).leases, 0);
+}
+
+static void f_renewal_goes_on_where_it_may_be_a_colleague_that_asks(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    f->rule.max_hold_ms = INT64_MAX / 2;
+    show_own(f, &a, &b, "lock:x", ROW - 1);
+    uint64_t token = take_with(f, &a, "lock:x", "1", 30000, true);
+    for (int i = 0; i < 20; i++) {
+        attempt(f, &a, "lock:x");
+        renew_for(f, "lock:x", token, 10000);
+    }
+    assert_int_equal(stats(f).leases, 1);
+}
+
+static void f_renewal_of_a_suspicious_lease_ends_after_ten_leases(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    f->rule.max_hold_ms = INT64_MAX / 2;
+    uint64_t token = take_with(f, &a, "lock:x", "1", 30000, true);
+    attempt(f, &b, "lock:x");
+    assert_false(give(f, &b, "lock:x"));
+    for (int i = 0; i < 30; i++) {
+        attempt(f, &b, "lock:x");
+        renew_for(f, "lock:x", token, 10000);
+    }
+    assert_int_equal(stats(f).leases, 1);
+    attempt(f, &b, "lock:x");
+    renew_for(f, "lock:x", token, 30000);
+    assert_int_equal(stats(f).leases, 0);
+}
+
+/* ---- G: transactions ----------------------------------------------------------------------------- */
+
+static void g_a_nil_exec_leaves_its_claim_unshown(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan release;
+    struct lock_result unsent = result(LOCK_NOT_SENT, 0);
+    open_as(f, &a, 1, "app");
+    engine_session_overlapped(f->engine, &a);
+    uint64_t first = take_with(f, &a, "lock:x", "w1", 1000, false);
+    lapse(f, "lock:x", 1000);
+    uint64_t second = take_with(f, &a, "lock:x", "w2", 1000, false);
+    show_value(f, &a, "lock:x", "w2", f->fence);
+    queue(f, &a, LOCK_RELEASE, "lock:x", &release);
+    assert_int_equal(release.claim, second);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), second); /* it counts from EXEC on */
+    engine_sent(f->engine, &release);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
+    release.undone = true;
+    finish(f, &a, &release, &unsent);
+    assert_int_equal(stats(f).claims, 2);
+    assert_int_equal(stats(f).leases, 1);
+    /* It is not the one that was shown any more. */
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
+}
+
+static void g_a_nil_exec_drops_a_claim_whose_lease_has_ended(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan release;
+    struct lock_result unsent = result(LOCK_NOT_SENT, 0);
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    queue(f, &a, LOCK_RELEASE, "lock:x", &release);
+    engine_sent(f->engine, &release);
+    lapse(f, "lock:x", 1000);
+    release.undone = true;
+    finish(f, &a, &release, &unsent);
+    assert_int_equal(stats(f).claims, 0);
+    /* One that was not sent at all leaves it as it was. */
+    uint64_t claim = take(f, &a, "lock:x");
+    queue(f, &a, LOCK_RELEASE, "lock:x", &release);
+    engine_sent(f->engine, &release);
+    lapse(f, "lock:x", 1000);
+    finish(f, &a, &release, &unsent);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), claim);
+}
+
+static void g_a_nil_exec_is_no_loser_that_releases(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan release;
+    struct lock_result unsent = result(LOCK_NOT_SENT, 0);
+    uint64_t used;
+    open_as(f, &a, 1, "app");
+    engine_session_overlapped(f->engine, &a);
+    for (int i = 0; i < 20; i++) {
+        uint64_t claim = take(f, &a, "lock:x");
+        attempt(f, &a, "lock:x");
+        queue(f, &a, LOCK_RELEASE, "lock:x", &release);
+        engine_sent(f->engine, &release);
+        release.undone = true;
+        finish(f, &a, &release, &unsent);
+        assert_true(give_by(f, &a, "lock:x", &used));
+        assert_int_equal(used, claim);
+    }
+}
+
+/* ---- other proxies -------------------------------------------------------------------------------- */
+
+static void a_lease_of_another_proxys_is_a_claim_here(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, own;
+    struct lock_plan plan;
+    struct lock_result unsent = result(LOCK_NOT_SENT, 0);
+    open_two(f, &a, &b);
+    open_as(f, &own, 3, "app");
+    engine_session_overlapped(f->engine, &a);
+    take_elsewhere(f, &own, "lock:x");
+    attempt(f, &a, "lock:x");
+    assert_int_equal(stats(f).claims, 1);
+    assert_int_equal(stats(f).leases, 0); /* none of this proxy's */
+    begin(f, &a, LOCK_RELEASE, "lock:x", &plan);
+    assert_int_not_equal(plan.claim, 0);
+    assert_string_equal(plan.right, "believe");
+    assert_string_equal(plan.claim_token, ""); /* which is another proxy's */
+    assert_int_equal(plan.claim_len, 0);
+    finish(f, &a, &plan, &unsent);
+    assert_int_equal(would_use(f, &own, LOCK_RELEASE, "lock:x"), 0);
+    assert_true(give(f, &a, "lock:x"));
+    assert_int_equal(stats(f).claims, 0);
+    assert_int_equal(incidents(f, INCIDENT_BELIEVED), 0);
+}
+
+static void a_lease_of_another_proxys_is_known_by_a_reading(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, own;
+    struct lock_plan plan;
+    open_as(f, &a, 1, "app");
+    open_as(f, &own, 3, "app");
+    engine_session_overlapped(f->engine, &a);
+    uint64_t older = take_with(f, &a, "lock:x", "w1", 1000, false), used;
+    lapse(f, "lock:x", 1000);
+    take_elsewhere(f, &own, "lock:x");
+    struct lock_result r = refusal(lease_of("lock:x"), &a);
+    r.value = "w2";
+    r.value_len = 2;
+    begin(f, &a, LOCK_READ, "lock:x", &plan);
+    finish(f, &a, &plan, &r);
+    assert_int_equal(stats(f).claims, 2);
+    /* Shown last: it is meant, not the older one. */
+    assert_true(give_by(f, &a, "lock:x", &used));
+    assert_int_not_equal(used, older);
+    assert_int_not_equal(used, 0);
+    assert_int_equal(stats(f).claims, 1);
+}
+
+static void what_another_proxy_gave_is_gone_with_the_next_lease(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    for (int i = 0; i < 5; i++) {
+        take_elsewhere(f, &b, "lock:x");
+        attempt(f, &a, "lock:x");
+        assert_int_equal(stats(f).claims, 1);
+    }
+    free_lock("lock:x");
+    take(f, &a, "lock:x");
+    assert_int_equal(stats(f).claims, 1);
+    assert_true(give(f, &a, "lock:x"));
+    take_elsewhere(f, &b, "lock:x");
+    attempt(f, &a, "lock:x");
+    pass(f, 30000); /* nobody has met it since */
+    assert_int_equal(stats(f).claims, 0);
+}
+
+static void what_another_proxy_learnt_counts_here(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take_elsewhere(f, &b, "lock:x");
+    lease_of("lock:x")->pooled = true;
+    attempt(f, &a, "lock:x");
+    assert_int_equal(pooled(f), 1);
+    /* Suspicions too: the refused release came there. */
+    take_with(f, &a, "lock:yy", "1", 1000, false);
+    lease_of("lock:yy")->suspects = 1;
+    assert_true(attempt(f, &a, "lock:yy"));
+}
+
+/* ---- L6, S6: neighbours, strangers ----------------------------------------------------------------- */
+
+static void l6_another_familys_pool_changes_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    make_pooled(f, &a, &b, "lock:x");
+    uint64_t claim = take(f, &a, "lock:x");
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), claim);
+    take(f, &a, "lock:neighbour");
+    assert_int_equal(lease_of("lock:neighbour")->token % 2, 0);
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:neighbour"), 0);
+    attempt(f, &b, "lock:neighbour");
+    assert_false(give(f, &b, "lock:neighbour"));
+    /* Nor that of the same keys under another rule, or of another client. */
+    struct lock_session c, d;
+    open_as(f, &c, 3, "else");
+    open_as(f, &d, 4, "else");
+    assert_true(give(f, &a, "lock:x"));
+    take(f, &c, "lock:x");
+    assert_int_equal(would_use(f, &d, LOCK_RELEASE, "lock:x"), 0);
+    assert_true(give(f, &c, "lock:x"));
+    f->rule.hash = 77;
+    take(f, &a, "lock:x");
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
+    assert_int_equal(pooled(f), 1);
+}
+
+static void s6_another_clients_lease_is_never_believed(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, other, mux;
+    open_two(f, &a, &b);
+    open_as(f, &other, 3, "else");
+    open_as(f, &mux, 4, "else");
+    engine_session_overlapped(f->engine, &mux);
+    make_pooled(f, &a, &b, "lock:x");
+    take(f, &a, "lock:x");
+    assert_false(give(f, &other, "lock:x"));
+    assert_false(give(f, &mux, "lock:x"));
+    attempt(f, &other, "lock:x");
+    attempt(f, &mux, "lock:x");
+    for (int i = 0; i < 5; i++) {
+        assert_false(give(f, &other, "lock:x"));
+        assert_false(give(f, &mux, "lock:x"));
+    }
+    assert_int_equal(lease_of("lock:x")->suspects, 0); /* and makes nothing suspect */
+    assert_true(give(f, &a, "lock:x"));
+    /* Also of what a client has left behind. */
+    take(f, &a, "lock:x");
+    engine_session_close(f->engine, &a, f->now_ms);
+    engine_session_close(f->engine, &b, f->now_ms);
+    assert_int_equal(would_use(f, &other, LOCK_RELEASE, "lock:x"), 0);
+    assert_int_equal(would_use(f, &mux, LOCK_RELEASE, "lock:x"), 0);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------ */
+
+static void claims_are_remembered_as_long_as_they_may_stand_in_the_way(void **state) {
+    static const struct {
+        int64_t lease_ms, shared_ms, own_ms;
+    } CASES[] = {{100, 1000, 60000}, {10000, 20000, 200000}, {60000, 60000, 1200000}, {600000, 60000, 3600000}};
+    struct fixture *f = *state;
+    struct lock_session own, shared;
+    open_as(f, &own, 1, "app");
+    open_as(f, &shared, 2, "shared");
+    engine_session_overlapped(f->engine, &shared);
+    take(f, &own, "lock:x");
+    assert_true(give(f, &own, "lock:x")); /* it releases */
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        take_with(f, &own, "lock:x", "1", CASES[i].lease_ms, false);
+        take_with(f, &shared, "lock:y", "1", CASES[i].lease_ms, false);
+        free_lock("lock:x");
+        free_lock("lock:y");
+        pass(f, CASES[i].lease_ms + CASES[i].shared_ms - 1);
+        assert_int_equal(stats(f).claims, 2);
+        pass(f, 1);
+        assert_int_equal(stats(f).claims, 1);
+        pass(f, CASES[i].own_ms - CASES[i].shared_ms - 1);
+        assert_int_equal(stats(f).claims, 1);
+        pass(f, 1);
+        assert_int_equal(stats(f).claims, 0);
+    }
+}
+
+/* Who never releases is not expected to: a throttle. */
+static void a_throttles_claims_are_not_remembered_for_long(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    take_with(f, &a, "lock:x", "1", 600000, false);
+    lapse(f, "lock:x", 600000);
+    assert_int_equal(stats(f).claims, 1);
+    pass(f, 60000);
+    assert_int_equal(stats(f).claims, 0);
+}
+
+static void what_made_way_before_its_end_is_spent(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    engine_session_overlapped(f->engine, &a);
+    take(f, &a, "lock:x");
+    free_lock("lock:x"); /* by whatever hand */
+    uint64_t claim = take(f, &b, "lock:x"), used;
+    assert_int_equal(stats(f).claims, 1);
+    assert_true(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, claim);
+}
+
+static unsigned families(struct fixture *f) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < SHARDS; i++)
+        n += f->engine->shards[i].family_count;
+    return n;
+}
+
+static void key_with_pattern(char key[32], unsigned n) {
+    snprintf(key, 32, "lock:%c%c%c%c", 'g' + n % 16, 'g' + n / 16 % 16, 'g' + n / 256 % 16, 'g' + n / 4096 % 16);
+}
+
+static void families_are_bounded_and_forgotten(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, many;
+    char key[32];
+    open_two(f, &a, &b);
+    open_as(f, &many, 3, "many");
+    make_pooled(f, &a, &b, "lock:x");
+    for (unsigned i = 0; i < 40000; i++) {
+        key_with_pattern(key, i);
+        acquire(f, &many, key, "1", 10, false);
+        if (i % 100 == 0) /* b's is in use all the time */
+            would_use(f, &b, LOCK_RELEASE, "lock:x");
+        if (i % 1000 == 0)
+            pass(f, 70000);
+    }
+    pass(f, 70000);
+    assert_int_equal(stats(f).keys, 0);
+    assert_true(families(f) <= SHARDS * FAMILIES_A_SHARD);
+    assert_true(families(f) > SHARDS * FAMILIES_A_SHARD / 2);
+    assert_int_equal(pooled(f), 1);
+    /* With their sessions, and the time. */
+    engine_session_close(f->engine, &a, f->now_ms);
+    engine_session_close(f->engine, &b, f->now_ms);
+    engine_session_close(f->engine, &many, f->now_ms);
+    pass(f, FAMILY_IDLE_MS);
+    for (unsigned i = 0; i < 2 * FAMILIES_A_SHARD; i++)
+        pass(f, 1000);
+    assert_int_equal(families(f), 0);
+}
+
+static void a_sessions_habits_are_bounded_and_close_with_it(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    char key[32];
+    open_as(f, &a, 1, "app");
+    for (unsigned i = 0; i < 5000; i++) {
+        key_with_pattern(key, i);
+        uint64_t claim = acquire(f, &a, key, "1", 1000, false);
+        assert_int_equal(run(f, &a, LOCK_RELEASE, key, LOCK_RELEASED, f->fence), claim);
+    }
+    unsigned habits = 0, refs = 0;
+    for (unsigned i = 0; i < SHARDS; i++) {
+        struct peer *p = peer_find(&f->engine->shards[i], 1);
+        assert_non_null(p);
+        assert_true(p->habit_count <= HABITS_A_PEER);
+        habits += p->habit_count;
+        LIST_FOREACH(it, &f->engine->shards[i].idle_families)
+        refs += LIST_ENTRY(it, struct family, idle)->refs;
+    }
+    assert_int_equal(refs, habits);
+    engine_session_close(f->engine, &a, f->now_ms);
+    for (unsigned i = 0; i < SHARDS; i++)
+        LIST_FOREACH(it, &f->engine->shards[i].idle_families)
+    assert_int_equal(LIST_ENTRY(it, struct family, idle)->refs, 0);
+}
+
+/* A new session of the family has tried for nothing, and shown nothing. */
+static void a_new_session_has_no_habits(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    show_own(f, &a, &b, "lock:x", ROW);
+    engine_session_close(f->engine, &b, f->now_ms);
+    open_as(f, &c, 3, "app");
+    take(f, &a, "lock:x");
+    assert_true(give(f, &c, "lock:x"));
+    assert_int_equal(incidents(f, INCIDENT_BELIEVED), 1);
+}
+
+static void a_new_identity_starts_anew(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "other");
+    make_pooled(f, &a, &b, "lock:x");
+    uint64_t claim = take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    engine_session_identify(f->engine, &a, "other", 5, f->now_ms);
+    /* Its claim goes with it; the family that shares stays behind. */
+    assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
+    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), claim);
+    assert_true(give(f, &a, "lock:x"));
+    take(f, &a, "lock:x");
+    assert_int_equal(lease_of("lock:x")->token % 2, 0);
+    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
+    assert_true(give(f, &a, "lock:x"));
+    /* And back. */
+    engine_session_identify(f->engine, &a, "app", 3, f->now_ms);
+    take(f, &a, "lock:x");
+    assert_int_equal(lease_of("lock:x")->token % 2, 1);
+    assert_true(give(f, &b, "lock:x"));
+    assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
+}
+
+/* The claim that a write speaks by is the one that a full key forgets for the new lease. */
+static void a_full_key_may_forget_the_claim_in_hand(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan plan;
+    f->rule.claim_memory_ms = 3600000;
+    open_as(f, &a, 1, "app");
+    engine_session_overlapped(f->engine, &a);
+    static const enum lock_outcome OUTCOMES[] = {LOCK_GRANTED, LOCK_UNKNOWN};
+    for (size_t i = 0; i < 2; i++) {
+        for (int n = 0; n < CLAIMS_A_KEY; n++) {
+            take_with(f, &a, "lock:z", "1", 10, false);
+            lapse(f, "lock:z", 10);
+        }
+        begin(f, &a, LOCK_REPLACE, "lock:z", &plan);
+        assert_int_not_equal(plan.claim, 0);
+        struct lock_result r = result(OUTCOMES[i], OUTCOMES[i] == LOCK_GRANTED ? ++f->fence : 0);
+        r.pttl_ms = 10;
+        finish(f, &a, &plan, &r);
+        assert_int_equal(stats(f).claims, CLAIMS_A_KEY);
+    }
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, start, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CASE(a1_a_worker_has_done_with_what_it_had),
+        CASE(a1_but_not_with_what_a_colleague_may_have_acquired),
+        CASE(a1_is_not_for_shared_sessions),
+        CASE(a2_who_brings_the_same_value_has_come_back),
+        CASE(a2_also_from_a_session_that_closed_but_of_no_other),
+        CASE(b1_a_loser_is_not_believed_until_it_acquires),
+        CASE(b2_a_lease_in_its_own_sessions_way_is_released),
+        CASE(b2_proves_nothing_without_a_refused_release),
+        CASE(b2_is_not_for_a_colleague_or_in_a_transaction),
+        CASE(b2_is_not_for_rules_that_know),
+        CASE(c1_a_shared_session_speaks_for_all_of_its_client),
+        CASE(c1_a_closed_sessions_claims_are_its_successors),
+        CASE(c2_the_value_shown_last_is_meant),
+        CASE(c3_a_missed_release_shifts_not_for_longer_than_itself),
+        CASE(c3_holds_for_the_session_that_releases),
+        CASE(c4_two_crossings_make_a_pool),
+        CASE(c4_who_never_tried_is_believed_and_proves_nothing),
+        CASE(c4_a_second_release_in_a_row_is_not_believed),
+        CASE(what_was_not_sent_is_no_release),
+        CASE(owner_connection_knows_no_crossing),
+        CASE(what_may_be_an_attempt_is_none_of_the_holders),
+        CASE(d_a_lost_attempt_uses_up_a_release),
+        CASE(d_losers_that_go_away_use_up_nothing),
+        CASE(d_where_losers_release_a_refused_one_is_no_holders),
+        CASE(d_two_releases_in_a_row_show_a_pool_by_their_number),
+        CASE(e_a_suspicious_lease_that_ends_is_a_crossing),
+        CASE(e_also_where_the_next_holder_is_faster),
+        CASE(e_is_not_for_who_releases_over_its_own_session),
+        CASE(e_is_not_for_who_closed_or_is_just_releasing),
+        CASE(f_who_may_set_an_expiry),
+        CASE(f_losers_that_expire_move_nothing),
+        CASE(f_renewal_ends_for_who_asks_for_its_own),
+        CASE(f_renewal_goes_on_where_it_may_be_a_colleague_that_asks),
+        CASE(f_renewal_of_a_suspicious_lease_ends_after_ten_leases),
+        CASE(g_a_nil_exec_leaves_its_claim_unshown),
+        CASE(g_a_nil_exec_drops_a_claim_whose_lease_has_ended),
+        CASE(g_a_nil_exec_is_no_loser_that_releases),
+        CASE(a_lease_of_another_proxys_is_a_claim_here),
+        CASE(a_lease_of_another_proxys_is_known_by_a_reading),
+        CASE(what_another_proxy_gave_is_gone_with_the_next_lease),
+        CASE(what_another_proxy_learnt_counts_here),
+        CASE(l6_another_familys_pool_changes_nothing),
+        CASE(s6_another_clients_lease_is_never_believed),
+        CASE(claims_are_remembered_as_long_as_they_may_stand_in_the_way),
+        CASE(a_throttles_claims_are_not_remembered_for_long),
+        CASE(what_made_way_before_its_end_is_spent),
+        CASE(families_are_bounded_and_forgotten),
+        CASE(a_sessions_habits_are_bounded_and_close_with_it),
+        CASE(a_new_session_has_no_habits),
+        CASE(a_new_identity_starts_anew),
+        CASE(a_full_key_may_forget_the_claim_in_hand),
+    };
+    return cmocka_run_group_tests_name("attribution", tests, NULL, NULL);
+}
