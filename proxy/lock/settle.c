@@ -300,7 +300,8 @@ static void settle_believed(struct finish *f) {
         settle_spend(f, live);
     } else if (live) {
         live->taken = true;
-        live->deadline_ms = f->now_ms + live->length_ms; /* no more of its lease can have been left */
+        /* No more of its lease can have been left. */
+        live->deadline_ms = f->now_ms + (live->length_ms ? live->length_ms : claim_memory(live));
         lease_end(f->sh, live, LEASE_TAKEN, f->now_ms);
         finish_schedule(f, live);
     }
