@@ -81,6 +81,13 @@ struct claim *claim_live(const struct entry *en, const struct lock_client *clien
     return NULL;
 }
 
+void claim_suspect(struct claim *c, uint32_t suspects) {
+    if (suspects > SUSPECTS_MAX)
+        suspects = SUSPECTS_MAX;
+    if (suspects > c->suspects)
+        c->suspects = suspects & SUSPECTS_MAX;
+}
+
 bool claim_suspicious(const struct claim *c, uint32_t suspects) {
     if (suspects < c->suspects)
         suspects = c->suspects;
@@ -325,8 +332,8 @@ static bool reading_counts(const struct witness *w, const struct peer *self, con
                            const struct lock_rule *rule) {
     if (w->wrote || !(w->seen_known || w->read_fence))
         return false;
-    return w->peer == self || (w->peer->client == self->client && family_shares(f, self, rule) &&
-                               family_shares(f, w->peer, rule));
+    return w->peer == self ||
+           (w->peer->client == self->client && family_shares(f, self, rule) && family_shares(f, w->peer, rule));
 }
 
 /* Of two that both say of which lease the value was, or neither. */

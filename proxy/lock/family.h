@@ -75,6 +75,9 @@ struct contest {
     uint64_t values[CONTEST_VALUES]; /* of the last acquisitions */
     struct losses debts;             /* each uses up a release */
     struct losses unfollowed;        /* an EXPIRE may follow */
+    uint64_t live_fence;             /* of the lease that the following is said of; 0 none */
+    int64_t asked_own_ms;            /* since when its own session asks for the lock in vain; 0 it does not */
+    int64_t suspected_ms;            /* since when it is known to be suspicious; 0 it is not */
 };
 
 /* The family of a session's identity for a key under a rule; NULL: nothing is known of it. `pattern`: the key's, hashed. */

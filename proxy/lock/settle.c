@@ -27,8 +27,8 @@ static bool comes_back(const struct finish *f, const struct family *family, cons
         return false;
     if (c->peer->remote && c->fence == f->result->fence) /* others were refused by it before this answer came */
         return true;
-    if (own && !shared && (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
-                           family_owns(family, f->peer)))
+    if (own && !shared &&
+        (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION || family_owns(family, f->peer)))
         return true;
     uint64_t hash = f->result->value ? hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len) : 0;
     return vary && f->result->value && c->valued && c->value == hash && (own || shared || c->peer->closed);
@@ -71,8 +71,7 @@ static inline struct claim *claim_made(struct finish *f, uint64_t fence) {
 
 static inline struct claim *claim_granted(struct finish *f) {
     const struct lock_result *r = f->result;
-    struct family *family =
-        family_join(f->sh, f->peer, f->plan->rule, f->plan->pattern, &f->plan->key, f->now_ms);
+    struct family *family = family_join(f->sh, f->peer, f->plan->rule, f->plan->pattern, &f->plan->key, f->now_ms);
     struct claim *c = claim_made(f, r->fence);
     c->family = family;
     family_ref(family);
@@ -311,8 +310,7 @@ static void settle_suspected(struct finish *f) {
     struct claim *live = its_own_live(f);
     if (!live)
         return;
-    uint32_t known = live->suspects + (f->result->suspects == 0);
-    live->suspects = f->result->suspects > known ? f->result->suspects : known;
+    claim_suspect(live, f->result->suspects ? f->result->suspects : live->suspects + 1u);
 }
 
 static void settle_release(struct finish *f) {

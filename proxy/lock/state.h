@@ -34,6 +34,7 @@ enum {
     WITNESSES_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
     CLAIMS_A_KEY = 256,      /* ended ones beyond that are forgotten, oldest first */
     RELEASERS = 4096,        /* places in the memory of who ever released under which rule */
+    SUSPECTS_MAX = 3,        /* more say no more */
     RETRY_MIN_MS = 100,      /* between attempts to renew */
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
     TICK_MAX_MS = 1000,
@@ -164,11 +165,9 @@ struct claim {
     int64_t period_ms; /* it is renewed for so long */
     int64_t length_ms; /* what its expiry was set to last */
     int64_t deadline_ms;  /* its late release is not expected any more then; 0: as its connection and length have it */
-    int64_t asked_own_ms; /* since when its own session asks for the lock in vain; 0 it does not */
-    int64_t suspected_ms; /* since when it is known to be suspicious; 0 it is not */
     uint64_t sighted;     /* the token counter when its value was shown last to who may speak for it; 0 never */
-    uint32_t suspects;    /* releases of losers that were refused while it was live */
-    uint32_t renewals : 31;
+    uint32_t renewals : 29;
+    uint32_t suspects : 2;  /* releases of losers that were refused while it was live, SUSPECTS_MAX at most */
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
     bool ended : 1;         /* the lease is not live any more */
     bool aside : 1;         /* a release of it is in flight, not only queued */
@@ -336,6 +335,8 @@ int64_t claim_deadline(const struct shard *sh, const struct claim *c);
 /* Whether a claim has no say any more. */
 bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms);
 bool claim_is_live(const struct claim *c, int64_t now_ms);
+/* So many are known of now, or more. */
+void claim_suspect(struct claim *c, uint32_t suspects);
 /* Refused releases make the lease suspect, and there were as many as a holder's own would be. */
 bool claim_suspicious(const struct claim *c, uint32_t suspects);
 /* The claim with the lease that is live, as far as is known, of this client; NULL: none. */
