@@ -42,7 +42,7 @@ static int64_t within(int64_t n, int64_t least, int64_t most) {
 int64_t claim_memory(const struct claim *c) {
     if (c->rule->claim_memory_ms >= 0)
         return c->rule->claim_memory_ms;
-    return within(MEMORY_LEASES * c->length_ms, MEMORY_LEAST_MS, MEMORY_MOST_MS);
+    return within(MEMORY_LEASES * claim_length(c), MEMORY_LEAST_MS, MEMORY_MOST_MS);
 }
 
 /* A late release that is not known for one any more would be believed, so claims are remembered for long where they
@@ -51,13 +51,13 @@ int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
     bool shared = claim_shared(c);
     if (c->peer->remote || (shared && c->peer->closed))
         return c->end_ms;
-    if (c->deadline_ms)
-        return c->deadline_ms;
+    if (c->extra && c->extra->deadline_ms)
+        return c->extra->deadline_ms;
     if (shared || c->self_lost)
         return c->end_ms + claim_memory(c);
     int64_t memory = LONG_LEAST_MS;
     if (releaser_known(sh->engine, c->rule, c->peer->client))
-        memory = within(LONG_LEASES * c->length_ms, LONG_LEAST_MS, LONG_MOST_MS);
+        memory = within(LONG_LEASES * claim_length(c), LONG_LEAST_MS, LONG_MOST_MS);
     return c->end_ms + (memory > c->rule->claim_memory_ms ? memory : c->rule->claim_memory_ms);
 }
 
@@ -79,6 +79,13 @@ struct claim *claim_live(const struct entry *en, const struct lock_client *clien
         if (c->peer->client == client && c->fence && claim_is_live(c, now_ms))
             return c;
     return NULL;
+}
+
+void claim_suspect(struct claim *c, uint32_t suspects) {
+    if (suspects > SUSPECTS_MAX)
+        suspects = SUSPECTS_MAX;
+    if (suspects > c->suspects)
+        c->suspects = suspects & SUSPECTS_MAX;
 }
 
 bool claim_suspicious(const struct claim *c, uint32_t suspects) {
@@ -142,7 +149,7 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
             o.differ = true;
         if (c->valued)
             valued = c;
-        if (c->sighted && (!o.shown_last || c->sighted > o.shown_last->sighted))
+        if (claim_sighted(c) > (o.shown_last ? claim_sighted(o.shown_last) : 0))
             o.shown_last = c;
         if (!c->ended)
             o.newest_unended = c;
@@ -245,16 +252,16 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         plan->right = "adopt";
     if (c || strict || release_under_way(s))
         return;
-    /* Where connections are shared, such a release is a colleague's, for a lease that another proxy gave. Else a worker's
-     * second one in a row is no more a holder's than a loser's is: some release twice. */
+    /* Where connections are shared, such a release is a colleague's, for a lease that another proxy gave. Else a
+     * worker's second one in a row is no more a holder's than a loser's is: some release twice. */
     bool repeats = s->released && s->family && habit_find(s->self, s->family);
     plan->right = (s->loser || repeats) && !s->shared ? "suspect" : "believe";
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
 
-/* Whether the command follows a loss, of this session or of one that it may share with. That counts when the loss's time
- * is over, as where nothing has followed. */
+/* Whether the command follows a loss, of this session or of one that it may share with. That counts when the loss's
+ * time is over, as where nothing has followed. */
 static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) {
     struct contest *c = s->contest;
     for (unsigned i = 0; c && i < c->unfollowed.count; i++) {
@@ -329,8 +336,8 @@ static bool reading_counts(const struct witness *w, const struct peer *self, con
                            const struct lock_rule *rule) {
     if (w->wrote || !(w->seen_known || w->read_fence))
         return false;
-    return w->peer == self || (w->peer->client == self->client && family_shares(f, self, rule) &&
-                               family_shares(f, w->peer, rule));
+    return w->peer == self ||
+           (w->peer->client == self->client && family_shares(f, self, rule) && family_shares(f, w->peer, rule));
 }
 
 /* Of two that both say of which lease the value was, or neither. */
@@ -346,7 +353,7 @@ static const struct witness *newest_reading(const struct entry *en, const struct
     const struct witness *lease = NULL, *value = NULL;
     if (!family_shares(f, self, rule))
         return own;
-    for (const struct witness *w = en->witnesses; w; w = w->next) {
+    for (const struct witness *w = entry_witnesses(en); w; w = w->next) {
         if (!reading_counts(w, self, f, rule))
             continue;
         const struct witness **newest = w->read_fence ? &lease : &value;
@@ -360,7 +367,7 @@ static const struct witness *newest_reading(const struct entry *en, const struct
 
 bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct family *f,
                          const struct lock_rule *rule, const char *value, size_t len) {
-    for (const struct witness *w = en->witnesses; w; w = w->next)
+    for (const struct witness *w = entry_witnesses(en); w; w = w->next)
         if (reading_counts(w, self, f, rule) && w->seen_known && w->seen_len == len &&
             (len == 0 || memcmp(w->seen, value, len) == 0))
             return true;
@@ -417,7 +424,7 @@ static void tidy(const struct speaker *s) {
     if (!c)
         return;
     const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    int64_t lease_ms = live ? live->length_ms : s->en->length_ms;
+    int64_t lease_ms = live ? claim_length(live) : s->en->crowd->length_ms;
     while (losses_over(&c->debts, s->now_ms - lease_ms / DEBT_SHARE))
         (void)losses_take(&c->debts);
     while (losses_over(&c->unfollowed, s->now_ms - lease_ms / FOLLOW_SHARE))
@@ -479,7 +486,7 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
         return false;
     if (!en && plan->verb == LOCK_ACQUIRE)
         return true;
-    if (!en || plan->verb != LOCK_RELEASE || en->witnesses || en->contests)
+    if (!en || plan->verb != LOCK_RELEASE || entry_witnesses(en) || entry_contests(en))
         return false;
     struct claim *c = only_claim(sh, en, self, now_ms);
     if (!c || c->observed || c->taken)
@@ -502,5 +509,5 @@ void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *s
     uint64_t now = ledger_number(sh->engine);
     for (struct claim *c = en->claims; c; c = c->next)
         if (c->valued && c->value == hash && (c->peer == self || (shared && c->peer->client == self->client)))
-            c->sighted = now;
+            claim_extra(c)->sighted = now;
 }

@@ -17,7 +17,7 @@ static bool observed_lease(const struct entry *en, int64_t now_ms) {
 
 /* Whether anybody's last attempt on the key was in vain: what a swap finds may be the lock that was lost. */
 static bool tried_for(const struct entry *en) {
-    for (const struct witness *w = en ? en->witnesses : NULL; w; w = w->next)
+    for (const struct witness *w = en ? entry_witnesses(en) : NULL; w; w = w->next)
         if (w->lost)
             return true;
     return false;

@@ -254,7 +254,7 @@ static inline bool finish_usual(struct finish *f) {
     }
     const struct claim *c = f->claim;
     if (f->plan->verb != LOCK_RELEASE || r->outcome != LOCK_RELEASED || !c || c->observed || c->peer != f->peer ||
-        f->entry->claims != c || c->next || f->entry->witnesses || f->entry->contests)
+        f->entry->claims != c || c->next || entry_witnesses(f->entry) || entry_contests(f->entry))
         return false;
     finish_released(f);
     return true;

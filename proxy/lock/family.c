@@ -296,7 +296,7 @@ bool family_losers_release(const struct family *f, const struct contest *c) {
 /* ---- a contended key ------------------------------------------------------------------------------ */
 
 struct contest *contest_find(const struct entry *en, const struct family *f) {
-    struct contest *c = en && f ? en->contests : NULL;
+    struct contest *c = en && f ? entry_contests(en) : NULL;
     while (c && c->family != f)
         c = c->next;
     return c;
@@ -309,8 +309,9 @@ struct contest *contest_get(struct entry *en, struct family *f) {
     c = memory_zalloc(sizeof(*c));
     c->family = f;
     family_ref(f);
-    c->next = en->contests;
-    en->contests = c;
+    struct crowd *crowd = entry_crowd(en);
+    c->next = crowd->contests;
+    crowd->contests = c;
     for (const struct claim *held = en->claims; held; held = held->next)
         if (held->family == f) {
             if (held->valued)
@@ -321,10 +322,10 @@ struct contest *contest_get(struct entry *en, struct family *f) {
     return c;
 }
 
-void contests_clear(struct entry *en) {
-    while (en->contests) {
-        struct contest *c = en->contests;
-        en->contests = c->next;
+void contests_clear(struct crowd *crowd) {
+    while (crowd->contests) {
+        struct contest *c = crowd->contests;
+        crowd->contests = c->next;
         family_put(c->family);
         memory_free(c);
     }

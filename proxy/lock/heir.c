@@ -226,7 +226,7 @@ static bool lost_to(const struct witness *w, const struct claim *c) {
 
 /* Whether somebody of the client has asked for the lock, of which this is the lease, since it came back. */
 static bool asked_for(const struct claim *c) {
-    for (const struct witness *w = c->entry->witnesses; w; w = w->next)
+    for (const struct witness *w = entry_witnesses(c->entry); w; w = w->next)
         if (w->peer->client == c->peer->client && lost_to(w, c))
             return true;
     return false;

@@ -9,13 +9,20 @@
 enum { ACTION_MAX = 256 };
 
 static const char *const KIND_NAMES[INCIDENT_KINDS] = {
-    [INCIDENT_LATE_RELEASE] = "late_release",     [INCIDENT_FOREIGN_RELEASE] = "foreign_release",
-    [INCIDENT_FOREIGN_EXTEND] = "foreign_extend", [INCIDENT_OVERWRITE] = "overwrite",
-    [INCIDENT_NO_EXPIRY] = "no_expiry",           [INCIDENT_OVERRUN] = "overrun",
-    [INCIDENT_ABANDONED] = "abandoned",           [INCIDENT_AMBIGUOUS] = "ambiguous",
-    [INCIDENT_LOST_HEAD] = "lost_head",           [INCIDENT_RENEWAL_LOST] = "renewal_lost",
-    [INCIDENT_UNCONFIRMED] = "unconfirmed",       [INCIDENT_OPERATOR_RELEASE] = "operator_release",
-    [INCIDENT_SHARED] = "shared",                 [INCIDENT_BELIEVED] = "believed",
+    [INCIDENT_LATE_RELEASE] = "late_release",
+    [INCIDENT_FOREIGN_RELEASE] = "foreign_release",
+    [INCIDENT_FOREIGN_EXTEND] = "foreign_extend",
+    [INCIDENT_OVERWRITE] = "overwrite",
+    [INCIDENT_NO_EXPIRY] = "no_expiry",
+    [INCIDENT_OVERRUN] = "overrun",
+    [INCIDENT_ABANDONED] = "abandoned",
+    [INCIDENT_AMBIGUOUS] = "ambiguous",
+    [INCIDENT_LOST_HEAD] = "lost_head",
+    [INCIDENT_RENEWAL_LOST] = "renewal_lost",
+    [INCIDENT_UNCONFIRMED] = "unconfirmed",
+    [INCIDENT_OPERATOR_RELEASE] = "operator_release",
+    [INCIDENT_SHARED] = "shared",
+    [INCIDENT_BELIEVED] = "believed",
     [INCIDENT_HELD_LONG] = "held_long",
 };
 

@@ -137,7 +137,8 @@ void learn(struct finish *f) {
 
 void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *rule, int64_t now_ms) {
     int64_t least = w->queue_rule && w->queue_rule->lease_ms > 10000 ? w->queue_rule->lease_ms : 10000;
-    int64_t memory_ms = rule && rule->claim_memory_ms >= 0 ? rule->claim_memory_ms : 2 * w->entry->length_ms;
+    int64_t memory_ms =
+        rule && rule->claim_memory_ms >= 0 ? rule->claim_memory_ms : 2 * entry_crowd(w->entry)->length_ms;
     w->touched_ms = now_ms;
     w->memory_ms = memory_ms > least ? memory_ms : least;
     if (!w->timer.place)
@@ -170,13 +171,14 @@ static struct claim *learn_its_own(struct finish *f, struct family *family) {
     if (!c && !f->result->elsewhere)
         return NULL;
     if (!c) {
-        c = claim_add(f->sh, f->entry, peer_remote(f->sh, f->peer->client), rule, ledger_number(f->e), f->result->fence);
+        c = claim_add(f->sh, f->entry, peer_remote(f->sh, f->peer->client), rule, ledger_number(f->e),
+                      f->result->fence);
         c->granted_ms = f->now_ms;
         c->reported = true;
     }
     if (c->peer->remote) {
         c->end_ms = f->now_ms + (rule->lease_ms > KEPT_MS ? rule->lease_ms : KEPT_MS);
-        c->length_ms = f->entry->length_ms ? f->entry->length_ms : KEPT_MS;
+        c->period_ms = f->entry->crowd && f->entry->crowd->length_ms ? f->entry->crowd->length_ms : KEPT_MS;
         c->leased = f->result->leased;
     }
     struct contest *contest = contest_find(f->entry, family);
@@ -191,15 +193,19 @@ static struct claim *learn_its_own(struct finish *f, struct family *family) {
 
 /* F: renewal ends for a session of its own that asks for its own lock for a whole lease, since it does not work under
  * it; and after ten leases for one that a refused release has made suspicious. */
-static void forgotten(struct finish *f, const struct family *family, struct claim *c) {
+static void forgotten(struct finish *f, const struct family *family, struct contest *contest, struct claim *c) {
     enum { SUSPICIOUS_LEASES = 10 };
     bool own = c->peer == f->peer;
-    int64_t *since_ms = own ? &c->asked_own_ms : &c->suspected_ms;
+    int64_t *since_ms = own ? &contest->asked_own_ms : &contest->suspected_ms;
+    if (contest->live_fence != c->fence) {
+        contest->live_fence = c->fence;
+        contest->asked_own_ms = contest->suspected_ms = 0;
+    }
     if (!own && !claim_suspicious(c, 0))
         return;
     if (*since_ms == 0)
         *since_ms = f->now_ms;
-    bool enough = f->now_ms - *since_ms >= (own ? 1 : SUSPICIOUS_LEASES) * c->length_ms;
+    bool enough = f->now_ms - *since_ms >= (own ? 1 : SUSPICIOUS_LEASES) * claim_length(c);
     if (enough && (!own || family_owns(family, f->peer)))
         c->renewing = false;
 }
@@ -208,8 +214,7 @@ static void forgotten(struct finish *f, const struct family *family, struct clai
 static void learn_contest(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
     struct entry *en = finish_entry(f);
-    struct family *family =
-        family_join(f->sh, f->peer, rule, f->plan->pattern, &f->plan->key, f->now_ms);
+    struct family *family = family_join(f->sh, f->peer, rule, f->plan->pattern, &f->plan->key, f->now_ms);
     struct claim *live = learn_its_own(f, family);
     struct contest *contest = contest_get(en, family);
     if (f->result->pooled && rule->owner == LOCK_OWNER_AUTO)
@@ -224,13 +229,12 @@ static void learn_contest(struct finish *f) {
         losses_add(&contest->debts, f->now_ms, f->peer->id);
     if (!live)
         return;
-    if (f->result->suspects > live->suspects)
-        live->suspects = f->result->suspects;
+    claim_suspect(live, f->result->suspects);
     if (live->peer == f->peer)
         live->self_lost = true;
     else
         live->contended = true;
-    forgotten(f, family, live);
+    forgotten(f, family, contest, live);
     finish_schedule(f, live);
 }
 

@@ -63,8 +63,6 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
         c->period_ms = c->rule->lease_ms;
     else if (moved_ms > inexact_ms || moved_ms < -inexact_ms || c->leased)
         c->period_ms = pttl_ms;
-    if (pttl_ms > 0 && (moved_ms > inexact_ms || moved_ms < -inexact_ms))
-        c->length_ms = pttl_ms;
     c->leased = leased;
     c->end_ms = end_ms;
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
@@ -110,7 +108,7 @@ static void learn_from_end(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct lock_key key = entry_key(c->entry);
     if (family_vote(f, c->peer, NULL))
         family_pool(sh, f, &key, now_ms);
-    c->deadline_ms = c->end_ms; /* its release has been sent */
+    claim_extra(c)->deadline_ms = c->end_ms; /* its release has been sent */
 }
 
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {

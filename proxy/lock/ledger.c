@@ -28,6 +28,14 @@ void ledger_init(struct lock_engine *e, uint64_t seed) {
     }
 }
 
+static void crowd_free(struct entry *en) {
+    if (!en->crowd)
+        return;
+    contests_clear(en->crowd);
+    memory_free(en->crowd);
+    en->crowd = NULL;
+}
+
 void ledger_clear(struct lock_engine *e) {
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
@@ -41,7 +49,7 @@ void ledger_clear(struct lock_engine *e) {
                 while (en->claims)
                     claim_remove(sh, en->claims);
                 sh->entries[b] = en->next;
-                contests_clear(en);
+                crowd_free(en);
                 memory_free(en);
             }
         for (uint32_t b = 0; b < sh->peer_buckets; b++)
@@ -98,7 +106,8 @@ struct lock_key entry_key(const struct entry *en) {
 struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash) {
     struct entry *en = sh->entries[hash & (sh->entry_buckets - 1)];
     for (; en; en = en->next)
-        if (en->hash == hash && en->db == key->db && en->len == key->len && memcmp(en->name, key->name, key->len) == 0)
+        if (en->hash == (uint32_t)hash && en->db == key->db && en->len == key->len &&
+            memcmp(en->name, key->name, key->len) == 0)
             return en;
     return NULL;
 }
@@ -115,6 +124,15 @@ static void entries_resize(struct shard *sh, uint32_t count) {
     memory_free(sh->entries);
     sh->entries = buckets;
     sh->entry_buckets = count;
+}
+
+struct crowd *entry_crowd(struct entry *en) {
+    if (!en->crowd) {
+        en->crowd = memory_zalloc(sizeof(*en->crowd));
+        for (const struct claim *c = en->claims; c; c = c->next)
+            en->crowd->length_ms = claim_length(c);
+    }
+    return en->crowd;
 }
 
 static struct entry *entry_new(struct shard *sh, size_t len) {
@@ -147,7 +165,7 @@ inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uin
     if (sh->entry_count >= sh->entry_buckets)
         entries_resize(sh, sh->entry_buckets * 2);
     en = entry_new(sh, key->len);
-    en->hash = hash;
+    en->hash = (uint32_t)hash;
     en->db = key->db;
     en->len = (uint32_t)key->len;
     en->slot = slot;
@@ -160,10 +178,9 @@ inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uin
 }
 
 inline void entry_settle(struct shard *sh, struct entry *en) {
-    if (en->claims || en->witnesses)
+    if (en->claims || entry_witnesses(en))
         return;
-    if (en->contests)
-        contests_clear(en);
+    crowd_free(en);
     struct entry **at = &sh->entries[en->hash & (sh->entry_buckets - 1)];
     while (*at != en)
         at = &(*at)->next;
@@ -324,6 +341,12 @@ inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *
     return c;
 }
 
+struct claim_extra *claim_extra(struct claim *c) {
+    if (!c->extra)
+        c->extra = memory_zalloc(sizeof(*c->extra));
+    return c->extra;
+}
+
 struct claim *claim_find(const struct entry *en, uint64_t token) {
     struct claim *c = token ? entry_claims(en) : NULL;
     while (c && c->token != token)
@@ -345,6 +368,7 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
     if (c->rule->set)
         lock_rules_unref(c->rule->set);
     family_put(c->family);
+    memory_free(c->extra);
     claim_free(sh, c);
 }
 
@@ -352,7 +376,7 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
 
 /* A contended key has many, and a session that looks at many keys: both lists are walked, and the shorter one tells. */
 struct witness *witness_find(const struct entry *en, const struct peer *p) {
-    struct witness *of_entry = en->witnesses;
+    struct witness *of_entry = entry_witnesses(en);
     const struct list_node *n = p->witnesses.prev;
     for (; of_entry && n != &p->witnesses; n = n->prev, of_entry = of_entry->next) {
         struct witness *w = LIST_ENTRY(n, struct witness, of_peer);
@@ -382,11 +406,12 @@ struct witness *witness_get(struct shard *sh, struct entry *en, struct peer *p) 
     w->timer.kind = TIMER_WITNESS;
     w->entry = en;
     w->peer = p;
-    w->next = en->witnesses;
-    w->at = &en->witnesses;
+    struct witness **first = &entry_crowd(en)->witnesses;
+    w->next = *first;
+    w->at = first;
     if (w->next)
         w->next->at = &w->next;
-    en->witnesses = w;
+    *first = w;
     list_append(&p->witnesses, &w->of_peer);
     note_orphan(p);
     p->witness_count++;

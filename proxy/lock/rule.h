@@ -33,9 +33,9 @@ struct lock_rule {
     uint64_t hash; /* of the pattern; not keyed: it is the operator's */
     enum lock_mode mode;
     enum lock_owner owner;
-    unsigned kinds; /* of enum lock_kind */
+    unsigned kinds;          /* of enum lock_kind */
     int64_t claim_memory_ms; /* LOCK_MEMORY_AUTO: twice the lease, 1 s to 60 s */
-    int64_t lease_ms; /* 0: none is given */
+    int64_t lease_ms;        /* 0: none is given */
     enum lock_renew renew;
     int64_t max_hold_ms; /* 0: renewed for as long as the owner is connected */
     int64_t handover_ms; /* the last expiry that a stopping proxy gives to what it renews; 0: none */

@@ -11,8 +11,8 @@ void claim_value(struct finish *f, struct claim *c) {
     if (!c || !r->value)
         return;
     uint64_t hash = hash_bytes(&f->e->value_seed, r->value, r->value_len);
-    if (c->valued && (c->value != hash))
-        c->sighted = 0;
+    if (c->extra && c->valued && c->value != hash)
+        c->extra->sighted = 0;
     c->valued = true;
     c->value = hash;
 }
@@ -27,8 +27,8 @@ static bool comes_back(const struct finish *f, const struct family *family, cons
         return false;
     if (c->peer->remote && c->fence == f->result->fence) /* others were refused by it before this answer came */
         return true;
-    if (own && !shared && (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
-                           family_owns(family, f->peer)))
+    if (own && !shared &&
+        (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION || family_owns(family, f->peer)))
         return true;
     uint64_t hash = f->result->value ? hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len) : 0;
     return vary && f->result->value && c->valued && c->value == hash && (own || shared || c->peer->closed);
@@ -71,8 +71,7 @@ static inline struct claim *claim_made(struct finish *f, uint64_t fence) {
 
 static inline struct claim *claim_granted(struct finish *f) {
     const struct lock_result *r = f->result;
-    struct family *family =
-        family_join(f->sh, f->peer, f->plan->rule, f->plan->pattern, &f->plan->key, f->now_ms);
+    struct family *family = family_join(f->sh, f->peer, f->plan->rule, f->plan->pattern, &f->plan->key, f->now_ms);
     struct claim *c = claim_made(f, r->fence);
     c->family = family;
     family_ref(family);
@@ -84,7 +83,8 @@ static inline struct claim *claim_granted(struct finish *f) {
     c->told_by = group_of(f->plan);
     c->observed = f->audit;
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
-    f->entry->length_ms = c->length_ms;
+    if (f->entry->crowd)
+        f->entry->crowd->length_ms = claim_length(c);
     f->sh->stats.granted++;
     return c;
 }
@@ -143,7 +143,7 @@ static void settle_unknown_acquisition(struct finish *f) {
     c->login = f->plan->login;
     c->granted_ms = f->now_ms;
     c->end_ms = f->now_ms + rule->lease_ms;
-    c->length_ms = rule->lease_ms;
+    c->period_ms = rule->lease_ms;
     c->reported = true;
     claim_value(f, c);
     finish_schedule(f, c);
@@ -198,9 +198,10 @@ static void restore(struct finish *f) {
         return;
     c->aside = false;
     if (f->plan->undone) { /* G: what had been read was so no more */
-        c->sighted = 0;
+        if (c->extra)
+            c->extra->sighted = 0;
         if (c->ended)
-            c->deadline_ms = c->end_ms;
+            claim_extra(c)->deadline_ms = c->end_ms;
     }
     finish_schedule(f, c);
 }
@@ -266,8 +267,9 @@ static void inherit_deadline(const struct finish *f, const struct claim *used) {
     if (!live || live == used || (live->peer != f->peer && !family_shares(family, f->peer, f->plan->rule)))
         return;
     int64_t deadline_ms = claim_deadline(f->sh, used);
-    if (!live->deadline_ms || deadline_ms < live->deadline_ms)
-        live->deadline_ms = deadline_ms;
+    struct claim_extra *extra = claim_extra(live);
+    if (!extra->deadline_ms || deadline_ms < extra->deadline_ms)
+        extra->deadline_ms = deadline_ms;
 }
 
 /* Whether the release came over the session that had acquired. */
@@ -283,8 +285,8 @@ static void learn_course(struct finish *f, const struct claim *used, bool freed)
     }
 }
 
-/* A release, or what may be one, was believed of who has tried for such locks before: a worker, and it has crossed. False:
- * it has never tried. */
+/* A release, or what may be one, was believed of who has tried for such locks before: a worker, and it has crossed.
+ * False: it has never tried. */
 static bool settle_crossing(struct finish *f, const struct claim *live) {
     struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
     if (!family || !habit_find(f->peer, family))
@@ -306,7 +308,8 @@ static void settle_believed(struct finish *f) {
         settle_spend(f, live);
     } else if (live) {
         live->taken = true;
-        live->deadline_ms = f->now_ms + live->length_ms; /* no more of its lease can have been left */
+        /* No more of its lease can have been left. */
+        claim_extra(live)->deadline_ms = f->now_ms + (claim_length(live) ? claim_length(live) : claim_memory(live));
         lease_end(f->sh, live, LEASE_TAKEN, f->now_ms);
         finish_schedule(f, live);
     }
@@ -316,8 +319,7 @@ static void settle_suspected(struct finish *f) {
     struct claim *live = its_own_live(f);
     if (!live)
         return;
-    uint32_t known = live->suspects + (f->result->suspects == 0);
-    live->suspects = f->result->suspects > known ? f->result->suspects : known;
+    claim_suspect(live, f->result->suspects ? f->result->suspects : live->suspects + 1u);
 }
 
 static void settle_release(struct finish *f) {

@@ -34,13 +34,14 @@ enum {
     WITNESSES_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
     CLAIMS_A_KEY = 256,      /* ended ones beyond that are forgotten, oldest first */
     RELEASERS = 4096,        /* places in the memory of who ever released under which rule */
+    SUSPECTS_MAX = 3,        /* more say no more */
     RETRY_MIN_MS = 100,      /* between attempts to renew */
     HELD_LONG_MS = 5 * 60 * 1000,
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
     TICK_MAX_MS = 1000,
     FREE_CLAIMS = 64, /* a shard */
     FREE_ENTRIES = 64,
-    ENTRY_NAME_KEPT = 32 /* entries with longer names are not kept */
+    ENTRY_NAME_KEPT = 24 /* entries with longer names are not kept */
 };
 
 #define NO_DEADLINE INT64_MAX
@@ -126,30 +127,42 @@ struct peer {
     uint32_t epoch;     /* the client's, when this session came to this shard */
     uint32_t in_flight; /* commands begun and not finished */
     bool closed;
-    bool overlapped; /* its commands may be several workers' */
-    bool remote;     /* no session: the owner of a lease that another proxy gave, or this one before a restart */
+    bool overlapped;       /* its commands may be several workers' */
+    bool remote;           /* no session: the owner of a lease that another proxy gave, or this one before a restart */
     struct estate *estate; /* with a reference; of a closed session: what it left */
     uint32_t witness_count, habit_count;
     struct list_node claims, witnesses; /* witnesses: the one used last at the end */
     struct list_node habits;            /* struct habit, the one used last first */
 };
 
+/* Who is at a lock key besides its holder. */
+struct crowd {
+    struct witness *witnesses;
+    struct contest *contests; /* a family each */
+    int64_t length_ms;        /* of the key's last lease that was given here; 0 none known */
+};
+
 /* A lock key. */
 struct entry {
-    struct entry *next; /* in its bucket */
-    uint64_t hash;
+    struct entry *next;   /* in its bucket */
     struct claim *claims; /* oldest first */
     uint64_t live_fence;  /* newest lease known, and not known to be gone; 0 none */
     uint64_t live_since;  /* the token counter when it became known, or a newer one to be gone */
     uint64_t gone_fence;  /* newest lease known to be gone */
-    struct witness *witnesses;
-    struct contest *contests; /* a family each */
-    int64_t length_ms;        /* of its last lease that was given here */
-    uint32_t claim_count;
+    struct crowd *crowd;  /* NULL until somebody waits for the key, or reads it */
+    uint32_t hash;        /* the low half */
     uint32_t db;
     uint32_t len;
     uint16_t slot;
+    uint16_t claim_count;
     char name[]; /* room for ENTRY_NAME_KEPT at least */
+};
+
+/* What few claims have. */
+struct claim_extra {
+    int64_t
+        deadline_ms;  /* a late release is not expected any more then; 0: as the claim's connection and lease have it */
+    uint64_t sighted; /* the token counter when its value was shown last to who may speak for it; 0 never */
 };
 
 struct claim {
@@ -169,16 +182,12 @@ struct claim {
     uint32_t uses;  /* commands in flight that speak by it */
     uint32_t login;
     int64_t granted_ms;
-    int64_t end_ms;    /* when the lease ends, or ended; 0 never */
-    int64_t renew_ms;  /* when the next renewal is due, or was asked for */
-    int64_t period_ms; /* it is renewed for so long */
-    int64_t length_ms; /* what its expiry was set to last */
-    int64_t deadline_ms;  /* its late release is not expected any more then; 0: as its connection and length have it */
-    int64_t asked_own_ms; /* since when its own session asks for the lock in vain; 0 it does not */
-    int64_t suspected_ms; /* since when it is known to be suspicious; 0 it is not */
-    uint64_t sighted;     /* the token counter when its value was shown last to who may speak for it; 0 never */
-    uint32_t suspects;    /* releases of losers that were refused while it was live */
-    uint32_t renewals : 23;
+    int64_t end_ms;            /* when the lease ends, or ended; 0 never */
+    int64_t renew_ms;          /* when the next renewal is due, or was asked for */
+    int64_t period_ms;         /* it is renewed for so long */
+    struct claim_extra *extra; /* NULL: all 0 */
+    uint32_t renewals : 21;
+    uint32_t suspects : 2;  /* releases of losers that were refused while it was live, SUSPECTS_MAX at most */
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
     uint32_t looking : 1;   /* what is in flight is no renewal but a look */
     uint32_t looked : 1;    /* it has been looked at before its end */
@@ -293,8 +302,8 @@ static inline void shard_unlock(struct shard *sh) {
 /* Of a key, and its pattern's in *pattern (NULL: not wanted). Keys of one pattern are in one shard. */
 uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, uint64_t *pattern);
 struct shard *ledger_shard(struct lock_engine *e, uint64_t hash);
-/* The next number of an attempt, for its token. Even: an attempt of a family that is pooled takes the odd one before it,
- * so that every proxy can tell by the lease's token. */
+/* The next number of an attempt, for its token. Even: an attempt of a family that is pooled takes the odd one before
+ * it, so that every proxy can tell by the lease's token. */
 uint64_t ledger_number(struct lock_engine *e);
 void ledger_init(struct lock_engine *e, uint64_t seed);
 void ledger_clear(struct lock_engine *e);
@@ -326,7 +335,24 @@ static inline struct claim *entry_claims(const struct entry *en) {
     return en ? en->claims : NULL;
 }
 /* NULL: the entry has none of this number, or is none itself. */
+static inline struct witness *entry_witnesses(const struct entry *en) {
+    return en->crowd ? en->crowd->witnesses : NULL;
+}
+static inline struct contest *entry_contests(const struct entry *en) {
+    return en->crowd ? en->crowd->contests : NULL;
+}
+/* Makes it, if there is none; it goes with the entry. */
+struct crowd *entry_crowd(struct entry *en);
 struct claim *claim_find(const struct entry *en, uint64_t token);
+/* To change it: makes it, if there is none. */
+struct claim_extra *claim_extra(struct claim *c);
+static inline uint64_t claim_sighted(const struct claim *c) {
+    return c->extra ? c->extra->sighted : 0;
+}
+/* What its expiry was set to last; 0: it has none. */
+static inline int64_t claim_length(const struct claim *c) {
+    return c->period_ms > 0 ? c->period_ms : 0;
+}
 /* Takes the claim out and frees it. Its entry and peer stay, even empty. */
 void claim_remove(struct shard *sh, struct claim *c);
 
@@ -357,6 +383,8 @@ int64_t claim_deadline(const struct shard *sh, const struct claim *c);
 /* Whether a claim has no say any more. */
 bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms);
 bool claim_is_live(const struct claim *c, int64_t now_ms);
+/* So many are known of now, or more. */
+void claim_suspect(struct claim *c, uint32_t suspects);
 /* Refused releases make the lease suspect, and there were as many as a holder's own would be. */
 bool claim_suspicious(const struct claim *c, uint32_t suspects);
 /* The claim with the lease that is live, as far as is known, of this client; NULL: none. */

@@ -504,6 +504,23 @@ static void c4_who_never_tried_is_believed_and_proves_nothing(void **state) {
     assert_int_equal(stats(f).claims, 0);
 }
 
+/* Also where the lock would never have ended by itself. */
+static void c4_a_lock_without_an_end_has_its_release_to_come(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, cli;
+    uint64_t used;
+    f->rule.lease_ms = 0;
+    open_two(f, &a, &b);
+    open_as(f, &cli, 3, "app");
+    uint64_t claim = take_with(f, &a, "lock:x", "1", -1, false);
+    pass(f, 60000);
+    assert_true(give(f, &cli, "lock:x"));
+    take_with(f, &b, "lock:x", "1", -1, false);
+    assert_false(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, claim);
+    assert_true(give(f, &b, "lock:x"));
+}
+
 /* Some send two: the second is no holder's. */
 static void c4_a_second_release_in_a_row_is_not_believed(void **state) {
     struct fixture *f = *state;
@@ -1273,6 +1290,7 @@ int main(void) {
         CASE(c3_holds_for_the_session_that_releases),
         CASE(c4_two_crossings_make_a_pool),
         CASE(c4_who_never_tried_is_believed_and_proves_nothing),
+        CASE(c4_a_lock_without_an_end_has_its_release_to_come),
         CASE(c4_a_second_release_in_a_row_is_not_believed),
         CASE(what_was_not_sent_is_no_release),
         CASE(owner_connection_knows_no_crossing),
