@@ -9,26 +9,24 @@
 
 /* ---- libraries ------------------------------------------------------------------------------- */
 
-/* Libraries that send the commands of several workers over one connection, by what CLIENT SETINFO lib-name says, up to an
- * opening bracket (libraries built on others name themselves in brackets). Not here: those with one connection a worker,
- * and pools (Jedis, redis-py, go-redis, ...), where one worker may always have the same connection: what they do tells. */
+/* Libraries that send the commands of several workers over one connection, by what CLIENT SETINFO lib-name says, up to
+ * an opening bracket (libraries built on others name themselves in brackets). Not here: those with one connection a
+ * worker, and pools (Jedis, redis-py, go-redis, ...), where one worker may always have the same connection: what they
+ * do tells. */
 static const char *const MULTIPLEXING_LIBRARIES[] = {
-    "lettuce",         /* Java: one connection for all threads */
-    "vertx-redis",     /* Java: event loops */
-    "se.redis",        /* .NET, StackExchange.Redis: one multiplexed connection */
-    "nredisstack",     /* .NET, on top of it */
-    "ioredis",         /* Node.js: one connection for all that is under way */
-    "iovalkey",        /* Node.js, its fork */
-    "node-redis",      /* Node.js, likewise */
-    "valkey-go",       /* Go: multiplexed */
-    "rueidis",         /* Go: multiplexed */
-    "redis-rs",        /* Rust: MultiplexedConnection, ConnectionManager */
-    "fred",            /* Rust: multiplexed */
-    "glidepy",         /* Valkey GLIDE: one multiplexed connection in every language */
-    "glidejava",
-    "glidejs",
-    "glidego",
-    "glidec",
+    "lettuce",     /* Java: one connection for all threads */
+    "vertx-redis", /* Java: event loops */
+    "se.redis",    /* .NET, StackExchange.Redis: one multiplexed connection */
+    "nredisstack", /* .NET, on top of it */
+    "ioredis",     /* Node.js: one connection for all that is under way */
+    "iovalkey",    /* Node.js, its fork */
+    "node-redis",  /* Node.js, likewise */
+    "valkey-go",   /* Go: multiplexed */
+    "rueidis",     /* Go: multiplexed */
+    "redis-rs",    /* Rust: MultiplexedConnection, ConnectionManager */
+    "fred",        /* Rust: multiplexed */
+    "glidepy",     /* Valkey GLIDE: one multiplexed connection in every language */
+    "glidejava",   "glidejs", "glidego", "glidec",
 };
 
 bool client_library_multiplexes(const char *name, size_t len) {

@@ -3,7 +3,8 @@
  *
  * A family is a client identity, a lock rule and a key pattern: what one application does to one kind of lock. Whether
  * its workers share connections is learnt of the family, never of the identity as a whole: what one application does
- * does not change what another one's commands mean (L6). A shard has all keys of a pattern, and so the whole of a family.
+ * does not change what another one's commands mean (L6). A shard has all keys of a pattern, and so the whole of a
+ * family.
  *
  *      family ── habits: a session in the family
  *         └───── contests: the family's workers on one contended key (of its entry)
@@ -34,16 +35,16 @@ struct tally {
 };
 
 struct family {
-    struct family *next;    /* in its bucket */
-    struct list_node idle;  /* in the order of use */
-    uint64_t key;           /* of identity, rule and pattern */
-    uint32_t refs;          /* habits, contests, claims */
-    bool pooled;            /* its workers share connections: releases were seen to cross */
-    uint8_t votes;          /* crossings seen */
-    uint8_t twice;          /* releases seen in a row over one session */
-    uint8_t row;            /* contended releases in a row over their own session */
-    uint8_t follow_count;   /* of `followed` */
-    uint16_t followed;      /* of the last losses, a bit each: an EXPIRE of the loser's came right behind */
+    struct family *next;   /* in its bucket */
+    struct list_node idle; /* in the order of use */
+    uint64_t key;          /* of identity, rule and pattern */
+    uint32_t refs;         /* habits, contests, claims */
+    bool pooled;           /* its workers share connections: releases were seen to cross */
+    uint8_t votes;         /* crossings seen */
+    uint8_t twice;         /* releases seen in a row over one session */
+    uint8_t row;           /* contended releases in a row over their own session */
+    uint8_t follow_count;  /* of `followed` */
+    uint16_t followed;     /* of the last losses, a bit each: an EXPIRE of the loser's came right behind */
     struct tally n;
     int64_t used_ms;
     char client[FAMILY_NAME_MAX], pattern[FAMILY_NAME_MAX], rule[FAMILY_NAME_MAX]; /* for people; cut */
@@ -80,7 +81,8 @@ struct contest {
     int64_t suspected_ms;            /* since when it is known to be suspicious; 0 it is not */
 };
 
-/* The family of a session's identity for a key under a rule; NULL: nothing is known of it. `pattern`: the key's, hashed. */
+/* The family of a session's identity for a key under a rule; NULL: nothing is known of it. `pattern`: the key's,
+ * hashed. */
 struct family *family_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
 /* The same, which the session belongs to from now on: it has tried for a lock of it. Never NULL. */
 struct family *family_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t pattern,
@@ -120,7 +122,8 @@ enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
 void family_count(struct family *f, struct contest *c, enum tally_what what);
 /* A release that was counted has not come to be. c may be NULL. */
 void family_uncount(struct family *f, struct contest *c);
-/* Whether losers release too: so many releases more than acquisitions, compared with the lost attempts. c may be NULL. */
+/* Whether losers release too: so many releases more than acquisitions, compared with the lost attempts. c may be NULL.
+ */
 bool family_losers_release(const struct family *f, const struct contest *c);
 
 /* What is known of the family on the key, or NULL. */

@@ -160,12 +160,12 @@ struct claim {
     uint32_t uses;  /* commands in flight that speak by it */
     uint32_t login;
     int64_t granted_ms;
-    int64_t end_ms;    /* when the lease ends, or ended; 0 never */
-    int64_t renew_ms;  /* when the next renewal is due, or was asked for */
-    int64_t period_ms; /* it is renewed for so long */
-    int64_t length_ms; /* what its expiry was set to last */
-    int64_t deadline_ms;  /* its late release is not expected any more then; 0: as its connection and length have it */
-    uint64_t sighted;     /* the token counter when its value was shown last to who may speak for it; 0 never */
+    int64_t end_ms;      /* when the lease ends, or ended; 0 never */
+    int64_t renew_ms;    /* when the next renewal is due, or was asked for */
+    int64_t period_ms;   /* it is renewed for so long */
+    int64_t length_ms;   /* what its expiry was set to last */
+    int64_t deadline_ms; /* its late release is not expected any more then; 0: as its connection and length have it */
+    uint64_t sighted;    /* the token counter when its value was shown last to who may speak for it; 0 never */
     uint32_t renewals : 29;
     uint32_t suspects : 2;  /* releases of losers that were refused while it was live, SUSPECTS_MAX at most */
     uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
@@ -273,8 +273,8 @@ static inline void shard_unlock(struct shard *sh) {
 /* Of a key, and its pattern's in *pattern (NULL: not wanted). Keys of one pattern are in one shard. */
 uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, uint64_t *pattern);
 struct shard *ledger_shard(struct lock_engine *e, uint64_t hash);
-/* The next number of an attempt, for its token. Even: an attempt of a family that is pooled takes the odd one before it,
- * so that every proxy can tell by the lease's token. */
+/* The next number of an attempt, for its token. Even: an attempt of a family that is pooled takes the odd one before
+ * it, so that every proxy can tell by the lease's token. */
 uint64_t ledger_number(struct lock_engine *e);
 void ledger_init(struct lock_engine *e, uint64_t seed);
 void ledger_clear(struct lock_engine *e);
