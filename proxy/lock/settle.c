@@ -158,6 +158,12 @@ struct claim *settle_touched(struct finish *f) {
     return f->claim && !f->claim->fence ? f->claim : NULL;
 }
 
+/* Whether the lease is known to end then, as exactly as an answer can say it. */
+static bool lease_end_is(const struct finish *f, const struct claim *c, int64_t pttl_ms) {
+    int64_t inexact_ms = f->now_ms - f->plan->begun_ms + 50, moved_ms = f->now_ms + pttl_ms - c->end_ms;
+    return pttl_ms >= 0 && c->end_ms && moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
+}
+
 void settle_done(struct finish *f) {
     struct claim *c = settle_touched(f);
     if (!c)
@@ -175,8 +181,13 @@ void settle_done(struct finish *f) {
     /* What a colleague found may be older than what the holder has set since. */
     if (told.outcome == LOCK_ADOPTED && began <= c->told)
         told.leased = told.leased && c->leased;
+    /* And if it was found as it is known to be, it says nothing of what the holder may be setting just now. */
+    uint64_t told_before = c->told;
+    bool unchanged = told.outcome == LOCK_ADOPTED && told.leased == c->leased && lease_end_is(f, c, told.pttl_ms);
     if (lease_told(f->sh, c, &told, began, f->plan->begun_ms, f->now_ms))
         c->told_by = group_of(f->plan);
+    if (unchanged)
+        c->told = told_before;
     finish_schedule(f, c);
 }
 

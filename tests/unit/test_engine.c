@@ -1115,6 +1115,29 @@ static void of_answers_that_cross_the_later_end_counts(void **state) {
     assert_int_equal(stats(f).leases, 0);
 }
 
+/* A colleague's GETEX has found the lease as it was, while its holder was setting an expiry of its own. */
+static void what_a_colleague_found_unchanged_crosses_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan found, set;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    acquire(f, &a, "lock:x", "1", 30000, true);
+    begin(f, &b, LOCK_EXTEND, "lock:x", &found);
+    begin(f, &a, LOCK_EXTEND, "lock:x", &set);
+    struct lock_result r = result(LOCK_ADOPTED, f->fence);
+    r.pttl_ms = 30000;
+    r.leased = true;
+    finish(f, &b, &found, &r);
+    r = result(LOCK_DONE, f->fence);
+    r.pttl_ms = 5000;
+    finish(f, &a, &set, &r);
+    pass(f, 5000);
+    assert_int_equal(stats(f).leases, 0);
+    pass(f, 10000);
+    assert_int_equal(f->renew_count, 0);
+}
+
 /* What a session has just read counts more than the lease that another of its client read before. */
 static void the_last_reading_is_swapped(void **state) {
     struct fixture *f = *state;
@@ -2034,6 +2057,7 @@ int main(void) {
         TEST(a_takeover_ends_the_other_lease),
         TEST(answers_may_overtake_each_other),
         TEST(of_answers_that_cross_the_later_end_counts),
+        TEST(what_a_colleague_found_unchanged_crosses_nothing),
         TEST(the_last_reading_is_swapped),
         TEST(the_last_of_many_readings_is_swapped),
         TEST(a_transaction_speaks_for_what_it_acquires),
