@@ -91,7 +91,8 @@ end
 local function attended(record)
   if lasts('p:' .. record.party) then return true end
   if redis.call('HEXISTS', guard, 'p:' .. record.party) == 0 then return false end
-  return lasts((has_left(record.party) and 'h:' or 'p:') .. record.identity)
+  -- Its leaving may be said later than its worker came back, or never: the proxy went, too.
+  return lasts(((right == 'own' or has_left(record.party)) and 'h:' or 'p:') .. record.identity)
 end
 
 local function homeless()

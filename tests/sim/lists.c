@@ -107,7 +107,7 @@ static bool attended(struct queue_run *r, const struct queue_record *record) {
     const struct queue_party *p = queue_party_of(r, record->party, false);
     if (!p || !p->here)
         return false;
-    if (!p->left)
+    if (!p->left && !is(r->a->right, "own"))
         return queue_counts(r, record->identity);
     p = queue_party_of(r, record->identity, false);
     return p && p->homeless_ms > r->m->now_ms;
