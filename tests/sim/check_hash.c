@@ -51,7 +51,8 @@ static void check_fields(struct world *w, const struct flight *f, const struct m
     if (t->worker == STRANGER && (f->kind == FLIGHT_RELEASE || (f->worker == STRANGER && has_lease(w, f, t))))
         return; /* it has made the lock, and what it does, or the proxy for it, is right: who came in later is its guest
                  */
-    if (f->plan.data_free && not_adopted(w, f->key))
+    bool lost = w->sc.loses && f->envelope.outcome == LOCK_OPEN; /* adopt.lua has been */
+    if (lost || (f->plan.data_free && not_adopted(w, f->key)))
         return;
     const char *released = f->kind == FLIGHT_RELEASE ? before->guard.value : "";
     for (unsigned i = 0; i < before->fields.count; i++) {
