@@ -431,6 +431,14 @@ static void tidy(const struct speaker *s) {
         family_followed(s->family, losses_take(&c->unfollowed).followed);
 }
 
+/* HSETNX sets another field of a lock that its session holds. A session of a pool may hold what a colleague has long
+ * released over another proxy, so that an attempt says nothing of that claim, and uses none. */
+static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
+    const struct claim *c = offers_of(s, OWN).newest_unended;
+    if (c && claim_is_live(c, s->now_ms))
+        plan->claim_len = token_write(s->sh->engine, c->token, plan->claim_token);
+}
+
 static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms,
                                              struct lock_plan *plan) {
     struct speaker s = {.sh = sh, .en = en, .self = self, .now_ms = now_ms};
@@ -463,6 +471,8 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
             plan_release(&s, plan);
         else if (plan->verb == LOCK_EXTEND)
             plan_extend(&s, plan);
+        else if (plan->verb == LOCK_ACQUIRE)
+            plan_attempt(&s, plan);
         else
             plan_change(&s, plan);
         plan_enrolment(en, now_ms, plan);

@@ -143,8 +143,7 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
     struct claim *c = claim_live(en, plan->peer->client, now_ms);
     struct family *f = c ? c->family : NULL;
     struct contest *contest = contest_find(en, f);
-    bool used = c && c->uses > (plan->uses && plan->claim == c->token); /* by another command */
-    bool again = f && c->fence == result->fence && c->peer == plan->peer && !used && !c->queue && !c->observed &&
+    bool again = f && c->fence == result->fence && c->peer == plan->peer && !c->uses && !c->queue && !c->observed &&
                  claim_suspicious(c, result->suspects) && !family_losers_release(f, contest);
     if (again) {
         family_count(f, contest, TALLY_LOST);
@@ -152,8 +151,6 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
         family_pool(sh, f, &plan->key, now_ms);
         plan->claim_len = token_write(e, c->token, plan->claim_token);
         plan->right = "instead";
-        plan->uses = false;
-        plan->claim = 0;
         claim_remove(sh, c);
     }
     shard_unlock(sh);
