@@ -371,7 +371,7 @@ def test_ended_locks_are_not_revived_by_the_switch(switched, connect):
 
 
 def test_back_to_audit_and_again(switched, connect):
-    a, b = connect(switched.proxy), connect(switched.proxy)
+    a, b = (connect(switched.proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "ab")
     switched.to(a, "enforce")
     assert a("SET", "lock:x", "1", "NX", "EX", "50") == "OK"
     switched.to(a, "audit")
