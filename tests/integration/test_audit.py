@@ -65,6 +65,7 @@ def test_right_use_is_silent(three):
 def test_foreign_release_and_what_follows(three):
     a, b, c = three
     key = "lock:foreign"
+    assert b("CLIENT", "SETNAME", "another") == "OK"
     assert a("SET", key, "1", "NX", "PX", "5000") == "OK"
     assert b("DEL", key) == 1
     assert c("SET", key, "1", "NX", "PX", "5000") == "OK"
@@ -74,6 +75,20 @@ def test_foreign_release_and_what_follows(three):
     assert first["action"] == "would be refused: 0; this client holds no lease of the lock"
     assert first["command"] == "DEL" and first["holder"]
     assert second["action"].startswith("would be refused: 0")
+
+
+def test_release_by_a_colleague(three):
+    """Of the same client: enforcing would believe it, and what follows is not held against anybody."""
+    a, b, _ = three
+    key = "lock:believed"
+    assert a("SET", key, "1", "NX", "PX", "5000") == "OK"
+    assert b("DEL", key) == 1
+    (row,) = incidents(a, key)
+    assert row["kind"] == "believed" and row["command"] == "DEL"
+    assert row["action"].startswith("released: ")
+    assert a("SET", key, "1", "NX", "PX", "5000") == "OK"
+    assert a("DEL", key) == 1
+    assert kinds(a, key) == ["believed"]
 
 
 def test_late_release_and_overrun(three):
@@ -159,6 +174,7 @@ def test_transactions(three):
 def test_several_keys_at_once(three, audited):
     a, b, _ = three
     keys = ["lock:many:%d" % i for i in range(4)]
+    assert b("CLIENT", "SETNAME", "another") == "OK"
     for key in keys:
         assert a("SET", key, "1", "NX", "EX", "50") == "OK"
     assert b("DEL", *keys) == 4
@@ -355,7 +371,7 @@ def test_ended_locks_are_not_revived_by_the_switch(switched, connect):
 
 
 def test_back_to_audit_and_again(switched, connect):
-    a, b = connect(switched.proxy), connect(switched.proxy)
+    a, b = (connect(switched.proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "ab")
     switched.to(a, "enforce")
     assert a("SET", "lock:x", "1", "NX", "EX", "50") == "OK"
     switched.to(a, "audit")

@@ -172,7 +172,8 @@ def test_unix_socket(server, start_proxy, connect, tmp_path):
     assert os.stat(path).st_mode & 0o777 == 0o700
     assert connect(proxy)("GET", "k") == "v"
     assert client("SETNX", "lock:unix", "1") == 1
-    assert connect(path)("DEL", "lock:unix") == 0
+    assert connect(path, commands=[("CLIENT", "SETNAME", "another")])("DEL", "lock:unix") == 0
+    assert connect(proxy)("DEL", "lock:unix") == 0, "of another address"
     assert client("DEL", "lock:unix") == 1
 
 
@@ -339,7 +340,7 @@ def test_second_signal_exits_at_once(start_redis, start_proxy, connect):
 def test_reload(server, start_proxy, connect, how):
     """Lock rules and log level change at once; clients and their leases stay."""
     proxy = start_proxy(server, "lock old:* lease 10s")
-    client, other = connect(proxy), connect(proxy)
+    client, other = connect(proxy), connect(proxy, commands=[("CLIENT", "SETNAME", "another")])
     assert client("SETNX", "old:%s" % how, "1") == 1
     config = open(proxy.config).read()
 

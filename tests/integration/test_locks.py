@@ -843,7 +843,7 @@ def unnamed(proxy, connect, count=2):
 def test_two_connections_are_two_owners(proxy, connect, key, rule):
     """Two redis-cli on one machine."""
     one, two = unnamed(proxy, connect)
-    name = key(rule)
+    name, alike = key(rule), key(rule)
     assert one("SETNX", name, "1") == 1
     assert two("SETNX", name, "1") == 0
     assert two("DEL", name) == 0
@@ -853,9 +853,12 @@ def test_two_connections_are_two_owners(proxy, connect, key, rule):
     assert is_locked(two("SET", name, "1"))
     assert one("DEL", name) == 1
     assert two("SETNX", name, "1") == 1
-    # Nothing speaks against it: it has not lost, and may be a pool's.
-    assert one("DEL", name) == (rule == "lock:auto")
-    assert two("DEL", name) == (rule != "lock:auto")
+    assert one("DEL", name) == 0, "its second one in a row: no more a holder's than a loser's"
+    assert two("DEL", name) == 1
+    # Nothing speaks against it: it has neither lost nor released this one, and may be a pool's.
+    assert two("SETNX", alike, "1") == 1
+    assert one("DEL", alike) == (rule == "lock:auto")
+    assert two("DEL", alike) == (rule != "lock:auto")
 
 
 def test_owner_client(proxy, connect, key):
@@ -959,13 +962,13 @@ def test_pool(proxy, connect, key):
     pool, and then it is the client's lock."""
     me = key("pool").replace(":", "-")
     one, two = [connect(proxy, commands=[("CLIENT", "SETNAME", me)]) for _ in range(2)]
-    name = key("lock:shared")
+    name, alike = key("lock:shared"), key("lock:shared")
     assert one("SETNX", name, "1") == 1 and two("SETNX", name, "1") == 0
     assert two("DEL", name) == 0, "it has lost"
     assert one("DEL", name) == 1
     assert two("SETNX", name, "1") == two("DEL", name) == 1
-    for _ in range(2):
-        assert one("SETNX", name, "1") == two("DEL", name) == 1
+    assert one("SETNX", alike, "1") == two("DEL", alike) == 1
+    assert two("SETNX", alike, "1") == one("DEL", alike) == 1
     assert one("SETNX", name, "1") == 1 and two("SETNX", name, "1") == 0
     assert two("DEL", name) == 1, "a pool"
 

@@ -669,7 +669,7 @@ def test_late_release(backend, proxy, connect, direct, lock, watched):
 
 def test_several_keys(proxy, connect, direct, tagged):
     """One DEL of plain and lock keys is one element, the sum."""
-    a, b = connect(proxy), connect(proxy)
+    a, b = (connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in ("one", "another"))
     tag = tagged("s")
     mine, other, foreign = ("lock:%s%d" % (tag, i) for i in range(3))
     assert a("MSET", tag + "p", "1", tag + "q", "2") == "OK"
