@@ -383,7 +383,8 @@ static bool enrols(enum lock_verb verb) {
 
 /* Redis has no guard record of such a lock, so that a script would let anybody touch it who has seen its value. This
  * process knows who acquired it: for the owner, `seen` is what it wrote; for others there is no right by seeing. */
-static void plan_enrolment(const struct entry *en, int64_t now_ms, struct lock_plan *plan) {
+static void plan_enrolment(const struct entry *en, const struct lock_client *client, int64_t now_ms,
+                           struct lock_plan *plan) {
     struct claim *live = NULL;
     for (struct claim *c = entry_claims(en); c; c = c->next)
         if (c->observed && claim_is_live(c, now_ms))
@@ -392,8 +393,11 @@ static void plan_enrolment(const struct entry *en, int64_t now_ms, struct lock_p
         return;
     plan->seen_known = false;
     plan->seen_len = 0;
-    if (live->token != plan->claim)
+    if (live->token != plan->claim) {
+        if (live->peer->client != client) /* the guard record may be an earlier lease's, of the caller's client */
+            plan->right = "claim";
         return;
+    }
     const struct witness *w = witness_find(en, live->peer);
     if (!w || !w->seen_known)
         return;
@@ -475,7 +479,7 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
             plan_attempt(&s, plan);
         else
             plan_change(&s, plan);
-        plan_enrolment(en, now_ms, plan);
+        plan_enrolment(en, self->client, now_ms, plan);
     }
     data_attribute(en, self, now_ms, plan);
 }
