@@ -206,6 +206,17 @@ def test_clients_that_share_connections_are_named(start_proxy, backend, connect)
     assert rules == {"lock:own:*": "", "lock:s*": "lock:s:* by " + client, "lock:*": ""}
     status = monitored.status()
     assert status["shared"] == [{"pattern": "lock:s:*", "client": client}]
+    told = [i["text"] for i in status["incidents"] if i["kind"] == "shared"]
+    assert len(told) == 1 and told[0].startswith(client + " was found to share connections for lock:s:2: ")
+    assert monitored.metrics()['lockkeeper_incidents_total{kind="shared"}'] == 1
+
+
+def test_a_release_that_is_believed_is_told(monitored, connect):
+    a, b = connect(monitored.proxy), connect(monitored.proxy)
+    assert a("SETNX", "lock:b", "1") == 1 and b("DEL", "lock:b") == 1
+    told = [i["text"] for i in monitored.status()["incidents"] if i["kind"] == "believed"]
+    assert len(told) == 1 and " released lock:b for another connection; held by 127.0.0.1 user=default: " in told[0]
+    assert monitored.metrics()['lockkeeper_incidents_total{kind="believed"}'] == 1
 
 
 def test_a_late_release_is_told_with_its_delay(start_proxy, backend, connect):
