@@ -160,6 +160,9 @@ void worker_report_locks(struct worker *w, const char *pattern, size_t len, cons
     engine_each_lease(w->shared->engine, worker_now(w), LOCKS_MAX, report_lease, &rows);
 }
 
+/* Behind those that have room. */
+#define MORE "; ..."
+
 /* The families of a rule whose workers share connections. */
 struct shared_families {
     const struct lock_rule *rule;
@@ -167,6 +170,7 @@ struct shared_families {
     size_t rows;
     char *text; /* or a text of all, with room for SHARED_TEXT_MAX bytes */
     size_t len;
+    bool cut; /* it has not all of them */
 };
 
 /* What the family has of a rule's pattern may be its beginning. */
@@ -180,10 +184,12 @@ static void add_shared(void *arg, const struct lock_family *f) {
     if (!is_of_rule(f, all->rule))
         return;
     if (!all->report) {
-        size_t room = SHARED_TEXT_MAX - all->len;
+        size_t room = SHARED_TEXT_MAX - sizeof(MORE) - all->len;
         int n = snprintf(all->text + all->len, room, "%s%s by %s", all->len ? "; " : "", f->pattern, f->client);
         if ((size_t)n < room)
             all->len += (size_t)n;
+        else
+            all->cut = true;
     } else if (all->rows < SHARED_ROWS_MAX) {
         all->rows++;
         all->report->row(all->report->arg);
@@ -217,6 +223,8 @@ void worker_report_rules(struct worker *w, const struct report *r) {
         char families[SHARED_TEXT_MAX] = "";
         struct shared_families all = {.rule = rule, .text = families};
         each_shared(w, &all);
+        if (all.cut)
+            all.len += (size_t)snprintf(families + all.len, sizeof(MORE), MORE);
         r->text(r->arg, "shared", families, all.len);
     }
 }
