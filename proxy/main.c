@@ -98,6 +98,10 @@ static void admin_contention(void *worker, const struct report *report) {
     worker_report_contention(worker, report);
 }
 
+static void admin_shared(void *worker, const struct report *report) {
+    worker_report_shared(worker, report);
+}
+
 static void admin_nodes(void *worker, const struct report *report) {
     worker_report_nodes(worker, report);
 }
@@ -109,6 +113,7 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .rules = admin_rules,
                                  .advice = admin_advice,
                                  .contention = admin_contention,
+                                 .shared = admin_shared,
                                  .nodes = admin_nodes,
                                  .incidents = app->incidents};
 }

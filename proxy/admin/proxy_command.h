@@ -19,6 +19,7 @@ struct admin_source {
     void (*locks)(void *arg, const char *pattern, size_t len, const struct report *report);
     void (*rules)(void *arg, const struct report *report);
     void (*contention)(void *arg, const struct report *report); /* rows, for the status page */
+    void (*shared)(void *arg, const struct report *report);     /* the same */
     void (*nodes)(void *arg, const struct report *report);      /* the same */
     void (*advice)(void *arg, const struct report *report);     /* texts alone, a line each */
     struct incidents *incidents;

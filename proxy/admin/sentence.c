@@ -24,6 +24,8 @@ static const struct deed *deed_of(const char *kind) {
         {"renewal_lost", "lost the lease of", "", false},
         {"unconfirmed", "did not get", "", false},
         {"operator_release", "released", " as an operator", true},
+        {"shared", "was found to share connections for", "", false},
+        {"believed", "released", " for another connection", true},
         {"held_long", "has held", " for long", false},
     };
     static const struct deed other = {"", "had an incident with", "", true};

@@ -105,6 +105,7 @@ void status_json(const struct admin_source *source, bool ready, struct text *out
     put_rows(out, "nodes", source->nodes, source->arg);
     put_rows(out, "locks", all_locks, (void *)source);
     put_rows(out, "contention", source->contention, source->arg);
+    put_rows(out, "shared", source->shared, source->arg);
     j = (struct json){.out = out};
     text_printf(out, ",\"incidents\":[");
     incidents_each(source->incidents, INCIDENTS_SHOWN, put_incident, &j);

@@ -8,7 +8,7 @@
 
 #include "proxy/admin/proxy_command.h"
 
-/* Appends one object: version, ready, figures (PROXY INFO's lines), nodes, locks, contention, incidents. */
+/* Appends one object: version, ready, figures (PROXY INFO's lines), nodes, locks, contention, shared, incidents. */
 void status_json(const struct admin_source *source, bool ready, struct text *out);
 
 #endif

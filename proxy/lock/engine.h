@@ -360,8 +360,9 @@ struct lock_view {
     uint64_t renewals;
 };
 /* What has been learnt of a family: a client identity's keys of one pattern under one rule. */
+enum { LOCK_FAMILY_NAME_MAX = 96 };
 struct lock_family {
-    const char *client, *rule, *pattern; /* identity, the rule's pattern, the keys'; a very long one is cut */
+    const char *client, *rule, *pattern; /* identity, the rule's pattern, the keys'; cut to LOCK_FAMILY_NAME_MAX - 1 */
     bool pooled;
 };
 /* Calls fn for the families that share connections, in no order; fn must not call the engine. */

@@ -26,8 +26,7 @@ enum {
     FAMILY_IDLE_MS = 60 * 60 * 1000,
     HABITS_A_PEER = 64,
     CONTEST_VALUES = 8,
-    CONTEST_DEBTS = 32,
-    FAMILY_NAME_MAX = 96
+    CONTEST_DEBTS = 32
 };
 
 /* Releases, acquisitions and lost attempts, halved from time to time. */
@@ -48,7 +47,8 @@ struct family {
     uint16_t followed;     /* of the last losses, a bit each: an EXPIRE of the loser's came right behind */
     struct tally n;
     int64_t used_ms;
-    char client[FAMILY_NAME_MAX], pattern[FAMILY_NAME_MAX], rule[FAMILY_NAME_MAX]; /* for people; cut */
+    /* For people; cut. */
+    char client[LOCK_FAMILY_NAME_MAX], pattern[LOCK_FAMILY_NAME_MAX], rule[LOCK_FAMILY_NAME_MAX];
 };
 
 /* A session in a family. */

@@ -11,7 +11,7 @@
 #include "proxy/session/evictions.h"
 #include "proxy/session/session.h"
 
-enum { LOCKS_MAX = 1000, RULE_TEXT_MAX = 512 };
+enum { LOCKS_MAX = 1000, RULE_TEXT_MAX = 512, SHARED_TEXT_MAX = 2048, SHARED_ROWS_MAX = 100 };
 
 /* ---- PROXY INFO ------------------------------------------------------------------------------------ */
 
@@ -160,6 +160,58 @@ void worker_report_locks(struct worker *w, const char *pattern, size_t len, cons
     engine_each_lease(w->shared->engine, worker_now(w), LOCKS_MAX, report_lease, &rows);
 }
 
+/* Behind those that have room. */
+#define MORE "; ..."
+
+/* The families of a rule whose workers share connections. */
+struct shared_families {
+    const struct lock_rule *rule;
+    const struct report *report; /* a row each; else NULL */
+    size_t rows;
+    char *text; /* or a text of all, with room for SHARED_TEXT_MAX bytes */
+    size_t len;
+    bool cut; /* it has not all of them */
+};
+
+/* What the family has of a rule's pattern may be its beginning. */
+static bool is_of_rule(const struct lock_family *f, const struct lock_rule *rule) {
+    size_t len = strlen(f->rule);
+    return strncmp(f->rule, rule->pattern, len) == 0 && (len == rule->pattern_len || len == LOCK_FAMILY_NAME_MAX - 1);
+}
+
+static void add_shared(void *arg, const struct lock_family *f) {
+    struct shared_families *all = arg;
+    if (!is_of_rule(f, all->rule))
+        return;
+    if (!all->report) {
+        size_t room = SHARED_TEXT_MAX - sizeof(MORE) - all->len;
+        int n = snprintf(all->text + all->len, room, "%s%s by %s", all->len ? "; " : "", f->pattern, f->client);
+        if ((size_t)n < room)
+            all->len += (size_t)n;
+        else
+            all->cut = true;
+    } else if (all->rows < SHARED_ROWS_MAX) {
+        all->rows++;
+        all->report->row(all->report->arg);
+        all->report->text(all->report->arg, "pattern", f->pattern, strlen(f->pattern));
+        all->report->text(all->report->arg, "client", f->client, strlen(f->client));
+    }
+}
+
+/* Where the rule names the owner, what was learnt before does not count. */
+static void each_shared(struct worker *w, struct shared_families *all) {
+    if (all->rule->mode == LOCK_MODE_ENFORCE && all->rule->owner == LOCK_OWNER_AUTO)
+        engine_each_pooled(w->shared->engine, add_shared, all);
+}
+
+void worker_report_shared(struct worker *w, const struct report *r) {
+    struct shared_families all = {.report = r};
+    for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
+        all.rule = lock_rules_get(w->rules, i);
+        each_shared(w, &all);
+    }
+}
+
 void worker_report_rules(struct worker *w, const struct report *r) {
     for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
         const struct lock_rule *rule = lock_rules_get(w->rules, i);
@@ -168,6 +220,12 @@ void worker_report_rules(struct worker *w, const struct report *r) {
         r->row(r->arg);
         r->text(r->arg, "rule", text, len);
         r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
+        char families[SHARED_TEXT_MAX] = "";
+        struct shared_families all = {.rule = rule, .text = families};
+        each_shared(w, &all);
+        if (all.cut)
+            all.len += (size_t)snprintf(families + all.len, sizeof(MORE), MORE);
+        r->text(r->arg, "shared", families, all.len);
     }
 }
 

@@ -100,7 +100,8 @@ void worker_set_rules(struct worker *w, struct lock_rules *rules);
 void worker_report_info(struct worker *w, const struct report *r);
 void worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
 void worker_report_rules(struct worker *w, const struct report *r);
-/* For the status page: locks that are fought over, one row each; nodes, one row each. */
+/* For the status page: families whose workers share connections, locks that are fought over, nodes; one row each. */
+void worker_report_shared(struct worker *w, const struct report *r);
 void worker_report_contention(struct worker *w, const struct report *r);
 void worker_report_nodes(struct worker *w, const struct report *r);
 /* For /metrics, over all threads; and whether every slot's node can be reached, as far as is known. From the first

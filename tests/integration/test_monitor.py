@@ -187,6 +187,38 @@ def test_the_status_page_s_facts(monitored, connect):
     assert all(node["up"] == 1 for node in status["nodes"]) and sum(node["slots"] for node in status["nodes"]) == 16384
 
 
+def rules_of(client):
+    """{pattern: {field: value}} of PROXY RULES."""
+    rows = [[f.decode() if isinstance(f, bytes) else f for f in row] for row in client("PROXY", "RULES")]
+    return {row[1].split()[0]: dict(zip(row[0::2], row[1::2])) for row in rows}
+
+
+def test_clients_that_share_connections_are_named(start_proxy, backend, connect):
+    monitored = Monitored(start_proxy, backend, "lock lock:own:* owner connection", "lock lock:s*", "lock lock:*")
+    a, b = connect(monitored.proxy), connect(monitored.proxy)
+    assert b("SETNX", "lock:s:0", "1") == 1 and b("DEL", "lock:s:0") == 1
+    assert all(rule["shared"] == "" for rule in rules_of(a).values()) and monitored.status()["shared"] == []
+    for n in (1, 2):
+        assert a("SETNX", "lock:s:%d" % n, "1") == 1
+        assert b("DEL", "lock:s:%d" % n) == 1
+    client = "127.0.0.1 user=default"
+    rules = {pattern: rule["shared"] for pattern, rule in rules_of(a).items()}
+    assert rules == {"lock:own:*": "", "lock:s*": "lock:s:* by " + client, "lock:*": ""}
+    status = monitored.status()
+    assert status["shared"] == [{"pattern": "lock:s:*", "client": client}]
+    told = [i["text"] for i in status["incidents"] if i["kind"] == "shared"]
+    assert len(told) == 1 and told[0].startswith(client + " was found to share connections for lock:s:2: ")
+    assert monitored.metrics()['lockkeeper_incidents_total{kind="shared"}'] == 1
+
+
+def test_a_release_that_is_believed_is_told(monitored, connect):
+    a, b = connect(monitored.proxy), connect(monitored.proxy)
+    assert a("SETNX", "lock:b", "1") == 1 and b("DEL", "lock:b") == 1
+    told = [i["text"] for i in monitored.status()["incidents"] if i["kind"] == "believed"]
+    assert len(told) == 1 and " released lock:b for another connection; held by 127.0.0.1 user=default: " in told[0]
+    assert monitored.metrics()['lockkeeper_incidents_total{kind="believed"}'] == 1
+
+
 def test_a_late_release_is_told_with_its_delay(start_proxy, backend, connect):
     monitored = Monitored(start_proxy, backend, "lock lock:* owner connection")
     late, next_ = connect(monitored.proxy), connect(monitored.proxy)
