@@ -53,6 +53,7 @@ struct lock_session {
     int64_t came_ms;
     uint32_t came_login;
     struct estate *estate, *left;
+    atomic_bool attends; /* has an estate */
 };
 
 /* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). It has not come to it as one

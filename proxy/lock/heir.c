@@ -9,7 +9,9 @@
  * A crashed worker's lock has to be free within its lease, and a worker that was started in its place looks the same as
  * one that has come back. So an estate has one heir, the first who came, and an heir one estate. A colleague who came
  * long before is none, and who asks for the lock and is refused does not hold it: then it is the next one's who came.
- * An heir that leaves before anything was renewed for it may have been anybody: after a few of those nobody goes on.
+ * Nor is one who asks for another lock and is refused: workers that were started anew do, and each would keep the lock
+ * that the next one asks for. An heir that leaves before anything was renewed for it may have been anybody: after a few
+ * of those nobody goes on.
  *
  * Where the connections of a client count as shared, none is any worker's own: all that it had is left when its last
  * one closes, and whoever comes next is there for all of it. A refusal says little there, since a colleague may hold
@@ -59,12 +61,14 @@ static void attend(struct estate *st, struct lock_session *s) {
     atomic_store(&st->kept, false);
     atomic_store(&st->attended, true);
     s->estate = st;
+    atomic_store(&s->attends, true);
 }
 
 static void unattend(struct estate *st) {
     if (!st->heir)
         return;
     st->heir->estate = NULL;
+    atomic_store(&st->heir->attends, false);
     st->heir = NULL;
     atomic_store(&st->attended, false);
 }
@@ -111,6 +115,18 @@ void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
         client->back_ms = now_ms;
         atomic_store(&client->kept, false);
         atomic_store(&client->back, true);
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+void heir_refused(struct lock_engine *e, const struct peer *p) {
+    if (p->closed || !p->session || !atomic_load(&p->session->attends))
+        return;
+    pthread_mutex_lock(&e->clients.mutex);
+    struct estate *st = p->session->estate;
+    if (st) {
+        unattend(st);
+        offer(st);
     }
     pthread_mutex_unlock(&e->clients.mutex);
 }

@@ -149,6 +149,7 @@ void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *
 void learn_loss(struct finish *f) {
     if (f->peer->closed)
         return;
+    heir_refused(f->e, f->peer);
     struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
     if (!w->lost)
         w->lost_ms = f->now_ms;

@@ -236,6 +236,7 @@ inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
     if (p)
         return p;
     p = peer_add(sh, s->id, s->client);
+    p->session = s;
     p->overlapped = s->overlapped;
     s->shards |= 1u << (sh - sh->engine->shards);
     return p;

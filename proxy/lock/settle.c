@@ -181,11 +181,11 @@ void settle_done(struct finish *f) {
     /* What a colleague found may be older than what the holder has set since. */
     if (told.outcome == LOCK_ADOPTED && began <= c->told)
         told.leased = told.leased && c->leased;
-    /* And if it was found as it is known to be, or left the proxy's own, it says nothing of what the holder may be setting
-     * just now. */
+    /* And if it was found as it is known to be, or left the proxy's own, it says nothing of what the holder may be
+     * setting just now. */
     uint64_t told_before = c->told;
-    bool unchanged = told.outcome == LOCK_ADOPTED && told.leased == c->leased &&
-                     (told.leased || lease_end_is(f, c, told.pttl_ms));
+    bool unchanged =
+        told.outcome == LOCK_ADOPTED && told.leased == c->leased && (told.leased || lease_end_is(f, c, told.pttl_ms));
     if (lease_told(f->sh, c, &told, began, f->plan->begun_ms, f->now_ms))
         c->told_by = group_of(f->plan);
     if (unchanged)

@@ -120,8 +120,9 @@ bool client_library_multiplexes(const char *name, size_t len);
 
 /* A session, as far as a shard has to do with it. */
 struct peer {
-    struct peer *next; /* in its bucket */
-    uint64_t id;       /* the session's */
+    struct peer *next;                  /* in its bucket */
+    uint64_t id;                        /* the session's */
+    const struct lock_session *session; /* valid until closed; NULL: none here */
     struct lock_client *client;
     uint64_t closed_at; /* the newest session's id when this one closed */
     uint32_t epoch;     /* the client's, when this session came to this shard */
@@ -454,6 +455,8 @@ bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, c
 void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
 void heir_gone(struct lock_engine *e, struct lock_session *s);
+/* The session was refused a lock: it works under none that it has come back for. */
+void heir_refused(struct lock_engine *e, const struct peer *p);
 /* A closed session's peer, before what it leaves is dealt with; when it is freed; and with all of its kind. */
 void heir_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
 void heir_peer_freed(struct lock_engine *e, struct peer *p);

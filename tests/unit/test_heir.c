@@ -318,6 +318,24 @@ static void who_asks_for_it_does_not_hold_it(void **state) {
     assert_int_equal(live(f), 0);
 }
 
+/* Workers that all crashed and were started anew, each in another one's place. */
+static void who_asks_for_another_came_anew(void **state) {
+    struct fixture *f = *state;
+    come(f, 0, "app");
+    come(f, 1, "app");
+    acquire(f, 0, "lock:x");
+    acquire(f, 1, "lock:y");
+    pass(f, 15 * STEP_MS);
+    leave(f, 0);
+    leave(f, 1);
+    come(f, 2, "app"); /* for x */
+    come(f, 3, "app"); /* for y */
+    lose(f, 2, "lock:y", 2);
+    lose(f, 3, "lock:x", 1);
+    pass(f, LEASE_MS + 2 * STEP_MS);
+    assert_int_equal(live(f), 0);
+}
+
 static void one_goes_on_for_one(void **state) {
     struct fixture *f = *state;
     come(f, 0, "app");
@@ -675,6 +693,7 @@ int main(void) {
         TEST(the_new_connection_may_be_there_first),
         TEST(a_crashed_workers_lock_is_free),
         TEST(who_asks_for_it_does_not_hold_it),
+        TEST(who_asks_for_another_came_anew),
         TEST(one_goes_on_for_one),
         TEST(it_is_cut_again),
         TEST(those_who_come_and_go_keep_nothing),
