@@ -411,6 +411,16 @@ static void tidy(const struct speaker *s) {
         family_followed(s->family, losses_take(&c->unfollowed).followed);
 }
 
+/* An attempt may say whose it is (HSETNX into the holder's own hash), but no claim is used by it: attempts are under way
+ * all the time where many want the lock, and a claim in use is not known to be spent when its lease has made way. */
+static void attempt_uses_none(const struct entry *en, struct lock_plan *plan) {
+    struct claim *c = plan->uses ? claim_find(en, plan->claim) : NULL;
+    if (c)
+        c->uses--;
+    plan->uses = false;
+    plan->claim = 0;
+}
+
 static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms,
                                              struct lock_plan *plan) {
     struct speaker s = {.sh = sh, .en = en, .self = self, .now_ms = now_ms};
@@ -448,6 +458,8 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
         plan_enrolment(en, now_ms, plan);
     }
     data_attribute(en, self, now_ms, plan);
+    if (plan->verb == LOCK_ACQUIRE)
+        attempt_uses_none(en, plan);
 }
 
 /* The usual case: the key has one claim, which is the session's own, and so what every rule offers. */
