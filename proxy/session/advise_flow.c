@@ -247,7 +247,7 @@ void advise_passed(struct session *s, const struct lock_plan *plan, const char *
                    size_t len) {
     struct advise_sight to = {.key = plan->key, .rule = plan->rule, .kind = kind_of(command)};
     struct resp_item item;
-    if (resp_item_read(&reply, reply + len, &item) && item.type == ':' && passed(command, item.num, &to) &&
+    if (reply && resp_item_read(&reply, reply + len, &item) && item.type == ':' && passed(command, item.num, &to) &&
         count_wanted(s, plan->key.name, plan->key.len) && sampled(s, plan->key.name, plan->key.len))
         note_sight(s, &to);
 }

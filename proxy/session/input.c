@@ -386,8 +386,10 @@ static void session_read(struct session *s) {
     }
     s->last_active = ev_now(w->loop);
     counter_add(&w->counters.client_bytes_in, (uint64_t)n);
-    if (!in) {
+    if (!in && !s->stream && !s->reads_on) /* not the rest of what was written before */
         s->overlaps = s->in_flight > 0;
+    s->reads_on = (size_t)n == room;
+    if (!in) {
         session_got(s, to, (size_t)n);
         return;
     }

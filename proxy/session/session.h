@@ -327,6 +327,7 @@ struct session {
     size_t reading;                  /* bytes of the request at hand, while CLIENT shows this client */
     struct stream *stream;           /* NULL, or the request whose rest is passed on while it comes */
     bool overlaps;                   /* what was read last came while earlier requests were unanswered */
+    bool reads_on;                   /* that filled the buffer: what comes next may belong to the same piece */
     double last_active;
     double careful_until;   /* script_flow.c's: what follows a script waits for it; by the loop's clock */
     double over_soft_since; /* output above the soft limit since; 0: it isn't */

@@ -88,6 +88,20 @@ def test_a_multiplexed_connection(advising, connect, prefix, tmp_path):
     assert accepted(line_for(only, prefix, "m"), tmp_path).endswith(" owner client")
 
 
+def test_a_long_pipeline_is_one_workers(advising, connect):
+    """Its rest comes in later reads, when its beginning has been sent on; here it never ends between two requests."""
+    (only,) = named(advising, connect, "r", 1)
+    prefix = MODES[0]
+    for i in range(ROUNDS):
+        key = prefix + "r%d" % i
+        words = [resp.encode("GET", "else") * 50, resp.encode("SET", "large", "x" * 3000000),
+                 resp.encode("SET", key, "value %d" % i, "NX", "EX", "50")]
+        only.send(b"".join(words))
+        assert [only.read() for _ in range(52)][-1] == "OK"
+        assert only("DEL", key) == 1
+    assert "one connection for several workers" not in line_for(only, prefix, "r")
+
+
 @pytest.mark.parametrize("prefix", MODES)
 def test_nested_attempts(advising, connect, prefix, tmp_path):
     (only,) = named(advising, connect, "n", 1)

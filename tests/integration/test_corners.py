@@ -19,7 +19,7 @@ from servers import HOST, SLOTS, Proxy, slot_of, until
 def held(proxy, connect, key):
     """A lock of somebody else's: its name."""
     name = key("lock:{corner}")
-    owner = connect(proxy)
+    owner = connect(proxy, commands=[("CLIENT", "SETNAME", "owner")])
     assert owner("SET", name, "mine", "NX", "EX", 50) == "OK"
     return name
 
@@ -372,7 +372,7 @@ def test_an_expiry_in_the_far_future(proxy, connect, direct, key, seconds):
     assert a("SET", name, "1", "NX", "EX", seconds) == "OK"
     assert a("PROXY", "TOKEN", name) is not None
     assert a("EXPIRE", name, seconds) == 1
-    assert connect(proxy)("DEL", name) == 0
+    assert connect(proxy, commands=[("CLIENT", "SETNAME", "other")])("DEL", name) == 0
     assert a("DEL", name) == 1 and direct("EXISTS", name) == 0
 
 

@@ -115,7 +115,7 @@ def test_a_replica_takes_over_in_good_order(roles, cluster, start_proxy, connect
 def test_a_master_is_killed_and_replaced(roles, cluster, start_proxy, connect):
     master, replica = roles
     proxy = start_proxy(cluster)
-    holder, rival = connect(proxy, timeout=TIMEOUT), connect(proxy, timeout=TIMEOUT)
+    holder, rival = [connect(proxy, timeout=TIMEOUT, commands=[("CLIENT", "SETNAME", n)]) for n in ("holder", "rival")]
     assert holder("SETNX", LOCK, "1") == 1
     assert holder("WAIT", 1, 5000) == 1
     load, other = Load(proxy.address, KEY, LOCK + ":a"), Load(proxy.address, ELSEWHERE, "lock:" + ELSEWHERE)
@@ -242,7 +242,8 @@ def test_a_master_that_is_stopped_and_replaced(roles, cluster, start_proxy, conn
     """What was under way when it stopped: a lock script is repeated on the new master, a write is not."""
     master, replica = roles
     proxy = start_proxy(cluster, "upstream-timeout 60s")
-    writer, locker, late = (connect(proxy, timeout=TIMEOUT) for _ in range(3))
+    writer, locker, late = [connect(proxy, timeout=TIMEOUT, commands=[("CLIENT", "SETNAME", n)])
+                            for n in ("writer", "locker", "late")]
     works(writer, "SET", KEY, "0")
     master.pause()
     try:
@@ -410,7 +411,7 @@ def test_a_node_that_vanishes_without_a_word(namespace, start_proxy, connect):
     there again it works."""
     namespace.redis(free_port())
     proxy = start_proxy("standalone %s:%d" % namespace.address, "upstream-timeout 700ms")
-    client, other = connect(proxy, timeout=TIMEOUT), connect(proxy, timeout=TIMEOUT)
+    client, other = [connect(proxy, timeout=TIMEOUT, commands=[("CLIENT", "SETNAME", n)]) for n in ("one", "two")]
     assert client("SET", "k", "1") == "OK"
     assert client("SETNX", "lock:k", "1") == 1
     namespace.cut()

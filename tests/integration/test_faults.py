@@ -135,7 +135,7 @@ def test_locks_survive_a_lost_connection(start_redis, start_proxy, connect):
     """An acquire whose connection was lost is repeated with the same token: told once that it was granted."""
     server = start_redis()
     proxy = start_proxy(server)
-    client, other = connect(proxy), connect(proxy)
+    client, other = [connect(proxy, commands=[("CLIENT", "SETNAME", n)]) for n in ("one", "two")]
     for n in range(30):
         name = "lock:lost:%d" % n
         client.send(encode("SET", name, "1", "NX", "PX", 60000))

@@ -381,10 +381,15 @@ def test_scripts_reach_every_master(client):
     assert client("SCRIPT", "EXISTS", sha, "f" * 40) == [1, 0]
 
 
+RANDOM_RULE = "lock %s* owner connection" % workload.LOCK
+
+
 def test_random_pipeline(client, connect, oracle, rng):
     """10,000 mixed commands at once: every reply identical to a single Redis's, in order."""
     single = connect(oracle)
     script = workload.mixed(rng, 10000)
+    compare(script, client.pipeline(script), single.pipeline(script))
+    script = workload.of_one_worker(workload.mixed(rng, 10000))
     compare(script, client.pipeline(script), single.pipeline(script))
 
 
@@ -431,10 +436,10 @@ def redirects(cluster):
 def test_random_pipeline_during_migration(start_cluster, start_proxy, connect, oracle, rng):
     """The same while slots move with their keys, to and fro: MOVED and ASK are followed in order."""
     cluster = start_cluster()
-    proxy = start_proxy(cluster)
+    proxy = start_proxy(cluster, RANDOM_RULE)
     names = workload.names("")
     rng.shuffle(names)
-    locks = [name for name in names if name.startswith("lock:")]  # with their guard records
+    locks = [name for name in names if name.startswith(workload.LOCK)]  # with their guard records
     migration = Migration(cluster, sorted({slot_of(name) for name in names[:40] + locks[:10]}))
     client, single = connect(proxy, timeout=60), connect(oracle, timeout=60)
     client("SET", "warm", "up")
@@ -457,5 +462,5 @@ def test_random_pipeline_during_migration(start_cluster, start_proxy, connect, o
 
 def test_several_threads(backend, start_proxy, oracle, rng):
     """Each thread has its own listener and upstream connections; clients can't tell."""
-    proxy = start_proxy(backend, "threads 4")
+    proxy = start_proxy(backend, "threads 4", RANDOM_RULE)
     test_random_pipelines_of_many_clients(proxy, None, oracle, rng)

@@ -62,7 +62,7 @@ def test_serves_and_says_whom_it_asks(sentinels, master, start_proxy, connect):
     client = connect(proxy)
     assert client("SET", "k", "v") == "OK"
     assert client("SET", "lock:k", "1", "NX", "EX", "30") == "OK"
-    assert connect(proxy)("DEL", "lock:k") == 0
+    assert connect(proxy, commands=[("CLIENT", "SETNAME", "other")])("DEL", "lock:k") == 0
     assert client("SELECT", "3") == "OK" and client("GET", "k") is None, "databases are the master's own"
     assert master_of(client) == [address(master)]
     up = {"address=%s,state=up" % address(s) for s in sentinels.sentinels}
@@ -129,7 +129,7 @@ def test_a_master_that_is_killed(sentinels, master, start_proxy, connect):
     sentinels.sentinels[0].start()
     new = sentinels.await_switch(master)
     serves(client, new)
-    other = connect(proxy)
+    other = connect(proxy, commands=[("CLIENT", "SETNAME", "other")])
     assert other("DEL", "lock:killed") == 0, "the lock has come over, with its guard"
     assert client("DEL", "lock:killed") == 1
 
@@ -150,7 +150,7 @@ def test_a_master_that_is_stopped(sentinels, master, start_proxy, connect):
         assert isinstance(reply, Error) and "unknown" in reply and "another master" in reply, reply
         assert locker.read() == 1
         assert new.run("GET", "count") is None
-        assert connect(proxy)("DEL", "lock:repeated") == 0
+        assert connect(proxy, commands=[("CLIENT", "SETNAME", "other")])("DEL", "lock:repeated") == 0
         assert locker("DEL", "lock:repeated") == 1
         assert locker("DEL", "lock:before") == 1
         serves(client, new)

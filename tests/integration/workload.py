@@ -7,17 +7,39 @@ time, on a server's random seed or on the number of servers, and lock commands o
 KEYS_EACH = 40
 TYPES = ("string", "number", "list", "hash", "zset", "set", "stream")
 LOCKS = 25
+LOCK = "lock:connection:"  # whose rule says so: what is sent at random may look as if several workers sent it
 
 
 def names(prefix):
     return ["%s%s:%d" % (prefix, kind, n) for kind in TYPES for n in range(KEYS_EACH)] + [
-        "lock:%s%d" % (prefix, n) for n in range(LOCKS)
+        LOCK + "%s%d" % (prefix, n) for n in range(LOCKS)
     ]
 
 
 def mixed(rng, count, prefix="", many_keys=True):
     """`count` commands as tuples."""
     return [_one(rng, prefix, many_keys) for _ in range(count)]
+
+
+def of_one_worker(script):
+    """Without the lock commands by which a worker would look like several: attempts on what it holds, and releases of what
+    it does not hold. The locks get the default rule."""
+    held, kept = set(), []
+    for command in script:
+        words = [w.replace(LOCK, "lock:") if isinstance(w, str) else w for w in command]
+        locks = [w for w in words[1:] if isinstance(w, str) and w.startswith("lock:")]
+        if locks and words[0] in ("DEL", "UNLINK", "GETDEL"):
+            if not held.issuperset(locks):
+                continue
+            held.difference_update(locks)
+        elif locks and (words[0] == "SETNX" or "NX" in words) and len(words) > 2:
+            if not held.isdisjoint(locks):
+                continue
+            held.update(locks)
+        elif locks and words[0] == "SETEX":
+            held.update(locks)
+        kept.append(tuple(words))
+    return kept
 
 
 def _one(rng, prefix, many_keys):
@@ -33,7 +55,7 @@ def _one(rng, prefix, many_keys):
         return [make() for _ in range(rng.randint(1, most if many_keys else 1))]
 
     def lock():
-        return "lock:%s%d" % (prefix, rng.randrange(LOCKS))
+        return LOCK + "%s%d" % (prefix, rng.randrange(LOCKS))
 
     def word():
         n = rng.random()

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Shows that a broken engine would be noticed: breaks one check of the engine (or of the model's scripts) at a time, as
 # mutations.txt says, and expects the simulator to fail; where it does not, its runs of list locks alone; then the unit
-# tests of the engine. Says of each mutation who has noticed it. The exit status is 0 if somebody has noticed each.
+# tests of the engine, the search of short histories (traffic_hunt), and the cells of the
+# traffic. Says of each mutation who has noticed it. The exit status is 0 if somebody has noticed each.
 #
 #      mutate.sh [NAME ...]    JOBS (2), STEPS (6000000) and SEEDS ("1 2 3") in the environment
 #
@@ -13,7 +14,7 @@ trap 'rm -rf "$WORK"' EXIT
 STEPS=${STEPS:-6000000}
 SEEDS=${SEEDS:-1 2 3}
 JOBS=${JOBS:-2}
-UNITS="test_engine test_audit"
+UNITS="test_engine test_audit test_attribution"
 export ROOT WORK STEPS SEEDS UNITS
 
 compile() { # SOURCE OBJECT
@@ -28,6 +29,8 @@ link() { # FOLDER
         objects+=("$o")
     done
     cc "${objects[@]}" "$WORK"/sim/*.o -o "$1/sim" -lpthread || return
+    cc "${objects[@]}" "$WORK"/traffic/*.o "$WORK"/traffic_main/*.o -o "$1/traffic" -lm -lpthread || return
+    cc "${objects[@]}" "$WORK"/traffic/*.o "$WORK/traffic_hunt.o" -o "$1/traffic_hunt" -lm -lpthread || return
     local unit engine=()
     for o in "${objects[@]}"; do
         case $o in */proxy_* | */parser_*) engine+=("$o") ;; esac
@@ -39,6 +42,10 @@ link() { # FOLDER
 
 object_of() { # FILE
     echo "${1//\//_}.o"
+}
+
+out_of_bounds() { # FOLDER
+    timeout "$LIMIT" "$1/traffic" --check 2>&1 | sed -n 's/^traffic: .* cells, \([0-9]*\) out of bounds.*/\1/p'
 }
 
 # Who notices, and what; nothing if nobody does.
@@ -61,6 +68,9 @@ noticed() { # FOLDER
         timeout "$LIMIT" "$1/$unit" >"$1/out" 2>&1 ||
             { echo "unit: $unit: $(grep -m1 -o '\[  FAILED  \] .*' "$1/out" || echo "it crashes or hangs")"; return; }
     done
+    timeout "$LIMIT" "$1/traffic_hunt" --check >"$1/out" 2>&1 || { echo "hunt: $(tail -n 1 "$1/out")"; return; }
+    status=$(out_of_bounds "$1")
+    [ "${status:-$((BOUNDS + 1))}" -le "$BOUNDS" ] || echo "traffic: $status cells out of bounds, $BOUNDS of the unbroken engine"
 }
 
 mutate() { # NAME|FILE|EXPRESSION
@@ -80,17 +90,23 @@ mutate() { # NAME|FILE|EXPRESSION
     echo "$name: $who"
     rm -rf "$d"
 }
-export -f compile link object_of noticed mutate
+export -f compile link object_of out_of_bounds noticed mutate
 
-mkdir "$WORK"/{whole,sim,unit,mutants}
-for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,hashes,script,scripts,lists,list_scripts}.c; do
+mkdir "$WORK"/{whole,sim,traffic,traffic_main,unit,mutants}
+for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,hashes,script,scripts,lists,list_scripts,call}.c; do
     for found in "$ROOT"/$file; do
         echo "$found $WORK/whole/$(object_of "${found#"$ROOT/"}")"
     done
 done >"$WORK/sources"
 for found in "$ROOT"/tests/sim/*.c; do
-    case $found in */model.c | */hashes.c | */script.c | */scripts.c | */lists.c | */list_scripts.c | */model_dump.c) continue ;; esac
-    echo "$found $WORK/sim/$(basename "$found").o"
+    case $found in
+    */model.c | */hashes.c | */script.c | */scripts.c | */lists.c | */list_scripts.c) continue ;;
+    */call.c | */model_dump.c) continue ;;
+    */traffic_hunt.c) echo "$found $WORK/traffic_hunt.o" ;;
+    */traffic.c | */traffic_cells.c) echo "$found $WORK/traffic_main/$(basename "$found").o" ;;
+    */traffic_*.c) echo "$found $WORK/traffic/$(basename "$found").o" ;;
+    *) echo "$found $WORK/sim/$(basename "$found").o" ;;
+    esac
 done >>"$WORK/sources"
 for unit in $UNITS; do
     echo "$ROOT/tests/unit/$unit.c $WORK/unit/$unit.o"
@@ -99,7 +115,8 @@ xargs -P "$JOBS" -L 1 bash -c 'compile "$@"' compile <"$WORK/sources" || exit 1
 link "$WORK/whole" || exit 1
 
 LIMIT=600
-export LIMIT
+BOUNDS=$(out_of_bounds "$WORK/whole")
+export LIMIT BOUNDS
 began=$SECONDS
 who=$(noticed "$WORK/whole")
 if [ -n "$who" ]; then
@@ -116,5 +133,5 @@ done <"$ROOT/tests/sim/mutations.txt" |
 
 missed=$(grep -c ': NOT NOTICED' "$WORK/result")
 echo "$(wc -l <"$WORK/result") mutations: $(grep -c ': sim' "$WORK/result") noticed by the simulator," \
-    "$(grep -c ': unit' "$WORK/result") by unit tests alone, $missed by nobody"
+    "$(grep -c ': unit' "$WORK/result") by unit tests, $(grep -c ': hunt' "$WORK/result") by the search, $(grep -c ': traffic' "$WORK/result") by the traffic, $missed by nobody"
 [ "$missed" -eq 0 ] && [ -s "$WORK/result" ]

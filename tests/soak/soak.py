@@ -47,7 +47,7 @@ FAULTS += tuple(dict.fromkeys(failovers.CLUSTER + failovers.SENTINEL))
 PARTITIONS = {"cut", "mute", "split"}
 FAILOVERS = {*failovers.CLUSTER, *failovers.SENTINEL}
 RULES = [
-    "lock lock:own:* lease 1h",
+    "lock lock:own:* owner connection lease 1h",
     "lock lock:c:* kind string,counter owner connection lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
     "lock lock:d:* kind string,counter lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
     "lock lock:m:* kind string,counter lease %dms max-hold %dms" % (locks.LEASE * 1000, locks.MAX_HOLD * 1000),
