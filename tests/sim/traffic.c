@@ -5,9 +5,9 @@
  * Runs every cell of the table (or those whose name begins with NAME), once on bare Redis and once behind the engine,
  * and prints what the spectator counted, per 10,000 acquisitions. With --check a cell has to keep within its bounds,
  * which are those of the executable model of the rules with a margin for chance; the exit status is 1 where one does
- * not. --in-flight: commands take their round trip, and others come between their beginning and their end; else each is
- * one instant, as in the executable model. --runs: so many times the cell's own number of runs. --bare: bare Redis
- * alone, against the executable model's.
+ * not, in most of five runs. --in-flight: commands take their round trip, and others come between their beginning and
+ * their end; else each is one instant, as in the executable model. --runs: so many times the cell's own number of runs.
+ * --bare: bare Redis alone, against the executable model's.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -191,6 +191,20 @@ static bool cell_run(const struct cell *c, const struct options *o) {
     return wrong == 0;
 }
 
+/* What is seldom comes in clumps: a family that has learnt wrongly does so until it learns better. So a cell that is
+ * out of bounds runs four times more, as others would have, and the median says what is so. Returns whether it is
+ * within. */
+static bool chance_run(const struct cell *c, const struct options *o) {
+    struct options other = *o;
+    int within = 0;
+    for (int i = 0; i < 4; i++) {
+        other.seed += 1000;
+        printf("      again, seed %" PRIu64 ":\n", other.seed);
+        within += cell_run(c, &other);
+    }
+    return within >= 3;
+}
+
 static bool options_read(struct options *o, int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         bool more = i + 1 < argc;
@@ -228,7 +242,7 @@ int main(int argc, char **argv) {
         if (o.cell && strncmp(c->name, o.cell, strlen(o.cell)) != 0)
             continue;
         done++;
-        failed += !cell_run(c, &o);
+        failed += !cell_run(c, &o) && (!o.check || !chance_run(c, &o));
     }
     printf("traffic: %u cells, %u out of bounds (seed %" PRIu64 ")\n", done, failed, o.seed);
     return done == 0 || failed > 0;
