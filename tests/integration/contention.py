@@ -164,7 +164,8 @@ class Run:
         library = self.library
         same = library.connections == "own" and not library.endless
         elsewhere = () if same else ("elsewhere-%08x" % self.rng.getrandbits(32),) * len(self.addresses)
-        process = self.crowd.process(library.connections, *self.addresses, names=library.names or elsewhere)
+        names = elsewhere if library.endless else library.names or elsewhere
+        process = self.crowd.process(library.connections, *self.addresses, names=names)
         a, (_, _, c) = process.worker(), self.people()
         key = self.key()
         lease = 3000 if library.endless else max(1000, library.step)
