@@ -235,9 +235,26 @@ static void note_release(const struct speaker *s, struct lock_plan *plan) {
     w->released = true;
 }
 
+static bool has_claim(const struct speaker *s) {
+    const struct claim *c = entry_claims(s->en);
+    while (c && c->peer != s->self)
+        c = c->next;
+    return c != NULL;
+}
+
+/* One worker takes back what it has counted, and no more: a second DECR in a row over one session that holds nothing is
+ * another worker's. */
+static bool counts_down_again(const struct speaker *s, const struct lock_plan *plan) {
+    return plan->verb == LOCK_COUNT_DOWN && plan->rule->owner == LOCK_OWNER_AUTO &&
+           plan->rule->mode == LOCK_MODE_ENFORCE && !plan->queued && !s->shared && s->released && s->family &&
+           !has_claim(s) && !family_owns(s->family, s->self);
+}
+
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     bool used_up = release_counted(s, plan);
+    if (counts_down_again(s, plan) && family_vote(s->family, s->self, NULL))
+        family_pool(s->sh, s->family, &plan->key, s->now_ms);
     note_release(s, plan);
     if (used_up)
         return;

@@ -159,12 +159,16 @@ class Run:
 
     def crash(self):
         """A's process is gone, of another machine where its workers share connections (who of a pool is gone nobody knows before
-        all of it is); whether somebody else has the lock in time, and frees it."""
-        elsewhere = () if self.library.connections == "own" else ("elsewhere",) * len(self.addresses)
-        process = self.crowd.process(self.library.connections, *self.addresses, names=self.library.names or elsewhere)
+        all of it is), or where its lease is renewed (whoever of its own has connected within the second may be A come back);
+        whether somebody else has the lock in time, and frees it."""
+        library = self.library
+        same = library.connections == "own" and not library.endless
+        elsewhere = () if same else ("elsewhere-%08x" % self.rng.getrandbits(32),) * len(self.addresses)
+        names = elsewhere if library.endless else library.names or elsewhere
+        process = self.crowd.process(library.connections, *self.addresses, names=names)
         a, (_, _, c) = process.worker(), self.people()
         key = self.key()
-        lease = 3000 if self.library.endless else max(1000, self.library.step)
+        lease = 3000 if library.endless else max(1000, library.step)
         assert self.do(a, "acquire", key, lease) is not None
         began = time.monotonic()
         process.close()

@@ -66,6 +66,9 @@ class Library:
     names = ()  # of the connections to each place
     second_place = False  # there are connections to the same server for something else
     beside = ()  # keys of the same application that are no locks
+    pool_loses = 2  # releases and extensions, before a pool is known for one
+    cuts = 0  # extensions that are refused all the same
+    late_is_taken = ()  # of a late extension and release over shared connections, what is taken for the holder's of now
 
     def key(self, number):
         return self.keys % number
@@ -316,10 +319,12 @@ class SpringUnlink(Spring):
 
 
 class ShedLock(Library):
-    """ShedLock over Jedis, without safeUpdate: extended by SET XX, released by a bare DEL where the job took long enough."""
+    """ShedLock over Jedis, without safeUpdate: extended by SET XX, released by a bare DEL where the job took long enough. An
+    extension may be lost beside its lease's release: a pool lost 2 mostly, and up to 10 in 110 runs."""
 
     keys, rule = "job-lock:default:import_%d", "lock job-lock:*"
     connections, options, careful = "pool", ("", " owner client"), False
+    late_is_taken, pool_loses = ("extension",), 12
 
     def acquire(self, me, key, ms):
         value = "ADDED:2024-05-06T07:08:09.123Z@host:" + me.value()
@@ -336,16 +341,29 @@ class ShedLockKept(ShedLock):
     """The same where the job was done too soon: the lock is left for a while, by SET XX, in older versions with a new value."""
 
     keys, rule, kept = "job-lock:prod:mail_%d", "lock job-lock:prod:*", 5
+    late_is_taken = ("extension", "release")
 
     def release(self, me, key, value):
         return (yield from send("SET", key, "ADDED:2024-05-06T07:08:10.456Z@host:" + me.value(), "XX", "PX", self.kept)) == "OK"
+
+
+class ShedLockOwn(ShedLock):
+    """A connection a worker: a late SET XX is none of the holder's."""
+
+    keys, rule = "job-lock:own:import_%d", "lock job-lock:own:*"
+    connections, late_is_taken = "own", ()
+
+
+class ShedLockKeptOwn(ShedLockKept):
+    keys, rule = "job-lock:alone:mail_%d", "lock job-lock:alone:*"
+    connections, late_is_taken = "own", ()
 
 
 class ShedLockSafe(ShedLock):
     """ShedLock with safeUpdate, over Lettuce: by scripts."""
 
     keys, rule = "job-lock:safe:report_%d", "lock job-lock:safe:*"
-    connections, careful = "multiplexed", True
+    connections, careful, late_is_taken = "multiplexed", True, ()
     update, delete = Script(EXPIRE_IF_MINE), Script(DELETE_IF_MINE)
 
     def extend(self, me, key, value, ms):
@@ -547,10 +565,10 @@ class SidekiqUniqueString(HandedOver):
 
 class StackExchange(Library):
     """LockTake, LockExtend, LockRelease: SET NX PX, and WATCH, GET, MULTI, EXEC over the one connection, with nothing of
-    others in between."""
+    others in between. One extension was refused in 3 of 15 runs of 300 acquisitions."""
 
     keys, rule = "order-lock-%d", "lock order-lock-*"
-    connections, options = "multiplexed", ("", " owner client")
+    connections, options, cuts = "multiplexed", ("", " owner client"), 2
 
     def acquire(self, me, key, ms):
         value = me.value()
@@ -707,6 +725,8 @@ LIBRARIES = {
     "Spring Integration, of old": SpringUnlink(),
     "ShedLock": ShedLock(),
     "ShedLock, kept": ShedLockKept(),
+    "ShedLock, own": ShedLockOwn(),
+    "ShedLock, kept, own": ShedLockKeptOwn(),
     "ShedLock, safe": ShedLockSafe(),
     "django-redis lock": DjangoLock(),
     "django-redis lock, no time": DjangoLockForever(),

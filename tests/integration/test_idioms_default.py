@@ -34,6 +34,9 @@ class Idiom(Library):
     tells = True  # the reply to a release says whether it was one
     expires = True  # the holder's EXPIRE is never refused
     goes = False  # the lock is gone with its holder's connection
+    late_is_taken = False  # a late extension, and what releases likewise, for the holder's of now
+    pool_acquires = 1000  # at least, if its runs' goal is beyond that
+    doubles = 20  # of losers that release, before that is learnt
 
     def __init__(self, model):
         self.keys, self.connections = "lock:%s:%s:{%%d}" % (type(self).__name__, model), model  # a pattern for each
@@ -85,7 +88,10 @@ class EverybodysExpire(SetnxExpire):
 
 
 class Transaction(Idiom):
-    settles = False
+    """In a transaction an attempt can't be carried out anew, so that a pool is known by leases that run out: in 25 of 26 runs it
+    lost 2 at the most, in one it was not known after 12 s and 11 acquisitions, with a lease lost every 3 s on either key."""
+
+    settles, pool_loses, pool_acquires = False, 10, 8
 
     def acquire(self, me, key, ms):
         replies = (yield {0: [("MULTI",), ("SETNX", key, "1"), ("PEXPIRE", key, ms), ("EXEC",)]})[0]
@@ -229,7 +235,10 @@ class Redisson(Idiom):
 
 
 class Counter(Idiom):
-    settles = False
+    """An INCR is answered with a number and never carried out anew, so that a pool is known by leases that run out: in 30 runs it
+    lost 3 at the most."""
+
+    settles, pool_loses = False, 5
 
     def acquire(self, me, key, ms):
         if (yield from send("INCR", key)) != 1:
@@ -239,9 +248,11 @@ class Counter(Idiom):
 
 
 class CountedDown(Counter):
-    """Losers take back what they have added."""
+    """Losers take back what they have added. A pool is known by two that do so in a row over one connection. If a lease has run
+    out before that, what is still taken back of it is missing in the next one's count, as on Redis, and goes on missing: in 25
+    runs up to 32 of 120 were inside with another one."""
 
-    tells, losers_release = False, True
+    tells, losers_release, doubles = False, True, 60
 
     def is_free(self, node, key):
         return node("GET", key) in (None, "0")
@@ -263,9 +274,14 @@ class Finally(Idiom):
 
 
 class SetXX(Idiom):
-    """SET XX extends, and releases by a short expiry."""
+    """SET XX extends, and releases by a short expiry. Over shared connections a late one is taken for the holder's of now. A pool
+    lost 3 releases and 1 extension at the most in 22 runs, and ShedLock's, which is much the same, 4 and 2."""
 
-    value, extends, kept = None, True, 2
+    value, extends, kept, pool_loses = None, True, 2, 6
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.late_is_taken = model != "own"
 
     def extend(self, me, key, value, ms):
         return (yield from send("SET", key, value, "XX", "PX", ms)) == "OK"
@@ -347,13 +363,14 @@ def kind_case(request, kind_runs):
 def check_contention(case):
     idiom, result, kind = case
     figures = part(result, "figures")
-    assert figures.acquired >= GOAL[kind], vars(figures)
+    goal = min(GOAL[kind], idiom.pool_acquires) if idiom.connections == "pool" else GOAL[kind]
+    assert figures.acquired >= goal, vars(figures)
     if not idiom.told_apart:
         pytest.skip("as on Redis")
     if idiom.losers_release and idiom.connections != "own":  # before that is learnt
-        assert figures.double <= 20, vars(figures)
+        assert figures.double <= idiom.doubles, vars(figures)
         return
-    lost = 2 if idiom.connections == "pool" and not idiom.careful else 0
+    lost = idiom.pool_loses if idiom.connections == "pool" and not idiom.careful else 0
     assert figures.double == 0 and figures.refused <= lost, vars(figures)
     assert figures.cut <= lost or not idiom.expires, vars(figures)
 
@@ -377,6 +394,9 @@ def check_late_holder(case):
     if not idiom.ends or idiom.handed_over:
         pytest.skip("its lease does not end, or whoever asks may release")
     outcome = part(result, "late")
+    if idiom.late_is_taken:  # a limit: whoever lifts it sees it here
+        assert outcome[:3] == [True, True, True]
+        return
     extended = 2 if idiom.extends else 0
     told = extended if idiom.tells else extended + 1
     safe = [False, False, None, True, True][told - extended:]

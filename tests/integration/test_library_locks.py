@@ -45,8 +45,8 @@ def test_contention(case):
     """Nobody is late: no two are inside, every release frees the lock, and every extension is one."""
     library, result, kind = case
     figures = part(result, "figures")
-    lost = 2 if library.connections == "pool" and not library.careful else 0
-    assert figures.double == 0 and figures.refused + figures.cut <= lost, vars(figures)
+    lost = library.pool_loses if library.connections == "pool" and not library.careful else 0
+    assert figures.double == 0 and figures.refused + max(figures.cut - library.cuts, 0) <= lost, vars(figures)
     assert figures.acquired >= GOAL[kind], vars(figures)
 
 
@@ -66,9 +66,13 @@ def test_late_holder(case):
     library, result, kind = case
     if library.handed_over and not library.careful:
         pytest.skip("whoever asks may release, on purpose")
-    extended = [False, False] if library.extends else []
+    taken = "extension" in library.late_is_taken  # a limit: whoever lifts it sees it here
+    extended = [taken, taken] if library.extends else []
     third = [] if library.local else [None]
     safe = [*extended, False, False, *third, True, True]
+    if "release" in library.late_is_taken:
+        assert part(result, "late")[:3] == [*extended, True]
+        return
     assert part(result, "late") == safe
     if kind == "standalone" and not library.endless:
         assert (part(result, "direct_late") == safe) == (library.careful or library.looks)

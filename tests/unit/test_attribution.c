@@ -536,6 +536,40 @@ static void c4_a_second_release_in_a_row_is_not_believed(void **state) {
     assert_true(give(f, &b, "lock:x"));
 }
 
+/* One worker takes back what it has counted, and no more. */
+static void c4_counted_down_twice_in_a_row_is_a_crossing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    for (unsigned i = 0; i < 2; i++) {
+        run(f, &b, LOCK_COUNT_UP, "lock:x", LOCK_COUNTED, f->fence);
+        run(f, &b, LOCK_COUNT_DOWN, "lock:x", LOCK_COUNTED, f->fence);
+        assert_int_equal(pooled(f), 0);
+        run(f, &b, LOCK_COUNT_DOWN, "lock:x", LOCK_COUNTED, f->fence);
+        assert_int_equal(pooled(f), i);
+    }
+}
+
+/* A holder may have counted several times. */
+static void c4_a_holders_counts_down_are_none(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take(f, &b, "lock:x");
+    run(f, &a, LOCK_COUNT_UP, "lock:x", LOCK_COUNTED, f->fence);
+    run(f, &a, LOCK_COUNT_DOWN, "lock:x", LOCK_COUNTED, f->fence);
+    run(f, &b, LOCK_COUNT_DOWN, "lock:x", LOCK_RELEASED, f->fence);
+    free_lock("lock:x");
+    take(f, &a, "lock:x");
+    for (unsigned i = 0; i < 4; i++)
+        run(f, &a, LOCK_COUNT_UP, "lock:x", LOCK_DONE, f->fence);
+    for (unsigned i = 0; i < 4; i++)
+        run(f, &a, LOCK_COUNT_DOWN, "lock:x", LOCK_DONE, f->fence);
+    run(f, &a, LOCK_COUNT_DOWN, "lock:x", LOCK_RELEASED, f->fence);
+    assert_int_equal(pooled(f), 0);
+}
+
 /* A release that did not reach Redis: nothing was released, and its repeat is no second one. */
 static void what_was_not_sent_is_no_release(void **state) {
     struct fixture *f = *state;
@@ -1295,6 +1329,8 @@ int main(void) {
         CASE(c4_who_never_tried_is_believed_and_proves_nothing),
         CASE(c4_a_lock_without_an_end_has_its_release_to_come),
         CASE(c4_a_second_release_in_a_row_is_not_believed),
+        CASE(c4_counted_down_twice_in_a_row_is_a_crossing),
+        CASE(c4_a_holders_counts_down_are_none),
         CASE(what_was_not_sent_is_no_release),
         CASE(owner_connection_knows_no_crossing),
         CASE(what_may_be_an_attempt_is_none_of_the_holders),
