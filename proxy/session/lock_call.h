@@ -75,8 +75,8 @@ bool lock_join(struct call *call, struct lock_call *l);
 /* The attempt was submitted: others may join. And it has ended: none may. */
 void lock_probe(struct call *call, struct lock_call *l);
 void lock_probe_over(struct call *call, struct lock_call *l);
-/* What those that have joined an attempt are told, which has ended so; `asker` is the client that had asked, NULL: it is
- * gone. */
+/* What those that have joined an attempt are told, which has ended so; `asker` is the client that had asked, NULL: it
+ * is gone. */
 void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker);
 
 /* ---- lock_words.c: a script's call, into w->build --------------------------------------------- */

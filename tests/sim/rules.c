@@ -24,9 +24,10 @@ static void set_rules(struct world *w, enum lock_mode mode) {
     time_text(r->max_hold_ms, hold);
     time_text(r->handover_ms, handover);
     const char *const words[] = {
-        "lock:*", "mode",         MODES[mode], "owner",         OWNERS[r->owner],      "lease",
-        lease,    "claim-memory", memory,      "renew",         RENEW[r->renew],       "max-hold",
-        hold,     "handover",     handover,    "on-disconnect", KEEP[r->on_disconnect], "kind", "any"};
+        "lock:*", "mode",         MODES[mode], "owner",         OWNERS[r->owner],       "lease",
+        lease,    "claim-memory", memory,      "renew",         RENEW[r->renew],        "max-hold",
+        hold,     "handover",     handover,    "on-disconnect", KEEP[r->on_disconnect], "kind",
+        "any"};
     w->rules = lock_rules_new();
     if (lock_rules_add(w->rules, words, sizeof(words) / sizeof(words[0]), error, sizeof(error)))
         abort();

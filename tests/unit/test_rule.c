@@ -53,9 +53,10 @@ static void test_defaults(void **state) {
     char text[300];
     size_t len = lock_rule_text(r, text, sizeof(text));
     assert_int_equal(len, strlen(text));
-    assert_string_equal(text,
-                        "lock:* mode enforce owner auto kind string claim-memory auto lease 30s renew auto max-hold 0 handover 1m "
-                        "on-disconnect keep replicas 0");
+    assert_string_equal(
+        text,
+        "lock:* mode enforce owner auto kind string claim-memory auto lease 30s renew auto max-hold 0 handover 1m "
+        "on-disconnect keep replicas 0");
     lock_rules_unref(rules);
 }
 
@@ -133,8 +134,8 @@ static void test_errors(void **state) {
         {"x replicas 1001", "option replicas '1001': expected " REPLICAS},
         {"x replicas 1 0ms", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 2m", "option replicas '1': expected " REPLICAS},
-        {"x replicas 1 soon 1",
-         "option 'soon': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, on-disconnect or replicas"},
+        {"x replicas 1 soon 1", "option 'soon': expected mode, owner, kind, claim-memory, lease, renew, max-hold, "
+                                "handover, on-disconnect or replicas"},
         {"x lease 1s lease 2s", "option 'lease' is given twice: expected it once"},
         {"x leese 1s", "option 'leese': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "
                        "on-disconnect or replicas"},
