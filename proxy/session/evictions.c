@@ -106,6 +106,9 @@ void evictions_tick(struct worker *w) {
     int64_t now = worker_now(w);
     if (w->evictions_asking || w->stopping || masters == 0 || now - w->evictions_ms < AGAIN_MS)
         return;
+    for (size_t i = 0; i < masters; i++)
+        if (upstream_node_lost(upstream_master(w->upstream, i)))
+            return;
     w->evictions_ms = now;
     w->evictions_asking = true;
     struct round *round = memory_zalloc(sizeof(*round));

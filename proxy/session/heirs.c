@@ -200,7 +200,8 @@ static void listed(struct call *c, const struct call_end *end) {
 
 void heirs_tick(struct worker *w) {
     int64_t came_ms = atomic_load_explicit(&w->shared->came_ms, memory_order_relaxed);
-    if (w->heirs_asking || w->stopping || !w->opened || worker_now(w) - came_ms > LOOKS_MS)
+    if (w->heirs_asking || w->stopping || !w->opened || worker_now(w) - came_ms > LOOKS_MS ||
+        upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(LIST, sizeof(LIST) - 1))))
         return;
     w->heirs_asking = true;
     list_begin(w, "ZRANGEBYSCORE", 7);

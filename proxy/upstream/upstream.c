@@ -198,6 +198,18 @@ void upstream_flush(struct upstream *u) {
 
 /* ---- PROXY INFO ---- */
 
+bool upstream_node_lost(const struct upstream_node *n) {
+    if (!n || !n->lost_ms)
+        return false;
+    LIST_FOREACH(l, &n->pools) {
+        const struct upstream_pool *pool = LIST_ENTRY(l, struct upstream_pool, link);
+        for (unsigned i = 0; i <= n->u->connections; i++)
+            if (pool->conns[i] && pool->conns[i]->state == CONN_READY)
+                return false;
+    }
+    return true;
+}
+
 static const char *node_state(const struct upstream_node *n, bool ready, bool opening) {
     if (ready)
         return "up";
