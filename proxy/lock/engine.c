@@ -37,6 +37,25 @@ void engine_alone(struct lock_engine *e) {
 
 /* ---- before the script ----------------------------------------------------------------------- */
 
+static inline uint64_t key_hash(const struct lock_engine *e, struct lock_session *s, const struct lock_key *key,
+                                uint64_t *pattern) {
+    if (key->len == s->last.len && key->db == s->last.db && key->len &&
+        memcmp(s->last.name, key->name, key->len) == 0) {
+        *pattern = s->last.pattern;
+        return s->last.hash;
+    }
+    uint64_t hash = ledger_hash(e, key, pattern);
+    if (key->len <= LOCK_KEY_KNOWN) {
+        s->last.hash = hash;
+        s->last.pattern = *pattern;
+        s->last.db = key->db;
+        s->last.len = (uint32_t)key->len;
+        s->last.slot = slot_of_key(key->name, key->len);
+        memcpy(s->last.name, key->name, key->len);
+    }
+    return hash;
+}
+
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
                   const struct lock_rule *rule, uint32_t login, bool queued, int64_t now_ms, struct lock_plan *plan) {
     plan->key = *key;
@@ -53,7 +72,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->read_fence = 0;
     plan->seen_known = plan->data_free = false;
     plan->seen_len = 0;
-    uint64_t hash = plan->hash = ledger_hash(e, key, &plan->pattern);
+    uint64_t hash = plan->hash = key_hash(e, s, key, &plan->pattern);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     struct peer *p = plan->peer = peer_get(sh, s);
@@ -62,7 +81,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
     p->in_flight++; /* so it stays until engine_finish */
     struct entry *en = entry_find(sh, key, hash);
-    plan->slot = en ? en->slot : slot_of_key(key->name, key->len);
+    plan->slot = en ? en->slot : key->len <= LOCK_KEY_KNOWN ? s->last.slot : slot_of_key(key->name, key->len);
     attribute(sh, en, p, now_ms, plan);
     shard_unlock(sh);
 }

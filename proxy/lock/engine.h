@@ -40,12 +40,21 @@ enum {
 /* ---- sessions ------------------------------------------------------------------------------ */
 
 /* What the engine knows of a session. Owned by the session layer, which opens and closes it here. */
+enum { LOCK_KEY_KNOWN = 40 }; /* longer keys are hashed each time */
+
 struct lock_session {
     uint64_t id; /* unique in this process, growing with time of opening */
     struct lock_client *client;
     bool overlapped; /* its commands may be several workers': engine_session_overlapped, or its library multiplexes */
     uint64_t shards; /* private: which shards know this session */
     uint32_t login; /* opaque, the session layer's: whose upstream connections it uses; as of engine_session_identify */
+    /* Private to engine.c: the last key, what it hashes to, and its slot. Who has acquired a lock releases it next. */
+    struct {
+        uint64_t hash, pattern;
+        uint32_t db, len; /* len 0: none */
+        uint16_t slot;
+        char name[LOCK_KEY_KNOWN];
+    } last;
     /* Private to heir.c: among those who came to its identity, its number there, and when; what it goes on with, and
      * what it leaves. */
     struct list_node of_client;
