@@ -142,7 +142,7 @@ static unsigned number_of(struct piece p, const char *table) {
     return n <= NUMBER_MAX ? n : 0;
 }
 
-/* The same of a name, by the first place that says NAME = KEYS[N]. */
+/* N of the KEYS[N] or ARGV[N] that a name stands for, by the first place that says NAME = KEYS[N]; 0: none. */
 static unsigned number_named(const struct reading *r, struct piece name, const char *table) {
     for (size_t i = 0; i < name.len; i++)
         if (!is_name(name.text[i]))

@@ -222,7 +222,8 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     return true;
 }
 
-/* It has released since its last attempt: what it sends next is no holder's, unless it has another claim. */
+/* A session that has released since its last attempt: what it sends next is no holder's, unless it has another claim.
+ */
 static void note_release(const struct speaker *s, struct lock_plan *plan) {
     struct witness *w = s->witness;
     if (plan->queued || !(w || s->contest))
@@ -315,8 +316,7 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
 /* A command that may be meant to acquire: no sign that its sender holds something on another connection. Taking it for
  * the holder's would tell two that they hold the lock. */
 static bool may_acquire(enum lock_verb verb) {
-    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP ||
-           verb == LOCK_PASS;
+    return lock_verb_acquires(verb) || verb == LOCK_PASS;
 }
 
 /* What changes a lease may use any claim whose lease is live, and only the newest can be. Where the rule does not say

@@ -118,6 +118,11 @@ struct lock_key {
     size_t len;
 };
 
+/* Whether what is granted to such a command is a lease of a plain key, of its own. */
+static inline bool lock_verb_acquires(enum lock_verb verb) {
+    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
+}
+
 /* What the script may be told; filled by engine_begin. */
 struct lock_plan {
     struct lock_key key;          /* borrowed from the caller until engine_finish */
@@ -251,7 +256,8 @@ struct lock_lease {
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a
  * thread serves its part). Returns the ms until it wants to be called again, at most 1000. */
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
-/* This process stops: owners who are sent away have not abandoned their leases. From any thread. */
+/* To be called once, when this process stops: owners who are sent away from then on have not abandoned their leases.
+ * From any thread. */
 void engine_leave(struct lock_engine *e);
 /* After that, for a thread's part of the shards: asks the sink for a last renewal, for the rule's `handover`, of the
  * leases that the proxy renews and that have not had it. Returns how many that were, at most `max`; less than that:

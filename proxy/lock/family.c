@@ -196,10 +196,7 @@ bool family_owns(const struct family *f, const struct peer *p) {
 }
 
 bool family_shares(const struct family *f, const struct peer *p, const struct lock_rule *rule) {
-    enum lock_owner owner = rule ? rule->owner : LOCK_OWNER_AUTO;
-    if (owner != LOCK_OWNER_AUTO)
-        return owner == LOCK_OWNER_CLIENT;
-    return p->overlapped || (f && f->pooled && !family_owns(f, p));
+    return client_shares(rule, p->overlapped || (f && f->pooled && !family_owns(f, p)));
 }
 
 void family_crossed(struct family *f, struct peer *a, struct peer *b) {

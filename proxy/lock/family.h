@@ -86,7 +86,8 @@ struct contest {
 /* The family of a session's identity for a key under a rule; NULL: nothing is known of it. `pattern`: the key's,
  * hashed. */
 struct family *family_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
-/* The same, which the session belongs to from now on: it has tried for a lock of it. Never NULL. */
+/* The family of a session that has tried for such a lock, made if there is none: the session belongs to it from now on.
+ * Never NULL. */
 struct family *family_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t pattern,
                            const struct lock_key *key, int64_t now_ms);
 void family_ref(struct family *f);

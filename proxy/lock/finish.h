@@ -47,7 +47,7 @@ void learn(struct finish *f);
 void learn_gone(struct finish *f, uint64_t fence, enum lease_end why);
 /* The session wanted the lock and did not get it. */
 void learn_loss(struct finish *f);
-/* The same for a command that does nothing but acquire: what it says of the family is learnt. */
+/* A command that does nothing but acquire did not: besides the loss, what it says of the family is learnt. */
 void learn_lost_attempt(struct finish *f);
 /* GET was answered. */
 void learn_read(struct finish *f);

@@ -245,7 +245,7 @@ static void report_observed_abandon(struct shard *sh, const struct claim *c, con
                         (long long)(c->end_ms ? c->end_ms - now_ms : 0));
 }
 
-/* It is never cut short. */
+/* When a lease ends that is handed over. It is never cut short. */
 static int64_t handover_end(const struct claim *c, int64_t now_ms) {
     int64_t end_ms = now_ms + c->rule->handover_ms;
     return c->end_ms > end_ms ? c->end_ms : end_ms;

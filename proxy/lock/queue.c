@@ -111,7 +111,7 @@ static void settle_shown(struct finish *f) {
     note_push(f);
 }
 
-/* It looks at the head again, and so works under no lease of it. */
+/* The session looks at the head again, and so works under no lease of it. */
 static void settle_looks_again(struct finish *f) {
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;

@@ -21,7 +21,7 @@ void claim_value(struct finish *f, struct claim *c) {
  * session lost attempts against may be a colleague's. A2: where values vary, who acquires with a value that it had
  * before has come back. */
 static bool comes_back(const struct finish *f, const struct family *family, const struct claim *c, bool shared,
-                       bool vary) {
+                       bool vary, uint64_t hash) {
     bool own = c->peer == f->peer;
     if (c->peer->client != f->peer->client || c->token == f->plan->attempt || c->fence > f->result->fence)
         return false;
@@ -30,14 +30,10 @@ static bool comes_back(const struct finish *f, const struct family *family, cons
     if (own && !shared &&
         (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION || family_owns(family, f->peer)))
         return true;
-    uint64_t hash = f->result->value ? hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len) : 0;
-    return vary && f->result->value && c->valued && c->value == hash && (own || shared || c->peer->closed);
+    return vary && c->valued && c->value == hash && (own || shared || c->peer->closed);
 }
 
-static bool values_vary(const struct finish *f, const struct contest *contest) {
-    if (!f->result->value)
-        return false;
-    uint64_t hash = hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
+static bool values_vary(const struct finish *f, const struct contest *contest, uint64_t hash) {
     if (contest && contest_varies(contest, hash))
         return true;
     for (const struct claim *c = f->entry->claims; c; c = c->next)
@@ -47,10 +43,12 @@ static bool values_vary(const struct finish *f, const struct contest *contest) {
 }
 
 static void drop_older(struct finish *f, const struct family *family, const struct contest *contest) {
-    bool shared = family_shares(family, f->peer, f->plan->rule), vary = values_vary(f, contest);
+    const struct lock_result *r = f->result;
+    uint64_t hash = r->value ? hash_bytes(&f->e->value_seed, r->value, r->value_len) : 0;
+    bool shared = family_shares(family, f->peer, f->plan->rule), vary = r->value && values_vary(f, contest, hash);
     for (struct claim *c = f->entry->claims, *next; c; c = next) {
         next = c->next;
-        if (comes_back(f, family, c, shared, vary))
+        if (comes_back(f, family, c, shared, vary, hash))
             settle_spend(f, c);
     }
 }
@@ -329,7 +327,7 @@ static void settle_believed(struct finish *f) {
 }
 
 static void settle_suspected(struct finish *f) {
-    struct claim *live = its_own_live(f);
+    struct claim *live = strcmp(f->plan->right, "suspect") == 0 ? its_own_live(f) : NULL;
     if (!live)
         return;
     claim_suspect(live, f->result->suspects ? f->result->suspects : live->suspects + 1u);
@@ -369,7 +367,7 @@ static void settle_release(struct finish *f) {
         f->sh->stats.released++;
     if (released || f->claim)
         releaser_note(f->e, f->plan->rule, f->peer->client);
-    if (refused && strcmp(f->plan->right, "suspect") == 0)
+    if (refused)
         settle_suspected(f);
     if (released && strcmp(f->plan->right, "any") == 0)
         settle_spend(f, settle_touched(f));
@@ -394,9 +392,10 @@ void settle_freed(struct finish *f) {
 
 static void settle_change(struct finish *f) {
     enum lock_verb verb = f->plan->verb;
+    const struct claim *touched;
     bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR ||
                    f->result->outcome == LOCK_UNCONFIRMED;
-    if (in_vain && (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP))
+    if (in_vain && lock_verb_acquires(verb))
         learn_loss(f);
     switch (f->result->outcome) {
     case LOCK_GRANTED:
@@ -426,12 +425,10 @@ static void settle_change(struct finish *f) {
                                     : "this client does not hold the lock; its expiry is unchanged");
         } else if (verb == LOCK_COUNT_DOWN) {
             report_refused_release(f);
-            if (strcmp(f->plan->right, "suspect") == 0)
-                settle_suspected(f);
+            settle_suspected(f);
             settle_spend(f, f->claim);
         } else {
-            if (strcmp(f->plan->right, "suspect") == 0)
-                settle_suspected(f);
+            settle_suspected(f);
             settle_refusal(f, INCIDENT_OVERWRITE,
                            f->audit ? "somebody else holds the lock"
                                     : "somebody else holds the lock; nothing was written");
@@ -448,7 +445,8 @@ static void settle_change(struct finish *f) {
     case LOCK_ADOPTED:
         if (verb == LOCK_REWRITE && !f->claim)
             settle_crossing(f, its_own_live(f));
-        if (settle_touched(f) && settle_touched(f)->fence == f->result->fence)
+        touched = settle_touched(f);
+        if (touched && touched->fence == f->result->fence)
             settle_done(f);
         else if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* it counted on what is not its own */
@@ -466,7 +464,7 @@ static void settle_change(struct finish *f) {
                         (long long)f->plan->rule->replicas_ms);
         break;
     case LOCK_UNKNOWN:
-        if (verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP)
+        if (lock_verb_acquires(verb))
             settle_unknown_acquisition(f);
         break;
     default:

@@ -403,7 +403,8 @@ void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *s
 
 /* Decides the plan's data_free, when its claim has been chosen. */
 void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan);
-/* The same for a command that speaks for the lease which `earlier`, before it in its transaction, may acquire. */
+/* Whether it may touch data, for a command that speaks for the lease which `earlier`, before it in its transaction, may
+ * acquire. */
 void data_follow(struct lock_plan *plan, const struct lock_plan *earlier);
 
 /* ---- queue.c ---------------------------------------------------------------------------------- */
