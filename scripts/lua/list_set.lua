@@ -1,7 +1,7 @@
 -- list_set.lua: LSET: a node is changed by its owner, who keeps it (the counter of a reentrant lock); else LOCKED. It
 -- names a place: a late one of a worker whose lease has ended would hit a colleague's node. So over a connection that did
--- not push the node it is believed where the one that did is gone, or did not begin the lease either, or where the
--- identity is known for a pool. S1, S4.
+-- not push the node it is believed where the one that did is gone, or did not begin the lease either, where the identity
+-- is known for a pool, or where the new node is the old one but for the number at its end, and so names it. S1, S4.
 --@common
 --@list
 local s = look()
@@ -16,9 +16,14 @@ local record, other = node_record(old), node_record(node)
 if other and other.attempt == attempt and old == node then -- repeated
   return queue_envelope({ok = 'OK'}, 'done', s)
 end
+-- Whether only the count at their end differs, behind something that sets it off.
+local function counted_anew()
+  local name = string.match(old, '^(.*%W)%d+$')
+  return name and name == string.match(node, '^(.*%W)%d+$')
+end
 local function believed()
   if not mine(record) or not kin(record) then return mine(record) end
-  if has_left(record.party) or pools() then return true end
+  if has_left(record.party) or pools() or counted_anew() then return true end
   return s.token and old == head and redis.call('HGET', guard, 'by') ~= record.party
 end
 if not believed() or (other and not mine(other)) then

@@ -4,6 +4,7 @@
  */
 #include "tests/sim/list_script.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -292,10 +293,23 @@ static struct model_envelope remove_node(struct queue_run *r) {
     return e;
 }
 
-static bool set_believed(struct queue_run *r, const struct queue_record *record) {
+/* The length of what stands before a node's count, and 0 where it has none that is set off. */
+static size_t name_length(const char *node) {
+    size_t len = strlen(node), count = len;
+    while (len && isdigit((unsigned char)node[len - 1]))
+        len--;
+    return len && len < count && !isalnum((unsigned char)node[len - 1]) ? len : 0;
+}
+
+static bool counted_anew(const char *old, const char *node) {
+    size_t len = name_length(old);
+    return len && len == name_length(node) && memcmp(old, node, len) == 0;
+}
+
+static bool set_believed(struct queue_run *r, const struct queue_record *record, const char *old, const char *node) {
     if (!queue_mine(r, record) || !queue_kin(r, record))
         return queue_mine(r, record);
-    if (queue_has_left(r, record->party) || queue_pools(r))
+    if (queue_has_left(r, record->party) || queue_pools(r) || counted_anew(old, node))
         return true;
     return r->token && !is(r->q->by, record->party);
 }
@@ -313,7 +327,7 @@ static struct model_envelope set_node(struct queue_run *r) {
     struct queue_record *record = queue_record_of(r, old), *other = queue_record_of(r, node);
     if (other && is(other->attempt, r->a->attempt) && is(old, node))
         return queue_plain(r, REPLY_OK, LOCK_DONE);
-    if (!set_believed(r, record) || (other && !queue_mine(r, other))) {
+    if (!set_believed(r, record, old, node) || (other && !queue_mine(r, other))) {
         queue_keep(r);
         return queue_plain(r, REPLY_ERROR, queue_in_the_way(r));
     }
