@@ -311,6 +311,30 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
         plan->right = right;
 }
 
+/* ---- B: what makes way -------------------------------------------------------------------------------- */
+
+struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms) {
+    struct claim *c = claim_live(en, self->client, now_ms);
+    if (!c || !c->family || c->peer != self || c->uses || c->queue || c->observed || !claim_suspicious(c, suspects))
+        return NULL;
+    return family_losers_release(c->family, contest_find(en, c->family)) ? NULL : c;
+}
+
+/* B where no attempt can be carried out anew, in a transaction or of a counter: what will have to make way does so from
+ * the start. */
+static bool plan_instead(const struct speaker *s, struct lock_plan *plan) {
+    bool once = plan->queued || plan->verb == LOCK_COUNT_UP;
+    struct claim *c = once && plan->rule->owner == LOCK_OWNER_AUTO
+                          ? attribute_makes_way(s->en, s->self, 0, s->now_ms)
+                          : NULL;
+    if (!c)
+        return false;
+    plan->right = "instead";
+    plan->claim_fence = c->fence;
+    plan->claim_len = token_write(s->sh->engine, c->token, plan->claim_token);
+    return true;
+}
+
 /* ---- all others ------------------------------------------------------------------------------------- */
 
 /* A command that may be meant to acquire: no sign that its sender holds something on another connection. Taking it for
@@ -322,6 +346,8 @@ static bool may_acquire(enum lock_verb verb) {
 /* What changes a lease may use any claim whose lease is live, and only the newest can be. Where the rule does not say
  * that whatever a client holds is all its workers', an attempt over a shared connection is none of the holder's. */
 static void plan_change(const struct speaker *s, struct lock_plan *plan) {
+    if (plan->verb == LOCK_COUNT_UP && plan_instead(s, plan))
+        return;
     enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
     bool strict = owner == LOCK_OWNER_CONNECTION;
     bool shared = s->shared && (owner == LOCK_OWNER_CLIENT || !may_acquire(plan->verb));
@@ -455,6 +481,8 @@ static void tidy(const struct speaker *s) {
 /* HSETNX sets another field of a lock that its session holds. A session of a pool may hold what a colleague has long
  * released over another proxy, so that an attempt says nothing of that claim, and uses none. */
 static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
+    if (plan_instead(s, plan))
+        return;
     const struct claim *c = offers_of(s, OWN).newest_unended;
     if (c && claim_is_live(c, s->now_ms))
         plan->claim_len = token_write(s->sh->engine, c->token, plan->claim_token);

@@ -150,8 +150,6 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     shard_unlock(sh);
 }
 
-/* B: the lease that is in its own session's way is the one whose release was refused, since it came over another
- * connection of a pool. */
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms) {
     if (result->outcome != LOCK_HELD || plan->verb != LOCK_ACQUIRE || plan->rule->owner != LOCK_OWNER_AUTO ||
         plan->transaction)
@@ -159,15 +157,12 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
     struct entry *en = entry_find(sh, &plan->key, plan->hash);
-    struct claim *c = claim_live(en, plan->peer->client, now_ms);
-    struct family *f = c ? c->family : NULL;
-    struct contest *contest = contest_find(en, f);
-    bool again = f && c->fence == result->fence && c->peer == plan->peer && !c->uses && !c->queue && !c->observed &&
-                 claim_suspicious(c, result->suspects) && !family_losers_release(f, contest);
+    struct claim *c = attribute_makes_way(en, plan->peer, result->suspects, now_ms);
+    bool again = c && c->fence == result->fence;
     if (again) {
-        family_count(f, contest, TALLY_LOST);
-        family_vote(f, plan->peer, NULL);
-        family_pool(sh, f, &plan->key, now_ms);
+        family_count(c->family, contest_find(en, c->family), TALLY_LOST);
+        family_vote(c->family, plan->peer, NULL);
+        family_pool(sh, c->family, &plan->key, now_ms);
         plan->claim_len = token_write(e, c->token, plan->claim_token);
         plan->right = "instead";
         claim_remove(sh, c);

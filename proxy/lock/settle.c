@@ -92,6 +92,18 @@ void settle_acquired(struct finish *f) {
     finish_schedule(f, claim_granted(f));
 }
 
+/* B in a transaction: the lease that the attempt was to release first, if nothing else has ended it. */
+static void settle_instead(struct finish *f) {
+    struct claim *c = f->plan->claim_fence ? entry_claims(f->entry) : NULL;
+    while (c && (c->fence != f->plan->claim_fence || c->peer != f->peer))
+        c = c->next;
+    if (!c || !c->family)
+        return;
+    family_vote(c->family, f->peer, NULL);
+    family_pool(f->sh, c->family, &f->plan->key, f->now_ms);
+    settle_spend(f, c);
+}
+
 void settle_granted(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
     const struct lock_result *r = f->result;
@@ -104,6 +116,8 @@ void settle_granted(struct finish *f) {
     }
     if (w && rule->owner == LOCK_OWNER_CONNECTION)
         witness_forget_seen(w);
+    if (strcmp(f->plan->right, "instead") == 0)
+        settle_instead(f);
     struct claim *c = claim_granted(f);
     struct contest *contest = contest_find(en, c->family);
     drop_older(f, c->family, contest);
@@ -162,10 +176,23 @@ static bool lease_end_is(const struct finish *f, const struct claim *c, int64_t 
     return pttl_ms >= 0 && c->end_ms && moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
 }
 
+/* SET XX that leaves the lock less than half of its time is how some release it: its end is then the end of it. One that
+ * gives it more has been none. Under `owner any` it may be anybody's. */
+static void note_rewritten(const struct finish *f, struct claim *c, int64_t end_ms) {
+    if (f->plan->verb != LOCK_REWRITE || !c->end_ms || c->leased || f->plan->rule->owner == LOCK_OWNER_ANY)
+        return;
+    bool less = end_ms && c->end_ms - f->now_ms <= (end_ms - f->now_ms) / 2;
+    if (less)
+        claim_extra(c)->deadline_ms = c->end_ms;
+    else if (c->extra && c->end_ms > end_ms)
+        c->extra->deadline_ms = 0;
+}
+
 void settle_done(struct finish *f) {
     struct claim *c = settle_touched(f);
     if (!c)
         return;
+    int64_t end_ms = c->end_ms;
     if (!c->fence) { /* what had been unknown */
         c->fence = f->result->fence;
         c->reported = !lease_owner_here(c);
@@ -188,6 +215,7 @@ void settle_done(struct finish *f) {
         c->told_by = group_of(f->plan);
     if (unchanged)
         c->told = told_before;
+    note_rewritten(f, c, end_ms);
     finish_schedule(f, c);
 }
 
@@ -330,7 +358,8 @@ static void settle_suspected(struct finish *f) {
     struct claim *live = strcmp(f->plan->right, "suspect") == 0 ? its_own_live(f) : NULL;
     if (!live)
         return;
-    claim_suspect(live, f->result->suspects ? f->result->suspects : live->suspects + 1u);
+    bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* one that extends is not */
+    claim_suspect(live, counted ? f->result->suspects : live->suspects + 1u);
 }
 
 static void settle_release(struct finish *f) {

@@ -392,6 +392,9 @@ bool claim_suspicious(const struct claim *c, uint32_t suspects);
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
+/* B: the session's own live lease, whose release has been refused as far as is known, or as `suspects` says that a
+ * script has counted: it makes way for the session's next attempt. NULL: there is none. */
+struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
 /* Whether this is the value that the session, or another whose readings count for it, was shown last. */
 bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct family *f,
                          const struct lock_rule *rule, const char *value, size_t len);

@@ -176,10 +176,10 @@ static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words) {
-    bool other = lc->expiry_ms == LOCK_EXPIRY_OTHER;
+    bool instead = plan->right[0] == 'i', other = instead || lc->expiry_ms == LOCK_EXPIRY_OTHER;
     size_t identity_len, args = other ? 6 + words->count : lc->expiry_ms ? 5 : 6;
     const char *identity = lock_client_name(client, &identity_len);
-    size_t room = LOCK_TOKEN_MAX + identity_len + words->lens[lc->value_at];
+    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + words->lens[lc->value_at];
     for (size_t i = 0; other && i < words->count; i++)
         room += resp_bulk_size(words->lens[i]);
     char *p = start(w, SCRIPT_ACQUIRE, queue, &plan->key, slot, args, room);
@@ -189,7 +189,7 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     if (other) {
         p = put_number(p, plan->rule->lease_ms);
         p = resp_bulk_write(p, lc->shape, strlen(lc->shape));
-        p = put(p, "$0\r\n\r\n", 6);
+        p = put_token(p, plan->claim_token, instead ? plan->claim_len : 0);
         for (size_t i = 0; i < words->count; i++)
             p = resp_bulk_write(p, words->words[i], words->lens[i]);
     } else if (lc->expiry_ms) {

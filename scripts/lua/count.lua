@@ -9,6 +9,12 @@ if s.attempt == attempt then -- repeated; a float's reply is text, as Redis give
   local number = shape == 'int' and not string.find(s.reply, '[^%-%d]') and tonumber(s.reply)
   return envelope(number or s.reply, s.token == attempt and 'granted' or 'counted', s, redis.call('PTTL', lock))
 end
+if right == 'instead' and s.token == claim and type(s.value) == 'string' then
+  secure(s, true)
+  redis.call('DEL', lock)
+  forget(s, '1')
+  s = look()
+end
 local function above_zero(value)
   local n = tonumber(value)
   return n == nil or n > 0

@@ -13,6 +13,16 @@ if not s.value then
   local mine, pttl = take(s, ARGV[10 + at])
   return envelope(reply, 'granted', mine, pttl)
 end
+-- Whether less than half of its time would be left to the lock: a release, perhaps. What extends it is none.
+local function shortens()
+  local left = redis.call('PTTL', lock)
+  for i = 11 + at, #ARGV - 1 do
+    local by = ({px = 1, ex = 1000})[string.lower(ARGV[i])]
+    if by then return left >= 0 and (tonumber(ARGV[i + 1]) or 0) * by <= left / 2 end
+  end
+  return false
+end
+if right == 'suspect' and not shortens() then right = 'claim' end
 local how, why = may_touch(s)
 if s.list then how, why = false, s.token and 'held' or 'foreign' end -- nodes of others wait in it
 if not how then

@@ -320,11 +320,11 @@ class SpringUnlink(Spring):
 
 class ShedLock(Library):
     """ShedLock over Jedis, without safeUpdate: extended by SET XX, released by a bare DEL where the job took long enough. An
-    extension may be lost beside its lease's release: a pool lost 2 mostly, and up to 10 in 110 runs."""
+    extension may be lost beside its lease's release."""
 
     keys, rule = "job-lock:default:import_%d", "lock job-lock:*"
     connections, options, careful = "pool", ("", " owner client"), False
-    late_is_taken, pool_loses = ("extension",), 12
+    late_is_taken, pool_loses = ("extension",), 4
 
     def acquire(self, me, key, ms):
         value = "ADDED:2024-05-06T07:08:09.123Z@host:" + me.value()

@@ -29,6 +29,12 @@ static struct model_envelope acquire(struct script_run *r) {
     return script_envelope(reply, LOCK_GRANTED, &mine, pttl);
 }
 
+/* Whether less than half of its time would be left to the lock. */
+static bool shortens(const struct script_run *r) {
+    int64_t left = model_pttl(r->m, r->key);
+    return r->a->command.ms > 0 && left >= 0 && r->a->command.ms <= left / 2;
+}
+
 static struct model_envelope replace(struct script_run *r) {
     struct script_state s = script_look(r);
     bool may, xx = r->a->command.op == OP_SET_XX;
@@ -41,6 +47,11 @@ static struct model_envelope replace(struct script_run *r) {
             return script_envelope(reply, LOCK_FREE, NULL, NOT_ASKED);
         struct script_state mine = script_take(r, &s, r->a->command.value, &pttl);
         return script_envelope(reply, LOCK_GRANTED, &mine, pttl);
+    }
+    struct model_args as_claim = *r->a;
+    if (is(r->a->right, "suspect") && !shortens(r)) {
+        as_claim.right = "claim";
+        r->a = &as_claim;
     }
     enum lock_outcome how = script_may_touch(r, &s, &may);
     if (s.list) {

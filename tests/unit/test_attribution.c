@@ -354,6 +354,44 @@ static void b2_is_not_for_a_colleague_or_in_a_transaction(void **state) {
     assert_int_equal(pooled(f), 0);
 }
 
+/* What can't be carried out anew says from the start that the lease in its own session's way is to be released. */
+static void b2_makes_way_at_once_where_nothing_is_repeated(void **state) {
+    static const enum lock_verb VERBS[] = {LOCK_ACQUIRE, LOCK_COUNT_UP};
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    open_two(f, &a, &b);
+    for (size_t i = 0; i < 2; i++) {
+        f->rule.hash = i + 1; /* another family */
+        uint64_t token = take(f, &a, "lock:x");
+        queue(f, &a, VERBS[i], "lock:x", &plan);
+        assert_string_equal(plan.right, "claim");
+        struct lock_result unsent = result(LOCK_NOT_SENT, 0);
+        finish(f, &a, &plan, &unsent);
+        attempt(f, &b, "lock:x");
+        assert_false(give(f, &b, "lock:x"));
+        /* Not sent, nothing has come of it. */
+        assert_string_equal(would_right(f, &b, VERBS[i], "lock:x"), "claim");
+        VERBS[i] == LOCK_ACQUIRE ? queue(f, &a, VERBS[i], "lock:x", &plan) : begin(f, &a, VERBS[i], "lock:x", &plan);
+        assert_string_equal(plan.right, "instead");
+        finish(f, &a, &plan, &unsent);
+        assert_int_equal(pooled(f), i);
+        VERBS[i] == LOCK_ACQUIRE ? queue(f, &a, VERBS[i], "lock:x", &plan) : begin(f, &a, VERBS[i], "lock:x", &plan);
+        char text[LOCK_TOKEN_MAX];
+        snprintf(text, sizeof(text), "%s:%08" PRIu64, PROCESS, token);
+        assert_string_equal(plan.claim_token, text);
+        struct lock_result r = result(LOCK_GRANTED, ++f->fence);
+        r.pttl_ms = 1000;
+        finish(f, &a, &plan, &r);
+        struct held *h = lease_of("lock:x");
+        h->token = plan.attempt;
+        h->fence = f->fence;
+        assert_int_equal(stats(f).claims, 1);
+        assert_int_equal(pooled(f), i + 1);
+        assert_true(give(f, &b, "lock:x"));
+    }
+}
+
 static void b2_is_not_for_rules_that_know(void **state) {
     struct fixture *f = *state;
     static const enum lock_owner OWNERS[] = {LOCK_OWNER_CONNECTION, LOCK_OWNER_CLIENT, LOCK_OWNER_ANY};
@@ -620,6 +658,57 @@ static void what_may_be_an_attempt_is_none_of_the_holders(void **state) {
     f->rule.owner = LOCK_OWNER_CLIENT;
     for (size_t i = 0; i < sizeof(VERBS) / sizeof(VERBS[0]); i++)
         assert_int_equal(would_use(f, &b, VERBS[i], "lock:x"), claim);
+}
+
+/* SET XX that is refused, with as many refused releases as the script has counted. */
+static void rewrite_refused(struct fixture *f, struct lock_session *s, const char *key, uint32_t suspects) {
+    struct held *h = lease_of(key);
+    struct lock_plan plan;
+    begin(f, s, LOCK_REWRITE, key, &plan);
+    assert_string_equal(plan.right, "suspect");
+    h->suspects = suspects;
+    struct lock_result r = refusal(h, s);
+    finish(f, s, &plan, &r);
+}
+
+static void an_extension_that_is_refused_is_no_release(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    rewrite_refused(f, &b, "lock:x", 0);
+    assert_false(attempt(f, &a, "lock:x"));
+    rewrite_refused(f, &b, "lock:x", 1); /* one that shortens may be */
+    assert_true(attempt(f, &a, "lock:x"));
+}
+
+/* SET XX over the session's own lease, which leaves it that time. */
+static void rewrite(struct fixture *f, struct lock_session *s, const char *key, int64_t pttl_ms) {
+    struct lock_plan plan;
+    struct lock_result r = result(LOCK_DONE, lease_of(key)->fence);
+    r.pttl_ms = pttl_ms;
+    begin(f, s, LOCK_REWRITE, key, &plan);
+    finish(f, s, &plan, &r);
+}
+
+static void a_lease_that_was_cut_short_needs_no_release(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    take(f, &a, "lock:x");
+    rewrite(f, &a, "lock:x", 900); /* no release: a late one is expected */
+    lapse(f, "lock:x", 900);
+    assert_int_equal(stats(f).claims, 1);
+    take(f, &a, "lock:x");
+    rewrite(f, &a, "lock:x", 5);
+    rewrite(f, &a, "lock:x", 1000); /* and longer again */
+    lapse(f, "lock:x", 1000);
+    assert_int_equal(stats(f).claims, 1);
+    take(f, &a, "lock:x");
+    rewrite(f, &a, "lock:x", 5);
+    lapse(f, "lock:x", 6);
+    assert_int_equal(stats(f).claims, 0);
 }
 
 /* ---- D: losers that release --------------------------------------------------------------------- */
@@ -1319,6 +1408,7 @@ int main(void) {
         CASE(b2_a_lease_in_its_own_sessions_way_is_released),
         CASE(b2_proves_nothing_without_a_refused_release),
         CASE(b2_is_not_for_a_colleague_or_in_a_transaction),
+        CASE(b2_makes_way_at_once_where_nothing_is_repeated),
         CASE(b2_is_not_for_rules_that_know),
         CASE(c1_a_shared_session_speaks_for_all_of_its_client),
         CASE(c1_a_closed_sessions_claims_are_its_successors),
@@ -1334,6 +1424,8 @@ int main(void) {
         CASE(what_was_not_sent_is_no_release),
         CASE(owner_connection_knows_no_crossing),
         CASE(what_may_be_an_attempt_is_none_of_the_holders),
+        CASE(an_extension_that_is_refused_is_no_release),
+        CASE(a_lease_that_was_cut_short_needs_no_release),
         CASE(d_a_lost_attempt_uses_up_a_release),
         CASE(d_losers_that_go_away_use_up_nothing),
         CASE(d_where_losers_release_a_refused_one_is_no_holders),
