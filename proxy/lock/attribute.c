@@ -324,9 +324,8 @@ struct claim *attribute_makes_way(const struct entry *en, const struct peer *sel
  * the start. */
 static bool plan_instead(const struct speaker *s, struct lock_plan *plan) {
     bool once = plan->queued || plan->verb == LOCK_COUNT_UP;
-    struct claim *c = once && plan->rule->owner == LOCK_OWNER_AUTO
-                          ? attribute_makes_way(s->en, s->self, 0, s->now_ms)
-                          : NULL;
+    struct claim *c =
+        once && plan->rule->owner == LOCK_OWNER_AUTO ? attribute_makes_way(s->en, s->self, 0, s->now_ms) : NULL;
     if (!c)
         return false;
     plan->right = "instead";

@@ -176,8 +176,8 @@ static bool lease_end_is(const struct finish *f, const struct claim *c, int64_t 
     return pttl_ms >= 0 && c->end_ms && moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
 }
 
-/* SET XX that leaves the lock less than half of its time is how some release it: its end is then the end of it. One that
- * gives it more has been none. Under `owner any` it may be anybody's. */
+/* SET XX that leaves the lock less than half of its time is how some release it: its end is then the end of it. One
+ * that gives it more has been none. Under `owner any` it may be anybody's. */
 static void note_rewritten(const struct finish *f, struct claim *c, int64_t end_ms) {
     if (f->plan->verb != LOCK_REWRITE || !c->end_ms || c->leased || f->plan->rule->owner == LOCK_OWNER_ANY)
         return;
