@@ -107,7 +107,8 @@ class Cell:
         self.cluster = cluster
         self.counts = {}  # by target
         self.failures = []
-        self.again = False  # it was run twice
+        self.again = False  # it was run more than once
+        self.disturbed = False  # something else may be what has failed
         self.version = ""
 
     def name(self):
@@ -177,28 +178,35 @@ class Bench:
             if backend:
                 backend.stop()
 
+    def attempt(self, cell, factor):
+        """Runs the cell for `factor` times its time, and fills in what it did wrong. Returns whether more time may mend that."""
+        cell.again = factor > 1
+        cell.counts = {}
+        try:
+            self.once(cell, factor)
+        except Disturbed as error:
+            cell.failures = [str(error)]
+            return True
+        except AssertionError as error:  # a server that did not start, or a proxy that did not end well
+            cell.failures = [str(error)]
+            return False
+        cell.failures, more = judge.failures(cell.contender.model, cell.compare, cell.fault,
+                                             *(cell.counts[t] for t in (DIRECT, OFF, PROXY)))
+        return bool(cell.failures) and more
+
     def cell(self, cell):
-        for factor in (1, self.paces[cell.fault].longer):
-            cell.again = factor > 1
-            cell.counts = {}
-            try:
-                self.once(cell, factor)
-            except Disturbed as error:
-                cell.failures = [str(error)]
-                continue
-            except AssertionError as error:  # a server that did not start, or a proxy that did not end well
-                cell.failures = [str(error)]
-                return
-            cell.failures, more = judge.failures(cell.contender.model, cell.compare, cell.fault,
-                                                 *(cell.counts[t] for t in (DIRECT, OFF, PROXY)))
-            if not cell.failures or not more:
-                return
+        longer = self.paces[cell.fault].longer
+        cell.disturbed = self.attempt(cell, 1) and self.attempt(cell, longer)
 
     def run(self, cells):
-        """All of them: first those that keep processors busy, a few at once, then those that sleep."""
+        """All of them: first those that keep processors busy, a few at once, then those that sleep; then, by themselves, those
+        whose neighbours may have been in their way."""
         for pace in (FAST, SLOW):
             with concurrent.futures.ThreadPoolExecutor(pace.at_once) as threads:
                 list(threads.map(self.cell, [c for c in cells if PACES[c.fault] is pace]))
+        for cell in cells:
+            if cell.disturbed:
+                self.attempt(cell, self.paces[cell.fault].longer)
 
 
 def prepare(contenders, shop):
