@@ -138,7 +138,7 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
     struct offer o = {0};
     const struct claim *valued = NULL;
     for (struct claim *c = entry_claims(s->en); c; c = c->next) {
-        if (!usable(s->sh, c, s->now_ms) || !is_of(whose, c, s))
+        if (!usable(s->sh, c, s->now_ms) || c->presumed || !is_of(whose, c, s))
             continue;
         o.count++;
         if (!o.oldest)
@@ -173,6 +173,15 @@ static struct offer offers_for(const struct speaker *s) {
 static struct claim *doubtful_claim(const struct speaker *s) {
     for (struct claim *c = entry_claims(s->en); c; c = c->next)
         if (c->doubtful && !c->aside && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
+            return c;
+    return NULL;
+}
+
+/* E: a lease whose release was thought to have been sent, where its session has neither tried nor released since: its
+ * worker was late, and sends it now. */
+static struct claim *presumed_claim(const struct speaker *s) {
+    for (struct claim *c = entry_claims(s->en); c && !s->shared && !s->loser && !s->released; c = c->next)
+        if (c->presumed && c->peer == s->self && usable(s->sh, c, s->now_ms))
             return c;
     return NULL;
 }
@@ -261,6 +270,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         return;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
     struct claim *c = o.differ && o.shown_last ? o.shown_last : o.oldest;
+    if (!c)
+        c = presumed_claim(s);
     if (!c)
         c = doubtful_claim(s);
     plan->several = o.count > 1;

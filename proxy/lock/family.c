@@ -215,6 +215,11 @@ bool family_vote(struct family *f, struct peer *a, struct peer *b) {
     return f->votes >= CROSSINGS;
 }
 
+void family_unvote(struct family *f) {
+    if (f->votes)
+        f->votes--;
+}
+
 void family_pool(struct shard *sh, struct family *f, const struct lock_key *key, int64_t now_ms) {
     if (f->pooled)
         return;

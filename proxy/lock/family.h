@@ -111,6 +111,8 @@ bool family_shares(const struct family *f, const struct peer *p, const struct lo
 void family_crossed(struct family *f, struct peer *a, struct peer *b);
 /* And proves that connections are shared. Returns whether two such have been seen: the family is to be pooled. */
 bool family_vote(struct family *f, struct peer *a, struct peer *b);
+/* One of them proved nothing after all. */
+void family_unvote(struct family *f);
 /* The family's workers share connections from now on, which is an incident once. */
 void family_pool(struct shard *sh, struct family *f, const struct lock_key *key, int64_t now_ms);
 /* A contended release came over the session that acquired. */

@@ -108,7 +108,7 @@ static void learn_from_end(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct lock_key key = entry_key(c->entry);
     if (family_vote(f, c->peer, NULL))
         family_pool(sh, f, &key, now_ms);
-    claim_extra(c)->deadline_ms = c->end_ms; /* its release has been sent */
+    c->presumed = true;
 }
 
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {

@@ -28,7 +28,8 @@ static bool comes_back(const struct finish *f, const struct family *family, cons
     if (c->peer->remote && c->fence == f->result->fence) /* others were refused by it before this answer came */
         return true;
     if (own && !shared &&
-        (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION || family_owns(family, f->peer)))
+        (!c->self_lost || c->taken || c->presumed || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
+         family_owns(family, f->peer)))
         return true;
     return vary && c->valued && c->value == hash && (own || shared || c->peer->closed);
 }
@@ -316,7 +317,9 @@ static void learn_course(struct finish *f, const struct claim *used, bool freed)
     struct family *family = used->family;
     if (!family)
         return;
-    if (used->peer != f->peer) {
+    if (used->presumed) {
+        family_unvote(family);
+    } else if (used->peer != f->peer) {
         if (!used->peer->closed)
             family_crossed(family, f->peer, used->peer);
     } else if (freed && used->contended && !used->self_lost) {

@@ -210,6 +210,7 @@ struct claim {
     bool contended : 1;     /* other sessions of the family lost attempts during the lease */
     bool self_lost : 1;     /* its own session did */
     bool taken : 1;         /* released by who never tried for it: its owner's release is still to come */
+    bool presumed : 1;      /* E: its release is thought to have been sent, over another connection */
     bool reported : 1;      /* its owner's leaving was dealt with */
     bool scripted : 1;      /* a script of the application's is in flight that may release it */
     bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of it */
