@@ -16,18 +16,19 @@
 
 #include "parser/command.h"
 #include "parser/slot.h"
+#include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_command.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
-#include "proxy/config.h"
+#include "proxy/config/config.h"
 #include "proxy/embedded.h"
 #include "proxy/listen.h"
 #include "proxy/monitor.h"
 #include "proxy/notify.h"
 #include "proxy/secure.h"
-#include "proxy/session/worker.h"
+#include "proxy/worker/worker.h"
 
 enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
 

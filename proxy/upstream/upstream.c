@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/route.h"
+#include "proxy/upstream/routing/routing.h"
+#include "proxy/upstream/topology/topology.h"
 
 #define TICK_FAST_S 0.1 /* while something is in flight */
 #define TICK_SLOW_S 10. /* to close what is idle */

@@ -9,10 +9,11 @@
 
 #include "parser/command.h"
 #include "parser/slot.h"
+#include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_command.h"
 #include "proxy/base/log.h"
-#include "proxy/session/worker.h"
+#include "proxy/worker/worker.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/system.h"
 

@@ -15,16 +15,38 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # Folder: (folders whose headers it may include besides its own, libraries besides libc).
 LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
              "libmicrohttpd": "microhttpd.h", "openssl": "openssl/", "cmocka": "cmocka.h"}
-EVERYTHING = ("parser", "proxy/base", "proxy/net", "proxy/lock", "proxy/upstream", "proxy/session", "proxy/admin", "proxy")
+GROUND = ("parser", "proxy/base", "proxy/net")
+UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology"))
+SESSION = tuple("proxy/session/" + room for room in
+                ("core", "locks", "transaction", "push", "blocking", "cluster", "commands"))
+EVERYTHING = (*GROUND, "proxy/lock", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/admin", "proxy/config",
+              "proxy")
+# What a room of the session may include, besides the rooms of the session that it names.
+BELOW_SESSION = (*GROUND, "proxy/lock", "proxy/advise", "proxy/upstream")
 LAYERS = {
     "parser": ((), ()),
     "proxy/base": ((), ()),
     "proxy/net": (("proxy/base",), ("libev", "openssl")),
     "proxy/lock": (("parser", "proxy/base"), ()),
-    "proxy/upstream": (("parser", "proxy/base", "proxy/net"), ("libev", "hiredis")),
-    "proxy/session": (("parser", "proxy/base", "proxy/net", "proxy/lock", "proxy/upstream"),
-                      ("libev", "hiredis", "libuuid")),
+    "proxy/advise": (("parser", "proxy/base", "proxy/lock"), ()),
+    # The face of the upstream, and the thread's upstream as a whole.
+    "proxy/upstream": ((*GROUND, *UPSTREAM), ("libev", "hiredis")),
+    "proxy/upstream/connection": ((*GROUND, *UPSTREAM), ("libev", "hiredis")),
+    "proxy/upstream/routing": ((*GROUND, *UPSTREAM), ("libev",)),
+    "proxy/upstream/topology": ((*GROUND, *UPSTREAM), ("libev", "hiredis")),
+    # The rooms of the session.
+    "proxy/session/core": ((*BELOW_SESSION, *SESSION), ("libev",)),
+    "proxy/session/locks": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/transaction"), ("libev",)),
+    "proxy/session/transaction": ((*BELOW_SESSION, *SESSION), ("libev",)),
+    "proxy/session/push": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/commands"), ("libev",)),
+    "proxy/session/blocking": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
+    "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/commands"),
+                              ("libev",)),
+    "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),
+    "proxy/worker": ((*BELOW_SESSION, *SESSION), ("libev",)),
     "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
+    # The configuration knows nothing of what its values do.
+    "proxy/config": (("proxy/base", "proxy/lock"), ()),
     "proxy": (EVERYTHING, ("libev", "hiredis", "libuuid")),
     # The simulator drives the engine, which has no input or output.
     "tests/sim": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
@@ -38,11 +60,10 @@ LAYERS = {
 }
 # Files that may include less than their folder.
 FILES = {
-    # The configuration knows nothing of what its values do.
-    r"proxy/config\w*\.[ch]": (("proxy/base", "proxy/lock", "proxy"), ()),
     r"tests/unit/test_(resp|command|slot)\w*\.c": (("parser",), ("cmocka",)),
     r"tests/unit/test_(base|glob|log|text)\.c": (("proxy/base",), ("cmocka",)),
-    r"tests/unit/test_(rule|engine|attribution|audit|advise)\w*\.c": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
+    r"tests/unit/test_(rule|engine|attribution|audit)\w*\.c": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
+    r"tests/unit/test_advise\w*\.c": (("parser", "proxy/base", "proxy/lock", "proxy/advise"), ("cmocka",)),
 }
 # Tables of macro calls (rows without the macro), made to be included in the middle of a file.
 MACRO_TABLE = re.compile(r"_table\.h$")
@@ -160,31 +181,31 @@ def check_check(results):
         ("proxy/lock/engine.c", "<", "ev.h", False),
         ("proxy/lock/engine.c", "<", "hiredis/hiredis.h", False),
         ("proxy/lock/engine.c", "<", "uuid/uuid.h", False),
-        ("proxy/upstream/conn.c", "<", "hiredis/adapters/libev.h", True),
-        ("proxy/upstream/conn.c", "<", "uuid/uuid.h", False),
-        ("proxy/upstream/conn.c", "<", "openssl/ssl.h", False),
-        ("proxy/upstream/conn.c", '"', "proxy/net/tls.h", True),
-        ("proxy/upstream/conn.c", '"', "proxy/net/tls_private.h", False),
+        ("proxy/upstream/connection/conn.c", "<", "hiredis/adapters/libev.h", True),
+        ("proxy/upstream/connection/conn.c", "<", "uuid/uuid.h", False),
+        ("proxy/upstream/connection/conn.c", "<", "openssl/ssl.h", False),
+        ("proxy/upstream/connection/conn.c", '"', "proxy/net/tls.h", True),
+        ("proxy/upstream/connection/conn.c", '"', "proxy/net/tls_private.h", False),
         ("proxy/net/tls.c", '"', "proxy/upstream/upstream.h", False),
         ("proxy/net/tls.c", "<", "openssl/ssl.h", True),
-        ("proxy/upstream/conn.c", '"', "proxy/lock/rule.h", False),
-        ("proxy/upstream/conn.c", '"', "proxy/upstream/private.h", True),
-        ("proxy/session/session.c", '"', "proxy/upstream/private.h", False),
-        ("proxy/session/session.c", '"', "proxy/lock/engine.h", True),
-        ("proxy/session/session.c", '"', "proxy/config.h", False),
+        ("proxy/upstream/connection/conn.c", '"', "proxy/lock/rule.h", False),
+        ("proxy/upstream/connection/conn.c", '"', "proxy/upstream/connection/connection.h", True),
+        ("proxy/session/core/session.c", '"', "proxy/upstream/connection/connection.h", False),
+        ("proxy/session/core/session.c", '"', "proxy/lock/engine.h", True),
+        ("proxy/session/core/session.c", '"', "proxy/config/config.h", False),
         ("proxy/admin/proxy_command.c", '"', "proxy/base/text.h", True),
         ("proxy/admin/proxy_command.c", '"', "proxy/lock/engine.h", False),
         ("proxy/admin/http.c", "<", "ev.h", False),
-        ("proxy/main.c", '"', "proxy/session/worker.h", True),
+        ("proxy/main.c", '"', "proxy/worker/worker.h", True),
         ("proxy/main.c", "<", "ev.h", True),
-        ("proxy/config.c", '"', "proxy/lock/rule.h", True),
-        ("proxy/config.c", '"', "proxy/config_private.h", True),
-        ("proxy/config.c", '"', "proxy/session/worker.h", False),
-        ("proxy/config.c", "<", "ev.h", False),
+        ("proxy/config/config.c", '"', "proxy/lock/rule.h", True),
+        ("proxy/config/config.c", '"', "proxy/config/private.h", True),
+        ("proxy/config/config.c", '"', "proxy/worker/worker.h", False),
+        ("proxy/config/config.c", "<", "ev.h", False),
         ("proxy/new/x.c", "<", "stdio.h", False),
         ("tests/unit/test_engine.c", '"', "proxy/upstream/upstream.h", False),
         ("tests/unit/test_engine.c", '"', "proxy/lock/engine.h", True),
-        ("tests/sim/sim.c", '"', "proxy/session/session.h", False),
+        ("tests/sim/sim.c", '"', "proxy/session/core/session.h", False),
     ]
     missing = {"resp.h"}
     for path, kind, name, good in cases:
