@@ -52,7 +52,7 @@ fail(struct reader *r, const struct place *at, const char *format, ...) {
     char where[SHOWN_MAX + 32] = "command line", what[2 * SHOWN_MAX + CONFIG_WHY_MAX];
     if (at->file) {
         char path[SHOWN_MAX];
-        word_show(at->file, path, sizeof(path));
+        words_show_word(at->file, path, sizeof(path));
         if (at->line > 0)
             snprintf(where, sizeof(where), "%s:%zu", path, at->line);
         else
@@ -68,7 +68,7 @@ fail(struct reader *r, const struct place *at, const char *format, ...) {
 
 static bool fail_unknown(struct reader *r, const struct place *at, const char *name) {
     char shown[64];
-    word_show(name, shown, sizeof(shown));
+    words_show_word(name, shown, sizeof(shown));
     const struct directive *nearest = directive_nearest(name);
     if (nearest)
         return fail(r, at, "unknown directive '%s': did you mean '%s'?", shown, nearest->shown.name);
@@ -80,7 +80,7 @@ static bool fail_value(struct reader *r, const struct place *at, const char *nam
                        const struct config_words *values) {
     char shown_name[64], shown[SHOWN_MAX];
     bool family = strchr(d->shown.name, '*') != NULL; /* tls-*: its members are named as they came */
-    word_show(family ? name : d->shown.name, shown_name, sizeof(shown_name));
+    words_show_word(family ? name : d->shown.name, shown_name, sizeof(shown_name));
     if (values->count == 0)
         return fail(r, at, "%s without a value: %s", shown_name, r->build.why);
     if (d->flags & DIRECTIVE_SECRET)
@@ -217,7 +217,7 @@ static const char *read_error(int code) {
 /* Includes one file. `at` is where the include stands. */
 static bool include_file(struct reader *r, const struct place *at, const char *path) {
     char shown[SHOWN_MAX];
-    word_show(path, shown, sizeof(shown));
+    words_show_word(path, shown, sizeof(shown));
     if (at->depth == INCLUDE_DEPTH_MAX)
         return fail(r, at, "include '%s': expected at most %d files inside each other", shown, INCLUDE_DEPTH_MAX);
     size_t len;
@@ -312,7 +312,7 @@ static bool command_line_read(struct reader *r, int argc, char *const *argv) {
     while (i < argc) {
         if (!is_option(argv[i])) {
             char shown[SHOWN_MAX];
-            word_show(argv[i], shown, sizeof(shown));
+            words_show_word(argv[i], shown, sizeof(shown));
             return fail(r, &at, "'%s': expected --DIRECTIVE and its value", shown);
         }
         if (!group_read(r, &at, argc, argv, &i))

@@ -78,7 +78,7 @@ void config_forget(char *text);
 const char *words_split(struct config_words *w, const char *line, size_t len) __attribute__((warn_unused_result));
 /* Writes the words on one line for people to read, shortened to fit. */
 void words_show(const struct config_words *w, char *out, size_t size);
-void word_show(const char *word, char *out, size_t size);
+void words_show_word(const char *word, char *out, size_t size);
 /* The number of single edits (insert, delete, replace, swap neighbours) from one name to another, for names of up to
  * 63 bytes; a large number for longer ones. */
 size_t words_distance(const char *a, const char *b);

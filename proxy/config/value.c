@@ -35,7 +35,7 @@ bool config_complain_expected(struct config_build *b, const struct directive *d)
 /* A complaint about one of several words. */
 static bool config_complain_word(struct config_build *b, const char *word, const char *expected) {
     char shown[100];
-    word_show(word, shown, sizeof(shown));
+    words_show_word(word, shown, sizeof(shown));
     return config_complain(b, "'%s': expected %s", shown, expected);
 }
 

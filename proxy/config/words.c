@@ -133,7 +133,7 @@ void words_show(const struct config_words *w, char *out, size_t size) {
     }
 }
 
-void word_show(const char *word, char *out, size_t size) {
+void words_show_word(const char *word, char *out, size_t size) {
     char *one = (char *)word; /* only read */
     struct config_words w = {.words = &one, .count = 1};
     words_show(&w, out, size);

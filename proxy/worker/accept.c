@@ -26,7 +26,7 @@ static const double LOG_PAUSE_SECONDS = 1.0;
 
 /* A TLS client whose handshake is under way. */
 struct guest {
-    struct list_node link; /* w->guests */
+    struct list_node link; /* thread_of(w)->guests */
     struct worker *worker;
     struct tls *tls;
     int fd;
@@ -40,11 +40,11 @@ struct guest {
 static void log_failure(struct guest *g, const char *reason) {
     struct worker *w = g->worker;
     double now = ev_now(w->loop);
-    bool often = now - w->guest_logged < LOG_PAUSE_SECONDS;
+    bool often = now - thread_of(w)->guest_logged < LOG_PAUSE_SECONDS;
     if (often) {
         log_verbose("TLS handshake with %s failed: %s", g->address, reason);
     } else {
-        w->guest_logged = now;
+        thread_of(w)->guest_logged = now;
         log_notice("TLS handshake with %s failed: %s", g->address, reason);
     }
     counter_add(&w->counters.tls_handshakes_failed, 1);
@@ -86,7 +86,7 @@ static void guest_new(struct worker *w, int fd, const char *address) {
     g->fd = fd;
     memcpy(g->address, address, strlen(address) + 1);
     list_init(&g->link);
-    list_append(&w->guests, &g->link);
+    list_append(&thread_of(w)->guests, &g->link);
     ev_timer_init(&g->limit, guest_late, (double)w->shared->options.tls_handshake_ms / 1000., 0.);
     g->limit.data = g;
     ev_timer_start(w->loop, &g->limit);
@@ -112,11 +112,11 @@ static void socket_options(const struct worker *w, int fd, int family) {
 }
 
 static void listen_all(struct worker *w, bool on) {
-    for (size_t i = 0; i < w->listener_count; i++) {
+    for (size_t i = 0; i < thread_of(w)->listener_count; i++) {
         if (on)
-            ev_io_start(w->loop, &w->listeners[i].io);
+            ev_io_start(w->loop, &thread_of(w)->listeners[i].io);
         else
-            ev_io_stop(w->loop, &w->listeners[i].io);
+            ev_io_stop(w->loop, &thread_of(w)->listeners[i].io);
     }
 }
 
@@ -124,13 +124,13 @@ static void listen_all(struct worker *w, bool on) {
 static void accept_pause(struct worker *w) {
     log_warning("accepting pauses: %s; raise the limit of open files (ulimit -n) or lower maxclients", strerror(errno));
     listen_all(w, false);
-    ev_timer_set(&w->accept_pause, ACCEPT_PAUSE_SECONDS, 0.);
-    ev_timer_start(w->loop, &w->accept_pause);
+    ev_timer_set(&thread_of(w)->accept_pause, ACCEPT_PAUSE_SECONDS, 0.);
+    ev_timer_start(w->loop, &thread_of(w)->accept_pause);
 }
 
 static void accept_resume(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
-    if (w->accepting)
+    if (thread_of(w)->accepting)
         listen_all(w, true);
 }
 
@@ -173,35 +173,35 @@ static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
 /* ---- life ----------------------------------------------------------------------------------------- */
 
 void accept_init(struct worker *w, const struct worker_socket *sockets, size_t count) {
-    list_init(&w->guests);
-    ev_timer_init(&w->accept_pause, accept_resume, ACCEPT_PAUSE_SECONDS, 0.);
-    w->accept_pause.data = w;
-    w->listeners = memory_zalloc(count * sizeof(*w->listeners));
-    w->listener_count = count;
+    list_init(&thread_of(w)->guests);
+    ev_timer_init(&thread_of(w)->accept_pause, accept_resume, ACCEPT_PAUSE_SECONDS, 0.);
+    thread_of(w)->accept_pause.data = w;
+    thread_of(w)->listeners = memory_zalloc(count * sizeof(*thread_of(w)->listeners));
+    thread_of(w)->listener_count = count;
     for (size_t i = 0; i < count; i++) {
-        w->listeners[i].worker = w;
-        w->listeners[i].tls = sockets[i].tls;
-        ev_io_init(&w->listeners[i].io, accept_client, sockets[i].fd, EV_READ);
+        thread_of(w)->listeners[i].worker = w;
+        thread_of(w)->listeners[i].tls = sockets[i].tls;
+        ev_io_init(&thread_of(w)->listeners[i].io, accept_client, sockets[i].fd, EV_READ);
     }
 }
 
 void accept_start(struct worker *w) {
-    w->accepting = true;
+    thread_of(w)->accepting = true;
     listen_all(w, true);
 }
 
 void accept_close(struct worker *w) {
-    w->accepting = false;
+    thread_of(w)->accepting = false;
     listen_all(w, false);
-    for (size_t i = 0; i < w->listener_count; i++)
-        close(w->listeners[i].io.fd);
-    w->listener_count = 0;
-    memory_free(w->listeners);
-    w->listeners = NULL;
+    for (size_t i = 0; i < thread_of(w)->listener_count; i++)
+        close(thread_of(w)->listeners[i].io.fd);
+    thread_of(w)->listener_count = 0;
+    memory_free(thread_of(w)->listeners);
+    thread_of(w)->listeners = NULL;
 }
 
 void accept_drop_guests(struct worker *w) {
     struct list_node *n;
-    while ((n = list_first(&w->guests)))
+    while ((n = list_first(&thread_of(w)->guests)))
         guest_leave(LIST_ENTRY(n, struct guest, link));
 }

@@ -64,16 +64,16 @@ static bool done_with(const struct worker *w, const struct session *s, double no
         return true;
     if (owed(s) || !w->shared->options.reuse_port)
         return !owed(s);
-    bool over = now - s->last_active >= SILENT_SECONDS || now >= w->drain_until - LAST_SECONDS;
+    bool over = now - s->last_active >= SILENT_SECONDS || now >= thread_of(w)->drain_until - LAST_SECONDS;
     return over && !s->input && !unread(s);
 }
 
 static void drain_sessions(struct worker *w, double now) {
-    if (now >= w->drain_until)
+    if (now >= thread_of(w)->drain_until)
         accept_drop_guests(w);
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
-        if (now >= w->drain_until || done_with(w, s, now))
+        if (now >= thread_of(w)->drain_until || done_with(w, s, now))
             session_close(s, "the proxy stops");
     }
 }
@@ -81,33 +81,33 @@ static void drain_sessions(struct worker *w, double now) {
 /* Of one part of the leases; or of all, since another thread may have ended before this one's sessions did. Returns
  * whether there is nothing left to ask for. */
 static bool hand_leases_over(struct worker *w, unsigned part, unsigned parts) {
-    if (w->lease_works >= HANDOVERS_AT_ONCE)
+    if (w->own_works >= HANDOVERS_AT_ONCE)
         return false;
-    unsigned max = (unsigned)(HANDOVERS_AT_ONCE - w->lease_works);
+    unsigned max = (unsigned)(HANDOVERS_AT_ONCE - w->own_works);
     unsigned asked = engine_handover(w->shared->engine, part, parts, max, worker_now(w));
-    w->leases_handed += asked;
+    thread_of(w)->leases_handed += asked;
     return asked == 0;
 }
 
 static void drain_end(struct worker *w) {
-    if (w->leases_handed > 0)
+    if (thread_of(w)->leases_handed > 0)
         log_notice("%llu leases got a last expiry, for the proxy that their owners connect to next",
-                   (unsigned long long)w->leases_handed);
+                   (unsigned long long)thread_of(w)->leases_handed);
     ev_break(w->loop, EVBREAK_ALL);
 }
 
 void drain_turn(struct worker *w) {
     double now = ev_time();
-    bool handing_over = w->listener_count > 0;
+    bool handing_over = thread_of(w)->listener_count > 0;
     /* In the last second at each turn's end: that is where a busy session is between two requests. */
-    if (!w->shared->options.reuse_port || now >= w->drain_until - LAST_SECONDS)
+    if (!w->shared->options.reuse_port || now >= thread_of(w)->drain_until - LAST_SECONDS)
         drain_sessions(w, now);
-    bool left = list_empty(&w->sessions) && list_empty(&w->guests) && !handing_over;
+    bool left = list_empty(&w->sessions) && list_empty(&thread_of(w)->guests) && !handing_over;
     bool handed = left && hand_leases_over(w, 0, 1);
-    worker_lease_work(w);
+    worker_run_jobs(w);
     upstream_flush(w->upstream);
     worker_free_closed(w);
-    if (left && (now >= w->drain_until || (handed && w->lease_works == 0)))
+    if (left && (now >= thread_of(w)->drain_until || (handed && w->own_works == 0)))
         drain_end(w);
 }
 
@@ -115,25 +115,25 @@ void drain_turn(struct worker *w) {
 static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     double now = ev_time();
-    if (w->listener_count > 0 && now >= w->drain_from + HANDSHAKES_SECONDS)
+    if (thread_of(w)->listener_count > 0 && now >= thread_of(w)->drain_from + HANDSHAKES_SECONDS)
         accept_close(w);
     drain_sessions(w, now);
     hand_leases_over(w, w->index, w->shared->options.threads);
 }
 
 void drain_begin(struct worker *w, int64_t bound_ms) {
-    bool hands_over = w->shared->options.reuse_port && w->accepting;
+    bool hands_over = w->shared->options.reuse_port && thread_of(w)->accepting;
     engine_leave(w->shared->engine);
     w->stopping = true;
-    w->drain_from = ev_time();
-    w->drain_until = w->drain_from + (double)bound_ms / 1000.;
-    ev_timer_stop(w->loop, &w->tick);
-    ev_timer_init(&w->tick, drain_tick, TICK_SECONDS, TICK_SECONDS);
-    w->tick.data = w;
-    ev_timer_start(w->loop, &w->tick);
+    thread_of(w)->drain_from = ev_time();
+    thread_of(w)->drain_until = thread_of(w)->drain_from + (double)bound_ms / 1000.;
+    ev_timer_stop(w->loop, &thread_of(w)->tick);
+    ev_timer_init(&thread_of(w)->tick, drain_tick, TICK_SECONDS, TICK_SECONDS);
+    thread_of(w)->tick.data = w;
+    ev_timer_start(w->loop, &thread_of(w)->tick);
     if (hands_over) {
-        for (size_t i = 0; i < w->listener_count; i++)
-            refuse_handshakes(w->listeners[i].io.fd);
+        for (size_t i = 0; i < thread_of(w)->listener_count; i++)
+            refuse_handshakes(thread_of(w)->listeners[i].io.fd);
         return;
     }
     accept_close(w);

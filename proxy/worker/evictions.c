@@ -24,6 +24,7 @@ enum { UNKNOWN, NOEVICTION, OTHER = sizeof(POLICIES) / sizeof(POLICIES[0]) };
 
 /* Answers of one round that are still due, and what they said. */
 struct round {
+    struct request_owner owner; /* first */
     size_t left;
     struct eviction_state found;
 };
@@ -66,7 +67,7 @@ static void read_page(const char *page, size_t size, size_t master, struct evict
 
 /* Says what is new. What is not known any more is no news. */
 static void conclude(struct worker *w, const struct eviction_state *found) {
-    struct eviction_state *known = &w->evictions;
+    struct eviction_state *known = &thread_of(w)->evictions;
     if (found->policy == UNKNOWN)
         return;
     if (found->evicts && (!known->evicts || known->policy != found->policy)) {
@@ -85,15 +86,15 @@ static void conclude(struct worker *w, const struct eviction_state *found) {
 
 static void answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    struct round *round = c->request->state;
+    struct round *round = REQUEST_OWNER(c->request, struct round);
     const char *p = end->reply;
     struct resp_item page;
     if (!end->error && resp_item_read(&p, end->reply + end->len, &page) && (page.type == '$' || page.type == '='))
         read_page(page.str, page.len, c->index, &round->found);
-    c->request->state = NULL;
+    request_disown(c->request);
     if (--round->left == 0) {
         conclude(w, &round->found);
-        w->evictions_asking = false;
+        thread_of(w)->evictions_asking = false;
         memory_free(round);
     }
     request_reply(c->request, "", 0, true);
@@ -104,18 +105,18 @@ void evictions_tick(struct worker *w) {
     struct upstream_lane lane = {.protocol = 2};
     size_t masters = upstream_master_count(w->upstream);
     int64_t now = worker_now(w);
-    if (w->evictions_asking || w->stopping || masters == 0 || now - w->evictions_ms < AGAIN_MS)
+    if (thread_of(w)->evictions_asking || w->stopping || masters == 0 || now - thread_of(w)->evictions_ms < AGAIN_MS)
         return;
     for (size_t i = 0; i < masters; i++)
         if (upstream_node_lost(upstream_master(w->upstream, i)))
             return;
-    w->evictions_ms = now;
-    w->evictions_asking = true;
+    thread_of(w)->evictions_ms = now;
+    thread_of(w)->evictions_asking = true;
     struct round *round = memory_zalloc(sizeof(*round));
     round->left = masters;
     for (size_t i = 0; i < masters; i++) { /* some may fail at once, the last one among them */
         struct request *r = request_internal(w);
-        r->state = round;
+        request_own(r, &round->owner, &request_owner_silent);
         r->call.done = answered;
         r->call.index = (uint32_t)i;
         call_submit_master_lane(&r->call, i, &lane, question, sizeof(question) - 1);

@@ -72,7 +72,7 @@ static void put_node(void *arg, const struct upstream_node_info *node) {
 }
 
 void node_board_write(struct worker *w) {
-    struct node_board *b = &w->board;
+    struct node_board *b = &thread_of(w)->board;
     pthread_mutex_lock(&b->mutex);
     b->count = 0;
     upstream_each_node(w->upstream, put_node, b);
@@ -83,7 +83,7 @@ void node_board_write(struct worker *w) {
 void node_board_sum(struct worker *w, struct node_board *sum) {
     node_board_write(w);
     for (unsigned i = 0; i < w->shared->options.threads; i++) {
-        struct node_board *b = &w->shared->workers[i]->board;
+        struct node_board *b = &thread_of(w->shared->workers[i])->board;
         pthread_mutex_lock(&b->mutex);
         for (size_t n = 0; n < b->count; n++)
             add_figures(sum, &b->nodes[n]);

@@ -55,11 +55,6 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m);
 bool worker_upstream_serves(struct worker *w);
 /* PROXY ADVISE: a text without a name for each line. */
 void worker_report_advice(struct worker *w, const struct report *r);
-/* The engine's sink for leases (struct lock_sink): notes them for the worker whose thread calls the engine. */
-void worker_note_renewal(void *arg, const struct lock_lease *lease);
-void worker_note_release(void *arg, const struct lock_lease *lease);
-void worker_note_leaving(void *arg, const struct lock_leaving *leaving);
-void worker_note_left(void *arg, const struct lock_left *left);
 /* After worker_run has returned. */
 void worker_free(struct worker *w);
 

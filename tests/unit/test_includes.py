@@ -16,34 +16,36 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
              "libmicrohttpd": "microhttpd.h", "openssl": "openssl/", "cmocka": "cmocka.h"}
 GROUND = ("parser", "proxy/base", "proxy/net")
-UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology"))
+UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
 SESSION = tuple("proxy/session/" + room for room in
                 ("core", "locks", "transaction", "push", "blocking", "cluster", "commands"))
 EVERYTHING = (*GROUND, "proxy/lock", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/admin", "proxy/config",
               "proxy")
 # What a room of the session may include, besides the rooms of the session that it names.
-BELOW_SESSION = (*GROUND, "proxy/lock", "proxy/advise", "proxy/upstream")
+BELOW_SESSION = (*GROUND, "proxy/lock", "proxy/upstream")
 LAYERS = {
     "parser": ((), ()),
     "proxy/base": ((), ()),
     "proxy/net": (("proxy/base",), ("libev", "openssl")),
     "proxy/lock": (("parser", "proxy/base"), ()),
     "proxy/advise": (("parser", "proxy/base", "proxy/lock"), ()),
-    # The face of the upstream, and the thread's upstream as a whole.
-    "proxy/upstream": ((*GROUND, *UPSTREAM), ("libev", "hiredis")),
-    "proxy/upstream/connection": ((*GROUND, *UPSTREAM), ("libev", "hiredis")),
-    "proxy/upstream/routing": ((*GROUND, *UPSTREAM), ("libev",)),
-    "proxy/upstream/topology": ((*GROUND, *UPSTREAM), ("libev", "hiredis")),
-    # The rooms of the session.
-    "proxy/session/core": ((*BELOW_SESSION, *SESSION), ("libev",)),
-    "proxy/session/locks": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/transaction"), ("libev",)),
-    "proxy/session/transaction": ((*BELOW_SESSION, *SESSION), ("libev",)),
-    "proxy/session/push": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/commands"), ("libev",)),
+    # The upstream's face, and its rooms from the ground.
+    "proxy/upstream": (("proxy/base",), ()),
+    "proxy/upstream/connection": ((*GROUND, "proxy/upstream"), ("libev", "hiredis")),
+    "proxy/upstream/routing": ((*GROUND, "proxy/upstream", "proxy/upstream/connection"), ("libev",)),
+    "proxy/upstream/topology": ((*GROUND, "proxy/upstream", "proxy/upstream/connection", "proxy/upstream/routing"),
+                                ("libev", "hiredis")),
+    "proxy/upstream/life": ((*GROUND, *UPSTREAM), ("libev",)),
+    # The rooms of the session. Core knows none of the others: they hand it tables of functions.
+    "proxy/session/core": (BELOW_SESSION, ("libev",)),
+    "proxy/session/locks": ((*BELOW_SESSION, "proxy/advise", "proxy/session/core"), ("libev",)),
+    "proxy/session/transaction": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
+    "proxy/session/push": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
     "proxy/session/blocking": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
-    "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/commands"),
-                              ("libev",)),
+    "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
+    # Dispatch sees all rooms.
     "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),
-    "proxy/worker": ((*BELOW_SESSION, *SESSION), ("libev",)),
+    "proxy/worker": ((*BELOW_SESSION, "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
     "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
     # The configuration knows nothing of what its values do.
     "proxy/config": (("proxy/base", "proxy/lock"), ()),
@@ -84,8 +86,8 @@ def layer_of(path):
     folder = os.path.dirname(path)
     while folder and folder not in LAYERS:
         folder = os.path.dirname(folder)
-    # proxy/x.c is the program itself; proxy/new/x.c has to be given a row.
-    if folder == "proxy" and os.path.dirname(path) != "proxy":
+    # proxy/x.c is the program itself, and each room has a row: proxy/new/x.c has to be given one.
+    if path.startswith("proxy/") and folder != os.path.dirname(path):
         return None
     return folder or None
 
@@ -189,9 +191,16 @@ def check_check(results):
         ("proxy/net/tls.c", '"', "proxy/upstream/upstream.h", False),
         ("proxy/net/tls.c", "<", "openssl/ssl.h", True),
         ("proxy/upstream/connection/conn.c", '"', "proxy/lock/rule.h", False),
-        ("proxy/upstream/connection/conn.c", '"', "proxy/upstream/connection/connection.h", True),
+        ("proxy/upstream/routing/router.c", '"', "proxy/upstream/connection/connection.h", True),
+        ("proxy/upstream/connection/conn.c", '"', "proxy/upstream/routing/routing.h", False),
         ("proxy/session/core/session.c", '"', "proxy/upstream/connection/connection.h", False),
         ("proxy/session/core/session.c", '"', "proxy/lock/engine.h", True),
+        ("proxy/session/core/session.c", '"', "proxy/session/locks/locks.h", False),
+        ("proxy/session/push/pubsub.c", '"', "proxy/session/core/session.h", True),
+        ("proxy/session/push/pubsub.c", '"', "proxy/session/blocking/blocking.h", False),
+        ("proxy/session/commands/dispatch.c", '"', "proxy/session/blocking/blocking.h", True),
+        ("proxy/session/commands/dispatch.c", '"', "proxy/session/push/private.h", False),
+        ("proxy/session/new/x.c", "<", "stdio.h", False),
         ("proxy/session/core/session.c", '"', "proxy/config/config.h", False),
         ("proxy/admin/proxy_command.c", '"', "proxy/base/text.h", True),
         ("proxy/admin/proxy_command.c", '"', "proxy/lock/engine.h", False),

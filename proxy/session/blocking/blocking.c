@@ -18,6 +18,7 @@
 enum { HOPS_MAX = 5 };
 
 struct blocked {
+    struct request_owner owner; /* first */
     struct request *request;
     struct upstream_pin *pin; /* NULL while it waits for another attempt */
     int slot;
@@ -50,12 +51,12 @@ static void blocked_end(struct blocked *b, bool clean) {
     ev_timer_stop(r->worker->loop, &b->again);
     if (r->session)
         r->session->blocked = false;
-    r->state = NULL;
+    request_disown(r);
     memory_free(b);
 }
 
 static void blocked_number(struct call *c, const struct call_end *end) {
-    struct blocked *b = c->request->state;
+    struct blocked *b = REQUEST_OWNER(c->request, struct blocked);
     if (b->pin)
         pin_number_learnt(b->pin, end);
 }
@@ -128,7 +129,7 @@ static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
 
 static void blocked_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct blocked *b = r->state;
+    struct blocked *b = REQUEST_OWNER(r, struct blocked);
     if (r->session && end->error && blocked_unsent(b, end))
         return;
     if (r->session && !end->error && end->reply[0] == '-' && blocked_redirected(b, end))
@@ -143,6 +144,24 @@ static void blocked_done(struct call *c, const struct call_end *end) {
     else
         request_reply(r, end->reply, end->len, true);
 }
+
+/* Its connection closes: nothing is popped for nobody. */
+static void blocked_left(struct request *r) {
+    struct blocked *b = REQUEST_OWNER(r, struct blocked);
+    if (b->pin) { /* its call fails when the connection is closed, at the end of the turn */
+        blocked_unpin(b, false);
+        return;
+    }
+    upstream_abandon(r->worker->upstream, &r->call.up); /* it may be waiting for the map */
+    blocked_end(b, false);
+    request_reply(r, "", 0, true);
+}
+
+bool blocking_lasts(const struct request *r) {
+    return r->session != NULL;
+}
+
+static const struct request_owner_ops blocked_ops = {.left = blocked_left, .may_last = blocking_lasts};
 
 int64_t blocking_patience(const struct command *c, const struct resp_request *r, const char *bytes) {
     int64_t ms = command_wait_ms(c, bytes, r);
@@ -167,7 +186,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
     memcpy(b->bytes, bytes, r->len);
     ev_timer_init(&b->again, blocked_again, 0., 0.);
     b->again.data = b;
-    request->state = b;
+    request_own(request, &b->owner, &blocked_ops);
     request_barrier(request);
     s->blocked = true;
     blocked_start(b, pin_node(b->request->session, b->slot), false);
@@ -180,23 +199,19 @@ static struct request *blocked_request(struct session *s) {
     return n ? LIST_ENTRY(n, struct request, link) : NULL;
 }
 
-bool blocking_is(const struct request *r) {
-    return r->session && blocked_request(r->session) == r;
-}
-
-void blocking_half_closed(struct session *s) {
+static void half_closed(struct session *s) {
     struct request *r = blocked_request(s);
     if (r && wait_is(r->command))
         wait_half_closed(r);
     else if (r)
-        blocked_leaves(r->state);
+        blocked_leaves(REQUEST_OWNER(r, struct blocked));
 }
 
 bool blocking_unblock(struct session *s, bool error, blocking_place_fn place, void *arg) {
     struct request *r = blocked_request(s);
     if (r && wait_is(r->command))
         return wait_unblock(r, error);
-    struct blocked *b = r ? r->state : NULL;
+    struct blocked *b = r ? REQUEST_OWNER(r, struct blocked) : NULL;
     struct upstream_node *at = b && b->pin ? upstream_pin_node(b->pin) : NULL;
     if (!at || *upstream_pin_number(b->pin) <= 0)
         return false;
@@ -205,17 +220,4 @@ bool blocking_unblock(struct session *s, bool error, blocking_place_fn place, vo
     return false;
 }
 
-void blocking_left(struct request *r) {
-    if (wait_is(r->command)) {
-        wait_left(r);
-        return;
-    }
-    struct blocked *b = r->state;
-    if (b->pin) { /* its call fails when the connection is closed, at the end of the turn */
-        blocked_unpin(b, false);
-        return;
-    }
-    upstream_abandon(r->worker->upstream, &r->call.up); /* it may be waiting for the map */
-    blocked_end(b, false);
-    request_reply(r, "", 0, true);
-}
+const struct session_room blocking_room = {.half_closed = half_closed};

@@ -10,14 +10,10 @@
 /* BLPOP and its kin; *r may block. */
 enum dispatch_result blocking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes);
-/* The session of a blocked request is gone: its connection closes. */
-void blocking_left(struct request *r);
-/* Whether its session is blocked in it. */
-bool blocking_is(const struct request *r);
+/* Whether such a request may take as long as it likes: its client waits. */
+bool blocking_lasts(const struct request *r);
 /* For upstream_pin_patient: as long as the command says that it may wait. */
 int64_t blocking_patience(const struct command *c, const struct resp_request *r, const char *bytes);
-/* The client of a blocked session will say no more: it gets what the node has for it already. May close the session. */
-void blocking_half_closed(struct session *s);
 /* For CLIENT UNBLOCK: calls `place` with the node where the session is blocked, and who it is there, for the node knows
  * whether it still is; from here on this connection is used for nothing else any more. True: it is at several masters
  * (WAIT), and ends now at all of them, with Redis's error or with what they count by then. */
@@ -46,10 +42,13 @@ bool unblock_done(const struct call_end *end);
 bool wait_is(const struct command *c);
 enum dispatch_result wait_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                    const char *bytes);
-/* As blocking_left and blocking_half_closed. */
-void wait_left(struct request *r);
+/* The client of a blocked session will say no more: it gets what the nodes have for it already. */
 void wait_half_closed(struct request *r);
 /* Ends it at all masters. False: it is about to end already. */
 bool wait_unblock(struct request *r, bool error);
+
+/* What the room hears of sessions: of a blocked one whose client will say no more, which gets what the node has for it
+ * already. */
+extern const struct session_room blocking_room;
 
 #endif

@@ -15,6 +15,7 @@
 enum { FIRST_MS = 2, DOUBLINGS = 7 };
 
 struct unblock {
+    struct request_owner owner; /* of `asking`; first */
     struct session *session;
     struct upstream_pin *pin;
     const char *how;
@@ -33,10 +34,11 @@ static void unblock_later(struct unblock *u) {
 
 static void unblock_answered(struct call *c, const struct call_end *end) {
     struct request *asking = c->request;
-    struct unblock *u = asking->state;
+    struct unblock *u = REQUEST_OWNER(asking, struct unblock);
     bool answered = !end->error && end->reply[0] == ':';
     if (u)
         u->asking = NULL;
+    request_disown(asking);
     request_reply(asking, "", 0, true);
     if (u && answered)
         unblock_later(u);
@@ -59,7 +61,7 @@ static void unblock_ask(struct unblock *u) {
     }
     lane.own = 0;
     u->asking = request_internal(w);
-    u->asking->state = u;
+    request_own(u->asking, &u->owner, &request_owner_silent);
     u->asking->call.done = unblock_answered;
     build_start(w, 4);
     build_text(w, "CLIENT");
@@ -99,7 +101,7 @@ void unblock_stop(struct unblock *u) {
     if (!u)
         return;
     if (u->asking)
-        u->asking->state = NULL;
+        request_disown(u->asking);
     ev_timer_stop(u->session->worker->loop, &u->again);
     memory_free(u);
 }

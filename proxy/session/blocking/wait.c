@@ -34,7 +34,8 @@ struct waited {
 };
 
 struct waiting {
-    bool started; /* all masters have been asked */
+    struct request_owner owner; /* first */
+    bool started;               /* all masters have been asked */
     bool failed;
     bool meant;   /* to end, by an UNBLOCK or since the client left: its connections serve nobody else afterwards */
     bool leaving; /* the client has shut down its side */
@@ -68,8 +69,8 @@ static void wait_unpin(struct waiting *t, bool clean) {
 }
 
 static void wait_finish(struct request *r) {
-    struct waiting *t = r->state;
-    r->state = NULL;
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
+    request_disown(r);
     if (r->session)
         r->session->blocked = false;
     wait_unpin(t, !t->failed && !t->meant);
@@ -124,7 +125,7 @@ static bool wait_count(struct waiting *t, const struct call_end *end) {
 }
 
 static void wait_count_nobody(struct request *r) {
-    struct waiting *t = r->state;
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
     t->counts = r->command->id == COMMAND_WAITAOF ? COUNTS_MAX : 1;
     memset(t->least, 0, sizeof(t->least));
 }
@@ -132,7 +133,7 @@ static void wait_count_nobody(struct request *r) {
 /* A mark or a WAIT was answered. */
 static void wait_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct waiting *t = r->state;
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
     struct waited *n = &t->nodes[c->index];
     bool mark = c->count > 0, ask;
     t->gone = t->gone || (t->leaving && unblock_done(end));
@@ -161,7 +162,7 @@ static void wait_done(struct call *c, const struct call_end *end) {
 
 static void wait_number(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct waiting *t = r->state;
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
     if (t->nodes[c->index].pin)
         pin_number_learnt(t->nodes[c->index].pin, end);
     if (--r->parts_left == 0)
@@ -169,7 +170,7 @@ static void wait_number(struct call *c, const struct call_end *end) {
 }
 
 void wait_half_closed(struct request *r) {
-    struct waiting *t = r->state;
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
     t->meant = t->leaving = true;
     for (size_t i = 0; i < t->node_count; i++) {
         struct waited *n = &t->nodes[i];
@@ -186,7 +187,7 @@ static void waited_hopeless(void *arg) {
 
 bool wait_unblock(struct request *r, bool error) {
     static const char unblocked[] = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
-    struct waiting *t = r->state;
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
     if (t->meant || t->failed)
         return false;
     t->meant = true;
@@ -200,9 +201,11 @@ bool wait_unblock(struct request *r, bool error) {
     return true;
 }
 
-void wait_left(struct request *r) {
-    wait_unpin(r->state, false);
+static void wait_left(struct request *r) {
+    wait_unpin(REQUEST_OWNER(r, struct waiting), false);
 }
+
+static const struct request_owner_ops wait_ops = {.left = wait_left, .may_last = blocking_lasts};
 
 /* ---- the beginning ------------------------------------------------------------------------------- */
 
@@ -275,7 +278,7 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, c);
     request_barrier(request);
-    request->state = t;
+    request_own(request, &t->owner, &wait_ops);
     t->patient_ms = blocking_patience(c, r, bytes);
     s->blocked = true;
     request->parts_left = 1; /* held here until all are on their way */

@@ -55,7 +55,8 @@ bool discover_asks_keys(const struct command *c);
 void discover_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 /* How the replies of all masters to a discovered command become one. */
 enum command_response discover_response(const struct command *c);
-/* Frees all rows. */
-void discover_clear(struct worker *w);
+
+/* What the room hears of workers. */
+extern const struct session_room cluster_room;
 
 #endif

@@ -15,18 +15,23 @@
 #include "proxy/base/memory.h"
 #include "proxy/lock/rule.h"
 #include "proxy/session/cluster/private.h"
-#include "proxy/session/commands/commands.h"
 
 enum { NAME_MAX_LEN = 128, ROWS_MAX = 1024, FRESH_MS = 30 * 1000, UNKNOWN_MS = 1000 };
 
 struct discovered {
-    struct list_node link;     /* in worker->discovered, latest used first; or worker->discovered_before */
+    struct list_node link;     /* in rows->used, latest first; or rows->before */
     struct command_info *info; /* NULL: the node does not know it either */
     int64_t asked_ms;
     bool asking; /* once more */
     size_t name_len, answer_len;
     char *answer; /* what `info` was read from */
     char name[];  /* in lower case */
+};
+
+/* A worker's rows: worker->discovered. */
+struct discovery_rows {
+    struct list_node used, before;
+    size_t count; /* of those in use */
 };
 
 static void row_free(struct discovered *row) {
@@ -36,14 +41,22 @@ static void row_free(struct discovered *row) {
     memory_free(row);
 }
 
-void discover_clear(struct worker *w) {
-    struct list_node *n;
-    while ((n = list_first(&w->discovered)))
-        row_free(LIST_ENTRY(n, struct discovered, link));
-    while ((n = list_first(&w->discovered_before)))
-        row_free(LIST_ENTRY(n, struct discovered, link));
-    w->discovered_count = 0;
+static void rows_open(struct worker *w) {
+    w->discovered = memory_zalloc(sizeof(*w->discovered));
+    list_init(&w->discovered->used);
+    list_init(&w->discovered->before);
 }
+
+static void rows_close(struct worker *w) {
+    struct list_node *n;
+    while ((n = list_first(&w->discovered->used)))
+        row_free(LIST_ENTRY(n, struct discovered, link));
+    while ((n = list_first(&w->discovered->before)))
+        row_free(LIST_ENTRY(n, struct discovered, link));
+    memory_free(w->discovered);
+}
+
+const struct session_room cluster_room = {.worker_opens = rows_open, .worker_closes = rows_close};
 
 static bool same_name(const struct discovered *row, const char *name, size_t len) {
     for (size_t i = 0; i < len && row->name_len == len; i++) {
@@ -55,13 +68,13 @@ static bool same_name(const struct discovered *row, const char *name, size_t len
 }
 
 static struct discovered *row_find(struct worker *w, const char *name, size_t len) {
-    LIST_FOREACH(it, &w->discovered) {
+    LIST_FOREACH(it, &w->discovered->used) {
         struct discovered *row = LIST_ENTRY(it, struct discovered, link);
         if (!same_name(row, name, len))
             continue;
-        if (w->discovered.next != it) {
+        if (w->discovered->used.next != it) {
             list_remove(it);
-            list_prepend(&w->discovered, it);
+            list_prepend(&w->discovered->used, it);
         }
         return row;
     }
@@ -70,25 +83,25 @@ static struct discovered *row_find(struct worker *w, const char *name, size_t le
 
 /* Takes a row out of use. What has no facts can't be pointed to. */
 static void row_retire(struct worker *w, struct discovered *row) {
-    w->discovered_count--;
+    w->discovered->count--;
     if (!row->info) {
         row_free(row);
         return;
     }
     list_remove(&row->link);
-    list_append(&w->discovered_before, &row->link);
+    list_append(&w->discovered->before, &row->link);
 }
 
 /* Makes room: what no node knows goes first, as anybody may send that. */
 static bool row_room(struct worker *w) {
-    if (w->discovered_count < ROWS_MAX)
+    if (w->discovered->count < ROWS_MAX)
         return true;
-    LIST_FOREACH_SAFE(it, &w->discovered) {
+    LIST_FOREACH_SAFE(it, &w->discovered->used) {
         struct discovered *row = LIST_ENTRY(it, struct discovered, link);
         if (!row->info)
             row_retire(w, row);
     }
-    return w->discovered_count < ROWS_MAX;
+    return w->discovered->count < ROWS_MAX;
 }
 
 static void row_add(struct worker *w, const char *name, size_t len, const char *answer, size_t answer_len) {
@@ -104,14 +117,15 @@ static void row_add(struct worker *w, const char *name, size_t len, const char *
         row->answer = memory_strndup(answer, answer_len);
         row->answer_len = answer_len;
     }
-    list_prepend(&w->discovered, &row->link);
-    w->discovered_count++;
+    list_prepend(&w->discovered->used, &row->link);
+    w->discovered->count++;
 }
 
 /* ---- asking ------------------------------------------------------------------------------------ */
 
 /* A question under way. */
 struct question {
+    struct request_owner owner; /* first */
     size_t len;
     char name[];
 };
@@ -129,7 +143,7 @@ static const char *answer_element(const struct call_end *end, size_t *len) {
 static void question_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct worker *w = r->worker;
-    struct question *q = r->state;
+    struct question *q = REQUEST_OWNER(r, struct question);
     struct discovered *row = row_find(w, q->name, q->len);
     size_t len = 0;
     const char *answer = answer_element(end, &len);
@@ -142,7 +156,7 @@ static void question_done(struct call *c, const struct call_end *end) {
             row_retire(w, row);
         row_add(w, q->name, q->len, answer, len);
     }
-    r->state = NULL;
+    request_disown(r);
     memory_free(q);
     request_reply(r, "", 0, true);
 }
@@ -152,7 +166,7 @@ static void ask(struct worker *w, struct request *request, const struct session 
     struct question *q = memory_alloc(sizeof(*q) + len);
     q->len = len;
     memcpy(q->name, name, len);
-    request->state = q;
+    request_own(request, &q->owner, &request_owner_silent);
     request->call.done = question_done;
     lane.db = 0;
     lane.protocol = 2;
@@ -203,6 +217,7 @@ enum command_response discover_response(const struct command *c) {
 
 /* A request whose keys are being asked for. */
 struct held {
+    struct request_owner owner; /* first */
     size_t len;
     char bytes[];
 };
@@ -227,8 +242,8 @@ static int keys_slot(const struct request *r, const struct call_end *end) {
 
 static void keys_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct held *held = r->state;
-    r->state = NULL;
+    struct held *held = REQUEST_OWNER(r, struct held);
+    request_disown(r);
     if (end->error || !r->session) {
         memory_free(held);
         request_fail(r, end->error ? end->error : "");
@@ -254,7 +269,7 @@ void discover_keys(struct session *s, const struct command *c, const struct resp
     counter_add(&w->counters.requests_forwarded, 1);
     held->len = r->len;
     memcpy(held->bytes, bytes, r->len);
-    request->state = held;
+    request_own(request, &held->owner, &request_owner_silent);
     request->call.done = keys_done;
     request_barrier(request);
     lane.protocol = 2;

@@ -21,6 +21,7 @@ enum { RANDOM_TRIES = 16 };
 enum { PRINT_BITS = 12 };
 
 struct keyspace {
+    struct request_owner owner; /* first */
     size_t masters;
     size_t master;  /* SCAN, RANDOMKEY: the one asked */
     uint64_t print; /* SCAN: of the slot map */
@@ -31,8 +32,8 @@ struct keyspace {
 };
 
 static void keyspace_free(struct request *r) {
-    struct keyspace *k = r->state;
-    r->state = NULL;
+    struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
+    request_disown(r);
     text_clear(&k->keys);
     text_clear(&k->error);
     memory_free(k);
@@ -84,7 +85,7 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
 static void keys_filter_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct text out = {0};
-    if (r->state)
+    if (r->owner)
         keyspace_free(r);
     if (end->error) {
         request_fail(r, end->error);
@@ -107,7 +108,7 @@ void keyspace_forward(struct session *s, const struct command *c, const struct r
 
 static void keys_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct keyspace *k = r->state;
+    struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
     char header[RESP_HEADER_MAX];
     if (k->error.len == 0) {
         if (end->error)
@@ -135,7 +136,7 @@ static void keys_done(struct call *c, const struct call_end *end) {
 }
 
 static void keys_dispatch(struct session *s, struct request *request, const struct resp_request *r, const char *bytes) {
-    struct keyspace *k = request->state;
+    struct keyspace *k = REQUEST_OWNER(request, struct keyspace);
     request->parts_left = 1;
     for (size_t i = 0; i < k->masters; i++)
         call_submit_master(call_new(request, keys_done), i, bytes, r->len);
@@ -174,7 +175,7 @@ static int64_t scan_place(struct keyspace *k, uint64_t print, int64_t cursor) {
 
 static void scan_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct keyspace *k = r->state;
+    struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
     struct resp_item outer, cursor;
     int64_t next;
     if (end->error) {
@@ -209,7 +210,7 @@ static void scan_done(struct call *c, const struct call_end *end) {
 
 static void scan_dispatch(struct session *s, struct request *request, const struct resp_request *r, const char *bytes) {
     struct worker *w = s->worker;
-    struct keyspace *k = request->state;
+    struct keyspace *k = REQUEST_OWNER(request, struct keyspace);
     size_t len;
     const char *text = request_arg(r, bytes, 1, &len);
     int64_t cursor;
@@ -232,7 +233,7 @@ static void scan_dispatch(struct session *s, struct request *request, const stru
 
 static void random_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct keyspace *k = r->state;
+    struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
     struct resp_item item;
     const char *p = end->reply;
     if (end->error) {
@@ -263,7 +264,7 @@ void keyspace_dispatch(struct session *s, const struct command *c, const struct 
     struct keyspace *k = memory_zalloc(sizeof(*k));
     k->masters = upstream_master_count(s->worker->upstream);
     struct request *request = request_new(s, c);
-    request->state = k;
+    request_own(request, &k->owner, &request_owner_silent);
     if (c->id == COMMAND_KEYS) {
         keys_dispatch(s, request, r, bytes);
     } else if (c->id == COMMAND_SCAN) {

@@ -103,6 +103,7 @@ bool masters_asks_all(const struct command *c, const struct resp_request *r, con
 /* ---- a command under way --------------------------------------------------------------------------- */
 
 struct masters {
+    struct request_owner owner; /* first */
     enum merge merge;
     size_t count;
     int64_t most;               /* MERGE_LATEST: entries wanted, -1 all */
@@ -348,10 +349,10 @@ static bool failures_pass(enum merge merge) {
 
 /* All have answered. */
 static void masters_finish(struct request *r) {
-    struct masters *m = r->state;
+    struct masters *m = REQUEST_OWNER(r, struct masters);
     struct text reply = {0};
     bool answered = false;
-    r->state = NULL;
+    request_disown(r);
     for (size_t i = 0; i < m->count; i++)
         answered |= m->replies[i].len > 0;
     if (m->error.len > 0 && !(answered && failures_pass(m->merge)))
@@ -375,7 +376,7 @@ static void master_failed(struct masters *m, const char *error) {
 
 static void master_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct masters *m = r->state;
+    struct masters *m = REQUEST_OWNER(r, struct masters);
     if (m->pins) {
         upstream_unpin(m->pins[c->index], !end->error);
         m->pins[c->index] = NULL;
@@ -395,7 +396,7 @@ static void master_done(struct call *c, const struct call_end *end) {
 /* Over a connection of its own; in database 0, since a node that runs a script selects no other. */
 static void ask_apart(struct session *s, struct request *request, size_t i, const char *bytes, size_t len) {
     static const struct upstream_pin_events none;
-    struct masters *m = request->state;
+    struct masters *m = REQUEST_OWNER(request, struct masters);
     struct upstream *u = s->worker->upstream;
     struct upstream_lane lane = s->lane;
     const char *error;
@@ -420,7 +421,7 @@ static void ask_all(struct session *s, const struct command *c, const struct way
     m->count = upstream_master_count(s->worker->upstream);
     m->replies = memory_zalloc(m->count * sizeof(*m->replies));
     m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
-    request->state = m;
+    request_own(request, &m->owner, &request_owner_silent);
     request->parts_left = 1; /* held here until all are asked: some may end at once */
     for (size_t i = 0; i < m->count; i++) {
         if (way->apart) {

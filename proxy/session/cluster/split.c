@@ -35,6 +35,7 @@ struct piece {
 };
 
 struct split {
+    struct request_owner owner; /* first */
     enum command_split kind;
     int64_t sum;
     size_t item_count;
@@ -110,8 +111,8 @@ static void split_audited(struct request *r, struct split *split) {
 
 /* All parts have ended. */
 static void split_finish(struct request *r) {
-    struct split *split = r->state;
-    r->state = NULL;
+    struct split *split = REQUEST_OWNER(r, struct split);
+    request_disown(r);
     char number[RESP_HEADER_MAX];
     if (split->note)
         split_audited(r, split);
@@ -152,7 +153,7 @@ static bool split_take_array(struct split *split, const struct call *c, const st
 
 static void split_part_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct split *split = r->state;
+    struct split *split = REQUEST_OWNER(r, struct split);
     struct resp_item item;
     const char *p = end->reply;
     if (end->error) {
@@ -295,7 +296,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct command *c, 
     }
     split->note = audit_note(s, c, r, bytes, keys, key_count, false);
     s->audits += split->note != NULL;
-    request->state = split;
+    request_own(request, &split->owner, &request_owner_silent);
     request->parts_left = 1; /* held here until all parts are on their way: some may end at once */
     split_send(s, request, c, r, bytes, items, key_count);
     if (--request->parts_left == 0)

@@ -27,6 +27,7 @@ struct shown {
 };
 
 struct admin {
+    struct request_owner owner; /* first */
     struct tour tour;
     struct request *request;
     enum admin_verb verb;
@@ -310,7 +311,7 @@ static void reply_unblock(struct admin *a, struct request *r) {
 static void admin_done(struct tour *t) {
     struct admin *a = LIST_ENTRY(t, struct admin, tour);
     struct request *r = a->request;
-    r->state = NULL;
+    request_disown(r);
     switch (a->verb) {
     case ADMIN_LIST:
         reply_list(a, r);
@@ -341,9 +342,9 @@ static bool allowed(const struct admin *a, const struct call_end *end) {
 
 static void probed(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct admin *a = r->state;
+    struct admin *a = REQUEST_OWNER(r, struct admin);
     if (end->error ? end->why == UPSTREAM_REFUSED || (r->session && r->session->lane.login != 0) : !allowed(a, end)) {
-        r->state = NULL;
+        request_disown(r);
         admin_free(a);
         if (end->error)
             request_fail(r, end->error);
@@ -397,7 +398,7 @@ bool client_admin(struct session *s, const struct command *c, const struct resp_
     }
     struct request *request = request_new(s, c);
     a->request = request;
-    request->state = a;
+    request_own(request, &a->owner, &request_owner_silent);
     request->call.done = probed;
     request_barrier(request);
     probe(a, r, bytes);

@@ -45,24 +45,10 @@ static struct key_rules rules_of_keys(struct session *s, const struct resp_reque
     return found;
 }
 
-/* Guard records are the scripts' alone: whoever could write one could take a lock. */
-static bool is_guard(const char *key, size_t len) {
-    static const char prefix[8] = {'l', 'o', 'c', 'k', 'k', 'e', 'e', 'p'};
-    return len > sizeof(prefix) && memcmp(key, prefix, sizeof(prefix)) == 0 && lock_guard_is(key, len);
-}
-
-static bool any_guard(const struct command *c, const struct resp_request *r, const char *bytes, const uint32_t *keys,
-                      size_t count) {
-    for (size_t i = 0; i < count && !(c->flags & COMMAND_READONLY); i++)
-        if (is_guard(bytes + r->argv[keys[i]].off, r->argv[keys[i]].len))
-            return true;
-    return false;
-}
-
 bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes) {
     struct key_list list;
     key_list_find(&list, c, r, bytes);
-    bool found = list.count > 0 && any_guard(c, r, bytes, list.keys, (size_t)list.count);
+    bool found = list.count > 0 && keys_write_guard(c, r, bytes, list.keys, (size_t)list.count);
     key_list_clear(&list);
     return found;
 }
@@ -170,7 +156,7 @@ static enum dispatch_result dispatch_keys(struct session *s, const struct comman
 
 /* A script has to begin what goes over the connection for scripts: behind others it would stop their connection. */
 static bool script_must_wait(const struct session *s, const struct command *c) {
-    return (c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && !s->aside && !s->tracking;
+    return (c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && !s->aside && s->lane.own == 0;
 }
 
 static __attribute__((noinline)) enum dispatch_result
@@ -191,7 +177,7 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
     enum dispatch_result result = DISPATCHED;
     if (count == 0) /* malformed, and Redis says what is wrong, or no key after all, as in MEMORY PURGE */
         result = masters_dispatch(s, c, r, bytes);
-    else if (any_guard(c, r, bytes, list.keys, count))
+    else if (keys_write_guard(c, r, bytes, list.keys, count))
         session_refuse(s, c, "%s", GUARD_REFUSED);
     else if (count == 1 && (c->split == SPLIT_SUM || c->id == COMMAND_MSETNX))
         result = dispatch_single(s, c, r, bytes, list.keys[0]);
@@ -205,7 +191,7 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
 static inline __attribute__((always_inline)) enum dispatch_result
 dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     if (!c->only && r->argc == 2 && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK) &&
-        !is_guard(bytes + r->argv[1].off, r->argv[1].len))
+        !key_is_guard(bytes + r->argv[1].off, r->argv[1].len))
         return dispatch_single(s, c, r, bytes, 1); /* most of them are releases */
     if (!c->only)
         return dispatch_by_key_list(s, c, r, bytes);
@@ -215,7 +201,7 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, (uint32_t)c->only, rule);
     if ((c->flags & (COMMAND_READONLY | COMMAND_SHOWS_HEAD)) != COMMAND_READONLY) {
-        if (!(c->flags & COMMAND_READONLY) && is_guard(key, len)) {
+        if (!(c->flags & COMMAND_READONLY) && key_is_guard(key, len)) {
             session_refuse(s, c, "%s", GUARD_REFUSED);
             return DISPATCHED;
         }
@@ -275,10 +261,10 @@ enum dispatch_result dispatch_own(struct session *s, const struct command *c, co
     }
 }
 
-bool dispatch_streams(struct session *s, const struct resp_request *r, const char *bytes,
-                      const struct command **command, int *slot) {
+static bool can_stream(struct session *s, const struct resp_request *r, const char *bytes,
+                       const struct command **command, int *slot) {
     if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->lane.own != 0 || session_unauthenticated(s) ||
-        (s->transaction && transaction_queues(s)) || (s->pubsub && pubsub_restricts(s)))
+        s->queues || (s->pubsub && pubsub_restricts(s)))
         return false;
     const struct command *c = command_of_request(r, bytes);
     *command = c;
@@ -292,7 +278,29 @@ bool dispatch_streams(struct session *s, const struct resp_request *r, const cha
     size_t len;
     const char *key = request_arg(r, bytes, (size_t)c->only, &len);
     *slot = slot_for(s, key, len);
-    return !lock_rule_for(s, key, len) && !(is_guard(key, len) && !(c->flags & COMMAND_READONLY));
+    return !lock_rule_for(s, key, len) && !(key_is_guard(key, len) && !(c->flags & COMMAND_READONLY));
+}
+
+static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,
+                                       const struct command **command, int *slot) {
+    if (!can_stream(s, r, bytes, command, slot))
+        return STREAM_NOT;
+    if (s->in_flight > 0 || (s->worker->pause != PAUSE_NONE && pause_holds(s, *command, r, bytes)))
+        return STREAM_LATER;
+    return STREAM_NOW;
+}
+
+/* In RESP2's subscribe mode. */
+static enum dispatch_result dispatch_restricted(struct session *s, const struct command *c,
+                                                const struct resp_request *r, const char *bytes) {
+    if (s->in_flight > 0)
+        return DISPATCH_WAIT;
+    if (c && (c->id == COMMAND_QUIT || c->id == COMMAND_RESET) && command_arity_ok(c, r->argc))
+        return local_dispatch(s, c, r, bytes);
+    if (c)
+        return pubsub_restricted(s, c, r, bytes);
+    dispatch_unknown(s, r, bytes); /* the node says that there is no such command */
+    return DISPATCHED;
 }
 
 /* For a session that is not as most are, and for names that the table lacks. True: the request's way ends here. */
@@ -314,12 +322,12 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         return true;
     if (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes))
         return true;
-    if (s->transaction && transaction_queues(s)) {
-        *result = transaction_queue(s, c, r, bytes);
+    if (s->queues) {
+        *result = queue_dispatch(s, c, r, bytes);
         return true;
     }
     if (s->pubsub && pubsub_restricts(s)) {
-        *result = pubsub_restricted(s, c, r, bytes);
+        *result = dispatch_restricted(s, c, r, bytes);
         return true;
     }
     *result = DISPATCHED;
@@ -329,7 +337,7 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     return c == NULL;
 }
 
-inline enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
+static enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
     const struct command *c = command_of_request(r, bytes);
     s->last = c;
     bool special =
@@ -402,3 +410,13 @@ inline enum dispatch_result dispatch_request(struct session *s, const struct res
     }
     return DISPATCHED;
 }
+
+/* ---- all rooms ------------------------------------------------------------------------------------- */
+
+static const struct session_room commands_room = {.worker_opens = pause_init, .closes = pause_leave};
+
+/* In the order in which they hear that a session is gone. */
+static const struct session_room *const rooms[] = {
+    &transaction_room, &push_room, &blocking_room, &cluster_room, &commands_room, &locks_room, NULL};
+
+const struct session_hooks commands_hooks = {.dispatch = dispatch_request, .streams = dispatch_stream, .rooms = rooms};

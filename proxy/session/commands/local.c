@@ -21,6 +21,7 @@ static const char PING[] = "*1\r\n$4\r\nPING\r\n";
 
 /* A change under way. */
 struct change {
+    struct request_owner owner; /* first */
     struct upstream_lane lane;
     bool hello, authenticates, selects;
     uint32_t login;    /* interned for this change, 0 none; the session's once it is applied */
@@ -79,13 +80,13 @@ static void change_apply(struct session *s, struct change *change) {
 
 static void change_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct change *change = r->state;
+    struct change *change = REQUEST_OWNER(r, struct change);
     char *wrong = change->wrong;
     bool noperm = !end->error && strncmp(end->reply, "-NOPERM", 7) == 0 && !change->selects; /* for PING: logged in */
     bool refused = end->error || (end->reply[0] == '-' && !noperm);
     if (wrong && refused && !end->error) /* on a connection that watches the node has had the client's own words */
         refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
-    r->state = NULL;
+    request_disown(r);
     if (!refused && r->session)
         change_apply(r->session, change);
     bool hello = change->hello;
@@ -120,7 +121,7 @@ static void change_start(struct session *s, const struct command *c, struct chan
     size_t len = probe ? strlen(probe) : r->len;
     probe = probe ? probe : bytes;
     struct request *request = request_new(s, c);
-    request->state = change;
+    request_own(request, &change->owner, &request_owner_silent);
     request->call.done = change_done;
     request_barrier(request);
     if (!pin)

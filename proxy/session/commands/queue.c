@@ -68,25 +68,42 @@ static void queued_done(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
+/* The first error of a command's parts. */
+struct part_error {
+    struct request_owner owner; /* first */
+    char text[TRANSACTION_ERROR_MAX];
+};
+
+static void part_error_free(struct request_owner *owner) {
+    memory_free(owner);
+}
+
+static void part_failed(struct request *r, const char *error) {
+    static const struct request_owner_ops ops = {.free = part_error_free};
+    if (r->owner)
+        return;
+    struct part_error *first = memory_alloc(sizeof(*first));
+    snprintf(first->text, sizeof(first->text), "%s", error);
+    request_own(r, &first->owner, &ops);
+}
+
 static void queued_part_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     char text[TRANSACTION_ERROR_MAX];
     const char *error = queued_error(c, end, text, sizeof(text));
-    if (error && !r->state)
-        r->state = memory_strdup(error);
+    if (error)
+        part_failed(r, error);
     if (--r->parts_left > 0)
         return;
-    char *first = r->state;
-    r->state = NULL;
-    if (first)
-        request_error(r, first);
+    if (r->owner)
+        request_error(r, REQUEST_OWNER(r, struct part_error)->text);
     else
         request_reply(r, QUEUED, sizeof(QUEUED) - 1, true);
-    memory_free(first);
 }
 
-static void item_add(struct transaction *t, enum item_kind kind, uint32_t group, struct lock_call *lock,
-                     const struct command *c, const char *bytes, size_t len) {
+static struct transaction_item *item_add(struct transaction *t, enum item_kind kind, uint32_t group,
+                                         struct lock_call *lock, const struct command *c, const char *bytes,
+                                         size_t len) {
     struct transaction_item *item = memory_alloc(sizeof(*item) + len);
     *item =
         (struct transaction_item){.kind = kind, .at = t->count, .group = group, .lock = lock, .command = c, .len = len};
@@ -94,6 +111,7 @@ static void item_add(struct transaction *t, enum item_kind kind, uint32_t group,
         memcpy(item->bytes, bytes, len);
     list_init(&item->link);
     list_append(&t->items, &item->link);
+    return item;
 }
 
 /* Sends one queued command in a call. */
@@ -125,30 +143,61 @@ static bool keep_early(struct transaction *t, const char *bytes, size_t len) {
     return true;
 }
 
-/* `kind`: how its element is treated; ITEM_PLAIN: not at all. `shown`: ITEM_LOCAL is no PING. */
+/* A command whose element is no lock's: as it is, or ... */
+enum queued_form {
+    QUEUED_PLAIN,  /* its element is the client's */
+    QUEUED_LOCAL,  /* a PING in its place: the proxy answers at EXEC */
+    QUEUED_SHOWN,  /* the same, and the node hears it as well, which says what is wrong with it */
+    QUEUED_CHANGE, /* it changes the session, once the node has said yes */
+    QUEUED_KEYS    /* its element is an array of keys: guard records are left out */
+};
+
+/* The node has changed its connection's state, and the session follows. */
+static void element_of_change(struct session *s, const struct transaction_item *item, const char *element, size_t len,
+                              struct text *out) {
+    struct resp_request r;
+    if (element[0] == '-') {
+        text_append(out, element, len);
+        return;
+    }
+    if (transaction_item_request(item, &r) && s)
+        local_changed(s, item->command, &r, item->bytes, element, len, out);
+    resp_request_clear(&r);
+}
+
+static void element_of_keys(struct session *s, const struct transaction_item *item, const char *element, size_t len,
+                            struct text *out) {
+    keyspace_filter(item->command, s && s->lane.protocol == 3, element, len, out);
+}
+
+static void item_of_form(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                         enum queued_form form) {
+    struct transaction *t = s->transaction;
+    bool local = form == QUEUED_LOCAL || form == QUEUED_SHOWN;
+    struct transaction_item *item =
+        item_add(t, local ? ITEM_LOCAL : ITEM_MADE, 1, NULL, c, bytes, form == QUEUED_KEYS ? 0 : r->len);
+    t->locals += local;
+    item->answer = local ? dispatch_own : NULL;
+    item->element = form == QUEUED_KEYS ? element_of_keys : element_of_change;
+    item->tracks = local && client_is_tracking(c, r, bytes);
+}
+
+/* What the node can be asked as it is, and what it need not hear of. */
 static enum dispatch_result queue_as(struct session *s, const struct command *c, const struct resp_request *r,
-                                     const char *bytes, int slot, enum item_kind kind, bool shown) {
+                                     const char *bytes, int slot, enum queued_form form) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct transaction *t = s->transaction;
     enum ready ready = transaction_ready(s, c, slot);
     if (ready != READY)
         return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
-    const char *sent = kind == ITEM_LOCAL && !shown ? ping : bytes;
-    size_t len = kind == ITEM_LOCAL && !shown ? sizeof(ping) - 1 : r->len;
-    bool rewritten = kind != ITEM_PLAIN;
+    const char *sent = form == QUEUED_LOCAL ? ping : bytes;
+    size_t len = form == QUEUED_LOCAL ? sizeof(ping) - 1 : r->len;
     if (t->scouting && !keep_early(t, sent, len))
         return transaction_refuse(s, c, "ERR too many commands in a transaction before the first one with a key");
-    t->locals += kind == ITEM_LOCAL;
-    if (rewritten)
-        item_add(t, kind, 1, NULL, c, bytes, kind == ITEM_LOCAL || kind == ITEM_STATE ? r->len : 0);
-    queue_one(s, c, sent, len, rewritten);
+    if (form != QUEUED_PLAIN)
+        item_of_form(s, c, r, bytes, form);
+    queue_one(s, c, sent, len, form != QUEUED_PLAIN);
     return DISPATCHED;
-}
-
-/* What the node can be asked as it is, and what it need not hear of. */
-static enum dispatch_result queue_plain(struct session *s, const struct command *c, const struct resp_request *r,
-                                        const char *bytes, int slot, enum item_kind kind) {
-    return queue_as(s, c, r, bytes, slot, kind, false);
 }
 
 /* ---- lock keys ------------------------------------------------------------------------------------- */
@@ -377,7 +426,7 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
         bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
         if (placed)
             slot = slot_of_key(bytes + r->argv[c->first].off, r->argv[c->first].len);
-        return queue_plain(s, c, r, bytes, slot, ITEM_PLAIN);
+        return queue_as(s, c, r, bytes, slot, QUEUED_PLAIN);
     }
     enum ready ready = transaction_ready(s, c, slot);
     if (ready == READY)
@@ -392,7 +441,7 @@ static enum dispatch_result queue_state(struct session *s, const struct command 
                                         const char *bytes) {
     bool own_password = s->worker->shared->options.requirepass != NULL;
     if (own_password && c->id == COMMAND_AUTH)
-        return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+        return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
     if (own_password && c->id == COMMAND_HELLO && r->argc > 2)
         return transaction_refuse(s, c,
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
@@ -402,9 +451,9 @@ static enum dispatch_result queue_state(struct session *s, const struct command 
     int64_t db;
     const char *first = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
     if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
-        t->db = (uint32_t)db;
+        s->queued_db = (uint32_t)db;
     t->unclean = true;
-    return queue_plain(s, c, r, bytes, -1, ITEM_STATE);
+    return queue_as(s, c, r, bytes, -1, QUEUED_CHANGE);
 }
 
 static enum dispatch_result queue_session(struct session *s, const struct command *c, const struct resp_request *r,
@@ -420,15 +469,15 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
     case COMMAND_CLIENT:
         switch (client_way_in_multi(s, r, bytes)) {
         case CLIENT_ANSWERED:
-            return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+            return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
         case CLIENT_SHOWN:
-            return queue_as(s, c, r, bytes, -1, ITEM_LOCAL, true);
+            return queue_as(s, c, r, bytes, -1, QUEUED_SHOWN);
         case CLIENT_FORWARDED:
-            return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+            return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
         }
         return DISPATCHED;
     default: /* READONLY, READWRITE, ASKING */
-        return queue_plain(s, c, r, bytes, -1, upstream_is_cluster(s->worker->upstream) ? ITEM_LOCAL : ITEM_PLAIN);
+        return queue_as(s, c, r, bytes, -1, upstream_is_cluster(s->worker->upstream) ? QUEUED_LOCAL : QUEUED_PLAIN);
     }
 }
 
@@ -436,22 +485,22 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
 static enum dispatch_result queue_pubsub(struct session *s, const struct command *c, const struct resp_request *r,
                                          const char *bytes) {
     if (c->id != COMMAND_MONITOR && c->id != COMMAND_SSUBSCRIBE)
-        return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+        return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
     int slot = pin_slot(s, c, r, bytes);
     if (slot == -2)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
     s->transaction->unclean = true;
-    return queue_plain(s, c, r, bytes, slot, ITEM_PLAIN);
+    return queue_as(s, c, r, bytes, slot, QUEUED_PLAIN);
 }
 
 static enum dispatch_result queue_cluster(struct session *s, const struct command *c, const struct resp_request *r,
                                           const char *bytes) {
     char text[CLUSTER_WRONG_MAX];
     if (!upstream_is_cluster(s->worker->upstream))
-        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
     if (cluster_wrong(r, bytes, text, sizeof(text)))
         return transaction_refuse(s, c, "%s", text);
-    return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+    return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
 }
 
 /* A command that isn't in the table: as dispatch has it outside of transactions. */
@@ -460,11 +509,11 @@ static enum dispatch_result queue_unknown(struct session *s, const struct resp_r
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
         slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
     s->transaction->unclean = true;
-    return queue_plain(s, NULL, r, bytes, slot, ITEM_PLAIN);
+    return queue_as(s, NULL, r, bytes, slot, QUEUED_PLAIN);
 }
 
-enum dispatch_result transaction_queue(struct session *s, const struct command *c, const struct resp_request *r,
-                                       const char *bytes) {
+enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes) {
     if (c && !command_arity_ok(c, r->argc) && c->id != COMMAND_EXEC)
         return transaction_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
     if (c && c->id == COMMAND_UNKNOWN)
@@ -485,24 +534,24 @@ enum dispatch_result transaction_queue(struct session *s, const struct command *
         return queue_by_key(s, c, r, bytes);
     case NEED_NODE:
     case NEED_TRANSACTION:
-        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
     case NEED_MASTERS:
         if (masters_refuses(s, c, r, bytes))
             return transaction_refuse(s, c, "ERR %s is not supported by lockkeeper", masters_refuses(s, c, r, bytes));
-        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
     case NEED_CLUSTER:
         return queue_cluster(s, c, r, bytes);
     case NEED_KEYSPACE:
         if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is the proxy's */
-            return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
-        return queue_plain(s, c, r, bytes, -1, ITEM_KEYS);
+            return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+        return queue_as(s, c, r, bytes, -1, QUEUED_KEYS);
     case NEED_PROXY:
-        return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+        return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
     case NEED_PUBSUB:
         return queue_pubsub(s, c, r, bytes);
     case NEED_REPLICATION: /* the node refuses some, and has a word for others */
         s->transaction->unclean = true;
-        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
     case NEED_REFUSED:
         return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper", c->name);
     case NEED_CLOSE:

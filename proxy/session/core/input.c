@@ -16,12 +16,8 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/blocking/blocking.h"
-#include "proxy/session/commands/commands.h"
 #include "proxy/session/core/private.h"
 #include "proxy/session/core/secret.h"
-#include "proxy/session/push/push.h"
-#include "proxy/session/transaction/transaction.h"
 
 enum {
     INPUT_START = 4096,
@@ -114,7 +110,7 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     enum dispatch_result result = DISPATCHED;
     if (resp_request_scan(&canonical, encoded.data, encoded.len, &limits) == RESP_OK &&
         canonical.form == RESP_MULTIBULK)
-        result = dispatch_request(s, &canonical, encoded.data);
+        result = w->hooks->dispatch(s, &canonical, encoded.data);
     if (w->secret || result == DISPATCH_WAIT) /* then it is encoded anew */
         secret_overwrite(encoded.data, encoded.len);
     if (w->secret && s->state != SESSION_CLOSED)
@@ -130,8 +126,9 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
 static __attribute__((noinline)) void session_request_over(struct session *s) {
     if (s->reply_mode >= REPLY_SKIP_NEXT)
         s->reply_mode = s->reply_mode == REPLY_SKIP_NEXT ? REPLY_SKIP : REPLY_ON;
-    if (s->tracking)
-        tracking_request_ends(s);
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->request_over && (s->hears & HEARS_REQUEST))
+            (*room)->request_over(s);
 }
 
 static inline void session_count(struct session *s, enum dispatch_result result) {
@@ -140,7 +137,7 @@ static inline void session_count(struct session *s, enum dispatch_result result)
         return;
     }
     counter_add(&s->worker->counters.requests_total, 1);
-    if (s->tracking || s->reply_mode != REPLY_ON)
+    if ((s->hears & HEARS_REQUEST) || s->reply_mode != REPLY_ON)
         session_request_over(s);
 }
 
@@ -148,7 +145,7 @@ static enum dispatch_result session_request(struct session *s, const struct resp
     if (r->form == RESP_EMPTY)
         return DISPATCHED;
     enum dispatch_result result =
-        r->form == RESP_INLINE || r->irregular ? dispatch_encoded(s, r, data) : dispatch_request(s, r, data);
+        r->form == RESP_INLINE || r->irregular ? dispatch_encoded(s, r, data) : s->worker->hooks->dispatch(s, r, data);
     session_count(s, result);
     return result;
 }
@@ -315,11 +312,18 @@ static void session_scan_input(struct session *s) {
                               s->half_closed || (waits && input_len(in) >= session_ahead(s)) || session_stream_full(s));
 }
 
+/* More of a reply that comes in parts. */
+static void session_replay(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->resumes)
+            (*room)->resumes(s);
+}
+
 void session_resume(struct session *s) {
     s->is_runnable = false;
     list_remove(&s->runnable_link);
     if (s->replay)
-        replay_go_on(s);
+        session_replay(s);
     if (s->state != SESSION_OPEN || s->replay)
         return;
     if (s->input)
@@ -359,6 +363,12 @@ static void session_got(struct session *s, const char *data, size_t len) {
         session_pause_reading(s, true);
 }
 
+static void session_tell_half_closed(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->half_closed)
+            (*room)->half_closed(s);
+}
+
 static void session_read(struct session *s) {
     struct worker *w = s->worker;
     struct session_input *in = s->input;
@@ -379,7 +389,7 @@ static void session_read(struct session *s) {
         s->half_closed = true;
         session_pause_reading(s, true);
         if (s->blocked) /* what it waits for must not come for nobody */
-            blocking_half_closed(s);
+            session_tell_half_closed(s);
         if (in)
             session_scan_input(s); /* complete requests that waited come first */
         else

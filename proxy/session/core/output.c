@@ -12,7 +12,6 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/private.h"
-#include "proxy/session/push/push.h"
 
 enum {
     OUTPUT_HOLD = 1024 * 1024, /* output that waits, from which on the rest of a reply is left to the node */
@@ -91,6 +90,15 @@ static void session_hold(struct session *s) {
     s->holding = upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up);
 }
 
+/* Whether the limits are not for this session. */
+static bool session_written(struct session *s) {
+    bool unlimited = false;
+    for (const struct session_room *const *room = s->worker->hooks->rooms; (s->hears & HEARS_WRITTEN) && *room; room++)
+        if ((*room)->written)
+            unlimited |= (*room)->written(s);
+    return unlimited;
+}
+
 void session_flush(struct session *s) {
     struct worker *w = s->worker;
     s->is_dirty = false;
@@ -107,9 +115,7 @@ void session_flush(struct session *s) {
         session_close(s, "finished");
         return;
     }
-    if (s->replica && replica_streams(s)) /* its node is not read on meanwhile, and has a limit for replicas */
-        replica_go_on(s);
-    else if (session_over_limit(s)) {
+    if (!session_written(s) && session_over_limit(s)) {
         log_warning("client %llu (%s): closed: it does not read its replies (client-output-buffer-limit)",
                     (unsigned long long)s->lock.id, s->address);
         session_close(s, "output buffer limit");

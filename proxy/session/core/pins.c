@@ -9,7 +9,6 @@
  */
 #include "proxy/session/core/pin.h"
 #include "proxy/session/core/private.h"
-#include "proxy/session/push/push.h"
 
 static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
     switch (why) {
@@ -32,9 +31,9 @@ static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
 struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
                               const struct upstream_pin_events *events, const char **error) {
     struct worker *w = s->worker;
-    struct upstream_lane lane = s->lane;
-    if (why == PIN_SUBSCRIBED || why == PIN_MONITOR || why == PIN_REPLICA || tracking_state(s).bcast)
-        lane.own = 0; /* it reads no keys, or the messages come over another connection */
+    struct upstream_lane lane = session_pin_lane(s);
+    if (why == PIN_SUBSCRIBED || why == PIN_MONITOR || why == PIN_REPLICA)
+        lane.own = 0; /* it reads no keys */
     struct upstream_pin *pin = upstream_pin_open(w->upstream, node, &lane, events, error);
     if (!pin)
         return NULL;

@@ -8,11 +8,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/session/blocking/blocking.h"
 #include "proxy/session/core/private.h"
-#include "proxy/session/locks/locks.h"
-#include "proxy/session/push/push.h"
-#include "proxy/session/transaction/transaction.h"
 
 enum { FREE_REQUESTS_MAX = 4096, FREE_CALLS_MAX = 4096, ERROR_MAX = 1024, HELD_NOTICED = 64 * 1024 };
 
@@ -83,7 +79,7 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
     r->lock_busy = 0;
     r->parts_left = 0;
     r->bytes = 0;
-    r->state = NULL;
+    r->owner = NULL;
     call_init(&r->call, r, NULL);
     return r;
 }
@@ -93,7 +89,7 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
  * keys has a connection to itself already, and it is that one's reads and writes which the node tells apart. */
 inline struct request *request_new(struct session *s, const struct command *command) {
     if (s->in_flight == 0)
-        s->aside = command && (command->flags & COMMAND_RUNS_CODE) && !s->tracking;
+        s->aside = command && (command->flags & COMMAND_RUNS_CODE) && s->lane.own == 0;
     struct request *r = request_take(s->worker, s, command);
     r->muted = s->reply_mode != REPLY_ON;
     list_append(&s->requests, &r->link);
@@ -114,16 +110,22 @@ void request_barrier(struct request *r) {
     r->session->barrier++;
 }
 
-static __attribute__((noinline)) void request_free_parts(struct request *r) {
+const struct request_owner_ops request_owner_silent;
+
+static __attribute__((noinline)) void request_free_more(struct request *r) {
     struct list_node *n;
+    struct request_owner *owner = r->owner;
+    r->owner = NULL;
+    if (owner && owner->ops->free)
+        owner->ops->free(owner);
     while ((n = list_shift(&r->parts)))
         call_release(r->worker, LIST_ENTRY(n, struct call, link));
 }
 
 static inline void request_free(struct request *r) {
     struct worker *w = r->worker;
-    if (!list_empty(&r->parts))
-        request_free_parts(r);
+    if (!list_empty(&r->parts) || r->owner)
+        request_free_more(r);
     call_drop_held(&r->call);
     list_cut(&r->link);
     if (w->free_request_count < FREE_REQUESTS_MAX) {
@@ -162,6 +164,13 @@ bool session_amid_reply(const struct session *s) {
     return head && head->started && !head->done;
 }
 
+/* What would follow the replies that there are is dropped. */
+static void session_ends_behind(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->finishes)
+            (*room)->finishes(s);
+}
+
 /* Lets go on what the head has held up. False: the session is to end behind it. */
 static __attribute__((noinline)) bool head_ends_specially(struct session *s, struct request *r) {
     bool close_after = r->close_after;
@@ -175,12 +184,9 @@ static __attribute__((noinline)) bool head_ends_specially(struct session *s, str
     if (s->input)
         session_mark_runnable(s);
     request_free(r);
-    if (s->pubsub)
-        pubsub_release(s);
-    if (s->held)
-        session_release(s);
+    session_reply_over(s);
     if (close_after) {
-        replay_drop(s);
+        session_ends_behind(s);
         session_finish(s);
     }
     return !close_after;
@@ -190,7 +196,7 @@ static __attribute__((noinline)) bool head_ends_specially(struct session *s, str
 static inline bool head_ends(struct session *s, struct request *r) {
     s->in_flight--;
     s->in_flight_bytes -= r->bytes;
-    uintptr_t special = (uintptr_t)s->input | (uintptr_t)s->pubsub | (uintptr_t)s->tracking;
+    uintptr_t special = (uintptr_t)s->input | (uintptr_t)s->held | (s->hears & HEARS_REPLY);
     if (special | r->redirected | r->ends_barrier | r->close_after)
         return head_ends_specially(s, r);
     request_free(r);
@@ -373,11 +379,14 @@ static bool call_may_wait(const struct upstream_request *up) {
 /* A script runs as long as it likes; and while one does, its node ends nothing that blocks. */
 static bool call_may_last(const struct upstream_request *up) {
     const struct request *r = ((const struct call *)(const void *)up)->request;
-    return r->command && ((r->command->flags & COMMAND_RUNS_CODE) || exec_runs_code(r) || blocking_is(r));
+    if (r->command && (r->command->flags & COMMAND_RUNS_CODE))
+        return true;
+    return r->owner && r->owner->ops->may_last && r->owner->ops->may_last(r);
 }
 
 static bool call_pointless(const struct upstream_request *up) {
-    return lock_lease_pointless((const struct call *)(const void *)up);
+    const struct request *r = ((const struct call *)(const void *)up)->request;
+    return r->owner && r->owner->ops->pointless && r->owner->ops->pointless(r);
 }
 
 static const struct upstream_request_ops call_ops = {
@@ -429,12 +438,22 @@ void call_release(struct worker *w, struct call *c) {
     }
 }
 
-/* CLIENT CACHING goes over the same connection right before what it is about. */
-static __attribute__((noinline)) void submit_caching(struct call *c, int slot, const struct upstream_lane *lane) {
+/* What has to go over the same connection right before a call, or NULL. */
+static struct call *call_before(struct session *s, struct call *c, const char **bytes, size_t *len) {
+    struct call *before = NULL;
+    if (!s || !(s->hears & HEARS_CALL))
+        return NULL;
+    for (const struct session_room *const *room = s->worker->hooks->rooms; !before && *room; room++)
+        if ((*room)->before_call)
+            before = (*room)->before_call(s, c, bytes, len);
+    return before;
+}
+
+static __attribute__((noinline)) void submit_before(struct call *c, int slot, const struct upstream_lane *lane) {
     struct session *s = c->request->session;
     const char *bytes;
     size_t len;
-    struct call *before = s && s->tracking ? tracking_caching(s, c, &bytes, &len) : NULL;
+    struct call *before = call_before(s, c, &bytes, &len);
     const char *error =
         before ? upstream_submit(c->request->worker->upstream, &before->up, slot, lane, bytes, len) : NULL;
     if (error)
@@ -449,7 +468,7 @@ static inline void note_submit(struct call *c, int slot, const struct upstream_l
         session_uses(r->session, slot);
     }
     if (lane->own)
-        submit_caching(c, slot, lane);
+        submit_before(c, slot, lane);
 }
 
 void call_submit_together(struct call *c, uint8_t leading, int slot, const char *bytes, size_t len) {
@@ -480,7 +499,7 @@ void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes
     struct session *s = c->request->session;
     const char *words;
     size_t words_len;
-    struct call *before = s && s->tracking ? tracking_caching(s, c, &words, &words_len) : NULL;
+    struct call *before = call_before(s, c, &words, &words_len);
     if (before && upstream_pin_submit(pin, &before->up, words, words_len, false))
         request_reply(before->request, "", 0, true);
     const char *error = upstream_pin_submit(pin, &c->up, bytes, len, asking);

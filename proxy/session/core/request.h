@@ -11,12 +11,16 @@
 #ifndef LOCKKEEPER_SESSION_CORE_REQUEST_H
 #define LOCKKEEPER_SESSION_CORE_REQUEST_H
 
+#include <string.h>
+
 #include "parser/command.h"
 #include "proxy/session/core/worker.h"
 
 struct session;
 struct request;
 struct call;
+struct lock_call;
+struct request_owner;
 
 enum { CALL_INLINE = 88 /* bytes of a waiting reply kept without an allocation */ };
 
@@ -35,10 +39,10 @@ typedef void (*call_done_fn)(struct call *c, const struct call_end *end);
 struct call {
     struct upstream_request up; /* first: the upstream hands this back */
     struct request *request;
-    struct list_node link; /* in request->parts, or the worker's free list */
-    call_done_fn done;     /* NULL: bytes go straight to the request's reply */
-    void *lock;            /* locks/: the lock command that it carries, or NULL */
-    uint32_t index, count; /* of a split: first item, items */
+    struct list_node link;  /* in request->parts, or the worker's free list */
+    call_done_fn done;      /* NULL: bytes go straight to the request's reply */
+    struct lock_call *lock; /* the lock command that it carries, or NULL */
+    uint32_t index, count;  /* of a split: first item, items */
     size_t held_len, held_cap;
     char *held_big; /* NULL: held is inline */
     char held[CALL_INLINE];
@@ -63,6 +67,24 @@ void call_submit_master_lane(struct call *c, size_t master, const struct upstrea
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
+/* Whose a request is beside its session's: a command that blocks, a transaction, a split, ... Each has this as its
+ * first member, and says what it wants to hear; each function may be NULL. */
+struct request_owner_ops {
+    /* The session is gone, and the request is under way. It may end the request. */
+    void (*left)(struct request *r);
+    /* Whether it may take longer than the upstream's timeout, as long as its node answers others. */
+    bool (*may_last)(const struct request *r);
+    /* Whether nobody wants it any more: asked when it has waited and would be sent now. */
+    bool (*pointless)(const struct request *r);
+    /* The request has ended and is still the owner's: the owner goes with it. */
+    void (*free)(struct request_owner *owner);
+};
+struct request_owner {
+    const struct request_owner_ops *ops;
+};
+/* A request's owner as what it is; NULL where there is none. */
+#define REQUEST_OWNER(r, type) ((type *)(void *)(r)->owner)
+
 /* What a session may have to remember of a request until it ends. */
 struct request {
     struct list_node link;   /* in session->requests; alone once the session is gone */
@@ -78,12 +100,23 @@ struct request {
     bool muted;        /* CLIENT REPLY: the client is not told */
     uint8_t lock_busy; /* 1 + the place in session->lock_busy that it occupies, LOCK_BUSY_ALL, 0 none */
     uint32_t parts_left;
-    size_t bytes;           /* sent for it */
-    struct list_node parts; /* calls of a split */
-    void *state;            /* what the request's own code needs: struct split, ... */
+    size_t bytes;                /* sent for it */
+    struct list_node parts;      /* calls of a split */
+    struct request_owner *owner; /* NULL: its session's alone */
     struct call call;
 };
 
+/* For an owner that has nothing to say. */
+extern const struct request_owner_ops request_owner_silent;
+/* The request is the owner's from now on, who outlives it or gives it up. */
+static inline void request_own(struct request *r, struct request_owner *owner, const struct request_owner_ops *ops) {
+    owner->ops = ops;
+    r->owner = owner;
+}
+/* It is nobody's but its session's again: what was its owner is the caller's. */
+static inline void request_disown(struct request *r) {
+    r->owner = NULL;
+}
 /* Takes a slot at the end of the session's queue. */
 struct request *request_new(struct session *s, const struct command *command);
 /* A request of the proxy's own, in no queue; it ends with request_reply(r, "", 0, true). */
@@ -100,11 +133,6 @@ void request_error(struct request *r, const char *error);
 /* Ends it because its call failed: request_error, or closes the session where half a reply has left already. */
 void request_fail(struct request *r, const char *error);
 
-enum dispatch_result {
-    DISPATCHED,
-    DISPATCH_WAIT /* earlier requests have to end first */
-};
-
 /* ---- words ----------------------------------------------------------------------------------------- */
 
 /* A command's keys as argument indexes; count as command_keys has it. Every find is followed by a clear. */
@@ -118,6 +146,16 @@ void key_list_find(struct key_list *list, const struct command *c, const struct 
 void key_list_clear(struct key_list *list);
 /* The slot of all keys, -1 where there are none, or -2 where they differ. */
 int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count);
+
+/* Guard records are the scripts' alone: whoever could write one could take a lock. */
+static inline bool key_is_guard(const char *key, size_t len) {
+    static const char prefix[8] = {'l', 'o', 'c', 'k', 'k', 'e', 'e', 'p'};
+    return len > sizeof(prefix) && memcmp(key, prefix, sizeof(prefix)) == 0 && lock_guard_is(key, len);
+}
+/* Whether one of these keys is a guard record, and the command no mere reading; and the answer to it. */
+bool keys_write_guard(const struct command *c, const struct resp_request *r, const char *bytes, const uint32_t *keys,
+                      size_t count);
+#define GUARD_REFUSED "ERR the key is a guard record of lockkeeper's; it can't be changed through the proxy"
 
 /* Writes argument i as a C string for messages, cut to `size`. */
 const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size);

@@ -13,11 +13,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/blocking/blocking.h"
-#include "proxy/session/commands/commands.h"
 #include "proxy/session/core/private.h"
-#include "proxy/session/push/push.h"
-#include "proxy/session/transaction/transaction.h"
 
 struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address) {
     struct session *s = memory_zalloc(sizeof(*s));
@@ -67,23 +63,18 @@ void session_close(struct session *s, const char *reason) {
         r->session = NULL;
         if (r->done)
             request_reply(r, "", 0, true);
-        else if (s->blocked && r->state && r->command->need == NEED_BLOCKING)
-            blocking_left(r);
+        else if (r->owner && r->owner->ops->left)
+            r->owner->ops->left(r);
     }
     tls_free(s->tls); /* not before: who sees that it has gone may rely on that it does not block any more */
     s->tls = NULL;
     close(s->fd);
     s->fd = -1;
-    transaction_drop(s);
-    replay_drop(s);
-    pubsub_drop(s);
-    replica_drop(s);
-    tracking_drop(s);
-    pause_leave(s);
+    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
+        if ((*room)->closes)
+            (*room)->closes(s);
     s->in_flight = 0;
     engine_session_close(w->shared->engine, &s->lock, worker_now(w));
-    if (s->left_endless)
-        advisor_left(w->shared->advisor, s->lock.id);
     iobuf_clear(&s->out);
     session_held_free(s);
     session_input_free(s);
@@ -171,4 +162,35 @@ void session_address_text(const struct sockaddr_storage *a, char *out, size_t si
 void session_note_overlap(struct session *s) {
     if (s->overlaps && !s->lock.overlapped)
         engine_session_overlapped(s->worker->shared->engine, &s->lock);
+}
+
+/* ---- what rooms hear ------------------------------------------------------------------------------- */
+
+void session_tick(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->tick)
+            (*room)->tick(s);
+}
+
+void session_replayed(struct session *s, bool stale) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->replayed)
+            (*room)->replayed(s, stale);
+    session_reply_over(s);
+}
+
+void session_reply_over(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->reply_over)
+            (*room)->reply_over(s);
+    if (s->held)
+        session_release(s);
+}
+
+struct upstream_lane session_pin_lane(const struct session *s) {
+    struct upstream_lane lane = s->lane;
+    for (const struct session_room *const *room = s->worker->hooks->rooms; lane.own != 0 && *room; room++)
+        if ((*room)->pin_lane)
+            (*room)->pin_lane(s, &lane);
+    return lane;
 }

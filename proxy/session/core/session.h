@@ -45,6 +45,9 @@ struct session_input {
 /* CLIENT REPLY. */
 enum reply_mode { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP };
 
+/* What CLIENT CACHING said of the next command. */
+enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
+
 struct session {
     struct lock_session lock; /* id, client identity */
     struct worker *worker;
@@ -60,15 +63,20 @@ struct session {
     bool authenticated;
     bool is_dirty, is_runnable;
     bool aside;        /* what is in flight began with a script: over the connection for these */
+    uint8_t hears;     /* enum session_hears: events that rooms want to be told of */
+    bool queues;       /* MULTI: what comes is queued */
+    bool watches;      /* a transaction behind WATCH */
     bool no_evict;     /* CLIENT NO-EVICT: only shown */
     bool left_endless; /* it has acquired a lock without an expiry, outside of enforced rules */
     uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
     enum reply_mode reply_mode;
+    uint8_t caching;                     /* enum caching: of the command at hand, while the session tracks keys */
     uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
     uint16_t lock_busy_all;              /* those that concern several keys */
     uint16_t audits;                     /* commands in flight whose replies are looked at on their way */
     uint32_t in_flight;
     uint32_t redirected; /* of those in flight */
+    uint32_t queued_db;  /* inside MULTI: of the next command, if each SELECT before it is right */
     size_t in_flight_bytes;
     size_t held_bytes; /* of replies that wait for those before them */
     struct upstream_lane lane;
@@ -136,6 +144,20 @@ size_t session_who(const struct session *s, char *out, size_t size);
 /* "10.0.0.5:3321", "[::1]:3321", "unix:0". */
 struct sockaddr_storage;
 void session_address_text(const struct sockaddr_storage *a, char *out, size_t size);
+
+/* Tells the rooms that want to hear it: once a second. */
+void session_tick(struct session *s);
+/* Where EXEC's array is over that came in parts: struct session_room. */
+void session_replayed(struct session *s, bool stale);
+/* A request or a reply in parts has ended: messages that waited for that go out, where no reply is being written. */
+void session_reply_over(struct session *s);
+/* The lane of a connection of the session's own. */
+struct upstream_lane session_pin_lane(const struct session *s);
+
+/* The database of the command at hand: inside MULTI that which the SELECTs before it make. */
+static inline uint32_t session_db(const struct session *s) {
+    return s->queues ? s->queued_db : s->lane.db;
+}
 
 /* Who has not logged in, to the proxy or (login 0) to a node that wants it. */
 bool session_unauthenticated(const struct session *s);

@@ -16,13 +16,13 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/session/commands/commands.h"
 #include "proxy/session/core/pin.h"
 #include "proxy/session/core/private.h"
 
 struct stream {
-    struct session *session; /* whose input this is; NULL once the body is complete */
-    struct request *request; /* NULL once it has ended */
+    struct request_owner owner; /* of `request` */
+    struct session *session;    /* whose input this is; NULL once the body is complete */
+    struct request *request;    /* NULL once it has ended */
     struct upstream_pin *pin;
     bool probing; /* the node is being found */
     bool full;    /* more than enough waits to be written */
@@ -47,7 +47,7 @@ static struct request *stream_end(struct stream *st, bool clean) {
     stream_unpin(st, r->worker, clean);
     st->request = NULL;
     st->probing = st->full = false;
-    r->state = NULL;
+    request_disown(r);
     if (st->session)
         session_mark_runnable(st->session); /* the rest is dropped */
     stream_free_unused(st);
@@ -66,7 +66,7 @@ static void stream_reply(struct upstream_request *up, const char *data, size_t l
     struct request *r = ((struct call *)(void *)up)->request;
     bool elsewhere = last && !r->started && sent_elsewhere(r, data, len);
     if (last)
-        stream_end(r->state, true);
+        stream_end(REQUEST_OWNER(r, struct stream), true);
     if (elsewhere)
         request_error(r, "TRYAGAIN The slot of the key moved to another node while the request was being sent; "
                          "nothing was done");
@@ -76,7 +76,7 @@ static void stream_reply(struct upstream_request *up, const char *data, size_t l
 
 static void stream_fail(struct upstream_request *up, enum upstream_failure why, const char *error) {
     struct request *r = ((struct call *)(void *)up)->request;
-    stream_end(r->state, false);
+    stream_end(REQUEST_OWNER(r, struct stream), false);
     request_fail(r, error);
 }
 
@@ -112,7 +112,7 @@ static void stream_open(struct stream *st, struct upstream_node *node, bool aski
 /* The node has been found: it has answered, or it is the one that could say no more than that the user may not ask. */
 static void stream_found(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct stream *st = r->state;
+    struct stream *st = REQUEST_OWNER(r, struct stream);
     struct upstream *u = r->worker->upstream;
     if (end->error) {
         stream_end(st, false);
@@ -133,17 +133,16 @@ enum dispatch_result stream_start(struct session *s, const struct resp_request *
     struct worker *w = s->worker;
     const struct command *c;
     int slot;
-    if (!dispatch_streams(s, r, bytes, &c, &slot))
-        return DISPATCHED;
-    if (s->in_flight > 0 || (w->pause != PAUSE_NONE && pause_holds(s, c, r, bytes)))
-        return DISPATCH_WAIT;
+    enum stream_way way = w->hooks->streams(s, r, bytes, &c, &slot);
+    if (way != STREAM_NOW)
+        return way == STREAM_LATER ? DISPATCH_WAIT : DISPATCHED;
     s->last = c;
     counter_add(&w->counters.requests_forwarded, 1);
     struct stream *st = memory_zalloc(sizeof(*st));
     struct request *request = request_new(s, c);
     *st = (struct stream){.session = s, .request = request, .head = r->pos};
     resp_body_init(&st->body, r);
-    request->state = st;
+    request_own(request, &st->owner, &request_owner_silent);
     request_barrier(request);
     s->stream = st;
     if (slot < 0 || !upstream_has_topology(w->upstream)) {

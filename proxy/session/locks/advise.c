@@ -4,7 +4,6 @@
 #include "proxy/advise/advise.h"
 #include "proxy/net/digest.h"
 #include "proxy/session/locks/private.h"
-#include "proxy/session/transaction/transaction.h"
 
 /* One INCR or HSETNX of so many, until its key is known for a lock's. A prime, so that it does not fall into step with
  * those who acquire and lose by turns. */
@@ -29,7 +28,7 @@ static bool shows_queue(struct session *s, const struct command *c, const struct
 
 /* A transaction behind WATCH: what it sets it may have seen to be missing. */
 static bool watched(const struct session *s) {
-    return s->transaction && s->transaction->watched;
+    return s->watches;
 }
 
 /* SET with options: NX acquires; others extend, replace or let go what is known for a lock. */
@@ -43,7 +42,8 @@ static __attribute__((noinline)) bool set_wanted(struct session *s, const struct
 
 /* Counters and hashes are looked at now and then, until the key is known for a lock's. */
 static bool count_wanted(struct session *s, const char *key, size_t len) {
-    return advisor_knows(s->worker->shared->advisor, key, len) || ++s->worker->counters_seen % COUNTERS_SAMPLED == 0;
+    return advisor_knows(s->worker->shared->advisor, key, len) ||
+           ++s->worker->locks->counters_seen % COUNTERS_SAMPLED == 0;
 }
 
 static bool may_be_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,

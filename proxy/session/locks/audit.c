@@ -11,7 +11,6 @@
 #include "proxy/base/memory.h"
 #include "proxy/lock/audit.h"
 #include "proxy/session/locks/private.h"
-#include "proxy/session/transaction/transaction.h"
 
 enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24, NO_EXPIRY = -1, KEPT = -3, PAST = -2 };
 
@@ -22,6 +21,7 @@ struct audit_key {
 };
 
 struct audit_note {
+    struct request_owner owner; /* first */
     const struct command *command;
     struct lock_rules *rules; /* reference that keeps the sights' rules alive */
     struct text texts;        /* keys and values; sights point into it once it is complete */
@@ -207,7 +207,7 @@ static void key_note(struct session *s, struct audit_note *note, const struct lo
     size_t len;
     const char *key = request_arg(r, bytes, index, &len);
     *sight = (struct lock_sight){
-        .key = {.db = transaction_db(s), .name = key, .len = len},
+        .key = {.db = session_db(s), .name = key, .len = len},
         .rule = rule,
         .verb = lc->verb,
         .effect = effect,
@@ -252,7 +252,7 @@ static struct audit_note *note_new(struct session *s, const struct command *c, c
     size_t len;
     const char *name = request_arg(r, bytes, 0, &len);
     note->command = c;
-    note->watched = s->transaction && s->transaction->watched;
+    note->watched = s->watches;
     note->rules = lock_rules_ref(s->worker->rules);
     text_init(&note->texts);
     for (size_t i = 0; i < len && i < COMMAND_NAME_MAX - 1; i++)
@@ -509,8 +509,8 @@ void audit_released(struct session *s) {
 
 static void audited(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct audit_note *note = r->state;
-    r->state = NULL;
+    struct audit_note *note = REQUEST_OWNER(r, struct audit_note);
+    request_disown(r);
     if (r->session)
         audit_released(r->session);
     audit_end(r->worker, r->session, note, end);
@@ -529,7 +529,7 @@ static void watch_forward(struct session *s, const struct command *c, const stru
     }
     counter_add(&s->worker->counters.requests_forwarded, 1);
     struct request *request = request_new(s, c);
-    request->state = note;
+    request_own(request, &note->owner, &request_owner_silent);
     request->call.done = audited;
     s->audits++;
     call_submit(&request->call, slot, bytes, r->len);

@@ -16,7 +16,6 @@
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
-#include "proxy/session/transaction/transaction.h"
 
 enum { FREE_LOCKS_MAX = 1024 };
 
@@ -31,8 +30,8 @@ static char *keep_text(char *inside, size_t size, const char *data, size_t len) 
 
 static inline struct lock_call *lock_new(struct session *s, const char *key, size_t key_len) {
     struct worker *w = s->worker;
-    struct list_node *n = stack_pop(&w->free_locks);
-    w->free_lock_count -= n != NULL;
+    struct list_node *n = stack_pop(&w->locks->free);
+    w->locks->free_count -= n != NULL;
     struct lock_call *l = n ? LIST_ENTRY(n, struct lock_call, link) : memory_alloc(sizeof(*l));
     list_init(&l->link);
     list_init(&l->queued);
@@ -62,12 +61,12 @@ static void lock_free(struct worker *w, struct lock_call *l) {
         memory_free(l->value);
     if (l->key != l->short_key)
         memory_free(l->key);
-    if (w->free_lock_count >= FREE_LOCKS_MAX) {
+    if (w->locks->free_count >= FREE_LOCKS_MAX) {
         memory_free(l);
         return;
     }
-    w->free_lock_count++;
-    stack_push(&w->free_locks, &l->link);
+    w->locks->free_count++;
+    stack_push(&w->locks->free, &l->link);
 }
 
 const struct lock_rule *lock_call_rule(const struct lock_call *l) {
@@ -87,11 +86,28 @@ void lock_call_value(struct lock_call *l, const char *value, size_t len) {
     l->value = keep_text(l->short_value, LOCK_SHORT_VALUE, value, len);
 }
 
-void lock_free_pool(struct worker *w) {
-    struct list_node *n;
-    while ((n = stack_pop(&w->free_locks)))
-        memory_free(LIST_ENTRY(n, struct lock_call, link));
+static void locks_open(struct worker *w) {
+    w->locks = memory_zalloc(sizeof(*w->locks));
 }
+
+static void locks_close(struct worker *w) {
+    struct list_node *n;
+    while ((n = stack_pop(&w->locks->free)))
+        memory_free(LIST_ENTRY(n, struct lock_call, link));
+    memory_free(w->locks);
+}
+
+static void session_leaves(struct session *s) {
+    if (s->left_endless)
+        advisor_left(s->worker->shared->advisor, s->lock.id);
+}
+
+const struct session_room locks_room = {
+    .worker_opens = locks_open,
+    .worker_closes = locks_close,
+    .worker_asks = heirs_tick,
+    .closes = session_leaves,
+};
 
 /* ---- the envelope ------------------------------------------------------------------------------ */
 
@@ -464,8 +480,8 @@ inline struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, c
                                        uint32_t db, const char *key, size_t key_len) {
     struct lock_call *l = lock_new(s, key, key_len);
     struct lock_key name = {.db = db, .name = l->key, .len = key_len};
-    l->db = transaction_db(s);
-    bool queued = s->transaction && transaction_queues(s);
+    l->db = session_db(s);
+    bool queued = s->queues;
     session_note_overlap(s);
     engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, queued, worker_now(s->worker),
                  &l->plan);
@@ -474,7 +490,7 @@ inline struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, c
 
 inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
                                     const char *key, size_t key_len) {
-    return lock_begin_in(s, verb, rule, transaction_db(s), key, key_len);
+    return lock_begin_in(s, verb, rule, session_db(s), key, key_len);
 }
 
 bool lock_same_key(const struct lock_call *a, const struct lock_call *b) {

@@ -7,7 +7,6 @@
 
 #include "parser/slot.h"
 #include "proxy/session/locks/private.h"
-#include "proxy/session/transaction/transaction.h"
 
 /* The rule of a key that the command would remove or replace, if it can where the rule's locks are concerned. */
 static const struct lock_rule *clobbered_rule(struct session *s, const struct command *c, const char *key, size_t len) {
@@ -48,7 +47,7 @@ static struct lock_call *begin(struct session *s, struct lock_queue *queue, cons
     size_t len, name_len;
     const char *key = request_arg(r, bytes, at, &len);
     const char *name = request_arg(r, bytes, 0, &name_len);
-    uint32_t db = transaction_db(s);
+    uint32_t db = session_db(s);
     lock_clobbers_database(c, r, bytes, &db);
     struct lock_call *l = lock_begin_in(s, LOCK_CLOBBER, rule, db, key, len);
     lock_call_command(l, name, name_len);

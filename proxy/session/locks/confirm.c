@@ -25,7 +25,8 @@ static const char mark[] = "if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] t
                            "redis.call('HSET', KEYS[1], 'token', ARGV[1]) return 1";
 
 struct confirm {
-    struct call *call; /* the client's */
+    struct request_owner owner; /* first */
+    struct call *call;          /* the client's */
     struct lock_call *lock;
     struct upstream_pin *pin; /* NULL: given back */
     bool asking;              /* the slot is on its way to the node */
@@ -129,7 +130,7 @@ static void confirm_answer(struct confirm *f, struct call *c, const struct call_
 }
 
 static void on_mark(struct call *c, const struct call_end *end) {
-    struct confirm *f = c->request->state;
+    struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
     int64_t marked = 0;
     confirm_answer(f, c, end, &marked);
     f->marked = marked == 1;
@@ -138,7 +139,7 @@ static void on_mark(struct call *c, const struct call_end *end) {
 }
 
 static void on_wait(struct call *c, const struct call_end *end) {
-    struct confirm *f = c->request->state;
+    struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
     confirm_answer(f, c, end, &f->replicas);
     if (--f->left == 0)
         confirm_end(f);
@@ -154,7 +155,7 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
 
 static void confirm_submit(struct confirm *f, struct worker *w, call_done_fn done, bool asking) {
     struct request *r = request_internal(w);
-    r->state = f;
+    request_own(r, &f->owner, &request_owner_silent);
     r->call.done = done;
     call_submit_pin(&r->call, f->pin, w->build.data, w->build.len, asking);
 }

@@ -80,13 +80,13 @@ static void list_begin(struct worker *w, const char *command, size_t argc) {
 static void list_submit(struct worker *w, uint32_t login, call_done_fn done) {
     struct request *r = request_internal(w);
     struct upstream_lane lane = {.login = login, .protocol = 2};
-    w->lease_works++;
+    w->own_works++;
     r->call.done = done;
     call_submit_lane(&r->call, slot_of_key(LIST, sizeof(LIST) - 1), &lane, w->build.data, w->build.len);
 }
 
 static void done_with(struct call *c, const struct call_end *end) {
-    c->request->worker->lease_works--;
+    c->request->worker->own_works--;
     request_reply(c->request, "", 0, true);
 }
 
@@ -110,7 +110,8 @@ static void list_remove_entry(struct worker *w, const char *entry, size_t len) {
 
 /* A lease about to be taken over. */
 struct takeover {
-    struct lock_left left; /* into `entry` */
+    struct request_owner owner; /* first */
+    struct lock_left left;      /* into `entry` */
     const struct lock_rule *rule;
     uint64_t token;
     uint32_t login;
@@ -120,7 +121,7 @@ struct takeover {
 
 static void taken_over(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    struct takeover *t = c->request->state;
+    struct takeover *t = REQUEST_OWNER(c->request, struct takeover);
     struct lock_envelope e = {.reply = NULL};
     if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
         lock_failed_outcome(end, &e.result);
@@ -131,10 +132,10 @@ static void taken_over(struct call *c, const struct call_end *end) {
     }
     if (known && !w->stopping)
         list_remove_entry(w, t->entry, t->len);
-    c->request->state = NULL;
+    request_disown(c->request);
     lock_rules_unref(t->rule->set);
     memory_free(t);
-    w->lease_works--;
+    w->own_works--;
     request_reply(c->request, "", 0, true);
 }
 
@@ -164,8 +165,8 @@ static void take_over(struct worker *w, const char *entry, size_t len, const str
     build_text(w, "int");
     struct request *r = request_internal(w);
     struct upstream_lane lane = {.login = login, .db = t->left.key.db, .protocol = 2};
-    w->lease_works++;
-    r->state = t;
+    w->own_works++;
+    request_own(r, &t->owner, &request_owner_silent);
     r->call.done = taken_over;
     r->call.up.script = script_get(SCRIPT_RENEW);
     r->call.up.repeatable = true;
@@ -192,16 +193,16 @@ static void listed(struct call *c, const struct call_end *end) {
     for (int64_t i = 0; read && i < array.num; i++)
         if (resp_item_read(&p, over, &entry) && entry.type == '$')
             look_at(w, entry.str, entry.len);
-    w->heirs_asking = false;
+    w->locks->heirs_asking = false;
     done_with(c, end);
 }
 
 void heirs_tick(struct worker *w) {
     int64_t came_ms = atomic_load_explicit(&w->shared->came_ms, memory_order_relaxed);
-    if (w->heirs_asking || w->stopping || !w->opened || worker_now(w) - came_ms > LOOKS_MS ||
+    if (w->locks->heirs_asking || w->stopping || !w->opened || worker_now(w) - came_ms > LOOKS_MS ||
         upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(LIST, sizeof(LIST) - 1))))
         return;
-    w->heirs_asking = true;
+    w->locks->heirs_asking = true;
     list_begin(w, "ZRANGEBYSCORE", 7);
     build_number(w, worker_now(w));
     build_text(w, "+inf");

@@ -21,7 +21,7 @@
 #include "proxy/session/locks/private.h"
 
 static struct call **place_of(struct worker *w, const struct lock_call *l) {
-    return &w->probes[l->plan.hash % LOCK_PROBES];
+    return &w->locks->probes[l->plan.hash % LOCK_PROBES];
 }
 
 bool lock_join(struct call *call, struct lock_call *l) {

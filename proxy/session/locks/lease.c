@@ -13,6 +13,7 @@ enum { REFUSED_AGAIN_MS = 10 * 1000 };
 
 /* A renewal under way; a release, or a party's nodes declared dead, because the owner has disconnected. */
 struct lease_work {
+    struct request_owner owner; /* first */
     bool renewal;
     uint64_t token;
     int64_t lease_ms;
@@ -25,9 +26,9 @@ static void log_refusal(struct worker *w, const struct lease_work *work, const s
     int64_t now = worker_now(w);
     struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
     char answer[LOCK_ANSWER_MAX];
-    if (now - w->lease_refused_ms < REFUSED_AGAIN_MS)
+    if (now - w->locks->refused_ms < REFUSED_AGAIN_MS)
         return;
-    w->lease_refused_ms = now;
+    w->locks->refused_ms = now;
     lock_error_words(&e, answer);
     log_warning("a lease could not be %s: %.*s", work->renewal ? "renewed" : "released behind its owner",
                 (int)(e.reply_len > 400 ? 400 : e.reply_len - 3), e.reply + 1);
@@ -35,7 +36,7 @@ static void log_refusal(struct worker *w, const struct lease_work *work, const s
 
 static void lease_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    struct lease_work *work = c->lock;
+    struct lease_work *work = REQUEST_OWNER(c->request, struct lease_work);
     struct lock_envelope e = {.reply = NULL};
     if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
         lock_failed_outcome(end, &e.result);
@@ -47,24 +48,25 @@ static void lease_done(struct call *c, const struct call_end *end) {
         worker_engine_due(w, work->lease_ms / 3);
         engine_renewed(w->shared->engine, &work->key, work->token, &e.result, worker_now(w));
     }
-    c->lock = NULL;
+    request_disown(c->request);
     memory_free(work);
-    w->lease_works--;
+    w->own_works--;
     request_reply(c->request, "", 0, true);
 }
 
-bool lock_lease_pointless(const struct call *c) {
-    if (c->done != lease_done)
-        return false;
-    const struct lease_work *work = c->lock;
-    return work->renewal && !engine_wants_renewal(c->request->worker->shared->engine, &work->key, work->token);
+/* A renewal whose owner has released or left while it waited. */
+static bool lease_pointless(const struct request *r) {
+    const struct lease_work *work = REQUEST_OWNER(r, const struct lease_work);
+    return work->renewal && !engine_wants_renewal(r->worker->shared->engine, &work->key, work->token);
 }
+
+static const struct request_owner_ops lease_ops = {.pointless = lease_pointless};
 
 /* Sends the script that is in w->build. */
 static void lease_submit(struct worker *w, struct lease_work *work, enum script_id id, uint32_t login) {
     struct request *request = request_internal(w);
-    w->lease_works++;
-    request->call.lock = work;
+    w->own_works++;
+    request_own(request, &work->owner, &lease_ops);
     request->call.done = lease_done;
     request->call.up.script = script_get(id);
     request->call.up.repeatable = !work->renewal; /* not behind its owner's leaving: the engine asks again */

@@ -122,16 +122,14 @@ void lock_dispatch_clobber(struct session *s, const struct command *c, const str
 void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
                        const char *bytes);
 
-/* The proxy's own work on leases: asked for by the engine's sink, carried out in the worker's thread. */
-void lock_renew(struct worker *w, const struct lock_lease *lease);
-void lock_release(struct worker *w, const struct lock_lease *lease);
-/* `waits`: the party's nodes are kept for a while, in case that somebody comes back for them. */
-void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
-/* Whether the call is a renewal whose owner has released or left while it waited. */
-bool lock_lease_pointless(const struct call *c);
+/* The engine's sink for leases (struct lock_sink): notes them for the worker whose thread calls the engine. */
+void lock_note_renewal(void *arg, const struct lock_lease *lease);
+void lock_note_release(void *arg, const struct lock_lease *lease);
+void lock_note_leaving(void *arg, const struct lock_leaving *leaving);
+void lock_note_left(void *arg, const struct lock_left *left);
 
-/* At the worker's end. */
-void lock_free_pool(struct worker *w);
+/* What the room hears of workers and sessions. */
+extern const struct session_room locks_room;
 
 /* PROXY LOCK and TOKEN (verb LOCK_INSPECT), RELEASE (LOCK_OPERATOR). */
 enum lock_ask { LOCK_ASK_ALL, LOCK_ASK_TOKEN, LOCK_ASK_RELEASE };
@@ -196,16 +194,5 @@ uint32_t advise_script_key(struct session *s, const struct command *c, const str
                            uint32_t first_key, size_t key_count);
 /* SCRIPT: of a LOAD the text is looked at. */
 void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes);
-
-/* ---- heirs.c: leases whose owners may come back at another proxy ------------------------------------------- */
-
-/* A list of them in Redis, for all proxies before it. */
-
-/* Appends the entry that says so. */
-void heirs_entry(const struct lock_left *left, struct text *out);
-/* Puts an entry on the list. It is of no use beyond until_ms. */
-void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len);
-/* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
-void heirs_tick(struct worker *w);
 
 #endif

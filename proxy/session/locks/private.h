@@ -10,8 +10,27 @@ enum {
     LOCK_SHORT_VALUE = 96,
     LOCK_SHORT_KEY = 96,
     LOCK_COMMAND_MAX = 24,
-    LOCK_HEADER_ARGS = 10,   /* ARGV that every lock script takes */
-    LOCK_CLOBBERED_MAX = 256 /* keys of one clobbering command */
+    LOCK_HEADER_ARGS = 10,    /* ARGV that every lock script takes */
+    LOCK_CLOBBERED_MAX = 256, /* keys of one clobbering command */
+    LOCK_PROBES = 64          /* of a worker */
+};
+
+/* The last expiry of a lock and its guard record's, as words of a call. */
+struct lock_expiry {
+    int64_t ms; /* 0: none yet */
+    size_t len;
+    char words[64];
+};
+
+/* A worker's part in locks: worker->locks. */
+struct locks {
+    struct list_node *free; /* struct lock_call, a stack */
+    size_t free_count;
+    int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
+    bool heirs_asking;                /* heirs.c looks at the list */
+    struct lock_expiry expiry;        /* words.c's */
+    struct call *probes[LOCK_PROBES]; /* join.c's: attempts that others may join, by the key's hash */
+    uint32_t counters_seen;           /* advise.c's */
 };
 
 /* One script under way: what engine_finish will need. */
@@ -137,5 +156,24 @@ void advise_passed(struct session *s, const struct lock_plan *plan, const char *
  * `watched`: in a transaction behind WATCH. */
 void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, bool scripted,
                   bool watched);
+
+/* ---- lease.c ------------------------------------------------------------------------------------------ */
+
+/* The proxy's own work on leases: asked for by the engine's sink, carried out in the worker's thread. */
+void lock_renew(struct worker *w, const struct lock_lease *lease);
+void lock_release(struct worker *w, const struct lock_lease *lease);
+/* `waits`: the party's nodes are kept for a while, in case that somebody comes back for them. */
+void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
+
+/* ---- heirs.c: leases whose owners may come back at another proxy ------------------------------------------ */
+
+/* A list of them in Redis, for all proxies before it. */
+
+/* Appends the entry that says so. */
+void heirs_entry(const struct lock_left *left, struct text *out);
+/* Puts an entry on the list. It is of no use beyond until_ms. */
+void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len);
+/* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
+void heirs_tick(struct worker *w);
 
 #endif

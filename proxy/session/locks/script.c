@@ -34,7 +34,8 @@ struct lock_part {
 
 /* A script under way between its steps. */
 struct bundle {
-    struct text command; /* as it came */
+    struct request_owner owner; /* first */
+    struct text command;        /* as it came */
     int slot;
     size_t key_count, count;
     struct lock_part parts[];
@@ -223,8 +224,8 @@ static void bundle_executed(struct request *request, struct bundle *b, const str
 
 static void bundle_done(struct call *c, const struct call_end *end) {
     struct request *request = c->request;
-    struct bundle *b = request->state;
-    request->state = NULL;
+    struct bundle *b = REQUEST_OWNER(request, struct bundle);
+    request_disown(request);
     if (end->error && end->why == UPSTREAM_UNKNOWN) {
         send_steps(request->worker, request->session, request->command, b, end);
         request_fail(request, end->error);
@@ -303,7 +304,7 @@ static void dispatch_together(struct session *s, const struct command *c, const 
     request->call.up.script_at = (uint32_t)bundle_build(s, b, r, bytes, &all);
     request->call.up.script = script_get(SCRIPT_ADOPT);
     request->call.done = bundle_done;
-    request->state = b;
+    request_own(request, &b->owner, &request_owner_silent);
     call_submit_together(&request->call, (uint8_t)(2 * b->count + 2), b->slot, all.data, all.len);
     text_clear(&all);
 }

@@ -164,7 +164,7 @@ static __attribute__((noinline)) void expiry_write(struct lock_expiry *e, int64_
 
 /* The expiry of a lock, 0 none, and its guard record's: most often the same as the last ones. */
 static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
-    struct lock_expiry *e = &w->lock_expiry;
+    struct lock_expiry *e = &w->locks->expiry;
     if (ms == 0)
         return put(p, "$0\r\n\r\n$0\r\n\r\n", 12);
     if (e->ms != ms)

@@ -45,6 +45,8 @@ bool pubsub_idle(const struct pubsub *p);
  * that has taken its place, or when it is known whether there is one. */
 bool pubsub_anew(struct pubsub *p, const struct upstream_node *lost);
 
+/* No reply is being written: messages that waited for that go out. */
+void pubsub_release(struct session *s);
 /* The feed to a node, opened if there is none; NULL: *error says why. */
 struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const char **error);
 void feed_free(struct feed *f);
@@ -58,8 +60,7 @@ struct tracking {
     bool no_touch;
     bool reopen; /* BCAST: a connection is missing */
     uint64_t epoch;
-    enum caching caching; /* for the next command */
-    bool caching_new;
+    bool caching_new;  /* session->caching was said by the command at hand */
     uint64_t redirect; /* the client who is told; 0: this one */
     bool broken;       /* it is gone */
     struct text said;  /* REDIRECT's last command, as wish->command; may be empty */
@@ -76,6 +77,20 @@ void tracking_free(struct worker *w, struct tracking *t);
 void tracking_take(struct session *s, struct tracking *t);
 /* Tells who is told that all that the client has cached may be stale, if it is tracking. */
 void tracking_all_stale(struct tracking *t);
+
+/* The client who is to be told (if it is still the same) is gone. */
+void tracking_broken(struct session *s, uint64_t redirect);
+/* What struct session_room has for sessions that track keys. */
+void tracking_tick(struct session *s);
+void tracking_request_over(struct session *s);
+void tracking_replayed(struct session *s, bool stale);
+void tracking_pin_lane(const struct session *s, struct upstream_lane *lane);
+struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len);
+
+/* ---- replica.c ------------------------------------------------------------------------------------- */
+
+/* Some of a replica's stream has been written; false: the session is none. */
+bool replica_written(struct session *s);
 
 /* ---- redirect.c ---------------------------------------------------------------------------------- */
 

@@ -15,7 +15,6 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/commands/commands.h"
 #include "proxy/session/core/pin.h"
 #include "proxy/session/push/private.h"
 
@@ -30,6 +29,7 @@ void pubsub_drop(struct session *s) {
         feed_free(LIST_ENTRY(n, struct feed, link));
     struct request *waiting = p->waiting;
     s->pubsub = NULL;
+    s->hears &= (uint8_t)~HEARS_REPLY;
     text_clear(&p->again);
     text_clear(&p->held);
     memory_free(p);
@@ -46,6 +46,7 @@ static struct pubsub *pubsub_get(struct session *s) {
     p->session = s;
     list_init(&p->feeds);
     s->pubsub = p;
+    s->hears |= HEARS_REPLY;
     return p;
 }
 
@@ -317,14 +318,10 @@ enum dispatch_result pubsub_restricted(struct session *s, const struct command *
                                        const char *bytes) {
     if (s->in_flight > 0)
         return DISPATCH_WAIT;
-    if (!c) {
-        dispatch_unknown(s, r, bytes); /* the node says that there is no such command */
-    } else if (!command_arity_ok(c, r->argc)) {
+    if (!command_arity_ok(c, r->argc)) {
         session_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
     } else if (c->need == NEED_PUBSUB && c->id != COMMAND_MONITOR) {
         return pubsub_dispatch(s, c, r, bytes);
-    } else if (c->id == COMMAND_QUIT || c->id == COMMAND_RESET) {
-        return local_dispatch(s, c, r, bytes);
     } else if (c->id == COMMAND_PING && r->argc <= 2) {
         ping(s, c, r, bytes);
     } else if (c->id == COMMAND_PING) {
@@ -334,3 +331,22 @@ enum dispatch_result pubsub_restricted(struct session *s, const struct command *
     }
     return DISPATCHED;
 }
+
+/* ---- the room -------------------------------------------------------------------------------------- */
+
+static void session_leaves(struct session *s) {
+    pubsub_drop(s);
+    replica_drop(s);
+    tracking_drop(s);
+}
+
+const struct session_room push_room = {
+    .closes = session_leaves,
+    .replayed = tracking_replayed,
+    .pin_lane = tracking_pin_lane,
+    .request_over = tracking_request_over,
+    .reply_over = pubsub_release,
+    .before_call = tracking_before_call,
+    .written = replica_written,
+    .tick = tracking_tick,
+};

@@ -61,7 +61,7 @@ static size_t held_max(const struct session *s) {
 
 void pubsub_release(struct session *s) {
     struct pubsub *p = s->pubsub;
-    if (p->held.len == 0 || session_amid_reply(s) || s->replay)
+    if (!p || p->held.len == 0 || session_amid_reply(s) || s->replay)
         return;
     iobuf_append(&s->out, p->held.data, p->held.len);
     session_mark_dirty(s);

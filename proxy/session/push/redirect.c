@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/session/commands/commands.h"
 #include "proxy/session/push/private.h"
 
 /* ---- the other client ----------------------------------------------------------------------------- */
@@ -50,6 +49,11 @@ struct parcel {
     char keys[];
 };
 
+static bool subscribed(const struct session *s) {
+    struct pubsub_counts n = pubsub_count(s);
+    return n.channels + n.patterns + n.shards > 0 && !replica_streams(s);
+}
+
 static void deliver(struct session *s, const struct parcel *p) {
     struct text message = {0};
     if (s->lane.protocol == 3)
@@ -57,7 +61,7 @@ static void deliver(struct session *s, const struct parcel *p) {
     else
         text_printf(&message, "*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n%s", p->len == 0 ? "$-1\r\n" : "");
     text_append(&message, p->keys, p->len);
-    if (s->lane.protocol == 3 || client_kind_of(s) == CLIENT_PUBSUB)
+    if (s->lane.protocol == 3 || subscribed(s))
         session_tell(s, message.data, message.len);
     text_clear(&message);
 }

@@ -39,6 +39,7 @@ void replica_drop(struct session *s) {
     if (!p)
         return;
     s->replica = NULL;
+    s->hears &= (uint8_t)~HEARS_WRITTEN;
     upstream_pin_pause(p->pin, false);
     pin_give(s->worker, p->pin, PIN_REPLICA, false);
     text_clear(&p->error);
@@ -78,10 +79,13 @@ static void stream_bytes(void *arg, const char *data, size_t len, bool last) {
         upstream_pin_pause(p->pin, p->paused = true);
 }
 
-void replica_go_on(struct session *s) {
+bool replica_written(struct session *s) {
     struct replica *p = s->replica;
+    if (!replica_streams(s))
+        return false;
     if (p->paused && s->out.unsent < LOW)
         upstream_pin_pause(p->pin, p->paused = false);
+    return true; /* its node is not read on meanwhile, and has a limit for replicas */
 }
 
 static void node_lost(void *arg, const char *error) {
@@ -100,6 +104,7 @@ static struct replica *replica_get(struct session *s, const char **error) {
     p->pin = pin_take(s, upstream_any_node(s->worker->upstream, 0), PIN_REPLICA, &events, error);
     if (p->pin) {
         s->replica = p;
+        s->hears |= HEARS_WRITTEN;
         return p;
     }
     memory_free(p);

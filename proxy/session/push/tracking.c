@@ -16,6 +16,8 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/push/private.h"
 
+enum { TRACKING_HEARS = HEARS_REQUEST | HEARS_CALL | HEARS_TICK };
+
 /* ---- messages ------------------------------------------------------------------------------------- */
 
 /* Appends the keys of >2 invalidate *n that clients may see, as an array; none where it is about all keys. False: there
@@ -124,6 +126,8 @@ void tracking_drop(struct session *s) {
         return;
     s->tracking = NULL;
     s->lane.own = 0;
+    s->caching = CACHING_NONE;
+    s->hears &= (uint8_t)~TRACKING_HEARS;
     counter_sub(&s->worker->counters.clients_tracking, 1);
     tracking_free(s->worker, t);
 }
@@ -132,6 +136,8 @@ void tracking_take(struct session *s, struct tracking *t) {
     t->session = s;
     s->tracking = t;
     s->lane.own = t->own;
+    s->caching = CACHING_NONE;
+    s->hears |= TRACKING_HEARS;
     counter_add(&s->worker->counters.clients_tracking, 1);
 }
 
@@ -142,13 +148,9 @@ struct tracking_state tracking_state(const struct session *s) {
     return (struct tracking_state){true, t->bcast, t->redirect, t->broken};
 }
 
-enum caching tracking_next(const struct session *s) {
-    return s->tracking ? s->tracking->caching : CACHING_NONE;
-}
-
-void tracking_next_set(struct session *s, enum caching caching) {
-    if (s->tracking && s->tracking->on)
-        s->tracking->caching = caching;
+void tracking_pin_lane(const struct session *s, struct upstream_lane *lane) {
+    if (tracking_state(s).bcast)
+        lane->own = 0; /* the messages come over another connection */
 }
 
 /* ---- all masters ------------------------------------------------------------------------------------- */
@@ -165,7 +167,7 @@ void tracking_tick(struct session *s) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct tracking *t = s->tracking;
     struct upstream *u = s->worker->upstream;
-    if (!t->on || !t->bcast || s->in_flight > 0 || (!t->reopen && t->epoch == upstream_epoch(u)))
+    if (!t || !t->on || !t->bcast || s->in_flight > 0 || (!t->reopen && t->epoch == upstream_epoch(u)))
         return;
     t->reopen = false;
     t->epoch = upstream_epoch(u);
@@ -182,13 +184,12 @@ static void swallow(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-struct call *tracking_caching(struct session *s, struct call *c, const char **bytes, size_t *len) {
+struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len) {
     static const char yes[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
     static const char no[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";
-    struct tracking *t = s->tracking;
-    if (t->caching == CACHING_NONE)
+    if (!s->tracking || s->caching == CACHING_NONE)
         return NULL;
-    *bytes = t->caching == CACHING_YES ? yes : no;
+    *bytes = s->caching == CACHING_YES ? yes : no;
     *len = strlen(*bytes);
     struct request *before = request_internal(s->worker);
     before->call.done = swallow;
@@ -196,16 +197,21 @@ struct call *tracking_caching(struct session *s, struct call *c, const char **by
     return &before->call;
 }
 
-void tracking_request_ends(struct session *s) {
+void tracking_request_over(struct session *s) {
     struct tracking *t = s->tracking;
+    if (!t)
+        return;
     if (!t->caching_new)
-        t->caching = CACHING_NONE;
+        s->caching = CACHING_NONE;
     t->caching_new = false;
 }
 
-void tracking_exec_ends(struct session *s, bool stale) {
+/* CACHING does not outlast an EXEC that it may have been said within. */
+void tracking_replayed(struct session *s, bool stale) {
     struct tracking *t = s->tracking;
-    t->caching = CACHING_NONE;
+    if (!t)
+        return;
+    s->caching = CACHING_NONE;
     t->caching_new = false;
     if (stale)
         tracking_all_stale(t);

@@ -14,7 +14,8 @@ enum { BEFORES_MAX = 4 };
 
 /* A change that the nodes are asked about. */
 struct wish {
-    struct tracking *fresh; /* the session's, once they agree; NULL: it has one */
+    struct request_owner owner; /* first */
+    struct tracking *fresh;     /* the session's, once they agree; NULL: it has one */
     bool on, bcast, optin, optout, no_touch;
     uint64_t redirect;
     bool as_before;            /* the nodes know it already */
@@ -78,8 +79,8 @@ static void wish_granted(struct session *s, struct wish *wish) {
 }
 
 static void wish_finish(struct request *r) {
-    struct wish *wish = r->state;
-    r->state = NULL;
+    struct wish *wish = REQUEST_OWNER(r, struct wish);
+    request_disown(r);
     bool granted = wish->error.len == 0;
     if (granted && r->session)
         wish_granted(r->session, wish);
@@ -96,7 +97,7 @@ static void wish_finish(struct request *r) {
 
 static void wish_part(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct wish *wish = r->state;
+    struct wish *wish = REQUEST_OWNER(r, struct wish);
     bool refused = !end->error && end->reply[0] == '-' && strncmp(end->reply, "-NOPERM", 7) != 0;
     if (wish->error.len == 0 && end->error)
         text_append(&wish->error, end->error, strlen(end->error));
@@ -154,7 +155,7 @@ static void wish_begin(struct session *s, const struct command *c, const struct 
     struct wish *wish = memory_alloc(sizeof(*wish));
     *wish = *words;
     wish->request = request_new(s, c);
-    wish->request->state = wish;
+    request_own(wish->request, &wish->owner, &request_owner_silent);
     request_barrier(wish->request);
     text_append(&wish->command, bytes, len);
     if (wish->redirect == 0) {
@@ -266,7 +267,7 @@ static bool caching(struct session *s, const struct command *c, const struct res
          no = r->argc == 3 && request_arg_is(r, bytes, 2, "no");
     if (!t || !t->on || !((yes && t->optin) || (no && t->optout)))
         return false;
-    t->caching = yes ? CACHING_YES : CACHING_NO;
+    s->caching = yes ? CACHING_YES : CACHING_NO;
     t->caching_new = true;
     session_answer(s, c, "+OK\r\n", 5);
     return true;

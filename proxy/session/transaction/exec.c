@@ -58,25 +58,27 @@ void transaction_free(struct transaction *t, struct session *s, bool clean) {
 
 /* The WAIT behind an EXEC that may acquire locks of rules with `replicas`, over the same connection. */
 struct exec_wait {
-    struct request *exec; /* NULL: its transaction is over */
-    struct text reply;    /* EXEC's, once it is there */
+    struct request_owner owner; /* first */
+    struct request *exec;       /* NULL: its transaction is over */
+    struct text reply;          /* EXEC's, once it is there */
 };
 
 static void exec_end(struct request *r, const struct call_end *end);
 
 static void exec_waited(struct call *c, const struct call_end *end) {
-    struct exec_wait *wait = c->request->state;
+    struct exec_wait *wait = REQUEST_OWNER(c->request, struct exec_wait);
     struct request *r = wait->exec;
     struct resp_item item;
     const char *p = end->reply;
     bool count = !end->error && resp_item_read(&p, p + end->len, &item) && item.type == ':';
     if (r) {
-        struct transaction *t = r->state;
+        struct transaction *t = REQUEST_OWNER(r, struct transaction);
         struct call_end exec = {.reply = wait->reply.data, .len = wait->reply.len};
         t->replicas = count ? item.num : 0;
         t->wait = NULL;
         exec_end(r, &exec);
     }
+    request_disown(c->request);
     text_clear(&wait->reply);
     memory_free(wait);
     request_reply(c->request, "", 0, true);
@@ -106,7 +108,7 @@ static bool replicas_asked(const struct transaction *t, int64_t *replicas, int64
 static void exec_wait_submit(struct worker *w, struct upstream_pin *pin, struct exec_wait *wait, int64_t replicas,
                              int64_t ms) {
     struct request *r = request_internal(w);
-    r->state = wait;
+    request_own(r, &wait->owner, &request_owner_silent);
     r->call.done = exec_waited;
     build_start(w, 3);
     build_text(w, "WAIT");
@@ -139,10 +141,10 @@ static void answer_moved(struct request *r) {
 static void exec_streamed(struct upstream_request *up, const char *data, size_t len, bool last) {
     struct call *c = (struct call *)(void *)up;
     struct request *r = c->request;
-    struct transaction *t = r->state;
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
     bool first = c->count++ == 0;
     if (last) {
-        r->state = NULL;
+        request_disown(r);
         up->ops = t->ops;
         transaction_free(t, r->session, !first || leaves_clean(data, len));
     }
@@ -153,8 +155,8 @@ static void exec_streamed(struct upstream_request *up, const char *data, size_t 
 }
 
 static void exec_failed(struct request *r, const struct call_end *end) {
-    struct transaction *t = r->state;
-    r->state = NULL;
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
+    request_disown(r);
     exec_unwait(t);
     transaction_items_free(t, r->session, end);
     transaction_free(t, r->session, false);
@@ -166,7 +168,7 @@ static void exec_stream_failed(struct upstream_request *up, enum upstream_failur
     snprintf(copy, sizeof(copy), "%s", error);
     struct call_end end = {.error = copy, .why = why};
     struct request *r = ((struct call *)(void *)up)->request;
-    up->ops = ((struct transaction *)r->state)->ops;
+    up->ops = REQUEST_OWNER(r, struct transaction)->ops;
     exec_failed(r, &end);
 }
 
@@ -190,7 +192,7 @@ static void exec_collected(struct call *c, const struct call_end *end) {
         exec_failed(r, end);
         return;
     }
-    struct transaction *t = r->state;
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
     if (t->wait && is_array(end)) {
         text_append(&t->wait->reply, end->reply, end->len);
         return;
@@ -200,9 +202,9 @@ static void exec_collected(struct call *c, const struct call_end *end) {
 }
 
 static void exec_end(struct request *r, const struct call_end *end) {
-    struct transaction *t = r->state;
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
     struct session *s = r->session;
-    r->state = NULL;
+    request_disown(r);
     bool array = is_array(end);
     bool whole = array && exec_array_whole(t, end);
     if (array && !whole) {
@@ -225,12 +227,10 @@ static void exec_end(struct request *r, const struct call_end *end) {
 }
 
 static bool runs_code(const struct request *exec) {
-    return ((const struct transaction *)exec->state)->runs_code;
+    return REQUEST_OWNER(exec, const struct transaction)->runs_code;
 }
 
-bool exec_runs_code(const struct request *r) {
-    return r->call.done == exec_collected && runs_code(r); /* the EXEC of an aborted transaction is a DISCARD */
-}
+static const struct request_owner_ops exec_ops = {.may_last = runs_code};
 
 static bool exec_may_last(const struct upstream_request *up) {
     return runs_code(((const struct call *)(const void *)up)->request);
@@ -240,7 +240,7 @@ void transaction_exec(struct transaction *t, struct request *request) {
     static const struct upstream_request_ops stream = {
         .reply = exec_streamed, .fail = exec_stream_failed, .may_last = exec_may_last};
     static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
-    request->state = t;
+    request_own(request, &t->owner, &exec_ops);
     t->ops = request->call.up.ops;
     if (list_empty(&t->items))
         request->call.up.ops = &stream;
@@ -267,15 +267,16 @@ void transaction_exec(struct transaction *t, struct request *request) {
 
 /* The reply that the client gets whatever the node says. */
 struct leaving {
+    struct request_owner owner; /* first */
     struct transaction *transaction;
     const char *reply;
 };
 
 static void left(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct leaving leaving = *(struct leaving *)r->state;
-    memory_free(r->state);
-    r->state = NULL;
+    struct leaving *p = REQUEST_OWNER(r, struct leaving), leaving = *p;
+    request_disown(r);
+    memory_free(p);
     bool ok = !end->error && end->reply[0] == '+';
     transaction_free(leaving.transaction, r->session, ok);
     const char *reply = leaving.reply;
@@ -290,7 +291,7 @@ static void left(struct call *c, const struct call_end *end) {
 void transaction_leave(struct transaction *t, struct request *request, const char *command, const char *reply) {
     struct leaving *leaving = memory_alloc(sizeof(*leaving));
     *leaving = (struct leaving){.transaction = t, .reply = reply};
-    request->state = leaving;
+    request_own(request, &leaving->owner, &request_owner_silent);
     request->call.done = left;
     call_submit_pin(&request->call, t->pin, command, strlen(command), false);
 }

@@ -12,10 +12,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/session/cluster/cluster.h"
-#include "proxy/session/commands/commands.h"
 #include "proxy/session/locks/locks.h"
-#include "proxy/session/push/push.h"
 #include "proxy/session/transaction/private.h"
 
 /* The place in the node's array. */
@@ -45,20 +42,10 @@ static void append_error(struct text *out, const char *error) {
     text_append(out, "\r\n", 2);
 }
 
-/* Reads the request that an item keeps. False: it can't be. */
-static bool item_request(const struct transaction_item *item, struct resp_request *r) {
+bool transaction_item_request(const struct transaction_item *item, struct resp_request *r) {
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     resp_request_init(r);
     return resp_request_scan(r, item->bytes, item->len, &limits) == RESP_OK;
-}
-
-/* The node has changed its connection's state, and the session follows. */
-static void item_state(struct session *s, const struct transaction_item *item, const char *element, size_t len,
-                       struct text *out) {
-    struct resp_request r;
-    if (s && item_request(item, &r))
-        local_changed(s, item->command, &r, item->bytes, element, len, out);
-    resp_request_clear(&r);
 }
 
 /* A lock script's envelope. */
@@ -95,14 +82,8 @@ static void item_reply(struct transaction *t, struct session *s, struct transact
         if (refused)
             text_append(out, element, len);
         break;
-    case ITEM_STATE:
-        if (refused)
-            text_append(out, element, len);
-        else
-            item_state(s, item, element, len, out);
-        break;
-    case ITEM_KEYS:
-        keyspace_filter(item->command, s && s->lane.protocol == 3, element, len, out);
+    case ITEM_MADE:
+        item->element(s, item, element, len, out);
         break;
     case ITEM_FIRST:
         break;
@@ -234,10 +215,11 @@ static void replay_own(struct session *s, struct replay *p, const struct transac
     p->place.at = resp_item_end(p->place.at, p->place.end);
     p->place.item = p->place.item->next;
     p->place.index++;
-    p->tracks |= item_request(item, &r) && client_is_tracking(item->command, &r, item->bytes);
+    (void)transaction_item_request(item, &r);
+    p->tracks |= item->tracks;
     p->counted = false; /* these commands wait for what is in flight */
     s->in_flight--;
-    (void)dispatch_own(s, item->command, &r, item->bytes);
+    (void)item->answer(s, item->command, &r, item->bytes);
     resp_request_clear(&r);
     if (s->replay != p)
         return;
@@ -261,12 +243,7 @@ static void replay_end(struct session *s) {
         s->reply_mode = REPLY_SKIP;
     else if (s->reply_mode == REPLY_SKIP)
         s->reply_mode = REPLY_ON;
-    if (s->tracking)
-        tracking_exec_ends(s, p->stale);
-    if (s->pubsub)
-        pubsub_release(s);
-    if (s->held)
-        session_release(s);
+    session_replayed(s, p->stale);
     replay_free(s, p);
     session_mark_dirty(s);
     session_mark_runnable(s);

@@ -19,7 +19,6 @@
 
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
-#include "proxy/session/push/push.h"
 #include "proxy/session/transaction/private.h"
 
 enum { HOPS_MAX = 5 };
@@ -51,15 +50,17 @@ static struct transaction *transaction_get(struct session *s) {
     return t;
 }
 
-void transaction_drop(struct session *s) {
-    struct transaction *t = s->transaction;
+/* The session is in no transaction any more. */
+static void session_out(struct session *s) {
     s->transaction = NULL;
-    if (t)
-        transaction_free(t, s, false);
+    s->queues = s->watches = false;
 }
 
-bool transaction_queues(const struct session *s) {
-    return s->transaction->state == TRANSACTION_QUEUEING;
+void transaction_drop(struct session *s) {
+    struct transaction *t = s->transaction;
+    session_out(s);
+    if (t)
+        transaction_free(t, s, false);
 }
 
 struct upstream_pin *transaction_pin_to_change(struct session *s) {
@@ -74,16 +75,11 @@ bool transaction_writes(const struct session *s) {
     return s->transaction->writes;
 }
 
-uint32_t transaction_db(const struct session *s) {
-    const struct transaction *t = s->transaction;
-    return t && t->state == TRANSACTION_QUEUEING ? t->db : s->lane.db;
-}
-
 int64_t transaction_count(const struct session *s) {
     const struct transaction *t = s->transaction;
     if (s->replay)
         return replay_count(s);
-    return t && t->state == TRANSACTION_QUEUEING ? (int64_t)t->count : -1;
+    return s->queues ? (int64_t)t->count : -1;
 }
 
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...) {
@@ -115,7 +111,7 @@ static enum anew begin_anew(struct call *c, const struct call_end *end) {
     struct transaction *t = s->transaction;
     bool waited = !t->pin;
     const char *error;
-    if (end->why != UPSTREAM_NOT_SENT || t->watched || t->multi_ok || (!waited && t->unsent++ >= PIN_UNSENT_TWICE))
+    if (end->why != UPSTREAM_NOT_SENT || s->watches || t->multi_ok || (!waited && t->unsent++ >= PIN_UNSENT_TWICE))
         return ANEW_NEVER;
     if (t->pin)
         pin_give(s->worker, t->pin, PIN_TRANSACTION, false);
@@ -129,9 +125,17 @@ static enum anew begin_anew(struct call *c, const struct call_end *end) {
 
 static void watch_done(struct call *c, const struct call_end *end);
 
-static void watch_send(struct request *request, const char *bytes, size_t len) {
+/* A WATCH under way, for another attempt. */
+struct watch {
+    struct request_owner owner; /* first */
+    size_t len;
+    char bytes[];
+};
+
+static void watch_send(struct request *request) {
+    const struct watch *kept = REQUEST_OWNER(request, struct watch);
     call_init(&request->call, request, watch_done);
-    call_submit_pin(&request->call, request->session->transaction->pin, bytes, len, false);
+    call_submit_pin(&request->call, request->session->transaction->pin, kept->bytes, kept->len, false);
 }
 
 /* A first WATCH whose slot has moved goes after it: nothing is watched yet. */
@@ -141,22 +145,17 @@ static bool watch_redirected(struct request *r, const struct call_end *end) {
     bool ask;
     const char *error;
     struct upstream_node *to = upstream_pin_redirect(t->pin, end->reply + 1, end->len - 3, &ask);
-    if (!to || ask || t->watched || t->hops++ >= HOPS_MAX)
+    if (!to || ask || s->watches || t->hops++ >= HOPS_MAX)
         return false;
     pin_give(s->worker, t->pin, PIN_TRANSACTION, true);
-    struct text *bytes = r->state;
-    if (pin_to(s, to, t->slot, &error)) {
-        watch_send(r, bytes->data, bytes->len);
-        return true;
-    }
-    return false;
+    if (!pin_to(s, to, t->slot, &error))
+        return false;
+    watch_send(r);
+    return true;
 }
 
-static void watch_end(struct request *r) {
-    struct text *bytes = r->state;
-    r->state = NULL;
-    text_clear(bytes);
-    memory_free(bytes);
+static void watch_free(struct request_owner *owner) {
+    memory_free(owner);
 }
 
 static void watch_done(struct call *c, const struct call_end *end) {
@@ -168,14 +167,13 @@ static void watch_done(struct call *c, const struct call_end *end) {
         return;
     enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
     if (anew == ANEW_SENDS)
-        watch_send(r, ((struct text *)r->state)->data, ((struct text *)r->state)->len);
+        watch_send(r);
     if (anew != ANEW_NEVER)
         return;
-    watch_end(r);
     if (t && !end->error && !refused)
-        t->watched = true;
-    else if (t && !t->watched) { /* nothing is */
-        s->transaction = NULL;
+        s->watches = true;
+    else if (t && !s->watches) { /* nothing is */
+        session_out(s);
         transaction_free(t, s, refused);
     }
     if (end->error)
@@ -185,6 +183,8 @@ static void watch_done(struct call *c, const struct call_end *end) {
     else
         request_reply(r, end->reply, end->len, true);
 }
+
+static const struct request_owner_ops watch_ops = {.free = watch_free};
 
 static enum dispatch_result watch(struct session *s, const struct command *c, const struct resp_request *r,
                                   const char *bytes) {
@@ -205,17 +205,18 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
     }
     if (error) {
         session_refuse(s, c, "%s", error);
-        if (!t->watched && !t->lost)
+        if (!s->watches && !t->lost)
             transaction_drop(s);
         return DISPATCHED;
     }
     struct request *request = request_new(s, c);
-    struct text *kept = memory_zalloc(sizeof(*kept));
-    text_append(kept, bytes, r->len);
-    request->state = kept;
+    struct watch *kept = memory_alloc(sizeof(*kept) + r->len);
+    kept->len = r->len;
+    memcpy(kept->bytes, bytes, r->len);
+    request_own(request, &kept->owner, &watch_ops);
     request_barrier(request);
     t->hops = t->unsent = 0;
-    watch_send(request, kept->data, kept->len);
+    watch_send(request);
     return DISPATCHED;
 }
 
@@ -223,7 +224,7 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
 static struct request *transaction_ends(struct session *s, const struct command *c) {
     struct request *request = request_new(s, c);
     request_barrier(request);
-    s->transaction = NULL;
+    session_out(s);
     return request;
 }
 
@@ -244,9 +245,8 @@ static enum dispatch_result unwatch(struct session *s, const struct command *c) 
 
 /* The client heard no OK: it is in no transaction. */
 static void multi_refused(struct session *s) {
-    struct transaction *t = s->transaction;
-    if (t->watched)
-        t->state = TRANSACTION_WATCHING;
+    if (s->watches)
+        s->queues = false;
     else
         transaction_drop(s);
 }
@@ -290,11 +290,11 @@ static void multi_call(struct request *r, bool asked) {
     struct transaction *t = s->transaction;
     call_init(&r->call, r, multi_done);
     r->call.index = asked;
-    tracking_next_set(s, t->caching);
+    s->caching = t->caching;
     t->multi_sent = true;
     t->multi_ok = *upstream_pin_mark(t->pin);
     call_submit_pin(&r->call, t->pin, multi, sizeof(multi) - 1, false);
-    tracking_next_set(s, CACHING_NONE);
+    s->caching = CACHING_NONE;
 }
 
 /* Tells the node; `asked`: the client waits for its answer, else it has had one. Until the node has said OK at least
@@ -316,9 +316,9 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
         session_refuse(s, c, "%s", error);
         return DISPATCHED;
     }
-    t->state = TRANSACTION_QUEUEING;
-    t->db = s->lane.db;
-    t->caching = (uint8_t)tracking_next(s);
+    s->queues = true;
+    s->queued_db = s->lane.db;
+    t->caching = s->caching;
     t->unsent = 0;
     if (t->pin) {
         multi_send(s, c, true);
@@ -456,7 +456,7 @@ static enum dispatch_result exec(struct session *s, const struct command *c) {
 
 enum dispatch_result transaction_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                           const char *bytes) {
-    bool queueing = s->transaction && transaction_queues(s);
+    bool queueing = s->queues;
     switch ((int)c->id) {
     case COMMAND_WATCH:
         if (!queueing)
@@ -482,3 +482,14 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct comman
         return unwatch(s, c);
     }
 }
+
+static void session_leaves(struct session *s) {
+    transaction_drop(s);
+    replay_drop(s);
+}
+
+const struct session_room transaction_room = {
+    .closes = session_leaves,
+    .finishes = replay_drop,
+    .resumes = replay_go_on,
+};

@@ -11,37 +11,22 @@
 /* MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH inside. */
 enum dispatch_result transaction_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                           const char *bytes);
-/* Whether requests are queued. */
-bool transaction_queues(const struct session *s);
 /* The connection of a session that watches, for SELECT, AUTH and HELLO, which change it too: it serves nobody else
  * afterwards. NULL: there is none. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
 /* Whether a change is among them. */
 bool transaction_writes(const struct session *s);
-/* Whether a request is the EXEC of a transaction with locks and a script of the application's, and under way. */
-bool exec_runs_code(const struct request *r);
 /* How many, -1 outside of MULTI. */
 int64_t transaction_count(const struct session *s);
-/* The database of the command at hand: inside MULTI that which the SELECTs before it make. */
-uint32_t transaction_db(const struct session *s);
 /* Ends it without EXEC: RESET, or the session is gone. */
 void transaction_drop(struct session *s);
 
-/* Where there is a session->replay (the rest of EXEC's array): goes on, once what it waited for has been answered. */
-void replay_go_on(struct session *s);
-/* The session ends behind what it has: does nothing where there is none. */
-void replay_drop(struct session *s);
-/* The commands that were queued. */
-int64_t replay_count(const struct session *s);
+/* What the room hears of sessions. */
+extern const struct session_room transaction_room;
 
 /* ---- what is queued ---------------------------------------------------------------------------------- */
 
 enum { TRANSACTION_ERROR_MAX = 512 };
-
-enum transaction_state {
-    TRANSACTION_WATCHING, /* WATCH, no MULTI yet */
-    TRANSACTION_QUEUEING
-};
 
 /* A queued command whose element of EXEC's array is not the client's. Others need no item. */
 enum item_kind {
@@ -51,9 +36,16 @@ enum item_kind {
     ITEM_AUDIT, /* looked at, and passed on as it is */
     ITEM_PLAIN, /* an integer that is summed up */
     ITEM_LOCAL, /* a PING in the place of what the proxy answers itself */
-    ITEM_STATE, /* SELECT, AUTH, HELLO: changes the session where the node says yes */
-    ITEM_KEYS   /* KEYS, SCAN, RANDOMKEY: guard records are left out */
+    ITEM_MADE   /* what `element` makes of it */
 };
+
+struct transaction_item;
+/* Has the proxy answer a request that was queued, in its turn. */
+typedef enum dispatch_result (*item_answer_fn)(struct session *s, const struct command *c, const struct resp_request *r,
+                                               const char *bytes);
+/* Appends what the node's element is to the client. s NULL: it is gone. */
+typedef void (*item_element_fn)(struct session *s, const struct transaction_item *item, const char *element, size_t len,
+                                struct text *out);
 
 struct transaction_item {
     struct list_node link;
@@ -64,21 +56,25 @@ struct transaction_item {
     struct audit_note *note; /* ITEM_AUDIT's */
     const struct command *command;
     size_t len;
-    char bytes[]; /* ITEM_LOCAL, ITEM_STATE: the request */
+    item_answer_fn answer;   /* ITEM_LOCAL's */
+    item_element_fn element; /* ITEM_MADE's */
+    bool tracks;             /* what follows may be read over another connection than one that tracks keys */
+    char bytes[];            /* the request, where that is needed */
 };
 
+/* Reads the request that an item keeps; the caller clears *r in any case. False: it can't be. */
+bool transaction_item_request(const struct transaction_item *item, struct resp_request *r);
+
 struct transaction {
+    struct request_owner owner; /* of the EXEC; first */
     struct worker *worker;
-    enum transaction_state state;
-    struct upstream_pin *pin; /* NULL: no node has been chosen, or it is lost */
-    int slot;                 /* whose key chose the node, -1 none */
-    bool scouting;            /* cluster: the pin's node is any, for what comes before the first key */
-    bool watched;
+    struct upstream_pin *pin;  /* NULL: no node has been chosen, or it is lost */
+    int slot;                  /* whose key chose the node, -1 none */
+    bool scouting;             /* cluster: the pin's node is any, for what comes before the first key */
     bool multi_sent, multi_ok; /* to the node; it said OK, or did so before on this connection */
     bool aborted;              /* a command was refused here: EXEC says so */
     bool lost;                 /* the node; `error` says how */
     bool writes;               /* a change is queued */
-    uint32_t db;               /* while queueing: that of the next command, if each SELECT before it is right */
     bool runs_code;            /* a script of the application's is queued */
     bool unclean;              /* something queued may leave a state on the connection */
     uint32_t count;            /* commands queued */

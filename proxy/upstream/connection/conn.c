@@ -17,8 +17,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/upstream/routing/routing.h"
-#include "proxy/upstream/topology/topology.h"
+#include "proxy/upstream/connection/connection.h"
 
 enum { KEEPALIVE_IDLE_S = 20, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3 };
 
@@ -165,6 +164,21 @@ static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_p
     return c;
 }
 
+void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
+                   const char *bytes, size_t len) {
+    r->was_redirected = false;
+    r->leading = r->hops = r->attempts = r->delays = 0;
+    r->alone = false;
+    r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = r->pinned = r->open = false;
+    r->slot = slot;
+    r->lane = *lane;
+    r->conn = NULL;
+    r->node = to;
+    r->chunk = NULL;
+    r->bytes = bytes;
+    r->len = len;
+}
+
 void conn_free(struct upstream_conn *c) {
     list_remove(&c->link);
     if (c->ear)
@@ -187,7 +201,7 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
     } else if (!conn_start(c, &error)) {
         conn_free(c);
         node_failed(n, strerror(error));
-        topology_want(u->topology);
+        upstream_want_map(u);
         snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
         return NULL;
     }
@@ -300,7 +314,7 @@ static void conn_rebuild(struct upstream_conn *c) {
 /* They are not sent, and fail: nobody wants them any more. */
 static void drop_pointless(struct upstream_conn *c) {
     LIST_FOREACH_SAFE(n, &c->pending) {
-        if (!router_pointless(LIST_ENTRY(n, struct upstream_request, link)))
+        if (!c->u->above->pointless(LIST_ENTRY(n, struct upstream_request, link)))
             continue;
         c->in_flight--;
         c->rebuild = true;
@@ -308,7 +322,7 @@ static void drop_pointless(struct upstream_conn *c) {
 }
 
 void conn_ready(struct upstream_conn *c) {
-    if (doubt_waits(c))
+    if (c->u->above->holds_back(c))
         return;
     drop_pointless(c);
     if (c->rebuild)

@@ -1,13 +1,13 @@
 /*
- * Connections to nodes, and the structures behind upstream.h, which the rooms of proxy/upstream/ share:
+ * Connections to nodes, and the structures behind upstream.h, which the rooms of proxy/upstream/ share. From the
+ * ground:
  *
- *      connection/  one connection: its states and its writing (conn.c), what it begins with (handshake.c, login.c),
- * its replies (reply.c), timeouts (late.c), its end (end.c); nodes and their lanes (node.c, probe.c); connections and
- * lanes of a caller's own (pin.c, own.c, ear.c); several commands as one request (together.c); requests that are
- * abandoned (standin.c); hiredis on the loop (control.c) routing/     which node, lost connections, how a request ends
- * (router.c); errors that mean elsewhere, or again (again.c); requests that wait (wait.c); slot -> node (map.c)
- *      topology/    who serves what: rounds of questions
- *      upstream.c   life, the tick that looks for timeouts, PROXY INFO
+ *      connection/  nodes and the connections to them, shared or a caller's own; who is logged in; hiredis on the loop
+ *      routing/     which node a request goes to; redirects, repeats, waits, how it ends; the slot map
+ *      topology/    who serves what: rounds of questions to the cluster or to Sentinels
+ *      life/        the upstream as a whole: it is made, ticks, is flushed and freed
+ *
+ * What a room has to tell those above it goes through struct upstream_above.
  *
  *      upstream ── nodes ── pools (a lane each) ── connections ── pending requests
  *               ── conns (all that are open)    ── graveyard (freed by upstream_flush)
@@ -87,6 +87,44 @@ bool login_known(uint32_t login);
 
 struct topology;
 
+/* Why a connection ends, which decides what becomes of its requests. */
+enum conn_end {
+    CONN_LOST,        /* what may be sent again is */
+    CONN_UNREACHABLE, /* it never got ready */
+    CONN_TIMEOUT,     /* a due reply did not come */
+    CONN_REFUSED,     /* the node refused the handshake; the reason is its error */
+    CONN_FULL,        /* the node takes no more clients (maxclients) and read nothing; the reason is its error */
+    CONN_REPLACED,    /* another master has taken the node's place: nothing is the node's fault */
+    CONN_IDLE,        /* nothing was in flight */
+    CONN_SHUTDOWN     /* upstream_free */
+};
+
+/* What connections and requests' ways ask of the rooms above them, which set this table before anything is opened. */
+struct upstream_above {
+    /* ---- routing ---- */
+    /* The requests of a connection that ended. `who` is the node. */
+    void (*lost)(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
+                 const char *reason);
+    /* A complete error reply without its '-' and CR LF. True: it was a redirect or the like, and the request, which is
+     * in no list any more, is taken care of. */
+    bool (*error)(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
+                  size_t len);
+    /* Whether a request has waited in vain, and has failed for that. */
+    bool (*pointless)(struct upstream_request *r);
+    /* The error for what has no node to go to. */
+    const char *(*no_node)(struct upstream *u);
+    /* ---- topology: called where there is one ---- */
+    /* Something hints at a change: ask soon, at a limited rate; or in the loop's next moments, whatever the rate is. */
+    void (*want)(struct topology *t);
+    void (*now)(struct topology *t);
+    /* Whether so long ago was the last round that failovers may be unknown, or before `since_ms`. */
+    bool (*is_old)(const struct topology *t, int64_t since_ms);
+    /* The reason why nothing is known yet, for a reply or the log. */
+    void (*reason)(const struct topology *t, char *out, size_t size);
+    /* Whether a connection whose handshake is over has to wait for a round, which is begun then: conn_ready follows. */
+    bool (*holds_back)(struct upstream_conn *c);
+};
+
 /* A walk over u->conns that is under way: where it goes on. */
 struct conn_walk {
     struct list_node *next;
@@ -97,6 +135,7 @@ struct upstream {
     struct ev_loop *loop;
     struct readable *readable;
     const struct upstream_config *config;
+    const struct upstream_above *above;
     struct chunk_pool *pool;
     struct upstream_events events;
     bool announced, closing;
@@ -131,7 +170,7 @@ struct upstream {
     char error[512]; /* of the last call that returned one */
 };
 
-/* ---- upstream.c ---- */
+/* ---- time.c ---- */
 
 static inline int64_t clock_us(void) {
     struct timespec t;
@@ -143,12 +182,40 @@ static inline int64_t clock_ms(void) {
     return clock_us() / 1000;
 }
 
+/* The tick that looks for timeouts, in seconds: while something is in flight, and else, to close what is idle. */
+#define TICK_FAST_S 0.1
+#define TICK_SLOW_S 10.
+void upstream_set_tick(struct upstream *u, bool fast);
 /* Something is in flight: look for timeouts. */
 void upstream_wake(struct upstream *u);
 /* ms, 25 % more or less. */
 int64_t upstream_jitter(struct upstream *u, int64_t ms);
 uint32_t upstream_random(struct upstream *u, uint32_t below);
+/* Tells, once, that the upstream can serve, or why it can't. */
 void upstream_announce(struct upstream *u, const char *error);
+/* There may be a new map: it is asked for soon, where there is a topology. */
+static inline void upstream_want_map(struct upstream *u) {
+    if (u->topology)
+        u->above->want(u->topology);
+}
+/* Whether the map may be older than `since_ms`; no, without a topology. */
+static inline bool upstream_map_is_old(const struct upstream *u, int64_t since_ms) {
+    return u->topology && u->above->is_old(u->topology, since_ms);
+}
+
+/* ---- requests ---- */
+
+/* How a request begins: all private fields but its place. */
+void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
+                   const char *bytes, size_t len);
+/* A request's end: the bytes are given back, the owner may have it again. */
+static inline void request_end(struct upstream_request *r) {
+    if (r->chunk)
+        chunk_release(r->chunk);
+    r->chunk = NULL;
+    r->conn = NULL;
+    r->in_flight = false;
+}
 
 /* ---- node.c ---- */
 
@@ -195,7 +262,7 @@ struct upstream_pool {
 /* The node of an address, made if there is none; NULL where there are too many. */
 struct upstream_node *node_get(struct upstream *u, const struct address *at);
 /* Frees a node that has no pools. */
-void node_free(struct upstream_node *n);
+void node_forget(struct upstream_node *n);
 /* The lane's connection of this index, opened if need be; NULL: u->error says why. The lane used last is the first of
  * the node's pools. */
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index);
@@ -251,18 +318,6 @@ enum conn_state {
     CONN_HANDSHAKE,  /* AUTH, HELLO, SELECT are on their way; requests wait in `out` */
     CONN_READY,
     CONN_CLOSED /* in the graveyard */
-};
-
-/* Why a connection ends, which decides what becomes of its requests. */
-enum conn_end {
-    CONN_LOST,        /* what may be sent again is */
-    CONN_UNREACHABLE, /* it never got ready */
-    CONN_TIMEOUT,     /* a due reply did not come */
-    CONN_REFUSED,     /* the node refused the handshake; the reason is its error */
-    CONN_FULL,        /* the node takes no more clients (maxclients) and read nothing; the reason is its error */
-    CONN_REPLACED,    /* another master has taken the node's place: nothing is the node's fault */
-    CONN_IDLE,        /* nothing was in flight */
-    CONN_SHUTDOWN     /* upstream_free */
 };
 
 struct upstream_conn {
@@ -384,6 +439,10 @@ bool handshake_taken(struct upstream_conn *c, bool ok);
 
 /* ---- end.c ---- */
 
+/* Why a connection ended, as an error; it says nothing of any request's outcome. */
+void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason);
+/* An error with a word about the outcome, where it is the proxy's own; `sent`: a byte of the request left. */
+void outcome_text(char *out, size_t size, const char *base, bool sent);
 /* Ends a connection; its requests are repeated or failed. */
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
 /* The same for all of a node. */
@@ -462,8 +521,16 @@ void own_sweep(struct upstream *u);
 struct upstream_ear *ear_open(struct upstream_conn *c, const struct upstream_lane *lane);
 void ear_close(struct upstream_ear *e);
 
+/* ---- standin.c ---- */
+
+/* Makes a stand-in for r, with its bytes and its place in the list. */
+struct upstream_request *standin_make(struct upstream *u, struct upstream_request *r);
+
 /* ---- together.c ---- */
 
+/* The request's bytes with EVAL and the source in the place of EVALSHA and the SHA1, in the command that begins `at`;
+ * the caller frees them. NULL: there is no such command. */
+char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) __attribute__((warn_unused_result));
 /* The next bytes of one of the oldest request's leading replies, the final ones with `last`. */
 void together_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last);
 /* The request has its end: the connection forgets its leading replies. `executed`: EXEC's array has come. */

@@ -7,8 +7,47 @@
 #include <stdio.h>
 
 #include "proxy/base/log.h"
-#include "proxy/upstream/routing/routing.h"
-#include "proxy/upstream/topology/topology.h"
+#include "proxy/upstream/connection/connection.h"
+
+/* ---- what is said of it ---- */
+
+static const char *outcome(bool sent) {
+    return sent ? "the outcome of the request is unknown" : "the request was not sent";
+}
+
+void outcome_text(char *out, size_t size, const char *base, bool sent) {
+    if (strncmp(base, "UPSTREAM ", 9) == 0)
+        snprintf(out, size, "%.*s; %s", (int)(size - 64), base, outcome(sent));
+    else
+        snprintf(out, size, "%s", base);
+}
+
+void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason) {
+    switch (end) {
+    case CONN_LOST:
+        snprintf(out, size, "UPSTREAM node %s was lost (%s)", address, reason);
+        break;
+    case CONN_UNREACHABLE:
+        snprintf(out, size, "UPSTREAM node %s can't be reached (%s)", address, reason);
+        break;
+    case CONN_TIMEOUT:
+        snprintf(out, size, "UPSTREAM node %s %s", address, reason);
+        break;
+    case CONN_REFUSED:
+    case CONN_FULL:
+        snprintf(out, size, "%s", reason);
+        break;
+    case CONN_REPLACED:
+        snprintf(out, size, "UPSTREAM node %s is not used any more (%s)", address, reason);
+        break;
+    case CONN_IDLE:
+    case CONN_SHUTDOWN:
+        snprintf(out, size, "UPSTREAM the proxy is stopping");
+        break;
+    }
+}
+
+/* ---- the end ---- */
 
 /* What an ended connection means for its node. */
 static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *reason) {
@@ -18,7 +57,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
     switch (end) {
     case CONN_UNREACHABLE:
         node_failed(n, reason);
-        topology_want(c->u->topology);
+        upstream_want_map(c->u);
         break;
     case CONN_LOST:
     case CONN_TIMEOUT:
@@ -28,7 +67,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
             node_log(n, end == CONN_LOST ? "was lost" : "does not answer", reason);
         else
             log_verbose("Node %s: connection lost: %s", n->address, reason);
-        topology_want(c->u->topology);
+        upstream_want_map(c->u);
         break;
     case CONN_FULL:
         node_failed(n, reason);
@@ -69,12 +108,12 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
         n->pins--;
     c->pin = NULL;
     c->node = NULL;
-    router_lost(u, &requests, n, end, why);
+    u->above->lost(u, &requests, n, end, why);
     if (own)
         own_lost(u, own);
     if (pin) {
         char error[512];
-        router_lost_text(error, sizeof(error), n->address, end, why);
+        conn_lost_text(error, sizeof(error), n->address, end, why);
         pin_lost(pin, error);
     }
 }

@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "proxy/upstream/connection/connection.h"
-#include "proxy/upstream/topology/topology.h"
 
 enum { SILENT_MS = 1000 }; /* then the topology is looked at, before upstream-timeout is over */
 
@@ -28,7 +27,7 @@ static bool conn_has_news(const struct upstream_conn *c) {
  * True: so it is, and the connection was closed. */
 static bool left_behind(struct upstream_conn *c) {
     struct upstream *u = c->u;
-    topology_want(u->topology);
+    upstream_want_map(u);
     if (!c->node->served || c->node->slots > 0) /* a new node that slots move to has none yet */
         return false;
     conn_close(c, CONN_REPLACED, "it is silent, and its slots are another one's");

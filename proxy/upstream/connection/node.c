@@ -14,7 +14,6 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/connection.h"
-#include "proxy/upstream/topology/topology.h"
 
 enum { LOG_AGAIN_MS = 10 * 1000, LOOK_AGAIN_MS = 1000 };
 
@@ -124,7 +123,7 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at) {
     return n;
 }
 
-void node_free(struct upstream_node *n) {
+void node_forget(struct upstream_node *n) {
     list_remove(&n->link);
     n->u->node_count--;
     resolve_cancel(n->lookup);
@@ -177,7 +176,7 @@ struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstr
         return p->conns[index];
     if (node_backing_off(n)) {
         snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
-        topology_want(u->topology);
+        upstream_want_map(u);
         return NULL;
     }
     if (!p)
@@ -246,6 +245,6 @@ void node_sweep(struct upstream *u) {
     LIST_FOREACH_SAFE(it, &u->nodes) {
         struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
         if (n->slots == 0 && list_empty(&n->pools) && n->pins == 0)
-            node_free(n);
+            node_forget(n);
     }
 }

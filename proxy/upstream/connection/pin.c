@@ -12,8 +12,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/routing/routing.h"
-#include "proxy/upstream/topology/topology.h"
+#include "proxy/upstream/connection/connection.h"
 
 /* Takes a pin out of its node's idle ones. */
 static void idle_remove(struct upstream_pin *pin, struct upstream_node *n) {
@@ -48,7 +47,7 @@ static struct upstream_pin *pin_new(struct upstream_node *n, const struct upstre
 /* The error of a call that took nothing. */
 static const char *not_sent(struct upstream *u, const char *base) {
     char text[sizeof(u->error)];
-    router_outcome(text, sizeof(text), base, false);
+    outcome_text(text, sizeof(text), base, false);
     memcpy(u->error, text, sizeof(text));
     return u->error;
 }
@@ -56,13 +55,13 @@ static const char *not_sent(struct upstream *u, const char *base) {
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
                                        const struct upstream_pin_events *events, const char **error) {
     if (!node || u->closing) {
-        *error = not_sent(u, router_no_node(u));
+        *error = not_sent(u, u->above->no_node(u));
         return NULL;
     }
     struct upstream_pin *pin = idle_take(node, lane);
     if (!pin && node_backing_off(node)) {
         snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", node->address, node->reason);
-        topology_want(u->topology);
+        upstream_want_map(u);
     } else if (!pin) {
         pin = pin_new(node, lane);
     }
@@ -147,15 +146,6 @@ int64_t *upstream_pin_number(struct upstream_pin *pin) {
 
 struct upstream_node *upstream_pin_node(const struct upstream_pin *pin) {
     return pin->conn ? pin->conn->node : NULL;
-}
-
-struct upstream_node *upstream_pin_redirect(struct upstream_pin *pin, const char *text, size_t len, bool *ask) {
-    unsigned slot;
-    *ask = len > 4 && memcmp(text, "ASK ", 4) == 0;
-    if (!pin->conn || (!*ask && (len < 6 || memcmp(text, "MOVED ", 6) != 0)))
-        return NULL;
-    again_pinned_error(pin->u, pin->conn->node, text, len);
-    return again_redirect_target(pin->conn->node, text, len, &slot);
 }
 
 static bool reusable(const struct upstream_pin *pin) {

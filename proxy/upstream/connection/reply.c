@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/routing/routing.h"
+#include "proxy/upstream/connection/connection.h"
 
 enum { QUOTE_MAX = 100 };
 
@@ -107,7 +107,7 @@ static struct upstream_request *oldest(struct upstream_conn *c) {
 /* A complete error reply. True: the request is on its way again. */
 static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
-    return error_text(c, &data, &len) && again_error(c->u, c->node, r, data, len);
+    return error_text(c, &data, &len) && c->u->above->error(c->u, c->node, r, data, len);
 }
 
 /* The same for a request that is several commands: the reply is EXEC's. What kept them from being executed is the first
@@ -121,7 +121,7 @@ static __attribute__((noinline)) void deliver_together(struct upstream_conn *c, 
     c->passing = false;
     const char *why = refusal.len > 3 ? refusal.data + 1 : data + 1;
     size_t why_len = (refusal.len > 3 ? refusal.len : len) - 3;
-    if (alone || !error || len < 3 || !again_error(c->u, c->node, r, why, why_len)) {
+    if (alone || !error || len < 3 || !c->u->above->error(c->u, c->node, r, why, why_len)) {
         request_end(r);
         r->ops->reply(r, data, alone ? 0 : len, true);
     }

@@ -14,11 +14,37 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/routing/routing.h"
+#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/script.h"
+
+char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) {
+    static const char evalsha[] = "$7\r\nEVALSHA\r\n$40\r\n";
+    const size_t sha1_len = 40;
+    const char *end = r->bytes + r->len;
+    const char *header_end = memchr(r->bytes + at, '\n', r->len - at);
+    if (!header_end)
+        return NULL;
+    header_end++;
+    const char *rest = header_end + sizeof(evalsha) - 1 + sha1_len + 2;
+    if (rest > end || memcmp(header_end, evalsha, sizeof(evalsha) - 1) != 0)
+        return NULL;
+
+    const struct script *s = r->script;
+    size_t cap = r->len + s->len + 64;
+    char *bytes = memory_alloc(cap), *p = bytes;
+    memcpy(p, r->bytes, (size_t)(header_end - r->bytes));
+    p += header_end - r->bytes;
+    p = resp_bulk_write(p, "EVAL", 4);
+    p = resp_bulk_write(p, s->source, s->len);
+    memcpy(p, rest, (size_t)(end - rest));
+    p += end - rest;
+    *len = (size_t)(p - bytes);
+    return bytes;
+}
 
 void together_send(struct upstream_conn *c, struct upstream_request *r) {
     size_t len;
-    char *bytes = c->has_script || r->eval ? NULL : again_by_source(r, r->script_at, &len);
+    char *bytes = c->has_script || r->eval ? NULL : request_by_source(r, r->script_at, &len);
     c->has_script = true;
     if (bytes) {
         r->eval = true;

@@ -12,7 +12,6 @@
 #include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/script.h"
-#include "proxy/upstream/topology/topology.h"
 
 static bool word_is(const char *text, size_t len, const char *word) {
     size_t n = strlen(word);
@@ -54,7 +53,7 @@ bool upstream_error_passes(const struct upstream *u, const char *text, size_t le
 /* There may have been a failover: of a topology, or of a name. */
 static void doubt(struct upstream *u, struct upstream_node *n) {
     if (u->topology)
-        topology_want(u->topology);
+        upstream_want_map(u);
     else
         node_doubt_name(n);
 }
@@ -62,7 +61,7 @@ static void doubt(struct upstream *u, struct upstream_node *n) {
 /* ---- redirects ---- */
 
 /* "MOVED SLOT HOST:PORT", "ASK SLOT HOST:PORT": where to. An empty host is the answering node's own. */
-struct upstream_node *again_redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot) {
+static struct upstream_node *redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot) {
     const char *end = text + len, *number = memchr(text, ' ', len);
     if (!number)
         return NULL;
@@ -84,10 +83,10 @@ struct upstream_node *again_redirect_target(struct upstream_node *from, const ch
 static bool redirect(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                      size_t len, bool ask) {
     unsigned slot;
-    struct upstream_node *to = again_redirect_target(from, text, len, &slot);
+    struct upstream_node *to = redirect_target(from, text, len, &slot);
     from->redirects++;
     if (!ask)
-        topology_want(u->topology);
+        upstream_want_map(u);
     if (!to)
         return !ask && wait_delay(u, r); /* "MOVED 1 ?:0": the node does not know the name; the refreshed map may */
     if (r->hops >= HOPS_MAX)
@@ -102,34 +101,9 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     return true;
 }
 
-char *again_by_source(const struct upstream_request *r, size_t at, size_t *len) {
-    static const char evalsha[] = "$7\r\nEVALSHA\r\n$40\r\n";
-    const size_t sha1_len = 40;
-    const char *end = r->bytes + r->len;
-    const char *header_end = memchr(r->bytes + at, '\n', r->len - at);
-    if (!header_end)
-        return NULL;
-    header_end++;
-    const char *rest = header_end + sizeof(evalsha) - 1 + sha1_len + 2;
-    if (rest > end || memcmp(header_end, evalsha, sizeof(evalsha) - 1) != 0)
-        return NULL;
-
-    const struct script *s = r->script;
-    size_t cap = r->len + s->len + 64;
-    char *bytes = memory_alloc(cap), *p = bytes;
-    memcpy(p, r->bytes, (size_t)(header_end - r->bytes));
-    p += header_end - r->bytes;
-    p = resp_bulk_write(p, "EVAL", 4);
-    p = resp_bulk_write(p, s->source, s->len);
-    memcpy(p, rest, (size_t)(end - rest));
-    p += end - rest;
-    *len = (size_t)(p - bytes);
-    return bytes;
-}
-
 static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
     size_t len;
-    char *bytes = again_by_source(r, 0, &len);
+    char *bytes = request_by_source(r, 0, &len);
     if (!bytes)
         return false;
     r->eval = true;
@@ -142,16 +116,16 @@ static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, stru
     return true;
 }
 
-void again_pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len) {
+static void pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len) {
     unsigned slot;
     const struct passing *p = passing_find(text, len);
     if (p && p->doubt)
         doubt(u, from);
     if (!u->slots || !word_is(text, len, "MOVED"))
         return;
-    struct upstream_node *to = again_redirect_target(from, text, len, &slot);
+    struct upstream_node *to = redirect_target(from, text, len, &slot);
     from->redirects++;
-    topology_want(u->topology);
+    upstream_want_map(u);
     if (to)
         map_move(u, slot, to);
 }
@@ -159,7 +133,7 @@ void again_pinned_error(struct upstream *u, struct upstream_node *from, const ch
 bool again_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                  size_t len) {
     if (r->pinned) {
-        again_pinned_error(u, from, text, len);
+        pinned_error(u, from, text, len);
         return false;
     }
     if (r->script && !r->eval && !r->leading && word_is(text, len, "NOSCRIPT"))
@@ -180,4 +154,13 @@ bool again_error(struct upstream *u, struct upstream_node *from, struct upstream
     if (r->leading > 0 && word_is(text, len, "TRYAGAIN")) /* its owner's own command may do with fewer keys */
         return false;
     return passes(u, p, r->slot >= 0) && wait_delay(u, r);
+}
+
+struct upstream_node *upstream_pin_redirect(struct upstream_pin *pin, const char *text, size_t len, bool *ask) {
+    unsigned slot;
+    *ask = len > 4 && memcmp(text, "ASK ", 4) == 0;
+    if (!pin->conn || (!*ask && (len < 6 || memcmp(text, "MOVED ", 6) != 0)))
+        return NULL;
+    pinned_error(pin->u, pin->conn->node, text, len);
+    return redirect_target(pin->conn->node, text, len, &slot);
 }

@@ -17,24 +17,12 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
-#include "proxy/upstream/topology/topology.h"
 
 /* ---- how requests end ---- */
 
-static const char *outcome(bool sent) {
-    return sent ? "the outcome of the request is unknown" : "the request was not sent";
-}
-
-void router_outcome(char *out, size_t size, const char *base, bool sent) {
-    if (strncmp(base, "UPSTREAM ", 9) == 0)
-        snprintf(out, size, "%.*s; %s", (int)(size - 64), base, outcome(sent));
-    else
-        snprintf(out, size, "%s", base);
-}
-
 void router_fail(struct upstream_request *r, bool sent, const char *base) {
     char text[512];
-    router_outcome(text, sizeof(text), base, sent);
+    outcome_text(text, sizeof(text), base, sent);
     list_remove(&r->link);
     request_end(r);
     r->ops->fail(r, sent ? UPSTREAM_UNKNOWN : UPSTREAM_NOT_SENT, text);
@@ -79,13 +67,13 @@ static inline struct upstream_node *choose_node(struct upstream *u, const struct
 }
 
 const char *router_no_node(struct upstream *u) {
-    topology_want(u->topology);
+    upstream_want_map(u);
     if (u->closing)
         return "UPSTREAM the proxy is stopping";
     if (u->covered > 0)
         return "CLUSTERDOWN Hash slot not served"; /* as a node of the cluster says it */
     char reason[sizeof(u->error) - 16];
-    topology_reason(u->topology, reason, sizeof(reason));
+    u->above->reason(u->topology, reason, sizeof(reason));
     snprintf(u->error, sizeof(u->error), "UPSTREAM %s", reason);
     return u->error;
 }
@@ -106,7 +94,7 @@ static inline __attribute__((always_inline)) const char *place(struct upstream *
 bool upstream_doubts(const struct upstream *u, const struct upstream_node *n) {
     if (u->closing || !n || n->failures == 0)
         return false;
-    return topology_is_old(u->topology, n->failed_ms) || topology_is_old(u->topology, map_changed_ms());
+    return upstream_map_is_old(u, n->failed_ms) || upstream_map_is_old(u, map_changed_ms());
 }
 
 /* Whether a request that found its node out of reach waits until it is known whether another one has taken its place:
@@ -137,26 +125,11 @@ void router_repeat(struct upstream *u, struct upstream_request *r) {
     r->for_map = false;
     if (n && n->failures > 0) { /* it has been waited for once, and nobody has taken its place */
         char base[512];
-        router_lost_text(base, sizeof(base), n->address, CONN_UNREACHABLE, n->reason);
+        conn_lost_text(base, sizeof(base), n->address, CONN_UNREACHABLE, n->reason);
         router_fail(r, r->sent_before, base);
         return;
     }
     router_place_again(u, r, NULL);
-}
-
-void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
-                   const char *bytes, size_t len) {
-    r->was_redirected = false;
-    r->leading = r->hops = r->attempts = r->delays = 0;
-    r->alone = false;
-    r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = r->pinned = r->open = false;
-    r->slot = slot;
-    r->lane = *lane;
-    r->conn = NULL;
-    r->node = to;
-    r->chunk = NULL;
-    r->bytes = bytes;
-    r->len = len;
 }
 
 /* A request that has no connection: NULL where it waits for the map, or the error. */
@@ -167,7 +140,7 @@ static __attribute__((noinline)) const char *not_taken(struct upstream *u, struc
         return NULL;
     }
     char text[sizeof(u->error)];
-    router_outcome(text, sizeof(text), error, false);
+    outcome_text(text, sizeof(text), error, false);
     memcpy(u->error, text, sizeof(text));
     return u->error;
 }
@@ -237,31 +210,6 @@ void upstream_go_on(struct upstream_request *r) {
 
 /* ---- lost connections ---- */
 
-void router_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason) {
-    switch (end) {
-    case CONN_LOST:
-        snprintf(out, size, "UPSTREAM node %s was lost (%s)", address, reason);
-        break;
-    case CONN_UNREACHABLE:
-        snprintf(out, size, "UPSTREAM node %s can't be reached (%s)", address, reason);
-        break;
-    case CONN_TIMEOUT:
-        snprintf(out, size, "UPSTREAM node %s %s", address, reason);
-        break;
-    case CONN_REFUSED:
-    case CONN_FULL:
-        snprintf(out, size, "%s", reason);
-        break;
-    case CONN_REPLACED:
-        snprintf(out, size, "UPSTREAM node %s is not used any more (%s)", address, reason);
-        break;
-    case CONN_IDLE:
-    case CONN_SHUTDOWN:
-        snprintf(out, size, "UPSTREAM the proxy is stopping");
-        break;
-    }
-}
-
 static bool was_sent(const struct upstream_request *r) {
     if (r->open) /* nobody runs half a request */
         return false;
@@ -302,7 +250,7 @@ static bool may_await_map(struct upstream *u, struct upstream_request *r, struct
 void router_lost(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
                  const char *reason) {
     char base[512];
-    router_lost_text(base, sizeof(base), who->address, end, reason);
+    conn_lost_text(base, sizeof(base), who->address, end, reason);
 
     /* Repeats go first: what an owner submits when it hears of a failure must not overtake them. */
     struct list_node again, doomed, *n;

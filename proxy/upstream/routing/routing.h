@@ -1,6 +1,6 @@
 /*
  * A request's ways: which node it goes to, and what becomes of it when the node sends it elsewhere, wants it again, or
- * is lost. What router.c, again.c, wait.c, standin.c and map.c offer the other files of proxy/upstream/.
+ * is lost.
  */
 #ifndef LOCKKEEPER_UPSTREAM_ROUTING_ROUTING_H
 #define LOCKKEEPER_UPSTREAM_ROUTING_ROUTING_H
@@ -23,23 +23,8 @@ void router_fail(struct upstream_request *r, bool sent, const char *base);
 bool router_pointless(struct upstream_request *r);
 /* Tells the owner, once a request. */
 void router_redirected(struct upstream_request *r);
-/* How a request begins: all private fields but its place. */
-void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
-                   const char *bytes, size_t len);
-/* Why a connection ended, as an error; it says nothing of any request's outcome. */
-void router_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason);
-/* The same with a word about the outcome, where it is the proxy's own. */
-void router_outcome(char *out, size_t size, const char *base, bool sent);
 /* The error for what has no node to go to. */
 const char *router_no_node(struct upstream *u);
-/* A request's end: the bytes are given back, the owner may have it again. */
-static inline void request_end(struct upstream_request *r) {
-    if (r->chunk)
-        chunk_release(r->chunk);
-    r->chunk = NULL;
-    r->conn = NULL;
-    r->in_flight = false;
-}
 
 /* ---- again.c ---- */
 
@@ -47,19 +32,6 @@ static inline void request_end(struct upstream_request *r) {
  * no list any more, is taken care of. */
 bool again_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                  size_t len) __attribute__((warn_unused_result));
-/* The request's bytes with EVAL and the source in the place of EVALSHA and the SHA1, in the command that begins `at`;
- * the caller frees them. NULL: there is no such command. */
-char *again_by_source(const struct upstream_request *r, size_t at, size_t *len) __attribute__((warn_unused_result));
-/* The node that a MOVED or ASK points at, or NULL. */
-struct upstream_node *again_redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot);
-/* A pinned request was answered with this error: tells the map. */
-void again_pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len);
-
-/* ---- standin.c ---- */
-
-/* Makes a stand-in for r, with its bytes and its place in the list. */
-struct upstream_request *standin_make(struct upstream *u, struct upstream_request *r);
-
 /* ---- wait.c ---- */
 
 /* Has a request tried again, later each time. False where it was too often, or it would be overtaken. */

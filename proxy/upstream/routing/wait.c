@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "proxy/upstream/routing/routing.h"
-#include "proxy/upstream/topology/topology.h"
 
 static void arm_retry(struct upstream *u, int64_t at_ms) {
     double wait = (double)(at_ms - clock_ms()) / 1000;
@@ -63,10 +62,10 @@ static void keep_bytes(struct upstream *u, struct upstream_request *r) {
 bool wait_map(struct upstream *u, struct upstream_request *r) {
     if (r->delays >= DELAYS_MAX)
         return false;
-    if (topology_is_old(u->topology, map_changed_ms())) /* there is news */
-        topology_now(u->topology);
+    if (upstream_map_is_old(u, map_changed_ms())) /* there is news */
+        u->above->now(u->topology);
     else
-        topology_want(u->topology);
+        upstream_want_map(u);
     keep_bytes(u, r);
     wait_for(u, r, MAP_WAIT_MS);
     r->for_map = true;

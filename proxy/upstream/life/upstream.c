@@ -8,40 +8,7 @@
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/topology/topology.h"
 
-#define TICK_FAST_S 0.1 /* while something is in flight */
-#define TICK_SLOW_S 10. /* to close what is idle */
-
-/* ---- chance: splitmix64, for jitter ---- */
-
-static uint64_t next_random(struct upstream *u) {
-    uint64_t z = u->random += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-uint32_t upstream_random(struct upstream *u, uint32_t below) {
-    return (uint32_t)(next_random(u) % below);
-}
-
-int64_t upstream_jitter(struct upstream *u, int64_t ms) {
-    return ms - ms / 4 + (int64_t)(next_random(u) % (uint64_t)(ms / 2 + 1));
-}
-
 /* ---- timers ---- */
-
-static void set_tick(struct upstream *u, bool fast) {
-    u->tick_fast = fast;
-    ev_timer_stop(u->loop, &u->tick);
-    double period = fast ? TICK_FAST_S : TICK_SLOW_S;
-    ev_timer_set(&u->tick, period, period);
-    ev_timer_start(u->loop, &u->tick);
-}
-
-void upstream_wake(struct upstream *u) {
-    if (!u->tick_fast)
-        set_tick(u, true);
-}
 
 struct check {
     int64_t now;
@@ -66,7 +33,7 @@ static void on_tick(struct ev_loop *loop, ev_timer *w, int revents) {
         ev_timer_stop(u->loop, &u->tick);
         u->tick_fast = false;
     } else if (all.busy != u->tick_fast) {
-        set_tick(u, all.busy);
+        upstream_set_tick(u, all.busy);
     }
 }
 
@@ -76,14 +43,6 @@ static void on_retry(struct ev_loop *loop, ev_timer *w, int revents) {
 
 static void on_start(struct ev_loop *loop, ev_timer *w, int revents) {
     upstream_announce(w->data, NULL);
-}
-
-void upstream_announce(struct upstream *u, const char *error) {
-    if (u->announced)
-        return;
-    u->announced = true;
-    if (u->events.ready)
-        u->events.ready(u->events.arg, error);
 }
 
 /* ---- life ---- */
@@ -113,6 +72,18 @@ static void start_standalone(struct upstream *u) {
     ev_timer_start(u->loop, &u->start);
 }
 
+static const struct upstream_above above = {
+    .lost = router_lost,
+    .error = again_error,
+    .pointless = router_pointless,
+    .no_node = router_no_node,
+    .want = topology_want,
+    .now = topology_now,
+    .is_old = topology_is_old,
+    .reason = topology_reason,
+    .holds_back = doubt_waits,
+};
+
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
                               struct chunk_pool *pool, const struct upstream_events *events) {
     if (!addresses_ok(config))
@@ -121,6 +92,7 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     u->loop = loop;
     u->readable = readable;
     u->config = config;
+    u->above = &above;
     u->pool = pool;
     u->events = *events;
     u->connections = config->connections > 0 ? config->connections : 1;
@@ -171,7 +143,7 @@ void upstream_free(struct upstream *u) {
     if (u->topology)
         topology_free(u->topology);
     while ((n = list_first(&u->nodes)))
-        node_free(LIST_ENTRY(n, struct upstream_node, link));
+        node_forget(LIST_ENTRY(n, struct upstream_node, link));
     while ((n = list_shift(&u->stand_ins)))
         memory_free(LIST_ENTRY(n, struct upstream_request, link));
     ev_timer_stop(u->loop, &u->tick);
