@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Who may include whom: every #include is held against the table below, and every header compiles alone.
+"""Who may include whom: every #include is held against the table below, every header compiles alone, and no header
+declares another room's functions.
 
 The table is the project's layering. A folder that needs something of a folder it may not include takes a callback
 with an argument instead. Run from anywhere; prints each offence with its file and line, and exits 1 if there is one.
@@ -166,6 +167,31 @@ def check_header(path, flags, results):
     results.append([] if run.returncode == 0 else ["%s:1: does not compile alone:\n%s" % (path, run.stdout.rstrip())])
 
 
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+INLINE_BODY = re.compile(r"^static [^;{}]*\{.*?^\}", re.DOTALL | re.MULTILINE)
+# A function at the beginning of a line, up to what ends its head: ";" declares it, "{" defines it.
+FUNCTION = re.compile(r"^(?:inline )?(?!static\b|typedef\b|extern\b|return\b|else\b)[a-z][\w \t*]*?[ *](\w+)\((?!\*)[^;{}]*([;{])",
+                      re.MULTILINE)
+
+
+def functions(path, end):
+    """The functions that a file declares (end ";") or defines (end "{"), but for static ones."""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        code = INLINE_BODY.sub("", COMMENT.sub("", f.read()))
+    return [m.group(1) for m in FUNCTION.finditer(code) if m.group(2) == end]
+
+
+def check_headers_own(files, results):
+    """No header declares what another room defines; a face (proxy/upstream/) may declare what the rooms behind it do."""
+    homes = {name: layer_of(path) for path in files if path.endswith(".c") and path.startswith(("parser/", "proxy/"))
+             for name in functions(path, "{")}
+    for path in files:
+        if path.endswith(".h") and path.startswith(("parser/", "proxy/")):
+            own = layer_of(path)
+            results.append(["%s: declares %s() of %s" % (path, name, homes[name]) for name in functions(path, ";")
+                            if name in homes and homes[name] != own and not homes[name].startswith(own + "/")])
+
+
 def check_check(results):
     """The check itself: what it has to let pass, and what not."""
     cases = [
@@ -230,6 +256,7 @@ def main():
     files = sources()
     for path in files:
         check_includes(path, results)
+    check_headers_own(files, results)
     flags = compile_flags()
     for path in files:
         if path.endswith(".h") and not MACRO_TABLE.search(path):
