@@ -9,8 +9,8 @@
 #include <sys/types.h>
 
 #include "proxy/base/text.h"
-#include "proxy/config.h"
-#include "proxy/session/worker.h"
+#include "proxy/config/config.h"
+#include "proxy/worker/worker.h"
 
 struct listen_set {
     struct worker_socket *sockets; /* thread 0's first, then thread 1's, ... */

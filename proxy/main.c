@@ -16,18 +16,20 @@
 
 #include "parser/command.h"
 #include "parser/slot.h"
+#include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_command.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
-#include "proxy/config.h"
+#include "proxy/config/config.h"
 #include "proxy/embedded.h"
 #include "proxy/listen.h"
 #include "proxy/monitor.h"
 #include "proxy/notify.h"
 #include "proxy/secure.h"
-#include "proxy/session/worker.h"
+#include "proxy/session/locks/locks.h"
+#include "proxy/worker/worker.h"
 
 enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
 
@@ -428,10 +430,10 @@ static int serve(struct application *app) {
     app->shared.admin_arg = app;
     app->sink = (struct lock_sink){.arg = app,
                                    .incident = record_incident,
-                                   .renew = worker_note_renewal,
-                                   .release = worker_note_release,
-                                   .leave = worker_note_leaving,
-                                   .left = worker_note_left};
+                                   .renew = lock_note_renewal,
+                                   .release = lock_note_release,
+                                   .leave = lock_note_leaving,
+                                   .left = lock_note_left};
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
     if (app->shared.options.threads == 1)
         engine_alone(app->shared.engine);

@@ -8,8 +8,8 @@
 #include <stddef.h>
 
 #include "proxy/admin/pages.h"
-#include "proxy/config.h"
-#include "proxy/session/worker.h"
+#include "proxy/config/config.h"
+#include "proxy/worker/worker.h"
 
 struct monitor;
 

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "proxy/config.h"
+#include "proxy/config/config.h"
 #include "proxy/net/tls.h"
 
 struct secure {

@@ -86,6 +86,8 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
 const char *lock_client_name(const struct lock_client *c, size_t *len);
 /* A keyed hash of it. */
 uint64_t lock_client_hash(const struct lock_client *c);
+/* Whether the name is one of a library that sends the commands of several workers over one connection. */
+bool client_library_multiplexes(const char *name, size_t len);
 
 /* ---- commands ------------------------------------------------------------------------------ */
 

@@ -18,4 +18,7 @@ size_t advise_pattern(const char *key, size_t len, char out[ADVISE_PATTERN_MAX])
  * and else but by chance. The same in every process. */
 uint64_t advise_pattern_hash(const char *key, size_t len);
 
+/* How much of a pattern is its stem: up to the last separator. */
+size_t advise_stem(const char *pattern, size_t len);
+
 #endif

@@ -113,9 +113,6 @@ void client_put(struct client_table *t, struct lock_client *c);
 /* One open session less, the reference is kept. Returns whether it was the last. */
 bool client_close(struct client_table *t, struct lock_client *c);
 
-/* Whether the name is one of a library that sends the commands of several workers over one connection. */
-bool client_library_multiplexes(const char *name, size_t len);
-
 /* ---- what a shard remembers ------------------------------------------------------------------ */
 
 /* A session, as far as a shard has to do with it. */

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "proxy/config.h"
+#include "proxy/config/config.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { ERROR_SIZE = 512, FILES_MAX = 50 };

@@ -9,10 +9,12 @@
 
 #include "parser/command.h"
 #include "parser/slot.h"
+#include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_command.h"
 #include "proxy/base/log.h"
-#include "proxy/session/worker.h"
+#include "proxy/session/locks/locks.h"
+#include "proxy/worker/worker.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/system.h"
 
@@ -165,10 +167,10 @@ void world_prepare(void) {
 
 void world_run(const struct world_options *options, bool (*turn)(void *arg), void *arg) {
     struct lock_sink sink = {.incident = record_incident,
-                             .renew = worker_note_renewal,
-                             .release = worker_note_release,
-                             .leave = worker_note_leaving,
-                             .left = worker_note_left};
+                             .renew = lock_note_renewal,
+                             .release = lock_note_release,
+                             .leave = lock_note_leaving,
+                             .left = lock_note_left};
     system_stop_clock();
     world.ready = false;
     world.turn = turn;

@@ -1,6 +1,6 @@
 /*
  * Transactions: each command is begun in the engine when it is queued, runs with the others at EXEC, and is finished by
- * its element of EXEC's array, as the session layer does it (transaction.c, queue.c, exec.c there). EXEC may be
+ * its element of EXEC's array, as the session layer does it (transaction/ and commands/queue.c there). EXEC may be
  * refused for what was watched; DISCARD, a lost connection and a proxy's end leave everything undone.
  *
  *      none ── WATCH ──> watching ── MULTI ──> queueing ── EXEC ──> sent ──> ran ──> none

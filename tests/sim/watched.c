@@ -1,6 +1,6 @@
 /*
  * Commands under audit: Redis runs them as they came, and the engine is told of their replies, as the session layer
- * does it (audit_flow.c). What they do to each other is the applications' own affair; what was acquired is safe once
+ * does it (locks/audit.c). What they do to each other is the applications' own affair; what was acquired is safe once
  * the rule is enforced.
  */
 #include "proxy/lock/audit.h"

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "proxy/lock/advise_private.h"
+#include "proxy/advise/private.h"
 #include "proxy/lock/hash.h"
 
 static int64_t now_ms = 1000000;

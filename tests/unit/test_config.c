@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "proxy/config.h"
+#include "proxy/config/config.h"
 
 static char folder[64], home[4096];
 static char error[1024];

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Who may include whom: every #include is held against the table below, and every header compiles alone.
+"""Who may include whom: every #include is held against the table below, every header compiles alone, and no header
+declares another room's functions.
 
 The table is the project's layering. A folder that needs something of a folder it may not include takes a callback
 with an argument instead. Run from anywhere; prints each offence with its file and line, and exits 1 if there is one.
@@ -15,16 +16,40 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # Folder: (folders whose headers it may include besides its own, libraries besides libc).
 LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
              "libmicrohttpd": "microhttpd.h", "openssl": "openssl/", "cmocka": "cmocka.h"}
-EVERYTHING = ("parser", "proxy/base", "proxy/net", "proxy/lock", "proxy/upstream", "proxy/session", "proxy/admin", "proxy")
+GROUND = ("parser", "proxy/base", "proxy/net")
+UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
+SESSION = tuple("proxy/session/" + room for room in
+                ("core", "locks", "transaction", "push", "blocking", "cluster", "commands"))
+EVERYTHING = (*GROUND, "proxy/lock", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/admin", "proxy/config",
+              "proxy")
+# What a room of the session may include, besides the rooms of the session that it names.
+BELOW_SESSION = (*GROUND, "proxy/lock", "proxy/upstream")
 LAYERS = {
     "parser": ((), ()),
     "proxy/base": ((), ()),
     "proxy/net": (("proxy/base",), ("libev", "openssl")),
     "proxy/lock": (("parser", "proxy/base"), ()),
-    "proxy/upstream": (("parser", "proxy/base", "proxy/net"), ("libev", "hiredis")),
-    "proxy/session": (("parser", "proxy/base", "proxy/net", "proxy/lock", "proxy/upstream"),
-                      ("libev", "hiredis", "libuuid")),
+    "proxy/advise": (("parser", "proxy/base", "proxy/lock"), ()),
+    # The upstream's face, and its rooms from the ground.
+    "proxy/upstream": (("proxy/base",), ()),
+    "proxy/upstream/connection": ((*GROUND, "proxy/upstream"), ("libev", "hiredis")),
+    "proxy/upstream/routing": ((*GROUND, "proxy/upstream", "proxy/upstream/connection"), ("libev",)),
+    "proxy/upstream/topology": ((*GROUND, "proxy/upstream", "proxy/upstream/connection", "proxy/upstream/routing"),
+                                ("libev", "hiredis")),
+    "proxy/upstream/life": ((*GROUND, *UPSTREAM), ("libev",)),
+    # The rooms of the session. Core knows none of the others: they hand it tables of functions.
+    "proxy/session/core": (BELOW_SESSION, ("libev",)),
+    "proxy/session/locks": ((*BELOW_SESSION, "proxy/advise", "proxy/session/core"), ("libev",)),
+    "proxy/session/transaction": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
+    "proxy/session/push": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
+    "proxy/session/blocking": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
+    "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
+    # Dispatch sees all rooms.
+    "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),
+    "proxy/worker": ((*BELOW_SESSION, "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
     "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
+    # The configuration knows nothing of what its values do.
+    "proxy/config": (("proxy/base", "proxy/lock"), ()),
     "proxy": (EVERYTHING, ("libev", "hiredis", "libuuid")),
     # The simulator drives the engine, which has no input or output.
     "tests/sim": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
@@ -38,11 +63,10 @@ LAYERS = {
 }
 # Files that may include less than their folder.
 FILES = {
-    # The configuration knows nothing of what its values do.
-    r"proxy/config\w*\.[ch]": (("proxy/base", "proxy/lock", "proxy"), ()),
     r"tests/unit/test_(resp|command|slot)\w*\.c": (("parser",), ("cmocka",)),
     r"tests/unit/test_(base|glob|log|text)\.c": (("proxy/base",), ("cmocka",)),
-    r"tests/unit/test_(rule|engine|attribution|audit|advise)\w*\.c": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
+    r"tests/unit/test_(rule|engine|attribution|audit)\w*\.c": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
+    r"tests/unit/test_advise\w*\.c": (("parser", "proxy/base", "proxy/lock", "proxy/advise"), ("cmocka",)),
 }
 # Tables of macro calls (rows without the macro), made to be included in the middle of a file.
 MACRO_TABLE = re.compile(r"_table\.h$")
@@ -63,8 +87,8 @@ def layer_of(path):
     folder = os.path.dirname(path)
     while folder and folder not in LAYERS:
         folder = os.path.dirname(folder)
-    # proxy/x.c is the program itself; proxy/new/x.c has to be given a row.
-    if folder == "proxy" and os.path.dirname(path) != "proxy":
+    # proxy/x.c is the program itself, and each room has a row: proxy/new/x.c has to be given one.
+    if path.startswith("proxy/") and folder != os.path.dirname(path):
         return None
     return folder or None
 
@@ -143,6 +167,31 @@ def check_header(path, flags, results):
     results.append([] if run.returncode == 0 else ["%s:1: does not compile alone:\n%s" % (path, run.stdout.rstrip())])
 
 
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+INLINE_BODY = re.compile(r"^static [^;{}]*\{.*?^\}", re.DOTALL | re.MULTILINE)
+# A function at the beginning of a line, up to what ends its head: ";" declares it, "{" defines it.
+FUNCTION = re.compile(r"^(?:inline )?(?!static\b|typedef\b|extern\b|return\b|else\b)[a-z][\w \t*]*?[ *](\w+)\((?!\*)[^;{}]*([;{])",
+                      re.MULTILINE)
+
+
+def functions(path, end):
+    """The functions that a file declares (end ";") or defines (end "{"), but for static ones."""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        code = INLINE_BODY.sub("", COMMENT.sub("", f.read()))
+    return [m.group(1) for m in FUNCTION.finditer(code) if m.group(2) == end]
+
+
+def check_headers_own(files, results):
+    """No header declares what another room defines; a face (proxy/upstream/) may declare what the rooms behind it do."""
+    homes = {name: layer_of(path) for path in files if path.endswith(".c") and path.startswith(("parser/", "proxy/"))
+             for name in functions(path, "{")}
+    for path in files:
+        if path.endswith(".h") and path.startswith(("parser/", "proxy/")):
+            own = layer_of(path)
+            results.append(["%s: declares %s() of %s" % (path, name, homes[name]) for name in functions(path, ";")
+                            if name in homes and homes[name] != own and not homes[name].startswith(own + "/")])
+
+
 def check_check(results):
     """The check itself: what it has to let pass, and what not."""
     cases = [
@@ -160,31 +209,38 @@ def check_check(results):
         ("proxy/lock/engine.c", "<", "ev.h", False),
         ("proxy/lock/engine.c", "<", "hiredis/hiredis.h", False),
         ("proxy/lock/engine.c", "<", "uuid/uuid.h", False),
-        ("proxy/upstream/conn.c", "<", "hiredis/adapters/libev.h", True),
-        ("proxy/upstream/conn.c", "<", "uuid/uuid.h", False),
-        ("proxy/upstream/conn.c", "<", "openssl/ssl.h", False),
-        ("proxy/upstream/conn.c", '"', "proxy/net/tls.h", True),
-        ("proxy/upstream/conn.c", '"', "proxy/net/tls_private.h", False),
+        ("proxy/upstream/connection/conn.c", "<", "hiredis/adapters/libev.h", True),
+        ("proxy/upstream/connection/conn.c", "<", "uuid/uuid.h", False),
+        ("proxy/upstream/connection/conn.c", "<", "openssl/ssl.h", False),
+        ("proxy/upstream/connection/conn.c", '"', "proxy/net/tls.h", True),
+        ("proxy/upstream/connection/conn.c", '"', "proxy/net/tls_private.h", False),
         ("proxy/net/tls.c", '"', "proxy/upstream/upstream.h", False),
         ("proxy/net/tls.c", "<", "openssl/ssl.h", True),
-        ("proxy/upstream/conn.c", '"', "proxy/lock/rule.h", False),
-        ("proxy/upstream/conn.c", '"', "proxy/upstream/private.h", True),
-        ("proxy/session/session.c", '"', "proxy/upstream/private.h", False),
-        ("proxy/session/session.c", '"', "proxy/lock/engine.h", True),
-        ("proxy/session/session.c", '"', "proxy/config.h", False),
+        ("proxy/upstream/connection/conn.c", '"', "proxy/lock/rule.h", False),
+        ("proxy/upstream/routing/router.c", '"', "proxy/upstream/connection/connection.h", True),
+        ("proxy/upstream/connection/conn.c", '"', "proxy/upstream/routing/routing.h", False),
+        ("proxy/session/core/session.c", '"', "proxy/upstream/connection/connection.h", False),
+        ("proxy/session/core/session.c", '"', "proxy/lock/engine.h", True),
+        ("proxy/session/core/session.c", '"', "proxy/session/locks/locks.h", False),
+        ("proxy/session/push/pubsub.c", '"', "proxy/session/core/session.h", True),
+        ("proxy/session/push/pubsub.c", '"', "proxy/session/blocking/blocking.h", False),
+        ("proxy/session/commands/dispatch.c", '"', "proxy/session/blocking/blocking.h", True),
+        ("proxy/session/commands/dispatch.c", '"', "proxy/session/push/private.h", False),
+        ("proxy/session/new/x.c", "<", "stdio.h", False),
+        ("proxy/session/core/session.c", '"', "proxy/config/config.h", False),
         ("proxy/admin/proxy_command.c", '"', "proxy/base/text.h", True),
         ("proxy/admin/proxy_command.c", '"', "proxy/lock/engine.h", False),
         ("proxy/admin/http.c", "<", "ev.h", False),
-        ("proxy/main.c", '"', "proxy/session/worker.h", True),
+        ("proxy/main.c", '"', "proxy/worker/worker.h", True),
         ("proxy/main.c", "<", "ev.h", True),
-        ("proxy/config.c", '"', "proxy/lock/rule.h", True),
-        ("proxy/config.c", '"', "proxy/config_private.h", True),
-        ("proxy/config.c", '"', "proxy/session/worker.h", False),
-        ("proxy/config.c", "<", "ev.h", False),
+        ("proxy/config/config.c", '"', "proxy/lock/rule.h", True),
+        ("proxy/config/config.c", '"', "proxy/config/private.h", True),
+        ("proxy/config/config.c", '"', "proxy/worker/worker.h", False),
+        ("proxy/config/config.c", "<", "ev.h", False),
         ("proxy/new/x.c", "<", "stdio.h", False),
         ("tests/unit/test_engine.c", '"', "proxy/upstream/upstream.h", False),
         ("tests/unit/test_engine.c", '"', "proxy/lock/engine.h", True),
-        ("tests/sim/sim.c", '"', "proxy/session/session.h", False),
+        ("tests/sim/sim.c", '"', "proxy/session/core/session.h", False),
     ]
     missing = {"resp.h"}
     for path, kind, name, good in cases:
@@ -200,6 +256,7 @@ def main():
     files = sources()
     for path in files:
         check_includes(path, results)
+    check_headers_own(files, results)
     flags = compile_flags()
     for path in files:
         if path.endswith(".h") and not MACRO_TABLE.search(path):

@@ -1,0 +1,709 @@
+/*
+ * The memory behind PROXY ADVISE: keys seen lately, and counts by pattern and client.
+ *
+ *      key ──> pattern ──> stem (up to the last separator) ──> shard ──> row (pattern, client)
+ *                                                                 └────> place of the key: who holds it, until when
+ *
+ * Where a stem has many patterns (lock:alice, lock:bob, ...), they are one: lock:*. A shard's tables are allocated when
+ * the first lock of it is seen.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/advise/private.h"
+
+enum {
+    ROWS = 32,        /* a shard */
+    PLACES = 1024,    /* keys a shard */
+    WAYS = 4,         /* places that a key may have */
+    SIBLINGS_MAX = 8, /* patterns of one stem and client before they are one */
+    PARTIES = 6       /* sessions a key */
+};
+
+/* How a session stands to a key: whether its last attempt was lost, and whether it has acquired and not released since;
+ * or somebody has in its stead, of whom nobody knows whether it was a colleague or an operator. */
+enum { LOST = 1, HOLDS = 2, TAKEN = 4 };
+struct advise_party {
+    uint32_t id; /* 0: none */
+    uint8_t stands;
+};
+
+/* A key that is held, or was lately; or a node of a queue. */
+struct advise_place {
+    uint64_t hash;            /* 0: empty */
+    uint64_t session, client; /* who acquired it; 0: the wire does not say */
+    uint64_t value;           /* 0: not known */
+    int64_t since_ms, end_ms; /* 0: none */
+    unsigned epoch;           /* its group's; an older one: it has not been watched since */
+    uint8_t group, row, next_party;
+    bool held;
+    bool node;
+    bool endless;   /* acquired without an expiry, and nobody gives it one */
+    bool contended; /* others have lost an attempt since, */
+    bool self_lost; /* and so has the session itself */
+    bool shortened; /* not held any more: it was given much less time than it had */
+    bool forgot;    /* there were more sessions than there is room for */
+    uint32_t lost;  /* attempts since its owner left */
+    struct advise_party parties[PARTIES];
+};
+
+struct advisor *advisor_new(uint64_t seed) {
+    struct advisor *a = memory_zalloc(sizeof(*a));
+    a->seed = (struct hash_seed){seed, seed ^ 0x9e3779b97f4a7c15u};
+    for (size_t i = 0; i < ADVISE_SHARDS; i++)
+        pthread_mutex_init(&a->shards[i].mutex, NULL);
+    return a;
+}
+
+void advisor_free(struct advisor *a) {
+    for (size_t i = 0; a && i < ADVISE_SHARDS; i++) {
+        pthread_mutex_destroy(&a->shards[i].mutex);
+        memory_free(a->shards[i].rows);
+        memory_free(a->shards[i].places);
+    }
+    memory_free(a);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* What is kept of its number, never 0. */
+static uint32_t session_id(uint64_t session) {
+    return (uint32_t)session | 1u << 31;
+}
+
+/* The session's place among those that have tried; it is another's where `id` says so. */
+static struct advise_session *row_session(struct advise_row *row, uint64_t session) {
+    return &row->sessions[session_id(session) % ADVISE_SESSIONS];
+}
+
+static void row_tried(struct advise_row *row, uint64_t session) {
+    struct advise_session *at = row_session(row, session);
+    if (at->id != session_id(session))
+        *at = (struct advise_session){.id = session_id(session)};
+}
+
+/* What is remembered of too few sessions is no evidence against them. */
+static bool row_has_tried(struct advise_row *row, uint64_t session) {
+    return row_session(row, session)->id == session_id(session);
+}
+
+static void row_merge(struct advise_row *to, const struct advise_row *from) {
+    to->events += from->events;
+    to->acquired += from->acquired;
+    to->lost += from->lost;
+    to->endless += from->endless;
+    to->valued += from->valued;
+    to->repeated += from->repeated;
+    to->sent += from->sent;
+    to->released += from->released;
+    to->by_holder += from->by_holder;
+    to->crossed += from->crossed;
+    to->by_other += from->by_other;
+    to->by_other_bare += from->by_other_bare;
+    to->losers += from->losers;
+    to->refused += from->refused;
+    to->late += from->late;
+    to->in_vain += from->in_vain;
+    to->expired += from->expired;
+    to->row += from->row;
+    to->kinds |= from->kinds;
+    to->overlapped |= from->overlapped;
+    for (size_t i = 0; i < ADVISE_SESSIONS; i++)
+        if (!to->sessions[i].id)
+            to->sessions[i] = from->sessions[i];
+}
+
+/* The row for `pattern`, or the one for all patterns of its stem. NULL: there is none. */
+static struct advise_row *row_find(struct advise_shard *sh, const char *pattern, size_t stem, bool ruled,
+                                   uint64_t client) {
+    for (size_t i = 0; i < ROWS; i++) {
+        struct advise_row *row = &sh->rows[i];
+        if (!row->pattern[0] || row->ruled != ruled || row->client_hash != client)
+            continue;
+        bool all = !ruled && row->stem_len == stem && stem > 0 && strcmp(row->pattern + stem, "*") == 0 &&
+                   memcmp(row->pattern, pattern, stem) == 0;
+        if (all || strcmp(row->pattern, pattern) == 0)
+            return row;
+    }
+    return NULL;
+}
+
+/* Where a stem has become many patterns they are one from now on: `pattern` is changed to it. The first of their rows
+ * is that one's; NULL if they are few. */
+static struct advise_row *row_widen(struct advise_shard *sh, char *pattern, size_t stem, uint64_t client) {
+    struct advise_row *first = NULL;
+    size_t count = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < ROWS; i++) {
+            struct advise_row *row = &sh->rows[i];
+            if (!row->pattern[0] || row->ruled || row->stem_len != stem || row->client_hash != client ||
+                memcmp(row->pattern, pattern, stem) != 0)
+                continue;
+            if (pass == 0) {
+                first = first ? first : row;
+                count++;
+            } else if (row != first) {
+                row_merge(first, row);
+                row->pattern[0] = '\0';
+            }
+        }
+        if (stem == 0 || count < SIBLINGS_MAX)
+            return NULL;
+    }
+    pattern[stem] = '*';
+    pattern[stem + 1] = '\0';
+    memcpy(first->pattern, pattern, stem + 2);
+    return first;
+}
+
+static struct advise_row *row_oldest(struct advise_shard *sh) {
+    struct advise_row *oldest = &sh->rows[0];
+    for (size_t i = 0; i < ROWS; i++) {
+        if (!sh->rows[i].pattern[0])
+            return &sh->rows[i];
+        if (sh->rows[i].last_ms < oldest->last_ms)
+            oldest = &sh->rows[i];
+    }
+    return oldest;
+}
+
+static void copy(char *out, size_t size, const char *text, size_t len) {
+    size_t n = len < size - 1 ? len : size - 1;
+    for (size_t i = 0; i < n; i++)
+        out[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '.';
+    out[n] = '\0';
+}
+
+static struct advise_row *row_get(struct advise_shard *sh, char *pattern, size_t stem, const struct advise_sight *s,
+                                  uint64_t client) {
+    struct advise_row *row = row_find(sh, pattern, stem, s->rule != NULL, client);
+    if (!row && !s->rule)
+        row = row_widen(sh, pattern, stem, client);
+    if (row)
+        return row;
+    row = row_oldest(sh);
+    memset(row, 0, sizeof(*row));
+    snprintf(row->pattern, sizeof(row->pattern), "%s", pattern);
+    copy(row->client, sizeof(row->client), s->client, s->client_len);
+    row->client_hash = client;
+    row->stem_len = stem;
+    row->ruled = s->rule != NULL;
+    return row;
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+static struct advise_place *place_find(struct advise_shard *sh, uint64_t hash, unsigned epoch) {
+    struct advise_place *set = &sh->places[hash % (PLACES / WAYS) * WAYS];
+    for (size_t i = 0; i < WAYS; i++)
+        if (set[i].hash == hash && set[i].epoch == epoch)
+            return &set[i];
+    return NULL;
+}
+
+/* The key's, or a free one, or that of the key which was acquired first. */
+static struct advise_place *place_get(struct advise_shard *sh, uint64_t hash, unsigned epoch) {
+    struct advise_place *set = &sh->places[hash % (PLACES / WAYS) * WAYS], *best = place_find(sh, hash, epoch);
+    for (size_t i = 0; !best && i < WAYS; i++)
+        if (!set[i].hash || set[i].hash == hash)
+            best = &set[i];
+    if (best)
+        return best;
+    best = set;
+    for (size_t i = 1; i < WAYS; i++)
+        if (set[i].since_ms < best->since_ms)
+            best = &set[i];
+    *best = (struct advise_place){0};
+    return best;
+}
+
+static bool place_over(const struct advise_place *p, int64_t now_ms) {
+    return p->end_ms && now_ms >= p->end_ms;
+}
+
+/* The row of who acquired it, if there still is one. */
+static struct advise_row *place_row(struct advise_shard *sh, const struct advise_place *p,
+                                    struct advise_row *otherwise) {
+    struct advise_row *row = p->row < ROWS ? &sh->rows[p->row] : NULL;
+    return row && row->pattern[0] ? row : otherwise;
+}
+
+/* How the session stands to the key; NULL: it has not been seen there, or was forgotten. */
+static struct advise_party *place_party(struct advise_place *p, uint64_t session) {
+    for (size_t i = 0; i < PARTIES; i++)
+        if (p->parties[i].id == session_id(session))
+            return &p->parties[i];
+    return NULL;
+}
+
+static bool stands(struct advise_place *p, uint64_t session, unsigned how) {
+    const struct advise_party *party = place_party(p, session);
+    return party && party->stands & how;
+}
+
+/* A free place, or that of one of which nothing matters, or each in its turn. */
+static struct advise_party *party_get(struct advise_place *p, uint64_t session) {
+    struct advise_party *party = place_party(p, session);
+    for (size_t i = 0; !party && i < PARTIES; i++)
+        if (!p->parties[i].id || !p->parties[i].stands)
+            party = &p->parties[i];
+    if (!party) {
+        p->forgot = true;
+        party = &p->parties[p->next_party++ % PARTIES];
+    }
+    if (party->id != session_id(session))
+        *party = (struct advise_party){.id = session_id(session)};
+    return party;
+}
+
+static void party_is(struct advise_place *p, uint64_t session, unsigned how) {
+    struct advise_party *party = party_get(p, session);
+    party->stands = (uint8_t)(party->stands | how);
+}
+
+static void party_is_not(struct advise_place *p, uint64_t session, unsigned how) {
+    struct advise_party *party = place_party(p, session);
+    if (party)
+        party->stands = (uint8_t)(party->stands & ~how);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+struct note {
+    struct advisor *advisor;
+    struct advise_shard *sh;
+    const struct advise_sight *sight;
+    struct advise_row *row;
+    struct advise_place *place; /* NULL: nothing is known of the key */
+    uint64_t hash, client, session, value;
+    unsigned epoch;
+    uint8_t group;
+    int64_t now_ms;
+};
+
+/* When the lock ends; 0: never, or later than sums can say. */
+static int64_t end_of(const struct note *n) {
+    int64_t pttl_ms = n->sight->pttl_ms;
+    return pttl_ms < 0 || pttl_ms > INT64_MAX - n->now_ms ? 0 : n->now_ms + pttl_ms;
+}
+
+static bool held_now(const struct note *n) {
+    return n->place && n->place->held && !place_over(n->place, n->now_ms);
+}
+
+static void note_value(struct note *n) {
+    n->row->valued++;
+    n->row->repeated += n->row->valued > 1 && n->value == n->row->last_value;
+    n->row->last_value = n->value;
+}
+
+static struct advise_place *place_make(const struct note *n, uint64_t hash) {
+    struct advise_place *p = place_get(n->sh, hash, n->epoch);
+    *p = (struct advise_place){.hash = hash, .epoch = n->epoch, .group = n->group, .row = ROWS, .since_ms = n->now_ms};
+    return p;
+}
+
+/* The lock is this session's from now on. */
+static void place_take(const struct note *n, struct advise_place *p) {
+    p->session = n->session;
+    p->client = n->client;
+    p->value = n->value;
+    p->since_ms = n->now_ms;
+    p->end_ms = end_of(n);
+    p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
+    p->contended = p->self_lost = p->shortened = false;
+    p->lost = 0;
+    p->held = true;
+}
+
+static void note_extended(struct note *n) {
+    struct advise_place *p = n->place;
+    if (!p || !p->held)
+        return;
+    p->end_ms = end_of(n);
+    p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
+}
+
+static void note_acquired(struct note *n) {
+    struct advise_place *p = n->place;
+    if (n->sight->scripted && held_now(n) && p->client == n->client && n->value && p->value == n->value) {
+        note_extended(n); /* who has it gets it again */
+        return;
+    }
+    if (p && p->held && place_over(p, n->now_ms))
+        place_row(n->sh, p, n->row)->expired++;
+    n->row->events++;
+    n->row->acquired++;
+    n->row->endless += n->sight->pttl_ms < 0;
+    n->row->kinds |= n->sight->queue ? ADVISE_LIST : n->sight->kind ? n->sight->kind : ADVISE_STRING;
+    row_tried(n->row, n->session);
+    if (n->sight->value)
+        note_value(n);
+    p = p ? p : place_make(n, n->hash);
+    p->row = (uint8_t)(n->row - n->sh->rows);
+    place_take(n, p);
+    party_get(p, n->session)->stands = HOLDS;
+}
+
+/* An attempt on a lock that nobody will release: no expiry, and its owner has left. */
+static void note_dead(struct note *n) {
+    struct advise_place *p = n->place;
+    const _Atomic uint64_t *left = &n->advisor->left[p->session % ADVISE_LEFT];
+    if (!p->endless || atomic_load_explicit(left, memory_order_relaxed) != p->session + 1)
+        return;
+    p->lost++;
+    struct advise_row *row = place_row(n->sh, p, n->row);
+    if (p->lost >= ADVISE_DEAD_LOST) {
+        row->dead_hash = p->hash;
+        copy(row->dead_key, sizeof(row->dead_key), n->sight->key.name, n->sight->key.len);
+    }
+}
+
+static void note_lost(struct note *n) {
+    n->row->events++;
+    n->row->lost++;
+    row_tried(n->row, n->session);
+    struct advise_place *p = n->place ? n->place : place_make(n, n->hash);
+    n->place = p;
+    party_is(p, n->session, LOST);
+    if (!held_now(n))
+        return;
+    if (p->session == n->session)
+        p->self_lost = true; /* a nested attempt proves nothing */
+    else
+        p->contended = true;
+    note_dead(n);
+}
+
+/* A release over the session that has acquired. */
+static void by_holder(struct advise_row *row, const struct note *n) {
+    row->by_holder++;
+    if (!n->place->contended || n->place->self_lost)
+        return;
+    row->row++;
+    if (row_has_tried(row, n->session))
+        row_session(row, n->session)->row++;
+}
+
+/* Somebody has released it in the stead of who had acquired it, or against him: nobody knows. */
+static void place_taken(struct advise_place *p) {
+    if (!stands(p, p->session, HOLDS))
+        return;
+    party_is_not(p, p->session, HOLDS);
+    party_is(p, p->session, TAKEN);
+}
+
+/* A release over another session of the same client. It crosses where that session has tried itself, and owes no
+ * release. */
+static void by_sibling(struct advise_row *row, const struct note *n) {
+    struct advise_place *p = n->place;
+    bool known = place_party(p, n->session) || !p->forgot;
+    if (!known || !row_has_tried(row, n->session) || stands(p, n->session, TAKEN)) {
+        place_taken(p);
+        return;
+    }
+    row->crossed++;
+    row->row = 0;
+    row_session(row, n->session)->row = 0;
+    if (row_has_tried(row, p->session))
+        row_session(row, p->session)->row = 0;
+    party_is_not(p, p->session, HOLDS);
+}
+
+/* Who released a lock that is held. */
+static void note_releaser(struct note *n, struct advise_row *row, bool refused) {
+    struct advise_place *p = n->place;
+    if (p->session == n->session) {
+        by_holder(row, n);
+    } else if (stands(p, n->session, LOST)) {
+        n->row->losers++;
+        if (!refused)
+            place_taken(p);
+    } else if (stands(p, n->session, HOLDS)) {
+        n->row->late++; /* what it had acquired was over */
+    } else if (refused) {
+        row->refused++;
+    } else if (p->client == n->client) {
+        by_sibling(row, n);
+    } else if (p->client) {
+        row->by_other++;
+        row->by_other_bare += !n->sight->scripted;
+    }
+}
+
+static void note_released(struct note *n, enum advise_event event) {
+    struct advise_place *p = n->place;
+    bool refused = event == ADVISE_REFUSED;
+    struct advise_row *row = p ? place_row(n->sh, p, n->row) : n->row;
+    row->events++;
+    n->row->sent++;
+    row->released += !refused;
+    if (!p)
+        return;
+    bool own = p->session == n->session, over = p->held && place_over(p, n->now_ms);
+    if (p->held && (!over || (own && !refused))) { /* a little late by our clock, but it was there */
+        note_releaser(n, row, refused);
+    } else if (own || stands(p, n->session, HOLDS)) {
+        row->expired += over;
+        n->row->late++;
+    }
+    party_is_not(p, n->session, HOLDS | TAKEN);
+    if (!refused || (own && over))
+        p->held = false;
+}
+
+static void note_in_vain(struct note *n) {
+    struct advise_place *p = n->place;
+    n->row->events++;
+    n->row->sent++;
+    if (p && p->held && place_over(p, n->now_ms) && p->client == n->client) {
+        p->held = false;
+        place_row(n->sh, p, n->row)->expired++;
+        n->row->late++;
+    } else {
+        n->row->in_vain++;
+    }
+    if (p)
+        party_is_not(p, n->session, HOLDS | TAKEN);
+}
+
+/* A new expiry under the same value, or instead of it. Less than half of what was left is a release that keeps others
+ * away for a while; more, behind that, says that it was none. */
+static void note_rewritten(struct note *n) {
+    struct advise_place *p = n->place;
+    int64_t left_ms = p && p->end_ms ? p->end_ms - n->now_ms : INT64_MAX;
+    bool less = n->sight->pttl_ms >= 0 && left_ms != INT64_MAX && n->sight->pttl_ms <= left_ms / 2;
+    if (held_now(n) && less) {
+        note_released(n, ADVISE_RELEASED);
+        p->end_ms = end_of(n);
+        p->shortened = true;
+    } else if (p && p->shortened && p->session == n->session && left_ms > 0 && !less) {
+        struct advise_row *row = place_row(n->sh, p, n->row);
+        row->released -= row->released > 0;
+        row->by_holder -= row->by_holder > 0;
+        n->row->sent -= n->row->sent > 0;
+        p->shortened = false;
+        p->held = true;
+        party_is(p, n->session, HOLDS);
+        note_extended(n);
+    } else {
+        note_extended(n);
+    }
+}
+
+/* Who has the lock from now on the wire does not say. */
+static void note_unsure(struct note *n) {
+    struct advise_place *p = n->place;
+    if (!held_now(n))
+        return;
+    p->session = p->client = p->value = 0;
+    p->endless = false;
+    party_is_not(p, n->session, LOST);
+}
+
+/* SET with an expiry acquires where there was nothing: in a transaction behind WATCH, or under a rule. */
+static void note_written(struct note *n) {
+    bool held = held_now(n);
+    if (held && (n->place->session == n->session || n->sight->watched))
+        note_extended(n);
+    else if (held)
+        note_unsure(n);
+    else if (n->sight->pttl_ms >= 0 && (n->sight->watched || n->sight->rule))
+        note_acquired(n);
+}
+
+static void note_event(struct note *n, enum advise_event event) {
+    switch (event) {
+    case ADVISE_ACQUIRED:
+        note_acquired(n);
+        break;
+    case ADVISE_LOST:
+        note_lost(n);
+        break;
+    case ADVISE_RELEASED:
+    case ADVISE_REFUSED:
+        note_released(n, event);
+        break;
+    case ADVISE_IN_VAIN:
+        note_in_vain(n);
+        break;
+    case ADVISE_EXTENDED:
+        note_extended(n);
+        break;
+    case ADVISE_REWRITTEN:
+        note_rewritten(n);
+        break;
+    case ADVISE_WRITTEN:
+        note_written(n);
+        break;
+    case ADVISE_SWAPPED:
+        note_unsure(n);
+        break;
+    case ADVISE_PUSHED:
+    case ADVISE_HEAD:
+    case ADVISE_RENAMED:
+    case ADVISE_TAKEN:
+        break;
+    }
+}
+
+/* ---- queues ---------------------------------------------------------------------------------- */
+
+/* A list is a lock where its clients look whether the head is a node that they have pushed. What that says in the terms
+ * of other locks is left in *event; false: nothing, so far. */
+static bool queue_event(struct note *n, enum advise_event *event) {
+    uint64_t hash = (hash_number(n->hash ^ n->value) + 1) | 1;
+    struct advise_place *p = place_find(n->sh, hash, n->epoch);
+    switch (*event) {
+    case ADVISE_PUSHED:
+    case ADVISE_RENAMED:
+        p = place_make(n, hash);
+        p->session = n->session;
+        p->client = n->client;
+        p->node = true;
+        p->held = *event == ADVISE_RENAMED && n->place && n->place->held && n->place->client == n->client;
+        *event = ADVISE_LOST;
+        return n->sight->waits && n->row && n->row->kinds & ADVISE_LIST && !p->held;
+    case ADVISE_HEAD:
+        if (!p || p->held || p->client != n->client)
+            return false;
+        p->held = true;
+        *event = ADVISE_ACQUIRED;
+        return true;
+    case ADVISE_TAKEN:
+        if (!p)
+            return false;
+        p->hash = 0;
+        *event = ADVISE_RELEASED;
+        return p->held;
+    default:
+        return true;
+    }
+}
+
+/* Of keys that are not known for locks: what changes an expiry says nothing, nor does what deletes data under a rule.
+ */
+static bool may_say(const struct note *n, enum advise_event event) {
+    const struct lock_rule *rule = n->sight->rule;
+    bool expiry = event == ADVISE_EXTENDED || event == ADVISE_REWRITTEN || event == ADVISE_SWAPPED ||
+                  (event == ADVISE_WRITTEN && !n->sight->watched && !rule);
+    bool deletes = rule && rule->mode == LOCK_MODE_AUDIT && (event == ADVISE_RELEASED || event == ADVISE_IN_VAIN);
+    return n->place || (!expiry && !deletes);
+}
+
+void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_ms) {
+    char pattern[ADVISE_PATTERN_MAX];
+    size_t len;
+    if (s->rule) {
+        len = s->rule->pattern_len < sizeof(pattern) ? s->rule->pattern_len : sizeof(pattern) - 1;
+        memcpy(pattern, s->rule->pattern, len);
+        pattern[len] = '\0';
+    } else {
+        len = advise_pattern(s->key.name, s->key.len, pattern);
+    }
+    if (len == 0)
+        return;
+    size_t stem = s->rule ? len : advise_stem(pattern, len);
+    uint64_t place = s->rule ? s->rule->hash : hash_bytes(&a->seed, pattern, stem);
+    struct advise_shard *sh = &a->shards[place % ADVISE_SHARDS];
+    uint64_t client = s->client_hash;
+    pthread_mutex_lock(&sh->mutex);
+    if (!sh->rows) {
+        sh->rows = memory_zalloc(ROWS * sizeof(*sh->rows));
+        sh->places = memory_zalloc(PLACES * sizeof(*sh->places));
+    }
+    struct note n = {.advisor = a,
+                     .sh = sh,
+                     .sight = s,
+                     .hash = (hash_bytes(&a->seed, s->key.name, s->key.len) + s->key.db) | 1,
+                     .client = client,
+                     .session = s->session_id,
+                     .value = s->value ? hash_bytes(&a->seed, s->value, s->value_len) | 1 : 0,
+                     .now_ms = now_ms};
+    n.group = (uint8_t)advise_group(s->key.name, s->key.len);
+    n.epoch = atomic_load_explicit(&a->groups[n.group].epoch, memory_order_relaxed);
+    n.place = place_find(sh, n.hash, n.epoch);
+    n.row = row_find(sh, pattern, stem, s->rule != NULL, client);
+    enum advise_event event = s->event;
+    bool says = queue_event(&n, &event) && may_say(&n, event);
+    if (says) {
+        n.place = place_find(sh, n.hash, n.epoch); /* a node may have taken its room */
+        n.row = row_get(sh, pattern, stem, s, client);
+        n.row->overlapped |= s->overlapped;
+        n.row->audited = s->rule && s->rule->mode == LOCK_MODE_AUDIT;
+        n.row->last_ms = now_ms;
+        if (s->library && !n.row->library[0])
+            copy(n.row->library, sizeof(n.row->library), s->library, strlen(s->library));
+        note_event(&n, event);
+    }
+    pthread_mutex_unlock(&sh->mutex);
+    if (says && (!s->rule || s->beside) && (event == ADVISE_ACQUIRED || (event == ADVISE_WRITTEN && s->watched)))
+        advisor_arm(a, s->key.name, s->key.len, now_ms);
+}
+
+/* ---- looking in ------------------------------------------------------------------------------ */
+
+static int most_events_first(const void *x, const void *y) {
+    uint64_t a = ((const struct advise_row *)x)->events, b = ((const struct advise_row *)y)->events;
+    return a < b ? 1 : a > b ? -1 : 0;
+}
+
+/* What PROXY ADVISE is about to say. */
+struct advice {
+    struct advise_row *rows;
+    uint64_t *dead; /* attempts lost on a row's dead lock; 0: it has none */
+    size_t count;
+};
+
+/* Locks whose time is up and that nobody has asked for since, and dead ones. */
+static void shard_look(struct advisor *a, struct advise_shard *sh, int64_t now_ms, uint64_t dead[ROWS]) {
+    memset(dead, 0, ROWS * sizeof(*dead));
+    for (size_t i = 0; i < PLACES; i++) {
+        struct advise_place *p = &sh->places[i];
+        unsigned epoch = atomic_load_explicit(&a->groups[p->group].epoch, memory_order_relaxed);
+        if (!p->hash || p->epoch != epoch || !p->held || p->node || p->row >= ROWS)
+            continue;
+        if (place_over(p, now_ms)) {
+            sh->rows[p->row].expired++;
+            p->held = false;
+        } else if (p->lost >= ADVISE_DEAD_LOST && sh->rows[p->row].dead_hash == p->hash) {
+            dead[p->row] = p->lost;
+        }
+    }
+}
+
+static void shard_advice(struct advisor *a, struct advise_shard *sh, int64_t now_ms, struct advice *to) {
+    uint64_t dead[ROWS];
+    pthread_mutex_lock(&sh->mutex);
+    if (sh->rows)
+        shard_look(a, sh, now_ms, dead);
+    for (size_t k = 0; sh->rows && k < ROWS; k++) {
+        if (!sh->rows[k].pattern[0] || sh->rows[k].events == 0)
+            continue;
+        to->dead[to->count] = dead[k];
+        to->rows[to->count++] = sh->rows[k];
+    }
+    pthread_mutex_unlock(&sh->mutex);
+}
+
+void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    struct advice advice = {.rows = memory_alloc(ADVISE_SHARDS * ROWS * sizeof(*advice.rows)),
+                            .dead = memory_alloc(ADVISE_SHARDS * ROWS * sizeof(*advice.dead))};
+    char line[ADVISE_LINE_MAX];
+    for (size_t i = 0; i < ADVISE_SHARDS; i++)
+        shard_advice(a, &a->shards[i], now_ms, &advice);
+    for (size_t i = 0; i < advice.count; i++)
+        if (advice.dead[i])
+            fn(arg, line, advise_dead_line(&advice.rows[i], advice.dead[i], line));
+    qsort(advice.rows, advice.count, sizeof(*advice.rows), most_events_first);
+    for (size_t i = 0; i < advice.count; i++)
+        fn(arg, line, advise_line(&advice.rows[i], line));
+    memory_free(advice.rows);
+    memory_free(advice.dead);
+}
+
+void advisor_left(struct advisor *a, uint64_t session_id) {
+    atomic_store_explicit(&a->left[session_id % ADVISE_LEFT], session_id + 1, memory_order_relaxed);
+}

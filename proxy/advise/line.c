@@ -1,0 +1,197 @@
+/*
+ * From counts to a sentence and a `lock` line. Suggests a rule only where enough was seen; says how much.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/advise/private.h"
+#include "proxy/lock/engine.h"
+
+struct line {
+    char *out;
+    size_t len;
+};
+
+static void __attribute__((format(printf, 2, 3))) add(struct line *l, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(l->out + l->len, ADVISE_LINE_MAX - l->len, format, args);
+    va_end(args);
+    if (n > 0)
+        l->len += (size_t)n;
+    if (l->len > ADVISE_LINE_MAX - 1)
+        l->len = ADVISE_LINE_MAX - 1;
+}
+
+enum {
+    HANDED_OVER = 5, /* releases by others that make it one */
+    CROSSINGS = 2,   /* that make a pool */
+    SURPLUS = 3,     /* releases more than acquisitions: losers release */
+    ROW_SAID = 8,    /* contended releases in a row over the connection that had acquired, to be spoken of */
+    ROW_ADVISED = 16 /* and to be relied on; of one session half of them are enough */
+};
+
+/* Acquirers that never release, and others that do: not by scripts, which nobody stops. */
+static bool handed_over(const struct advise_row *r) {
+    return r->by_other >= HANDED_OVER && r->sent == 0;
+}
+
+/* An expiry of its own, and no release ever. */
+static bool throttle(const struct advise_row *r) {
+    return r->sent == 0 && r->by_other == 0 && r->refused == 0 && r->endless == 0;
+}
+
+/* Releases over a connection whose last attempt was lost are a loser's where each lost attempt brings one release more;
+ * where there are no more than acquisitions it is a pool that hands connections round. */
+static bool losers_delete(const struct advise_row *r) {
+    return r->losers > 0 && r->sent >= r->acquired + SURPLUS && (r->sent - r->acquired) * 2 >= r->losers;
+}
+
+static bool multiplexed(const struct advise_row *r) {
+    return r->overlapped || client_library_multiplexes(r->library, strlen(r->library));
+}
+
+static bool pooled(const struct advise_row *r) {
+    return r->crossed >= CROSSINGS;
+}
+
+/* The longest row of one session. */
+static uint64_t longest_row(const struct advise_row *r) {
+    uint64_t longest = 0;
+    for (size_t i = 0; i < ADVISE_SESSIONS; i++)
+        longest = r->sessions[i].row > longest ? r->sessions[i].row : longest;
+    return longest;
+}
+
+static bool own(const struct advise_row *r, uint64_t row) {
+    return r->crossed == 0 && !multiplexed(r) && (r->row >= row || longest_row(r) >= ROW_SAID);
+}
+
+static void add_model(struct line *l, const struct advise_row *r) {
+    if (r->kinds & ADVISE_LIST)
+        add(l, "a list lock; ");
+    if (handed_over(r))
+        add(l, "released by other clients than acquired");
+    else if (multiplexed(r))
+        add(l, "one connection for several workers");
+    else if (pooled(r))
+        add(l, "a pool of connections");
+    else if (own(r, ROW_SAID))
+        add(l, "a connection for each worker");
+    else
+        add(l, "connections not known");
+    if (r->library[0])
+        add(l, " (%s)", r->library);
+}
+
+/* The default rule finds out what `connection` and `client` say; they save it the finding out, where there is no doubt.
+ */
+static void add_owner(struct line *l, const struct advise_row *r) {
+    if (handed_over(r) && r->by_other_bare >= HANDED_OVER)
+        add(l, " owner any");
+    else if (losers_delete(r) && own(r, ROW_ADVISED))
+        add(l, " owner connection");
+    else if (!losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
+        add(l, " owner client");
+}
+
+static void add_kind(struct line *l, const struct advise_row *r) {
+    static const char *const NAMES[] = {"string", "list", "hash", "counter"};
+    if ((r->kinds & ~(unsigned)ADVISE_STRING) == 0)
+        return;
+    const char *before = " kind ";
+    for (unsigned i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++)
+        if (r->kinds & 1u << i) {
+            add(l, "%s%s", before, NAMES[i]);
+            before = ",";
+        }
+}
+
+/* ", late 3", where there are any. */
+static void add_count(struct line *l, const char *what, uint64_t count) {
+    if (count > 0)
+        add(l, ", %s %llu", what, (unsigned long long)count);
+}
+
+static void add_counts(struct line *l, const struct advise_row *r) {
+    add(l, "acquired %llu, lost %llu, released %llu", (unsigned long long)r->acquired, (unsigned long long)r->lost,
+        (unsigned long long)r->released);
+    add_count(l, "by others", r->by_other);
+    if (losers_delete(r))
+        add(l, ", losers delete: %llu times", (unsigned long long)r->losers);
+    add_count(l, "refused", r->refused);
+    add_count(l, "late", r->late);
+    add_count(l, "in vain", r->in_vain);
+    add(l, ", overruns %llu", throttle(r) ? 0ull : (unsigned long long)r->expired);
+    add_count(l, "without expiry", r->endless);
+}
+
+static const char *values(const struct advise_row *r) {
+    if (r->valued < 2)
+        return "values not known";
+    return r->repeated == 0              ? "values distinct"
+           : r->repeated * 2 > r->valued ? "values constant"
+                                         : "values partly the same";
+}
+
+static const char *where(const struct advise_row *r) {
+    return !r->ruled ? "outside of the rules" : r->audited ? "audited" : "enforced";
+}
+
+/* The pattern in the syntax of the configuration. */
+static void add_pattern(struct line *l, const char *pattern) {
+    char word[ADVISE_PATTERN_MAX * 4 + 3];
+    lock_rule_word(pattern, word, sizeof(word));
+    add(l, "%s", word);
+}
+
+static void add_rule(struct line *l, const struct advise_row *r) {
+    add(l, "lock ");
+    add_pattern(l, r->pattern);
+    add_kind(l, r);
+    add_owner(l, r);
+}
+
+static void add_advice(struct line *l, const struct advise_row *r) {
+    bool queue = r->kinds & ADVISE_LIST;
+    if (r->acquired == 0 && r->lost >= ADVISE_ENOUGH)
+        add(l, "never seen to be acquired: held since before, or dead; look at its TTL");
+    else if (r->acquired < ADVISE_ENOUGH)
+        add(l, "too few to advise");
+    else if (queue && !r->ruled && handed_over(r))
+        add(l, "a queue of jobs, taken by others than pushed them: no rule is needed");
+    else if (throttle(r))
+        add(l, "a throttle, never released: %s", r->ruled ? "fits as it is" : "no rule is needed");
+    else if (!r->ruled && (r->released + r->late) * 2 < r->acquired)
+        add(l, "seldom released: no lock, or its releases are not seen");
+    else
+        add_rule(l, r);
+}
+
+size_t advise_line(const struct advise_row *r, char out[ADVISE_LINE_MAX]) {
+    struct line l = {.out = out};
+    add_pattern(&l, r->pattern);
+    add(&l, " by %s: ", r->client);
+    add_model(&l, r);
+    add(&l, "; %s; ", values(r));
+    add_counts(&l, r);
+    add(&l, "; %s; %llu events: ", where(r), (unsigned long long)r->events);
+    add_advice(&l, r);
+    return l.len;
+}
+
+size_t advise_dead_line(const struct advise_row *r, uint64_t lost, char out[ADVISE_LINE_MAX]) {
+    struct line l = {.out = out};
+    add(&l, "dead lock: ");
+    add_pattern(&l, r->dead_key);
+    add(&l, " by %s: no expiry, its owner is gone, %llu attempts lost since: DEL it, ", r->client,
+        (unsigned long long)lost);
+    if (r->ruled) {
+        add(&l, "and let the rule enforce a lease");
+    } else {
+        add(&l, "and let it end by itself from now on: ");
+        add_rule(&l, r);
+    }
+    return l.len;
+}

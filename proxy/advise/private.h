@@ -1,0 +1,83 @@
+/* What the files of proxy/advise/ share: what is counted of a pattern and a client, and which keys are looked at. */
+#ifndef LOCKKEEPER_ADVISE_PRIVATE_H
+#define LOCKKEEPER_ADVISE_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "proxy/advise/advise.h"
+#include "proxy/lock/hash.h"
+
+/* A session that has tried for locks of a pattern. */
+struct advise_session {
+    uint32_t id;  /* of its number; 0: none */
+    uint32_t row; /* contended leases in a row that were released over the session that had acquired, this one */
+};
+
+enum { ADVISE_SESSIONS = 32, ADVISE_DEAD_LOST = 3 /* attempts lost, and a lock without an owner is dead */ };
+
+/* What releases are is counted once each: where the lock was acquired, or, of losers, late and in vain, where they
+ * come from. */
+struct advise_row {
+    char pattern[ADVISE_PATTERN_MAX]; /* "": the row is empty */
+    char client[ADVISE_CLIENT_MAX];
+    char library[ADVISE_LIBRARY_MAX];
+    uint64_t client_hash;
+    size_t stem_len; /* of the pattern, up to the last separator */
+    bool ruled;      /* the pattern is a rule's */
+    bool audited;    /* whose mode is audit */
+    bool overlapped; /* one of the sessions */
+    unsigned kinds;
+    int64_t last_ms;
+    uint64_t last_value;
+    uint64_t events;
+    uint64_t acquired, lost, endless, valued, repeated;
+    uint64_t sent;     /* releases, whatever became of them */
+    uint64_t released; /* locks that became free by one */
+    uint64_t by_holder, crossed, by_other;
+    uint64_t by_other_bare; /* of these: not by a script, which may have compared */
+    uint64_t losers;        /* releases by who had lost and found a lock */
+    uint64_t refused;       /* by the proxy, of others than losers and latecomers */
+    uint64_t late, in_vain;
+    uint64_t expired; /* ended without a release */
+    uint64_t row;     /* as in struct advise_session, of all */
+    struct advise_session sessions[ADVISE_SESSIONS];
+    uint64_t dead_hash; /* of the key that was found dead last */
+    char dead_key[ADVISE_PATTERN_MAX];
+};
+
+enum { ADVISE_SHARDS = 16, ADVISE_GROUPS = 64, ADVISE_SCRIPTS = 256, FILTER_BITS = 1 << 16, ADVISE_LEFT = 4096 };
+
+/* Keys that begin with the same few bytes (sample.c). */
+struct advise_group {
+    atomic_int_fast64_t minute; /* that events counts */
+    atomic_uint events, epoch;
+    atomic_bool busy; /* one key of some is looked at */
+};
+
+struct advise_place;
+struct advise_shard {
+    pthread_mutex_t mutex;
+    struct advise_row *rows;
+    struct advise_place *places;
+};
+
+struct advisor {
+    struct hash_seed seed;
+    struct advise_shard shards[ADVISE_SHARDS];
+    struct advise_group groups[ADVISE_GROUPS];
+    atomic_int_fast64_t filter_ms; /* when the present one of the two was begun */
+    atomic_uint present;
+    _Atomic uint64_t filter[2][FILTER_BITS / 64];
+    _Atomic uint64_t scripts[ADVISE_SCRIPTS]; /* a SHA1's first bits, and what the script is */
+    _Atomic uint64_t left[ADVISE_LEFT];       /* numbers of sessions that are gone, plus 1 */
+};
+
+/* Where a key's group is in the table. */
+size_t advise_group(const char *key, size_t len);
+/* Writes the row's line; returns its length. */
+size_t advise_line(const struct advise_row *row, char out[ADVISE_LINE_MAX]);
+/* Writes the line of a dead lock: attempts that were lost since its owner left. */
+size_t advise_dead_line(const struct advise_row *row, uint64_t lost, char out[ADVISE_LINE_MAX]);
+
+#endif

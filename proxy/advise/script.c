@@ -1,0 +1,284 @@
+/*
+ * What a script of the application's does to a lock, as far as its text tells. It is read, never run: the commands that
+ * it calls, by key, with the operands that a lock's value and expiry come from.
+ *
+ *      redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2])   ──> writes key 1; value ARGV[1], expiry ARGV[2] ms
+ *
+ * A script that looks at a key and writes it, or writes it with NX, acquires; one that looks and deletes releases; one
+ * that looks and sets an expiry extends, or lets go. Names that stand for KEYS[n] or ARGV[n] are followed once.
+ */
+#include <string.h>
+#include <strings.h>
+
+#include "proxy/advise/private.h"
+
+enum {
+    WRITES = 1,
+    NEW = 2, /* only where there is none */
+    LOOKS = 4,
+    DELETES = 8,
+    EXPIRES = 16,
+    COUNTS = 32, /* how often a hash lock was entered */
+    PUSHES = 64,
+    TELLS = 128,  /* how long it will be there */
+    OPTION = 256, /* a word behind the operands of another */
+    SECONDS = 512
+};
+
+/* A word between quotes, and which of the operands behind it (the key is 1) are the value and the expiry; 0 none. */
+struct script_word {
+    const char *name;
+    unsigned does;
+    uint8_t value, expiry;
+};
+
+static const struct script_word WORDS[] = {
+    {"set", WRITES, 2, 0},
+    {"setnx", WRITES | NEW, 2, 0},
+    {"setex", WRITES | EXPIRES | SECONDS, 3, 2},
+    {"psetex", WRITES | EXPIRES, 3, 2},
+    {"hset", WRITES, 2, 0},
+    {"hmset", WRITES, 2, 0},
+    {"hsetnx", WRITES | NEW, 2, 0},
+    {"hincrby", WRITES | COUNTS, 2, 0},
+    {"zadd", WRITES, 3, 0},
+    {"get", LOOKS, 0, 0},
+    {"exists", LOOKS, 0, 0},
+    {"hget", LOOKS, 0, 0},
+    {"hexists", LOOKS, 0, 0},
+    {"hlen", LOOKS, 0, 0},
+    {"zscore", LOOKS, 0, 0},
+    {"zcount", LOOKS, 0, 0},
+    {"zcard", LOOKS, 0, 0},
+    {"del", DELETES, 0, 0},
+    {"unlink", DELETES, 0, 0},
+    {"hdel", DELETES, 0, 0},
+    {"zrem", DELETES, 0, 0},
+    {"expire", EXPIRES | SECONDS, 0, 2},
+    {"pexpire", EXPIRES, 0, 2},
+    {"expireat", EXPIRES, 0, 0},
+    {"pexpireat", EXPIRES, 0, 0},
+    {"ttl", TELLS, 0, 0},
+    {"pttl", TELLS, 0, 0},
+    {"lpush", PUSHES, 0, 0},
+    {"rpush", PUSHES, 0, 0},
+    {"nx", OPTION | NEW, 0, 0},
+    {"ex", OPTION | EXPIRES | SECONDS, 0, 1},
+    {"px", OPTION | EXPIRES, 0, 1},
+    {"exat", OPTION | EXPIRES, 0, 0},
+    {"pxat", OPTION | EXPIRES, 0, 0},
+};
+
+enum { KEYS_TOLD = 9 /* KEYS[1] to KEYS[8]; the first place is not used */, NUMBER_MAX = 14 };
+
+/* What the script does to one of its keys. */
+struct script_key {
+    unsigned does;
+    uint8_t value, expiry; /* which of ARGV; 0 not known */
+    bool seconds;
+};
+
+struct reading {
+    const char *source, *end;
+    struct script_key keys[KEYS_TOLD];
+    size_t key; /* of the call that is being read */
+    unsigned does;
+};
+
+struct piece {
+    const char *text;
+    size_t len;
+};
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static bool is_name(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/* Behind a text between quotes that begins at p. */
+static const char *skip_text(const char *p, const char *end) {
+    char quote = *p;
+    for (p++; p < end && *p != quote && *p != '\n'; p++)
+        p += *p == '\\' && p + 1 < end;
+    return p < end ? p + 1 : end;
+}
+
+/* Operand n of a call, where p is behind the word of it. */
+static struct piece operand(const char *p, const char *end, unsigned n) {
+    unsigned at = 0, depth = 0;
+    const char *from = NULL;
+    while (p < end) {
+        char c = *p;
+        bool closes = (c == ')' || c == ']' || c == '}');
+        if (depth == 0 && (c == ',' || closes)) {
+            if (from && at == n)
+                break;
+            if (closes)
+                return (struct piece){NULL, 0};
+            at++;
+            from = p + 1;
+        }
+        depth += c == '(' || c == '[' || c == '{';
+        depth -= depth > 0 && closes;
+        p = c == '\'' || c == '"' ? skip_text(p, end) : p + 1;
+    }
+    while (from && from < p && is_space(*from))
+        from++;
+    while (from && p > from && is_space(p[-1]))
+        p--;
+    return (struct piece){from, from ? (size_t)(p - from) : 0};
+}
+
+/* N of KEYS[N] or ARGV[N]; 0: it is something else. */
+static unsigned number_of(struct piece p, const char *table) {
+    if (p.len < 7 || p.len > 8 || memcmp(p.text, table, 4) != 0 || p.text[4] != '[' || p.text[p.len - 1] != ']')
+        return 0;
+    unsigned n = 0;
+    for (size_t i = 5; i < p.len - 1; i++)
+        n = p.text[i] >= '0' && p.text[i] <= '9' ? n * 10 + (unsigned)(p.text[i] - '0') : NUMBER_MAX + 1;
+    return n <= NUMBER_MAX ? n : 0;
+}
+
+/* N of the KEYS[N] or ARGV[N] that a name stands for, by the first place that says NAME = KEYS[N]; 0: none. */
+static unsigned number_named(const struct reading *r, struct piece name, const char *table) {
+    for (size_t i = 0; i < name.len; i++)
+        if (!is_name(name.text[i]))
+            return 0;
+    for (const char *p = r->source; name.len > 0 && p + name.len < r->end; p++) {
+        const char *q = p + name.len;
+        if (*p != *name.text || memcmp(p, name.text, name.len) != 0 || (p > r->source && is_name(p[-1])))
+            continue;
+        while (q < r->end && is_space(*q))
+            q++;
+        if (q >= r->end || *q != '=')
+            continue;
+        for (q++; q < r->end && is_space(*q);)
+            q++;
+        const char *close = memchr(q, ']', (size_t)(r->end - q) < 8 ? (size_t)(r->end - q) : 8);
+        unsigned n = close ? number_of((struct piece){q, (size_t)(close + 1 - q)}, table) : 0;
+        if (n > 0)
+            return n;
+    }
+    return 0;
+}
+
+/* Which of ARGV the operand is, or ADVISE_LITERAL. */
+static uint8_t value_of(const struct reading *r, struct piece p) {
+    if (p.len == 0)
+        return 0;
+    char c = p.text[0];
+    if (c == '\'' || c == '"' || (c >= '0' && c <= '9'))
+        return ADVISE_LITERAL;
+    unsigned n = number_of(p, "ARGV");
+    return (uint8_t)(n ? n : number_named(r, p, "ARGV"));
+}
+
+static void read_word(struct reading *r, const struct script_word *w, const char *behind) {
+    r->does |= w->does;
+    if (!(w->does & OPTION)) {
+        struct piece key = operand(behind, r->end, 1);
+        unsigned n = number_of(key, "KEYS");
+        n = n ? n : number_named(r, key, "KEYS");
+        r->key = n == 0 ? 1 : n < KEYS_TOLD ? n : 0; /* what runs over all keys runs over the first */
+    }
+    struct script_key *k = &r->keys[r->key];
+    k->does |= w->does & ~(unsigned)OPTION;
+    if (w->value && !k->value)
+        k->value = value_of(r, operand(behind, r->end, w->value));
+    if (w->expiry && !k->expiry) {
+        uint8_t at = value_of(r, operand(behind, r->end, w->expiry));
+        k->expiry = at == ADVISE_LITERAL ? 0 : at;
+        k->seconds = w->does & SECONDS;
+    }
+}
+
+/* Goes through the texts between quotes; what is behind -- is none of the script's. */
+static void read_words(struct reading *r) {
+    for (const char *p = r->source; p < r->end;) {
+        if (*p == '-' && p + 1 < r->end && p[1] == '-') {
+            const char *line = memchr(p, '\n', (size_t)(r->end - p));
+            p = line ? line : r->end;
+        } else if (*p == '\'' || *p == '"') {
+            const char *word = p + 1;
+            p = skip_text(p, r->end);
+            for (size_t i = 0; i < sizeof(WORDS) / sizeof(WORDS[0]); i++)
+                if (strlen(WORDS[i].name) + 1 == (size_t)(p - word) &&
+                    strncasecmp(word, WORDS[i].name, (size_t)(p - word) - 1) == 0)
+                    read_word(r, &WORDS[i], p);
+        } else {
+            p++;
+        }
+    }
+}
+
+static enum advise_script kind_of(const struct reading *r, const struct script_key *k) {
+    bool deletes = k->does & DELETES, writes = k->does & WRITES;
+    if (k->does & COUNTS)
+        return deletes ? ADVISE_SCRIPT_LEAVES : k->does & EXPIRES ? ADVISE_SCRIPT_ENTERS : ADVISE_SCRIPT_OTHER;
+    if (writes && !deletes && k->does & (NEW | LOOKS) && !(r->does & PUSHES))
+        return r->does & TELLS ? ADVISE_SCRIPT_ENTERS : ADVISE_SCRIPT_ACQUIRES;
+    if (writes || !(k->does & LOOKS))
+        return ADVISE_SCRIPT_OTHER;
+    return deletes ? ADVISE_SCRIPT_RELEASES : k->does & EXPIRES ? ADVISE_SCRIPT_EXTENDS : ADVISE_SCRIPT_OTHER;
+}
+
+/* Where it does several things, to several keys, the first of these. */
+static const enum advise_script FIRST[] = {ADVISE_SCRIPT_ENTERS, ADVISE_SCRIPT_LEAVES, ADVISE_SCRIPT_ACQUIRES,
+                                           ADVISE_SCRIPT_RELEASES, ADVISE_SCRIPT_EXTENDS};
+
+struct advise_text advise_script_read(const char *source, size_t len) {
+    struct reading r = {.source = source, .end = source + len};
+    read_words(&r);
+    for (size_t i = 0; i < sizeof(FIRST) / sizeof(FIRST[0]); i++)
+        for (uint8_t n = 1; n < KEYS_TOLD; n++) {
+            const struct script_key *k = &r.keys[n];
+            if (kind_of(&r, k) != FIRST[i])
+                continue;
+            return (struct advise_text){.kind = FIRST[i],
+                                        .key = n,
+                                        .value = k->value,
+                                        .expiry = k->expiry,
+                                        .seconds = k->seconds,
+                                        .endless = !(k->does & EXPIRES)};
+        }
+    return (struct advise_text){.kind = ADVISE_SCRIPT_OTHER};
+}
+
+enum advise_script advise_script_kind(const char *source, size_t len) {
+    return advise_script_read(source, len).kind;
+}
+
+/* ---- scripts by their SHA1 ------------------------------------------------------------------- */
+
+enum { TEXT_BITS = 17 };
+
+static uint64_t text_packed(const struct advise_text *t) {
+    return (uint64_t)t->kind | (uint64_t)t->key << 3 | (uint64_t)t->value << 7 | (uint64_t)t->expiry << 11 |
+           (uint64_t)t->seconds << 15 | (uint64_t)t->endless << 16;
+}
+
+static struct advise_text text_unpacked(uint64_t bits) {
+    return (struct advise_text){.kind = (enum advise_script)(bits & 7),
+                                .key = bits >> 3 & 15,
+                                .value = bits >> 7 & 15,
+                                .expiry = bits >> 11 & 15,
+                                .seconds = bits >> 15 & 1,
+                                .endless = bits >> 16 & 1};
+}
+
+static _Atomic uint64_t *script_place(struct advisor *a, uint64_t sha1) {
+    return &a->scripts[sha1 % ADVISE_SCRIPTS];
+}
+
+void advisor_script_note(struct advisor *a, uint64_t sha1, const struct advise_text *text) {
+    atomic_store_explicit(script_place(a, sha1), (sha1 << TEXT_BITS) | text_packed(text), memory_order_relaxed);
+}
+
+struct advise_text advisor_script(struct advisor *a, uint64_t sha1) {
+    uint64_t there = atomic_load_explicit(script_place(a, sha1), memory_order_relaxed);
+    bool known = there >> TEXT_BITS == (sha1 << TEXT_BITS) >> TEXT_BITS;
+    return text_unpacked(known ? there & ((1u << TEXT_BITS) - 1) : 0);
+}

@@ -1,0 +1,373 @@
+/*
+ * Reads the configuration: the file, the files it includes, then the command line. Knows where each line stands and
+ * says so in errors; what directives and values mean is table.c's.
+ *
+ *      argv: [CONFIG-FILE] --directive value ... --directive value ...
+ *                 │                       │
+ *            file_read ── line by line ─> directive_take ──> directive_apply
+ *                 ^                             │
+ *                 └────────── include ──────────┘
+ */
+#include "proxy/config/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/config/private.h"
+
+enum {
+    INCLUDE_DEPTH_MAX = 16,
+    FILE_MAX_BYTES = 16 * 1024 * 1024,
+    SHOWN_MAX = 160, /* of a value or a path in an error */
+};
+
+/* Where a directive stands. */
+struct place {
+    const char *file; /* as it was named; NULL: the command line */
+    size_t line;
+    unsigned depth; /* of includes */
+};
+
+struct reader {
+    struct config_build build;
+    char *error;
+    size_t error_size;
+};
+
+/* ---- errors -------------------------------------------------------------------------------- */
+
+/* Writes the one line: where, then what. Always returns false. */
+static bool __attribute__((format(printf, 3, 4)))
+fail(struct reader *r, const struct place *at, const char *format, ...) {
+    char where[SHOWN_MAX + 32] = "command line", what[2 * SHOWN_MAX + CONFIG_WHY_MAX];
+    if (at->file) {
+        char path[SHOWN_MAX];
+        words_show_word(at->file, path, sizeof(path));
+        if (at->line > 0)
+            snprintf(where, sizeof(where), "%s:%zu", path, at->line);
+        else
+            snprintf(where, sizeof(where), "%s", path);
+    }
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof(what), format, args);
+    va_end(args);
+    snprintf(r->error, r->error_size, "%s: %s", where, what);
+    return false;
+}
+
+static bool fail_unknown(struct reader *r, const struct place *at, const char *name) {
+    char shown[64];
+    words_show_word(name, shown, sizeof(shown));
+    const struct directive *nearest = directive_nearest(name);
+    if (nearest)
+        return fail(r, at, "unknown directive '%s': did you mean '%s'?", shown, nearest->shown.name);
+    return fail(r, at, "unknown directive '%s': expected one of those that --help lists", shown);
+}
+
+/* Says why a directive's value was refused, without the value where it may be a password. */
+static bool fail_value(struct reader *r, const struct place *at, const char *name, const struct directive *d,
+                       const struct config_words *values) {
+    char shown_name[64], shown[SHOWN_MAX];
+    bool family = strchr(d->shown.name, '*') != NULL; /* tls-*: its members are named as they came */
+    words_show_word(family ? name : d->shown.name, shown_name, sizeof(shown_name));
+    if (values->count == 0)
+        return fail(r, at, "%s without a value: %s", shown_name, r->build.why);
+    if (d->flags & DIRECTIVE_SECRET)
+        return fail(r, at, "%s: %s", shown_name, r->build.why);
+    words_show(values, shown, sizeof(shown));
+    return fail(r, at, "%s '%s': %s", shown_name, shown, r->build.why);
+}
+
+/* ---- one directive ------------------------------------------------------------------------- */
+
+static bool include_read(struct reader *r, const struct place *at, const char *pattern);
+
+/* Takes a directive: its name, then its values. */
+static bool directive_take(struct reader *r, const struct place *at, const struct config_words *words) {
+    const char *name = words->words[0];
+    struct config_words values = {.words = words->words + 1, .count = words->count - 1};
+    const struct directive *d = directive_find(name);
+    if (!d)
+        return fail_unknown(r, at, name);
+    if (!directive_apply(&r->build, d, &values))
+        return fail_value(r, at, name, d, &values);
+    return strcasecmp(name, "include") != 0 || include_read(r, at, values.words[0]);
+}
+
+/* ---- files --------------------------------------------------------------------------------- */
+
+/* Standard input can be read once; a reload needs its text again. */
+static char *stdin_text;
+static size_t stdin_len;
+
+/* Passwords don't stay behind in memory that is free. */
+static void forget_text(char *text, size_t len) {
+    explicit_bzero(text, len);
+    memory_free(text);
+}
+
+/* Twice the room, for a text that is as long as its buffer. */
+static char *grow_text(char *text, size_t *cap) {
+    char *larger = memory_alloc(*cap * 2);
+    memcpy(larger, text, *cap);
+    forget_text(text, *cap);
+    *cap *= 2;
+    return larger;
+}
+
+/* Reads all of a descriptor; NULL with errno, EFBIG for too much. */
+static char *read_all(int fd, size_t *len) {
+    size_t cap = 4096;
+    char *text = memory_alloc(cap);
+    *len = 0;
+    for (;;) {
+        if (*len == cap)
+            text = grow_text(text, &cap);
+        ssize_t n = read(fd, text + *len, cap - *len);
+        if (n == 0)
+            return text;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n > 0)
+            *len += (size_t)n;
+        if (n < 0 || *len > FILE_MAX_BYTES) {
+            int saved = n < 0 ? errno : EFBIG;
+            memory_free(text);
+            errno = saved;
+            return NULL;
+        }
+    }
+}
+
+static char *read_path(const char *path, size_t *len) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    char *text = read_all(fd, len);
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return text;
+}
+
+static char *read_stdin(size_t *len) {
+    if (!stdin_text)
+        stdin_text = read_all(STDIN_FILENO, &stdin_len);
+    if (!stdin_text)
+        return NULL;
+    *len = stdin_len;
+    return memory_strndup(stdin_text, stdin_len);
+}
+
+/* A line whose quotes don't balance is not shown, as it may hold a password; its directive is. */
+static bool fail_line(struct reader *r, const struct place *at, const char *line, size_t len, const char *wrong) {
+    char name[64];
+    size_t n = 0;
+    while (n < len && n < sizeof(name) - 1 && !isspace((unsigned char)line[n]))
+        n++;
+    memcpy(name, line, n);
+    name[n] = '\0';
+    const struct directive *d = directive_find(name);
+    return d ? fail(r, at, "%s: %s", d->shown.name, wrong) : fail(r, at, "%s", wrong);
+}
+
+static bool line_take(struct reader *r, const struct place *at, const char *line, size_t len) {
+    while (len > 0 && isspace((unsigned char)line[0])) {
+        line++;
+        len--;
+    }
+    if (len == 0 || line[0] == '#')
+        return true;
+    struct config_words words = {0};
+    const char *wrong = words_split(&words, line, len);
+    bool done = wrong ? fail_line(r, at, line, len, wrong) : directive_take(r, at, &words);
+    words_clear(&words);
+    return done;
+}
+
+static bool text_take(struct reader *r, const char *file, unsigned depth, const char *text, size_t len) {
+    struct place at = {.file = file, .depth = depth};
+    const char *p = text, *end = text + len;
+    while (p < end) {
+        const char *newline = memchr(p, '\n', (size_t)(end - p));
+        const char *stop = newline ? newline : end;
+        at.line++;
+        if (!line_take(r, &at, p, (size_t)(stop - p)))
+            return false;
+        p = stop + 1;
+    }
+    return true;
+}
+
+static const char *read_error(int code) {
+    return code == EFBIG ? "more than 16mb: expected a configuration file" : strerror(code);
+}
+
+/* Includes one file. `at` is where the include stands. */
+static bool include_file(struct reader *r, const struct place *at, const char *path) {
+    char shown[SHOWN_MAX];
+    words_show_word(path, shown, sizeof(shown));
+    if (at->depth == INCLUDE_DEPTH_MAX)
+        return fail(r, at, "include '%s': expected at most %d files inside each other", shown, INCLUDE_DEPTH_MAX);
+    size_t len;
+    char *text = read_path(path, &len);
+    if (!text)
+        return fail(r, at, "include '%s': expected a file that can be read: %s", shown, read_error(errno));
+    bool done = text_take(r, path, at->depth + 1, text, len);
+    forget_text(text, len);
+    return done;
+}
+
+/* As in Redis: a name with wildcards includes what there is, in order, maybe nothing; another one has to be there. */
+static bool include_read(struct reader *r, const struct place *at, const char *pattern) {
+    if (!strpbrk(pattern, "*?["))
+        return include_file(r, at, pattern);
+    glob_t found;
+    int rc = glob(pattern, 0, NULL, &found);
+    bool done = true;
+    if (rc == GLOB_NOSPACE) {
+        done = fail(r, at, "include: out of memory");
+    } else if (rc == 0) {
+        for (size_t i = 0; i < found.gl_pathc && done; i++)
+            done = include_file(r, at, found.gl_pathv[i]);
+    }
+    if (rc == 0)
+        globfree(&found);
+    return done;
+}
+
+/* Reads the configuration file of the command line. */
+static bool file_read(struct reader *r, const char *path) {
+    bool from_stdin = strcmp(path, "-") == 0;
+    struct place at = {.file = from_stdin ? "standard input" : path};
+    size_t len;
+    char *text = from_stdin ? read_stdin(&len) : read_path(path, &len);
+    if (!text)
+        return fail(r, &at, "expected a configuration file that can be read: %s", read_error(errno));
+    bool done = text_take(r, at.file, 0, text, len);
+    forget_text(text, len);
+    if (done && !from_stdin) {
+        char *absolute = realpath(path, NULL);
+        r->build.config->file = memory_strdup(absolute ? absolute : path);
+        free(absolute);
+    }
+    return done;
+}
+
+/* ---- the command line ---------------------------------------------------------------------- */
+
+static bool is_option(const char *arg) {
+    return arg[0] == '-' && arg[1] == '-';
+}
+
+static bool is_lock(const struct config_words *words) {
+    return words->count > 0 && strcasecmp(words->words[0], "lock") == 0;
+}
+
+/* Adds the words of a text; on failure the error names the directive that `text_of` begins with. */
+static bool argument_split(struct reader *r, const struct place *at, struct config_words *words, const char *text,
+                           const char *text_of) {
+    const char *wrong = words_split(words, text, strlen(text));
+    return wrong ? fail_line(r, at, text_of, strlen(text_of), wrong) : true;
+}
+
+/* Reads one --DIRECTIVE VALUE ... group that starts at argv[*i]; leaves *i behind it. Directive and values may come in
+ * one piece ("--port 6380"), as redis-server has it. */
+static bool group_read(struct reader *r, const struct place *at, int argc, char *const *argv, int *i) {
+    struct config_words words = {0};
+    const char *name = argv[*i] + 2;
+    bool done = argument_split(r, at, &words, name, name);
+    if (done && words.count == 0)
+        done = fail(r, at, "'--': expected --DIRECTIVE and its value");
+    int first = ++*i;
+    while (*i < argc && !is_option(argv[*i]))
+        ++*i;
+    /* A rule in one argument is a rule, not a pattern with blanks in it, which would silently match nothing. */
+    if (done && is_lock(&words) && words.count == 1 && *i - first == 1)
+        done = argument_split(r, at, &words, argv[first++], name);
+    for (; first < *i; first++)
+        words_add(&words, argv[first], strlen(argv[first]));
+    if (done)
+        done = directive_take(r, at, &words);
+    words_clear(&words);
+    return done;
+}
+
+static bool command_line_read(struct reader *r, int argc, char *const *argv) {
+    const struct place at = {0};
+    int i = 1;
+    if (i < argc && !is_option(argv[i]) && !file_read(r, argv[i++]))
+        return false;
+    while (i < argc) {
+        if (!is_option(argv[i])) {
+            char shown[SHOWN_MAX];
+            words_show_word(argv[i], shown, sizeof(shown));
+            return fail(r, &at, "'%s': expected --DIRECTIVE and its value", shown);
+        }
+        if (!group_read(r, &at, argc, argv, &i))
+            return false;
+    }
+    return true;
+}
+
+/* ---- the whole ----------------------------------------------------------------------------- */
+
+struct config *config_load(int argc, char *const *argv, char *error, size_t error_size) {
+    struct reader r = {.error = error, .error_size = error_size};
+    r.build.config = memory_zalloc(sizeof(*r.build.config));
+    r.build.config->rules = lock_rules_new();
+    directive_defaults(&r.build);
+    if (!command_line_read(&r, argc, argv)) {
+        config_free(r.build.config);
+        return NULL;
+    }
+    directive_default_locks(&r.build);
+    return r.build.config;
+}
+
+static void forget_tls(struct config_tls *tls) {
+    memory_free(tls->cert_file);
+    memory_free(tls->key_file);
+    config_forget(tls->key_file_pass);
+    memory_free(tls->ca_cert_file);
+    memory_free(tls->ca_cert_dir);
+}
+
+void config_free(struct config *config) {
+    if (!config)
+        return;
+    words_clear(&config->bind);
+    words_clear(&config->upstream_addresses);
+    memory_free(config->unixsocket);
+    memory_free(config->logfile);
+    memory_free(config->pidfile);
+    memory_free(config->supervised);
+    config_forget(config->requirepass);
+    memory_free(config->sentinel_name);
+    memory_free(config->sentinel_user);
+    config_forget(config->sentinel_password);
+    memory_free(config->upstream_user);
+    config_forget(config->upstream_password);
+    forget_tls(&config->tls);
+    forget_tls(&config->upstream_tls);
+    memory_free(config->tls_ciphers);
+    memory_free(config->tls_ciphersuites);
+    memory_free(config->tls_dh_params_file);
+    memory_free(config->upstream_tls_server_name);
+    memory_free(config->cluster_announce_ip);
+    memory_free(config->admin_bind);
+    lock_rules_unref(config->rules);
+    memory_free(config->file);
+    memory_free(config);
+}

@@ -1,0 +1,108 @@
+/*
+ * Configuration: one table of directives (name, type, default, range, help) read from a file in redis.conf's
+ * syntax and from the command line. Knows nothing of what the values do.
+ */
+#ifndef LOCKKEEPER_CONFIG_CONFIG_H
+#define LOCKKEEPER_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proxy/base/log.h"
+#include "proxy/lock/rule.h"
+
+enum config_upstream { CONFIG_EMBEDDED, CONFIG_STANDALONE, CONFIG_CLUSTER, CONFIG_SENTINEL };
+
+/* Fields of client-identity. */
+enum { IDENTITY_ADDRESS = 1, IDENTITY_USER = 2, IDENTITY_NAME = 4, IDENTITY_PORT = 8 };
+
+/* Whose certificates have to be right: nobody's; SOME: of a client that shows one, of a node for any host; YES. */
+enum config_verify { CONFIG_VERIFY_NO, CONFIG_VERIFY_SOME, CONFIG_VERIFY_YES };
+
+/* Bits of tls-protocols. */
+enum { CONFIG_TLS_1_0 = 1, CONFIG_TLS_1_1 = 2, CONFIG_TLS_1_2 = 4, CONFIG_TLS_1_3 = 8 };
+
+/* Files of one side; NULL: none. */
+struct config_tls {
+    char *cert_file, *key_file, *key_file_pass;
+    char *ca_cert_file, *ca_cert_dir;
+};
+
+struct config_words {
+    char **words;
+    size_t count;
+};
+
+struct config {
+    struct config_words bind; /* default: 127.0.0.1 -::1, as redis.conf has it */
+    int64_t port;             /* 6380; 0: no TCP */
+    char *unixsocket;         /* NULL: none */
+    int64_t unixsocketperm;   /* 0: as umask has it; octal in the file */
+    int64_t timeout_s;        /* 0: idle clients stay */
+    int64_t tcp_keepalive_s;  /* 60 */
+    int64_t tcp_backlog;      /* 511 */
+    bool reuse_port;          /* other processes may listen on the same port */
+    int64_t maxclients;       /* 10000 */
+    int64_t tls_port;         /* 0: none */
+    struct config_tls tls;
+    enum config_verify tls_auth_clients;  /* yes */
+    unsigned tls_protocols;               /* CONFIG_TLS_ bits; for nodes too, as the ciphers */
+    char *tls_ciphers, *tls_ciphersuites; /* NULL: OpenSSL's */
+    bool tls_prefer_server_ciphers;       /* no */
+    char *tls_dh_params_file;             /* NULL */
+    bool tls_session_caching;             /* yes */
+    int64_t tls_session_cache_size;       /* 20480 */
+    int64_t tls_session_cache_timeout_s;  /* 300 */
+    int64_t tls_handshake_ms;             /* 10s */
+    enum log_level loglevel;
+    bool log_json;                                                     /* log-format text|json */
+    char *logfile;                                                     /* "": standard output */
+    char *pidfile;                                                     /* NULL */
+    char *supervised;                                                  /* no | systemd | auto */
+    char *requirepass;                                                 /* NULL */
+    int64_t bulk_max;                                                  /* proto-max-bulk-len 512mb */
+    int64_t query_buffer_limit;                                        /* client-query-buffer-limit 1gb */
+    int64_t output_limit_hard, output_limit_soft, output_limit_soft_s; /* client-output-buffer-limit normal H S SEC */
+    int64_t shutdown_timeout_s;                                        /* 5 */
+    int64_t threads;                                                   /* 1 to 64 */
+    enum config_upstream upstream;
+    struct config_words upstream_addresses; /* HOST:PORT ..., unix:PATH */
+    char *sentinel_name;
+    char *sentinel_user, *sentinel_password; /* NULL */
+    char *upstream_user, *upstream_password; /* NULL */
+    int64_t upstream_connections;            /* 1 to 64 */
+    int64_t upstream_timeout_ms;             /* 5s */
+    bool upstream_tls_on;                    /* upstream-tls no */
+    struct config_tls upstream_tls;
+    enum config_verify upstream_tls_verify; /* yes */
+    char *upstream_tls_server_name;         /* NULL: each node's host */
+    char *cluster_announce_ip;              /* NULL: where a client connected to */
+    int64_t cluster_announce_port;          /* 0: the same */
+    int64_t cluster_announce_tls_port;      /* 0: the same */
+    unsigned client_identity;               /* IDENTITY_ bits */
+    int64_t admin_port;
+    char *admin_bind;
+    struct lock_rules *rules;
+    char *file; /* the configuration file's absolute path; NULL: none */
+};
+
+/* Reads argv as redis-server does: argv[0] is the program, an optional CONFIG-FILE ("-": standard input) comes first,
+ * then --DIRECTIVE VALUE ... groups. Returns a new configuration, the caller's, to be freed with config_free; or NULL
+ * with one line in error that names place, directive, value and what was expected; passwords are left out. A reload
+ * calls it again with the same argv, in the same working directory; the text of standard input is kept for that. Not
+ * for several threads at once. --version, --help and --test-conf are main's. */
+struct config *config_load(int argc, char *const *argv, char *error, size_t error_size);
+void config_free(struct config *config);
+
+/* For --help, and for the test that holds conf/lockkeeper.conf and the README against the table. */
+struct config_directive {
+    const char *name;
+    const char *value;    /* "PORT", "yes|no", ... */
+    const char *fallback; /* the default as text */
+    const char *help;     /* one line */
+};
+size_t config_directive_count(void);
+struct config_directive config_directive_get(size_t i);
+
+#endif

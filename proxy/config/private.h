@@ -1,0 +1,86 @@
+/*
+ * What the files of the configuration share: config.c reads files and the command line, words.c splits
+ * lines, table.c knows the directives, value.c reads their values.
+ */
+#ifndef LOCKKEEPER_CONFIG_PRIVATE_H
+#define LOCKKEEPER_CONFIG_PRIVATE_H
+
+#include "proxy/config/config.h"
+
+/* Longest complaint about a value. */
+enum { CONFIG_WHY_MAX = 320 };
+
+/* A configuration while it is read. */
+struct config_build {
+    struct config *config;
+    bool lock_given; /* an explicit lock line has replaced the default rule */
+    char why[CONFIG_WHY_MAX];
+};
+
+struct directive;
+/* Reads the words behind a directive's name into the configuration. False with the complaint in b->why. */
+typedef bool directive_read(struct config_build *b, const struct directive *d, const struct config_words *words);
+
+enum {
+    DIRECTIVE_SECRET = 1, /* its words never appear in an error */
+    DIRECTIVE_LIST = 2,   /* one quoted word is split into several, as Redis does for lists */
+    DIRECTIVE_EMPTY = 4,  /* "" is a value of its own; elsewhere it stands for none */
+};
+
+struct directive {
+    struct config_directive shown;
+    directive_read *read;
+    size_t offset; /* in struct config; not used by every reader */
+    int64_t min, max;
+    size_t words_min, words_max;
+    const char *expected; /* NULL: a number from min to max */
+    unsigned flags;
+};
+
+/* ---- table.c ------------------------------------------------------------------------ */
+
+/* The directive of that name in any case, or NULL. */
+const struct directive *directive_find(const char *name);
+/* The one whose name is most like it, or NULL if none is close. */
+const struct directive *directive_nearest(const char *name);
+/* Sets a directive. False with the complaint, without place, name and value, in b->why. */
+bool directive_apply(struct config_build *b, const struct directive *d, const struct config_words *words)
+    __attribute__((warn_unused_result));
+/* Sets every directive to its default; lock rules excepted. */
+void directive_defaults(struct config_build *b);
+/* The default lock rule, unless lock lines were given. */
+void directive_default_locks(struct config_build *b);
+
+/* ---- value.c ------------------------------------------------------------------------ */
+
+/* Writes the complaint into b->why; returns false. */
+bool config_complain(struct config_build *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* That the value is not what the directive expects. */
+bool config_complain_expected(struct config_build *b, const struct directive *d);
+
+/* By kind of value: a field at the directive's offset, within its bounds. */
+directive_read config_read_number, config_read_octal, config_read_size, config_read_time, config_read_text,
+    config_read_socket_path, config_read_address, config_read_yes_no;
+/* Those of one directive each. */
+directive_read config_read_bind, config_read_loglevel, config_read_log_format, config_read_supervised,
+    config_read_output_limit, config_read_upstream, config_read_lock, config_read_identity, config_read_auth_clients,
+    config_read_verify, config_read_protocols, config_read_tls_unknown, config_read_include;
+
+/* ---- words.c ------------------------------------------------------------------------ */
+
+/* Appends a copy of `len` bytes. What is cleared is overwritten first: it may be a password. */
+void words_add(struct config_words *w, const char *text, size_t len);
+void words_clear(struct config_words *w);
+/* Overwrites a text that may be a secret, and frees it; NULL is ignored. */
+void config_forget(char *text);
+/* Appends the words of one line, with quotes and escapes as in redis.conf. Returns NULL, or what is wrong with the
+ * line; then nothing was added. */
+const char *words_split(struct config_words *w, const char *line, size_t len) __attribute__((warn_unused_result));
+/* Writes the words on one line for people to read, shortened to fit. */
+void words_show(const struct config_words *w, char *out, size_t size);
+void words_show_word(const char *word, char *out, size_t size);
+/* The number of single edits (insert, delete, replace, swap neighbours) from one name to another, for names of up to
+ * 63 bytes; a large number for longer ones. */
+size_t words_distance(const char *a, const char *b);
+
+#endif

@@ -1,0 +1,311 @@
+/*
+ * The directives: one table. Defaults are texts in the table, read by the readers that a file's words are read by.
+ * Knows nothing of where a directive stood; complaints name what was expected, and the caller adds place, name and
+ * value.
+ */
+#include <limits.h>
+#include <string.h>
+#include <strings.h>
+
+#include "proxy/config/private.h"
+
+enum {
+    BIND_MAX = 16, /* as Redis */
+    WORDS_ANY = 1000,
+};
+
+#define MEGABYTE ((int64_t)1024 * 1024)
+#define DAY_MS   ((int64_t)24 * 60 * 60 * 1000)
+
+/* ---- the table ----------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(struct config, member)
+#define NUMBER(member, low, high)                                                                                      \
+    .read = config_read_number, .offset = AT(member), .min = (low), .max = (high), .words_min = 1, .words_max = 1
+#define SIZE(member, low)                                                                                              \
+    .read = config_read_size, .offset = AT(member), .min = (low), .max = INT64_MAX / 2, .words_min = 1, .words_max = 1
+#define TEXT(member) .read = config_read_text, .offset = AT(member), .words_min = 1, .words_max = 1
+#define ONE(reader)  .read = (reader), .words_min = 1, .words_max = 1
+#define A_FILE       "one file name"
+#define A_PASSPHRASE "one passphrase"
+#define LIST(reader) .read = (reader), .words_min = 1, .words_max = WORDS_ANY
+
+static const struct directive TABLE[] = {
+    {{"include", "FILE", "", "reads another file here; a relative path starts at the working directory, * ? [] work"},
+     ONE(config_read_include),
+     .expected = "a file name"},
+
+    {{"bind", "ADDRESS ...", "127.0.0.1 -::1", "addresses to listen on; one with - in front may be missing"},
+     .read = config_read_bind,
+     .words_min = 1,
+     .words_max = BIND_MAX,
+     .flags = DIRECTIVE_LIST,
+     .expected = "1 to 16 addresses"},
+    {{"port", "PORT", "6380", "where applications connect; 0: no TCP"}, NUMBER(port, 0, 65535)},
+    {{"unixsocket", "PATH", "\"\"", "a unix socket to listen on as well"},
+     .read = config_read_socket_path,
+     .offset = AT(unixsocket),
+     .words_min = 1,
+     .words_max = 1,
+     .expected = "one path"},
+    {{"unixsocketperm", "MODE", "0", "permissions of the unix socket, octal; 0: as the umask has it"},
+     .read = config_read_octal,
+     .offset = AT(unixsocketperm),
+     .max = 0777,
+     .words_min = 1,
+     .words_max = 1,
+     .expected = "an octal number from 0 to 777"},
+    {{"timeout", "SECONDS", "0", "closes clients that are idle for so long; 0: never"}, NUMBER(timeout_s, 0, INT_MAX)},
+    {{"tcp-keepalive", "SECONDS", "60", "TCP keep-alive of client connections; 0: none"},
+     NUMBER(tcp_keepalive_s, 0, INT_MAX)},
+    {{"tcp-backlog", "N", "511", "length of the queue of connections not yet accepted"},
+     NUMBER(tcp_backlog, 0, INT_MAX)},
+    {{"reuse-port", "yes|no", "no", "other proxies may listen on the same port: for a restart that nobody notices"},
+     ONE(config_read_yes_no),
+     .offset = AT(reuse_port),
+     .expected = "yes or no"},
+    {{"maxclients", "N", "10000", "how many clients may be connected at once"}, NUMBER(maxclients, 1, UINT_MAX)},
+
+    {{"tls-port", "PORT", "0", "where applications connect over TLS; 0: nowhere"}, NUMBER(tls_port, 0, 65535)},
+    {{"tls-cert-file", "FILE", "\"\"", "the proxy's certificate and those between it and its authority, PEM"},
+     TEXT(tls.cert_file),
+     .expected = A_FILE},
+    {{"tls-key-file", "FILE", "\"\"", "the certificate's private key, PEM"}, TEXT(tls.key_file), .expected = A_FILE},
+    {{"tls-key-file-pass", "PASSPHRASE", "\"\"", "opens an encrypted tls-key-file"},
+     TEXT(tls.key_file_pass),
+     .flags = DIRECTIVE_SECRET,
+     .expected = A_PASSPHRASE},
+    {{"tls-ca-cert-file", "FILE", "\"\"", "the authorities that vouch for clients' certificates, PEM"},
+     TEXT(tls.ca_cert_file),
+     .expected = A_FILE},
+    {{"tls-ca-cert-dir", "FOLDER", "\"\"", "the same as a folder of files that openssl rehash has been through"},
+     TEXT(tls.ca_cert_dir),
+     .expected = "one folder"},
+    {{"tls-auth-clients", "yes|no|optional", "yes",
+      "whether clients need a certificate; optional: one that is shown counts"},
+     ONE(config_read_auth_clients),
+     .expected = "yes, no or optional"},
+    {{"tls-protocols", "VERSION ...", "TLSv1.2 TLSv1.3", "versions of TLS, for clients and nodes"},
+     LIST(config_read_protocols),
+     .flags = DIRECTIVE_LIST,
+     .expected = "one or more of TLSv1, TLSv1.1, TLSv1.2 and TLSv1.3"},
+    {{"tls-ciphers", "LIST", "\"\"", "ciphers of TLSv1.2 and before, as OpenSSL writes them; \"\": OpenSSL's choice"},
+     TEXT(tls_ciphers),
+     .expected = "one list of ciphers, with colons between them"},
+    {{"tls-ciphersuites", "LIST", "\"\"", "ciphersuites of TLSv1.3; \"\": OpenSSL's choice"},
+     TEXT(tls_ciphersuites),
+     .expected = "one list of ciphersuites, with colons between them"},
+    {{"tls-prefer-server-ciphers", "yes|no", "no", "the proxy's order of ciphers counts, not the client's"},
+     ONE(config_read_yes_no),
+     .offset = AT(tls_prefer_server_ciphers),
+     .expected = "yes or no"},
+    {{"tls-dh-params-file", "FILE", "\"\"", "Diffie-Hellman parameters for old TLSv1.2 clients, PEM"},
+     TEXT(tls_dh_params_file),
+     .expected = A_FILE},
+    {{"tls-session-caching", "yes|no", "yes", "clients that come again may shorten the handshake"},
+     ONE(config_read_yes_no),
+     .offset = AT(tls_session_caching),
+     .expected = "yes or no"},
+    {{"tls-session-cache-size", "N", "20480", "sessions that are remembered for that"},
+     NUMBER(tls_session_cache_size, 0, INT_MAX)},
+    {{"tls-session-cache-timeout", "SECONDS", "300", "for so long"}, NUMBER(tls_session_cache_timeout_s, 1, INT_MAX)},
+    {{"tls-handshake-timeout", "TIME", "10s", "a client that takes longer for its TLS handshake is closed"},
+     .read = config_read_time,
+     .offset = AT(tls_handshake_ms),
+     .min = 1,
+     .max = DAY_MS,
+     .words_min = 1,
+     .words_max = 1,
+     .expected = "a time from 1ms to 1d, like 10s"},
+
+    {{"threads", "N", "1", "event-loop threads"}, NUMBER(threads, 1, 64)},
+    {{"supervised", "no|systemd|auto", "no", "tells systemd when clients can connect"},
+     ONE(config_read_supervised),
+     .offset = AT(supervised),
+     .expected = "no, systemd or auto"},
+    {{"shutdown-timeout", "SECONDS", "5", "how long a stop may wait for what is in flight"},
+     NUMBER(shutdown_timeout_s, 0, 86400)},
+    {{"pidfile", "PATH", "\"\"", "a file for the process id"}, TEXT(pidfile), .expected = "one path"},
+    {{"loglevel", "debug|verbose|notice|warning|nothing", "notice", "what is logged"},
+     ONE(config_read_loglevel),
+     .expected = "debug, verbose, notice, warning or nothing"},
+    {{"logfile", "PATH", "\"\"", "a file for the log; \"\": standard output"},
+     TEXT(logfile),
+     .flags = DIRECTIVE_EMPTY,
+     .expected = "one path"},
+    {{"log-format", "text|json", "text", "Redis's log lines, or a JSON object a line"},
+     ONE(config_read_log_format),
+     .expected = "text or json"},
+
+    {{"requirepass", "PASSWORD", "\"\"", "clients of the proxy have to AUTH with it"},
+     TEXT(requirepass),
+     .flags = DIRECTIVE_SECRET,
+     .expected = "one password"},
+
+    {{"proto-max-bulk-len", "SIZE", "512mb", "longest argument of a request"},
+     SIZE(bulk_max, MEGABYTE),
+     .expected = "a size of at least 1mb, like 512mb"},
+    {{"client-query-buffer-limit", "SIZE", "1gb", "most bytes of a client's unanswered input"},
+     SIZE(query_buffer_limit, MEGABYTE),
+     .expected = "a size of at least 1mb, like 1gb"},
+    {{"client-output-buffer-limit", "CLASS HARD SOFT SECONDS", "normal 0 0 0",
+      "drops a client with so much unread output: at once (HARD), or after SECONDS (SOFT)"},
+     LIST(config_read_output_limit),
+     .flags = DIRECTIVE_LIST,
+     .expected = "CLASS HARD SOFT SECONDS, like normal 64mb 16mb 60"},
+
+    {{"upstream", "embedded | standalone ADDRESS | cluster ADDRESS ... | sentinel NAME ADDRESS ...", "embedded",
+      "the Redis behind the proxy"},
+     LIST(config_read_upstream),
+     .flags = DIRECTIVE_LIST,
+     .expected = "embedded, standalone HOST:PORT, cluster HOST:PORT ... or sentinel NAME HOST:PORT ..."},
+    {{"upstream-user", "NAME", "\"\"", "the user as whom the proxy itself logs in"},
+     TEXT(upstream_user),
+     .flags = DIRECTIVE_SECRET,
+     .expected = "one user name"},
+    {{"upstream-password", "PASSWORD", "\"\"", "the password with which the proxy itself logs in"},
+     TEXT(upstream_password),
+     .flags = DIRECTIVE_SECRET,
+     .expected = "one password"},
+    {{"sentinel-user", "NAME", "\"\"", "the user as whom the proxy logs in to Sentinels"},
+     TEXT(sentinel_user),
+     .flags = DIRECTIVE_SECRET,
+     .expected = "one user name"},
+    {{"sentinel-password", "PASSWORD", "\"\"", "the password with which the proxy logs in to Sentinels"},
+     TEXT(sentinel_password),
+     .flags = DIRECTIVE_SECRET,
+     .expected = "one password"},
+    {{"upstream-connections", "N", "1", "shared connections to each node, per thread"},
+     NUMBER(upstream_connections, 1, 64)},
+    {{"upstream-timeout", "TIME", "5s", "a connection that owes a reply and is silent for so long is dropped"},
+     .read = config_read_time,
+     .offset = AT(upstream_timeout_ms),
+     .min = 1,
+     .max = DAY_MS,
+     .words_min = 1,
+     .words_max = 1,
+     .expected = "a time from 1ms to 1d, like 5s"},
+
+    {{"upstream-tls", "yes|no", "no", "nodes (and Sentinels) are spoken to over TLS; never over a unix socket"},
+     ONE(config_read_yes_no),
+     .offset = AT(upstream_tls_on),
+     .expected = "yes or no"},
+    {{"upstream-tls-ca-cert-file", "FILE", "\"\"", "the authorities that vouch for nodes, PEM; \"\": the system's"},
+     TEXT(upstream_tls.ca_cert_file),
+     .expected = A_FILE},
+    {{"upstream-tls-ca-cert-dir", "FOLDER", "\"\"",
+      "the same as a folder of files that openssl rehash has been through"},
+     TEXT(upstream_tls.ca_cert_dir),
+     .expected = "one folder"},
+    {{"upstream-tls-verify", "yes|ca|no", "yes", "what nodes prove: their name too; an authority's word; nothing"},
+     ONE(config_read_verify),
+     .expected = "yes, ca or no"},
+    {{"upstream-tls-server-name", "NAME", "\"\"",
+      "the name in the nodes' certificates; \"\": the host of each address"},
+     TEXT(upstream_tls_server_name),
+     .expected = "one host name"},
+    {{"upstream-tls-cert-file", "FILE", "\"\"", "the certificate that the proxy shows to nodes, PEM"},
+     TEXT(upstream_tls.cert_file),
+     .expected = A_FILE},
+    {{"upstream-tls-key-file", "FILE", "\"\"", "its private key, PEM"},
+     TEXT(upstream_tls.key_file),
+     .expected = A_FILE},
+    {{"upstream-tls-key-file-pass", "PASSPHRASE", "\"\"", "opens an encrypted upstream-tls-key-file"},
+     TEXT(upstream_tls.key_file_pass),
+     .flags = DIRECTIVE_SECRET,
+     .expected = A_PASSPHRASE},
+
+    {{"cluster-announce-ip", "HOST", "\"\"",
+      "the proxy's address in CLUSTER SLOTS; \"\": the one a client connected to"},
+     TEXT(cluster_announce_ip),
+     .expected = "one address or host name"},
+    {{"cluster-announce-port", "PORT", "0", "the proxy's port in CLUSTER SLOTS; 0: the one a client connected to"},
+     NUMBER(cluster_announce_port, 0, 65535)},
+    {{"cluster-announce-tls-port", "PORT", "0", "the same for clients that came over TLS"},
+     NUMBER(cluster_announce_tls_port, 0, 65535)},
+
+    {{"lock", "PATTERN [OPTION VALUE] ...", "lock:*", "a lock rule; the first that matches a key applies"},
+     LIST(config_read_lock),
+     .expected = "a key pattern, then options and their values"},
+    {{"client-identity", "FIELD ...", "address user name", "what makes two connections the same client"},
+     LIST(config_read_identity),
+     .flags = DIRECTIVE_LIST,
+     .expected = "one or more of address, user, name and port"},
+
+    {{"admin-port", "PORT", "0", "HTTP: metrics, health and the status page; 0: off"}, NUMBER(admin_port, 0, 65535)},
+    {{"admin-bind", "ADDRESS", "127.0.0.1", "the address of the admin port"},
+     ONE(config_read_address),
+     .offset = AT(admin_bind),
+     .expected = "one address"},
+};
+enum { TABLE_COUNT = sizeof(TABLE) / sizeof(TABLE[0]) };
+
+/* Every other tls-* directive of a redis.conf: known, and refused. */
+static const struct directive TLS_OTHER = {
+    {"tls-*", "", "", ""}, LIST(config_read_tls_unknown), .flags = DIRECTIVE_SECRET};
+
+size_t config_directive_count(void) {
+    return TABLE_COUNT;
+}
+
+struct config_directive config_directive_get(size_t i) {
+    return TABLE[i].shown;
+}
+
+const struct directive *directive_find(const char *name) {
+    for (size_t i = 0; i < TABLE_COUNT; i++) {
+        if (strcasecmp(name, TABLE[i].shown.name) == 0)
+            return &TABLE[i];
+    }
+    return strncasecmp(name, "tls-", 4) == 0 ? &TLS_OTHER : NULL;
+}
+
+const struct directive *directive_nearest(const char *name) {
+    size_t len = strlen(name);
+    const struct directive *nearest = NULL;
+    size_t best = len < 5 ? 2 : len / 3 + 1; /* further away is another word */
+    for (size_t i = 0; i < TABLE_COUNT; i++) {
+        size_t distance = words_distance(name, TABLE[i].shown.name);
+        if (distance < best) {
+            best = distance;
+            nearest = &TABLE[i];
+        }
+    }
+    return nearest;
+}
+
+bool directive_apply(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    struct config_words split = {0};
+    if (d->flags & DIRECTIVE_LIST && words->count == 1 && *words->words[0]) {
+        const char *wrong = words_split(&split, words->words[0], strlen(words->words[0]));
+        if (wrong) {
+            words_clear(&split);
+            return config_complain(b, "%s", wrong);
+        }
+        words = &split;
+    }
+    bool fits = words->count >= d->words_min && words->count <= d->words_max;
+    bool done = fits ? d->read(b, d, words) : config_complain_expected(b, d);
+    words_clear(&split);
+    return done;
+}
+
+/* Defaults are right, and the unit test reads them all. */
+static void apply_fallback(struct config_build *b, const struct directive *d) {
+    struct config_words words = {0};
+    if (words_split(&words, d->shown.fallback, strlen(d->shown.fallback)) == NULL && words.count > 0)
+        (void)!directive_apply(b, d, &words);
+    words_clear(&words);
+}
+
+void directive_defaults(struct config_build *b) {
+    for (size_t i = 0; i < TABLE_COUNT; i++) {
+        if (TABLE[i].read != config_read_lock)
+            apply_fallback(b, &TABLE[i]);
+    }
+}
+
+void directive_default_locks(struct config_build *b) {
+    if (!b->lock_given)
+        apply_fallback(b, directive_find("lock"));
+}

@@ -1,0 +1,354 @@
+/*
+ * The readers of the directives' values: one for each kind of value, which sets a field of the configuration or says
+ * what was expected. Knows no directive's name and no default; where a directive stood the caller adds.
+ */
+#include <arpa/inet.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/un.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/base/units.h"
+#include "proxy/config/private.h"
+
+enum { SOCKET_PATH_MAX = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 };
+
+/* ---- complaints ---------------------------------------------------------------------------- */
+
+bool config_complain(struct config_build *b, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(b->why, sizeof(b->why), format, args);
+    va_end(args);
+    return false;
+}
+
+bool config_complain_expected(struct config_build *b, const struct directive *d) {
+    if (d->expected)
+        return config_complain(b, "expected %s", d->expected);
+    return config_complain(b, "expected a number from %lld to %lld", (long long)d->min, (long long)d->max);
+}
+
+/* A complaint about one of several words. */
+static bool config_complain_word(struct config_build *b, const char *word, const char *expected) {
+    char shown[100];
+    words_show_word(word, shown, sizeof(shown));
+    return config_complain(b, "'%s': expected %s", shown, expected);
+}
+
+/* The index of the word in a NULL-terminated list, in any case, or -1. */
+static int choice(const char *word, const char *const *names) {
+    for (int i = 0; names[i]; i++) {
+        if (strcasecmp(word, names[i]) == 0)
+            return i;
+    }
+    return -1;
+}
+
+/* ---- readers ------------------------------------------------------------------------------- */
+
+static void set_number(struct config_build *b, const struct directive *d, int64_t value) {
+    memcpy((char *)b->config + d->offset, &value, sizeof(value));
+}
+
+/* Takes `copy` over. */
+static void set_text(struct config_build *b, const struct directive *d, char *copy) {
+    char *old;
+    memcpy(&old, (char *)b->config + d->offset, sizeof(old));
+    config_forget(old);
+    memcpy((char *)b->config + d->offset, &copy, sizeof(copy));
+}
+
+/* Digits in base 8 or 10; no sign, no blanks. */
+static bool parse_digits(const char *text, int base, int64_t *out) {
+    int64_t n = 0;
+    if (!*text)
+        return false;
+    for (; *text; text++) {
+        if (*text < '0' || *text >= '0' + base || n > (INT64_MAX - base) / base)
+            return false;
+        n = n * base + (*text - '0');
+    }
+    *out = n;
+    return true;
+}
+
+bool config_read_number(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int64_t n;
+    if (!parse_digits(words->words[0], 10, &n) || n < d->min || n > d->max)
+        return config_complain_expected(b, d);
+    set_number(b, d, n);
+    return true;
+}
+
+bool config_read_yes_no(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"no", "yes", NULL};
+    int i = choice(words->words[0], NAMES);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    *(bool *)((char *)b->config + d->offset) = i == 1;
+    return true;
+}
+
+bool config_read_octal(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int64_t n;
+    if (!parse_digits(words->words[0], 8, &n) || n < d->min || n > d->max)
+        return config_complain_expected(b, d);
+    set_number(b, d, n);
+    return true;
+}
+
+bool config_read_size(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int64_t n;
+    if (!units_size(words->words[0], &n) || n < d->min || n > d->max)
+        return config_complain_expected(b, d);
+    set_number(b, d, n);
+    return true;
+}
+
+bool config_read_time(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int64_t ms;
+    if (!units_time(words->words[0], 1000, &ms) || ms < d->min || ms > d->max)
+        return config_complain_expected(b, d);
+    set_number(b, d, ms);
+    return true;
+}
+
+bool config_read_text(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    const char *text = words->words[0];
+    set_text(b, d, *text || d->flags & DIRECTIVE_EMPTY ? memory_strdup(text) : NULL);
+    return true;
+}
+
+bool config_read_socket_path(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    if (strlen(words->words[0]) > SOCKET_PATH_MAX)
+        return config_complain(b, "expected a path of at most %d bytes", (int)SOCKET_PATH_MAX);
+    return config_read_text(b, d, words);
+}
+
+/* Copies all words but the first `skip` over what was there. */
+static void set_words(struct config_words *to, const struct config_words *from, size_t skip) {
+    words_clear(to);
+    for (size_t i = skip; i < from->count; i++)
+        words_add(to, from->words[i], strlen(from->words[i]));
+}
+
+bool config_read_bind(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    struct config *config = b->config;
+    if (words->count == 1 && !*words->words[0]) {
+        words_clear(&config->bind); /* bind "": no TCP, as in Redis */
+        return true;
+    }
+    for (size_t i = 0; i < words->count; i++) {
+        const char *address = words->words[i];
+        if (!address[strspn(address, "-")])
+            return config_complain_word(b, address, "an address");
+    }
+    set_words(&config->bind, words, 0);
+    return true;
+}
+
+bool config_read_address(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    if (!*words->words[0])
+        return config_complain_expected(b, d);
+    return config_read_text(b, d, words);
+}
+
+bool config_read_loglevel(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"debug", "verbose", "notice", "warning", "nothing", NULL};
+    int i = choice(words->words[0], NAMES);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    b->config->loglevel = (enum log_level)i;
+    return true;
+}
+
+bool config_read_log_format(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"text", "json", NULL};
+    int i = choice(words->words[0], NAMES);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    b->config->log_json = i == 1;
+    return true;
+}
+
+bool config_read_supervised(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"no", "systemd", "auto", "upstart", NULL};
+    int i = choice(words->words[0], NAMES);
+    if (i == 3)
+        return config_complain(b, "upstart is not supported: expected %s", d->expected);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    set_text(b, d, memory_strdup(NAMES[i]));
+    return true;
+}
+
+/* CLASS HARD SOFT SECONDS, once or several times. A proxy has normal clients alone; the limits of the other classes are
+ * checked and left aside, so that lines of a redis.conf can stay as they are. */
+bool config_read_output_limit(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const CLASSES[] = {"normal", "replica", "slave", "pubsub", NULL};
+    if (words->count % 4 != 0)
+        return config_complain_expected(b, d);
+    for (size_t i = 0; i < words->count; i += 4) {
+        char *const *w = words->words + i;
+        int64_t hard, soft, seconds;
+        int class = choice(w[0], CLASSES);
+        if (class < 0)
+            return config_complain_word(b, w[0], "normal, replica or pubsub");
+        if (!units_size(w[1], &hard))
+            return config_complain_word(b, w[1], "a hard limit like 64mb, or 0");
+        if (!units_size(w[2], &soft))
+            return config_complain_word(b, w[2], "a soft limit like 16mb, or 0");
+        if (!parse_digits(w[3], 10, &seconds) || seconds > INT_MAX)
+            return config_complain_word(b, w[3], "a number of seconds");
+        if (class == 0) {
+            b->config->output_limit_hard = hard;
+            b->config->output_limit_soft = soft;
+            b->config->output_limit_soft_s = seconds;
+        }
+    }
+    return true;
+}
+
+/* ---- upstream ------------------------------------------------------------------------------ */
+
+static bool host_valid(const char *host, size_t len) {
+    static const char ALLOWED[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
+    return len > 0 && len <= 253 && strspn(host, ALLOWED) == len;
+}
+
+/* An IPv6 address, with or without a zone ("fe80::1%eth0"). */
+static bool ipv6_valid(const char *text, size_t len) {
+    char address[INET6_ADDRSTRLEN];
+    struct in6_addr parsed;
+    const char *zone = memchr(text, '%', len);
+    size_t n = zone ? (size_t)(zone - text) : len;
+    if (n >= sizeof(address) || (zone && n + 1 == len))
+        return false;
+    memcpy(address, text, n);
+    address[n] = '\0';
+    return inet_pton(AF_INET6, address, &parsed) == 1;
+}
+
+/* HOST:PORT or [V6]:PORT. */
+static bool address_valid(const char *text) {
+    const char *colon = strrchr(text, ':');
+    int64_t port;
+    if (!colon || !parse_digits(colon + 1, 10, &port) || port < 1 || port > 65535)
+        return false;
+    size_t len = (size_t)(colon - text);
+    if (text[0] == '[')
+        return len >= 2 && text[len - 1] == ']' && ipv6_valid(text + 1, len - 2);
+    return host_valid(text, len);
+}
+
+/* unix:PATH. */
+static bool unix_valid(const char *text) {
+    size_t len = strlen(text);
+    return strncmp(text, "unix:", 5) == 0 && len > 5 && len - 5 <= SOCKET_PATH_MAX;
+}
+
+bool config_read_upstream(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const KINDS[] = {"embedded", "standalone", "cluster", "sentinel", NULL};
+    struct config *config = b->config;
+    int kind = choice(words->words[0], KINDS);
+    if (kind < 0)
+        return config_complain_expected(b, d);
+    size_t first = kind == CONFIG_SENTINEL ? 2 : 1; /* the first address */
+    if (kind == CONFIG_EMBEDDED && words->count != 1)
+        return config_complain(b, "expected no address behind embedded");
+    if (kind == CONFIG_STANDALONE && words->count != 2)
+        return config_complain(b, "expected standalone and one HOST:PORT or unix:PATH");
+    if (kind == CONFIG_CLUSTER && words->count < 2)
+        return config_complain(b, "expected cluster and at least one HOST:PORT");
+    if (kind == CONFIG_SENTINEL && (words->count < 3 || !*words->words[1]))
+        return config_complain(b, "expected sentinel, the master's name and at least one HOST:PORT");
+    for (size_t i = first; i < words->count; i++) {
+        const char *address = words->words[i];
+        if (kind == CONFIG_STANDALONE && unix_valid(address))
+            continue;
+        if (!address_valid(address))
+            return config_complain_word(b, address,
+                                        kind == CONFIG_STANDALONE ? "HOST:PORT, [IPV6]:PORT or unix:PATH"
+                                                                  : "HOST:PORT or [IPV6]:PORT");
+    }
+    config->upstream = (enum config_upstream)kind;
+    set_words(&config->upstream_addresses, words, first);
+    memory_free(config->sentinel_name);
+    config->sentinel_name = kind == CONFIG_SENTINEL ? memory_strdup(words->words[1]) : NULL;
+    return true;
+}
+
+/* ---- locks and the rest ---------------------------------------------------------------------- */
+
+bool config_read_lock(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    if (!b->lock_given) {
+        lock_rules_unref(b->config->rules);
+        b->config->rules = lock_rules_new();
+        b->lock_given = true;
+    }
+    char reason[CONFIG_WHY_MAX];
+    const char *wrong =
+        lock_rules_add(b->config->rules, (const char *const *)words->words, words->count, reason, sizeof(reason));
+    return wrong ? config_complain(b, "%s", wrong) : true;
+}
+
+bool config_read_identity(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"address", "user", "name", "port", NULL};
+    static const unsigned BITS[] = {IDENTITY_ADDRESS, IDENTITY_USER, IDENTITY_NAME, IDENTITY_PORT};
+    unsigned identity = 0;
+    for (size_t i = 0; i < words->count; i++) {
+        int field = choice(words->words[i], NAMES);
+        if (field < 0)
+            return config_complain_word(b, words->words[i], "address, user, name or port");
+        identity |= BITS[field];
+    }
+    b->config->client_identity = identity;
+    return true;
+}
+
+/* ---- TLS ------------------------------------------------------------------------------------- */
+
+static bool read_verify(struct config_build *b, const struct directive *d, const char *word, const char *some,
+                        enum config_verify *out) {
+    const char *const names[] = {"no", some, "yes", NULL};
+    int i = choice(word, names);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    *out = (enum config_verify)i;
+    return true;
+}
+
+bool config_read_auth_clients(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    return read_verify(b, d, words->words[0], "optional", &b->config->tls_auth_clients);
+}
+
+bool config_read_verify(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    return read_verify(b, d, words->words[0], "ca", &b->config->upstream_tls_verify);
+}
+
+bool config_read_protocols(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
+    unsigned protocols = 0;
+    for (size_t i = 0; i < words->count; i++) {
+        int protocol = choice(words->words[i], NAMES);
+        if (protocol < 0)
+            return config_complain_word(b, words->words[i], "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3");
+        protocols |= 1u << protocol;
+    }
+    b->config->tls_protocols = protocols;
+    return true;
+}
+
+bool config_read_tls_unknown(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    return config_complain(b, "not known here: expected one of the tls-* directives that --help lists; those of "
+                              "upstream-tls-* are for connections to Redis");
+}
+
+/* The including itself is config.c's, which has the files. */
+bool config_read_include(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    return *words->words[0] ? true : config_complain_expected(b, d);
+}

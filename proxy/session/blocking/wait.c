@@ -1,0 +1,295 @@
+/*
+ * WAIT and WAITAOF: how many replicas have what this session wrote.
+ *
+ *      SET, EVAL, ... ──> shared connections ──> answered
+ *      WAIT 1 500 ──┬─ master A: mark, WAIT 1 500 ──┐   each over a connection of its own
+ *                   └─ master B: mark, WAIT 1 500 ──┴─> the least of the answers
+ *
+ * A node counts for the last write of the connection that asks. A session's writes went over connections that others
+ * use, which must not be held up; so a write of our own goes before the WAIT, behind everything that the session has
+ * been answered: who has that has the session's writes too. It sets and removes a key in one script: replicas see it,
+ * clients don't.
+ *
+ * To everybody else it is one client that is blocked, from here on until all have answered: so an UNBLOCK that finds it
+ * ends it at all masters, also where the WAIT has not arrived yet. With one error the others' answers don't matter.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/blocking/blocking.h"
+#include "proxy/session/core/pin.h"
+
+enum { COUNTS_MAX = 2, SLOTS = 16384, WAIT_ERROR_MAX = 512 };
+
+struct waited {
+    struct worker *worker;
+    struct upstream_node *node;
+    struct upstream_pin *pin; /* NULL: given back, or it could not be opened */
+    int slot;                 /* one that it serves */
+    struct unblock *unblock;  /* NULL: it may block for all that the proxy does */
+    bool answered;
+    bool silent; /* it was to end, and could not be told: it counts nobody */
+};
+
+struct waiting {
+    struct request_owner owner; /* first */
+    bool started;               /* all masters have been asked */
+    bool failed;
+    bool meant;   /* to end, by an UNBLOCK or since the client left: its connections serve nobody else afterwards */
+    bool leaving; /* the client has shut down its side */
+    bool gone;    /* the client, and it would have had to wait */
+    char error[WAIT_ERROR_MAX];
+    size_t counts; /* WAITAOF has two */
+    int64_t least[COUNTS_MAX];
+    int64_t patient_ms; /* for upstream_pin_patient */
+    size_t node_count;
+    struct waited nodes[];
+};
+
+bool wait_is(const struct command *c) {
+    return c->id == COMMAND_WAIT || c->id == COMMAND_WAITAOF;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------- */
+
+static void waited_unpin(struct waited *n, bool clean) {
+    unblock_stop(n->unblock);
+    n->unblock = NULL;
+    if (n->pin)
+        pin_give(n->worker, n->pin, PIN_BLOCKING, clean);
+    n->pin = NULL;
+}
+
+/* Without `clean` calls in flight fail when the connections are closed, at the end of the turn. */
+static void wait_unpin(struct waiting *t, bool clean) {
+    for (size_t i = 0; i < t->node_count; i++)
+        waited_unpin(&t->nodes[i], clean);
+}
+
+static void wait_finish(struct request *r) {
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
+    request_disown(r);
+    if (r->session)
+        r->session->blocked = false;
+    wait_unpin(t, !t->failed && !t->meant);
+    char reply[(COUNTS_MAX + 1) * RESP_HEADER_MAX];
+    size_t len = 0;
+    if (r->command->id == COMMAND_WAITAOF)
+        len = resp_header_write(reply, '*', (int64_t)t->counts);
+    for (size_t i = 0; i < t->counts; i++)
+        len += resp_header_write(reply + len, ':', t->least[i]);
+    if (t->gone && r->session)
+        session_finish(r->session);
+    if (t->gone)
+        request_reply(r, "", 0, true);
+    else if (t->failed)
+        request_error(r, t->error);
+    else
+        request_reply(r, reply, len, true);
+    memory_free(t);
+}
+
+/* The first error counts. */
+static void wait_fail(struct waiting *t, const char *error, size_t len) {
+    if (!t->failed)
+        snprintf(t->error, sizeof(t->error), "%.*s", (int)len, error);
+    t->failed = true;
+    if (t->started)
+        wait_unpin(t, false);
+}
+
+/* Takes a node's answer. False: it is none. */
+static bool wait_count(struct waiting *t, const struct call_end *end) {
+    const char *p = end->reply, *stop = end->reply + end->len;
+    struct resp_item item;
+    size_t n = 1;
+    if (!resp_item_read(&p, stop, &item))
+        return false;
+    if (item.type == '*') {
+        if (item.num < 1 || item.num > COUNTS_MAX)
+            return false;
+        n = (size_t)item.num;
+        if (!resp_item_read(&p, stop, &item))
+            return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if ((i > 0 && !resp_item_read(&p, stop, &item)) || item.type != ':')
+            return false;
+        if (t->counts <= i || item.num < t->least[i])
+            t->least[i] = item.num;
+    }
+    t->counts = n;
+    return true;
+}
+
+static void wait_count_nobody(struct request *r) {
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
+    t->counts = r->command->id == COMMAND_WAITAOF ? COUNTS_MAX : 1;
+    memset(t->least, 0, sizeof(t->least));
+}
+
+/* A mark or a WAIT was answered. */
+static void wait_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
+    struct waited *n = &t->nodes[c->index];
+    bool mark = c->count > 0, ask;
+    t->gone = t->gone || (t->leaving && unblock_done(end));
+    n->answered = n->answered || !mark;
+    if (n->silent) {
+        wait_count_nobody(r);
+    } else if (end->error) {
+        wait_fail(t, end->error, strlen(end->error));
+    } else if (end->reply[0] == '-') {
+        static const char moved[] = "TRYAGAIN Slots have moved to another node meanwhile";
+        if (n->pin && upstream_pin_redirect(n->pin, end->reply + 1, end->len - 3, &ask))
+            wait_fail(t, moved, sizeof(moved) - 1);
+        else
+            wait_fail(t, end->reply + 1, end->len - 3);
+    } else if (!mark && !wait_count(t, end)) {
+        static const char strange[] = "UPSTREAM the node's answer to WAIT makes no sense";
+        wait_fail(t, strange, sizeof(strange) - 1);
+    }
+    if (n->answered) {
+        unblock_stop(n->unblock);
+        n->unblock = NULL;
+    }
+    if (--r->parts_left == 0)
+        wait_finish(r);
+}
+
+static void wait_number(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
+    if (t->nodes[c->index].pin)
+        pin_number_learnt(t->nodes[c->index].pin, end);
+    if (--r->parts_left == 0)
+        wait_finish(r);
+}
+
+void wait_half_closed(struct request *r) {
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
+    t->meant = t->leaving = true;
+    for (size_t i = 0; i < t->node_count; i++) {
+        struct waited *n = &t->nodes[i];
+        if (n->pin && !n->unblock && !n->answered)
+            n->unblock = unblock_left(r->session, n->pin);
+    }
+}
+
+static void waited_hopeless(void *arg) {
+    struct waited *n = arg;
+    n->silent = true;
+    waited_unpin(n, false);
+}
+
+bool wait_unblock(struct request *r, bool error) {
+    static const char unblocked[] = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
+    struct waiting *t = REQUEST_OWNER(r, struct waiting);
+    if (t->meant || t->failed)
+        return false;
+    t->meant = true;
+    if (error)
+        wait_fail(t, unblocked, sizeof(unblocked) - 1);
+    for (size_t i = 0; i < t->node_count; i++) {
+        struct waited *n = &t->nodes[i];
+        if (n->pin && !n->answered)
+            n->unblock = unblock_start(r->session, n->pin, "TIMEOUT", waited_hopeless, n);
+    }
+    return true;
+}
+
+static void wait_left(struct request *r) {
+    wait_unpin(REQUEST_OWNER(r, struct waiting), false);
+}
+
+static const struct request_owner_ops wait_ops = {.left = wait_left, .may_last = blocking_lasts};
+
+/* ---- the beginning ------------------------------------------------------------------------------- */
+
+static void wait_add(struct waiting *t, struct worker *w, struct upstream_node *node, int slot) {
+    for (size_t i = 0; i < t->node_count; i++)
+        if (t->nodes[i].node == node)
+            return;
+    t->nodes[t->node_count++] = (struct waited){.worker = w, .node = node, .slot = slot};
+}
+
+/* The masters that the session has used, or all where it has used none. */
+static struct waiting *wait_nodes(struct session *s) {
+    struct upstream *u = s->worker->upstream;
+    size_t max = upstream_master_count(u) + 1;
+    struct waiting *t = memory_zalloc(sizeof(*t) + max * sizeof(t->nodes[0]));
+    bool cluster = upstream_is_cluster(u);
+    int end = cluster ? SLOTS : 1;
+    for (int slot = 0; slot < end && t->node_count < max; slot++) {
+        bool used = !cluster || !s->used_slots || (s->used_slots >> (slot / SESSION_SLOTS_A_BIT) & 1);
+        struct upstream_node *node = used ? upstream_node_of_slot(u, slot) : NULL;
+        if (node)
+            wait_add(t, s->worker, node, slot);
+    }
+    return t;
+}
+
+static void wait_mark(struct worker *w, int slot) {
+    char key[64];
+    snprintf(key, sizeof(key), "lockkeeper:{%s}:wait", slot_tag((uint16_t)slot));
+    build_start(w, 4);
+    build_text(w, "EVAL");
+    build_text(w, "redis.call('SET', KEYS[1], '') return redis.call('DEL', KEYS[1])");
+    build_number(w, 1);
+    build_text(w, key);
+}
+
+static void wait_start(struct session *s, struct request *request, struct waiting *t, size_t i, const char *bytes,
+                       size_t len) {
+    static const struct upstream_pin_events none;
+    struct waited *n = &t->nodes[i];
+    struct worker *w = s->worker;
+    const char *error;
+    n->pin = pin_take(s, n->node, PIN_BLOCKING, &none, &error);
+    if (!n->pin) {
+        wait_fail(t, error, strlen(error));
+        return;
+    }
+    upstream_pin_patient(n->pin, t->patient_ms);
+    pin_ask_number(request, n->pin, wait_number, (uint32_t)i);
+    struct call *mark = call_new(request, wait_done);
+    mark->index = (uint32_t)i;
+    mark->count = 1;
+    wait_mark(w, n->slot);
+    call_submit_pin(mark, n->pin, w->build.data, w->build.len, false);
+    struct call *wait = call_new(request, wait_done);
+    wait->index = (uint32_t)i;
+    call_submit_pin(wait, n->pin, bytes, len, false);
+}
+
+enum dispatch_result wait_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                   const char *bytes) {
+    if (s->in_flight > 0)
+        return DISPATCH_WAIT; /* they may write */
+    struct waiting *t = wait_nodes(s);
+    if (t->node_count == 0) {
+        memory_free(t);
+        session_refuse(s, c, "UPSTREAM no master is known; the request was not sent");
+        return DISPATCHED;
+    }
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, c);
+    request_barrier(request);
+    request_own(request, &t->owner, &wait_ops);
+    t->patient_ms = blocking_patience(c, r, bytes);
+    s->blocked = true;
+    request->parts_left = 1; /* held here until all are on their way */
+    for (size_t i = 0; i < t->node_count; i++)
+        wait_start(s, request, t, i, bytes, r->len);
+    t->started = true;
+    if (t->failed)
+        wait_unpin(t, false);
+    if (s->half_closed)
+        wait_half_closed(request);
+    if (--request->parts_left == 0)
+        wait_finish(request);
+    return DISPATCHED;
+}

@@ -1,0 +1,307 @@
+/*
+ * CLUSTER, for clients that speak to clusters. In front of a cluster the proxy shows itself as a cluster of one master
+ * that has all slots, at the address that the client connected to (or cluster-announce-ip, cluster-announce-port), so
+ * that such a client sends everything to the proxy, which knows where it belongs.
+ *
+ *      answered here    SLOTS SHARDS NODES INFO MYID LINKS KEYSLOT REPLICAS SLAVES COUNT-FAILURE-REPORTS
+ *      the slot's node  COUNTKEYSINSLOT GETKEYSINSLOT
+ *      refused          what changes the cluster
+ *
+ * In front of a standalone it is that Redis's to answer. The shapes of the answers are Redis 7.0's.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "parser/slot.h"
+#include "proxy/session/cluster/private.h"
+#include "proxy/session/core/session.h"
+
+enum { ID_LEN = 40, BUS_PORT_OFFSET = 10000 };
+
+/* ---- who the proxy is -------------------------------------------------------------------------- */
+
+struct self {
+    char host[256];
+    int port;
+    char id[ID_LEN + 1];
+};
+
+/* The address that the client connected to; of a unix socket's client nothing but the TCP port is known. */
+static void connected_address(const struct session *s, struct self *self) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof(at);
+    self->port = s->worker->shared->options.port;
+    snprintf(self->host, sizeof(self->host), "127.0.0.1");
+    if (getsockname(s->fd, (struct sockaddr *)&at, &len) != 0)
+        return;
+    if (at.ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const void *)&at;
+        inet_ntop(AF_INET, &in->sin_addr, self->host, sizeof(self->host));
+        self->port = ntohs(in->sin_port);
+    } else if (at.ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const void *)&at;
+        if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
+            inet_ntop(AF_INET, &in6->sin6_addr.s6_addr[12], self->host, sizeof(self->host));
+        else
+            inet_ntop(AF_INET6, &in6->sin6_addr, self->host, sizeof(self->host));
+        self->port = ntohs(in6->sin6_port);
+    }
+}
+
+/* The process's UUID without its dashes, and its beginning once more: a node's id has 40 digits. */
+static void own_id(const struct session *s, char *out) {
+    const char *from = s->worker->shared->options.process_id, *p = from;
+    for (size_t i = 0; i < ID_LEN; p++) {
+        if (*p == '\0')
+            p = from;
+        if (*p != '-')
+            out[i++] = *p;
+    }
+    out[ID_LEN] = '\0';
+}
+
+static struct self self_of(const struct session *s) {
+    const struct session_options *o = &s->worker->shared->options;
+    struct self self;
+    connected_address(s, &self);
+    if (o->announce_ip)
+        snprintf(self.host, sizeof(self.host), "%s", o->announce_ip);
+    int port = s->tls ? o->announce_tls_port : o->announce_port;
+    if (port)
+        self.port = port;
+    own_id(s, self.id);
+    return self;
+}
+
+/* ---- answers ------------------------------------------------------------------------------------- */
+
+struct answer {
+    struct session *s;
+    const struct command *c;
+    const struct resp_request *r;
+    const char *bytes;
+};
+
+static void put_text(struct text *out, const char *text) {
+    text_printf(out, "$%zu\r\n%s\r\n", strlen(text), text);
+}
+
+static void put_map(const struct answer *a, struct text *out, int pairs) {
+    bool resp3 = a->s->lane.protocol == 3;
+    text_printf(out, "%c%d\r\n", resp3 ? '%' : '*', resp3 ? pairs : 2 * pairs);
+}
+
+static void send_text(const struct answer *a, struct text *reply) {
+    session_answer(a->s, a->c, reply->data, reply->len);
+    text_clear(reply);
+}
+
+/* A page of text, as INFO is one. */
+static void send_page(const struct answer *a, struct text *page) {
+    struct text reply = {0};
+    if (a->s->lane.protocol == 3)
+        text_printf(&reply, "=%zu\r\ntxt:%s\r\n", page->len + 4, page->data);
+    else
+        text_printf(&reply, "$%zu\r\n%s\r\n", page->len, page->data);
+    text_clear(page);
+    send_text(a, &reply);
+}
+
+static void answer_slots(const struct answer *a) {
+    struct self self = self_of(a->s);
+    struct text reply = {0};
+    text_printf(&reply, "*1\r\n*3\r\n:0\r\n:%d\r\n*4\r\n", SLOT_COUNT - 1);
+    put_text(&reply, self.host);
+    text_printf(&reply, ":%d\r\n", self.port);
+    put_text(&reply, self.id);
+    put_map(a, &reply, 0); /* the other names of the node */
+    send_text(a, &reply);
+}
+
+static void answer_shards(const struct answer *a) {
+    struct self self = self_of(a->s);
+    struct text reply = {0};
+    text_printf(&reply, "*1\r\n");
+    put_map(a, &reply, 2);
+    put_text(&reply, "slots");
+    text_printf(&reply, "*2\r\n:0\r\n:%d\r\n", SLOT_COUNT - 1);
+    put_text(&reply, "nodes");
+    text_printf(&reply, "*1\r\n");
+    put_map(a, &reply, 7);
+    put_text(&reply, "id");
+    put_text(&reply, self.id);
+    put_text(&reply, "port");
+    text_printf(&reply, ":%d\r\n", self.port);
+    put_text(&reply, "ip");
+    put_text(&reply, self.host);
+    put_text(&reply, "endpoint");
+    put_text(&reply, self.host);
+    put_text(&reply, "role");
+    put_text(&reply, "master");
+    put_text(&reply, "replication-offset");
+    text_printf(&reply, ":0\r\n");
+    put_text(&reply, "health");
+    put_text(&reply, "online");
+    send_text(a, &reply);
+}
+
+static void answer_nodes(const struct answer *a) {
+    struct self self = self_of(a->s);
+    struct text page = {0};
+    text_printf(&page, "%s %s:%d@%d myself,master - 0 0 0 connected 0-%d\n", self.id, self.host, self.port,
+                self.port + BUS_PORT_OFFSET, SLOT_COUNT - 1);
+    send_page(a, &page);
+}
+
+static void answer_info(const struct answer *a) {
+    unsigned covered = upstream_slots_covered(a->s->worker->upstream);
+    struct text page = {0};
+    text_printf(&page,
+                "cluster_state:%s\r\ncluster_slots_assigned:%u\r\ncluster_slots_ok:%u\r\ncluster_slots_pfail:0\r\n"
+                "cluster_slots_fail:0\r\ncluster_known_nodes:1\r\ncluster_size:1\r\ncluster_current_epoch:0\r\n"
+                "cluster_my_epoch:0\r\ncluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\n"
+                "total_cluster_links_buffer_limit_exceeded:0\r\n",
+                covered == SLOT_COUNT ? "ok" : "fail", covered, covered);
+    send_page(a, &page);
+}
+
+static void answer_myid(const struct answer *a) {
+    struct self self = self_of(a->s);
+    struct text reply = {0};
+    put_text(&reply, self.id);
+    send_text(a, &reply);
+}
+
+static void answer_links(const struct answer *a) {
+    session_answer(a->s, a->c, "*0\r\n", 4);
+}
+
+static void answer_keyslot(const struct answer *a) {
+    char number[RESP_HEADER_MAX];
+    size_t len;
+    const char *key = request_arg(a->r, a->bytes, 2, &len);
+    session_answer(a->s, a->c, number, resp_header_write(number, ':', slot_of_key(key, len)));
+}
+
+/* Whether argument 2 is the proxy's own id; answers if it isn't. */
+static bool names_self(const struct answer *a) {
+    struct self self = self_of(a->s);
+    size_t len;
+    const char *id = request_arg(a->r, a->bytes, 2, &len);
+    if (len == strlen(self.id) && memcmp(id, self.id, len) == 0)
+        return true;
+    session_refuse(a->s, a->c, "ERR Unknown node %.*s", (int)len, id);
+    return false;
+}
+
+static void answer_replicas(const struct answer *a) {
+    if (names_self(a))
+        session_answer(a->s, a->c, "*0\r\n", 4);
+}
+
+static void answer_reports(const struct answer *a) {
+    if (names_self(a))
+        session_answer(a->s, a->c, ":0\r\n", 4);
+}
+
+/* ---- the slot's own node --------------------------------------------------------------------------- */
+
+static int slot_argument(const struct answer *a) {
+    size_t len;
+    int64_t slot;
+    const char *text = request_arg(a->r, a->bytes, 2, &len);
+    return resp_integer(text, len, &slot) && slot >= 0 && slot < SLOT_COUNT ? (int)slot : -1;
+}
+
+static void forward_count(const struct answer *a) {
+    session_forward(a->s, a->c, a->r, a->bytes, slot_argument(a));
+}
+
+static void forward_keys(const struct answer *a) {
+    keyspace_forward(a->s, a->c, a->r, a->bytes, slot_argument(a));
+}
+
+/* What any node may answer, in its own way if it does not know it. */
+static void forward_any(const struct answer *a) {
+    session_forward(a->s, a->c, a->r, a->bytes, -1);
+}
+
+/* ---- the way ------------------------------------------------------------------------------------------ */
+
+static const struct subcommand {
+    const char *name;
+    size_t argc;
+    void (*serve)(const struct answer *a); /* NULL: it would change the cluster */
+} SUBCOMMANDS[] = {
+    {"slots", 2, answer_slots},
+    {"shards", 2, answer_shards},
+    {"nodes", 2, answer_nodes},
+    {"info", 2, answer_info},
+    {"myid", 2, answer_myid},
+    {"links", 2, answer_links},
+    {"keyslot", 3, answer_keyslot},
+    {"replicas", 3, answer_replicas},
+    {"slaves", 3, answer_replicas},
+    {"count-failure-reports", 3, answer_reports},
+    {"countkeysinslot", 3, forward_count},
+    {"getkeysinslot", 4, forward_keys},
+    {"myshardid", 2, forward_any}, /* since 7.2 */
+    {"help", 2, forward_any},
+    {.name = "addslots"},
+    {.name = "addslotsrange"},
+    {.name = "bumpepoch"},
+    {.name = "delslots"},
+    {.name = "delslotsrange"},
+    {.name = "failover"},
+    {.name = "flushslots"},
+    {.name = "forget"},
+    {.name = "meet"},
+    {.name = "replicate"},
+    {.name = "reset"},
+    {.name = "saveconfig"},
+    {.name = "set-config-epoch"},
+    {.name = "setslot"},
+};
+
+static const struct subcommand *subcommand_of(const struct resp_request *r, const char *bytes) {
+    for (size_t i = 0; i < sizeof(SUBCOMMANDS) / sizeof(SUBCOMMANDS[0]); i++)
+        if (request_arg_is(r, bytes, 1, SUBCOMMANDS[i].name))
+            return &SUBCOMMANDS[i];
+    return NULL;
+}
+
+const char *cluster_wrong(const struct resp_request *r, const char *bytes, char *out, size_t size) {
+    const struct subcommand *sub = subcommand_of(r, bytes);
+    char word[129];
+    if (sub && (!sub->serve || sub->argc == r->argc))
+        return NULL;
+    if (sub)
+        snprintf(out, size, "ERR wrong number of arguments for 'cluster|%s' command", sub->name);
+    else
+        snprintf(out, size, "ERR unknown subcommand '%s'. Try CLUSTER HELP.",
+                 request_arg_text(r, bytes, 1, word, sizeof(word)));
+    return out;
+}
+
+enum dispatch_result cluster_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                      const char *bytes) {
+    if (!upstream_is_cluster(s->worker->upstream)) {
+        session_forward(s, c, r, bytes, -1);
+        return DISPATCHED;
+    }
+    struct answer a = {s, c, r, bytes};
+    char text[CLUSTER_WRONG_MAX];
+    const char *wrong = cluster_wrong(r, bytes, text, sizeof(text));
+    const struct subcommand *sub = subcommand_of(r, bytes);
+    if (wrong)
+        session_refuse(s, c, "%s", wrong);
+    else if (sub->serve)
+        sub->serve(&a);
+    else
+        session_refuse(s, c, "ERR CLUSTER %s changes the cluster, which lockkeeper does not do; send it to a node",
+                       sub->name);
+    return DISPATCHED;
+}

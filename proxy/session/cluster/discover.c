@@ -1,0 +1,282 @@
+/*
+ * Commands that aren't in the table (a module's, a newer server's): the node is asked what they are when the first
+ * request for one comes, and its answer is the row by which they are routed from then on.
+ *
+ *      unknown name ──> COMMAND INFO name ──> a row: known, or "the node does not know it either"
+ *                            │ the request waits meanwhile, in its session's input
+ *      keys that only the node can find ──> COMMAND GETKEYS request ──> the node of these keys
+ *
+ * Each worker has its own rows. They are looked at again after a while, since modules come and go; a row that was in
+ * use is never freed before the worker is, for requests in flight point to it.
+ */
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/lock/rule.h"
+#include "proxy/session/cluster/private.h"
+
+enum { NAME_MAX_LEN = 128, ROWS_MAX = 1024, FRESH_MS = 30 * 1000, UNKNOWN_MS = 1000 };
+
+struct discovered {
+    struct list_node link;     /* in rows->used, latest first; or rows->before */
+    struct command_info *info; /* NULL: the node does not know it either */
+    int64_t asked_ms;
+    bool asking; /* once more */
+    size_t name_len, answer_len;
+    char *answer; /* what `info` was read from */
+    char name[];  /* in lower case */
+};
+
+/* A worker's rows: worker->discovered. */
+struct discovery_rows {
+    struct list_node used, before;
+    size_t count; /* of those in use */
+};
+
+static void row_free(struct discovered *row) {
+    list_remove(&row->link);
+    command_info_free(row->info);
+    memory_free(row->answer);
+    memory_free(row);
+}
+
+static void rows_open(struct worker *w) {
+    w->discovered = memory_zalloc(sizeof(*w->discovered));
+    list_init(&w->discovered->used);
+    list_init(&w->discovered->before);
+}
+
+static void rows_close(struct worker *w) {
+    struct list_node *n;
+    while ((n = list_first(&w->discovered->used)))
+        row_free(LIST_ENTRY(n, struct discovered, link));
+    while ((n = list_first(&w->discovered->before)))
+        row_free(LIST_ENTRY(n, struct discovered, link));
+    memory_free(w->discovered);
+}
+
+const struct session_room cluster_room = {.worker_opens = rows_open, .worker_closes = rows_close};
+
+static bool same_name(const struct discovered *row, const char *name, size_t len) {
+    for (size_t i = 0; i < len && row->name_len == len; i++) {
+        char c = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] + 'a' - 'A') : name[i];
+        if (row->name[i] != c)
+            return false;
+    }
+    return row->name_len == len;
+}
+
+static struct discovered *row_find(struct worker *w, const char *name, size_t len) {
+    LIST_FOREACH(it, &w->discovered->used) {
+        struct discovered *row = LIST_ENTRY(it, struct discovered, link);
+        if (!same_name(row, name, len))
+            continue;
+        if (w->discovered->used.next != it) {
+            list_remove(it);
+            list_prepend(&w->discovered->used, it);
+        }
+        return row;
+    }
+    return NULL;
+}
+
+/* Takes a row out of use. What has no facts can't be pointed to. */
+static void row_retire(struct worker *w, struct discovered *row) {
+    w->discovered->count--;
+    if (!row->info) {
+        row_free(row);
+        return;
+    }
+    list_remove(&row->link);
+    list_append(&w->discovered->before, &row->link);
+}
+
+/* Makes room: what no node knows goes first, as anybody may send that. */
+static bool row_room(struct worker *w) {
+    if (w->discovered->count < ROWS_MAX)
+        return true;
+    LIST_FOREACH_SAFE(it, &w->discovered->used) {
+        struct discovered *row = LIST_ENTRY(it, struct discovered, link);
+        if (!row->info)
+            row_retire(w, row);
+    }
+    return w->discovered->count < ROWS_MAX;
+}
+
+static void row_add(struct worker *w, const char *name, size_t len, const char *answer, size_t answer_len) {
+    if (!row_room(w))
+        return;
+    struct discovered *row = memory_zalloc(sizeof(*row) + len);
+    for (size_t i = 0; i < len; i++)
+        row->name[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] + 'a' - 'A') : name[i];
+    row->name_len = len;
+    row->asked_ms = worker_now(w);
+    row->info = answer ? command_info_read(answer, answer + answer_len) : NULL;
+    if (row->info) {
+        row->answer = memory_strndup(answer, answer_len);
+        row->answer_len = answer_len;
+    }
+    list_prepend(&w->discovered->used, &row->link);
+    w->discovered->count++;
+}
+
+/* ---- asking ------------------------------------------------------------------------------------ */
+
+/* A question under way. */
+struct question {
+    struct request_owner owner; /* first */
+    size_t len;
+    char name[];
+};
+
+/* The element of the reply that says what the command is; NULL: there is none. */
+static const char *answer_element(const struct call_end *end, size_t *len) {
+    const char *p = end->reply;
+    struct resp_item array;
+    if (end->error || !resp_item_read(&p, end->reply + end->len, &array) || array.type != '*' || array.num != 1)
+        return NULL;
+    *len = (size_t)(end->reply + end->len - p);
+    return p;
+}
+
+static void question_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct worker *w = r->worker;
+    struct question *q = REQUEST_OWNER(r, struct question);
+    struct discovered *row = row_find(w, q->name, q->len);
+    size_t len = 0;
+    const char *answer = answer_element(end, &len);
+    bool same = row && row->info && answer && row->answer_len == len && memcmp(row->answer, answer, len) == 0;
+    if (row && (same || (row->info && !answer))) { /* as before, or not to be had for the moment */
+        row->asked_ms = worker_now(w);
+        row->asking = false;
+    } else {
+        if (row)
+            row_retire(w, row);
+        row_add(w, q->name, q->len, answer, len);
+    }
+    request_disown(r);
+    memory_free(q);
+    request_reply(r, "", 0, true);
+}
+
+static void ask(struct worker *w, struct request *request, const struct session *s, const char *name, size_t len) {
+    struct upstream_lane lane = s->lane;
+    struct question *q = memory_alloc(sizeof(*q) + len);
+    q->len = len;
+    memcpy(q->name, name, len);
+    request_own(request, &q->owner, &request_owner_silent);
+    request->call.done = question_done;
+    lane.db = 0;
+    lane.protocol = 2;
+    build_start(w, 3);
+    build_text(w, "COMMAND");
+    build_text(w, "INFO");
+    build_bulk(w, name, len);
+    call_submit_lane(&request->call, -1, &lane, w->build.data, w->build.len);
+}
+
+enum discovery discover(struct session *s, const struct resp_request *r, const char *bytes,
+                        const struct command **command) {
+    struct worker *w = s->worker;
+    size_t len;
+    const char *name = request_arg(r, bytes, 0, &len);
+    if (len == 0 || len > NAME_MAX_LEN)
+        return DISCOVERED_NONE;
+    struct discovered *row = row_find(w, name, len);
+    int64_t age = row ? worker_now(w) - row->asked_ms : 0;
+    if (!row || (!row->info && (age < 0 || age > UNKNOWN_MS))) {
+        if (!row && !row_room(w))
+            return DISCOVERED_NONE;
+        /* A request without a reply holds the session's place, and its later requests back. */
+        struct request *request = request_new(s, NULL);
+        request_barrier(request);
+        ask(w, request, s, name, len);
+        return DISCOVERED_LATER;
+    }
+    if (!row->info)
+        return DISCOVERED_NONE;
+    if ((age < 0 || age > FRESH_MS) && !row->asking) {
+        row->asking = true;
+        ask(w, request_internal(w), s, name, len);
+    }
+    *command = &command_info_of(row->info, bytes, r)->command;
+    return DISCOVERED;
+}
+
+/* ---- keys that only the node finds ----------------------------------------------------------------- */
+
+bool discover_asks_keys(const struct command *c) {
+    return c->id == COMMAND_UNKNOWN && ((const struct command_info *)(const void *)c)->ask_keys;
+}
+
+enum command_response discover_response(const struct command *c) {
+    return ((const struct command_info *)(const void *)c)->response;
+}
+
+/* A request whose keys are being asked for. */
+struct held {
+    struct request_owner owner; /* first */
+    size_t len;
+    char bytes[];
+};
+
+/* The one slot of the keys that the node names: -1 none, -2 several, -3 a guard record among them. */
+static int keys_slot(const struct request *r, const struct call_end *end) {
+    const char *p = end->reply, *stop = p + end->len;
+    struct resp_item array, key;
+    int slot = -1;
+    if (!resp_item_read(&p, stop, &array) || array.type != '*' || array.null)
+        return -1; /* an error: there are none, or the node has something to say about the request */
+    for (int64_t i = 0; i < array.num && resp_item_read(&p, stop, &key); i++) {
+        if (!(r->command->flags & COMMAND_READONLY) && lock_guard_is(key.str, key.len))
+            return -3;
+        int at = slot_of_key(key.str, key.len);
+        if (slot >= 0 && at != slot)
+            return -2;
+        slot = at;
+    }
+    return slot;
+}
+
+static void keys_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct held *held = REQUEST_OWNER(r, struct held);
+    request_disown(r);
+    if (end->error || !r->session) {
+        memory_free(held);
+        request_fail(r, end->error ? end->error : "");
+        return;
+    }
+    int slot = keys_slot(r, end);
+    if (slot == -3) {
+        request_error(r, GUARD_REFUSED);
+    } else if (slot == -2) {
+        request_error(r, "CROSSSLOT Keys in request don't hash to the same slot");
+    } else {
+        call_init(c, r, NULL);
+        call_submit(c, slot, held->bytes, held->len);
+    }
+    memory_free(held);
+}
+
+void discover_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct worker *w = s->worker;
+    struct upstream_lane lane = s->lane;
+    struct request *request = request_new(s, c);
+    struct held *held = memory_alloc(sizeof(*held) + r->len);
+    counter_add(&w->counters.requests_forwarded, 1);
+    held->len = r->len;
+    memcpy(held->bytes, bytes, r->len);
+    request_own(request, &held->owner, &request_owner_silent);
+    request->call.done = keys_done;
+    request_barrier(request);
+    lane.protocol = 2;
+    build_start(w, 2 + r->argc);
+    build_text(w, "COMMAND");
+    build_text(w, "GETKEYS");
+    for (size_t i = 0; i < r->argc; i++)
+        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    call_submit_lane(&request->call, -1, &lane, w->build.data, w->build.len);
+}

@@ -1,0 +1,277 @@
+/*
+ * KEYS, SCAN, RANDOMKEY: guard records are never shown, and on a cluster all masters are one keyspace.
+ *
+ *      SCAN's cursor on a cluster = (the master's own cursor * masters + the master's number) * 4096 + the map's print
+ *
+ * A master that is done passes the cursor on to the next one; 0 after the last. Masters are numbered by address, so any
+ * proxy goes on with a cursor of any other. Where the slots have moved since the cursor was made, keys may have moved
+ * from a master that is still to come to one that is done: the scan begins anew, which shows keys twice, but misses
+ * none (SCAN promises no more).
+ * Some clients keep cursors in a double, so what is put on top of the master's own is kept small.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/cluster/private.h"
+#include "proxy/session/core/session.h"
+
+enum { RANDOM_TRIES = 16 };
+
+enum { PRINT_BITS = 12 };
+
+struct keyspace {
+    struct request_owner owner; /* first */
+    size_t masters;
+    size_t master;  /* SCAN, RANDOMKEY: the one asked */
+    uint64_t print; /* SCAN: of the slot map */
+    int tries;
+    int64_t kept;
+    struct text keys; /* elements that stay, encoded */
+    struct text error;
+};
+
+static void keyspace_free(struct request *r) {
+    struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
+    request_disown(r);
+    text_clear(&k->keys);
+    text_clear(&k->error);
+    memory_free(k);
+}
+
+/* Appends the elements of the array at p that are no guard records. */
+static bool keep_keys(struct keyspace *k, const char *p, const char *end) {
+    struct resp_item array, item;
+    if (!resp_item_read(&p, end, &array) || (array.type != '*' && array.type != '~'))
+        return false;
+    for (int64_t i = 0; i < array.num; i++) {
+        const char *start = p;
+        if (!resp_item_read(&p, end, &item) || (item.type != '$' && item.type != '+'))
+            return false;
+        if (lock_guard_is(item.str, item.len))
+            continue;
+        text_append(&k->keys, start, (size_t)(p - start));
+        k->kept++;
+    }
+    return true;
+}
+
+void keyspace_filter(const struct command *c, bool resp3, const char *reply, size_t len, struct text *out) {
+    struct keyspace k = {0};
+    struct resp_item item;
+    char header[RESP_HEADER_MAX];
+    const char *p = reply, *end = reply + len;
+    bool read = resp_item_read(&p, end, &item);
+    if (c->id == COMMAND_RANDOMKEY) {
+        bool guard = read && item.type == '$' && !item.null && lock_guard_is(item.str, item.len);
+        const char *null = resp3 ? "_\r\n" : "$-1\r\n";
+        text_append(out, guard ? null : reply, guard ? strlen(null) : len);
+        return;
+    }
+    const char *keys = reply;
+    if (c->id == COMMAND_SCAN && read && item.type == '*' && item.num == 2)
+        keys = resp_item_end(p, end); /* behind the cursor */
+    if (keys && keep_keys(&k, keys, end)) {
+        text_append(out, reply, (size_t)(keys - reply));
+        text_append(out, header, resp_header_write(header, reply == keys ? reply[0] : '*', k.kept));
+        text_append(out, k.keys.data ? k.keys.data : "", k.keys.len);
+    } else {
+        text_append(out, reply, len); /* an error */
+    }
+    text_clear(&k.keys);
+}
+
+/* The node's reply is the client's, but for guard records. */
+static void keys_filter_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct text out = {0};
+    if (r->owner)
+        keyspace_free(r);
+    if (end->error) {
+        request_fail(r, end->error);
+        return;
+    }
+    keyspace_filter(r->command, r->session && r->session->lane.protocol == 3, end->reply, end->len, &out);
+    request_reply(r, out.data, out.len, true);
+    text_clear(&out);
+}
+
+void keyspace_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                      int slot) {
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, c);
+    request->call.done = keys_filter_done;
+    call_submit(&request->call, slot, bytes, r->len);
+}
+
+/* ---- KEYS --------------------------------------------------------------------------------------- */
+
+static void keys_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
+    char header[RESP_HEADER_MAX];
+    if (k->error.len == 0) {
+        if (end->error)
+            text_append(&k->error, end->error, strlen(end->error));
+        else if (end->reply[0] == '-')
+            text_append(&k->error, end->reply + 1, end->len - 3);
+        else if (!keep_keys(k, end->reply, end->reply + end->len))
+            text_printf(&k->error, "UPSTREAM a node's answer to KEYS makes no sense");
+    }
+    if (--r->parts_left > 0)
+        return;
+    struct text keys = k->keys, error = k->error;
+    int64_t kept = k->kept;
+    memset(&k->keys, 0, sizeof(k->keys));
+    memset(&k->error, 0, sizeof(k->error));
+    keyspace_free(r);
+    if (error.len > 0) {
+        request_fail(r, error.data);
+    } else {
+        request_reply(r, header, resp_header_write(header, '*', kept), false);
+        request_reply(r, keys.data ? keys.data : "", keys.len, true);
+    }
+    text_clear(&keys);
+    text_clear(&error);
+}
+
+static void keys_dispatch(struct session *s, struct request *request, const struct resp_request *r, const char *bytes) {
+    struct keyspace *k = REQUEST_OWNER(request, struct keyspace);
+    request->parts_left = 1;
+    for (size_t i = 0; i < k->masters; i++)
+        call_submit_master(call_new(request, keys_done), i, bytes, r->len);
+    if (k->masters == 0)
+        text_append(&k->error, "UPSTREAM no master is known; the request was not sent", 53);
+    struct call_end none = {.reply = "*0\r\n", .len = 4};
+    keys_done(&request->call, &none); /* gives back the part held here, as some may have ended at once */
+}
+
+/* ---- SCAN --------------------------------------------------------------------------------------- */
+
+/* The client's cursor, from the node's. False where the node's is none, or points into a table that no memory holds. */
+static bool scan_next(const struct keyspace *k, const struct resp_item *cursor, int64_t *next) {
+    int64_t at;
+    if (!resp_integer(cursor->str, cursor->len, &at) || at < 0)
+        return false;
+    size_t master = at == 0 ? k->master + 1 : k->master;
+    *next = 0;
+    return master >= k->masters || (!__builtin_mul_overflow(at, (int64_t)k->masters, next) &&
+                                    !__builtin_add_overflow(*next, (int64_t)master, next) &&
+                                    !__builtin_mul_overflow(*next, (int64_t)1 << PRINT_BITS, next) &&
+                                    !__builtin_add_overflow(*next, (int64_t)k->print, next));
+}
+
+/* Finds where a client's cursor goes on; returns the node's cursor. */
+static int64_t scan_place(struct keyspace *k, uint64_t print, int64_t cursor) {
+    int64_t place = cursor >> PRINT_BITS;
+    k->print = print >> (64 - PRINT_BITS);
+    if (((uint64_t)cursor & ((1u << PRINT_BITS) - 1)) == k->print) {
+        k->master = (size_t)(place % (int64_t)k->masters);
+        return place / (int64_t)k->masters;
+    }
+    k->master = 0;
+    return 0;
+}
+
+static void scan_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
+    struct resp_item outer, cursor;
+    int64_t next;
+    if (end->error) {
+        char error[512];
+        snprintf(error, sizeof(error), "%s", end->error);
+        keyspace_free(r);
+        request_fail(r, error);
+        return;
+    }
+    if (end->reply[0] == '-') {
+        keyspace_free(r);
+        request_reply(r, end->reply, end->len, true);
+        return;
+    }
+    const char *p = end->reply, *stop = end->reply + end->len;
+    if (!resp_item_read(&p, stop, &outer) || outer.type != '*' || outer.num != 2 ||
+        !resp_item_read(&p, stop, &cursor) || !scan_next(k, &cursor, &next) || !keep_keys(k, p, stop)) {
+        keyspace_free(r);
+        request_fail(r, "UPSTREAM a node's answer to SCAN makes no sense");
+        return;
+    }
+    char digits[24], head[64];
+    int len = snprintf(digits, sizeof(digits), "%lld", (long long)next);
+    int n = snprintf(head, sizeof(head), "*2\r\n$%d\r\n%s\r\n*%lld\r\n", len, digits, (long long)k->kept);
+    struct text keys = k->keys;
+    memset(&k->keys, 0, sizeof(k->keys));
+    keyspace_free(r);
+    request_reply(r, head, (size_t)n, false);
+    request_reply(r, keys.data ? keys.data : "", keys.len, true);
+    text_clear(&keys);
+}
+
+static void scan_dispatch(struct session *s, struct request *request, const struct resp_request *r, const char *bytes) {
+    struct worker *w = s->worker;
+    struct keyspace *k = REQUEST_OWNER(request, struct keyspace);
+    size_t len;
+    const char *text = request_arg(r, bytes, 1, &len);
+    int64_t cursor;
+    request->call.done = scan_done;
+    if (!upstream_is_cluster(w->upstream) || k->masters == 0 || !resp_integer(text, len, &cursor) || cursor < 0) {
+        request->call.done = keys_filter_done;
+        call_submit(&request->call, -1, bytes, r->len);
+        return;
+    }
+    cursor = scan_place(k, upstream_map_print(w->upstream), cursor);
+    build_start(w, r->argc);
+    build_bulk(w, bytes + r->argv[0].off, r->argv[0].len);
+    build_number(w, cursor);
+    for (size_t i = 2; i < r->argc; i++)
+        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    call_submit_master(&request->call, k->master, w->build.data, w->build.len);
+}
+
+/* ---- RANDOMKEY ---------------------------------------------------------------------------------- */
+
+static void random_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
+    struct resp_item item;
+    const char *p = end->reply;
+    if (end->error) {
+        char error[512];
+        snprintf(error, sizeof(error), "%s", end->error);
+        keyspace_free(r);
+        request_fail(r, error);
+        return;
+    }
+    bool read = resp_item_read(&p, end->reply + end->len, &item);
+    bool guard = read && !item.null && item.type == '$' && lock_guard_is(item.str, item.len);
+    bool nothing = read && item.null && k->masters > 1; /* this master is empty, another may not be */
+    if ((guard || nothing) && r->session && k->tries++ < RANDOM_TRIES) {
+        static const char again[] = "*1\r\n$9\r\nRANDOMKEY\r\n";
+        k->master = (k->master + (nothing ? 1 : 0)) % k->masters;
+        call_submit_master(c, k->master, again, sizeof(again) - 1);
+        return;
+    }
+    keyspace_free(r);
+    if (guard)
+        request_reply(r, r->session && r->session->lane.protocol == 3 ? "_\r\n" : "$-1\r\n",
+                      r->session && r->session->lane.protocol == 3 ? 3 : 5, true);
+    else
+        request_reply(r, end->reply, end->len, true);
+}
+
+void keyspace_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct keyspace *k = memory_zalloc(sizeof(*k));
+    k->masters = upstream_master_count(s->worker->upstream);
+    struct request *request = request_new(s, c);
+    request_own(request, &k->owner, &request_owner_silent);
+    if (c->id == COMMAND_KEYS) {
+        keys_dispatch(s, request, r, bytes);
+    } else if (c->id == COMMAND_SCAN) {
+        scan_dispatch(s, request, r, bytes);
+    } else {
+        k->master = k->masters > 0 ? (size_t)(s->lock.id + s->worker->counters.requests_total) % k->masters : 0;
+        request->call.done = random_done;
+        call_submit_master(&request->call, k->master, bytes, r->len);
+    }
+}

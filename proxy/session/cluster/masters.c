@@ -1,0 +1,467 @@
+/*
+ * Commands about the whole server. A standalone gets them as they are; on a cluster the subcommand says whether one
+ * master can answer for all, or all are asked and their replies become one:
+ *
+ *      SCRIPT EXISTS a b ──┬─> master 1: 1 0 ──┐
+ *                          ├─> master 2: 1 1 ──┼─ MERGE_MIN ─> 1 0
+ *                          └─> master 3: 1 0 ──┘
+ *
+ * What ends or shows a running script goes over a connection of its own, also on a standalone: the shared one may be
+ * the very one on which that script's client waits.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/cluster/private.h"
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/locks.h"
+
+/* How the masters' replies become one. Where it is not said otherwise the first error is the reply. */
+enum merge {
+    MERGE_ONE,     /* one master is asked */
+    MERGE_SAME,    /* the first reply */
+    MERGE_SUM,     /* of integers */
+    MERGE_MIN,     /* of integers, or of each element of arrays of them */
+    MERGE_MAX,     /* the same */
+    MERGE_APPEND,  /* arrays, one behind the other; of other replies the first (ACL LOG RESET has an OK) */
+    MERGE_UNION,   /* of arrays of bulks: each once */
+    MERGE_COUNTS,  /* of arrays of names and numbers: the sums */
+    MERGE_LATEST,  /* SLOWLOG GET: the arrays' entries, latest first, as many as were asked for */
+    MERGE_ANY,     /* one that is no error, or the error that says most */
+    MERGE_RUNNING, /* FUNCTION STATS: of the master that runs something */
+    MERGE_INFO,    /* info.c; masters that fail are left out */
+    MERGE_REFUSED
+};
+
+struct way {
+    enum command_id id;
+    const char *sub; /* NULL: all that have no row of their own before */
+    enum merge merge;
+    bool apart; /* over connections of its own */
+};
+
+static const struct way WAYS[] = {
+    {COMMAND_DBSIZE, NULL, MERGE_SUM, false},         {COMMAND_FLUSHALL, NULL, MERGE_SAME, false},
+    {COMMAND_FLUSHDB, NULL, MERGE_SAME, false},       {COMMAND_SCRIPT, "load", MERGE_SAME, false},
+    {COMMAND_SCRIPT, "flush", MERGE_SAME, false},     {COMMAND_SCRIPT, "exists", MERGE_MIN, false},
+    {COMMAND_SCRIPT, "kill", MERGE_ANY, true},        {COMMAND_SCRIPT, "debug", MERGE_REFUSED, false},
+    {COMMAND_FUNCTION, "load", MERGE_SAME, false},    {COMMAND_FUNCTION, "delete", MERGE_SAME, false},
+    {COMMAND_FUNCTION, "flush", MERGE_SAME, false},   {COMMAND_FUNCTION, "restore", MERGE_SAME, false},
+    {COMMAND_FUNCTION, "kill", MERGE_ANY, true},      {COMMAND_FUNCTION, "stats", MERGE_RUNNING, true},
+    {COMMAND_CONFIG, "set", MERGE_SAME, false},       {COMMAND_CONFIG, "resetstat", MERGE_SAME, false},
+    {COMMAND_CONFIG, "rewrite", MERGE_SAME, false},   {COMMAND_SLOWLOG, "get", MERGE_LATEST, false},
+    {COMMAND_SLOWLOG, "len", MERGE_SUM, false},       {COMMAND_SLOWLOG, "reset", MERGE_SAME, false},
+    {COMMAND_LATENCY, "latest", MERGE_APPEND, false}, {COMMAND_LATENCY, "history", MERGE_APPEND, false},
+    {COMMAND_LATENCY, "reset", MERGE_SUM, false},     {COMMAND_MEMORY, "purge", MERGE_SAME, false},
+    {COMMAND_DEBUG, "help", MERGE_ONE, false},        {COMMAND_DEBUG, NULL, MERGE_SAME, false},
+    {COMMAND_SAVE, NULL, MERGE_SAME, false},          {COMMAND_BGSAVE, NULL, MERGE_SAME, false},
+    {COMMAND_BGREWRITEAOF, NULL, MERGE_SAME, false},  {COMMAND_LASTSAVE, NULL, MERGE_MIN, false},
+    {COMMAND_MODULE, "load", MERGE_SAME, false},      {COMMAND_MODULE, "loadex", MERGE_SAME, false},
+    {COMMAND_MODULE, "unload", MERGE_SAME, false},    {COMMAND_ACL, "setuser", MERGE_SAME, false},
+    {COMMAND_ACL, "deluser", MERGE_SAME, false},      {COMMAND_ACL, "load", MERGE_SAME, false},
+    {COMMAND_ACL, "save", MERGE_SAME, false},         {COMMAND_ACL, "log", MERGE_APPEND, false},
+    {COMMAND_PUBSUB, "channels", MERGE_UNION, false}, {COMMAND_PUBSUB, "shardchannels", MERGE_UNION, false},
+    {COMMAND_PUBSUB, "numsub", MERGE_COUNTS, false},  {COMMAND_PUBSUB, "shardnumsub", MERGE_COUNTS, false},
+    {COMMAND_PUBSUB, "numpat", MERGE_SUM, false},     {COMMAND_INFO, NULL, MERGE_INFO, false},
+    {COMMAND_SHUTDOWN, NULL, MERGE_REFUSED, false},
+};
+
+/* The ways of commands that the table lacks. */
+static const struct way TOLD[] = {
+    [RESPONSE_ANY_SHAPE] = {.merge = MERGE_APPEND},  [RESPONSE_ALL_SUCCEEDED] = {.merge = MERGE_SAME},
+    [RESPONSE_ONE_SUCCEEDED] = {.merge = MERGE_ANY}, [RESPONSE_SUM] = {.merge = MERGE_SUM},
+    [RESPONSE_MIN] = {.merge = MERGE_MIN},           [RESPONSE_MAX] = {.merge = MERGE_MAX},
+    [RESPONSE_AND] = {.merge = MERGE_MIN},           [RESPONSE_OR] = {.merge = MERGE_MAX},
+};
+
+static const struct way *way_of(const struct command *c, const struct resp_request *r, const char *bytes) {
+    static const struct way one = {COMMAND_UNKNOWN, NULL, MERGE_ONE, false};
+    if (c->id == COMMAND_UNKNOWN)
+        return c->need == NEED_MASTERS ? &TOLD[discover_response(c)] : &one;
+    for (size_t i = 0; i < sizeof(WAYS) / sizeof(WAYS[0]); i++)
+        if (WAYS[i].id == c->id && (!WAYS[i].sub || (r->argc > 1 && request_arg_is(r, bytes, 1, WAYS[i].sub))))
+            return &WAYS[i];
+    return &one;
+}
+
+const char *masters_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
+                            const char *bytes) {
+    if (way_of(c, r, bytes)->merge != MERGE_REFUSED)
+        return NULL;
+    if (c->id == COMMAND_SCRIPT)
+        return "SCRIPT DEBUG";
+    return upstream_is_cluster(s->worker->upstream) ? "SHUTDOWN of a cluster's node" : NULL;
+}
+
+bool masters_asks_all(const struct command *c, const struct resp_request *r, const char *bytes) {
+    enum merge merge = way_of(c, r, bytes)->merge;
+    return merge != MERGE_ONE && merge != MERGE_REFUSED;
+}
+
+/* ---- a command under way --------------------------------------------------------------------------- */
+
+struct masters {
+    struct request_owner owner; /* first */
+    enum merge merge;
+    size_t count;
+    int64_t most;               /* MERGE_LATEST: entries wanted, -1 all */
+    struct text *replies;       /* of each master; empty where it failed */
+    struct text error;          /* the one to be told, whole RESP */
+    struct upstream_pin **pins; /* NULL where none is needed */
+};
+
+static void masters_free(struct masters *m) {
+    for (size_t i = 0; i < m->count; i++)
+        text_clear(&m->replies[i]);
+    text_clear(&m->error);
+    memory_free(m->replies);
+    memory_free(m->pins);
+    memory_free(m);
+}
+
+/* Keeps the error that says most: any other one before "nothing is running here". */
+static void note_error(struct masters *m, const char *line, size_t len) {
+    static const char idle[] = "-NOTBUSY";
+    if (m->error.len > 0 && strncmp(m->error.data, idle, sizeof(idle) - 1) != 0)
+        return;
+    m->error.len = 0;
+    text_append(&m->error, line, len);
+}
+
+/* ---- merging ------------------------------------------------------------------------------------------ */
+
+static bool read_integer(const struct text *reply, int64_t *n) {
+    const char *p = reply->data;
+    struct resp_item item;
+    if (!resp_item_read(&p, reply->data + reply->len, &item) || item.type != ':')
+        return false;
+    *n = item.num;
+    return true;
+}
+
+static bool merge_integers(const struct masters *m, struct text *out) {
+    int64_t merged = 0;
+    for (size_t i = 0; i < m->count; i++) {
+        int64_t n;
+        if (!read_integer(&m->replies[i], &n))
+            return false;
+        if (m->merge == MERGE_SUM)
+            merged += n;
+        else if (i == 0 || (m->merge == MERGE_MIN ? n < merged : n > merged))
+            merged = n;
+    }
+    text_printf(out, ":%lld\r\n", (long long)merged);
+    return true;
+}
+
+/* The elements of an array: where they begin and how many there are. */
+static bool read_array(const struct text *reply, const char **p, const char **end, int64_t *count) {
+    struct resp_item item;
+    *p = reply->data;
+    *end = reply->data + reply->len;
+    if (!resp_item_read(p, *end, &item) || item.type != '*' || item.num < 0)
+        return false;
+    *count = item.num;
+    return true;
+}
+
+static bool merge_elements(const struct masters *m, struct text *out) {
+    const char *p, *end;
+    int64_t count, more;
+    if (!read_array(&m->replies[0], &p, &end, &count))
+        return false;
+    size_t size = (size_t)count;
+    int64_t *merged = memory_alloc((size + 1) * sizeof(*merged));
+    bool right = true;
+    for (size_t i = 0; right && i < m->count; i++) {
+        right = read_array(&m->replies[i], &p, &end, &more) && more == count;
+        for (size_t k = 0; right && k < size; k++) {
+            struct resp_item item;
+            right = resp_item_read(&p, end, &item) && item.type == ':';
+            if (right && (i == 0 || (m->merge == MERGE_MIN ? item.num < merged[k] : item.num > merged[k])))
+                merged[k] = item.num;
+        }
+    }
+    if (right) {
+        text_printf(out, "*%zu\r\n", size);
+        for (size_t k = 0; k < size; k++)
+            text_printf(out, ":%lld\r\n", (long long)merged[k]);
+    }
+    memory_free(merged);
+    return right;
+}
+
+static bool merge_first(const struct masters *m, struct text *out) {
+    for (size_t i = 0; i < m->count; i++) {
+        if (m->replies[i].len == 0)
+            continue;
+        text_append(out, m->replies[i].data, m->replies[i].len);
+        return true;
+    }
+    return false;
+}
+
+static bool merge_append(const struct masters *m, struct text *out) {
+    const char *p, *end;
+    int64_t total = 0, count;
+    for (size_t i = 0; i < m->count; i++) {
+        if (!read_array(&m->replies[i], &p, &end, &count))
+            return merge_first(m, out);
+        total += count;
+    }
+    text_printf(out, "*%lld\r\n", (long long)total);
+    for (size_t i = 0; i < m->count; i++)
+        if (read_array(&m->replies[i], &p, &end, &count))
+            text_append(out, p, (size_t)(end - p));
+    return true;
+}
+
+/* An entry of SLOWLOG GET: [id, time, ...]. */
+struct entry {
+    const char *start, *end;
+    int64_t time;
+    size_t order;
+};
+
+static int entry_compare(const void *a, const void *b) {
+    const struct entry *x = a, *y = b;
+    if (x->time != y->time)
+        return x->time > y->time ? -1 : 1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static bool read_entry(const char **p, const char *end, size_t order, struct entry *out) {
+    struct resp_item item, id, time;
+    const char *at = *p, *next = resp_item_end(*p, end);
+    if (!next || !resp_item_read(&at, end, &item) || item.num < 2 || !resp_item_read(&at, end, &id) ||
+        !resp_item_read(&at, end, &time) || time.type != ':')
+        return false;
+    *out = (struct entry){.start = *p, .end = next, .time = time.num, .order = order};
+    *p = next;
+    return true;
+}
+
+static bool merge_latest(const struct masters *m, struct text *out) {
+    const char *p, *end;
+    size_t total = 0, at = 0;
+    int64_t count;
+    for (size_t i = 0; i < m->count; i++) {
+        if (!read_array(&m->replies[i], &p, &end, &count))
+            return false;
+        total += (size_t)count;
+    }
+    struct entry *entries = memory_alloc((total + 1) * sizeof(*entries));
+    bool right = true;
+    for (size_t i = 0; right && i < m->count; i++) {
+        right = read_array(&m->replies[i], &p, &end, &count);
+        for (int64_t k = 0; right && k < count; k++, at++)
+            right = read_entry(&p, end, at, &entries[at]);
+    }
+    if (right) {
+        qsort(entries, total, sizeof(*entries), entry_compare);
+        size_t shown = m->most < 0 || (size_t)m->most > total ? total : (size_t)m->most;
+        text_printf(out, "*%zu\r\n", shown);
+        for (size_t i = 0; i < shown; i++)
+            text_append(out, entries[i].start, (size_t)(entries[i].end - entries[i].start));
+    }
+    memory_free(entries);
+    return right;
+}
+
+/* The reply begins with "running_script" and what runs, or null. */
+static bool merge_running(const struct masters *m, struct text *out) {
+    for (size_t i = 0; i < m->count; i++) {
+        const struct text *reply = &m->replies[i];
+        const char *p = reply->data, *end = p + reply->len;
+        struct resp_item item;
+        bool read = reply->len > 0 && resp_item_read(&p, end, &item) && resp_item_read(&p, end, &item) &&
+                    resp_item_read(&p, end, &item);
+        if (!read || item.null)
+            continue;
+        text_append(out, reply->data, reply->len);
+        return true;
+    }
+    return merge_first(m, out);
+}
+
+/* The pages inside the replies, merged, in a reply of the same type. */
+static bool merge_pages(const struct masters *m, int64_t paused, struct text *out) {
+    struct text *pages = memory_zalloc(m->count * sizeof(*pages)), merged = {0};
+    size_t count = 0;
+    char type = '$';
+    for (size_t i = 0; i < m->count; i++) {
+        const struct text *reply = &m->replies[i];
+        const char *p = reply->data;
+        struct resp_item item;
+        if (reply->len == 0 || !resp_item_read(&p, p + reply->len, &item) || (item.type != '$' && item.type != '='))
+            continue;
+        type = item.type;
+        size_t mark = type == '=' && item.len >= 4 ? 4 : 0;
+        text_append(&pages[count++], item.str + mark, item.len - mark);
+    }
+    info_merge(pages, count, paused, &merged);
+    if (count > 0) {
+        text_printf(out, "%c%zu\r\n%s", type, merged.len + (type == '=' ? 4 : 0), type == '=' ? "txt:" : "");
+        text_append(out, merged.data ? merged.data : "", merged.len);
+        text_append(out, "\r\n", 2);
+    }
+    for (size_t i = 0; i < count; i++)
+        text_clear(&pages[i]);
+    memory_free(pages);
+    text_clear(&merged);
+    return count > 0;
+}
+
+/* Whether the replies are what they should be; if so, *out is theirs as one. */
+static bool merge(const struct masters *m, int64_t paused, struct text *out) {
+    switch (m->merge) {
+    case MERGE_SUM:
+    case MERGE_MIN:
+    case MERGE_MAX:
+        return m->replies[0].data[0] == ':' ? merge_integers(m, out) : merge_elements(m, out);
+    case MERGE_APPEND:
+        return merge_append(m, out);
+    case MERGE_UNION:
+        return pubsub_merge_names(m->replies, m->count, out);
+    case MERGE_COUNTS:
+        return pubsub_merge_counts(m->replies, m->count, out);
+    case MERGE_LATEST:
+        return merge_latest(m, out);
+    case MERGE_RUNNING:
+        return merge_running(m, out);
+    case MERGE_INFO:
+        return merge_pages(m, paused, out);
+    case MERGE_ONE:
+    case MERGE_SAME:
+    case MERGE_ANY:
+    case MERGE_REFUSED:
+        return merge_first(m, out);
+    }
+    return false;
+}
+
+/* Whether replies count although other masters have failed. */
+static bool failures_pass(enum merge merge) {
+    return merge == MERGE_ANY || merge == MERGE_RUNNING || merge == MERGE_INFO;
+}
+
+/* All have answered. */
+static void masters_finish(struct request *r) {
+    struct masters *m = REQUEST_OWNER(r, struct masters);
+    struct text reply = {0};
+    bool answered = false;
+    request_disown(r);
+    for (size_t i = 0; i < m->count; i++)
+        answered |= m->replies[i].len > 0;
+    if (m->error.len > 0 && !(answered && failures_pass(m->merge)))
+        request_reply(r, m->error.data, m->error.len, true);
+    else if (merge(m, atomic_load(&r->worker->shared->paused), &reply))
+        request_reply(r, reply.data, reply.len, true);
+    else
+        request_error(r, "UPSTREAM the masters' answers don't fit together");
+    text_clear(&reply);
+    masters_free(m);
+}
+
+/* ---- asking -------------------------------------------------------------------------------------------- */
+
+static void master_failed(struct masters *m, const char *error) {
+    struct text line = {0};
+    text_printf(&line, "-%s\r\n", error);
+    note_error(m, line.data, line.len);
+    text_clear(&line);
+}
+
+static void master_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct masters *m = REQUEST_OWNER(r, struct masters);
+    if (m->pins) {
+        upstream_unpin(m->pins[c->index], !end->error);
+        m->pins[c->index] = NULL;
+    }
+    if (end->error) {
+        master_failed(m, end->error);
+        counter_add(&r->worker->counters.requests_failed, 1);
+    } else if (end->reply[0] == '-') {
+        note_error(m, end->reply, end->len);
+    } else {
+        text_append(&m->replies[c->index], end->reply, end->len);
+    }
+    if (--r->parts_left == 0)
+        masters_finish(r);
+}
+
+/* Over a connection of its own; in database 0, since a node that runs a script selects no other. */
+static void ask_apart(struct session *s, struct request *request, size_t i, const char *bytes, size_t len) {
+    static const struct upstream_pin_events none;
+    struct masters *m = REQUEST_OWNER(request, struct masters);
+    struct upstream *u = s->worker->upstream;
+    struct upstream_lane lane = s->lane;
+    const char *error;
+    lane.db = 0;
+    m->pins[i] = upstream_pin_open(u, upstream_master(u, i), &lane, &none, &error);
+    if (!m->pins[i]) {
+        master_failed(m, error);
+        return;
+    }
+    struct call *call = call_new(request, master_done);
+    call->index = (uint32_t)i;
+    call_submit_pin(call, m->pins[i], bytes, len, false);
+}
+
+static void ask_all(struct session *s, const struct command *c, const struct way *way, int64_t most, const char *bytes,
+                    size_t len) {
+    counter_add(&s->worker->counters.requests_split, 1);
+    struct request *request = request_new(s, c);
+    struct masters *m = memory_zalloc(sizeof(*m));
+    m->merge = way->merge;
+    m->most = most;
+    m->count = upstream_master_count(s->worker->upstream);
+    m->replies = memory_zalloc(m->count * sizeof(*m->replies));
+    m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
+    request_own(request, &m->owner, &request_owner_silent);
+    request->parts_left = 1; /* held here until all are asked: some may end at once */
+    for (size_t i = 0; i < m->count; i++) {
+        if (way->apart) {
+            ask_apart(s, request, i, bytes, len);
+            continue;
+        }
+        struct call *call = call_new(request, master_done);
+        call->index = (uint32_t)i;
+        call_submit_master(call, i, bytes, len);
+    }
+    if (--request->parts_left == 0)
+        masters_finish(request);
+}
+
+/* SLOWLOG GET's count: 10 where it isn't given, -1 for all. */
+static int64_t count_argument(const struct resp_request *r, const char *bytes) {
+    size_t len;
+    int64_t n;
+    const char *text = r->argc > 2 ? request_arg(r, bytes, 2, &len) : NULL;
+    return text && resp_integer(text, len, &n) ? n : 10;
+}
+
+enum dispatch_result masters_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                      const char *bytes) {
+    if (c->id == COMMAND_SCRIPT)
+        advise_loaded(s, r, bytes);
+    const struct way *way = way_of(c, r, bytes);
+    const char *refused = masters_refuses(s, c, r, bytes);
+    size_t masters = upstream_master_count(s->worker->upstream);
+    if (refused) {
+        session_refuse(s, c, "ERR %s is not supported by lockkeeper", refused);
+        return DISPATCHED;
+    }
+    /* Redis looks at it when everything before it has been done. */
+    if (way->apart && s->in_flight > 0)
+        return DISPATCH_WAIT;
+    bool merged = masters > 1 || way->apart || (c->id == COMMAND_INFO && atomic_load(&s->worker->shared->paused) > 0);
+    if (masters == 0 || way->merge == MERGE_ONE || way->merge == MERGE_REFUSED || !merged)
+        session_forward(s, c, r, bytes, -1);
+    else
+        ask_all(s, c, way, count_argument(r, bytes), bytes, r->len);
+    return DISPATCHED;
+}

@@ -1,0 +1,17 @@
+/*
+ * What masters.c asks for: the replies of several nodes as one (info.c, pubsub_merge.c), and the keyspace.
+ */
+#ifndef LOCKKEEPER_SESSION_CLUSTER_PRIVATE_H
+#define LOCKKEEPER_SESSION_CLUSTER_PRIVATE_H
+
+#include "proxy/session/cluster/cluster.h"
+#include "proxy/session/core/session.h"
+
+/* info.c: the replies of several nodes to INFO as one: the first's, with what adds up added up. */
+void info_merge(const struct text *pages, size_t count, int64_t paused, struct text *out);
+
+/* pubsub_merge.c: the masters' replies to PUBSUB CHANNELS, and to PUBSUB NUMSUB, as one. False: they make no sense. */
+bool pubsub_merge_names(const struct text *replies, size_t count, struct text *out);
+bool pubsub_merge_counts(const struct text *replies, size_t count, struct text *out);
+
+#endif

@@ -1,0 +1,305 @@
+/*
+ * Split commands: one request becomes several calls, and their replies one reply.
+ *
+ *      MGET a b c ──┬─ part: a c (slot 1) ──> node ──┐
+ *                   └─ part: b   (slot 2) ──> node ──┴─> array in the order of the keys
+ *
+ * A part is one slot's keys (on a standalone: all of them), except that each lock key of DEL and UNLINK is a part
+ * of its own, which is a script; a part of MSET with lock keys is a script as a whole. The first error among the
+ * parts is the reply of the whole.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/cluster/private.h"
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/locks.h"
+
+enum { ERROR_LINE_MAX = 512, LOCK_PARTS_MAX = 10000 /* each is a script's call, much longer than its key */ };
+
+struct item {
+    uint32_t arg;   /* index of the key among the arguments */
+    uint32_t order; /* its place among the keys */
+    int slot;
+    const struct lock_rule *rule; /* it is a lock key; valid while the request is dispatched */
+    char *shown;                  /* MGET: a copy of the lock key, since its value makes a sighting */
+    size_t shown_len;
+};
+
+/* The element of a merged array: bytes in a part's reply. */
+struct piece {
+    const char *data;
+    size_t len;
+};
+
+struct split {
+    struct request_owner owner; /* first */
+    enum command_split kind;
+    int64_t sum;
+    size_t item_count;
+    struct item *items;      /* sorted by slot; a part has items [index, index + count) */
+    struct piece *pieces;    /* by order */
+    struct text *kept;       /* replies that pieces point into, one a part */
+    struct audit_note *note; /* what it does to keys that are audited, or NULL */
+    size_t part_count;
+    char error[ERROR_LINE_MAX];
+    bool failed;
+};
+
+static void split_free(struct split *split) {
+    for (size_t i = 0; split->kept && i < split->part_count; i++)
+        text_clear(&split->kept[i]);
+    for (size_t i = 0; i < split->item_count; i++)
+        memory_free(split->items[i].shown);
+    memory_free(split->kept);
+    memory_free(split->items);
+    memory_free(split->pieces);
+    memory_free(split);
+}
+
+static void split_note_error(struct split *split, const char *error, size_t len) {
+    if (split->failed)
+        return;
+    split->failed = true;
+    if (len >= sizeof(split->error))
+        len = sizeof(split->error) - 1;
+    memcpy(split->error, error, len);
+    split->error[len] = '\0';
+}
+
+/* The lock keys that an MGET has shown. */
+static void split_sightings(struct request *r, const struct split *split) {
+    struct session *s = r->session;
+    for (size_t i = 0; s && i < split->item_count; i++) {
+        const struct item *it = &split->items[i];
+        const struct lock_rule *rule = it->shown ? lock_rule_for(s, it->shown, it->shown_len) : NULL;
+        struct resp_item value;
+        const char *p = split->pieces[it->order].data;
+        if (!rule || !resp_item_read(&p, p + split->pieces[it->order].len, &value))
+            continue;
+        struct lock_key key = {.db = s->lane.db, .name = it->shown, .len = it->shown_len};
+        engine_saw(s->worker->shared->engine, &s->lock, &key, rule, value.null ? NULL : value.str, value.len,
+                   worker_now(s->worker));
+    }
+}
+
+/* The keys that are audited have been touched by some part; the whole's reply tells what they need. */
+static void split_audited(struct request *r, struct split *split) {
+    struct text whole = {0};
+    char *header = text_reserve(&whole, RESP_HEADER_MAX);
+    struct call_end end = {.why = UPSTREAM_UNKNOWN};
+    if (split->failed) {
+        end.error = split->error;
+    } else if (split->kind == SPLIT_MGET) {
+        text_commit(&whole, resp_header_write(header, '*', (int64_t)split->item_count));
+        for (size_t i = 0; i < split->item_count; i++)
+            text_append(&whole, split->pieces[i].data, split->pieces[i].len);
+    } else if (split->kind == SPLIT_SUM) {
+        text_commit(&whole, resp_header_write(header, ':', split->sum));
+    } else {
+        text_append(&whole, "+OK\r\n", 5);
+    }
+    end.reply = whole.data;
+    end.len = whole.len;
+    if (r->session)
+        audit_released(r->session);
+    audit_end(r->worker, r->session, split->note, &end);
+    text_clear(&whole);
+}
+
+/* All parts have ended. */
+static void split_finish(struct request *r) {
+    struct split *split = REQUEST_OWNER(r, struct split);
+    request_disown(r);
+    char number[RESP_HEADER_MAX];
+    if (split->note)
+        split_audited(r, split);
+    if (split->failed) {
+        request_error(r, split->error);
+    } else if (split->kind == SPLIT_SUM) {
+        request_reply(r, number, resp_header_write(number, ':', split->sum), true);
+    } else if (split->kind == SPLIT_MSET) {
+        request_reply(r, "+OK\r\n", 5, true);
+    } else {
+        split_sightings(r, split);
+        request_reply(r, number, resp_header_write(number, '*', (int64_t)split->item_count), false);
+        for (size_t i = 0; i < split->item_count; i++)
+            request_reply(r, split->pieces[i].data, split->pieces[i].len, false);
+        request_reply(r, "", 0, true);
+    }
+    split_free(split);
+}
+
+/* Keeps an MGET part's reply and notes where its elements are. */
+static bool split_take_array(struct split *split, const struct call *c, const struct call_end *end) {
+    struct text *kept = &split->kept[c->index];
+    uint32_t at = c->index;
+    text_append(kept, end->reply, end->len);
+    const char *p = kept->data, *stop = kept->data + kept->len;
+    struct resp_item item;
+    if (!resp_item_read(&p, stop, &item) || item.type != '*' || item.num != c->count)
+        return false;
+    for (uint32_t i = 0; i < c->count; i++) {
+        const char *next = resp_item_end(p, stop);
+        if (!next)
+            return false;
+        split->pieces[split->items[at + i].order] = (struct piece){p, (size_t)(next - p)};
+        p = next;
+    }
+    return true;
+}
+
+static void split_part_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct split *split = REQUEST_OWNER(r, struct split);
+    struct resp_item item;
+    const char *p = end->reply;
+    if (end->error) {
+        split_note_error(split, end->error, strlen(end->error));
+    } else if (end->reply[0] == '-') {
+        split_note_error(split, end->reply + 1, end->len - 3);
+    } else if (split->kind == SPLIT_SUM) {
+        if (resp_item_read(&p, end->reply + end->len, &item) && item.type == ':')
+            split->sum += item.num;
+    } else if (split->kind == SPLIT_MGET) {
+        if (!split_take_array(split, c, end))
+            split_note_error(split, "UPSTREAM a node's reply has another shape than MGET's", 53);
+    }
+    if (--r->parts_left == 0)
+        split_finish(r);
+}
+
+/* ---- keys over slots ------------------------------------------------------------------------------ */
+
+static int item_compare(const void *a, const void *b) {
+    const struct item *x = a, *y = b;
+    if (x->slot != y->slot)
+        return x->slot < y->slot ? -1 : 1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static void build_args(struct worker *w, const struct command *c, const struct resp_request *r, const char *bytes,
+                       const struct item *items, size_t count) {
+    size_t each = (size_t)(c->split == SPLIT_MSET ? 2 : 1);
+    build_start(w, 1 + count * each);
+    build_bulk(w, bytes + r->argv[0].off, r->argv[0].len);
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < each; k++)
+            build_bulk(w, bytes + r->argv[items[i].arg + k].off, r->argv[items[i].arg + k].len);
+}
+
+/* A part that is one lock key of DEL or UNLINK. */
+static void split_lock_part(struct request *request, const struct resp_request *r, const char *bytes,
+                            const struct item *item, uint32_t index) {
+    static const struct lock_command release = {LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
+    struct call *call = call_new(request, split_part_done);
+    const char *words[2];
+    size_t lens[2];
+    words[0] = request_arg(r, bytes, 0, &lens[0]);
+    words[1] = request_arg(r, bytes, item->arg, &lens[1]);
+    struct lock_words list = {words, lens, 2};
+    call->index = index;
+    call->count = 1;
+    lock_call(call, item->rule, &release, words[1], lens[1], &list);
+}
+
+/* A part of several keys; lock keys among those of an MSET make it a script. */
+static void split_part(struct session *s, struct request *request, const struct command *c,
+                       const struct resp_request *r, const char *bytes, const struct item *items, uint32_t index,
+                       size_t count) {
+    struct call *call = call_new(request, split_part_done);
+    call->index = index;
+    call->count = (uint32_t)count;
+    bool locks = false;
+    for (size_t i = 0; c->split == SPLIT_MSET && i < count; i++)
+        locks = locks || items[index + i].rule;
+    build_args(s->worker, c, r, bytes, items + index, count);
+    if (!locks) {
+        call_submit(call, items[index].slot, s->worker->build.data, s->worker->build.len);
+        return;
+    }
+    struct text part;
+    text_init(&part);
+    text_append(&part, s->worker->build.data, s->worker->build.len);
+    struct resp_request scanned;
+    resp_request_init(&scanned);
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    if (resp_request_scan(&scanned, part.data, part.len, &limits) == RESP_OK)
+        lock_call_clobber(call, s, c, &scanned, part.data);
+    resp_request_clear(&scanned);
+    text_clear(&part);
+}
+
+static bool own_part(const struct command *c, const struct item *item) {
+    return item->rule && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK);
+}
+
+static void item_set(struct session *s, struct item *item, const struct command *c, const struct resp_request *r,
+                     const char *bytes, uint32_t arg, size_t order) {
+    size_t len;
+    const char *key = request_arg(r, bytes, arg, &len);
+    *item = (struct item){.arg = arg, .order = (uint32_t)order};
+    item->slot = upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
+    item->rule = lock_rule_for(s, key, len);
+    if (item->rule && c->split == SPLIT_MGET) {
+        item->shown = memory_strndup(key, len);
+        item->shown_len = len;
+    }
+}
+
+/* Cuts the items into parts and sends these. */
+static void split_send(struct session *s, struct request *request, const struct command *c,
+                       const struct resp_request *r, const char *bytes, const struct item *items, size_t count) {
+    for (size_t i = 0; i < count;) {
+        size_t n = 1;
+        if (own_part(c, &items[i])) {
+            split_lock_part(request, r, bytes, &items[i], (uint32_t)i);
+        } else {
+            while (i + n < count && items[i + n].slot == items[i].slot && !own_part(c, &items[i + n]))
+                n++;
+            split_part(s, request, c, r, bytes, items, (uint32_t)i, n);
+        }
+        i += n;
+    }
+}
+
+enum dispatch_result split_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes, const uint32_t *keys, size_t key_count) {
+    struct item *items = memory_alloc(key_count * sizeof(*items));
+    size_t locks = 0, lock_parts = 0;
+    for (size_t i = 0; i < key_count; i++) {
+        item_set(s, &items[i], c, r, bytes, keys[i], i);
+        locks += items[i].rule != NULL;
+        lock_parts += own_part(c, &items[i]);
+    }
+    if (lock_parts > LOCK_PARTS_MAX) {
+        memory_free(items);
+        session_refuse(s, c, "ERR too many lock keys for one command that releases them; send several");
+        return DISPATCHED;
+    }
+    qsort(items, key_count, sizeof(*items), item_compare);
+    counter_add(&s->worker->counters.requests_split, 1);
+    struct request *request = request_new(s, c);
+    if (locks > 0)
+        lock_busy_all(request);
+    if (locks > 0 && c->split == SPLIT_MSET) /* a script that sets other keys too */
+        request_barrier(request);
+    struct split *split = memory_zalloc(sizeof(*split));
+    split->kind = c->split;
+    split->item_count = split->part_count = key_count;
+    split->items = items;
+    if (c->split == SPLIT_MGET) {
+        split->pieces = memory_zalloc(key_count * sizeof(*split->pieces));
+        split->kept = memory_zalloc(key_count * sizeof(*split->kept));
+    }
+    split->note = audit_note(s, c, r, bytes, keys, key_count, false);
+    s->audits += split->note != NULL;
+    request_own(request, &split->owner, &request_owner_silent);
+    request->parts_left = 1; /* held here until all parts are on their way: some may end at once */
+    split_send(s, request, c, r, bytes, items, key_count);
+    if (--request->parts_left == 0)
+        split_finish(request);
+    return DISPATCHED;
+}

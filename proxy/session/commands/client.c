@@ -1,0 +1,202 @@
+/*
+ * CLIENT: what a client says and asks of itself (its name, its library, its number, whether it wants replies). What
+ * concerns other clients is client_admin.c's. A subcommand that is not known, or has the wrong number of arguments,
+ * goes to the node, which has the words for it.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/commands/private.h"
+#include "proxy/session/push/push.h"
+
+static const char NAME_REFUSED[] = "ERR Client names cannot contain spaces, newlines or special characters.";
+
+bool client_name_ok(const char *name, size_t len) {
+    for (size_t i = 0; i < len; i++)
+        if (name[i] < '!' || name[i] > '~')
+            return false;
+    return true;
+}
+
+void client_set_text(char **field, const char *text, size_t len) {
+    memory_free(*field);
+    *field = len > 0 ? memory_strndup(text, len) : NULL;
+}
+
+static void reply_bulk(struct session *s, const struct command *c, const char *text, size_t len) {
+    struct text reply;
+    text_init(&reply);
+    char *at = text_reserve(&reply, resp_bulk_size(len));
+    text_commit(&reply, (size_t)(resp_bulk_write(at, text, len) - at));
+    session_answer(s, c, reply.data, reply.len);
+    text_clear(&reply);
+}
+
+static void reply_ok(struct session *s, const struct command *c) {
+    session_answer(s, c, "+OK\r\n", 5);
+}
+
+/* ---- names -------------------------------------------------------------------------------------- */
+
+static bool client_setname(struct session *s, const struct command *c, const struct resp_request *r,
+                           const char *bytes) {
+    size_t len;
+    const char *name = request_arg(r, bytes, 2, &len);
+    if (!client_name_ok(name, len)) {
+        session_refuse(s, c, "%s", NAME_REFUSED);
+        return true;
+    }
+    client_set_text(&s->name, name, len);
+    session_identify(s);
+    reply_ok(s, c);
+    return true;
+}
+
+static bool client_getname(struct session *s, const struct command *c, const struct resp_request *r,
+                           const char *bytes) {
+    if (s->name)
+        reply_bulk(s, c, s->name, strlen(s->name));
+    else
+        session_answer(s, c, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n", s->lane.protocol == 3 ? 3 : 5);
+    return true;
+}
+
+static bool client_setinfo(struct session *s, const struct command *c, const struct resp_request *r,
+                           const char *bytes) {
+    size_t len, word_len;
+    const char *value = request_arg(r, bytes, 3, &len), *word = request_arg(r, bytes, 2, &word_len);
+    bool name = request_arg_is(r, bytes, 2, "lib-name");
+    len = strnlen(value, len); /* Redis looks no further */
+    if (!name && !request_arg_is(r, bytes, 2, "lib-ver")) {
+        session_refuse(s, c, "ERR Unrecognized option '%.*s'", (int)word_len, word);
+        return true;
+    }
+    if (!client_name_ok(value, len)) {
+        session_refuse(s, c, "ERR %.*s cannot contain spaces, newlines or special characters.", (int)word_len, word);
+        return true;
+    }
+    client_set_text(name ? &s->lib_name : &s->lib_version, value, len);
+    if (name)
+        engine_session_library(s->worker->shared->engine, &s->lock, value, len);
+    reply_ok(s, c);
+    return true;
+}
+
+/* ---- the rest ----------------------------------------------------------------------------------- */
+
+static bool client_id(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    char number[RESP_HEADER_MAX];
+    session_answer(s, c, number, resp_header_write(number, ':', (int64_t)s->lock.id));
+    return true;
+}
+
+static bool client_info(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct text line = {0}, reply = {0};
+    s->reading = r->len;
+    client_show(s, &line);
+    s->reading = 0;
+    if (s->lane.protocol == 3)
+        text_printf(&reply, "=%zu\r\ntxt:%s\r\n", line.len + 4, line.data);
+    else
+        text_printf(&reply, "$%zu\r\n%s\r\n", line.len, line.data);
+    session_answer(s, c, reply.data, reply.len);
+    text_clear(&line);
+    text_clear(&reply);
+    return true;
+}
+
+/* Replies are left out here; the node knows nothing of it. */
+static bool client_reply(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    if (request_arg_is(r, bytes, 2, "on")) {
+        s->reply_mode = REPLY_ON;
+        reply_ok(s, c);
+    } else if (request_arg_is(r, bytes, 2, "off")) {
+        s->reply_mode = REPLY_OFF;
+    } else if (request_arg_is(r, bytes, 2, "skip")) {
+        if (s->reply_mode != REPLY_OFF)
+            s->reply_mode = REPLY_SKIP_NEXT;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Nobody is evicted by the proxy: it is only shown. */
+static bool client_no_evict(struct session *s, const struct command *c, const struct resp_request *r,
+                            const char *bytes) {
+    if (request_arg_is(r, bytes, 2, "on"))
+        s->no_evict = true;
+    else if (request_arg_is(r, bytes, 2, "off"))
+        s->no_evict = false;
+    else
+        return false;
+    reply_ok(s, c);
+    return true;
+}
+
+/* Those that are answered here. `answer` is false where Redis has an error for the words. */
+static const struct own {
+    const char *name;
+    size_t argc;
+    bool (*answer)(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+    enum client_way way; /* inside MULTI */
+} owns[] = {
+    {"setname", 3, client_setname, CLIENT_ANSWERED},
+    {"getname", 2, client_getname, CLIENT_SHOWN},
+    {"id", 2, client_id, CLIENT_SHOWN},
+    {"setinfo", 4, client_setinfo, CLIENT_ANSWERED},
+    {"info", 2, client_info, CLIENT_SHOWN},
+    {"reply", 3, client_reply, CLIENT_ANSWERED},
+    {"no-evict", 3, client_no_evict, CLIENT_ANSWERED},
+};
+
+static const struct own *own_of(const struct resp_request *r, const char *bytes) {
+    for (size_t i = 0; i < sizeof(owns) / sizeof(owns[0]); i++)
+        if (r->argc == owns[i].argc && request_arg_is(r, bytes, 1, owns[i].name))
+            return &owns[i];
+    return NULL;
+}
+
+/* Those that are about the connection to the node: tracking.c's. */
+static bool of_the_connection(const struct resp_request *r, const char *bytes) {
+    return request_arg_is(r, bytes, 1, "tracking") || request_arg_is(r, bytes, 1, "caching") ||
+           request_arg_is(r, bytes, 1, "no-touch") || request_arg_is(r, bytes, 1, "trackinginfo") ||
+           request_arg_is(r, bytes, 1, "getredir");
+}
+
+enum client_way client_way_in_multi(const struct session *s, const struct resp_request *r, const char *bytes) {
+    static const char *const shown[] = {"trackinginfo", "getredir", "no-touch"};
+    static const struct {
+        const char *name;
+        size_t least, most; /* words; with others the node says what is wrong */
+    } others[] = {{"list", 2, SIZE_MAX}, {"kill", 3, SIZE_MAX},    {"pause", 3, SIZE_MAX},
+                  {"unpause", 2, 2},     {"unblock", 3, SIZE_MAX}, {"tracking", 3, SIZE_MAX}};
+    const struct own *own = own_of(r, bytes);
+    if (own)
+        return own->way;
+    for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++)
+        if (request_arg_is(r, bytes, 1, shown[i]))
+            return CLIENT_SHOWN;
+    if (r->argc == 3 && request_arg_is(r, bytes, 1, "caching")) /* the transaction's connection tracks keys already */
+        return tracking_state(s).on ? CLIENT_FORWARDED : CLIENT_ANSWERED;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (r->argc >= others[i].least && r->argc <= others[i].most && request_arg_is(r, bytes, 1, others[i].name))
+            return CLIENT_ANSWERED;
+    return CLIENT_FORWARDED;
+}
+
+bool client_is_tracking(const struct command *c, const struct resp_request *r, const char *bytes) {
+    return c->id == COMMAND_CLIENT && request_arg_is(r, bytes, 1, "tracking");
+}
+
+enum dispatch_result client_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes) {
+    const struct own *own = own_of(r, bytes);
+    if (of_the_connection(r, bytes))
+        return tracking_dispatch(s, c, r, bytes);
+    if ((own && own->answer(s, c, r, bytes)) || client_admin(s, c, r, bytes))
+        return DISPATCHED;
+    session_forward(s, c, r, bytes, -1);
+    return DISPATCHED;
+}

@@ -1,0 +1,406 @@
+/*
+ * CLIENT LIST, KILL, PAUSE, UNPAUSE, UNBLOCK: what concerns the clients of all threads.
+ *
+ *      request ── probe ──> node: may this user do that, and are the words right?
+ *                              │ yes
+ *                              └──> a tour of all workers ──> reply            UNBLOCK: ──> the blocked one's node
+ *
+ * The probe is the same subcommand in a form that does nothing there: the clients of the node are none of the proxy's.
+ * Later requests of the client wait.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/blocking/blocking.h"
+#include "proxy/session/commands/private.h"
+
+static const int64_t PAUSE_LONGEST_MS = INT64_MAX / 2; /* beyond, Redis has an error */
+
+enum admin_verb { ADMIN_LIST, ADMIN_KILL, ADMIN_PAUSE, ADMIN_UNPAUSE, ADMIN_UNBLOCK };
+
+/* A line of CLIENT LIST. */
+struct shown {
+    uint64_t id;
+    char *line;
+};
+
+struct admin {
+    struct request_owner owner; /* first */
+    struct tour tour;
+    struct request *request;
+    enum admin_verb verb;
+    uint64_t asker;
+    /* who is meant; 0, NULL, CLIENT_KIND_UNKNOWN: no matter */
+    uint64_t id;
+    enum client_kind kind;
+    char *user, *address, *local_address;
+    bool spare_self, by_address; /* CLIENT KILL ADDRESS: the answer is OK or an error */
+    int64_t *ids;                /* CLIENT LIST ID */
+    size_t id_count;
+    /* PAUSE */
+    bool all;
+    int64_t ms;
+    /* UNBLOCK */
+    bool error;
+    bool unblocked;  /* on tour */
+    char *node;      /* where it is blocked, or NULL */
+    int64_t at_node; /* who it is there */
+    size_t asked;    /* bytes of the request */
+    /* what came of it */
+    struct shown *shown;
+    size_t shown_count, shown_cap;
+    int64_t killed;
+    bool kill_self;
+};
+
+static void admin_free(struct admin *a) {
+    for (size_t i = 0; i < a->shown_count; i++)
+        memory_free(a->shown[i].line);
+    memory_free(a->shown);
+    memory_free(a->ids);
+    memory_free(a->user);
+    memory_free(a->address);
+    memory_free(a->local_address);
+    memory_free(a->node);
+    memory_free(a);
+}
+
+/* ---- words -------------------------------------------------------------------------------------- */
+
+static bool list_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    if (r->argc == 2)
+        return true;
+    if (r->argc == 4 && request_arg_is(r, bytes, 2, "type")) {
+        const char *name = request_arg(r, bytes, 3, &len);
+        a->kind = client_kind_named(name, len);
+        return a->kind != CLIENT_KIND_UNKNOWN;
+    }
+    if (r->argc < 4 || !request_arg_is(r, bytes, 2, "id"))
+        return false;
+    a->id_count = r->argc - 3;
+    a->ids = memory_zalloc(a->id_count * sizeof(*a->ids));
+    for (size_t i = 0; i < a->id_count; i++) {
+        const char *id = request_arg(r, bytes, i + 3, &len);
+        if (!resp_integer(id, len, &a->ids[i]))
+            return false;
+    }
+    return true;
+}
+
+static void take_text(char **field, const struct resp_request *r, const char *bytes, size_t i) {
+    size_t len;
+    const char *text = request_arg(r, bytes, i, &len);
+    memory_free(*field);
+    *field = memory_strndup(text, len);
+}
+
+static bool kill_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+    a->spare_self = true;
+    if (r->argc == 3) {
+        take_text(&a->address, r, bytes, 2);
+        a->by_address = true;
+        a->spare_self = false;
+        return true;
+    }
+    for (size_t i = 2; i + 1 < r->argc; i += 2) {
+        size_t len;
+        int64_t id;
+        const char *value = request_arg(r, bytes, i + 1, &len);
+        if (request_arg_is(r, bytes, i, "id")) {
+            if (!resp_integer(value, len, &id) || id < 1)
+                return false;
+            a->id = (uint64_t)id;
+        } else if (request_arg_is(r, bytes, i, "type")) {
+            a->kind = client_kind_named(value, len);
+            if (a->kind == CLIENT_KIND_UNKNOWN)
+                return false;
+        } else if (request_arg_is(r, bytes, i, "addr")) {
+            take_text(&a->address, r, bytes, i + 1);
+        } else if (request_arg_is(r, bytes, i, "laddr")) {
+            take_text(&a->local_address, r, bytes, i + 1);
+        } else if (request_arg_is(r, bytes, i, "user")) {
+            take_text(&a->user, r, bytes, i + 1);
+        } else if (request_arg_is(r, bytes, i, "skipme")) {
+            a->spare_self = request_arg_is(r, bytes, i + 1, "yes");
+            if (!a->spare_self && !request_arg_is(r, bytes, i + 1, "no"))
+                return false;
+        } else {
+            return false;
+        }
+    }
+    return r->argc % 2 == 0 && r->argc > 3;
+}
+
+static bool pause_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    if (r->argc != 3 && r->argc != 4)
+        return false;
+    const char *ms = request_arg(r, bytes, 2, &len);
+    a->all = r->argc == 3 || request_arg_is(r, bytes, 3, "all");
+    return resp_integer(ms, len, &a->ms) && a->ms >= 0 && a->ms <= PAUSE_LONGEST_MS &&
+           (a->all || request_arg_is(r, bytes, 3, "write"));
+}
+
+static bool unblock_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    int64_t id;
+    if (r->argc != 3 && r->argc != 4)
+        return false;
+    const char *text = request_arg(r, bytes, 2, &len);
+    a->error = r->argc == 4 && request_arg_is(r, bytes, 3, "error");
+    if (!resp_integer(text, len, &id) || (r->argc == 4 && !a->error && !request_arg_is(r, bytes, 3, "timeout")))
+        return false;
+    a->id = (uint64_t)id;
+    return true;
+}
+
+static bool unpause_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+    return r->argc == 2;
+}
+
+/* ---- on tour ------------------------------------------------------------------------------------ */
+
+static bool meant(const struct admin *a, const struct session *s) {
+    char address[CLIENT_ADDRESS_MAX];
+    if ((a->id || a->verb == ADMIN_UNBLOCK) && s->lock.id != a->id)
+        return false;
+    if (a->kind != CLIENT_KIND_UNKNOWN && client_kind_of(s) != a->kind)
+        return false;
+    if (a->user && strcmp(a->user, s->user ? s->user : "default") != 0)
+        return false;
+    if (a->address) {
+        client_address(s, address);
+        if (strcmp(a->address, address) != 0)
+            return false;
+    }
+    if (a->local_address) {
+        client_local_address(s, address);
+        if (strcmp(a->local_address, address) != 0)
+            return false;
+    }
+    for (size_t i = 0; i < a->id_count; i++)
+        if (a->ids[i] == (int64_t)s->lock.id)
+            return true;
+    return a->id_count == 0;
+}
+
+static void visit_list(struct admin *a, struct session *s) {
+    struct text line = {0};
+    s->reading = s->lock.id == a->asker ? a->asked : 0;
+    client_show(s, &line);
+    s->reading = 0;
+    if (a->shown_count == a->shown_cap) {
+        a->shown_cap = a->shown_cap ? a->shown_cap * 2 : 16;
+        a->shown = memory_realloc(a->shown, a->shown_cap * sizeof(*a->shown));
+    }
+    a->shown[a->shown_count++] = (struct shown){s->lock.id, line.data};
+}
+
+static void visit_kill(struct admin *a, struct session *s) {
+    if (s->lock.id != a->asker) {
+        session_close(s, "CLIENT KILL");
+    } else if (a->spare_self) {
+        return;
+    } else {
+        a->kill_self = true;
+    }
+    a->killed++;
+}
+
+static void blocked_at(void *arg, const char *node, int64_t client) {
+    struct admin *a = arg;
+    a->node = memory_strdup(node);
+    a->at_node = client;
+}
+
+static void admin_visit(struct tour *t, struct worker *w) {
+    struct admin *a = LIST_ENTRY(t, struct admin, tour);
+    if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE) {
+        if (a->verb == ADMIN_PAUSE)
+            pause_start(w, a->all, a->ms);
+        else
+            pause_end(w);
+        return;
+    }
+    LIST_FOREACH_SAFE(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (!meant(a, s))
+            continue;
+        if (a->verb == ADMIN_LIST)
+            visit_list(a, s);
+        else if (a->verb == ADMIN_KILL)
+            visit_kill(a, s);
+        else
+            a->unblocked = blocking_unblock(s, a->error, blocked_at, a);
+    }
+}
+
+/* ---- at home again ------------------------------------------------------------------------------ */
+
+static int by_id(const void *a, const void *b) {
+    const struct shown *x = a, *y = b;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* In the order of their numbers; of the numbers asked for, where these were given. */
+static void reply_list(struct admin *a, struct request *r) {
+    struct text lines = {0}, reply = {0};
+    if (a->shown_count > 1)
+        qsort(a->shown, a->shown_count, sizeof(*a->shown), by_id);
+    for (size_t i = 0; i < a->shown_count && a->id_count == 0; i++)
+        text_append(&lines, a->shown[i].line, strlen(a->shown[i].line));
+    for (size_t i = 0; i < a->id_count; i++)
+        for (size_t k = 0; k < a->shown_count; k++)
+            if ((int64_t)a->shown[k].id == a->ids[i])
+                text_append(&lines, a->shown[k].line, strlen(a->shown[k].line));
+    bool resp3 = r->session && r->session->lane.protocol == 3;
+    text_printf(&reply, resp3 ? "=%zu\r\ntxt:" : "$%zu\r\n", lines.len + (resp3 ? 4 : 0));
+    text_printf(&reply, "%s\r\n", lines.len > 0 ? lines.data : "");
+    request_reply(r, reply.data, reply.len, true);
+    text_clear(&lines);
+    text_clear(&reply);
+}
+
+static void reply_number(struct request *r, int64_t n) {
+    char line[RESP_HEADER_MAX];
+    request_reply(r, line, resp_header_write(line, ':', n), true);
+}
+
+static void reply_kill(struct admin *a, struct request *r) {
+    if (a->kill_self)
+        r->close_after = true;
+    if (!a->by_address)
+        reply_number(r, a->killed);
+    else if (a->killed > 0)
+        request_reply(r, "+OK\r\n", 5, true);
+    else
+        request_error(r, "ERR No such client");
+}
+
+static void unblock_answered(struct call *c, const struct call_end *end) {
+    if (end->error)
+        request_fail(c->request, end->error);
+    else
+        request_reply(c->request, end->reply, end->len, true);
+}
+
+/* Nodes know clients of their own, and whether one is still blocked. */
+static void reply_unblock(struct admin *a, struct request *r) {
+    struct worker *w = r->worker;
+    struct upstream *u = w->upstream;
+    size_t master = 0;
+    while (a->node && master < upstream_master_count(u) &&
+           strcmp(upstream_node_address(upstream_master(u, master)), a->node) != 0)
+        master++;
+    if (!a->node || master == upstream_master_count(u) || !r->session) {
+        reply_number(r, a->unblocked);
+        return;
+    }
+    call_init(&r->call, r, unblock_answered);
+    build_start(w, 4);
+    build_text(w, "CLIENT");
+    build_text(w, "UNBLOCK");
+    build_number(w, a->at_node);
+    build_text(w, a->error ? "ERROR" : "TIMEOUT");
+    call_submit_master(&r->call, master, w->build.data, w->build.len);
+}
+
+static void admin_done(struct tour *t) {
+    struct admin *a = LIST_ENTRY(t, struct admin, tour);
+    struct request *r = a->request;
+    request_disown(r);
+    switch (a->verb) {
+    case ADMIN_LIST:
+        reply_list(a, r);
+        break;
+    case ADMIN_KILL:
+        reply_kill(a, r);
+        break;
+    case ADMIN_PAUSE:
+    case ADMIN_UNPAUSE:
+        request_reply(r, "+OK\r\n", 5, true);
+        break;
+    case ADMIN_UNBLOCK:
+        reply_unblock(a, r);
+        break;
+    }
+    admin_free(a);
+}
+
+/* ---- the probe ---------------------------------------------------------------------------------- */
+
+/* Where all is well LIST ID 0, UNBLOCK 0 and KILL have a plain reply, PAUSE -1 an error of its own. */
+static bool allowed(const struct admin *a, const struct call_end *end) {
+    static const char negative[] = "-ERR timeout is negative";
+    if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE)
+        return end->len >= sizeof(negative) - 1 && memcmp(end->reply, negative, sizeof(negative) - 1) == 0;
+    return end->reply[0] != '-' || (a->by_address && strncmp(end->reply, "-ERR No such client", 19) == 0);
+}
+
+static void probed(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct admin *a = REQUEST_OWNER(r, struct admin);
+    if (end->error ? end->why == UPSTREAM_REFUSED || (r->session && r->session->lane.login != 0) : !allowed(a, end)) {
+        request_disown(r);
+        admin_free(a);
+        if (end->error)
+            request_fail(r, end->error);
+        else
+            request_reply(r, end->reply, end->len, true);
+        return;
+    }
+    tour_start(&a->tour, r->worker, admin_visit, admin_done); /* also where the node is down: operators need it then */
+}
+
+static void probe(struct admin *a, const struct resp_request *r, const char *bytes) {
+    struct worker *w = a->request->worker;
+    bool kill = a->verb == ADMIN_KILL, filters = kill && !a->by_address;
+    bool unblock = a->verb == ADMIN_UNBLOCK;
+    build_start(w, filters ? r->argc + 2 : a->verb == ADMIN_LIST ? 4 : 3);
+    build_text(w, "CLIENT");
+    build_text(w, kill ? "KILL" : unblock ? "UNBLOCK" : a->verb == ADMIN_LIST ? "LIST" : "PAUSE");
+    for (size_t i = 2; filters && i < r->argc; i++)
+        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    if (filters) /* the last address counts */
+        build_text(w, "ADDR");
+    if (a->verb == ADMIN_LIST)
+        build_text(w, "ID");
+    build_text(w, kill ? "-" : unblock || a->verb == ADMIN_LIST ? "0" : "-1");
+    call_submit(&a->request->call, -1, w->build.data, w->build.len);
+}
+
+bool client_admin(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    static const struct {
+        const char *name;
+        enum admin_verb verb;
+        bool (*words)(struct admin *a, const struct resp_request *r, const char *bytes);
+    } verbs[] = {{"list", ADMIN_LIST, list_words},
+                 {"kill", ADMIN_KILL, kill_words},
+                 {"pause", ADMIN_PAUSE, pause_words},
+                 {"unpause", ADMIN_UNPAUSE, unpause_words},
+                 {"unblock", ADMIN_UNBLOCK, unblock_words}};
+    size_t i = 0;
+    while (i < sizeof(verbs) / sizeof(verbs[0]) && !request_arg_is(r, bytes, 1, verbs[i].name))
+        i++;
+    if (i == sizeof(verbs) / sizeof(verbs[0]))
+        return false;
+    struct admin *a = memory_zalloc(sizeof(*a));
+    a->verb = verbs[i].verb;
+    a->kind = CLIENT_KIND_UNKNOWN;
+    a->asker = s->lock.id;
+    a->asked = r->len;
+    if (!verbs[i].words(a, r, bytes)) {
+        admin_free(a);
+        return false;
+    }
+    struct request *request = request_new(s, c);
+    a->request = request;
+    request_own(request, &a->owner, &request_owner_silent);
+    request->call.done = probed;
+    request_barrier(request);
+    probe(a, r, bytes);
+    return true;
+}

@@ -1,0 +1,390 @@
+/*
+ * Commands about the session itself: AUTH, HELLO, SELECT, QUIT, RESET, READONLY, READWRITE, ASKING.
+ *
+ * A session's database, protocol and user are those of the shared connections that it uses (its lane). A change is
+ * tried on a connection of the new lane; where the node refuses it, the client gets the node's own words and nothing
+ * has changed. Requests behind such a change wait for it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/commands/private.h"
+#include "proxy/session/core/session.h"
+#include "proxy/session/push/push.h"
+#include "proxy/session/transaction/transaction.h"
+
+enum { DATABASES_MAX = 1000000 };
+
+static const char PING[] = "*1\r\n$4\r\nPING\r\n";
+
+/* A change under way. */
+struct change {
+    struct request_owner owner; /* first */
+    struct upstream_lane lane;
+    bool hello, authenticates, selects;
+    uint32_t login;    /* interned for this change, 0 none; the session's once it is applied */
+    char *user, *name; /* NULL: not given */
+    char *wrong;       /* NULL, or what is wrong with HELLO behind its login: the answer once the login is right */
+};
+
+static void change_free(struct change *change) {
+    upstream_login_release(change->login);
+    memory_free(change->user);
+    memory_free(change->name);
+    memory_free(change->wrong);
+    memory_free(change);
+}
+
+/* The reply of HELLO names a connection id: that of the node's connection. The client gets its own. */
+static void append_hello(const struct session *s, const char *reply, size_t len, struct text *out) {
+    static const char mark[] = "$2\r\nid\r\n:";
+    const char *at = memmem(reply, len, mark, sizeof(mark) - 1);
+    size_t head = at ? (size_t)(at - reply) + sizeof(mark) - 1 : len;
+    const char *tail = memchr(reply + head, '\r', len - head);
+    if (!tail) {
+        text_append(out, reply, len);
+        return;
+    }
+    text_append(out, reply, head);
+    text_printf(out, "%llu", (unsigned long long)s->lock.id);
+    text_append(out, tail, len - (size_t)(tail - reply));
+}
+
+static void reply_hello(struct request *r, const struct call_end *end) {
+    struct text reply = {0};
+    if (r->session)
+        append_hello(r->session, end->reply, end->len, &reply);
+    request_reply(r, reply.len > 0 ? reply.data : "", reply.len, true);
+    text_clear(&reply);
+}
+
+static void change_apply(struct session *s, struct change *change) {
+    replica_drop(s); /* its connection is the former user's */
+    s->lane.db = change->lane.db;
+    s->lane.protocol = change->lane.protocol;
+    if (change->login) {
+        upstream_login_release(s->lane.login);
+        s->lane.login = change->login;
+        change->login = 0;
+    }
+    if (change->authenticates) {
+        s->authenticated = true;
+        client_set_text(&s->user, change->user ? change->user : "", change->user ? strlen(change->user) : 0);
+    }
+    if (change->name)
+        client_set_text(&s->name, change->name, strlen(change->name));
+    session_identify(s);
+}
+
+static void change_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct change *change = REQUEST_OWNER(r, struct change);
+    char *wrong = change->wrong;
+    bool noperm = !end->error && strncmp(end->reply, "-NOPERM", 7) == 0 && !change->selects; /* for PING: logged in */
+    bool refused = end->error || (end->reply[0] == '-' && !noperm);
+    if (wrong && refused && !end->error) /* on a connection that watches the node has had the client's own words */
+        refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
+    request_disown(r);
+    if (!refused && r->session)
+        change_apply(r->session, change);
+    bool hello = change->hello;
+    change->wrong = NULL;
+    change_free(change);
+    if (end->error) {
+        char error[512];
+        snprintf(error, sizeof(error), "%s", end->error);
+        if (end->why == UPSTREAM_REFUSED)
+            request_error(r, error);
+        else
+            request_fail(r, error);
+    } else if (refused) {
+        request_reply(r, end->reply, end->len, true);
+    } else if (wrong) {
+        request_error(r, wrong);
+    } else if (hello) {
+        reply_hello(r, end);
+    } else {
+        request_reply(r, "+OK\r\n", 5, true);
+    }
+    memory_free(wrong);
+}
+
+/* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until it has been answered. A
+ * connection that watches keys has to follow: there it is the client's own words, if the proxy has no password of its
+ * own in them. */
+static void change_start(struct session *s, const struct command *c, struct change *change, const char *probe,
+                         const struct resp_request *r, const char *bytes) {
+    struct upstream_pin *pin = transaction_pin_to_change(s);
+    bool own_password = change->authenticates && s->worker->shared->options.requirepass;
+    size_t len = probe ? strlen(probe) : r->len;
+    probe = probe ? probe : bytes;
+    struct request *request = request_new(s, c);
+    request_own(request, &change->owner, &request_owner_silent);
+    request->call.done = change_done;
+    request_barrier(request);
+    if (!pin)
+        call_submit_lane(&request->call, -1, &change->lane, probe, len);
+    else if (own_password)
+        call_submit_pin(&request->call, pin, probe, len, false);
+    else
+        call_submit_pin(&request->call, pin, bytes, r->len, false);
+}
+
+static struct change *change_new(const struct session *s) {
+    struct change *change = memory_zalloc(sizeof(*change));
+    change->lane = s->lane;
+    return change;
+}
+
+/* ---- AUTH, HELLO, SELECT ------------------------------------------------------------------------- */
+
+static const char WRONGPASS[] = "WRONGPASS invalid username-password pair or user is disabled.";
+
+/* Compares without telling by its time how much was right. */
+static bool password_is(const char *expected, const char *given, size_t len) {
+    size_t want = strlen(expected);
+    unsigned char differs = want != len;
+    for (size_t i = 0; i < len; i++)
+        differs |= (unsigned char)(given[i] ^ expected[want ? i % want : 0]);
+    return !differs;
+}
+
+/* Checks a login against requirepass where the proxy has one; otherwise notes it in the change, and the node will
+ * judge. user NULL: AUTH with a password alone. Returns false where it is wrong. */
+static bool change_login(struct session *s, struct change *change, const char *user, size_t user_len,
+                         const char *password, size_t password_len) {
+    const char *required = s->worker->shared->options.requirepass;
+    change->authenticates = true;
+    memory_free(change->user);
+    change->user = NULL;
+    if (user)
+        change->user = memory_strndup(user, user_len);
+    if (required)
+        return (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
+               password_is(required, password, password_len);
+    upstream_login_release(change->login); /* HELLO with AUTH twice: the last one counts */
+    change->login = change->lane.login = upstream_login_intern(user, user_len, password, password_len);
+    return true;
+}
+
+static void do_auth(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    if (r->argc > 3) {
+        session_refuse(s, c, "ERR syntax error");
+        return;
+    }
+    size_t user_len = 0, password_len;
+    const char *user = r->argc == 3 ? request_arg(r, bytes, 1, &user_len) : NULL;
+    const char *password = request_arg(r, bytes, r->argc - 1, &password_len);
+    struct change *change = change_new(s);
+    if (!change_login(s, change, user, user_len, password, password_len)) {
+        change_free(change);
+        session_refuse(s, c, "%s", WRONGPASS);
+        return;
+    }
+    if (s->worker->shared->options.requirepass) { /* judged here: the node need not be asked */
+        change_apply(s, change);
+        change_free(change);
+        session_answer(s, c, "+OK\r\n", 5);
+        return;
+    }
+    change_start(s, c, change, PING, r, bytes);
+}
+
+/* A name behind a login waits for the login to be right; without one it counts at once. */
+static void hello_name(struct session *s, struct change *change, const char *name, size_t len) {
+    if (change->authenticates) {
+        memory_free(change->name);
+        change->name = memory_strndup(name, len);
+    } else {
+        client_set_text(&s->name, name, len);
+        session_identify(s);
+    }
+}
+
+/* HELLO's options. Returns NULL, or the error, which may be put together in *error. */
+static const char *hello_options(struct session *s, struct change *change, const struct resp_request *r,
+                                 const char *bytes, struct text *error) {
+    for (size_t i = 2; i < r->argc; i++) {
+        size_t left = r->argc - i - 1, len, len2;
+        if (request_arg_is(r, bytes, i, "auth") && left >= 2) {
+            const char *user = request_arg(r, bytes, i + 1, &len);
+            const char *password = request_arg(r, bytes, i + 2, &len2);
+            if (!change_login(s, change, user, len, password, len2))
+                return WRONGPASS;
+            i += 2;
+        } else if (request_arg_is(r, bytes, i, "setname") && left >= 1) {
+            const char *name = request_arg(r, bytes, i + 1, &len);
+            if (!client_name_ok(name, len))
+                return "ERR Client names cannot contain spaces, newlines or special characters.";
+            hello_name(s, change, name, len);
+            i++;
+        } else {
+            const char *word = request_arg(r, bytes, i, &len);
+            text_printf(error, "ERR Syntax error in HELLO option '%.*s'", (int)len, word);
+            return error->data;
+        }
+    }
+    return NULL;
+}
+
+/* Redis has done what stands before the wrong option: a login there counts, if it is right. */
+static void hello_wrong(struct session *s, const struct command *c, struct change *change, const char *wrong,
+                        const struct resp_request *r, const char *bytes) {
+    if (change->authenticates && wrong != WRONGPASS && !s->worker->shared->options.requirepass) {
+        change->wrong = memory_strdup(wrong);
+        change_start(s, c, change, PING, r, bytes);
+        return;
+    }
+    if (change->authenticates && wrong != WRONGPASS)
+        change_apply(s, change);
+    change_free(change);
+    session_refuse(s, c, "%s", wrong);
+}
+
+static void do_hello(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    const char *version = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
+    int64_t protocol = s->lane.protocol;
+    if (version && !resp_integer(version, len, &protocol)) {
+        session_refuse(s, c, "ERR Protocol version is not an integer or out of range");
+        return;
+    }
+    if (protocol != 2 && protocol != 3) {
+        session_refuse(s, c, "NOPROTO unsupported protocol version");
+        return;
+    }
+    struct change *change = change_new(s);
+    struct text error = {0};
+    const char *wrong = hello_options(s, change, r, bytes, &error);
+    if (!wrong && session_unauthenticated(s) && !change->authenticates)
+        wrong = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> "
+                "<pass> option can be used to authenticate the client and select the RESP protocol version at "
+                "the same time";
+    if (wrong) {
+        hello_wrong(s, c, change, wrong, r, bytes);
+        text_clear(&error);
+        return;
+    }
+    change->hello = true;
+    change->lane.protocol = (uint32_t)protocol;
+    change_start(s, c, change, protocol == 3 ? "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n" : "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n",
+                 r, bytes);
+}
+
+static void do_select(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    const char *text = request_arg(r, bytes, 1, &len);
+    int64_t db;
+    if (!resp_integer(text, len, &db) || db > INT32_MAX || db < INT32_MIN) {
+        session_refuse(s, c, "ERR value is not an integer or out of range");
+        return;
+    }
+    if (db != 0 && upstream_is_cluster(s->worker->upstream)) {
+        session_refuse(s, c, "ERR SELECT is not allowed in cluster mode");
+        return;
+    }
+    if (db < 0 || db > DATABASES_MAX) {
+        session_refuse(s, c, "ERR DB index is out of range");
+        return;
+    }
+    struct change *change = change_new(s);
+    change->lane.db = (uint32_t)db;
+    change->selects = true;
+    change_start(s, c, change, NULL, r, bytes); /* the node knows whether this user may */
+}
+
+/* ---- the rest ------------------------------------------------------------------------------------ */
+
+static void do_quit(struct session *s, const struct command *c) {
+    struct request *request = request_new(s, c);
+    request->close_after = true;
+    s->barrier++; /* what is behind QUIT is not looked at */
+    request_reply(request, "+OK\r\n", 5, true);
+}
+
+static void do_reset(struct session *s, const struct command *c) {
+    const struct session_options *o = &s->worker->shared->options;
+    transaction_drop(s);
+    pubsub_drop(s);
+    replica_drop(s);
+    tracking_drop(s);
+    s->lane.db = 0;
+    upstream_login_release(s->lane.login);
+    s->lane.login = 0;
+    s->lane.protocol = 2;
+    s->authenticated = o->requirepass == NULL;
+    client_set_text(&s->name, "", 0);
+    client_set_text(&s->user, "", 0);
+    s->no_evict = false;
+    s->reply_mode = REPLY_ON;
+    session_identify(s);
+    session_answer(s, c, "+RESET\r\n", 8);
+}
+
+void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                   const char *element, size_t len, struct text *out) {
+    struct change *change = change_new(s);
+    struct text error = {0};
+    size_t arg_len, user_len = 0;
+    int64_t number = s->lane.protocol;
+    if (c->id == COMMAND_SELECT) {
+        const char *db = request_arg(r, bytes, 1, &arg_len);
+        if (resp_integer(db, arg_len, &number))
+            change->lane.db = (uint32_t)number;
+    } else if (c->id == COMMAND_AUTH) {
+        const char *user = r->argc == 3 ? request_arg(r, bytes, 1, &user_len) : NULL;
+        const char *password = request_arg(r, bytes, r->argc - 1, &arg_len);
+        (void)change_login(s, change, user, user_len, password, arg_len);
+    } else {
+        const char *version = r->argc > 1 ? request_arg(r, bytes, 1, &arg_len) : NULL;
+        (void)hello_options(s, change, r, bytes, &error);
+        text_clear(&error);
+        if (version && resp_integer(version, arg_len, &number))
+            change->lane.protocol = (uint32_t)number;
+    }
+    change_apply(s, change);
+    change_free(change);
+    if (c->id == COMMAND_HELLO)
+        append_hello(s, element, len, out);
+    else
+        text_append(out, element, len);
+}
+
+/* Whether a command changes the lane: it waits for what is in flight, which another connection could overtake. */
+static bool changes_lane(const struct command *c) {
+    return c->id == COMMAND_AUTH || c->id == COMMAND_HELLO || c->id == COMMAND_SELECT || c->id == COMMAND_RESET;
+}
+
+enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes) {
+    if (changes_lane(c) && s->in_flight > 0)
+        return DISPATCH_WAIT;
+    switch ((int)c->id) {
+    case COMMAND_AUTH:
+        do_auth(s, c, r, bytes);
+        break;
+    case COMMAND_HELLO:
+        do_hello(s, c, r, bytes);
+        break;
+    case COMMAND_SELECT:
+        do_select(s, c, r, bytes);
+        break;
+    case COMMAND_CLIENT:
+        return client_dispatch(s, c, r, bytes);
+    case COMMAND_QUIT:
+        do_quit(s, c);
+        break;
+    case COMMAND_RESET:
+        do_reset(s, c);
+        break;
+    default: /* READONLY, READWRITE, ASKING: harmless words to a proxy of a cluster */
+        if (upstream_is_cluster(s->worker->upstream))
+            session_answer(s, c, "+OK\r\n", 5);
+        else
+            session_forward(s, c, r, bytes, -1);
+        break;
+    }
+    return DISPATCHED;
+}

@@ -1,0 +1,121 @@
+/*
+ * CLIENT PAUSE: requests that came meanwhile wait where they are, in their sessions' input.
+ *
+ * Only clients are held. What the proxy does of its own accord (renewals, releases) goes on, as does what was sent to a
+ * node before. PROXY is always answered, and so is what has a wrong number of arguments. Nodes know nothing of those
+ * who wait here: INFO is told how many they are.
+ */
+#include <string.h>
+
+#include "proxy/session/commands/private.h"
+#include "proxy/session/transaction/transaction.h"
+
+/* The next word of [p, end), in *len; NULL: there is none. */
+static const char *next_word(const char *p, const char *end, size_t *len) {
+    while (p < end && (*p == ' ' || *p == '\t' || *p == '\r'))
+        p++;
+    const char *start = p;
+    while (p < end && *p != ' ' && *p != '\t' && *p != '\r')
+        p++;
+    *len = (size_t)(p - start);
+    return p > start ? start : NULL;
+}
+
+/* Whether a list of flags, "a,b,c", has this one. */
+static bool flag_in(const char *list, size_t len, const char *flag) {
+    const char *end = list + len;
+    while (list < end) {
+        const char *comma = memchr(list, ',', (size_t)(end - list));
+        size_t n = (size_t)((comma ? comma : end) - list);
+        if (n == strlen(flag) && memcmp(list, flag, n) == 0)
+            return true;
+        list += n + 1;
+    }
+    return false;
+}
+
+/* A script that begins "#!lua flags=no-writes" does not write: its node sees to that. */
+static bool script_may_write(const char *code, size_t len) {
+    static const char engine[] = "#!lua", flags[] = "flags=";
+    const char *end = memchr(code, '\n', len), *word = end ? next_word(code, end, &len) : NULL;
+    if (word != code || len != sizeof(engine) - 1 || memcmp(word, engine, len) != 0)
+        return true;
+    while ((word = next_word(word + len, end, &len)))
+        if (len >= sizeof(flags) - 1 && memcmp(word, flags, sizeof(flags) - 1) == 0)
+            return !flag_in(word + sizeof(flags) - 1, len - (sizeof(flags) - 1), "no-writes");
+    return true;
+}
+
+bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    const char *code;
+    if (!c || (c->flags & COMMAND_WRITE))
+        return true; /* not known: it may be one */
+    switch ((int)c->id) {
+    case COMMAND_EVAL:
+        code = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
+        return !code || script_may_write(code, len);
+    case COMMAND_EVALSHA: /* only the node knows the script; the same goes for functions */
+    case COMMAND_FCALL:
+    case COMMAND_PFCOUNT:
+    case COMMAND_PUBLISH:
+    case COMMAND_SPUBLISH:
+        return true;
+    case COMMAND_FUNCTION:
+        return r->argc > 1 && (request_arg_is(r, bytes, 1, "load") || request_arg_is(r, bytes, 1, "delete") ||
+                               request_arg_is(r, bytes, 1, "flush") || request_arg_is(r, bytes, 1, "restore"));
+    default:
+        return false;
+    }
+}
+
+bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    /* Of a request that is still coming, some arguments are not there yet. */
+    if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
+        return false;
+    if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
+        !(c->id == COMMAND_EXEC && s->transaction && transaction_writes(s)))
+        return false;
+    if (!s->paused)
+        atomic_fetch_add(&s->worker->shared->paused, 1);
+    s->paused = true;
+    return true;
+}
+
+void pause_leave(struct session *s) {
+    if (s->paused)
+        atomic_fetch_sub(&s->worker->shared->paused, 1);
+    s->paused = false;
+}
+
+void pause_end(struct worker *w) {
+    ev_timer_stop(w->loop, &w->pause_timer);
+    w->pause = PAUSE_NONE;
+    LIST_FOREACH(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        pause_leave(s);
+        if (s->input)
+            session_mark_runnable(s);
+    }
+}
+
+static void pause_over(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    pause_end(timer->data);
+}
+
+void pause_init(struct worker *w) {
+    ev_timer_init(&w->pause_timer, pause_over, 0., 0.);
+    w->pause_timer.data = w;
+}
+
+void pause_start(struct worker *w, bool all, int64_t ms) {
+    double wait = (double)ms / 1000.;
+    if (w->pause != PAUSE_NONE) {
+        double left = ev_timer_remaining(w->loop, &w->pause_timer);
+        wait = left > wait ? left : wait;
+    }
+    w->pause = all || w->pause == PAUSE_ALL ? PAUSE_ALL : PAUSE_WRITES;
+    ev_timer_stop(w->loop, &w->pause_timer);
+    ev_timer_set(&w->pause_timer, wait, 0.);
+    ev_timer_start(w->loop, &w->pause_timer);
+}

@@ -1,0 +1,97 @@
+/*
+ * What the files behind dispatch share: CLIENT (client.c, client_admin.c, client_show.c), PROXY, what is refused, and
+ * what is queued inside MULTI (queue.c).
+ */
+#ifndef LOCKKEEPER_SESSION_COMMANDS_PRIVATE_H
+#define LOCKKEEPER_SESSION_COMMANDS_PRIVATE_H
+
+#include "proxy/session/commands/commands.h"
+#include "proxy/session/core/session.h"
+
+/* Whether a command that is no mere reading names a guard record as a key. */
+bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes);
+/* A command that the proxy answers itself, whatever holds others up: it was queued in MULTI, and EXEC was executed. */
+enum dispatch_result dispatch_own(struct session *s, const struct command *c, const struct resp_request *r,
+                                  const char *bytes);
+
+/* A command that isn't in the table. */
+void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes);
+/* ---- refuse.c ---------------------------------------------------------------------------------------- */
+
+/* It is not to be had through the proxy; `what` ends the sentence with the reason. */
+void refuse_command(struct session *s, const struct command *c, const char *what);
+/* It comes before authentication, and does not lead to it. `c` NULL: the table lacks it. */
+void refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
+                            const char *bytes);
+
+/* ---- local.c, proxy_command.c, queue.c ----------------------------------------------------------------- */
+
+/* AUTH HELLO SELECT QUIT RESET, and CLIENT by client.c; READONLY READWRITE ASKING. */
+enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes);
+
+/* SELECT, AUTH or HELLO was run inside a transaction, and the node said yes (`element`): the session follows, and the
+ * client's element is appended. */
+void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                   const char *element, size_t len, struct text *out);
+
+/* The PROXY family. */
+enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes);
+
+/* A request inside MULTI; c NULL: not in the table. */
+enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes);
+/* ---- CLIENT ----------------------------------------------------------------------------------------- */
+
+enum dispatch_result client_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes);
+
+/* What becomes of a CLIENT command inside MULTI. */
+enum client_way {
+    CLIENT_ANSWERED,  /* by the proxy at EXEC */
+    CLIENT_SHOWN,     /* the same, and the node may be sent it as well, which says what is wrong with it */
+    CLIENT_FORWARDED, /* by the node */
+};
+enum client_way client_way_in_multi(const struct session *s, const struct resp_request *r, const char *bytes);
+/* Whether it is CLIENT TRACKING. */
+bool client_is_tracking(const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* Redis's rule for names that appear in CLIENT LIST. */
+bool client_name_ok(const char *name, size_t len);
+/* Replaces a text of the session's; len 0: none. */
+void client_set_text(char **field, const char *text, size_t len);
+
+/* CLIENT LIST KILL PAUSE UNPAUSE UNBLOCK. False: the words are not right, or it is another subcommand: the node says
+ * what is wrong. */
+bool client_admin(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
+enum client_kind { CLIENT_NORMAL, CLIENT_PUBSUB, CLIENT_MASTER, CLIENT_REPLICA, CLIENT_KIND_UNKNOWN };
+
+enum client_kind client_kind_of(const struct session *s);
+
+/* "normal", "pubsub", ... in any case. */
+enum client_kind client_kind_named(const char *name, size_t len);
+/* The client's line of CLIENT LIST, with its line feed. */
+void client_show(struct session *s, struct text *out);
+/* Where it came from, and where to: "10.0.0.5:3321". Both write at most SESSION_ADDRESS_MAX * 2 bytes. */
+enum { CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX };
+void client_address(const struct session *s, char *out);
+void client_local_address(const struct session *s, char *out);
+
+/* ---- pause.c ----------------------------------------------------------------------------------------- */
+
+/* Whether CLIENT PAUSE holds this request; called while there is a pause. The session is a paused one then. */
+bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* The session is not held any more: the pause is over, or it is gone. */
+void pause_leave(struct session *s);
+void pause_init(struct worker *w);
+/* Holds this worker's clients for so long; one that is longer or stricter stays in force. */
+void pause_start(struct worker *w, bool all, int64_t ms);
+void pause_end(struct worker *w);
+/* Whether a request is one that Redis takes for a change, or for something that replicas have to see: these are what
+ * a pause of writes holds. */
+bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
+
+#endif

@@ -1,0 +1,276 @@
+/*
+ * The PROXY family: LOCK, TOKEN and RELEASE ask Redis by script, EXPLAIN asks the tables, RELOAD the application. What
+ * only shows something (HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE) is the application's, through proxy_shared.admin.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/session/cluster/cluster.h"
+#include "proxy/session/commands/private.h"
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/locks.h"
+
+enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 4, RELOAD_ERROR_SIZE = 512 };
+
+/* ---- EXPLAIN ------------------------------------------------------------------------------------- */
+
+static const char *verb_name(enum lock_verb verb) {
+    switch (verb) {
+    case LOCK_ACQUIRE:
+        return "acquire";
+    case LOCK_REPLACE:
+    case LOCK_REWRITE:
+        return "replace";
+    case LOCK_SWAP:
+        return "swap";
+    case LOCK_RELEASE:
+        return "release";
+    case LOCK_EXTEND:
+        return "extend";
+    case LOCK_COUNT_UP:
+        return "count up";
+    case LOCK_COUNT_DOWN:
+        return "count down";
+    case LOCK_READ:
+        return "read";
+    case LOCK_PASS:
+        return "write: data, unless a lease is there";
+    case LOCK_CLOBBER:
+        return "remove or replace";
+    case LOCK_SCRIPT:
+        return "a script of the application's";
+    case LOCK_QUEUE_PUSH:
+        return "queue push";
+    case LOCK_QUEUE_READ:
+        return "queue read";
+    case LOCK_QUEUE_REMOVE:
+        return "queue remove";
+    case LOCK_QUEUE_SET:
+        return "queue change";
+    case LOCK_INSPECT:
+        return "inspect";
+    case LOCK_OPERATOR:
+        return "operator release";
+    }
+    return "";
+}
+
+static void bulk(struct text *out, const char *data, size_t len) {
+    char *at = text_reserve(out, resp_bulk_size(len));
+    text_commit(out, (size_t)(resp_bulk_write(at, data, len) - at));
+}
+
+static void pair(struct text *out, size_t *count, const char *name, const char *value) {
+    bulk(out, name, strlen(name));
+    bulk(out, value, strlen(value));
+    *count += 2;
+}
+
+/* What the rule makes of the command; under audit, what enforcing would make of it. */
+static void explain_lock(struct session *s, struct text *out, size_t *count, const struct command *c,
+                         const struct resp_request *sub, const char *bytes, const struct lock_rule *rule) {
+    struct lock_command lc;
+    enum lock_verb verb;
+    enum script_id script;
+    if (rule->mode != LOCK_MODE_OFF && lock_command_of(c, sub, bytes, rule->kinds, &lc)) {
+        verb = lc.verb;
+        script = lc.script;
+    } else if (rule->mode != LOCK_MODE_OFF && script_is(c)) {
+        verb = LOCK_SCRIPT;
+        script = SCRIPT_ADOPT;
+    } else if (rule->mode != LOCK_MODE_OFF && lock_clobbers(s, c, sub, bytes)) {
+        verb = LOCK_CLOBBER;
+        script = SCRIPT_CLOBBER;
+    } else {
+        pair(out, count, "lock-command", "none: forwarded as it is");
+        return;
+    }
+    pair(out, count, "lock-command", verb_name(verb));
+    if (rule->mode == LOCK_MODE_AUDIT) {
+        pair(out, count, "script", "none under audit: forwarded as it is");
+        return;
+    }
+    pair(out, count, verb == LOCK_SCRIPT ? "script-behind" : "script", script_get(script)->name);
+    pair(out, count, "script-sha1", script_get(script)->sha1);
+}
+
+/* What each key of the command means. */
+static void explain_key(struct session *s, struct text *out, size_t *count, const struct command *c,
+                        const struct resp_request *sub, const char *bytes, uint32_t index) {
+    size_t len;
+    const char *key = request_arg(sub, bytes, index, &len);
+    char text[RULE_TEXT_MAX];
+    bulk(out, "key", 3);
+    bulk(out, key, len);
+    *count += 2;
+    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
+    if (rule) {
+        lock_rule_text(rule, text, sizeof(text));
+        pair(out, count, "rule", text);
+    } else {
+        pair(out, count, "rule", "none: forwarded as it is");
+    }
+    if (rule)
+        explain_lock(s, out, count, c, sub, bytes, rule);
+    int slot = slot_of_key(key, len);
+    struct upstream *u = s->worker->upstream;
+    if (upstream_is_cluster(u)) {
+        snprintf(text, sizeof(text), "%d", slot);
+        pair(out, count, "slot", text);
+    }
+    struct upstream_node *node = upstream_node_of_slot(u, slot);
+    pair(out, count, "node", node ? upstream_node_address(node) : "none serves this slot now");
+}
+
+/* Where a command without keys goes; NULL where that is not for the command alone to say. */
+static const char *node_without_keys(const struct session *s, const struct command *c, const struct resp_request *sub,
+                                     const char *bytes) {
+    bool all = false;
+    switch (c->need) {
+    case NEED_KEYSPACE:
+        all = true;
+        break;
+    case NEED_MASTERS:
+        all = masters_asks_all(c, sub, bytes);
+        break;
+    case NEED_KEY:
+    case NEED_NODE:
+        break;
+    case NEED_CLUSTER:
+    case NEED_SESSION:
+    case NEED_PROXY:
+    case NEED_TRANSACTION:
+    case NEED_PUBSUB:
+    case NEED_BLOCKING:
+    case NEED_REPLICATION:
+    case NEED_REFUSED:
+    case NEED_CLOSE:
+        return NULL;
+    }
+    if (upstream_is_cluster(s->worker->upstream))
+        return all ? "all masters" : "one master";
+    struct upstream_node *node = upstream_node_of_slot(s->worker->upstream, 0);
+    return node ? upstream_node_address(node) : "none serves now";
+}
+
+/* A map, which RESP2 has as an array. */
+static void end_map(const struct session *s, struct text *reply, struct text *body, size_t *count) {
+    bool resp3 = s->lane.protocol == 3;
+    size_t n = resp3 ? *count / 2 : *count;
+    text_commit(reply, resp_header_write(text_reserve(reply, RESP_HEADER_MAX), resp3 ? '%' : '*', (int64_t)n));
+    text_append(reply, body->data, body->len);
+    body->len = *count = 0;
+}
+
+/* A command's keys. As a map's names are different, RESP3 has several keys as an array of maps. */
+static void explain_keys(struct session *s, struct text *reply, struct text *body, const struct command *target,
+                         const struct resp_request *sub, const char *bytes, const uint32_t *keys, size_t n) {
+    bool apart = s->lane.protocol == 3 && n > 1;
+    size_t count = 0;
+    if (apart)
+        text_commit(reply, resp_header_write(text_reserve(reply, RESP_HEADER_MAX), '*', (int64_t)n));
+    for (size_t i = 0; i < n; i++) {
+        if (apart || i == 0)
+            pair(body, &count, "command", target->name);
+        explain_key(s, body, &count, target, sub, bytes, keys[i]);
+        if (apart || i + 1 == n)
+            end_map(s, reply, body, &count);
+    }
+}
+
+static enum dispatch_result proxy_explain(struct session *s, const struct command *c, const struct resp_request *r,
+                                          const char *bytes) {
+    /* The command's own arguments as a request: the offsets are into the same bytes. */
+    struct resp_request sub = *r;
+    sub.argv = r->argv + 2;
+    sub.argc = r->argc - 2;
+    const struct command *target = command_lookup(bytes + sub.argv[0].off, sub.argv[0].len);
+    if (!target && !s->replay && discover(s, &sub, bytes, &target) == DISCOVERED_LATER)
+        return DISPATCH_WAIT;
+    uint32_t keys[KEYS_EXPLAINED];
+    bool fits = target && command_arity_ok(target, sub.argc);
+    int n = fits ? command_keys(target, bytes, &sub, keys, KEYS_EXPLAINED) : 0;
+    struct text body, reply;
+    size_t count = 0;
+    text_init(&body);
+    text_init(&reply);
+    if (n > 0) {
+        explain_keys(s, &reply, &body, target, &sub, bytes, keys, (size_t)(n < KEYS_EXPLAINED ? n : KEYS_EXPLAINED));
+    } else {
+        pair(&body, &count, "command", target ? target->name : "known to nobody: forwarded as it is");
+        const char *node = fits ? node_without_keys(s, target, &sub, bytes) : NULL;
+        if (target && !fits)
+            pair(&body, &count, "error", "wrong number of arguments");
+        if (fits)
+            pair(&body, &count, "key", "none");
+        if (node)
+            pair(&body, &count, "node", node);
+        end_map(s, &reply, &body, &count);
+    }
+    session_answer(s, c, reply.data, reply.len);
+    text_clear(&reply);
+    text_clear(&body);
+    return DISPATCHED;
+}
+
+/* ---- the family ---------------------------------------------------------------------------------- */
+
+static enum dispatch_result proxy_lock(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes, enum lock_ask what) {
+    size_t len;
+    const char *key = request_arg(r, bytes, 2, &len);
+    if (!lock_rule_for(s, key, len)) {
+        session_refuse(s, c, "ERR the key matches no lock rule that is enforced; see PROXY RULES");
+        return DISPATCHED;
+    }
+    return lock_ask(s, c, what, key, len);
+}
+
+/* The subcommands that only show something. */
+static bool proxy_shown(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct proxy_shared *shared = s->worker->shared;
+    const char *words[ADMIN_WORDS_MAX];
+    size_t lens[ADMIN_WORDS_MAX], count = r->argc - 1;
+    if (count > ADMIN_WORDS_MAX || !shared->admin)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        words[i] = request_arg(r, bytes, i + 1, &lens[i]);
+    struct text reply;
+    text_init(&reply);
+    bool known = shared->admin(shared->admin_arg, s->worker, words, lens, count, s->lane.protocol == 3, &reply);
+    if (known)
+        session_answer(s, c, reply.data, reply.len);
+    text_clear(&reply);
+    return known;
+}
+
+static void proxy_reload(struct session *s, const struct command *c) {
+    struct proxy_shared *shared = s->worker->shared;
+    char error[RELOAD_ERROR_SIZE] = "no configuration file is in use";
+    if (shared->reload && shared->reload(shared->reload_arg, error, sizeof(error)))
+        session_answer(s, c, "+OK\r\n", 5);
+    else
+        session_refuse(s, c, "ERR %s; nothing was changed", error);
+}
+
+enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes) {
+    char word[64];
+    if (r->argc < 2)
+        session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");
+    else if (request_arg_is(r, bytes, 1, "lock") && r->argc == 3)
+        return proxy_lock(s, c, r, bytes, LOCK_ASK_ALL);
+    else if (request_arg_is(r, bytes, 1, "token") && r->argc == 3)
+        return proxy_lock(s, c, r, bytes, LOCK_ASK_TOKEN);
+    else if (request_arg_is(r, bytes, 1, "release") && r->argc == 3)
+        return proxy_lock(s, c, r, bytes, LOCK_ASK_RELEASE);
+    else if (request_arg_is(r, bytes, 1, "explain") && r->argc >= 3)
+        return proxy_explain(s, c, r, bytes);
+    else if (request_arg_is(r, bytes, 1, "reload") && r->argc == 2)
+        proxy_reload(s, c);
+    else if (!proxy_shown(s, c, r, bytes))
+        session_refuse(s, c, "ERR unknown subcommand or wrong number of arguments for '%s'. Try PROXY HELP.",
+                       request_arg_text(r, bytes, 1, word, sizeof(word)));
+    return DISPATCHED;
+}

@@ -1,0 +1,564 @@
+/*
+ * What is queued inside MULTI, and in which form:
+ *
+ *      as it is                 most commands; the node says +QUEUED or what is wrong
+ *      as a script              lock commands; DEL of several keys becomes several elements of EXEC's array
+ *      between two steps        the application's own scripts on lock keys
+ *      as a PING in its place   what the proxy answers itself, at EXEC
+ *      not at all               what can't be served: EXEC fails then
+ *
+ * What becomes of the elements is exec_array.c's.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/cluster/cluster.h"
+#include "proxy/session/commands/private.h"
+#include "proxy/session/core/pin.h"
+#include "proxy/session/locks/locks.h"
+#include "proxy/session/transaction/transaction.h"
+
+enum { EARLY_MAX = 1024, EARLY_BYTES_MAX = 1024 * 1024, LOCKS_MAX = 1000 };
+
+static const char QUEUED[] = "+QUEUED\r\n";
+
+/* ---- what the node says ------------------------------------------------------------------------------ */
+
+/* A node that sends a command elsewhere has not queued it, and its transaction is void. The client knows no nodes:
+ * it hears what that means. NULL: another reply. */
+static const char *elsewhere(const struct call *c, const struct call_end *end) {
+    bool moved = end->len > 7 && memcmp(end->reply, "-MOVED ", 7) == 0;
+    if (!moved && !(end->len > 5 && memcmp(end->reply, "-ASK ", 5) == 0))
+        return NULL;
+    const char *number = end->reply + (moved ? 7 : 5);
+    const char *space = memchr(number, ' ', end->len - (size_t)(number - end->reply));
+    int64_t slot;
+    if (space && resp_integer(number, (size_t)(space - number), &slot) && slot + 1 == c->index)
+        return "TRYAGAIN The slot of the transaction's keys is moving to another node";
+    return "CROSSSLOT Keys in the transaction are on different nodes";
+}
+
+/* A command's own call, or one of its parts: the error that the client shall see, or NULL. */
+static const char *queued_error(const struct call *c, const struct call_end *end, char *text, size_t size) {
+    if (end->error)
+        return end->error;
+    if (end->reply[0] == '-') {
+        const char *other = elsewhere(c, end);
+        if (!other)
+            snprintf(text, size, "%.*s", (int)end->len - 3, end->reply + 1);
+        return other ? other : text;
+    }
+    bool queued = end->len == sizeof(QUEUED) - 1 && memcmp(end->reply, QUEUED, end->len) == 0;
+    if (!queued && c->count)
+        return "UPSTREAM the node did not queue a command; its outcome is unknown";
+    return NULL;
+}
+
+static void queued_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    char text[TRANSACTION_ERROR_MAX];
+    const char *error = queued_error(c, end, text, sizeof(text));
+    if (end->error)
+        request_fail(r, error);
+    else if (error)
+        request_error(r, error);
+    else
+        request_reply(r, end->reply, end->len, true);
+}
+
+/* The first error of a command's parts. */
+struct part_error {
+    struct request_owner owner; /* first */
+    char text[TRANSACTION_ERROR_MAX];
+};
+
+static void part_error_free(struct request_owner *owner) {
+    memory_free(owner);
+}
+
+static void part_failed(struct request *r, const char *error) {
+    static const struct request_owner_ops ops = {.free = part_error_free};
+    if (r->owner)
+        return;
+    struct part_error *first = memory_alloc(sizeof(*first));
+    snprintf(first->text, sizeof(first->text), "%s", error);
+    request_own(r, &first->owner, &ops);
+}
+
+static void queued_part_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    char text[TRANSACTION_ERROR_MAX];
+    const char *error = queued_error(c, end, text, sizeof(text));
+    if (error)
+        part_failed(r, error);
+    if (--r->parts_left > 0)
+        return;
+    if (r->owner)
+        request_error(r, REQUEST_OWNER(r, struct part_error)->text);
+    else
+        request_reply(r, QUEUED, sizeof(QUEUED) - 1, true);
+}
+
+static struct transaction_item *item_add(struct transaction *t, enum item_kind kind, uint32_t group,
+                                         struct lock_call *lock, const struct command *c, const char *bytes,
+                                         size_t len) {
+    struct transaction_item *item = memory_alloc(sizeof(*item) + len);
+    *item =
+        (struct transaction_item){.kind = kind, .at = t->count, .group = group, .lock = lock, .command = c, .len = len};
+    if (len > 0)
+        memcpy(item->bytes, bytes, len);
+    list_init(&item->link);
+    list_append(&t->items, &item->link);
+    return item;
+}
+
+/* Sends one queued command in a call. */
+static void queue_call(struct session *s, struct call *call, const char *bytes, size_t len, bool rewritten) {
+    struct transaction *t = s->transaction;
+    call->index = (uint32_t)(t->slot + 1);
+    call->count = rewritten;
+    t->count++;
+    call_submit_pin(call, t->pin, bytes, len, false);
+}
+
+static void queue_one(struct session *s, const struct command *c, const char *bytes, size_t len, bool rewritten) {
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, c);
+    request->call.done = queued_done;
+    queue_call(s, &request->call, bytes, len, rewritten);
+}
+
+/* Keeps what is queued at a node that no key has chosen. False: it is too much. */
+static bool keep_early(struct transaction *t, const char *bytes, size_t len) {
+    if (t->count >= EARLY_MAX || t->early_bytes + len > EARLY_BYTES_MAX)
+        return false;
+    struct early *early = memory_alloc(sizeof(*early) + len);
+    early->len = len;
+    memcpy(early->bytes, bytes, len);
+    list_init(&early->link);
+    list_append(&t->early, &early->link);
+    t->early_bytes += len;
+    return true;
+}
+
+/* A command whose element is no lock's: as it is, or ... */
+enum queued_form {
+    QUEUED_PLAIN,  /* its element is the client's */
+    QUEUED_LOCAL,  /* a PING in its place: the proxy answers at EXEC */
+    QUEUED_SHOWN,  /* the same, and the node hears it as well, which says what is wrong with it */
+    QUEUED_CHANGE, /* it changes the session, once the node has said yes */
+    QUEUED_KEYS    /* its element is an array of keys: guard records are left out */
+};
+
+/* The node has changed its connection's state, and the session follows. */
+static void element_of_change(struct session *s, const struct transaction_item *item, const char *element, size_t len,
+                              struct text *out) {
+    struct resp_request r;
+    if (element[0] == '-') {
+        text_append(out, element, len);
+        return;
+    }
+    if (transaction_item_request(item, &r) && s)
+        local_changed(s, item->command, &r, item->bytes, element, len, out);
+    resp_request_clear(&r);
+}
+
+static void element_of_keys(struct session *s, const struct transaction_item *item, const char *element, size_t len,
+                            struct text *out) {
+    keyspace_filter(item->command, s && s->lane.protocol == 3, element, len, out);
+}
+
+static void item_of_form(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                         enum queued_form form) {
+    struct transaction *t = s->transaction;
+    bool local = form == QUEUED_LOCAL || form == QUEUED_SHOWN;
+    struct transaction_item *item =
+        item_add(t, local ? ITEM_LOCAL : ITEM_MADE, 1, NULL, c, bytes, form == QUEUED_KEYS ? 0 : r->len);
+    t->locals += local;
+    item->answer = local ? dispatch_own : NULL;
+    item->element = form == QUEUED_KEYS ? element_of_keys : element_of_change;
+    item->tracks = local && client_is_tracking(c, r, bytes);
+}
+
+/* What the node can be asked as it is, and what it need not hear of. */
+static enum dispatch_result queue_as(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes, int slot, enum queued_form form) {
+    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
+    struct transaction *t = s->transaction;
+    enum ready ready = transaction_ready(s, c, slot);
+    if (ready != READY)
+        return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
+    const char *sent = form == QUEUED_LOCAL ? ping : bytes;
+    size_t len = form == QUEUED_LOCAL ? sizeof(ping) - 1 : r->len;
+    if (t->scouting && !keep_early(t, sent, len))
+        return transaction_refuse(s, c, "ERR too many commands in a transaction before the first one with a key");
+    if (form != QUEUED_PLAIN)
+        item_of_form(s, c, r, bytes, form);
+    queue_one(s, c, sent, len, form != QUEUED_PLAIN);
+    return DISPATCHED;
+}
+
+/* ---- lock keys ------------------------------------------------------------------------------------- */
+
+/* Each is remembered until EXEC, with all that its script was told. */
+static bool too_many_locks(struct session *s, const struct command *c, size_t more) {
+    if (s->transaction->lock_count + more <= LOCKS_MAX)
+        return false;
+    transaction_refuse(s, c, "ERR too many lock commands in one transaction");
+    return true;
+}
+
+/* Queues what lock_prepare has left in w->build as an element of its own. */
+static void queue_script(struct session *s, struct call *call, const struct command *c, enum item_kind kind,
+                         struct lock_call *lock, uint32_t group) {
+    struct worker *w = s->worker;
+    s->transaction->lock_count++;
+    item_add(s->transaction, kind, group, lock, c, NULL, 0);
+    queue_call(s, call, w->build.data, w->build.len, true);
+}
+
+static void queue_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                       const struct lock_command *lc, const struct lock_rule *rule) {
+    struct request_words words;
+    if (!request_words_take(&words, r, bytes, lc->script == SCRIPT_PASS)) {
+        transaction_refuse(s, c, "ERR syntax error");
+        return;
+    }
+    struct lock_call *lock =
+        lock_prepare(s, &s->transaction->locks, rule, lc, words.all.words[1], words.all.lens[1], &words.all);
+    request_words_clear(&words);
+    struct request *request = request_new(s, c);
+    request->call.done = queued_done;
+    queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
+}
+
+/* DEL and UNLINK of several keys: each lock key is a script of its own, the others are one command. */
+static void queue_release(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    static const struct lock_command release = {LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
+    struct transaction *t = s->transaction;
+    struct worker *w = s->worker;
+    size_t locks = 0, others = 0, lens[2];
+    const char *texts[2];
+    struct lock_words words = {texts, lens, 2};
+    texts[0] = request_arg(r, bytes, 0, &lens[0]);
+    for (size_t i = 1; i < r->argc; i++) {
+        texts[1] = request_arg(r, bytes, i, &lens[1]);
+        *(lock_rule_for(s, texts[1], lens[1]) ? &locks : &others) += 1;
+    }
+    if (too_many_locks(s, c, locks))
+        return;
+    uint32_t group = (uint32_t)(locks + (others > 0));
+    struct request *request = request_new(s, c);
+    request->parts_left = 1;
+    for (size_t i = 1; i < r->argc; i++) {
+        texts[1] = request_arg(r, bytes, i, &lens[1]);
+        const struct lock_rule *rule = lock_rule_for(s, texts[1], lens[1]);
+        if (!rule)
+            continue;
+        struct lock_call *lock = lock_prepare(s, &t->locks, rule, &release, texts[1], lens[1], &words);
+        queue_script(s, call_new(request, queued_part_done), c, ITEM_LOCK, lock, group);
+        group = 0;
+    }
+    if (others > 0) {
+        build_start(w, 1 + others);
+        build_bulk(w, texts[0], lens[0]);
+        for (size_t i = 1; i < r->argc; i++) {
+            texts[1] = request_arg(r, bytes, i, &lens[1]);
+            if (!lock_rule_for(s, texts[1], lens[1]))
+                build_bulk(w, texts[1], lens[1]);
+        }
+        item_add(t, ITEM_PLAIN, 0, NULL, c, NULL, 0);
+        queue_call(s, call_new(request, queued_part_done), w->build.data, w->build.len, true);
+    }
+    struct call_end none = {.reply = QUEUED, .len = sizeof(QUEUED) - 1};
+    queued_part_done(&request->call, &none); /* gives back the part held here */
+}
+
+static bool has_lock_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    for (size_t i = 1; i < r->argc; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, i, &len);
+        if (lock_rule_for(s, key, len))
+            return true;
+    }
+    return false;
+}
+
+/* What the node says to a step is EXEC's story. */
+static void queued_step_done(struct call *c, const struct call_end *end) {
+    (void)end;
+    request_reply(c->request, "", 0, true);
+}
+
+/* The key, as an argument index, that PROXY ADVISE is interested in, outside of all rules; 0: none. */
+static uint32_t wanted_outside(struct session *s, const struct command *c, const struct resp_request *r,
+                               const char *bytes, const struct key_list *list) {
+    size_t len;
+    const char *key = request_arg(r, bytes, list->keys[0], &len);
+    if (lock_rule_watched(s, key, len))
+        return 0;
+    if (script_is(c))
+        return advise_script_key(s, c, r, bytes, list->keys[0], (size_t)list->count);
+    return list->count == 1 && advise_wants(s, c, r, bytes, key, len) ? list->keys[0] : 0;
+}
+
+/* Keys that are audited: what EXEC's element says of them is noted. */
+static void queue_audited(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct key_list list;
+    if (s->transaction->lock_count >= LOCKS_MAX)
+        return;
+    key_list_find(&list, c, r, bytes);
+    struct audit_note *note = NULL;
+    if (list.count > 0)
+        note = audit_note(s, c, r, bytes, list.keys, (size_t)list.count, false);
+    uint32_t outside = list.count > 0 && !note ? wanted_outside(s, c, r, bytes, &list) : 0;
+    if (outside)
+        note = audit_note(s, c, r, bytes, &outside, 1, true);
+    key_list_clear(&list);
+    if (!note)
+        return;
+    s->transaction->lock_count++;
+    item_add(s->transaction, ITEM_AUDIT, 1, NULL, c, NULL, 0);
+    struct list_node *last = s->transaction->items.prev;
+    LIST_ENTRY(last, struct transaction_item, link)->note = note;
+}
+
+/* Queues a step beside a script of the application's, which is in w->build. */
+static void queue_step(struct session *s, const struct command *c, enum item_kind kind, struct lock_call *lock) {
+    struct request *request = request_new(s, c);
+    request->call.done = queued_step_done;
+    queue_script(s, &request->call, c, kind, lock, 1);
+}
+
+/* The parts of a script of the application's in its lock keys, in `locks`, which has room for all of its keys. Returns
+ * how many there are. */
+static size_t begin_application(struct session *s, const struct resp_request *r, const char *bytes,
+                                const struct key_list *list, struct lock_call **locks) {
+    size_t n = 0;
+    for (int i = 0; i < list->count; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, list->keys[i], &len);
+        const struct lock_rule *rule = lock_rule_for(s, key, len);
+        if (rule)
+            locks[n++] = script_begin(s, &s->transaction->locks, rule, r, bytes, list->keys[i]);
+    }
+    return n;
+}
+
+/* A script of the application's between two steps for each of its lock keys. */
+static void queue_application(struct session *s, const struct command *c, const struct resp_request *r,
+                              const char *bytes) {
+    struct key_list list;
+    key_list_find(&list, c, r, bytes);
+    size_t count = list.count > 0 ? (size_t)list.count : 0, wanted = 0;
+    for (size_t i = 0; i < count; i++)
+        wanted += lock_rule_for(s, bytes + r->argv[list.keys[i]].off, r->argv[list.keys[i]].len) != NULL;
+    if (!too_many_locks(s, c, 2 * wanted)) {
+        struct lock_queue *queue = &s->transaction->locks;
+        struct lock_call **locks = memory_alloc((count + 1) * sizeof(struct lock_call *));
+        size_t n = begin_application(s, r, bytes, &list, locks);
+        for (size_t i = 0; i < n; i++) {
+            script_build_before(s, queue, locks[i]);
+            queue_step(s, c, ITEM_FIRST, NULL);
+        }
+        queue_audited(s, c, r, bytes);
+        queue_one(s, c, bytes, r->len, false);
+        for (size_t i = 0; i < n; i++) {
+            script_build_behind(s, queue, locks[i], r, bytes, count, true);
+            queue_step(s, c, ITEM_STEP, locks[i]);
+        }
+        memory_free(locks);
+    }
+    key_list_clear(&list);
+}
+
+/* The way of a command with keys whose node is ready: as a script, or as it is. */
+static void queue_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct lock_command lc;
+    bool deletes = c->id == COMMAND_DEL || c->id == COMMAND_UNLINK;
+    bool single = (!c->find && c->first == 1 && c->last == 1 && c->split == SPLIT_NONE) ||
+                  (c->split == SPLIT_SUM && r->argc == 2) || (c->id == COMMAND_MSETNX && r->argc == 3);
+    if (single) {
+        size_t len;
+        const char *key = request_arg(r, bytes, 1, &len);
+        const struct lock_rule *rule = lock_rule_for(s, key, len);
+        if (rule && lock_command_of(c, r, bytes, rule->kinds, &lc)) {
+            if (!too_many_locks(s, c, 1))
+                queue_lock(s, c, r, bytes, &lc, rule);
+            return;
+        }
+    } else if (deletes && has_lock_key(s, c, r, bytes)) {
+        queue_release(s, c, r, bytes);
+        return;
+    }
+    if (script_is(c)) {
+        queue_application(s, c, r, bytes);
+        return;
+    }
+    if (!lock_clobbers(s, c, r, bytes)) {
+        queue_audited(s, c, r, bytes);
+        queue_one(s, c, bytes, r->len, false);
+        return;
+    }
+    if (too_many_locks(s, c, 1))
+        return;
+    counter_add(&s->worker->counters.requests_locks, 1);
+    struct lock_call *lock = lock_prepare_clobber(s, &s->transaction->locks, c, r, bytes);
+    if (!lock) {
+        transaction_refuse(s, c, "%s", LOCK_TOO_MANY_KEYS);
+        return;
+    }
+    struct request *request = request_new(s, c);
+    request->call.done = queued_done;
+    queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
+}
+
+static enum dispatch_result queue_by_key(struct session *s, const struct command *c, const struct resp_request *r,
+                                         const char *bytes) {
+    if (dispatch_writes_guard(c, r, bytes))
+        return transaction_refuse(s, c, "%s", GUARD_REFUSED);
+    int slot = pin_slot(s, c, r, bytes);
+    if (slot == -2)
+        return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+    if (slot < 0) { /* no keys, or so malformed that the node may see some where this does not, as in MSET k */
+        bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
+        if (placed)
+            slot = slot_of_key(bytes + r->argv[c->first].off, r->argv[c->first].len);
+        return queue_as(s, c, r, bytes, slot, QUEUED_PLAIN);
+    }
+    enum ready ready = transaction_ready(s, c, slot);
+    if (ready == READY)
+        queue_keys(s, c, r, bytes);
+    return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
+}
+
+/* ---- the way ----------------------------------------------------------------------------------------- */
+
+/* What changes the session is run by the node in its turn, and counts here once EXEC has done it. */
+static enum dispatch_result queue_state(struct session *s, const struct command *c, const struct resp_request *r,
+                                        const char *bytes) {
+    bool own_password = s->worker->shared->options.requirepass != NULL;
+    if (own_password && c->id == COMMAND_AUTH)
+        return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+    if (own_password && c->id == COMMAND_HELLO && r->argc > 2)
+        return transaction_refuse(s, c,
+                                  "ERR hello with options inside MULTI is not supported where lockkeeper has a "
+                                  "password of its own (requirepass)");
+    struct transaction *t = s->transaction;
+    size_t len;
+    int64_t db;
+    const char *first = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
+    if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
+        s->queued_db = (uint32_t)db;
+    t->unclean = true;
+    return queue_as(s, c, r, bytes, -1, QUEUED_CHANGE);
+}
+
+static enum dispatch_result queue_session(struct session *s, const struct command *c, const struct resp_request *r,
+                                          const char *bytes) {
+    switch ((int)c->id) {
+    case COMMAND_QUIT:
+    case COMMAND_RESET:
+        return local_dispatch(s, c, r, bytes);
+    case COMMAND_AUTH:
+    case COMMAND_HELLO:
+    case COMMAND_SELECT:
+        return queue_state(s, c, r, bytes);
+    case COMMAND_CLIENT:
+        switch (client_way_in_multi(s, r, bytes)) {
+        case CLIENT_ANSWERED:
+            return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+        case CLIENT_SHOWN:
+            return queue_as(s, c, r, bytes, -1, QUEUED_SHOWN);
+        case CLIENT_FORWARDED:
+            return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
+        }
+        return DISPATCHED;
+    default: /* READONLY, READWRITE, ASKING */
+        return queue_as(s, c, r, bytes, -1, upstream_is_cluster(s->worker->upstream) ? QUEUED_LOCAL : QUEUED_PLAIN);
+    }
+}
+
+/* Redis runs these at EXEC, but for two that it has an error for then. */
+static enum dispatch_result queue_pubsub(struct session *s, const struct command *c, const struct resp_request *r,
+                                         const char *bytes) {
+    if (c->id != COMMAND_MONITOR && c->id != COMMAND_SSUBSCRIBE)
+        return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+    int slot = pin_slot(s, c, r, bytes);
+    if (slot == -2)
+        return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+    s->transaction->unclean = true;
+    return queue_as(s, c, r, bytes, slot, QUEUED_PLAIN);
+}
+
+static enum dispatch_result queue_cluster(struct session *s, const struct command *c, const struct resp_request *r,
+                                          const char *bytes) {
+    char text[CLUSTER_WRONG_MAX];
+    if (!upstream_is_cluster(s->worker->upstream))
+        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
+    if (cluster_wrong(r, bytes, text, sizeof(text)))
+        return transaction_refuse(s, c, "%s", text);
+    return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+}
+
+/* A command that isn't in the table: as dispatch has it outside of transactions. */
+static enum dispatch_result queue_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
+    int slot = -1;
+    if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
+        slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
+    s->transaction->unclean = true;
+    return queue_as(s, NULL, r, bytes, slot, QUEUED_PLAIN);
+}
+
+enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes) {
+    if (c && !command_arity_ok(c, r->argc) && c->id != COMMAND_EXEC)
+        return transaction_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
+    if (c && c->id == COMMAND_UNKNOWN)
+        s->transaction->unclean = true; /* nobody knows what it leaves behind */
+    if (c && c->need == NEED_TRANSACTION && c->id != COMMAND_UNWATCH)
+        return transaction_dispatch(s, c, r, bytes);
+    if (c && c->need == NEED_SESSION)
+        return queue_session(s, c, r, bytes);
+    if (s->in_flight >= SESSION_REQUESTS_MAX)
+        return DISPATCH_WAIT;
+    s->transaction->writes = s->transaction->writes || pause_replicates(c, r, bytes);
+    s->transaction->runs_code = s->transaction->runs_code || (c && (c->flags & COMMAND_RUNS_CODE));
+    if (!c)
+        return queue_unknown(s, r, bytes);
+    switch (c->need) {
+    case NEED_KEY:
+    case NEED_BLOCKING: /* inside a transaction nothing blocks */
+        return queue_by_key(s, c, r, bytes);
+    case NEED_NODE:
+    case NEED_TRANSACTION:
+        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
+    case NEED_MASTERS:
+        if (masters_refuses(s, c, r, bytes))
+            return transaction_refuse(s, c, "ERR %s is not supported by lockkeeper", masters_refuses(s, c, r, bytes));
+        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
+    case NEED_CLUSTER:
+        return queue_cluster(s, c, r, bytes);
+    case NEED_KEYSPACE:
+        if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is the proxy's */
+            return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+        return queue_as(s, c, r, bytes, -1, QUEUED_KEYS);
+    case NEED_PROXY:
+        return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+    case NEED_PUBSUB:
+        return queue_pubsub(s, c, r, bytes);
+    case NEED_REPLICATION: /* the node refuses some, and has a word for others */
+        s->transaction->unclean = true;
+        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
+    case NEED_REFUSED:
+        return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper", c->name);
+    case NEED_CLOSE:
+        session_finish(s);
+        return DISPATCHED;
+    case NEED_SESSION:
+        break;
+    }
+    return DISPATCHED;
+}

@@ -1,0 +1,43 @@
+/*
+ * Requests that are answered with an error here, in Redis's words where it has them. Which ones those are decides
+ * dispatch.c.
+ */
+#include <stdio.h>
+
+#include "proxy/session/commands/private.h"
+#include "proxy/session/core/session.h"
+
+void refuse_command(struct session *s, const struct command *c, const char *what) {
+    char name[32];
+    size_t i;
+    for (i = 0; c->name[i] && i < sizeof(name) - 1; i++)
+        name[i] = c->name[i] >= 'a' && c->name[i] <= 'z' ? (char)(c->name[i] - 'a' + 'A') : c->name[i];
+    name[i] = '\0';
+    session_refuse(s, c, "ERR %s is not supported by lockkeeper%s", name, what);
+}
+
+/* Redis's words for a command that is not in its table. */
+static void answer_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
+    enum { SHOWN = 128 };
+    char name[SHOWN + 1], args[SHOWN * 2] = "", arg[SHOWN + 1];
+    size_t len = 0;
+    for (size_t i = 1; i < r->argc && len < SHOWN; i++) {
+        request_arg_text(r, bytes, i, arg, sizeof(arg) - len);
+        len += (size_t)snprintf(args + len, sizeof(args) - len, "'%s' ", arg);
+    }
+    session_refuse(s, NULL, "ERR unknown command '%s', with args beginning with: %s",
+                   request_arg_text(r, bytes, 0, name, sizeof(name)), args);
+}
+
+/* In Redis's order. */
+void refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
+                            const char *bytes) {
+    if (!c)
+        answer_unknown(s, r, bytes);
+    else if (!command_arity_ok(c, r->argc))
+        session_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
+    else
+        session_refuse(s, c, "NOAUTH Authentication required.");
+    if (s->authenticated)
+        worker_probe(s->worker); /* refused for the node's sake: it may have changed its mind */
+}

@@ -1,0 +1,431 @@
+/*
+ * What a session's client sends: bytes in, requests out to dispatch.
+ *
+ *      socket ──read──> worker's scratch ──scan──> dispatch          (the usual way: nothing is copied)
+ *                            │ incomplete, or has to wait
+ *                            v
+ *                      session->input ──scan──> dispatch             (once the rest or its turn has come)
+ *
+ * Knows no commands and no nodes.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/core/private.h"
+#include "proxy/session/core/secret.h"
+
+enum {
+    INPUT_START = 4096,
+    INPUT_PAUSE = 1024 * 1024, /* while a session has to wait, no more than this is read ahead */
+    INPUT_SHARE = 64 * 1024    /* the same, while the worker's buffers are full */
+};
+
+/* ---- the buffer -------------------------------------------------------------------------------- */
+
+static size_t input_len(const struct session_input *in) {
+    return in->end - in->start;
+}
+
+void session_input_free(struct session *s) {
+    if (!s->input)
+        return;
+    secret_overwrite(s->input->data + s->input->start, input_len(s->input));
+    memory_free(s->input->data);
+    resp_request_clear(&s->input->scanner);
+    memory_free(s->input);
+    s->input = NULL;
+}
+
+/* Room at the end: by moving what is left to the front once most of the buffer was used up, or by growing. */
+static void input_reserve(struct session_input *in, size_t room) {
+    if (in->cap - in->end >= room)
+        return;
+    size_t len = input_len(in);
+    if (in->start > 0 && (in->start >= len || in->cap - len >= room)) {
+        memmove(in->data, in->data + in->start, len);
+        secret_overwrite(in->data + len, in->end - len);
+        in->start = 0;
+        in->end = len;
+        if (in->cap - in->end >= room)
+            return;
+    }
+    size_t cap = in->cap ? in->cap * 2 : INPUT_START;
+    while (cap < in->end + room)
+        cap *= 2;
+    if (in->cap <= WORKER_SCRATCH) { /* as realloc does it, and nothing stays where it was */
+        char *data = memory_alloc(cap);
+        if (in->end > 0)
+            memcpy(data, in->data, in->end);
+        secret_overwrite(in->data, in->end);
+        memory_free(in->data);
+        in->data = data;
+    } else {
+        in->data = memory_realloc(in->data, cap);
+    }
+    in->cap = cap;
+}
+
+/* ---- requests ---------------------------------------------------------------------------------- */
+
+static void session_protocol_error(struct session *s, const char *error) {
+    counter_add(&s->worker->counters.protocol_errors, 1);
+    log_verbose("client %llu (%s): %s", (unsigned long long)s->lock.id, s->address, error);
+    session_refuse(s, NULL, "ERR %s", error);
+    session_finish(s);
+}
+
+/* An inline request, and one in a form that only Redis's own parser accepts, go on in canonical form. */
+static enum dispatch_result dispatch_encoded(struct session *s, const struct resp_request *r, const char *data) {
+    struct worker *w = s->worker;
+    struct text encoded;
+    text_init(&encoded);
+    w->secret = false;
+    if (r->form == RESP_INLINE) {
+        char *out = text_reserve(&encoded, resp_inline_bound(r->line_len));
+        int64_t n = resp_inline_encode(data, r->line_len, out);
+        if (n <= 0) {
+            text_clear(&encoded);
+            if (n < 0) {
+                session_protocol_error(s, "Protocol error: unbalanced quotes in request");
+                if (s->state != SESSION_CLOSED)
+                    secret_overwrite(data, r->len); /* whatever it was to be */
+            }
+            return DISPATCHED;
+        }
+        text_commit(&encoded, (size_t)n);
+    } else {
+        build_start(w, r->argc);
+        for (size_t i = 0; i < r->argc; i++)
+            build_bulk(w, data + r->argv[i].off, r->argv[i].len);
+        text_append(&encoded, w->build.data, w->build.len);
+    }
+    struct resp_request canonical;
+    resp_request_init(&canonical);
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    enum dispatch_result result = DISPATCHED;
+    if (resp_request_scan(&canonical, encoded.data, encoded.len, &limits) == RESP_OK &&
+        canonical.form == RESP_MULTIBULK)
+        result = w->hooks->dispatch(s, &canonical, encoded.data);
+    if (w->secret || result == DISPATCH_WAIT) /* then it is encoded anew */
+        secret_overwrite(encoded.data, encoded.len);
+    if (w->secret && s->state != SESSION_CLOSED)
+        secret_overwrite(data, r->len);
+    if (w->secret && r->form != RESP_INLINE)
+        secret_overwrite(w->build.data, w->build.len);
+    resp_request_clear(&canonical);
+    text_clear(&encoded);
+    return result;
+}
+
+/* What lasts for one request, or until the next one, has done so. */
+static __attribute__((noinline)) void session_request_over(struct session *s) {
+    if (s->reply_mode >= REPLY_SKIP_NEXT)
+        s->reply_mode = s->reply_mode == REPLY_SKIP_NEXT ? REPLY_SKIP : REPLY_ON;
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->request_over && (s->hears & HEARS_REQUEST))
+            (*room)->request_over(s);
+}
+
+static inline void session_count(struct session *s, enum dispatch_result result) {
+    if (result != DISPATCHED) {
+        counter_add(&s->worker->counters.requests_waiting, 1);
+        return;
+    }
+    counter_add(&s->worker->counters.requests_total, 1);
+    if ((s->hears & HEARS_REQUEST) || s->reply_mode != REPLY_ON)
+        session_request_over(s);
+}
+
+static enum dispatch_result session_request(struct session *s, const struct resp_request *r, const char *data) {
+    if (r->form == RESP_EMPTY)
+        return DISPATCHED;
+    enum dispatch_result result =
+        r->form == RESP_INLINE || r->irregular ? dispatch_encoded(s, r, data) : s->worker->hooks->dispatch(s, r, data);
+    session_count(s, result);
+    return result;
+}
+
+/* Many sessions that send to nodes which stand still: then each gets less. Sessions go on with their own replies, so
+ * that nobody waits for another one's. */
+static bool worker_is_full(const struct worker *w) {
+    return w->chunks.total_bytes > WORKER_BYTES_FULL;
+}
+
+static size_t session_ahead(const struct session *s) {
+    return worker_is_full(s->worker) ? INPUT_SHARE : INPUT_PAUSE;
+}
+
+static bool session_has_enough(const struct session *s) {
+    return s->in_flight_bytes >= SESSION_BYTES_SHARE &&
+           (s->in_flight_bytes >= SESSION_BYTES_MAX || worker_is_full(s->worker));
+}
+
+/* Whether the next request has to wait for those in flight: for one that changes the session (SELECT), for one
+ * that is on its way to another node, and for all where slots have moved since they were sent. */
+static bool session_must_wait(struct session *s) {
+    if (s->in_flight == 0) {
+        s->epoch = upstream_epoch(s->worker->upstream);
+        return false;
+    }
+    return s->barrier | (s->redirected > 0) | (s->in_flight >= SESSION_REQUESTS_MAX) | session_has_enough(s) |
+           (s->epoch != upstream_epoch(s->worker->upstream));
+}
+
+bool session_unauthenticated(const struct session *s) {
+    return !s->authenticated || (s->worker->upstream_needs_auth && s->lane.login == 0);
+}
+
+/* Whether a request that isn't complete is too long to be waited for. */
+static bool session_streams(const struct resp_request *scanner, size_t len) {
+    return scanner->form == RESP_MULTIBULK && (len > STREAM_MIN || scanner->bulk_len > STREAM_MIN);
+}
+
+/* True: it could be passed on, but has to wait. */
+static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
+    enum dispatch_result result = stream_start(s, scanner, data);
+    if (s->stream || result == DISPATCH_WAIT) {
+        session_count(s, result);
+        resp_request_reset(scanner);
+    }
+    return result == DISPATCH_WAIT;
+}
+
+/* Dispatches what is complete in [data, data + len). Returns the bytes consumed; *waits is set where a complete
+ * request has to wait. The scanner keeps its place in a request that isn't complete, unless that is to be passed on. */
+static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len, bool *waits) {
+    size_t used = 0;
+    struct resp_limits limits = {.bulk_max = s->worker->shared->options.bulk_max};
+    *waits = false;
+    while (used < len && s->state == SESSION_OPEN) {
+        if (session_must_wait(s)) {
+            *waits = true;
+            break;
+        }
+        limits.unauthenticated = session_unauthenticated(s);
+        enum resp_status status = resp_request_scan(scanner, data + used, len - used, &limits);
+        if (status == RESP_MORE) {
+            if (session_streams(scanner, len - used))
+                *waits = session_starts_stream(s, scanner, data + used);
+            break;
+        }
+        if (status == RESP_BAD) {
+            session_protocol_error(s, scanner->error);
+            if (s->state != SESSION_CLOSED)
+                secret_overwrite(data + used, len - used);
+            return len;
+        }
+        if (session_request(s, scanner, data + used) == DISPATCH_WAIT) {
+            resp_request_reset(scanner);
+            *waits = true;
+            break;
+        }
+        used += scanner->len;
+        resp_request_next(scanner);
+    }
+    return used;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------- */
+
+static void session_pause_reading(struct session *s, bool pause) {
+    if (s->read_paused == pause || s->state == SESSION_CLOSED)
+        return;
+    s->read_paused = pause;
+    ev_io_stop(s->worker->loop, &s->io);
+    int events = (s->io.events & EV_WRITE) | (pause ? 0 : EV_READ);
+    ev_io_set(&s->io, s->fd, events);
+    if (events)
+        ev_io_start(s->worker->loop, &s->io);
+    if (s->tls && !pause)
+        tls_resume(s->tls);
+}
+
+bool session_left(const struct session *s) {
+    struct pollfd p = {.fd = s->fd, .events = POLLRDHUP};
+    return s->read_paused && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+static void session_half_closed_end(struct session *s) {
+    if (s->half_closed && s->state == SESSION_OPEN)
+        session_finish(s);
+}
+
+static void session_over_query_limit(struct session *s) {
+    log_warning("client %llu (%s): closed: its request is longer than client-query-buffer-limit",
+                (unsigned long long)s->lock.id, s->address);
+    session_close(s, "query buffer limit");
+}
+
+/* Passes bytes on to the request whose rest they are; returns how many those are. */
+static size_t session_stream(struct session *s, const char *data, size_t len) {
+    const char *error;
+    if (!stream_takes(s->stream))
+        return 0;
+    size_t used = stream_take(s->stream, data, len, &error);
+    if (error) {
+        char copy[RESP_ERROR_TEXT]; /* it may be the stream's */
+        snprintf(copy, sizeof(copy), "%s", error);
+        stream_drop(s);
+        session_protocol_error(s, copy);
+    } else if (s->stream && stream_over_limit(s->stream, s->worker->shared->options.query_buffer_limit)) {
+        session_over_query_limit(s);
+    }
+    return used;
+}
+
+/* Whether reading has to pause for the request that is being passed on. */
+static bool session_stream_full(const struct session *s) {
+    return s->stream && !stream_takes(s->stream);
+}
+
+/* Scans what is in session->input. */
+static void session_scan_input(struct session *s) {
+    struct session_input *in = s->input;
+    bool waits = false;
+    if (s->stream && input_len(in) > 0) {
+        size_t taken = session_stream(s, in->data + in->start, input_len(in));
+        if (s->state != SESSION_OPEN)
+            return;
+        in->start += taken;
+    }
+    size_t used = 0;
+    if (!s->stream)
+        used = session_scan(s, &in->scanner, in->data + in->start, input_len(in), &waits);
+    if (s->state != SESSION_OPEN)
+        return;
+    in->start += used;
+    if (input_len(in) == 0 && !waits) {
+        session_input_free(s);
+        session_pause_reading(s, session_stream_full(s));
+        session_half_closed_end(s);
+        return;
+    }
+    if (!waits)
+        session_half_closed_end(s); /* the rest of this request will never come */
+    if (s->state == SESSION_OPEN)
+        session_pause_reading(s,
+                              s->half_closed || (waits && input_len(in) >= session_ahead(s)) || session_stream_full(s));
+}
+
+/* More of a reply that comes in parts. */
+static void session_replay(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->resumes)
+            (*room)->resumes(s);
+}
+
+void session_resume(struct session *s) {
+    s->is_runnable = false;
+    list_remove(&s->runnable_link);
+    if (s->replay)
+        session_replay(s);
+    if (s->state != SESSION_OPEN || s->replay)
+        return;
+    if (s->input)
+        session_scan_input(s);
+    else
+        session_pause_reading(s, s->half_closed || session_stream_full(s));
+}
+
+/* Keeps what could not be dispatched. The worker's scanner, with its place in a half request, goes along. */
+static void session_keep(struct session *s, const char *data, size_t len) {
+    struct worker *w = s->worker;
+    struct session_input *in = memory_zalloc(sizeof(*in));
+    s->input = in;
+    input_reserve(in, len);
+    memcpy(in->data, data, len);
+    secret_overwrite(data, len);
+    in->end = len;
+    resp_request_move(&in->scanner, &w->scanner);
+}
+
+static void session_got(struct session *s, const char *data, size_t len) {
+    struct worker *w = s->worker;
+    bool waits;
+    size_t used = 0;
+    if (s->stream)
+        used = session_stream(s, data, len);
+    if (!s->stream && s->state == SESSION_OPEN)
+        used += session_scan(s, &w->scanner, data + used, len - used, &waits);
+    if (s->state == SESSION_OPEN && used < len) {
+        session_keep(s, data + used, len - used);
+    } else {
+        if (used < len) /* behind a QUIT, say: nobody reads it */
+            secret_overwrite(data + used, len - used);
+        resp_request_next(&w->scanner);
+    }
+    if (session_stream_full(s))
+        session_pause_reading(s, true);
+}
+
+static void session_tell_half_closed(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->half_closed)
+            (*room)->half_closed(s);
+}
+
+static void session_read(struct session *s) {
+    struct worker *w = s->worker;
+    struct session_input *in = s->input;
+    char *to = w->scratch;
+    size_t room = WORKER_SCRATCH;
+    if (in) {
+        input_reserve(in, input_len(in) < WORKER_SCRATCH ? INPUT_START : WORKER_SCRATCH);
+        to = in->data + in->end;
+        room = in->cap - in->end;
+    }
+    ssize_t n = s->tls ? tls_read(s->tls, to, room) : recv(s->fd, to, room, 0);
+    if (n < 0) {
+        if (errno != EAGAIN && errno != EINTR)
+            session_close(s, session_errno_text(s));
+        return;
+    }
+    if (n == 0) { /* the client has said all it will say: it gets its replies first */
+        s->half_closed = true;
+        session_pause_reading(s, true);
+        if (s->blocked) /* what it waits for must not come for nobody */
+            session_tell_half_closed(s);
+        if (in)
+            session_scan_input(s); /* complete requests that waited come first */
+        else
+            session_half_closed_end(s);
+        return;
+    }
+    s->last_active = ev_now(w->loop);
+    counter_add(&w->counters.client_bytes_in, (uint64_t)n);
+    if (!in && !s->stream && !s->reads_on) /* not the rest of what was written before */
+        s->overlaps = s->in_flight > 0;
+    s->reads_on = (size_t)n == room;
+    if (!in) {
+        session_got(s, to, (size_t)n);
+        return;
+    }
+    in->end += (size_t)n;
+    if (input_len(in) > (size_t)w->shared->options.query_buffer_limit) {
+        session_over_query_limit(s);
+        return;
+    }
+    session_scan_input(s);
+}
+
+/* The session is readable, and it is its turn. */
+static void session_readable(struct ev_io *io) {
+    struct session *s = io->data;
+    if (s->state == SESSION_FINISHING) /* QUIT with bytes behind it, or a protocol error: not read any more */
+        session_pause_reading(s, true);
+    else
+        session_read(s);
+}
+
+void session_on_io(struct ev_loop *loop, struct ev_io *io, int events) {
+    struct session *s = io->data;
+    if (events & EV_WRITE)
+        session_mark_dirty(s);
+    if (events & EV_READ)
+        readable_push(&s->worker->readable, io, session_readable);
+}

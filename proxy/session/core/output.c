@@ -1,0 +1,129 @@
+/*
+ * What a session writes: its output buffer, the limits on it, and holding up a reply that comes faster than it is read.
+ *
+ *      request slots ──> s->out ── session_flush ──> socket
+ *                           └── too much waits: the node that sends the oldest reply is not read
+ *
+ * Knows no requests but the oldest one.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/core/private.h"
+
+enum {
+    OUTPUT_HOLD = 1024 * 1024, /* output that waits, from which on the rest of a reply is left to the node */
+    OUTPUT_LOW = 256 * 1024    /* until no more than this waits */
+};
+
+static void session_watch_writable(struct session *s, bool on) {
+    bool now = (s->io.events & EV_WRITE) != 0;
+    if (now == on)
+        return;
+    ev_io_stop(s->worker->loop, &s->io);
+    int events = (s->read_paused ? 0 : EV_READ) | (on ? EV_WRITE : 0);
+    ev_io_set(&s->io, s->fd, events);
+    if (events)
+        ev_io_start(s->worker->loop, &s->io);
+}
+
+/* client-output-buffer-limit: above the hard limit at once, above the soft one for its time. */
+static bool session_over_limit(struct session *s) {
+    const struct session_options *o = &s->worker->shared->options;
+    int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);
+    if (o->output_limit_hard > 0 && unsent > o->output_limit_hard)
+        return true;
+    if (o->output_limit_soft <= 0 || unsent <= o->output_limit_soft) {
+        s->over_soft_since = 0;
+        return false;
+    }
+    double now = ev_now(s->worker->loop);
+    if (s->over_soft_since == 0)
+        s->over_soft_since = now;
+    return (now - s->over_soft_since) * 1000 >= (double)o->output_limit_soft_ms;
+}
+
+void session_held_free(struct session *s) {
+    if (s->held)
+        text_clear(s->held);
+    memory_free(s->held);
+    s->held = NULL;
+}
+
+void session_release(struct session *s) {
+    if (session_amid_reply(s) || s->replay)
+        return;
+    iobuf_append(&s->out, s->held->data, s->held->len);
+    s->held_bytes -= s->held->len;
+    session_held_free(s);
+    session_mark_dirty(s);
+}
+
+void session_tell(struct session *s, const char *data, size_t len) {
+    session_mark_dirty(s); /* also where it is held: the limits are looked at then */
+    if (!s->held && !session_amid_reply(s) && !s->replay) {
+        iobuf_append(&s->out, data, len);
+        return;
+    }
+    if (!s->held)
+        s->held = memory_zalloc(sizeof(*s->held));
+    text_append(s->held, data, len);
+    s->held_bytes += len;
+}
+
+void session_go_on(struct session *s) {
+    struct list_node *n = s->holding ? list_first(&s->requests) : NULL;
+    if (n)
+        upstream_go_on(&LIST_ENTRY(n, struct request, link)->call.up);
+    s->holding = false;
+}
+
+/* Holds up a long reply that comes faster than the client reads. Where a limit is set, it is for that: the client is
+ * dropped, as Redis does it. */
+static void session_hold(struct session *s) {
+    const struct session_options *o = &s->worker->shared->options;
+    struct list_node *n = list_first(&s->requests);
+    if (!n || o->output_limit_hard > 0 || o->output_limit_soft > 0)
+        return;
+    s->holding = upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up);
+}
+
+/* Whether the limits are not for this session. */
+static bool session_written(struct session *s) {
+    bool unlimited = false;
+    for (const struct session_room *const *room = s->worker->hooks->rooms; (s->hears & HEARS_WRITTEN) && *room; room++)
+        if ((*room)->written)
+            unlimited |= (*room)->written(s);
+    return unlimited;
+}
+
+void session_flush(struct session *s) {
+    struct worker *w = s->worker;
+    s->is_dirty = false;
+    list_remove(&s->dirty_link);
+    if (s->state == SESSION_CLOSED)
+        return;
+    ssize_t n = s->tls ? tls_write(s->tls, &s->out) : iobuf_write(&s->out, s->fd);
+    if (n < 0) {
+        session_close(s, session_errno_text(s));
+        return;
+    }
+    counter_add(&w->counters.client_bytes_out, (uint64_t)n);
+    if (s->out.unsent == 0 && s->state == SESSION_FINISHING && s->in_flight == 0) {
+        session_close(s, "finished");
+        return;
+    }
+    if (!session_written(s) && session_over_limit(s)) {
+        log_warning("client %llu (%s): closed: it does not read its replies (client-output-buffer-limit)",
+                    (unsigned long long)s->lock.id, s->address);
+        session_close(s, "output buffer limit");
+        return;
+    }
+    if (s->out.unsent > OUTPUT_HOLD && !s->holding)
+        session_hold(s);
+    else if (s->out.unsent < OUTPUT_LOW && s->holding)
+        session_go_on(s);
+    session_watch_writable(s, s->out.unsent > 0);
+}

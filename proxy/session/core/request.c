@@ -1,0 +1,524 @@
+/*
+ * Request slots and calls: replies leave in the order of the slots, whatever order the nodes answer in.
+ *
+ * Knows no commands. A reply's bytes go straight to the session's output while its request is the first in the
+ * queue; otherwise they wait in the request's own call.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/core/private.h"
+
+enum { FREE_REQUESTS_MAX = 4096, FREE_CALLS_MAX = 4096, ERROR_MAX = 1024, HELD_NOTICED = 64 * 1024 };
+
+/* ---- held bytes -------------------------------------------------------------------------------- */
+
+static __attribute__((noinline)) void call_hold_more(struct call *c, const char *data, size_t len) {
+    size_t need = c->held_len + len;
+    char *to = c->held_big ? c->held_big : c->held;
+    if (need > (c->held_big ? c->held_cap : sizeof(c->held))) {
+        size_t cap = need < 512 ? 512 : need + need / 2;
+        char *big = memory_realloc(c->held_big, cap);
+        if (!c->held_big)
+            memcpy(big, c->held, c->held_len);
+        c->held_big = to = big;
+        c->held_cap = cap;
+    }
+    memcpy(to + c->held_len, data, len);
+    c->held_len = need;
+}
+
+static inline void call_hold(struct call *c, const char *data, size_t len) {
+    if (c->held_len > 0 || len > sizeof(c->held)) {
+        call_hold_more(c, data, len);
+        return;
+    }
+    memcpy(c->held, data, len);
+    c->held_len = len;
+}
+
+static const char *call_held(const struct call *c) {
+    return c->held_big ? c->held_big : c->held;
+}
+
+static void call_drop_held(struct call *c) {
+    if (c->held_big) {
+        memory_free(c->held_big);
+        c->held_big = NULL;
+        c->held_cap = 0;
+    }
+    c->held_len = 0;
+}
+
+/* ---- requests ---------------------------------------------------------------------------------- */
+
+/* Memory for a call: as a call is when it is given back. */
+static void call_blank(struct call *c) {
+    list_init(&c->link);
+    c->held_len = c->held_cap = 0;
+    c->held_big = NULL;
+}
+
+/* The same for a request. */
+static __attribute__((noinline)) struct request *request_blank(struct worker *w) {
+    struct request *r = memory_alloc(sizeof(*r));
+    list_init(&r->parts);
+    r->worker = w;
+    call_blank(&r->call);
+    return r;
+}
+
+static inline struct request *request_take(struct worker *w, struct session *s, const struct command *command) {
+    struct list_node *n = stack_pop(&w->free_requests);
+    struct request *r = n ? LIST_ENTRY(n, struct request, link) : request_blank(w);
+    w->free_request_count -= n != NULL;
+    r->session = s;
+    r->command = command;
+    r->done = r->started = r->redirected = r->close_after = r->ends_barrier = r->silent = false;
+    r->lock_busy = 0;
+    r->parts_left = 0;
+    r->bytes = 0;
+    r->owner = NULL;
+    call_init(&r->call, r, NULL);
+    return r;
+}
+
+/* Scripts run as long as they like, so they have a connection of their own, and others don't wait behind them: a node
+ * says BUSY to these, and hears SCRIPT KILL. What a session sends meanwhile stays behind its script. One that tracks
+ * keys has a connection to itself already, and it is that one's reads and writes which the node tells apart. */
+inline struct request *request_new(struct session *s, const struct command *command) {
+    if (s->in_flight == 0)
+        s->aside = command && (command->flags & COMMAND_RUNS_CODE) && s->lane.own == 0;
+    struct request *r = request_take(s->worker, s, command);
+    r->muted = s->reply_mode != REPLY_ON;
+    list_append(&s->requests, &r->link);
+    s->in_flight++;
+    return r;
+}
+
+struct request *request_internal(struct worker *w) {
+    struct request *r = request_take(w, NULL, NULL);
+    list_init(&r->link);
+    return r;
+}
+
+void request_barrier(struct request *r) {
+    if (r->ends_barrier)
+        return;
+    r->ends_barrier = true;
+    r->session->barrier++;
+}
+
+const struct request_owner_ops request_owner_silent;
+
+static __attribute__((noinline)) void request_free_more(struct request *r) {
+    struct list_node *n;
+    struct request_owner *owner = r->owner;
+    r->owner = NULL;
+    if (owner && owner->ops->free)
+        owner->ops->free(owner);
+    while ((n = list_shift(&r->parts)))
+        call_release(r->worker, LIST_ENTRY(n, struct call, link));
+}
+
+static inline void request_free(struct request *r) {
+    struct worker *w = r->worker;
+    if (!list_empty(&r->parts) || r->owner)
+        request_free_more(r);
+    call_drop_held(&r->call);
+    list_cut(&r->link);
+    if (w->free_request_count < FREE_REQUESTS_MAX) {
+        stack_push(&w->free_requests, &r->link);
+        w->free_request_count++;
+    } else {
+        memory_free(r);
+    }
+}
+
+void request_pools_shrink(struct worker *w) {
+    struct list_node *n;
+    for (size_t left = w->free_request_count / 2; w->free_request_count > left; w->free_request_count--)
+        if ((n = stack_pop(&w->free_requests)))
+            memory_free(LIST_ENTRY(n, struct request, link));
+    for (size_t left = w->free_call_count / 2; w->free_call_count > left; w->free_call_count--)
+        if ((n = list_shift(&w->free_calls)))
+            memory_free(LIST_ENTRY(n, struct call, link));
+}
+
+static __attribute__((noinline)) void request_unbusy(struct request *r) {
+    if (r->session) {
+        if (r->lock_busy == LOCK_BUSY_ALL)
+            r->session->lock_busy_all--;
+        else
+            r->session->lock_busy[r->lock_busy - 1]--;
+        if (r->session->input)
+            session_mark_runnable(r->session);
+    }
+    r->lock_busy = 0;
+}
+
+bool session_amid_reply(const struct session *s) {
+    struct list_node *n = list_first(&s->requests);
+    const struct request *head = n ? LIST_ENTRY(n, struct request, link) : NULL;
+    return head && head->started && !head->done;
+}
+
+/* What would follow the replies that there are is dropped. */
+static void session_ends_behind(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->finishes)
+            (*room)->finishes(s);
+}
+
+/* Lets go on what the head has held up. False: the session is to end behind it. */
+static __attribute__((noinline)) bool head_ends_specially(struct session *s, struct request *r) {
+    bool close_after = r->close_after;
+    if (r->redirected)
+        s->redirected--;
+    if (r->ends_barrier) {
+        s->barrier--;
+        if (s->replay)
+            session_mark_runnable(s);
+    }
+    if (s->input)
+        session_mark_runnable(s);
+    request_free(r);
+    session_reply_over(s);
+    if (close_after) {
+        session_ends_behind(s);
+        session_finish(s);
+    }
+    return !close_after;
+}
+
+/* Takes the head, which is done, out of the queue. False: the session is to end behind it. */
+static inline bool head_ends(struct session *s, struct request *r) {
+    s->in_flight--;
+    s->in_flight_bytes -= r->bytes;
+    uintptr_t special = (uintptr_t)s->input | (uintptr_t)s->held | (s->hears & HEARS_REPLY);
+    if (special | r->redirected | r->ends_barrier | r->close_after)
+        return head_ends_specially(s, r);
+    request_free(r);
+    return true;
+}
+
+/* Whether the head has something to be moved to the output. */
+static inline bool head_waits(const struct session *s) {
+    const struct list_node *n = s->requests.next;
+    const struct request *r = LIST_ENTRY(n, struct request, link);
+    return n != &s->requests && (r->done || r->call.held_len > 0);
+}
+
+/* Moves the replies of all requests that are done, from the head on, to the output. */
+static __attribute__((noinline)) void session_release_done(struct session *s) {
+    struct list_node *n;
+    while ((n = list_first(&s->requests))) {
+        struct request *r = LIST_ENTRY(n, struct request, link);
+        /* What a call with `done` of its own holds so far is no reply yet. */
+        if (r->call.held_len > 0 && (r->done || !r->call.done)) {
+            iobuf_append(&s->out, call_held(&r->call), r->call.held_len);
+            s->held_bytes -= r->call.held_len;
+            r->started = true;
+            call_drop_held(&r->call);
+        }
+        if (!r->done || !head_ends(s, r))
+            return;
+    }
+}
+
+/* Keeps a reply for its turn. */
+static __attribute__((noinline)) void request_hold(struct request *r, const char *data, size_t len) {
+    struct session *s = r->session;
+    call_hold(&r->call, data, len);
+    s->held_bytes += len;
+    if (s->held_bytes >= HELD_NOTICED) /* its limits are looked at when it is flushed */
+        session_mark_dirty(s);
+}
+
+static inline __attribute__((always_inline)) void reply(struct request *r, const char *data, size_t len, bool last) {
+    struct session *s = r->session;
+    if (last) {
+        if (r->lock_busy)
+            request_unbusy(r);
+        r->done = true;
+    }
+    if (!s) {
+        if (last)
+            request_free(r);
+        return;
+    }
+    if (r->muted)
+        len = 0;
+    if (s->requests.next == &r->link) {
+        iobuf_append(&s->out, data, len);
+        r->started = !r->muted;
+        if (!s->is_dirty)
+            session_mark_dirty(s);
+        if (last && head_ends(s, r) && head_waits(s))
+            session_release_done(s);
+        return;
+    }
+    request_hold(r, data, len);
+}
+
+void request_reply(struct request *r, const char *data, size_t len, bool last) {
+    reply(r, data, len, last);
+}
+
+void request_error(struct request *r, const char *error) {
+    char line[ERROR_MAX];
+    int n = snprintf(line, sizeof(line) - 2, "-%s", error);
+    size_t len = n < (int)sizeof(line) - 3 ? (size_t)n : sizeof(line) - 3;
+    memcpy(line + len, "\r\n", 2);
+    request_reply(r, line, len + 2, true);
+}
+
+void request_fail(struct request *r, const char *error) {
+    counter_add(&r->worker->counters.requests_failed, 1);
+    struct session *s = r->session;
+    if (r->started && s) {
+        session_close(s, "a node was lost in the middle of a reply");
+        s = NULL;
+    }
+    if (!s) { /* closing has cut the request loose */
+        request_reply(r, "", 0, true);
+        return;
+    }
+    s->held_bytes -= r->call.held_len;
+    call_drop_held(&r->call);
+    request_error(r, error);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------- */
+
+/* For who wants the reply whole. */
+static __attribute__((noinline)) void call_collect(struct call *c, const char *data, size_t len, bool last) {
+    if (!last || c->held_len > 0)
+        call_hold(c, data, len);
+    if (!last)
+        return;
+    struct call_end end = {.reply = data, .len = len};
+    if (c->held_len == 0) {
+        c->done(c, &end);
+        return;
+    }
+    /* `done` may free the call with its request: the bytes are taken out of it first. */
+    char small[CALL_INLINE];
+    char *big = c->held_big;
+    end.len = c->held_len;
+    if (!big)
+        memcpy(small, c->held, c->held_len);
+    end.reply = big ? big : small;
+    c->held_big = NULL;
+    c->held_len = c->held_cap = 0;
+    c->done(c, &end);
+    memory_free(big);
+}
+
+static void call_reply(struct upstream_request *up, const char *data, size_t len, bool last) {
+    struct call *c = (struct call *)(void *)up;
+    if (c->done)
+        call_collect(c, data, len, last);
+    else
+        reply(c->request, data, len, last);
+}
+
+static void call_fail_end(struct call *c, enum upstream_failure why, const char *error) {
+    if (!c->done) {
+        request_fail(c->request, error);
+        return;
+    }
+    call_drop_held(c);
+    struct call_end end = {.error = error, .why = why};
+    c->done(c, &end);
+}
+
+static void call_fail(struct upstream_request *up, enum upstream_failure why, const char *error) {
+    char copy[ERROR_MAX]; /* the upstream's text may go while we work */
+    snprintf(copy, sizeof(copy), "%s", error);
+    call_fail_end((struct call *)(void *)up, why, copy);
+}
+
+static void call_redirected(struct upstream_request *up) {
+    struct request *r = ((struct call *)(void *)up)->request;
+    if (r->session && !r->redirected) {
+        r->redirected = true;
+        r->session->redirected++;
+    }
+}
+
+/* Whether it was sent for the slot, or writes to all of them (FLUSHALL). */
+static bool request_uses_slot(const struct request *r, int slot) {
+    bool everywhere = r->command && (r->command->flags & COMMAND_WRITE);
+    if (r->call.up.in_flight && (r->call.up.slot == slot || (r->call.up.slot < 0 && everywhere)))
+        return true;
+    LIST_FOREACH(it, &r->parts) {
+        const struct call *part = LIST_ENTRY(it, struct call, link);
+        if (part->up.slot == slot || (part->up.slot < 0 && everywhere))
+            return true;
+    }
+    return false;
+}
+
+/* What waits is overtaken by what was sent behind it. Lock scripts may be: what concerns their keys waits for them. So
+ * may a script of the application's by the step behind it, which waits as well, or finds nothing. */
+static bool call_may_wait(const struct upstream_request *up) {
+    const struct call *c = (const struct call *)(const void *)up;
+    const struct request *r = c->request;
+    if (!r->session || c->lock || up->slot < 0)
+        return true;
+    for (struct list_node *n = r->link.next; n != &r->session->requests; n = n->next) {
+        const struct request *behind = LIST_ENTRY(n, struct request, link);
+        if (!behind->silent && request_uses_slot(behind, up->slot))
+            return false;
+    }
+    return true;
+}
+
+/* A script runs as long as it likes; and while one does, its node ends nothing that blocks. */
+static bool call_may_last(const struct upstream_request *up) {
+    const struct request *r = ((const struct call *)(const void *)up)->request;
+    if (r->command && (r->command->flags & COMMAND_RUNS_CODE))
+        return true;
+    return r->owner && r->owner->ops->may_last && r->owner->ops->may_last(r);
+}
+
+static bool call_pointless(const struct upstream_request *up) {
+    const struct request *r = ((const struct call *)(const void *)up)->request;
+    return r->owner && r->owner->ops->pointless && r->owner->ops->pointless(r);
+}
+
+static const struct upstream_request_ops call_ops = {
+    .reply = call_reply,
+    .fail = call_fail,
+    .redirected = call_redirected,
+    .may_wait = call_may_wait,
+    .may_last = call_may_last,
+    .pointless = call_pointless,
+};
+
+void call_init(struct call *c, struct request *r, call_done_fn done) {
+    c->up.ops = &call_ops; /* EXEC has others */
+    c->up.script = NULL;
+    c->up.slot = 0;
+    c->up.repeatable = c->up.in_flight = false;
+    c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;
+    c->up.aside = r->session && r->session->aside;
+    c->request = r;
+    c->done = done;
+    c->lock = NULL;
+    c->index = c->count = 0;
+}
+
+struct call *call_new(struct request *r, call_done_fn done) {
+    struct worker *w = r->worker;
+    struct call *c;
+    if (w->free_call_count > 0) {
+        c = LIST_ENTRY(list_shift(&w->free_calls), struct call, link);
+        w->free_call_count--;
+    } else {
+        c = memory_alloc(sizeof(*c));
+        call_blank(c);
+    }
+    call_init(c, r, done);
+    list_append(&r->parts, &c->link);
+    r->parts_left++;
+    return c;
+}
+
+void call_release(struct worker *w, struct call *c) {
+    call_drop_held(c);
+    list_remove(&c->link);
+    if (w->free_call_count < FREE_CALLS_MAX) {
+        list_prepend(&w->free_calls, &c->link);
+        w->free_call_count++;
+    } else {
+        memory_free(c);
+    }
+}
+
+/* What has to go over the same connection right before a call, or NULL. */
+static struct call *call_before(struct session *s, struct call *c, const char **bytes, size_t *len) {
+    struct call *before = NULL;
+    if (!s || !(s->hears & HEARS_CALL))
+        return NULL;
+    for (const struct session_room *const *room = s->worker->hooks->rooms; !before && *room; room++)
+        if ((*room)->before_call)
+            before = (*room)->before_call(s, c, bytes, len);
+    return before;
+}
+
+static __attribute__((noinline)) void submit_before(struct call *c, int slot, const struct upstream_lane *lane) {
+    struct session *s = c->request->session;
+    const char *bytes;
+    size_t len;
+    struct call *before = call_before(s, c, &bytes, &len);
+    const char *error =
+        before ? upstream_submit(c->request->worker->upstream, &before->up, slot, lane, bytes, len) : NULL;
+    if (error)
+        call_fail(&before->up, UPSTREAM_NOT_SENT, error);
+}
+
+static inline void note_submit(struct call *c, int slot, const struct upstream_lane *lane, size_t len) {
+    struct request *r = c->request;
+    if (r->session) {
+        r->bytes += len;
+        r->session->in_flight_bytes += len;
+        session_uses(r->session, slot);
+    }
+    if (lane->own)
+        submit_before(c, slot, lane);
+}
+
+void call_submit_together(struct call *c, uint8_t leading, int slot, const char *bytes, size_t len) {
+    const struct upstream_lane *lane = &c->request->session->lane;
+    note_submit(c, slot, lane, len);
+    const char *error = upstream_submit_together(c->request->worker->upstream, &c->up, leading, slot, lane, bytes, len);
+    if (error)
+        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+}
+
+static inline void submit(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
+    struct request *r = c->request;
+    note_submit(c, slot, lane, len);
+    const char *error = upstream_submit(r->worker->upstream, &c->up, slot, lane, bytes, len);
+    if (error)
+        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+}
+
+void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
+    submit(c, slot, lane, bytes, len);
+}
+
+inline void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
+    submit(c, slot, &c->request->session->lane, bytes, len);
+}
+
+void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking) {
+    struct session *s = c->request->session;
+    const char *words;
+    size_t words_len;
+    struct call *before = call_before(s, c, &words, &words_len);
+    if (before && upstream_pin_submit(pin, &before->up, words, words_len, false))
+        request_reply(before->request, "", 0, true);
+    const char *error = upstream_pin_submit(pin, &c->up, bytes, len, asking);
+    if (error)
+        c->up.ops->fail(&c->up, UPSTREAM_NOT_SENT, error);
+}
+
+void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len) {
+    call_submit_master_lane(c, master, &c->request->session->lane, bytes, len);
+}
+
+void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,
+                             size_t len) {
+    struct upstream *u = c->request->worker->upstream;
+    const char *error = "UPSTREAM no master is known; the request was not sent";
+    if (c->request->session)
+        c->request->session->used_slots = UINT64_MAX;
+    if (master < upstream_master_count(u))
+        error = upstream_submit_to(u, &c->up, upstream_master(u, master), lane, bytes, len);
+    if (error)
+        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+}

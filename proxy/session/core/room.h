@@ -1,0 +1,89 @@
+/*
+ * Rooms, as a session's core knows them: tables of functions. Each room of the session (locks, transaction, push,
+ * blocking, cluster, commands) says in one table what it wants to hear of workers and sessions; commands/ lists the
+ * tables beside what it does with a request, and a worker is made with that list.
+ *
+ *      commands ── session_hooks ──> worker ──> core ── dispatch ──> commands
+ *                                                 └──── events ────> each room that hears them
+ */
+#ifndef LOCKKEEPER_SESSION_CORE_ROOM_H
+#define LOCKKEEPER_SESSION_CORE_ROOM_H
+
+#include <stddef.h>
+
+#include "parser/command.h"
+#include "proxy/upstream/upstream.h"
+
+struct call;
+struct request;
+struct session;
+struct worker;
+
+/* Events of a session that it is told of only where a room has set the bit in session->hears: most sessions are not
+ * asked. */
+enum session_hears {
+    HEARS_REQUEST = 1, /* request_over */
+    HEARS_REPLY = 2,   /* reply_over */
+    HEARS_CALL = 4,    /* before_call */
+    HEARS_WRITTEN = 8, /* written */
+    HEARS_TICK = 16    /* tick */
+};
+
+/* What a room wants to hear. Each may be NULL. */
+struct session_room {
+    /* A worker is being made: it has a loop, and no upstream yet. */
+    void (*worker_opens)(struct worker *w);
+    /* It is freed: its sessions and its upstream are gone. */
+    void (*worker_closes)(struct worker *w);
+    /* Once a second, in the first worker, unless the process stood still: the proxy's own questions to Redis. */
+    void (*worker_asks)(struct worker *w);
+
+    /* The session is gone, and its socket closed: the room lets go of what it has for it. */
+    void (*closes)(struct session *s);
+    /* It ends behind the replies that it has: what would follow is dropped. */
+    void (*finishes)(struct session *s);
+    /* It may go on with what waited, where there is a session->replay. */
+    void (*resumes)(struct session *s);
+    /* Its session->replay is over. `stale`: what it has read meanwhile may have gone over a connection that tracks no
+     * keys for it. */
+    void (*replayed)(struct session *s, bool stale);
+    /* The client of a blocked session will say no more. May close the session. */
+    void (*half_closed)(struct session *s);
+    /* A connection of the session's own is about to be opened over this lane, which belongs to the session alone. */
+    void (*pin_lane)(const struct session *s, struct upstream_lane *lane);
+
+    /* A request has been dispatched. */
+    void (*request_over)(struct session *s);
+    /* A request has ended: there may be no reply that is being written. */
+    void (*reply_over)(struct session *s);
+    /* What has to go right before a call, as a call of nobody's with its bytes; NULL: nothing. */
+    struct call *(*before_call)(struct session *s, struct call *c, const char **bytes, size_t *len);
+    /* Some output has been written. True: the limits on output are not for this session. */
+    bool (*written)(struct session *s);
+    /* Once a second. */
+    void (*tick)(struct session *s);
+};
+
+enum dispatch_result {
+    DISPATCHED,
+    DISPATCH_WAIT /* earlier requests have to end first */
+};
+
+/* What may become of a request that is too long to be held, of which the beginning has come. */
+enum stream_way {
+    STREAM_NOT,   /* it has to be complete before it is dispatched */
+    STREAM_LATER, /* earlier requests have to end first */
+    STREAM_NOW    /* it is passed on while it comes */
+};
+
+struct session_hooks {
+    /* One complete request of the session. `bytes` is what is forwarded (r->len bytes, canonical). */
+    enum dispatch_result (*dispatch)(struct session *s, const struct resp_request *r, const char *bytes);
+    /* Whether a request of which this much has come can be forwarded before the rest is there: nothing in the rest can
+     * change where it goes. *slot as session_forward has it. */
+    enum stream_way (*streams)(struct session *s, const struct resp_request *r, const char *bytes,
+                               const struct command **command, int *slot);
+    const struct session_room *const *rooms; /* the last one is followed by NULL */
+};
+
+#endif

@@ -1,0 +1,196 @@
+/*
+ * Sessions: their life, their marks for the end of the loop turn, and what they are called. Bytes in are input.c's,
+ * bytes out output.c's.
+ *
+ * Knows no commands and no nodes. Nothing is freed here before the end of the loop turn.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/core/private.h"
+
+struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address) {
+    struct session *s = memory_zalloc(sizeof(*s));
+    s->worker = w;
+    s->fd = fd;
+    s->tls = tls;
+    s->state = SESSION_OPEN;
+    s->authenticated = w->shared->options.requirepass == NULL;
+    s->lane.protocol = 2;
+    s->epoch = upstream_epoch(w->upstream);
+    s->opened_ms = worker_now(w);
+    s->last_active = ev_now(w->loop);
+    snprintf(s->address, sizeof(s->address), "%s", address);
+    list_init(&s->link);
+    list_init(&s->dirty_link);
+    list_init(&s->runnable_link);
+    list_init(&s->hearing);
+    list_init(&s->requests);
+    iobuf_init(&s->out, &w->chunks);
+    list_append(&w->sessions, &s->link);
+    uint64_t id = atomic_fetch_add(&w->shared->next_session, 1) + 1;
+    engine_session_open(w->shared->engine, &s->lock, id, "", 0);
+    session_identify(s);
+    ev_io_init(&s->io, session_on_io, fd, EV_READ);
+    s->io.data = s;
+    ev_io_start(w->loop, &s->io);
+    if (tls)
+        tls_attach(tls, &s->io);
+    counter_add(&w->counters.clients_connected, 1);
+    counter_add(&w->counters.clients_total, 1);
+    log_debug("client %llu: connected from %s", (unsigned long long)id, address);
+    return s;
+}
+
+void session_close(struct session *s, const char *reason) {
+    if (s->state == SESSION_CLOSED)
+        return;
+    struct worker *w = s->worker;
+    log_debug("client %llu: closed: %s", (unsigned long long)s->lock.id, reason);
+    s->state = SESSION_CLOSED;
+    ev_io_stop(w->loop, &s->io);
+    stream_drop(s);
+    session_go_on(s);
+    struct list_node *n;
+    while ((n = list_shift(&s->requests))) { /* their calls go on without it */
+        struct request *r = LIST_ENTRY(n, struct request, link);
+        r->session = NULL;
+        if (r->done)
+            request_reply(r, "", 0, true);
+        else if (r->owner && r->owner->ops->left)
+            r->owner->ops->left(r);
+    }
+    tls_free(s->tls); /* not before: who sees that it has gone may rely on that it does not block any more */
+    s->tls = NULL;
+    close(s->fd);
+    s->fd = -1;
+    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
+        if ((*room)->closes)
+            (*room)->closes(s);
+    s->in_flight = 0;
+    engine_session_close(w->shared->engine, &s->lock, worker_now(w));
+    iobuf_clear(&s->out);
+    session_held_free(s);
+    session_input_free(s);
+    list_remove(&s->dirty_link);
+    list_remove(&s->runnable_link);
+    list_remove(&s->hearing);
+    list_remove(&s->link);
+    list_append(&w->closed, &s->link);
+    counter_sub(&w->counters.clients_connected, 1);
+    atomic_fetch_sub(&w->shared->clients, 1);
+}
+
+void session_free(struct session *s) {
+    upstream_login_release(s->lane.login); /* not before: releases on disconnect still went over its lane */
+    list_remove(&s->link);
+    memory_free(s->name);
+    memory_free(s->user);
+    memory_free(s->lib_name);
+    memory_free(s->lib_version);
+    memory_free(s);
+}
+
+void session_finish(struct session *s) {
+    if (s->state != SESSION_OPEN)
+        return;
+    s->state = SESSION_FINISHING;
+    stream_drop(s);
+    session_mark_dirty(s);
+}
+
+void session_mark_dirty(struct session *s) {
+    if (s->is_dirty)
+        return;
+    s->is_dirty = true;
+    list_append(&s->worker->dirty, &s->dirty_link);
+}
+
+void session_mark_runnable(struct session *s) {
+    if (s->is_runnable || (s->state != SESSION_OPEN && !s->replay))
+        return;
+    s->is_runnable = true;
+    list_append(&s->worker->runnable, &s->runnable_link);
+}
+
+void session_identify(struct session *s) {
+    unsigned fields = s->worker->shared->options.identity;
+    char text[LOCK_IDENTITY_MAX];
+    char host[SESSION_ADDRESS_MAX];
+    snprintf(host, sizeof(host), "%s", s->address);
+    char *colon = strrchr(host, ':');
+    if (colon && !(fields & IDENTIFY_PORT))
+        *colon = '\0';
+    int n = snprintf(text, sizeof(text), "%s", fields & (IDENTIFY_ADDRESS | IDENTIFY_PORT) ? host : "");
+    const char *user = s->user ? s->user : "default";
+    if ((fields & IDENTIFY_USER) && n < (int)sizeof(text))
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " user=%s", user);
+    if ((fields & IDENTIFY_NAME) && s->name && n < (int)sizeof(text))
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " name=%s", s->name);
+    size_t len = n < (int)sizeof(text) ? (size_t)n : sizeof(text) - 1;
+    s->lock.login = s->lane.login;
+    atomic_store_explicit(&s->worker->shared->came_ms, worker_now(s->worker), memory_order_relaxed);
+    engine_session_identify(s->worker->shared->engine, &s->lock, text, len, worker_now(s->worker));
+}
+
+size_t session_who(const struct session *s, char *out, size_t size) {
+    int n = snprintf(out, size, "%s%s%s", s->address, s->name ? " " : "", s->name ? s->name : "");
+    return n < (int)size ? (size_t)n : size - 1;
+}
+
+void session_address_text(const struct sockaddr_storage *a, char *out, size_t size) {
+    char host[INET6_ADDRSTRLEN] = "";
+    if (a->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const void *)a;
+        inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
+        snprintf(out, size, "%s:%d", host, ntohs(in->sin_port));
+    } else if (a->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const void *)a;
+        inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
+        snprintf(out, size, "[%s]:%d", host, ntohs(in6->sin6_port));
+    } else {
+        snprintf(out, size, "unix:0");
+    }
+}
+
+void session_note_overlap(struct session *s) {
+    if (s->overlaps && !s->lock.overlapped)
+        engine_session_overlapped(s->worker->shared->engine, &s->lock);
+}
+
+/* ---- what rooms hear ------------------------------------------------------------------------------- */
+
+void session_tick(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->tick)
+            (*room)->tick(s);
+}
+
+void session_replayed(struct session *s, bool stale) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->replayed)
+            (*room)->replayed(s, stale);
+    session_reply_over(s);
+}
+
+void session_reply_over(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->reply_over)
+            (*room)->reply_over(s);
+    if (s->held)
+        session_release(s);
+}
+
+struct upstream_lane session_pin_lane(const struct session *s) {
+    struct upstream_lane lane = s->lane;
+    for (const struct session_room *const *room = s->worker->hooks->rooms; lane.own != 0 && *room; room++)
+        if ((*room)->pin_lane)
+            (*room)->pin_lane(s, &lane);
+    return lane;
+}

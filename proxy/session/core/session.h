@@ -1,0 +1,185 @@
+/*
+ * Sessions: a client's connection, what it has been told of itself, its requests in flight, and its output.
+ */
+#ifndef LOCKKEEPER_SESSION_CORE_SESSION_H
+#define LOCKKEEPER_SESSION_CORE_SESSION_H
+
+#include <errno.h>
+#include <string.h>
+
+#include "proxy/lock/engine.h"
+#include "proxy/net/tls.h"
+#include "proxy/session/core/request.h"
+
+struct pubsub;
+struct replay;
+struct replica;
+struct stream;
+struct tracking;
+struct transaction;
+
+enum {
+    SESSION_REQUESTS_MAX = 1024,         /* in flight; more wait in the socket */
+    SESSION_BYTES_MAX = 4 * 1024 * 1024, /* of these requests; one may be longer */
+    SESSION_BYTES_SHARE = 128 * 1024,    /* the same, while the worker's buffers are full */
+    STREAM_MIN = 1024 * 1024,            /* a request that is longer is passed on while it comes, if it can be */
+    SESSION_ADDRESS_MAX = 56,
+    SESSION_SLOTS_A_BIT = 256, /* of session.used_slots */
+    LOCK_BUSY_SLOTS = 16,
+    LOCK_BUSY_ALL = 255
+};
+
+enum session_state {
+    SESSION_OPEN,
+    SESSION_FINISHING, /* takes no more requests; closes when all replies are written */
+    SESSION_CLOSED     /* waits to be freed */
+};
+
+/* Bytes that came and can't be dispatched yet: [start, end) of data. */
+struct session_input {
+    char *data;
+    size_t start, end, cap;
+    struct resp_request scanner;
+};
+
+/* CLIENT REPLY. */
+enum reply_mode { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP };
+
+/* What CLIENT CACHING said of the next command. */
+enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
+
+struct session {
+    struct lock_session lock; /* id, client identity */
+    struct worker *worker;
+    struct ev_io io;
+    int fd;
+    enum session_state state;
+    struct tls *tls;  /* NULL: plain */
+    bool half_closed; /* the client has shut down its side */
+    bool read_paused;
+    bool paused;  /* its next request is held by CLIENT PAUSE */
+    bool blocked; /* in a blocking command: that it leaves is noticed at once */
+    bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
+    bool authenticated;
+    bool is_dirty, is_runnable;
+    bool aside;        /* what is in flight began with a script: over the connection for these */
+    uint8_t hears;     /* enum session_hears: events that rooms want to be told of */
+    bool queues;       /* MULTI: what comes is queued */
+    bool watches;      /* a transaction behind WATCH */
+    bool no_evict;     /* CLIENT NO-EVICT: only shown */
+    bool left_endless; /* it has acquired a lock without an expiry, outside of enforced rules */
+    uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
+    enum reply_mode reply_mode;
+    uint8_t caching;                     /* enum caching: of the command at hand, while the session tracks keys */
+    uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
+    uint16_t lock_busy_all;              /* those that concern several keys */
+    uint16_t audits;                     /* commands in flight whose replies are looked at on their way */
+    uint32_t in_flight;
+    uint32_t redirected; /* of those in flight */
+    uint32_t queued_db;  /* inside MULTI: of the next command, if each SELECT before it is right */
+    size_t in_flight_bytes;
+    size_t held_bytes; /* of replies that wait for those before them */
+    struct upstream_lane lane;
+    uint64_t used_slots; /* bit by bit: of which a request has gone to a node (WAIT) */
+    uint64_t epoch;      /* of the slot map that requests in flight were routed by */
+    struct list_node link, dirty_link, runnable_link, hearing;
+    struct list_node requests;
+    struct iobuf out;
+    struct text *held;               /* NULL, or messages that wait for the end of a reply; they count as held_bytes */
+    struct session_input *input;     /* NULL while nothing waits */
+    struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
+    struct replay *replay;           /* NULL, or the rest of an EXEC's array; it counts as one in flight */
+    struct pubsub *pubsub;           /* NULL: neither subscriptions nor MONITOR */
+    struct replica *replica;         /* NULL: no REPLCONF or SYNC yet */
+    struct tracking *tracking;       /* NULL: neither CLIENT TRACKING nor NO-TOUCH */
+    const struct command *last;      /* command; NULL: not in the table */
+    char last_word[16];              /* its subcommand, "" none */
+    size_t reading;                  /* bytes of the request at hand, while CLIENT shows this client */
+    struct stream *stream;           /* NULL, or the request whose rest is passed on while it comes */
+    bool overlaps;                   /* what was read last came while earlier requests were unanswered */
+    bool reads_on;                   /* that filled the buffer: what comes next may belong to the same piece */
+    double last_active;
+    double careful_until;   /* locks/script.c's: what follows a script waits for it; by the loop's clock */
+    double over_soft_since; /* output above the soft limit since; 0: it isn't */
+    int64_t opened_ms;
+    char *name, *user, *lib_name, *lib_version; /* NULL: none */
+    char address[SESSION_ADDRESS_MAX];
+};
+
+/* `fd` and `tls` (its handshake done; NULL: plain) become the session's. */
+struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address);
+/* Unlinks it and lets the engine know; it is freed at the end of the loop turn. `reason` goes to the log. */
+void session_close(struct session *s, const char *reason);
+/* Closes it once what it is owed has been written. */
+void session_finish(struct session *s);
+/* Whether the client has closed the connection behind bytes that are not read yet (while reading is paused). */
+bool session_left(const struct session *s);
+/* Goes on with input that waited. */
+void session_resume(struct session *s);
+/* Writes output; at the end of a loop turn. */
+void session_flush(struct session *s);
+/* The node may send the rest of a reply that was held up. */
+void session_go_on(struct session *s);
+void session_free(struct session *s);
+/* Whether a reply has begun and not ended. */
+bool session_amid_reply(const struct session *s);
+/* A lock command is at hand: the engine learns whether it came while earlier requests were unanswered. */
+void session_note_overlap(struct session *s);
+/* Why reading or writing has failed. */
+static inline const char *session_errno_text(const struct session *s) {
+    return s->tls ? tls_error(s->tls) : strerror(errno);
+}
+/* A message that answers nothing, whole: written at once, or held while a reply is being written. */
+void session_tell(struct session *s, const char *data, size_t len);
+/* No reply is being written: messages that waited for that go out. */
+void session_release(struct session *s);
+/* There is output to write. */
+void session_mark_dirty(struct session *s);
+void session_mark_runnable(struct session *s);
+/* Tells the engine who the session is now. */
+void session_identify(struct session *s);
+/* "10.0.0.5:3321 name" for incidents; returns its length. */
+size_t session_who(const struct session *s, char *out, size_t size);
+
+/* "10.0.0.5:3321", "[::1]:3321", "unix:0". */
+struct sockaddr_storage;
+void session_address_text(const struct sockaddr_storage *a, char *out, size_t size);
+
+/* Tells the rooms that want to hear it: once a second. */
+void session_tick(struct session *s);
+/* Where EXEC's array is over that came in parts: struct session_room. */
+void session_replayed(struct session *s, bool stale);
+/* A request or a reply in parts has ended: messages that waited for that go out, where no reply is being written. */
+void session_reply_over(struct session *s);
+/* The lane of a connection of the session's own. */
+struct upstream_lane session_pin_lane(const struct session *s);
+
+/* The database of the command at hand: inside MULTI that which the SELECTs before it make. */
+static inline uint32_t session_db(const struct session *s) {
+    return s->queues ? s->queued_db : s->lane.db;
+}
+
+/* Who has not logged in, to the proxy or (login 0) to a node that wants it. */
+bool session_unauthenticated(const struct session *s);
+
+/* A request goes to the node of this slot; -1: of none. */
+static inline void session_uses(struct session *s, int slot) {
+    if (slot >= 0)
+        s->used_slots |= (uint64_t)1 << (slot / SESSION_SLOTS_A_BIT);
+}
+
+/* ---- ways that most requests go -------------------------------------------------------------------- */
+
+/* Forwards the request as it is to the node of `slot` (-1: any). */
+static inline __attribute__((always_inline)) void
+session_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes, int slot) {
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, c);
+    call_submit(&request->call, slot, bytes, r->len);
+}
+/* Answers without a node: `reply` is whole RESP. */
+void session_answer(struct session *s, const struct command *c, const char *reply, size_t len);
+/* The same with an error, without its '-'. */
+void session_refuse(struct session *s, const struct command *c, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+#endif

@@ -1,0 +1,71 @@
+/*
+ * What all workers share: the options, the lock engine, the advisor, a few counts. Made by the program, and borrowed by
+ * all threads.
+ */
+#ifndef LOCKKEEPER_SESSION_CORE_SHARED_H
+#define LOCKKEEPER_SESSION_CORE_SHARED_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proxy/base/text.h"
+#include "proxy/upstream/upstream.h"
+
+struct advisor;
+struct lock_engine;
+struct tls_context;
+struct worker;
+
+/* What the sessions need of the configuration; borrowed by all workers, constant while they run. */
+struct session_options {
+    int64_t bulk_max;
+    int64_t query_buffer_limit;
+    int64_t output_limit_hard, output_limit_soft, output_limit_soft_ms;
+    int64_t timeout_ms;      /* idle clients; 0: never */
+    int64_t keepalive_s;     /* 0: off */
+    int64_t maxclients;      /* of the whole process */
+    bool reuse_port;         /* another process may take the port over */
+    const char *requirepass; /* NULL: none */
+    unsigned identity;       /* IDENTITY_ bits */
+    const char *version;
+    const char *process_id; /* this process's UUID */
+    int64_t started_ms;     /* wall clock */
+    unsigned threads;
+    int port;
+    const char *announce_ip;   /* what CLUSTER SLOTS and its kin show; NULL: where the client connected to */
+    int announce_port;         /* 0: the same */
+    int announce_tls_port;     /* the same for who came over TLS */
+    struct tls_context *tls;   /* borrowed; NULL: there is no TLS socket */
+    int64_t tls_handshake_ms;  /* tls-handshake-timeout */
+    bool monitored;            /* somebody may read metrics */
+    const char *upstream_text; /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
+};
+
+enum { IDENTIFY_ADDRESS = 1, IDENTIFY_USER = 2, IDENTIFY_NAME = 4, IDENTIFY_PORT = 8 };
+
+/* What all workers share. Owned by main. */
+struct proxy_shared {
+    struct session_options options;
+    struct upstream_config upstream;
+    struct lock_engine *engine;
+    struct advisor *advisor;
+    struct worker **workers; /* options.threads of them */
+    atomic_uint_fast64_t next_session;
+    atomic_uint_fast64_t clients; /* of all workers, for maxclients */
+    atomic_uint evictions;        /* evictions.c's */
+    atomic_int_fast64_t came_ms;  /* when a session last came to its identity */
+    atomic_int_fast64_t paused;   /* of these, that wait for the end of a CLIENT PAUSE */
+    /* Called from a worker's thread when an operator asks for a reload; may be NULL. False: `error` (of `size`) says
+     * what is wrong. */
+    bool (*reload)(void *arg, char *error, size_t size);
+    void *reload_arg;
+    /* The PROXY subcommands that only show something: appends the reply of words[0] words[1] ... as RESP; false if it
+     * knows no such subcommand. Called in the worker's thread. */
+    bool (*admin)(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count, bool resp3,
+                  struct text *reply);
+    void *admin_arg;
+};
+
+#endif

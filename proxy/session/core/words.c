@@ -1,0 +1,72 @@
+/*
+ * The words of requests: read, as keys or for messages, and written, for requests of the proxy's own.
+ */
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/core/request.h"
+
+void build_start(struct worker *w, size_t argc) {
+    w->build.len = 0;
+    text_commit(&w->build, resp_header_write(text_reserve(&w->build, RESP_HEADER_MAX), '*', (int64_t)argc));
+}
+
+void build_bulk(struct worker *w, const void *data, size_t len) {
+    char *at = text_reserve(&w->build, resp_bulk_size(len));
+    text_commit(&w->build, (size_t)(resp_bulk_write(at, data, len) - at));
+}
+
+void build_text(struct worker *w, const char *text) {
+    build_bulk(w, text, strlen(text));
+}
+
+void build_number(struct worker *w, int64_t n) {
+    char line[RESP_HEADER_MAX]; /* a header's type and CR LF around the digits are left out */
+    build_bulk(w, line + 1, resp_header_write(line, ':', n) - 3);
+}
+
+const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size) {
+    size_t len;
+    const char *arg = request_arg(r, bytes, i, &len);
+    if (len >= size)
+        len = size - 1;
+    memcpy(out, arg, len);
+    out[len] = '\0';
+    return out;
+}
+
+void key_list_find(struct key_list *list, const struct command *c, const struct resp_request *r, const char *bytes) {
+    list->keys = list->on_stack;
+    list->count = command_keys(c, bytes, r, list->keys, KEYS_ON_STACK);
+    if (list->count > KEYS_ON_STACK) {
+        list->keys = memory_alloc((size_t)list->count * sizeof(*list->keys));
+        list->count = command_keys(c, bytes, r, list->keys, (size_t)list->count);
+    }
+}
+
+void key_list_clear(struct key_list *list) {
+    if (list->keys != list->on_stack)
+        memory_free(list->keys);
+}
+
+int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count) {
+    int slot = -1;
+    for (size_t i = 0; i < count; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, keys[i], &len);
+        int this = slot_of_key(key, len);
+        if (slot >= 0 && this != slot)
+            return -2;
+        slot = this;
+    }
+    return slot;
+}
+
+bool keys_write_guard(const struct command *c, const struct resp_request *r, const char *bytes, const uint32_t *keys,
+                      size_t count) {
+    for (size_t i = 0; i < count && !(c->flags & COMMAND_READONLY); i++)
+        if (key_is_guard(bytes + r->argv[keys[i]].off, r->argv[keys[i]].len))
+            return true;
+    return false;
+}

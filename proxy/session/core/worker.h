@@ -1,0 +1,100 @@
+/*
+ * A worker, as sessions see it: one thread with its loop, its upstream, its sessions, and the memory and the clock that
+ * they share. How it runs, and how clients come to it, is proxy/worker/'s.
+ */
+#ifndef LOCKKEEPER_SESSION_CORE_WORKER_H
+#define LOCKKEEPER_SESSION_CORE_WORKER_H
+
+#include <ev.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "parser/resp.h"
+#include "proxy/base/counters.h"
+#include "proxy/base/histogram.h"
+#include "proxy/base/iobuf.h"
+#include "proxy/base/list.h"
+#include "proxy/base/text.h"
+#include "proxy/lock/rule.h"
+#include "proxy/net/readable.h"
+#include "proxy/session/core/room.h"
+#include "proxy/session/core/shared.h"
+#include "proxy/session/core/tour.h"
+
+struct call;
+struct discovery_rows;
+struct locks;
+
+enum { WORKER_BYTES_FULL = 128 * 1024 * 1024 };
+
+enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
+
+/* Something to be done at the end of the turn, in the worker's thread. Embedded first in memory that is the worker's to
+ * free, once it has been run. */
+struct worker_job {
+    struct list_node link;
+    void (*run)(struct worker *w, struct worker_job *job);
+};
+
+struct worker {
+    struct proxy_shared *shared;
+    const struct session_hooks *hooks;
+    unsigned index;
+    struct ev_loop *loop;
+    struct upstream *upstream;
+    struct lock_rules *rules;
+    struct chunk_pool chunks;
+    struct counters counters;
+    struct list_node sessions;       /* open */
+    struct list_node hearing;        /* of these: redirect.c's, to whom other clients' messages may be redirected */
+    struct list_node dirty;          /* have output to write */
+    struct list_node runnable;       /* may go on with requests that waited */
+    struct list_node closed;         /* to be freed at the end of the turn */
+    struct readable readable;        /* sessions and nodes, in this turn */
+    struct list_node *free_requests; /* a stack */
+    struct list_node free_calls;
+    size_t free_request_count, free_call_count;
+    struct list_node jobs;             /* struct worker_job: for the end of the turn */
+    size_t own_works;                  /* requests of the proxy's own under way, which a stop waits for */
+    struct locks *locks;               /* locks/ */
+    struct discovery_rows *discovered; /* cluster/discover.c */
+    struct resp_request scanner;       /* for input that is complete in `scratch` */
+    char *scratch;                     /* what a read puts its bytes in */
+    struct text build;                 /* a request being put together */
+    bool secret;                       /* a password was in a request: secret.h */
+    int64_t now_ms;                    /* worker_now's; 0: not asked for yet */
+    struct ev_async wake;
+    struct ev_timer engine_tick;
+    double engine_at;      /* when it is due */
+    enum pause_kind pause; /* CLIENT PAUSE, until pause_timer is due */
+    struct ev_timer pause_timer;
+    struct tour_stop tours;
+    bool stopping;
+    bool opened;                                         /* clients have been let in */
+    void (*probed)(struct worker *w, const char *error); /* the answer to worker_probe is there */
+    bool upstream_needs_auth;                            /* the node answers NOAUTH to who has not logged in */
+    bool probing;                                        /* it is being asked whether it still does */
+    struct histogram lock_commands;                      /* how long they took */
+};
+
+enum { WORKER_SCRATCH = 64 * 1024 };
+
+/* The wall clock of this turn of the loop. It is read when it is first asked for: most turns don't. */
+int64_t worker_now(struct worker *w);
+/* Leases may be due in so many ms: the engine is called then, if it would not be earlier. */
+void worker_engine_due(struct worker *w, int64_t in_ms);
+/* The engine's next call is due in so many seconds. */
+void worker_engine_arm(struct worker *w, double wait);
+/* The calling thread is the worker's from now on; NULL: it is nobody's. And whose it is. */
+void worker_enter(struct worker *w);
+struct worker *worker_here(void);
+/* Has a job be done at the end of the turn. */
+void worker_add_job(struct worker *w, struct worker_job *job);
+/* Does those that there are. */
+void worker_run_jobs(struct worker *w);
+/* Asks the node again whether it serves those who have not logged in; w->probed is called then. */
+void worker_probe(struct worker *w);
+
+#endif

@@ -1,0 +1,351 @@
+/* From commands on locks to the advisor's events. Decides nothing, and keeps nothing but a counter. */
+#include <string.h>
+
+#include "proxy/advise/advise.h"
+#include "proxy/net/digest.h"
+#include "proxy/session/locks/private.h"
+
+/* One INCR or HSETNX of so many, until its key is known for a lock's. A prime, so that it does not fall into step with
+ * those who acquire and lose by turns. */
+enum { COUNTERS_SAMPLED = 61 };
+
+static inline bool sampled(struct session *s, const char *key, size_t len) {
+    return advisor_samples(s->worker->shared->advisor, key, len, worker_now(s->worker));
+}
+
+/* Who asks for a list's head, or removes a node, may have a lock in it: what happens to it is looked at from now on. */
+static bool shows_queue(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                        const char *key, size_t len) {
+    struct advisor *a = s->worker->shared->advisor;
+    if (c->id != COMMAND_LREM && !(request_arg_is(r, bytes, 2, "0") && request_arg_is(r, bytes, r->argc - 1, "0")))
+        return false;
+    if (advisor_knows(a, key, len))
+        return true;
+    if (sampled(s, key, len))
+        advisor_arm(a, key, len, worker_now(s->worker));
+    return false;
+}
+
+/* A transaction behind WATCH: what it sets it may have seen to be missing. */
+static bool watched(const struct session *s) {
+    return s->watches;
+}
+
+/* SET with options: NX acquires; others extend, replace or let go what is known for a lock. */
+static __attribute__((noinline)) bool set_wanted(struct session *s, const struct resp_request *r, const char *bytes,
+                                                 const char *key, size_t len) {
+    for (size_t i = 3; i < r->argc; i++)
+        if (request_arg_is(r, bytes, i, "nx"))
+            return true;
+    return watched(s) || advisor_knows(s->worker->shared->advisor, key, len);
+}
+
+/* Counters and hashes are looked at now and then, until the key is known for a lock's. */
+static bool count_wanted(struct session *s, const char *key, size_t len) {
+    return advisor_knows(s->worker->shared->advisor, key, len) ||
+           ++s->worker->locks->counters_seen % COUNTERS_SAMPLED == 0;
+}
+
+static bool may_be_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                        const char *key, size_t len) {
+    struct worker *w = s->worker;
+    switch ((int)c->id) {
+    case COMMAND_SETNX:
+    case COMMAND_MSETNX:
+        return true;
+    case COMMAND_SET:
+        return set_wanted(s, r, bytes, key, len);
+    case COMMAND_SETEX:
+    case COMMAND_PSETEX:
+        return watched(s) || advisor_knows(w->shared->advisor, key, len);
+    case COMMAND_INCR:
+    case COMMAND_HSETNX:
+        return count_wanted(s, key, len);
+    case COMMAND_LREM:
+    case COMMAND_LRANGE:
+    case COMMAND_LINDEX:
+        return shows_queue(s, c, r, bytes, key, len);
+    case COMMAND_DEL:
+    case COMMAND_UNLINK:
+    case COMMAND_GETDEL:
+    case COMMAND_GETSET:
+    case COMMAND_DECR:
+    case COMMAND_HDEL:
+    case COMMAND_EXPIRE:
+    case COMMAND_PEXPIRE:
+    case COMMAND_EXPIREAT:
+    case COMMAND_PEXPIREAT:
+    case COMMAND_PERSIST:
+    case COMMAND_RPUSH:
+    case COMMAND_RPUSHX:
+    case COMMAND_LSET:
+    case COMMAND_LPOP:
+        return advisor_knows(w->shared->advisor, key, len);
+    default:
+        return false;
+    }
+}
+
+bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                  const char *key, size_t len) {
+    return may_be_lock(s, c, r, bytes, key, len) && sampled(s, key, len);
+}
+
+/* ---- scripts --------------------------------------------------------------------------------- */
+
+enum { SOURCE_MAX = 4096, SHA1_HEX = 40 };
+
+static struct advise_text script_learnt(struct session *s, const char *source, size_t len) {
+    struct advise_text text = {.kind = ADVISE_SCRIPT_OTHER};
+    if (len <= SOURCE_MAX)
+        text = advise_script_read(source, len);
+    if (text.kind != ADVISE_SCRIPT_OTHER)
+        advisor_script_note(s->worker->shared->advisor, digest_sha1_head(source, len), &text);
+    return text;
+}
+
+void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    if (r->argc != 3 || !request_arg_is(r, bytes, 1, "load"))
+        return;
+    const char *source = request_arg(r, bytes, 2, &len);
+    script_learnt(s, source, len);
+}
+
+/* The first 16 digits of a SHA1. */
+static uint64_t sha1_head(const char *text) {
+    uint64_t sha1 = 0;
+    for (size_t i = 0; i < 16; i++) {
+        char c = text[i];
+        sha1 = sha1 << 4 | (uint64_t)((c & 15) + (c > '9' ? 9 : 0));
+    }
+    return sha1;
+}
+
+struct advise_text advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes) {
+    size_t len;
+    const char *text = request_arg(r, bytes, 1, &len);
+    if (c->id == COMMAND_EVAL)
+        return script_learnt(s, text, len);
+    if (c->id != COMMAND_EVALSHA || len != SHA1_HEX)
+        return (struct advise_text){.kind = ADVISE_SCRIPT_OTHER};
+    return advisor_script(s->worker->shared->advisor, sha1_head(text));
+}
+
+static bool script_acquires(const struct advise_text *text) {
+    return text->kind == ADVISE_SCRIPT_ACQUIRES || text->kind == ADVISE_SCRIPT_ENTERS;
+}
+
+uint32_t advise_script_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                           uint32_t first_key, size_t key_count) {
+    size_t len;
+    const char *key = request_arg(r, bytes, first_key, &len);
+    bool source = c->id == COMMAND_EVAL;
+    if (!source && c->id != COMMAND_EVALSHA)
+        return 0;
+    if (source && !sampled(s, key, len)) /* before the text is read */
+        return 0;
+    struct advise_text text = advise_script_of(s, c, r, bytes);
+    if (text.kind == ADVISE_SCRIPT_OTHER || text.key > key_count)
+        return 0;
+    uint32_t at = first_key + text.key - 1;
+    key = request_arg(r, bytes, at, &len);
+    if (!script_acquires(&text) && !advisor_knows(s->worker->shared->advisor, key, len))
+        return 0;
+    return (source && text.key == 1) || sampled(s, key, len) ? at : 0;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void note_sight(struct session *s, struct advise_sight *sight) {
+    s->left_endless |= sight->event == ADVISE_ACQUIRED && sight->pttl_ms < 0 && !sight->renewed && !sight->queue;
+    sight->overlapped = s->lock.overlapped;
+    sight->session_id = s->lock.id;
+    sight->library = s->lib_name;
+    sight->client = lock_client_name(s->lock.client, &sight->client_len);
+    sight->client_hash = lock_client_hash(s->lock.client);
+    advisor_note(s->worker->shared->advisor, sight, worker_now(s->worker));
+}
+
+/* The command counts nodes or fields, or writes one. */
+static unsigned kind_of(const char *command) {
+    if (strncmp(command, "INCR", 4) == 0)
+        return ADVISE_COUNTER;
+    return command[0] == 'H' ? ADVISE_HASH : ADVISE_STRING;
+}
+
+/* An event that a lock script's outcome says. `known`: the key may be one that commands of another kind acquire: what
+ * the script took for data may be that. */
+static bool script_event(const struct lock_plan *plan, const struct lock_result *result, const char *command,
+                         bool known, enum advise_event *event) {
+    bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
+    bool open = result->outcome == LOCK_OPEN && (known || !plan->data_free);
+    bool freed = result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED || open;
+    bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_QUEUE_REMOVE;
+    bool attempts = plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_QUEUE_PUSH ||
+                    (plan->verb == LOCK_CLOBBER && strcmp(command, "MSETNX") == 0);
+    if (result->outcome == LOCK_GRANTED)
+        *event = ADVISE_ACQUIRED;
+    else if ((refused && attempts) || (result->outcome == LOCK_COUNTED && plan->verb == LOCK_COUNT_UP))
+        *event = ADVISE_LOST;
+    else if (refused && releases)
+        *event = ADVISE_REFUSED;
+    else if ((plan->verb == LOCK_RELEASE && freed) || result->outcome == LOCK_RELEASED)
+        *event = ADVISE_RELEASED;
+    else if (plan->verb == LOCK_RELEASE && result->outcome == LOCK_FREE)
+        *event = ADVISE_IN_VAIN;
+    else if (plan->verb == LOCK_EXTEND && (result->outcome == LOCK_DONE || open))
+        *event = ADVISE_EXTENDED;
+    else if (plan->verb == LOCK_REWRITE && result->outcome == LOCK_DONE)
+        *event = ADVISE_REWRITTEN;
+    else if (plan->verb == LOCK_REPLACE && result->outcome == LOCK_DONE)
+        *event = ADVISE_WRITTEN;
+    else
+        return false;
+    return true;
+}
+
+static __attribute__((noinline)) void note_script(struct session *s, const struct lock_plan *plan,
+                                                  const struct lock_result *result, const char *command) {
+    struct advise_sight sight = {.key = plan->key,
+                                 .rule = plan->rule,
+                                 .queue = plan->verb == LOCK_QUEUE_PUSH || plan->verb == LOCK_QUEUE_READ,
+                                 .renewed = result->leased,
+                                 .kind = kind_of(command),
+                                 .pttl_ms = result->leased ? -1 : result->pttl_ms};
+    bool known = plan->data_free && advisor_knows(s->worker->shared->advisor, plan->key.name, plan->key.len);
+    if (!script_event(plan, result, command, known, &sight.event))
+        return;
+    if (sight.event == ADVISE_ACQUIRED) {
+        sight.value = result->value;
+        sight.value_len = result->value_len;
+    }
+    if (sight.queue)
+        sight.pttl_ms = -1;
+    sight.renewed |= sight.queue;
+    note_sight(s, &sight);
+}
+
+inline void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result,
+                          const char *command) {
+    if (plan->rule && plan->verb != LOCK_OPERATOR && sampled(s, plan->key.name, plan->key.len))
+        note_script(s, plan, result, command);
+}
+
+/* INCR and HSETNX acquire where they answer 1. */
+static bool passed(const char *command, int64_t number, struct advise_sight *to) {
+    to->event = number == 1 ? ADVISE_ACQUIRED : ADVISE_LOST;
+    to->beside = true;
+    to->value = NULL;
+    to->pttl_ms = -1;
+    return strcmp(command, "INCR") == 0 || strcmp(command, "HSETNX") == 0;
+}
+
+void advise_passed(struct session *s, const struct lock_plan *plan, const char *command, const char *reply,
+                   size_t len) {
+    struct advise_sight to = {.key = plan->key, .rule = plan->rule, .kind = kind_of(command)};
+    struct resp_item item;
+    if (reply && resp_item_read(&reply, reply + len, &item) && item.type == ':' && passed(command, item.num, &to) &&
+        count_wanted(s, plan->key.name, plan->key.len) && sampled(s, plan->key.name, plan->key.len))
+        note_sight(s, &to);
+}
+
+/* What a command has done that ran as it was. False: nothing to a lock, as far as is known. */
+static bool sight_done(const struct lock_sight *from, struct advise_sight *to) {
+    bool first = from->count > 0 && from->count <= from->by;
+    switch (from->verb) {
+    case LOCK_ACQUIRE:
+        to->event = ADVISE_ACQUIRED;
+        return true;
+    case LOCK_COUNT_UP:
+        to->event = first ? ADVISE_ACQUIRED : ADVISE_LOST;
+        to->value = NULL;
+        return true;
+    case LOCK_RELEASE:
+        to->queue = from->queue == QUEUE_POP;
+        to->event = to->queue ? ADVISE_TAKEN : ADVISE_RELEASED;
+        return true;
+    case LOCK_QUEUE_PUSH:
+        to->queue = true;
+        to->event = ADVISE_PUSHED;
+        return true;
+    case LOCK_QUEUE_READ:
+        to->queue = true;
+        to->event = ADVISE_HEAD;
+        return from->queue == QUEUE_HEAD;
+    case LOCK_QUEUE_REMOVE:
+        to->queue = true;
+        to->event = ADVISE_TAKEN;
+        return true;
+    case LOCK_QUEUE_SET:
+        to->queue = true;
+        to->event = ADVISE_RENAMED;
+        return from->queue == QUEUE_SET && from->count == 0;
+    case LOCK_COUNT_DOWN:
+        to->event = ADVISE_RELEASED;
+        return from->count <= 0;
+    case LOCK_EXTEND:
+        to->event = ADVISE_EXTENDED;
+        return from->pttl_ms != -3;
+    case LOCK_REWRITE:
+        to->event = ADVISE_REWRITTEN;
+        return from->pttl_ms != -3;
+    case LOCK_REPLACE:
+        to->event = ADVISE_WRITTEN;
+        return true;
+    case LOCK_SWAP:
+        to->event = from->old ? ADVISE_SWAPPED : ADVISE_ACQUIRED;
+        return true;
+    case LOCK_CLOBBER:
+        to->event = ADVISE_ACQUIRED;
+        to->value = NULL;
+        return strcmp(from->command, "MSETNX") == 0;
+    case LOCK_PASS:
+        return passed(from->command, from->count, to);
+    case LOCK_READ:
+    case LOCK_SCRIPT:
+    case LOCK_INSPECT:
+    case LOCK_OPERATOR:
+        break;
+    }
+    return false;
+}
+
+static bool sight_says(const struct lock_sight *from, struct advise_sight *to) {
+    switch (from->effect) {
+    case EFFECT_DONE:
+        return sight_done(from, to);
+    case EFFECT_REMOVED: /* by an expiry in the past */
+        to->event = ADVISE_RELEASED;
+        return from->verb == LOCK_EXTEND || from->verb == LOCK_REWRITE;
+    case EFFECT_LOST:
+        to->event = ADVISE_LOST;
+        return true;
+    case EFFECT_ABSENT:
+        to->event = ADVISE_IN_VAIN;
+        return from->verb == LOCK_RELEASE && from->queue == QUEUE_NONE;
+    case EFFECT_SCRIPTED:
+    case EFFECT_NOTHING:
+    case EFFECT_NOT_SENT:
+    case EFFECT_UNKNOWN:
+        break;
+    }
+    return false;
+}
+
+void advise_sight(struct session *s, const struct lock_sight *from, const struct lock_rule *rule, bool scripted,
+                  bool watched) {
+    struct advise_sight to = {.key = from->key,
+                              .rule = rule,
+                              .beside = rule && !from->rule,
+                              .scripted = scripted,
+                              .watched = watched,
+                              .waits = from->count > from->by,
+                              .kind = scripted ? ADVISE_STRING : kind_of(from->command),
+                              .value = from->value,
+                              .value_len = from->value_len,
+                              .pttl_ms = from->pttl_ms};
+    if (sight_says(from, &to) && (from->verb != LOCK_PASS || count_wanted(s, from->key.name, from->key.len)))
+        note_sight(s, &to);
+}

@@ -1,0 +1,551 @@
+/*
+ * From commands that pass as they came, and their replies, to what the engine is told of them.
+ *
+ * Adds nothing to the wire and changes no byte of it. Replies are collected whole, as those of lock scripts are: lock
+ * commands have short ones.
+ */
+#include <string.h>
+#include <strings.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/lock/audit.h"
+#include "proxy/session/locks/private.h"
+
+enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24, NO_EXPIRY = -1, KEPT = -3, PAST = -2 };
+
+struct audit_key {
+    struct lock_sight sight;      /* key.name: within the note's texts */
+    const struct lock_rule *rule; /* the key's: the sight's, but where the command is of a kind that it lacks */
+    size_t order;                 /* among all keys of the command */
+};
+
+struct audit_note {
+    struct request_owner owner; /* first */
+    const struct command *command;
+    struct lock_rules *rules; /* reference that keeps the sights' rules alive */
+    struct text texts;        /* keys and values; sights point into it once it is complete */
+    size_t key_count;         /* of the command */
+    size_t count;
+    struct advise_text script; /* of a script outside of all rules */
+    int64_t script_pttl_ms;    /* the expiry that it gives; INT64_MAX: not known */
+    bool watched;              /* in a transaction behind WATCH */
+    bool expects_ok;           /* SET NX says OK where it has acquired; with GET it says nil */
+    bool conditional;          /* PERSIST; EXPIRE NX, ...: a 0 tells nothing */
+    char name[COMMAND_NAME_MAX];
+    char who[SESSION_ADDRESS_MAX + 72];
+    struct audit_key keys[];
+};
+
+/* ---- expiries ---------------------------------------------------------------------------------- */
+
+static bool number_at(const struct resp_request *r, const char *bytes, size_t i, int64_t *n) {
+    size_t len;
+    const char *text = i < r->argc ? request_arg(r, bytes, i, &len) : NULL;
+    return text && resp_integer(text, len, n);
+}
+
+/* Milliseconds from now on: of a number in seconds or milliseconds, from now or since 1970. */
+static int64_t expiry_ms(int64_t n, bool seconds, bool absolute, int64_t now_ms) {
+    if (n > INT64_MAX / 2000 || n < -(INT64_MAX / 2000))
+        return n < 0 ? PAST : INT64_MAX / 4;
+    int64_t ms = (seconds ? n * 1000 : n) - (absolute ? now_ms : 0);
+    return ms > 0 ? ms : PAST;
+}
+
+/* The expiry that SET's or GETEX's options from argument `i` on give. */
+static int64_t expiry_of_options(const struct resp_request *r, const char *bytes, size_t i, int64_t fallback,
+                                 int64_t now_ms) {
+    for (; i < r->argc; i++) {
+        bool seconds = request_arg_is(r, bytes, i, "ex") || request_arg_is(r, bytes, i, "exat");
+        bool absolute = request_arg_is(r, bytes, i, "exat") || request_arg_is(r, bytes, i, "pxat");
+        int64_t n;
+        if (request_arg_is(r, bytes, i, "keepttl"))
+            return KEPT;
+        if (request_arg_is(r, bytes, i, "persist"))
+            return NO_EXPIRY;
+        if ((seconds || absolute || request_arg_is(r, bytes, i, "px")) && number_at(r, bytes, i + 1, &n))
+            return expiry_ms(n, seconds, absolute, now_ms);
+    }
+    return fallback;
+}
+
+static int64_t expiry_of(const struct command *c, const struct resp_request *r, const char *bytes, int64_t now_ms) {
+    int64_t n;
+    switch ((int)c->id) {
+    case COMMAND_SET:
+        return expiry_of_options(r, bytes, 3, NO_EXPIRY, now_ms);
+    case COMMAND_GETEX:
+        return expiry_of_options(r, bytes, 2, KEPT, now_ms);
+    case COMMAND_SETEX:
+    case COMMAND_EXPIRE:
+    case COMMAND_PSETEX:
+    case COMMAND_PEXPIRE:
+    case COMMAND_EXPIREAT:
+    case COMMAND_PEXPIREAT:
+        return number_at(r, bytes, 2, &n)
+                   ? expiry_ms(n, c->id == COMMAND_SETEX || c->id == COMMAND_EXPIRE || c->id == COMMAND_EXPIREAT,
+                               c->id == COMMAND_EXPIREAT || c->id == COMMAND_PEXPIREAT, now_ms)
+                   : KEPT;
+    case COMMAND_SETNX:
+    case COMMAND_PERSIST:
+    case COMMAND_GETSET:
+    case COMMAND_INCR:
+    case COMMAND_INCRBY:
+    case COMMAND_APPEND:
+        return NO_EXPIRY;
+    default:
+        return KEPT;
+    }
+}
+
+/* ---- noting a command ---------------------------------------------------------------------------- */
+
+/* What enforcing answers where it refuses. */
+static const char *refusal_of(const struct lock_command *lc) {
+    bool locked = lc->verb == LOCK_CLOBBER || lc->verb == LOCK_QUEUE_PUSH || lc->verb == LOCK_QUEUE_SET ||
+                  lc->verb == LOCK_REPLACE || lc->verb == LOCK_PASS;
+    if (locked)
+        return "LOCKED";
+    return lc->verb == LOCK_SWAP ? "the present value" : strcmp(lc->shape, "int") == 0 ? "0" : "nil";
+}
+
+/* INCR, DECR, INCRBY, DECRBY, APPEND, RPUSH: by how much; 0: the reply can't tell who has the lock. */
+static int64_t counts_by(const struct command *c, const struct resp_request *r, const char *bytes) {
+    int64_t n;
+    switch ((int)c->id) {
+    case COMMAND_INCR:
+    case COMMAND_DECR:
+        return 1;
+    case COMMAND_APPEND:
+        return (int64_t)r->argv[2].len;
+    case COMMAND_RPUSH:
+    case COMMAND_RPUSHX:
+    case COMMAND_LPUSH:
+    case COMMAND_LPUSHX:
+        return (int64_t)r->argc - 2;
+    case COMMAND_LINSERT:
+        return 1;
+    case COMMAND_INCRBY:
+    case COMMAND_DECRBY:
+        return number_at(r, bytes, 2, &n) && n != INT64_MIN ? (n < 0 ? -n : n) : 0;
+    default:
+        return 0;
+    }
+}
+
+/* What the command means to one of its keys, whose rule has these kinds. False: nothing that could be told. */
+static bool command_on_key(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t index,
+                           unsigned kinds, struct lock_command *lc, enum lock_effect *effect) {
+    uint32_t clobbered[KEYS_MAX];
+    *effect = EFFECT_DONE;
+    if (c->id == COMMAND_MGET) {
+        *lc = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
+        return true;
+    }
+    if (c->id == COMMAND_GETEX && r->argc == 2) {
+        *lc = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
+        return true;
+    }
+    if (index == 1 && lock_command_of(c, r, bytes, kinds, lc))
+        return true;
+    if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK) {
+        *lc = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
+        return true;
+    }
+    size_t n = lock_clobbers_kinds(c, kinds) ? lock_clobbered_keys(c, r, bytes, clobbered, KEYS_MAX) : 0;
+    for (size_t i = 0; i < n && i < KEYS_MAX; i++)
+        if (clobbered[i] == index) {
+            *lc = (struct lock_command){LOCK_CLOBBER, SCRIPT_CLOBBER, 0, "int", 0, NULL};
+            return true;
+        }
+    *effect = EFFECT_SCRIPTED;
+    *lc = (struct lock_command){LOCK_SCRIPT, SCRIPT_INSPECT, 0, "nil", 0, NULL};
+    return script_is(c);
+}
+
+/* What the command does to a list lock's queue; *place is LSET's. */
+static enum lock_queue_sight queue_of(const struct command *c, const struct resp_request *r, const char *bytes,
+                                      int64_t *place) {
+    int64_t first;
+    *place = -1;
+    switch ((int)c->id) {
+    case COMMAND_RPUSH:
+    case COMMAND_RPUSHX:
+        return QUEUE_APPEND;
+    case COMMAND_LPUSH:
+    case COMMAND_LPUSHX:
+    case COMMAND_LINSERT:
+        return QUEUE_BEFORE;
+    case COMMAND_LRANGE:
+    case COMMAND_LINDEX:
+        return number_at(r, bytes, 2, &first) && first == 0 ? QUEUE_HEAD : QUEUE_LOOK;
+    case COMMAND_LLEN:
+    case COMMAND_LPOS:
+        return QUEUE_LOOK;
+    case COMMAND_EXISTS:
+        return QUEUE_EXISTS;
+    case COMMAND_LREM:
+        return QUEUE_REMOVE;
+    case COMMAND_LSET:
+        number_at(r, bytes, 2, place);
+        return QUEUE_SET;
+    case COMMAND_LTRIM:
+        return QUEUE_TRIM;
+    case COMMAND_LPOP:
+    case COMMAND_RPOP:
+        return QUEUE_POP;
+    default:
+        return QUEUE_NONE;
+    }
+}
+
+static void key_note(struct session *s, struct audit_note *note, const struct lock_rule *rule,
+                     const struct resp_request *r, const char *bytes, uint32_t index, const struct lock_command *lc,
+                     enum lock_effect effect) {
+    struct lock_sight *sight = &note->keys[note->count++].sight;
+    size_t len;
+    const char *key = request_arg(r, bytes, index, &len);
+    *sight = (struct lock_sight){
+        .key = {.db = session_db(s), .name = key, .len = len},
+        .rule = rule,
+        .verb = lc->verb,
+        .effect = effect,
+        .session_id = s->lock.id,
+        .login = s->lane.login,
+        .begun_ms = worker_now(s->worker),
+        .pttl_ms = expiry_of(note->command, r, bytes, worker_now(s->worker)),
+        .by = counts_by(note->command, r, bytes),
+        .refusal = refusal_of(lc),
+    };
+    sight->queue = queue_of(note->command, r, bytes, &sight->count);
+    if (rule) { /* no rule, no incidents */
+        sight->watched = engine_watch(s->worker->shared->engine, &s->lock, &sight->key);
+        if (note->count == 1)
+            session_who(s, note->who, sizeof(note->who));
+    }
+    text_append(&note->texts, key, len);
+    if (lc->value_at) {
+        sight->value = bytes; /* known; its place is set below */
+        sight->value_len = r->argv[lc->value_at].len;
+        text_append(&note->texts, bytes + r->argv[lc->value_at].off, sight->value_len);
+    }
+}
+
+/* The texts don't move any more. */
+static void texts_place(struct audit_note *note) {
+    const char *at = note->texts.data ? note->texts.data : "";
+    for (size_t i = 0; i < note->count; i++) {
+        struct lock_sight *sight = &note->keys[i].sight;
+        sight->key.name = at;
+        at += sight->key.len;
+        if (!sight->value)
+            continue;
+        sight->value = at;
+        at += sight->value_len;
+    }
+}
+
+static struct audit_note *note_new(struct session *s, const struct command *c, const struct resp_request *r,
+                                   const char *bytes, size_t room) {
+    struct audit_note *note = memory_zalloc(sizeof(*note) + room * sizeof(note->keys[0]));
+    size_t len;
+    const char *name = request_arg(r, bytes, 0, &len);
+    note->command = c;
+    note->watched = s->watches;
+    note->rules = lock_rules_ref(s->worker->rules);
+    text_init(&note->texts);
+    for (size_t i = 0; i < len && i < COMMAND_NAME_MAX - 1; i++)
+        note->name[i] = name[i] >= 'a' && name[i] <= 'z' ? (char)(name[i] - 'a' + 'A') : name[i];
+    note->conditional = (c->id == COMMAND_PERSIST) || (r->argc > 3 && c->arity == -3 && c->id != COMMAND_SET);
+    return note;
+}
+
+/* The script's argument that is this, among `keys` keys: its index; 0: there is none. */
+static uint32_t script_arg(const struct resp_request *r, uint8_t number, int64_t keys) {
+    size_t at = number && number != ADVISE_LITERAL ? 2 + (size_t)keys + number : 0;
+    return at < r->argc ? (uint32_t)at : 0;
+}
+
+static int64_t script_expiry(const struct resp_request *r, const char *bytes, const struct advise_text *text,
+                             int64_t keys) {
+    uint32_t at = script_arg(r, text->expiry, keys);
+    int64_t n;
+    if (text->endless)
+        return NO_EXPIRY;
+    return at && number_at(r, bytes, at, &n) && n > 0 ? expiry_ms(n, text->seconds, false, 0) : INT64_MAX;
+}
+
+/* A script whose text looks like a lock's: it is taken for the command that it stands for. */
+static void script_note(struct session *s, struct audit_note *note, const struct command *c,
+                        const struct resp_request *r, const char *bytes, struct lock_command *lc,
+                        enum lock_effect *effect) {
+    int64_t keys;
+    note->script = advise_script_of(s, c, r, bytes);
+    if (note->script.kind == ADVISE_SCRIPT_OTHER || !number_at(r, bytes, 2, &keys) || keys < 0 || keys > KEYS_MAX) {
+        note->script.kind = ADVISE_SCRIPT_OTHER;
+        return;
+    }
+    bool acquires = note->script.kind == ADVISE_SCRIPT_ACQUIRES || note->script.kind == ADVISE_SCRIPT_ENTERS;
+    lc->verb = acquires ? LOCK_ACQUIRE : note->script.kind == ADVISE_SCRIPT_EXTENDS ? LOCK_REWRITE : LOCK_RELEASE;
+    lc->value_at = acquires ? script_arg(r, note->script.value, keys) : 0;
+    note->script_pttl_ms = script_expiry(r, bytes, &note->script, keys);
+    *effect = EFFECT_DONE;
+}
+
+/* What a command means where no rule is concerned and PROXY ADVISE alone is interested: MSETNX acquires all of its
+ * keys, and HDEL releases. */
+static void outside_command(const struct command *c, uint32_t index, struct lock_command *lc) {
+    if (c->id == COMMAND_MSETNX)
+        *lc = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, index + 1, "int", 0, NULL};
+    else if (c->id == COMMAND_HDEL)
+        *lc = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
+}
+
+struct audit_note *audit_note(struct session *s, const struct command *c, const struct resp_request *r,
+                              const char *bytes, const uint32_t *keys, size_t key_count, bool outside) {
+    struct audit_note *note = NULL;
+    session_note_overlap(s);
+    for (size_t i = 0; i < key_count && (!note || note->count < KEYS_MAX); i++) {
+        size_t len, room = key_count - i;
+        const char *key = request_arg(r, bytes, keys[i], &len);
+        const struct lock_rule *rule = lock_rule_watched(s, key, len);
+        struct lock_command lc;
+        enum lock_effect effect;
+        bool audited =
+            rule && rule->mode == LOCK_MODE_AUDIT && command_on_key(c, r, bytes, keys[i], rule->kinds, &lc, &effect);
+        if (!audited && (!outside || !command_on_key(c, r, bytes, keys[i], LOCK_KIND_ANY, &lc, &effect)))
+            continue;
+        if (!note)
+            note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
+        note->keys[note->count].order = i;
+        note->expects_ok = strcmp(lc.shape, "ok") == 0;
+        note->keys[note->count].rule = rule;
+        if (!audited && script_is(c))
+            script_note(s, note, c, r, bytes, &lc, &effect);
+        else if (!audited)
+            outside_command(c, keys[i], &lc);
+        key_note(s, note, audited ? rule : NULL, r, bytes, keys[i], &lc, effect);
+    }
+    if (note) {
+        note->key_count = key_count;
+        texts_place(note);
+    }
+    return note;
+}
+
+/* ---- its reply ----------------------------------------------------------------------------------- */
+
+static bool is_text(const struct resp_item *item) {
+    return item->type == '$' && !item->null;
+}
+
+/* The head as a text; an empty array or nil, where there is no list; EXISTS's number; or what does not say. */
+static void sight_queue_read(struct lock_sight *sight, const struct resp_item *item) {
+    if (sight->queue == QUEUE_HEAD && is_text(item)) {
+        sight->value = item->str;
+        sight->value_len = item->len;
+    } else if (sight->queue == QUEUE_HEAD || (sight->queue == QUEUE_EXISTS && item->num == 0)) {
+        sight->effect = EFFECT_ABSENT;
+    }
+}
+
+/* Whether a script that acquires says that it has: by OK, by a number above zero, or by the value that it wrote; those
+ * that tell how long the lock will last, by nil. */
+static enum lock_effect script_acquired(const struct audit_note *note, const struct lock_sight *sight,
+                                        const struct resp_item *item) {
+    bool tells = note->script.kind == ADVISE_SCRIPT_ENTERS;
+    if (item->null)
+        return tells ? EFFECT_DONE : EFFECT_LOST;
+    if (item->type == ':' || item->type == '#')
+        return !tells && item->num > 0 ? EFFECT_DONE : EFFECT_LOST;
+    if (item->type == '+')
+        return EFFECT_DONE;
+    if (item->type != '$' || !sight->value)
+        return EFFECT_NOTHING;
+    return item->len == sight->value_len && memcmp(item->str, sight->value, item->len) == 0 ? EFFECT_DONE : EFFECT_LOST;
+}
+
+/* What a script's reply says, by what the script is. */
+static void sight_script(const struct audit_note *note, struct lock_sight *sight, const struct resp_item *item) {
+    bool positive = item->type == ':' || item->type == '#' ? item->num > 0
+                                                           : item->type == '+' || (item->type == '$' && !item->null);
+    sight->pttl_ms = note->script_pttl_ms;
+    if (sight->verb == LOCK_ACQUIRE)
+        sight->effect = script_acquired(note, sight, item);
+    else
+        sight->effect = positive ? EFFECT_DONE : EFFECT_ABSENT;
+    if (note->script.value == ADVISE_LITERAL && !sight->value)
+        sight->value = ""; /* the same always */
+}
+
+/* What the reply says of one key; `item` is the whole reply, or MGET's element. */
+static void sight_reply(const struct audit_note *note, struct lock_sight *sight, const struct resp_item *item) {
+    const bool number = item->type == ':';
+    switch (sight->verb) {
+    case LOCK_ACQUIRE: /* SET NX GET answers nil where it has acquired */
+        if (number)
+            sight->effect = item->num == 1 ? EFFECT_DONE : EFFECT_LOST;
+        else
+            sight->effect = (note->expects_ok ? item->type == '+' : item->null) ? EFFECT_DONE : EFFECT_LOST;
+        break;
+    case LOCK_RELEASE:
+        if (number && note->key_count > 1 && item->num > 0 && item->num < (int64_t)note->key_count)
+            sight->effect = EFFECT_SCRIPTED; /* some of its keys were there: nobody knows which */
+        else
+            sight->effect = (number ? item->num > 0 : !item->null) ? EFFECT_DONE : EFFECT_ABSENT;
+        if (sight->queue == QUEUE_POP && is_text(item)) {
+            sight->value = item->str;
+            sight->value_len = item->len;
+        }
+        break;
+    case LOCK_EXTEND:
+        if (number ? item->num == 0 : item->null)
+            sight->effect = note->conditional && number ? EFFECT_NOTHING : EFFECT_ABSENT;
+        break;
+    case LOCK_REPLACE:
+    case LOCK_REWRITE:
+        sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
+        break;
+    case LOCK_SWAP:
+        sight->old = item->null ? NULL : item->str;
+        sight->old_len = item->null ? 0 : item->len;
+        break;
+    case LOCK_COUNT_UP:
+    case LOCK_COUNT_DOWN:
+        sight->count = item->num;
+        sight->value = item->str;
+        sight->value_len = item->len;
+        if (!number || !sight->by)
+            sight->effect = EFFECT_NOTHING;
+        break;
+    case LOCK_READ:
+        sight->value = item->null ? NULL : item->str;
+        sight->value_len = item->null ? 0 : item->len;
+        sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
+        break;
+    case LOCK_PASS: /* what writes only says no, if at all, by an error */
+        sight->count = number ? item->num : 0;
+        break;
+    case LOCK_CLOBBER:
+        sight->effect = number && item->num == 0 ? EFFECT_NOTHING : EFFECT_DONE;
+        break;
+    case LOCK_QUEUE_PUSH:
+        sight->count = item->num;
+        sight->effect = !number || item->num < 0 ? EFFECT_NOTHING : item->num == 0 ? EFFECT_ABSENT : EFFECT_DONE;
+        break;
+    case LOCK_QUEUE_READ:
+        sight_queue_read(sight, item);
+        break;
+    case LOCK_QUEUE_REMOVE:
+        sight->effect = number && item->num > 0 ? EFFECT_DONE : EFFECT_ABSENT;
+        break;
+    case LOCK_QUEUE_SET:
+    case LOCK_SCRIPT:
+    case LOCK_INSPECT:
+    case LOCK_OPERATOR:
+        break;
+    }
+    if (sight->effect == EFFECT_DONE && sight->pttl_ms == PAST)
+        sight->effect = EFFECT_REMOVED;
+}
+
+static void note_free(struct audit_note *note) {
+    lock_rules_unref(note->rules);
+    text_clear(&note->texts);
+    memory_free(note);
+}
+
+/* Reads the reply's next element, or the reply itself. */
+static void sight_read(const struct audit_note *note, struct lock_sight *sight, const char *p, const char *end) {
+    struct resp_item item;
+    if (sight->effect == EFFECT_SCRIPTED)
+        return;
+    if (!resp_item_read(&p, end, &item) || item.type == '-') {
+        sight->effect = EFFECT_NOTHING;
+    } else if (note->script.kind != ADVISE_SCRIPT_OTHER) {
+        sight_script(note, sight, &item);
+    } else {
+        struct resp_item first;
+        bool array = item.type == '*' && item.num > 0;
+        bool shows = sight->queue == QUEUE_HEAD || sight->queue == QUEUE_POP; /* LRANGE, LPOP with a count */
+        sight_reply(note, sight, array && shows && resp_item_read(&p, end, &first) ? &first : &item);
+    }
+}
+
+void audit_end(struct worker *w, struct session *s, struct audit_note *note, const struct call_end *end) {
+    const char *p = end->reply, *stop = end->error ? NULL : end->reply + end->len;
+    struct resp_item array;
+    bool many = note->command->id == COMMAND_MGET && !end->error && resp_item_read(&p, stop, &array) &&
+                array.type == '*' && array.num == (int64_t)note->key_count;
+    size_t order = 0;
+    for (size_t i = 0; i < note->count; i++) {
+        struct lock_sight *sight = &note->keys[i].sight;
+        sight->command = note->name;
+        sight->client = note->who;
+        for (; many && p && order < note->keys[i].order; order++)
+            p = resp_item_end(p, stop);
+        if (end->error)
+            sight->effect = end->why == UPSTREAM_UNKNOWN ? EFFECT_UNKNOWN : EFFECT_NOT_SENT;
+        else if (p)
+            sight_read(note, sight, p, stop);
+        else
+            sight->effect = EFFECT_NOTHING;
+        if (s)
+            advise_sight(s, sight, note->keys[i].rule, note->script.kind != ADVISE_SCRIPT_OTHER, note->watched);
+        if (sight->rule)
+            engine_observe(w->shared->engine, sight, worker_now(w));
+    }
+    note_free(note);
+}
+
+/* ---- forwarding ------------------------------------------------------------------------------------ */
+
+void audit_released(struct session *s) {
+    s->audits--;
+    if (s->input)
+        session_mark_runnable(s);
+}
+
+static void audited(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct audit_note *note = REQUEST_OWNER(r, struct audit_note);
+    request_disown(r);
+    if (r->session)
+        audit_released(r->session);
+    audit_end(r->worker, r->session, note, end);
+    if (end->error)
+        request_fail(r, end->error);
+    else
+        request_reply(r, end->reply, end->len, true);
+}
+
+/* Sends it as it is. */
+static void watch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                          int slot, struct audit_note *note) {
+    if (!note) {
+        session_forward(s, c, r, bytes, slot);
+        return;
+    }
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, c);
+    request_own(request, &note->owner, &request_owner_silent);
+    request->call.done = audited;
+    s->audits++;
+    call_submit(&request->call, slot, bytes, r->len);
+}
+
+void audit_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                   int slot, const uint32_t *keys, size_t key_count) {
+    size_t len;
+    const char *key = request_arg(r, bytes, keys[0], &len);
+    struct audit_note *note = audit_note(s, c, r, bytes, keys, key_count, false);
+    if (!note && key_count == 1 && advise_wants(s, c, r, bytes, key, len))
+        note = audit_note(s, c, r, bytes, keys, 1, true);
+    watch_forward(s, c, r, bytes, slot, note);
+}
+
+void audit_forward_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                           int slot, const uint32_t *keys, size_t key_count) {
+    watch_forward(s, c, r, bytes, slot, audit_note(s, c, r, bytes, keys, key_count, true));
+}

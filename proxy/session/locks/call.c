@@ -1,0 +1,532 @@
+/*
+ * A lock script's call: its memory from a command to the reply, and the envelope that comes back.
+ *
+ *      words of the command ──> EVALSHA sha 2 KEY GUARD arguments... (words.c) ──> node
+ *      client's reply <── first element of the envelope <── {reply, outcome, fence, pttl, owner, leased}
+ *                                                             (and three more for list locks: list.lua)
+ *
+ * The first element goes to the client as the bytes that Redis sent; the usual outcomes come as a short text, to which
+ * the client's reply is made here. Decides nothing: that is the engine's, and the scripts'. Which command becomes which
+ * script is its callers'.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/bytes.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/private.h"
+
+enum { FREE_LOCKS_MAX = 1024 };
+
+/* ---- a lock call's memory ---------------------------------------------------------------------- */
+
+static char *keep_text(char *inside, size_t size, const char *data, size_t len) {
+    if (len > size)
+        return memory_strndup(data, len);
+    bytes_copy(inside, data, len);
+    return inside;
+}
+
+static inline struct lock_call *lock_new(struct session *s, const char *key, size_t key_len) {
+    struct worker *w = s->worker;
+    struct list_node *n = stack_pop(&w->locks->free);
+    w->locks->free_count -= n != NULL;
+    struct lock_call *l = n ? LIST_ENTRY(n, struct lock_call, link) : memory_alloc(sizeof(*l));
+    list_init(&l->link);
+    list_init(&l->queued);
+    list_init(&l->joined);
+    l->rules = lock_rules_ref(w->rules);
+    l->session_id = s->lock.id;
+    l->next = NULL;
+    l->asks = l->clobbers = l->acquires = l->again = false;
+    l->shape = "nil";
+    l->protocol = s->lane.protocol;
+    l->begun = ev_now(w->loop);
+    l->waited_ms = 0;
+    l->value = NULL;
+    l->value_len = 0;
+    l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);
+    l->command = "";
+    memcpy(l->who, s->address, sizeof(s->address));
+    if (s->name)
+        session_who(s, l->who, sizeof(l->who));
+    return l;
+}
+
+static void lock_free(struct worker *w, struct lock_call *l) {
+    lock_rules_unref(l->rules);
+    list_remove(&l->queued);
+    if (l->value != l->short_value)
+        memory_free(l->value);
+    if (l->key != l->short_key)
+        memory_free(l->key);
+    if (w->locks->free_count >= FREE_LOCKS_MAX) {
+        memory_free(l);
+        return;
+    }
+    w->locks->free_count++;
+    stack_push(&w->locks->free, &l->link);
+}
+
+const struct lock_rule *lock_call_rule(const struct lock_call *l) {
+    return l->plan.rule;
+}
+
+void lock_call_command(struct lock_call *l, const char *command, size_t len) {
+    size_t i;
+    for (i = 0; i < len && i < LOCK_COMMAND_MAX - 1; i++)
+        l->command_text[i] = command[i] >= 'a' && command[i] <= 'z' ? (char)(command[i] - 'a' + 'A') : command[i];
+    l->command_text[i] = '\0';
+    l->command = l->command_text;
+}
+
+void lock_call_value(struct lock_call *l, const char *value, size_t len) {
+    l->value_len = len;
+    l->value = keep_text(l->short_value, LOCK_SHORT_VALUE, value, len);
+}
+
+static void locks_open(struct worker *w) {
+    w->locks = memory_zalloc(sizeof(*w->locks));
+}
+
+static void locks_close(struct worker *w) {
+    struct list_node *n;
+    while ((n = stack_pop(&w->locks->free)))
+        memory_free(LIST_ENTRY(n, struct lock_call, link));
+    memory_free(w->locks);
+}
+
+static void session_leaves(struct session *s) {
+    if (s->left_endless)
+        advisor_left(s->worker->shared->advisor, s->lock.id);
+}
+
+const struct session_room locks_room = {
+    .worker_opens = locks_open,
+    .worker_closes = locks_close,
+    .worker_asks = heirs_tick,
+    .closes = session_leaves,
+};
+
+/* ---- the envelope ------------------------------------------------------------------------------ */
+
+/* A fence: nearly all have 16 digits. False: it is none. */
+static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
+    uint64_t words[2], high, low;
+    if (end - p == sizeof(words)) {
+        memcpy(words, p, sizeof(words));
+        if (bytes_eight_digits(words[0], &high) && bytes_eight_digits(words[1], &low)) {
+            *n = high * 100000000 + low;
+            return true;
+        }
+    }
+    *n = 0;
+    for (; p < end; p++) {
+        unsigned digit = (unsigned char)*p - (unsigned)'0';
+        if (digit > 9)
+            return false;
+        *n = *n * 10 + digit;
+    }
+    return true;
+}
+
+/* The expiry that an attempt has asked for, or been given; -1 none. */
+static int64_t expiry_asked(const struct lock_call *l) {
+    int64_t ms = l->expiry_ms ? l->expiry_ms : l->plan.rule->lease_ms;
+    return ms > 0 ? ms : -1;
+}
+
+/* The sixth element of an envelope, as common.lua's flags has it. */
+static inline void read_flags(uint64_t flags, struct lock_result *r) {
+    r->leased = flags & 1;
+    r->pooled = flags >> 1 & 1;
+    r->same = flags >> 2 & 1;
+    r->suspects = (uint8_t)(flags >> 3 & 3);
+    r->elsewhere = flags >> 5 & 1;
+}
+
+inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
+    const char *end = data + len - 2, *p = data + 4;
+    if (len < 7)
+        return false;
+    if (*p == '\n') /* behind a length of two digits; one has been passed already */
+        p++;
+    else if (p[-1] != '\n')
+        return false;
+    if (*p == 'r') {
+        r->outcome = LOCK_RELEASED;
+        r->pttl_ms = -2;
+        r->fence = l ? l->plan.claim_fence : 0;
+        return p + 1 == end || read_fence(p + 1, end, &r->fence);
+    }
+    if (*p == 'h') {
+        if (end - p < 3)
+            return false;
+        r->outcome = LOCK_HELD;
+        r->pttl_ms = -3;
+        read_flags((uint64_t)(p[1] - '0'), r);
+        return read_fence(p + 2, end, &r->fence);
+    }
+    r->leased = *p == 'g';
+    r->outcome = LOCK_GRANTED;
+    r->pttl_ms = l ? expiry_asked(l) : -3;
+    return end - p > r->leased && read_fence(p + r->leased, end, &r->fence);
+}
+
+/* What Redis answers where the outcome came as such a text. */
+inline const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len) {
+    bool done = outcome != LOCK_HELD, number = !l || l->shape[0] == 'i';
+    *len = number ? 4 : 5;
+    if (number)
+        return done ? ":1\r\n" : ":0\r\n";
+    if (done)
+        return "+OK\r\n";
+    if (l->protocol == 3) {
+        *len = 3;
+        return "_\r\n";
+    }
+    return "$-1\r\n";
+}
+
+bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e) {
+    const char *p = data, *end = data + len;
+    struct resp_item item, fields[8];
+    if (len > 0 && data[0] == '$') {
+        if (!lock_read_short(l, data, len, &e->result))
+            return false;
+        e->reply = lock_short_reply(l, e->result.outcome, &e->reply_len);
+        return true;
+    }
+    if (!resp_item_read(&p, end, &item) || item.type != '*' || (item.num != 6 && item.num != 9))
+        return false;
+    e->reply = p;
+    p = resp_item_end(p, end);
+    if (!p)
+        return false;
+    e->reply_len = (size_t)(p - e->reply);
+    bool queue = item.num == 9;
+    for (size_t i = 0; i < (queue ? 8 : 5); i++)
+        if (!resp_item_read(&p, end, &fields[i]))
+            return false;
+    struct lock_result *r = &e->result;
+    r->fence = (uint64_t)fields[1].num;
+    r->pttl_ms = fields[2].num;
+    r->holder = fields[3].str;
+    r->holder_len = fields[3].len;
+    read_flags((uint64_t)fields[4].num, r);
+    if (queue) {
+        r->lost = (uint64_t)fields[5].num;
+        r->lost_owner = fields[6].str;
+        r->lost_owner_len = fields[6].len;
+        r->value = fields[7].len ? fields[7].str : NULL;
+        r->value_len = fields[7].len;
+    }
+    return lock_outcome_parse(fields[0].str, fields[0].len, &r->outcome);
+}
+
+/* The value that the command left or showed, for sightings. */
+static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
+    enum lock_verb verb = l->plan.verb;
+    struct resp_item item;
+    const char *p = e->reply;
+    bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
+    bool counts = (verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN) && !l->value; /* a hash lock has a field instead */
+    bool shows = verb == LOCK_READ || verb == LOCK_SCRIPT || counts || (verb == LOCK_SWAP && refused);
+    if (verb == LOCK_QUEUE_READ)
+        return; /* the envelope says which node the lease is for */
+    e->result.value = l->value;
+    e->result.value_len = l->value_len;
+    if (shows && resp_item_read(&p, e->reply + e->reply_len, &item) && !item.null && item.type != '-') {
+        e->result.value = item.str;
+        e->result.value_len = item.len;
+    }
+}
+
+void lock_failed_outcome(const struct call_end *end, struct lock_result *result) {
+    bool sent = !end->error || end->why == UPSTREAM_UNKNOWN;
+    result->outcome = sent ? LOCK_UNKNOWN : LOCK_NOT_SENT;
+    /* Redis refused the whole script (NOPERM, OOM, ...): nothing was done. */
+    if (!end->error && end->len > 0 && end->reply[0] == '-')
+        result->outcome = LOCK_ERROR;
+}
+
+/* PROXY TOKEN wants the fence alone. */
+static void answer_token(const struct session *s, struct lock_envelope *e, char *out) {
+    e->reply = out;
+    if (e->result.outcome == LOCK_DONE || e->result.outcome == LOCK_ADOPTED)
+        e->reply_len = resp_header_write(out, ':', (int64_t)e->result.fence);
+    else
+        e->reply_len = (size_t)sprintf(out, "%s", s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
+}
+
+/* PROXY LOCK's pairs are a map in RESP3. */
+static void answer_map(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
+    const char *p = e->reply;
+    struct resp_item item;
+    if (l->protocol != 3 || !resp_item_read(&p, e->reply + e->reply_len, &item) || item.type != '*')
+        return;
+    size_t rest = e->reply_len - (size_t)(p - e->reply);
+    w->build.len = 0;
+    char *at = text_reserve(&w->build, RESP_HEADER_MAX + rest);
+    size_t len = resp_header_write(at, '%', item.num / 2);
+    memcpy(at + len, p, rest);
+    text_commit(&w->build, len + rest);
+    e->reply = w->build.data;
+    e->reply_len = w->build.len;
+}
+
+/* A script's numbers are not exact beyond 53 bits: such a one comes as text. */
+static void answer_number(const struct lock_call *l, struct lock_envelope *e, char *out) {
+    struct resp_item item;
+    const char *p = e->reply;
+    if (l->plan.verb != LOCK_PASS || l->shape[0] != 'i' || e->reply[0] != '$' ||
+        !resp_item_read(&p, e->reply + e->reply_len, &item) || item.null || item.len + 3 > LOCK_ANSWER_MAX)
+        return;
+    out[0] = ':';
+    memcpy(out + 1, item.str, item.len);
+    memcpy(out + 1 + item.len, "\r\n", 2);
+    e->reply = out;
+    e->reply_len = item.len + 3;
+}
+
+/* A script can't say that there is no array, as RESP2 does it. */
+static void answer_array(const struct lock_call *l, struct lock_envelope *e) {
+    if (l->shape[0] == 'a' && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
+        e->reply = "*-1\r\n";
+}
+
+/* The error for the client: the upstream's, or that the node's answer is no envelope. */
+static const char *script_error(const struct call_end *end, const struct lock_result *result) {
+    if (end->error || result->outcome != LOCK_UNKNOWN)
+        return end->error;
+    return "UPSTREAM a node's answer to a lock script makes no sense; the outcome of the request is unknown";
+}
+
+/* A lease that the proxy has to renew may be due before the engine's next turn. */
+static void worker_lease_changed(struct worker *w, const struct lock_rule *rule, const struct lock_result *result) {
+    if (result->pttl_ms > 0 && (result->leased || rule->renew == LOCK_RENEW_ALWAYS))
+        worker_engine_due(w, result->pttl_ms / 3);
+}
+
+void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end) {
+    if (next)
+        next(c, end);
+    else if (end->error)
+        request_fail(c->request, end->error);
+    else
+        request_reply(c->request, end->reply, end->len, true);
+}
+
+inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
+    if (s)
+        advise_script(s, &l->plan, result, l->command);
+    engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
+                  worker_now(w));
+    lock_free(w, l);
+}
+
+/* The first lock call is the head of a ring of all of a clobbering command's lock keys. */
+static void clobber_learnt(struct worker *w, struct session *s, struct lock_call *first,
+                           const struct lock_result *result) {
+    for (struct list_node *n = &first->link, *next; n; n = next) {
+        next = n->next != n ? n->next : NULL;
+        list_remove(n);
+        struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
+        struct lock_result each = *result;
+        each.value = l->value;
+        each.value_len = l->value_len;
+        bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN;
+        if (refused && l != first)
+            each.outcome = LOCK_NOT_SENT; /* one incident for one command */
+        if (each.outcome == LOCK_GRANTED)
+            worker_lease_changed(w, l->plan.rule, &each);
+        lock_learnt(w, s, l, &each);
+    }
+}
+
+/* The script knows one reading, and the client's sessions may have had others: an answer that one of them would take
+ * for success can't be given. */
+static void answer_swap(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
+    static const char LOCKED[] = "-LOCKED the lock is held; nothing was changed\r\n";
+    bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
+    if (l->plan.verb != LOCK_SWAP || !refused || e->reply[0] == '-' ||
+        !engine_swap_misleads(w->shared->engine, l->session_id, &l->plan, e->result.value, e->result.value_len))
+        return;
+    e->reply = LOCKED;
+    e->reply_len = sizeof(LOCKED) - 1;
+}
+
+void lock_note_time(struct worker *w, const struct lock_call *l) {
+    if (l->begun > 0)
+        histogram_note(&w->lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
+}
+
+/* The usual end: the short text of a command on one lock. False: it is another. */
+static inline bool finish_short(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                                struct call_end *out) {
+    struct lock_result r = {.value = l->value, .value_len = l->value_len};
+    if (end->error || end->reply[0] != '$' || l->asks || l->clobbers || !lock_read_short(l, end->reply, end->len, &r))
+        return false;
+    out->reply = lock_short_reply(l, r.outcome, &out->len);
+    out->error = NULL;
+    lock_note_time(w, l);
+    if (r.outcome == LOCK_GRANTED) {
+        if (l->waited_ms > 0 && r.pttl_ms > 0)
+            r.pttl_ms = r.pttl_ms > l->waited_ms ? r.pttl_ms - l->waited_ms : 1;
+        worker_lease_changed(w, l->plan.rule, &r);
+    }
+    lock_learnt(w, s, l, &r);
+    return true;
+}
+
+static __attribute__((noinline)) void finish_long(struct worker *w, struct session *s, struct lock_call *l,
+                                                  const struct call_end *end, struct call_end *out, char *answer) {
+    struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
+    if (!end->error)
+        lock_note_time(w, l);
+    if (!end->error && lock_envelope_read(l, end->reply, end->len, &e)) {
+        if (!l->clobbers)
+            envelope_value(l, &e);
+        if (l->asks && l->ask == LOCK_ASK_TOKEN)
+            answer_token(s, &e, answer);
+        if (l->asks && l->ask == LOCK_ASK_ALL)
+            answer_map(w, l, &e);
+        answer_swap(w, l, &e);
+        answer_array(l, &e);
+        answer_number(l, &e, answer);
+        if (l->waited_ms > 0 && e.result.pttl_ms > 0)
+            e.result.pttl_ms = e.result.pttl_ms > l->waited_ms ? e.result.pttl_ms - l->waited_ms : 1;
+    } else {
+        e = (struct lock_envelope){.reply = end->reply, .reply_len = end->len};
+        lock_failed_outcome(end, &e.result);
+        if (e.result.outcome == LOCK_ERROR)
+            lock_error_words(&e, answer);
+    }
+    if (s && l->plan.verb == LOCK_PASS)
+        advise_passed(s, &l->plan, l->command, e.reply, e.reply_len);
+    *out =
+        (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
+    if (l->clobbers) {
+        clobber_learnt(w, s, l, &e.result);
+    } else {
+        worker_lease_changed(w, l->plan.rule, &e.result);
+        lock_learnt(w, s, l, &e.result);
+    }
+}
+
+inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                        struct call_end *out, char *answer) {
+    if (!finish_short(w, s, l, end, out))
+        finish_long(w, s, l, end, out, answer);
+}
+
+/* A refused attempt after all: the lease that stands in its way is released with it, in one more call. */
+static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_call *l, const struct call_end *end) {
+    struct lock_envelope e;
+    struct worker *w = c->request->worker;
+    struct session *s = c->request->session;
+    if (!s || !lock_envelope_read(l, end->reply, end->len, &e) ||
+        !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))
+        return false;
+    lock_build_instead(w, s->lock.client, l);
+    c->done = l->next;
+    lock_submit(c, l, SCRIPT_ACQUIRE);
+    return true;
+}
+
+/* Whether an attempt may have been refused by a lease that is live: most answers are none. */
+static inline bool may_be_refused(const struct lock_call *l, const struct call_end *end) {
+    return l->again && !end->error && end->len > 6 &&
+           (end->reply[0] == '*' || end->reply[4] == 'h' || end->reply[5] == 'h');
+}
+
+static inline void end_call(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    if (may_be_refused(l, end) && refused_again(c, l, end))
+        return;
+    if (l->plan.rule && l->plan.rule->replicas > 0 && lock_confirm(c, l, end))
+        return;
+    call_done_fn next = l->next;
+    struct call_end out;
+    char answer[LOCK_ANSWER_MAX];
+    c->lock = NULL;
+    lock_finish(c->request->worker, c->request->session, l, end, &out, answer);
+    lock_deliver(c, next, &out);
+}
+
+static __attribute__((noinline)) void end_call_joined(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    struct list_node joined;
+    list_init(&joined);
+    list_splice(&joined, &l->joined);
+    const struct lock_client *asker = c->request->session ? c->request->session->lock.client : NULL;
+    end_call(c, end);
+    lock_joined_end(&joined, end, asker);
+}
+
+static void lock_done(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    lock_probe_over(c, l);
+    if (list_empty(&l->joined))
+        end_call(c, end);
+    else
+        end_call_joined(c, end);
+}
+
+/* ---- beginning and sending ---------------------------------------------------------------------- */
+
+inline struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
+                                       uint32_t db, const char *key, size_t key_len) {
+    struct lock_call *l = lock_new(s, key, key_len);
+    struct lock_key name = {.db = db, .name = l->key, .len = key_len};
+    l->db = session_db(s);
+    bool queued = s->queues;
+    session_note_overlap(s);
+    engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, queued, worker_now(s->worker),
+                 &l->plan);
+    return l;
+}
+
+inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
+                                    const char *key, size_t key_len) {
+    return lock_begin_in(s, verb, rule, session_db(s), key, key_len);
+}
+
+bool lock_same_key(const struct lock_call *a, const struct lock_call *b) {
+    return a->plan.key.len == b->plan.key.len && a->plan.key.db == b->plan.key.db &&
+           memcmp(a->key, b->key, a->plan.key.len) == 0;
+}
+
+void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l) {
+    const struct lock_plan *acquirer = NULL;
+    for (struct list_node *it = queue->calls.prev; it != &queue->calls; it = it->prev) {
+        const struct lock_call *before = LIST_ENTRY(it, struct lock_call, queued);
+        if (lock_same_key(before, l) && !engine_looks_back(&l->plan, &before->plan, before->acquires, &acquirer))
+            break;
+    }
+    if (acquirer)
+        engine_follow(s->worker->shared->engine, &l->plan, acquirer, worker_now(s->worker));
+    list_append(&queue->calls, &l->queued);
+    l->begun = 0; /* it waits for EXEC */
+}
+
+void lock_undone(struct lock_call *l) {
+    l->plan.undone = true;
+}
+
+void lock_queue_sent(struct worker *w, const struct lock_queue *queue) {
+    LIST_FOREACH(it, &queue->calls) {
+        engine_sent(w->shared->engine, &LIST_ENTRY(it, struct lock_call, queued)->plan);
+    }
+}
+
+inline void lock_submit(struct call *call, struct lock_call *l, enum script_id id) {
+    struct worker *w = call->request->worker;
+    l->next = call->done;
+    call->lock = l;
+    call->done = lock_done;
+    call->up.script = script_get(id);
+    call->up.repeatable = id != SCRIPT_PASS;
+    call_submit(call, l->plan.slot, w->build.data, w->build.len);
+}

@@ -1,0 +1,139 @@
+/*
+ * Commands that remove or replace whole keys, lock keys among them: one script asks for all of those locks, and runs
+ * the command as it came where none stands in the way.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/session/locks/private.h"
+
+/* The rule of a key that the command would remove or replace, if it can where the rule's locks are concerned. */
+static const struct lock_rule *clobbered_rule(struct session *s, const struct command *c, const char *key, size_t len) {
+    const struct lock_rule *rule = lock_rule_for(s, key, len);
+    return rule && lock_clobbers_kinds(c, rule->kinds) ? rule : NULL;
+}
+
+bool lock_clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    uint32_t keys[LOCK_CLOBBERED_MAX];
+    size_t n = lock_clobbered_keys(c, r, bytes, keys, LOCK_CLOBBERED_MAX);
+    if (n > LOCK_CLOBBERED_MAX)
+        return true; /* lock_call_clobber looks again, and says no */
+    for (size_t i = 0; i < n; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, keys[i], &len);
+        if (clobbered_rule(s, c, key, len))
+            return true;
+    }
+    return false;
+}
+
+/* Whether an earlier one of these arguments is the same key. */
+static bool named_before(const struct resp_request *r, const char *bytes, const uint32_t *found, size_t i) {
+    size_t len, other_len;
+    const char *key = request_arg(r, bytes, found[i], &len);
+    for (size_t k = 0; k < i; k++) {
+        const char *other = request_arg(r, bytes, found[k], &other_len);
+        if (other_len == len && memcmp(other, key, len) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The command's part in one of its lock keys, the argument `at`. */
+static struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct command *c,
+                               const struct resp_request *r, const char *bytes, const struct lock_rule *rule,
+                               uint32_t at) {
+    size_t len, name_len;
+    const char *key = request_arg(r, bytes, at, &len);
+    const char *name = request_arg(r, bytes, 0, &name_len);
+    uint32_t db = session_db(s);
+    lock_clobbers_database(c, r, bytes, &db);
+    struct lock_call *l = lock_begin_in(s, LOCK_CLOBBER, rule, db, key, len);
+    lock_call_command(l, name, name_len);
+    l->clobbers = true;
+    l->acquires = c->id == COMMAND_MSETNX;
+    if (l->acquires && at + 1 < r->argc) {
+        const char *value = request_arg(r, bytes, at + 1, &len);
+        lock_call_value(l, value, len);
+    }
+    if (queue)
+        lock_enqueue(s, queue, l);
+    return l;
+}
+
+/* Writes clobber.lua's call; `found` are the arguments of the `locks` calls' keys. */
+static void build(struct session *s, struct lock_queue *queue, const struct command *c, const struct resp_request *r,
+                  const char *bytes, struct lock_call *const *calls, const uint32_t *found, size_t locks) {
+    struct worker *w = s->worker;
+    uint32_t others[LOCK_CLOBBERED_MAX];
+    int key_count = command_keys(c, bytes, r, others, LOCK_CLOBBERED_MAX);
+    size_t other_count = key_count > 0 && key_count <= LOCK_CLOBBERED_MAX ? (size_t)key_count : 0;
+    char count[24];
+    snprintf(count, sizeof(count), "%zu", locks);
+    lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + other_count, LOCK_HEADER_ARGS + 4 * locks + 2 + r->argc);
+    for (size_t i = 0; i < locks; i++) {
+        build_bulk(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
+        lock_build_guard(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
+    }
+    for (size_t i = 0; i < other_count; i++)
+        build_bulk(w, bytes + r->argv[others[i]].off, r->argv[others[i]].len);
+    lock_build_header(w, s->lock.client, &calls[0]->plan, count, 0, "int");
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, calls[i]->plan.claim_token);
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, calls[i]->plan.right);
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, calls[i]->plan.attempt_token);
+    for (size_t i = 0; i < locks; i++)
+        lock_build_seen(w, &calls[i]->plan);
+    bool elsewhere = calls[0]->plan.key.db != calls[0]->db;
+    snprintf(count, sizeof(count), "%u", (unsigned)calls[0]->plan.key.db);
+    build_text(w, elsewhere ? count : "");
+    snprintf(count, sizeof(count), "%u", (unsigned)calls[0]->db);
+    build_text(w, count);
+    for (size_t i = 0; i < r->argc; i++)
+        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+}
+
+struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
+                                       const struct resp_request *r, const char *bytes) {
+    uint32_t found[LOCK_CLOBBERED_MAX];
+    size_t n = lock_clobbered_keys(c, r, bytes, found, LOCK_CLOBBERED_MAX), locks = 0;
+    if (n > LOCK_CLOBBERED_MAX)
+        return NULL;
+    struct lock_call *calls[LOCK_CLOBBERED_MAX] = {NULL};
+    for (size_t i = 0; i < n; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, found[i], &len);
+        const struct lock_rule *rule = clobbered_rule(s, c, key, len);
+        if (!rule || named_before(r, bytes, found, i))
+            continue;
+        calls[locks] = begin(s, queue, c, r, bytes, rule, found[i]);
+        if (locks > 0)
+            list_append(&calls[0]->link, &calls[locks]->link);
+        found[locks++] = found[i];
+    }
+    build(s, queue, c, r, bytes, calls, found, locks);
+    return calls[0];
+}
+
+void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
+                       const char *bytes) {
+    struct lock_call *l = lock_prepare_clobber(s, NULL, c, r, bytes);
+    if (!l) {
+        struct call_end end = {.error = LOCK_TOO_MANY_KEYS, .why = UPSTREAM_NOT_SENT};
+        lock_deliver(call, call->done, &end);
+        return;
+    }
+    lock_submit(call, l, SCRIPT_CLOBBER);
+}
+
+void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r,
+                           const char *bytes) {
+    counter_add(&s->worker->counters.requests_locks, 1);
+    struct request *request = request_new(s, c);
+    lock_busy_all(request);
+    request_barrier(request);
+    lock_call_clobber(&request->call, s, c, r, bytes);
+}

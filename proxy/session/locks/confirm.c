@@ -1,0 +1,223 @@
+/*
+ * A rule's `replicas N TIME`: what a lock script has acquired is confirmed by replicas before the client hears of it.
+ *
+ *      script ── "granted" ──> a connection of its own to that node: mark the guard record, WAIT N TIME
+ *                                  ├── N or more have it ──> the client's reply, as the script gave it
+ *                                  └── fewer, or an error ──> released by its token; the client has lost (0, nil), or
+ *                                                             gets an error where its reply can't say so
+ *
+ * WAIT counts for the last write of its own connection, and the script went over one that others use: so the guard
+ * record is written once more, with the token that it has. Where it has another by now (the node that answers is not
+ * the one that ran the script, and has not heard of it) nothing is confirmed.
+ */
+#include <ev.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/core/pin.h"
+#include "proxy/session/locks/private.h"
+
+enum { GRACE_MS = 500, CALLS = 2 }; /* for the answer to come; mark, WAIT */
+
+static const char mark[] = "if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end "
+                           "redis.call('HSET', KEYS[1], 'token', ARGV[1]) return 1";
+
+struct confirm {
+    struct request_owner owner; /* first */
+    struct call *call;          /* the client's */
+    struct lock_call *lock;
+    struct upstream_pin *pin; /* NULL: given back */
+    bool asking;              /* the slot is on its way to the node */
+    struct ev_timer late;
+    int64_t begun_ms;
+    unsigned left; /* answers */
+    bool marked;
+    int64_t replicas;
+    size_t reply_len;
+    char reply[];
+};
+
+/* ---- enough, or undone ---------------------------------------------------------------------- */
+
+/* What a script of ours may acquire, and undo. Of list locks the node would have to go, which was there before. */
+bool lock_wants_replicas(const struct lock_call *l) {
+    return lock_verb_acquires(l->plan.verb) && !l->clobbers && l->plan.rule && l->plan.rule->replicas > 0;
+}
+
+static bool acquired(const struct lock_call *l, const struct call_end *end, struct lock_envelope *e) {
+    return !end->error && lock_envelope_read(l, end->reply, end->len, e) && e->result.outcome == LOCK_GRANTED;
+}
+
+/* "You have not acquired", as the command says it; NULL: its reply can't say so. */
+static const char *lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s) {
+    if (l->plan.verb != LOCK_ACQUIRE)
+        return NULL;
+    if (e->reply[0] == ':')
+        return ":0\r\n";
+    if (e->reply[0] == '+')
+        return s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
+    return NULL; /* SET NX GET: nil is its success */
+}
+
+static void undo(struct worker *w, struct session *s, struct lock_call *l, uint64_t replicas) {
+    const struct lock_rule *rule = l->plan.rule;
+    struct lock_lease lease = {.key = l->plan.key,
+                               .rule = rule,
+                               .login = l->plan.login,
+                               .token = l->plan.attempt,
+                               .token_len = l->plan.attempt_len,
+                               .right = "claim",
+                               .lease_ms = rule->lease_ms};
+    memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
+    lock_release(w, &lease);
+    struct lock_result result = {.outcome = LOCK_UNCONFIRMED, .replicas = replicas};
+    lock_learnt(w, s, l, &result);
+}
+
+static void finish_confirmed(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                             int64_t replicas, struct call_end *out, char *answer) {
+    struct lock_envelope e;
+    if (!lock_wants_replicas(l) || replicas >= l->plan.rule->replicas || !acquired(l, end, &e)) {
+        lock_finish(w, s, l, end, out, answer);
+        return;
+    }
+    const char *lost = lost_reply(l, &e, s);
+    *out = (struct call_end){.why = UPSTREAM_NOT_SENT, .reply = lost, .len = lost ? strlen(lost) : 0};
+    if (!lost)
+        out->error = "UPSTREAM the lock was not confirmed by enough replicas in time, and is released again";
+    undo(w, s, l, (uint64_t)replicas);
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void confirm_unpin(struct confirm *f, bool clean) {
+    struct worker *w = f->call->request->worker;
+    ev_timer_stop(w->loop, &f->late);
+    if (f->pin)
+        pin_give(w, f->pin, PIN_BLOCKING, clean);
+    f->pin = NULL;
+}
+
+static void confirm_end(struct confirm *f) {
+    struct call *c = f->call;
+    struct lock_call *l = f->lock;
+    struct worker *w = c->request->worker;
+    call_done_fn next = l->next;
+    struct call_end end = {.reply = f->reply, .len = f->reply_len}, out;
+    char answer[LOCK_ANSWER_MAX];
+    confirm_unpin(f, true);
+    l->waited_ms = worker_now(w) - f->begun_ms;
+    c->lock = NULL;
+    finish_confirmed(w, c->request->session, l, &end, f->marked ? f->replicas : 0, &out, answer);
+    lock_deliver(c, next, &out);
+    memory_free(f);
+}
+
+/* ---- the answers ---------------------------------------------------------------------------- */
+
+static void confirm_answer(struct confirm *f, struct call *c, const struct call_end *end, int64_t *number) {
+    struct resp_item item;
+    const char *p = end->reply;
+    if (end->error)
+        log_verbose("Replicas can't be asked to confirm a lock: %s", end->error);
+    else if (p[0] == '-')
+        log_warning("Replicas can't be asked to confirm a lock: %.*s", (int)(end->len - 3), p + 1);
+    else if (resp_item_read(&p, p + end->len, &item) && item.type == ':')
+        *number = item.num;
+    request_reply(c->request, "", 0, true);
+}
+
+static void on_mark(struct call *c, const struct call_end *end) {
+    struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
+    int64_t marked = 0;
+    confirm_answer(f, c, end, &marked);
+    f->marked = marked == 1;
+    if (--f->left == 0)
+        confirm_end(f);
+}
+
+static void on_wait(struct call *c, const struct call_end *end) {
+    struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
+    confirm_answer(f, c, end, &f->replicas);
+    if (--f->left == 0)
+        confirm_end(f);
+}
+
+/* The node does not even say that the time is over. */
+static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct confirm *f = timer->data;
+    confirm_unpin(f, false); /* the calls fail when the connection is closed, at the end of the turn */
+}
+
+/* ---- the beginning -------------------------------------------------------------------------- */
+
+static void confirm_submit(struct confirm *f, struct worker *w, call_done_fn done, bool asking) {
+    struct request *r = request_internal(w);
+    request_own(r, &f->owner, &request_owner_silent);
+    r->call.done = done;
+    call_submit_pin(&r->call, f->pin, w->build.data, w->build.len, asking);
+}
+
+static void confirm_ask(struct confirm *f, struct worker *w) {
+    const struct lock_plan *plan = &f->lock->plan;
+    build_start(w, 5);
+    build_text(w, "EVAL");
+    build_bulk(w, mark, sizeof(mark) - 1);
+    build_number(w, 1);
+    lock_build_guard(w, plan->key.name, plan->key.len);
+    build_text(w, plan->attempt_token);
+    confirm_submit(f, w, on_mark, f->asking);
+    build_start(w, 3);
+    build_text(w, "WAIT");
+    build_number(w, plan->rule->replicas);
+    build_number(w, plan->rule->replicas_ms);
+    confirm_submit(f, w, on_wait, false);
+}
+
+bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end) {
+    static const struct upstream_pin_events none;
+    struct session *s = c->request->session;
+    struct worker *w = c->request->worker;
+    struct lock_envelope e;
+    if (!s || !lock_wants_replicas(l) || !acquired(l, end, &e))
+        return false;
+    struct confirm *f = memory_zalloc(sizeof(*f) + end->len);
+    f->call = c;
+    f->lock = l;
+    f->begun_ms = worker_now(w);
+    f->reply_len = end->len;
+    memcpy(f->reply, end->reply, end->len);
+    ev_timer_init(&f->late, on_late, (double)(l->plan.rule->replicas_ms + GRACE_MS) / 1000, 0.);
+    f->late.data = f;
+    const char *error;
+    struct upstream_node *node = upstream_asked_node(&c->up);
+    f->asking = node != NULL;
+    if (!node)
+        node = upstream_node_of_slot(w->upstream, c->up.slot);
+    f->pin = pin_take(s, node, PIN_BLOCKING, &none, &error);
+    if (!f->pin) {
+        log_verbose("Replicas can't be asked to confirm a lock: %s", error);
+        confirm_end(f);
+        return true;
+    }
+    upstream_pin_patient(f->pin, PIN_PATIENT);
+    ev_timer_start(w->loop, &f->late);
+    f->left = CALLS;
+    confirm_ask(f, w);
+    return true;
+}
+
+void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                        int64_t replicas, struct call_end *out, char *answer) {
+    static const struct call_end not_sent = {.error = "UPSTREAM not sent", .why = UPSTREAM_NOT_SENT};
+    struct lock_envelope e;
+    bool elsewhere = s && l->db != s->lane.db;
+    bool known = elsewhere && lock_envelope_read(l, end->reply, end->len, &e);
+    if (s)
+        l->protocol = (uint8_t)s->lane.protocol; /* of now, behind a HELLO of the transaction's own */
+    finish_confirmed(w, s, l, elsewhere ? &not_sent : end, replicas, out, answer);
+    if (elsewhere)
+        *out = known ? (struct call_end){.reply = e.reply, .len = e.reply_len} : *end;
+}

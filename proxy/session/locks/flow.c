@@ -1,0 +1,206 @@
+/*
+ * Lock commands on one key: from the command to the engine's plan and its script, one after another on a key; and what
+ * PROXY LOCK, TOKEN and RELEASE ask. The script's call itself is call.c's.
+ */
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/bytes.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/private.h"
+
+/* ---- which keys, and one after another -------------------------------------------------------- */
+
+inline const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len) {
+    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
+    return rule && rule->mode == LOCK_MODE_ENFORCE && !lock_guard_is(key, len) ? rule : NULL;
+}
+
+inline const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len) {
+    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
+    return rule && rule->mode != LOCK_MODE_OFF && !lock_guard_is(key, len) ? rule : NULL;
+}
+
+/* A few of its bytes: two keys that share a place only wait for each other. */
+static inline unsigned busy_place(const char *key, size_t len) {
+    struct bytes_ends e = bytes_ends(key, len);
+    return (unsigned)((((e.head << 1) ^ e.tail) * 0x9e3779b97f4a7c15u + len) >> 60) % LOCK_BUSY_SLOTS;
+}
+
+inline bool lock_script_busy(const struct session *s, const char *key, size_t len) {
+    return s->lock_busy_all > 0 || s->lock_busy[busy_place(key, len)] > 0;
+}
+
+inline bool lock_must_wait(const struct session *s, const char *key, size_t len) {
+    return s->audits > 0 || lock_script_busy(s, key, len);
+}
+
+bool lock_any_busy(const struct session *s) {
+    if (s->lock_busy_all > 0)
+        return true;
+    for (size_t i = 0; i < LOCK_BUSY_SLOTS; i++)
+        if (s->lock_busy[i] > 0)
+            return true;
+    return false;
+}
+
+void lock_busy_all(struct request *r) {
+    r->lock_busy = LOCK_BUSY_ALL;
+    r->session->lock_busy_all++;
+}
+
+inline void lock_busy_key(struct request *r, const char *key, size_t len) {
+    unsigned place = busy_place(key, len);
+    r->lock_busy = (uint8_t)(place + 1);
+    r->session->lock_busy[place]++;
+}
+
+/* Inline where nearly all lock commands go. */
+#define HOT static inline __attribute__((always_inline))
+
+HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
+                            const struct lock_command *lc, const char *key, size_t key_len,
+                            const struct lock_words *words) {
+    counter_add(&s->worker->counters.requests_locks, 1);
+    struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len);
+    if (lc->name)
+        l->command = lc->name;
+    else
+        lock_call_command(l, words->words[0], words->lens[0]);
+    if (queue)
+        lock_enqueue(s, queue, l);
+    if (lc->script == SCRIPT_COUNT || lc->script == SCRIPT_HASH || lc->script == SCRIPT_LIST_POP)
+        l->plan.data_free = false; /* what stands there is a lock of their kind */
+    l->shape = lc->shape;
+    l->expiry_ms = lc->expiry_ms;
+    l->again = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER && !queue;
+    if (lc->value_at)
+        lock_call_value(l, words->words[lc->value_at], words->lens[lc->value_at]);
+    return l;
+}
+
+static __attribute__((noinline)) void build_other(struct session *s, struct lock_queue *queue, struct lock_call *l,
+                                                  const struct lock_command *lc, const struct lock_words *words) {
+    struct worker *w = s->worker;
+    lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
+    build_bulk(w, l->key, l->plan.key.len);
+    lock_build_guard(w, l->key, l->plan.key.len);
+    lock_build_header(w, s->lock.client, &l->plan, NULL, lc->value_at ? lc->value_at + 1 : 0, lc->shape);
+    for (size_t i = 0; i < words->count; i++)
+        build_bulk(w, words->words[i], words->lens[i]);
+}
+
+HOT void build(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
+               const struct lock_words *words) {
+    if (lc->script == SCRIPT_ACQUIRE)
+        lock_build_acquire(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, lc, words);
+    else if (lc->script == SCRIPT_RELEASE)
+        lock_build_release(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, l->command);
+    else
+        build_other(s, queue, l, lc, words);
+}
+
+struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
+                               const struct lock_command *lc, const char *key, size_t key_len,
+                               const struct lock_words *words) {
+    struct lock_call *l = begin(s, queue, rule, lc, key, key_len, words);
+    build(s, queue, l, lc, words);
+    return l;
+}
+
+void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
+               size_t key_len, const struct lock_words *words) {
+    struct lock_call *l = lock_prepare(call->request->session, NULL, rule, lc, key, key_len, words);
+    lock_submit(call, l, lc->script);
+}
+
+static inline void take_first(struct request_words *w, const struct resp_request *r, const char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        w->texts[i] = request_arg(r, bytes, i, &w->lens[i]);
+    w->all = (struct lock_words){w->texts, w->lens, count};
+}
+
+/* Whether the script's call has nothing of the command but name, key and value. */
+static inline bool takes_first(const struct lock_command *lc, const struct resp_request *r) {
+    return (lc->script == SCRIPT_RELEASE || (lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER)) &&
+           r->argc <= WORDS_ON_STACK;
+}
+
+bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes, bool many) {
+    enum { WORDS_MAX = 1000 };
+    if (r->argc > WORDS_MAX && !many)
+        return false;
+    const char **texts = w->texts;
+    size_t *lens = w->lens;
+    if (r->argc > WORDS_ON_STACK) { /* options may be repeated */
+        texts = memory_alloc(r->argc * sizeof(*texts));
+        lens = memory_alloc(r->argc * sizeof(*lens));
+    }
+    for (size_t i = 0; i < r->argc; i++)
+        texts[i] = request_arg(r, bytes, i, &lens[i]);
+    w->all = (struct lock_words){texts, lens, r->argc};
+    return true;
+}
+
+void request_words_clear(struct request_words *w) {
+    if (w->all.words == w->texts)
+        return;
+    memory_free((void *)w->all.words);
+    memory_free((void *)w->all.lens);
+}
+
+enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                   const char *bytes, const struct lock_command *lc, uint32_t key_index,
+                                   const struct lock_rule *rule) {
+    struct request_words words;
+    if (takes_first(lc, r)) {
+        take_first(&words, r, bytes, r->argc < 3 ? r->argc : 3);
+    } else if (!request_words_take(&words, r, bytes, lc->script == SCRIPT_PASS)) {
+        session_refuse(s, c, "ERR syntax error");
+        return DISPATCHED;
+    }
+    const char *key = words.all.words[key_index];
+    size_t len = words.all.lens[key_index];
+    struct request *request = request_new(s, c);
+    lock_busy_key(request, key, len);
+    struct lock_call *l = begin(s, NULL, rule, lc, key, len, &words.all);
+    bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
+    if (!alike || !lock_join(&request->call, l)) {
+        build(s, NULL, l, lc, &words.all);
+        if (alike)
+            lock_probe(&request->call, l); /* first: it may end at once */
+        lock_submit(&request->call, l, lc->script);
+    }
+    request_words_clear(&words);
+    return DISPATCHED;
+}
+
+/* ---- PROXY LOCK, TOKEN, RELEASE ---------------------------------------------------------------- */
+
+enum dispatch_result lock_ask(struct session *s, const struct command *c, enum lock_ask what, const char *key,
+                              size_t key_len) {
+    if (lock_must_wait(s, key, key_len))
+        return DISPATCH_WAIT;
+    struct worker *w = s->worker;
+    bool release = what == LOCK_ASK_RELEASE;
+    enum script_id id = release ? SCRIPT_RELEASE : SCRIPT_INSPECT;
+    struct request *request = request_new(s, c);
+    lock_busy_key(request, key, key_len);
+    struct lock_call *l =
+        lock_begin(s, release ? LOCK_OPERATOR : LOCK_INSPECT, lock_rule_for(s, key, key_len), key, key_len);
+    if (release)
+        l->command = "PROXY RELEASE";
+    l->asks = true;
+    l->ask = what;
+    l->shape = "int";
+    if (release) {
+        lock_build_release(w, NULL, s->lock.client, &l->plan, l->plan.slot, "DEL");
+    } else {
+        lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
+        build_bulk(w, key, key_len);
+        lock_build_guard(w, key, key_len);
+        lock_build_header(w, s->lock.client, &l->plan, NULL, 0, "int");
+    }
+    lock_submit(&request->call, l, id);
+    return DISPATCHED;
+}

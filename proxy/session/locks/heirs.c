@@ -1,0 +1,213 @@
+/*
+ * A client that comes back may come to another proxy: behind a load balancer, or where a new process has taken over. So
+ * each lease that a proxy lets go of is put on a list in Redis, and all proxies look there once a second.
+ *
+ *      owner leaves, or this process stops ──> ZADD list until "db left until token group len identity key"
+ *                                                        │
+ *      once a second ──> ZRANGEBYSCORE list now +inf ────┴──> is its owner here (engine_awaits)? ──> renew.lua 'heir'
+ *                                                                                                  │
+ *                            renewed here from now on (engine_inherited) <── the lease is this proxy's
+ *
+ * Nobody looks when nobody has come lately: what is left later is somebody else's. The script compares the token, so
+ * that of two proxies one alone gets a lease. The list is a guard record's name, which nobody is shown, and belongs to
+ * no lock. Who lets go speaks as the client did, who looks as the proxy itself: where that may not, owners are known
+ * when they come back to the same proxy alone.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/private.h"
+
+static const char LIST[] = "lockkeeper-left";
+
+enum { ENTRIES_AT_ONCE = 1000, LIST_MS = 3600 * 1000, SLACK_MS = 1000, LOOKS_MS = 5000, FIELDS = 6 };
+
+/* ---- entries ----------------------------------------------------------------------------------------- */
+
+void heirs_entry(const struct lock_left *left, struct text *out) {
+    text_printf(out, "%" PRIu32 " %" PRId64 " %" PRId64 " %s %s %zu ", left->key.db, left->left_ms, left->until_ms,
+                left->token, left->group, left->identity_len);
+    text_append(out, left->identity, left->identity_len);
+    text_append(out, left->key.name, left->key.len);
+}
+
+/* The next of the fields that end with a space, as text; NULL: it is none, or too long. */
+static const char *field(const char *p, const char *end, char out[LOCK_TOKEN_MAX]) {
+    const char *space = p ? memchr(p, ' ', (size_t)(end - p)) : NULL;
+    if (!space || space - p >= LOCK_TOKEN_MAX)
+        return NULL;
+    memcpy(out, p, (size_t)(space - p));
+    out[space - p] = '\0';
+    return space + 1;
+}
+
+/* Pointers go into the entry. */
+static bool entry_read(const char *entry, size_t len, struct lock_left *left) {
+    char fields[FIELDS][LOCK_TOKEN_MAX];
+    const char *p = entry, *end = entry + len;
+    for (int i = 0; i < FIELDS; i++)
+        p = field(p, end, fields[i]);
+    size_t identity_len = p ? strtoull(fields[5], NULL, 10) : 0;
+    if (!p || identity_len > LOCK_IDENTITY_MAX || identity_len > (size_t)(end - p))
+        return false;
+    *left = (struct lock_left){
+        .key = {.db = (uint32_t)strtoul(fields[0], NULL, 10),
+                .name = p + identity_len,
+                .len = (size_t)(end - p) - identity_len},
+        .identity = p,
+        .identity_len = identity_len,
+        .left_ms = strtoll(fields[1], NULL, 10),
+        .until_ms = strtoll(fields[2], NULL, 10),
+    };
+    memcpy(left->token, fields[3], sizeof(left->token));
+    memcpy(left->group, fields[4], sizeof(left->group));
+    return true;
+}
+
+/* ---- the list ------------------------------------------------------------------------------------------ */
+
+static void list_begin(struct worker *w, const char *command, size_t argc) {
+    build_start(w, argc);
+    build_text(w, command);
+    lock_build_guard(w, LIST, sizeof(LIST) - 1);
+}
+
+static void list_submit(struct worker *w, uint32_t login, call_done_fn done) {
+    struct request *r = request_internal(w);
+    struct upstream_lane lane = {.login = login, .protocol = 2};
+    w->own_works++;
+    r->call.done = done;
+    call_submit_lane(&r->call, slot_of_key(LIST, sizeof(LIST) - 1), &lane, w->build.data, w->build.len);
+}
+
+static void done_with(struct call *c, const struct call_end *end) {
+    c->request->worker->own_works--;
+    request_reply(c->request, "", 0, true);
+}
+
+void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len) {
+    list_begin(w, "ZADD", 4);
+    build_number(w, until_ms);
+    build_bulk(w, entry, len);
+    list_submit(w, login, done_with);
+    list_begin(w, "PEXPIRE", 3);
+    build_number(w, LIST_MS);
+    list_submit(w, login, done_with);
+}
+
+static void list_remove_entry(struct worker *w, const char *entry, size_t len) {
+    list_begin(w, "ZREM", 3);
+    build_bulk(w, entry, len);
+    list_submit(w, 0, done_with);
+}
+
+/* ---- taking over --------------------------------------------------------------------------------------- */
+
+/* A lease about to be taken over. */
+struct takeover {
+    struct request_owner owner; /* first */
+    struct lock_left left;      /* into `entry` */
+    const struct lock_rule *rule;
+    uint64_t token;
+    uint32_t login;
+    size_t len;
+    char entry[];
+};
+
+static void taken_over(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct takeover *t = REQUEST_OWNER(c->request, struct takeover);
+    struct lock_envelope e = {.reply = NULL};
+    if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
+        lock_failed_outcome(end, &e.result);
+    bool known = e.result.outcome != LOCK_NOT_SENT && e.result.outcome != LOCK_UNKNOWN;
+    if (e.result.outcome == LOCK_DONE) {
+        engine_inherited(w->shared->engine, &t->left, t->rule, t->login, t->token, &e.result, worker_now(w));
+        worker_engine_due(w, t->rule->lease_ms / 3);
+    }
+    if (known && !w->stopping)
+        list_remove_entry(w, t->entry, t->len);
+    request_disown(c->request);
+    lock_rules_unref(t->rule->set);
+    memory_free(t);
+    w->own_works--;
+    request_reply(c->request, "", 0, true);
+}
+
+static void take_over(struct worker *w, const char *entry, size_t len, const struct lock_rule *rule, uint32_t login) {
+    struct takeover *t = memory_zalloc(sizeof(*t) + len);
+    char token[LOCK_TOKEN_MAX];
+    memcpy(t->entry, entry, len);
+    t->len = len;
+    t->rule = rule;
+    t->login = login;
+    (void)entry_read(t->entry, len, &t->left); /* which it was before */
+    lock_rules_ref(rule->set);
+    t->token = engine_token(w->shared->engine, token);
+    int64_t left_ms = t->left.until_ms - worker_now(w) + SLACK_MS;
+    lock_build_script(w, SCRIPT_RENEW, NULL, 2, LOCK_HEADER_ARGS);
+    build_bulk(w, t->left.key.name, t->left.key.len);
+    lock_build_guard(w, t->left.key.name, t->left.key.len);
+    build_text(w, token);
+    build_text(w, t->left.token);
+    build_bulk(w, t->left.identity, t->left.identity_len);
+    build_text(w, w->shared->options.process_id);
+    build_text(w, "heir");
+    build_number(w, rule->lease_ms);
+    build_number(w, left_ms > 0 ? left_ms : 0);
+    build_bulk(w, "", 0);
+    build_number(w, 0);
+    build_text(w, "int");
+    struct request *r = request_internal(w);
+    struct upstream_lane lane = {.login = login, .db = t->left.key.db, .protocol = 2};
+    w->own_works++;
+    request_own(r, &t->owner, &request_owner_silent);
+    r->call.done = taken_over;
+    r->call.up.script = script_get(SCRIPT_RENEW);
+    r->call.up.repeatable = true;
+    call_submit_lane(&r->call, slot_of_key(t->left.key.name, t->left.key.len), &lane, w->build.data, w->build.len);
+}
+
+static void look_at(struct worker *w, const char *entry, size_t len) {
+    struct lock_left left;
+    uint32_t login;
+    if (!entry_read(entry, len, &left) || !engine_awaits(w->shared->engine, &left, NULL, &login))
+        return;
+    const struct lock_rule *rule = lock_rules_match(w->rules, left.key.name, left.key.len);
+    bool renews = rule && rule->mode == LOCK_MODE_ENFORCE && rule->renew != LOCK_RENEW_NEVER && rule->lease_ms > 0 &&
+                  rule->owner != LOCK_OWNER_CONNECTION;
+    if (renews && engine_awaits(w->shared->engine, &left, rule, &login))
+        take_over(w, entry, len, rule, login);
+}
+
+static void listed(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    const char *p = end->reply, *over = end->reply + end->len;
+    struct resp_item array, entry;
+    bool read = !end->error && !w->stopping && resp_item_read(&p, over, &array) && array.type == '*';
+    for (int64_t i = 0; read && i < array.num; i++)
+        if (resp_item_read(&p, over, &entry) && entry.type == '$')
+            look_at(w, entry.str, entry.len);
+    w->locks->heirs_asking = false;
+    done_with(c, end);
+}
+
+void heirs_tick(struct worker *w) {
+    int64_t came_ms = atomic_load_explicit(&w->shared->came_ms, memory_order_relaxed);
+    if (w->locks->heirs_asking || w->stopping || !w->opened || worker_now(w) - came_ms > LOOKS_MS ||
+        upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(LIST, sizeof(LIST) - 1))))
+        return;
+    w->locks->heirs_asking = true;
+    list_begin(w, "ZRANGEBYSCORE", 7);
+    build_number(w, worker_now(w));
+    build_text(w, "+inf");
+    build_text(w, "LIMIT");
+    build_number(w, 0);
+    build_number(w, ENTRIES_AT_ONCE);
+    list_submit(w, 0, listed);
+}

@@ -1,0 +1,100 @@
+/*
+ * Many sessions that ask for one lock in the same turn of the loop: one of them asks, and its answer is the others'
+ * too.
+ *
+ *      SETNX of A ──> script ──> node's output, not written yet ──> the node ──> "held", or "granted": A holds it now
+ *      SETNX of B, C, ... ──> join A's ─────────────────────────────────────────> refused, as if run right behind A's
+ *
+ * Why that is right: nothing of A's call has left the proxy when B's command arrives, so the script runs later than
+ * that, and before B is answered. Run right behind it, in the same instant, B's would have found the lock held, as A's
+ * did, or by A; it would have changed nothing, and its answer does not depend on who asks (acquire.lua looks at nothing
+ * of the caller's but its attempt's token, which is new). So the lock was held by somebody else at a moment between B's
+ * command and its answer, and that is all a refusal says. The engine has begun B's attempt and learns the same as from
+ * an answer of B's own: losses, contention, who shares connections.
+ *
+ * B has nothing else in flight, and what it sends next waits for the answer: else the attempt would have overtaken what
+ * B sent before, or been overtaken. Its lane is A's: the same login, database, protocol. Both are SETNX or SET NX with
+ * at most PX or EX, which have the short answer (common.lua). Any other answer, or none, is A's alone: then the others
+ * ask for themselves.
+ */
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/private.h"
+
+static struct call **place_of(struct worker *w, const struct lock_call *l) {
+    return &w->locks->probes[l->plan.hash % LOCK_PROBES];
+}
+
+bool lock_join(struct call *call, struct lock_call *l) {
+    struct worker *w = call->request->worker;
+    struct session *s = call->request->session;
+    struct call **place = place_of(w, l), *probe = *place;
+    struct lock_call *asks = probe ? probe->lock : NULL;
+    if (!probe || asks->plan.hash != l->plan.hash || !lock_same_key(asks, l) || s->in_flight > 1 ||
+        memcmp(&probe->up.lane, &s->lane, sizeof(s->lane)) != 0 || !upstream_unsent(&probe->up))
+        return false;
+    counter_add(&w->counters.requests_joined, 1);
+    l->call = call;
+    call->lock = l;
+    list_append(&asks->joined, &l->link);
+    request_barrier(call->request);
+    return true;
+}
+
+void lock_probe(struct call *call, struct lock_call *l) {
+    *place_of(call->request->worker, l) = call;
+}
+
+void lock_probe_over(struct call *call, struct lock_call *l) {
+    struct call **place = place_of(call->request->worker, l);
+    if (*place == call)
+        *place = NULL;
+}
+
+/* The answer that the attempt would have had right behind the one that it joined. Whose lease it is was said to the one
+ * who asked. */
+static void refuse(struct lock_call *l, const struct lock_result *seen, const struct lock_client *asker) {
+    struct call *c = l->call;
+    struct lock_result r = *seen;
+    struct call_end out = {.why = UPSTREAM_NOT_SENT};
+    r.outcome = LOCK_HELD;
+    r.same = seen->same && c->request->session && c->request->session->lock.client == asker;
+    r.pttl_ms = -3;
+    r.value = l->value;
+    r.value_len = l->value_len;
+    out.reply = lock_short_reply(l, LOCK_HELD, &out.len);
+    c->lock = NULL;
+    lock_note_time(c->request->worker, l);
+    lock_learnt(c->request->worker, c->request->session, l, &r);
+    lock_deliver(c, NULL, &out);
+}
+
+static void ask_alone(struct lock_call *l) {
+    struct call *c = l->call;
+    struct session *s = c->request->session;
+    if (!s) {
+        struct lock_result r = {.outcome = LOCK_NOT_SENT};
+        struct call_end out = {.why = UPSTREAM_NOT_SENT, .error = "UPSTREAM the client has gone"};
+        c->lock = NULL;
+        lock_learnt(c->request->worker, NULL, l, &r);
+        lock_deliver(c, NULL, &out);
+        return;
+    }
+    struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
+    const char *value = l->value;
+    struct lock_words words = {&value, &l->value_len, 1};
+    lock_build_acquire(s->worker, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
+    lock_submit(c, l, SCRIPT_ACQUIRE);
+}
+
+void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker) {
+    struct lock_result seen = {.outcome = LOCK_UNKNOWN};
+    bool held = !end->error && lock_read_short(NULL, end->reply, end->len, &seen) && seen.outcome != LOCK_RELEASED;
+    struct list_node *n;
+    while ((n = list_shift(joined))) {
+        struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
+        if (held)
+            refuse(l, &seen, asker);
+        else
+            ask_alone(l);
+    }
+}

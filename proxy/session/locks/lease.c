@@ -1,0 +1,126 @@
+/*
+ * The proxy's own work on leases: renewals, and releases for an owner that has disconnected. Asked for by the engine's
+ * sink, carried out in the worker's thread, without a session.
+ */
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/private.h"
+
+enum { REFUSED_AGAIN_MS = 10 * 1000 };
+
+/* A renewal under way; a release, or a party's nodes declared dead, because the owner has disconnected. */
+struct lease_work {
+    struct request_owner owner; /* first */
+    bool renewal;
+    uint64_t token;
+    int64_t lease_ms;
+    struct lock_key key;
+    char name[];
+};
+
+/* One line for all that is refused within a while: it may be every lease that there is. */
+static void log_refusal(struct worker *w, const struct lease_work *work, const struct call_end *end) {
+    int64_t now = worker_now(w);
+    struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
+    char answer[LOCK_ANSWER_MAX];
+    if (now - w->locks->refused_ms < REFUSED_AGAIN_MS)
+        return;
+    w->locks->refused_ms = now;
+    lock_error_words(&e, answer);
+    log_warning("a lease could not be %s: %.*s", work->renewal ? "renewed" : "released behind its owner",
+                (int)(e.reply_len > 400 ? 400 : e.reply_len - 3), e.reply + 1);
+}
+
+static void lease_done(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct lease_work *work = REQUEST_OWNER(c->request, struct lease_work);
+    struct lock_envelope e = {.reply = NULL};
+    if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
+        lock_failed_outcome(end, &e.result);
+    if (e.result.outcome == LOCK_ERROR) {
+        e.result.outcome = LOCK_NOT_SENT;
+        log_refusal(w, work, end);
+    }
+    if (work->renewal) {
+        worker_engine_due(w, work->lease_ms / 3);
+        engine_renewed(w->shared->engine, &work->key, work->token, &e.result, worker_now(w));
+    }
+    request_disown(c->request);
+    memory_free(work);
+    w->own_works--;
+    request_reply(c->request, "", 0, true);
+}
+
+/* A renewal whose owner has released or left while it waited. */
+static bool lease_pointless(const struct request *r) {
+    const struct lease_work *work = REQUEST_OWNER(r, const struct lease_work);
+    return work->renewal && !engine_wants_renewal(r->worker->shared->engine, &work->key, work->token);
+}
+
+static const struct request_owner_ops lease_ops = {.pointless = lease_pointless};
+
+/* Sends the script that is in w->build. */
+static void lease_submit(struct worker *w, struct lease_work *work, enum script_id id, uint32_t login) {
+    struct request *request = request_internal(w);
+    w->own_works++;
+    request_own(request, &work->owner, &lease_ops);
+    request->call.done = lease_done;
+    request->call.up.script = script_get(id);
+    request->call.up.repeatable = !work->renewal; /* not behind its owner's leaving: the engine asks again */
+    struct upstream_lane lane = {.login = login, .db = work->key.db, .protocol = 2};
+    call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
+}
+
+static struct lease_work *lease_work_new(const struct lock_key *key) {
+    struct lease_work *work = memory_zalloc(sizeof(*work) + key->len);
+    memcpy(work->name, key->name, key->len);
+    work->key = (struct lock_key){.db = key->db, .name = work->name, .len = key->len};
+    return work;
+}
+
+static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal) {
+    struct lease_work *work = lease_work_new(&lease->key);
+    work->renewal = renewal;
+    work->token = lease->token;
+    work->lease_ms = lease->lease_ms;
+    struct lock_rule rule = {.lease_ms = lease->lease_ms};
+    struct lock_plan plan = {
+        .key = work->key, .rule = &rule, .right = lease->right, .read_fence = (uint64_t)lease->left_ms};
+    plan.attempt_len = plan.claim_len = lease->token_len;
+    memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
+    memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
+    enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
+    if (renewal) {
+        lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
+        build_bulk(w, work->name, work->key.len);
+        lock_build_guard(w, work->name, work->key.len);
+        lock_build_header(w, NULL, &plan, NULL, 0, "int");
+    } else {
+        lock_build_release(w, NULL, NULL, &plan, slot_of_key(work->name, work->key.len), "DEL");
+    }
+    lease_submit(w, work, id, lease->login);
+}
+
+void lock_renew(struct worker *w, const struct lock_lease *lease) {
+    lease_work(w, lease, true);
+}
+
+void lock_release(struct worker *w, const struct lock_lease *lease) {
+    lease_work(w, lease, false);
+}
+
+void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits) {
+    struct lease_work *work = lease_work_new(&leaving->key);
+    struct lock_rule rule = {.lease_ms = lease_ms};
+    struct lock_plan plan = {.right = "auto", .rule = &rule, .seen_known = true, .seen_len = leaving->party_len};
+    plan.read_fence = waits;
+    memcpy(plan.seen, leaving->party, leaving->party_len);
+    lock_build_script(w, SCRIPT_LIST_LEAVE, NULL, 2, LOCK_HEADER_ARGS);
+    build_bulk(w, work->name, work->key.len);
+    lock_build_guard(w, work->name, work->key.len);
+    lock_build_header(w, NULL, &plan, NULL, 0, "int");
+    lease_submit(w, work, SCRIPT_LIST_LEAVE, leaving->login);
+}

@@ -1,0 +1,198 @@
+/*
+ * Locks: from a command on a lock key to a script, and from the script's envelope to the client's reply (flow.c); the
+ * application's own scripts (script.c); commands that pass as they came, under rules that audit (audit.c); what PROXY
+ * ADVISE is told (advise.c); and the proxy's own work on leases (lease.c, heirs.c).
+ */
+#ifndef LOCKKEEPER_SESSION_LOCKS_LOCKS_H
+#define LOCKKEEPER_SESSION_LOCKS_LOCKS_H
+
+#include <stdbool.h>
+
+#include "proxy/advise/advise.h"
+#include "proxy/lock/audit.h"
+#include "proxy/session/core/session.h"
+#include "proxy/upstream/script.h"
+
+/* What a command means to a lock. */
+struct lock_command {
+    enum lock_verb verb;
+    enum script_id script;
+    uint32_t value_at; /* argument index of the value, 0 none */
+    const char *shape; /* the scripts' ARGV 10 */
+    int64_t expiry_ms; /* SCRIPT_ACQUIRE: the command's own; 0 it has none; LOCK_EXPIRY_OTHER: as the command says */
+    const char *name;  /* in capitals, static; NULL: as the client wrote it */
+};
+enum { LOCK_EXPIRY_OTHER = -1 };
+
+/* Classifies a command with its options, for a key whose rule has these kinds (enum lock_kind). False: it is not one
+ * that the lock plane changes (it is forwarded, and Redis answers). */
+bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
+                     struct lock_command *out);
+/* For commands that remove or replace whole keys: the argument indexes of those keys. Writes at most max and
+ * returns how many there are; 0 for other commands. */
+size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,
+                           size_t max);
+/* Whether such a command can remove or replace a lock of one of these kinds. */
+bool lock_clobbers_kinds(const struct command *c, unsigned kinds);
+/* COPY with DB: true, and the database in which its destination stands. */
+bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
+
+/* The rule in force for a key (enforce), or NULL: not a lock key, or not to be enforced. */
+const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
+
+/* The rule of a key that is enforced or audited, or NULL. */
+const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len);
+
+/* A session's lock commands on one key go one after another, so that each is judged by what the one before it
+ * did. Whether one on this key is in flight (or on any key); and the marking of a request that concerns several.
+ * Commands that are audited don't wait for each other, but one that is enforced waits for them. */
+bool lock_must_wait(const struct session *s, const char *key, size_t len);
+bool lock_any_busy(const struct session *s);
+void lock_busy_key(struct request *r, const char *key, size_t len);
+/* Whether a lock script on the key is in flight. */
+bool lock_script_busy(const struct session *s, const char *key, size_t len);
+void lock_busy_all(struct request *r);
+
+/* A command's words: name, then arguments. Borrowed. */
+struct lock_words {
+    const char **words;
+    const size_t *lens;
+    size_t count;
+};
+/* All of a request, borrowed from `bytes`. False if they are more than a script can hand on, unless that takes `many`:
+ * no other command that concerns locks means anything by so many. request_words_clear afterwards. */
+enum { WORDS_ON_STACK = 16 };
+struct request_words {
+    struct lock_words all;
+    const char *texts[WORDS_ON_STACK]; /* private: where `all` points, unless there are more */
+    size_t lens[WORDS_ON_STACK];
+};
+bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes, bool many);
+void request_words_clear(struct request_words *w);
+
+/* Runs a single-key lock command as one call of `request` (its own, or a part of a split). The words are sent to the
+ * script; value_at counts in them. `done` gets the client's reply. */
+void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
+               size_t key_len, const struct lock_words *words);
+
+enum { LOCK_ANSWER_MAX = 512 };
+
+/* The lock calls of one transaction, in order. */
+struct lock_queue {
+    struct list_node calls;
+    unsigned sources; /* scripts that were sent by their source, as bits */
+};
+
+/* The same in two steps, for scripts that go inside a transaction. lock_prepare begins it and leaves the script's call
+ * in w->build. The call joins `queue` (NULL: no transaction): where an earlier one there may acquire the same key, this
+ * one speaks for the lease acquired there. The first call of a script in a transaction is by its source. lock_finish
+ * ends it with the script's reply or the error: *out is for the client, its reply borrowed from `end` or in `answer`
+ * (LOCK_ANSWER_MAX bytes). s NULL: it is gone. */
+struct lock_call;
+struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
+                               const struct lock_command *lc, const char *key, size_t key_len,
+                               const struct lock_words *words);
+/* EXEC is being sent: what is queued is on its way. */
+void lock_queue_sent(struct worker *w, const struct lock_queue *queue);
+/* NULL: LOCK_TOO_MANY_KEYS. */
+struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
+                                       const struct resp_request *r, const char *bytes);
+void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                 struct call_end *out, char *answer);
+/* Whether its acquisition has to be confirmed by replicas, as its rule says. */
+bool lock_wants_replicas(const struct lock_call *l);
+/* The same for an element of EXEC's array, where so many replicas have what EXEC did: too few undo an acquisition that
+ * has to be confirmed, and the client gets 'lost' or an error. A script that ran in another database than was thought,
+ * behind a SELECT that failed, is not what the engine has planned: nobody's claim comes of it. */
+void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                        int64_t replicas, struct call_end *out, char *answer);
+/* EXEC has answered nil: the call is to be finished as not sent. */
+void lock_undone(struct lock_call *l);
+const struct lock_rule *lock_call_rule(const struct lock_call *l);
+#define LOCK_TOO_MANY_KEYS "ERR too many keys for one command that replaces lock keys; send several"
+
+/* A whole request on one lock key. */
+enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                   const char *bytes, const struct lock_command *lc, uint32_t key_index,
+                                   const struct lock_rule *rule);
+/* Whether the command would remove or replace a lock key; and the script that does it if it may: as a request, or as
+ * a part of a split with its own `call`. */
+bool lock_clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
+                       const char *bytes);
+
+/* The engine's sink for leases (struct lock_sink): notes them for the worker whose thread calls the engine. */
+void lock_note_renewal(void *arg, const struct lock_lease *lease);
+void lock_note_release(void *arg, const struct lock_lease *lease);
+void lock_note_leaving(void *arg, const struct lock_leaving *leaving);
+void lock_note_left(void *arg, const struct lock_left *left);
+
+/* What the room hears of workers and sessions. */
+extern const struct session_room locks_room;
+
+/* PROXY LOCK and TOKEN (verb LOCK_INSPECT), RELEASE (LOCK_OPERATOR). */
+enum lock_ask { LOCK_ASK_ALL, LOCK_ASK_TOKEN, LOCK_ASK_RELEASE };
+enum dispatch_result lock_ask(struct session *s, const struct command *c, enum lock_ask what, const char *key,
+                              size_t key_len);
+
+/* ---- script.c: the application's own scripts (EVAL, EVALSHA, FCALL) that name lock keys -------------------- */
+
+/* They run as they are, and the proxy learns in one step with them what they have done. */
+
+/* Whether the command is such a script that may write. */
+bool script_is(const struct command *c);
+
+/* Sends it to the node of `slot`, between two steps for each of its keys (argument indexes) that is a lock. */
+void script_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                     const uint32_t *keys, size_t key_count, int slot);
+
+/* The script's part in one lock key, the argument `key`; queue: of the transaction that it is queued in, or NULL. */
+struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
+                               const struct resp_request *r, const char *bytes, uint32_t key);
+/* The two steps of such a part, each left in w->build: what goes before the script, and what goes behind it.
+ * `together`: all of it is one transaction. */
+void script_build_before(struct session *s, struct lock_queue *queue, const struct lock_call *l);
+void script_build_behind(struct session *s, struct lock_queue *queue, const struct lock_call *l,
+                         const struct resp_request *r, const char *bytes, size_t key_count, bool together);
+
+/* ---- audit.c: commands on lock keys that pass as they came ------------------------------------------------
+ *
+ *      request ──> audit_note (keys, values, expiries) ──> sent as it is ──> reply ──> audit_end ──> engine_observe
+ *                                                                             └──> the client, as it is
+ */
+
+struct audit_note;
+
+/* What the command does to keys under audit rules, remembered until its reply; NULL: nothing. The note is given.
+ * `outside`: also to keys outside of all rules, for PROXY ADVISE. */
+struct audit_note *audit_note(struct session *s, const struct command *c, const struct resp_request *r,
+                              const char *bytes, const uint32_t *keys, size_t key_count, bool outside);
+/* The command's reply, or what became of it; frees the note. s NULL: it is gone. */
+void audit_end(struct worker *w, struct session *s, struct audit_note *note, const struct call_end *end);
+/* One of session->audits has ended. */
+void audit_released(struct session *s);
+
+/* Forwards a request with these keys; where rules in audit are concerned, its reply is looked at on its way back. */
+void audit_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                   int slot, const uint32_t *keys, size_t key_count);
+
+/* The same for keys outside of all rules, or of a kind that theirs lacks, whose command looks like a lock's; a script
+ * has one. */
+void audit_forward_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                           int slot, const uint32_t *keys, size_t key_count);
+
+/* ---- advise.c: what commands on locks say to PROXY ADVISE ------------------------------------------------- */
+
+/* Whether the reply of a command on a key outside of all rules is worth a look: SETNX, SET NX and MSETNX always, some
+ * of the INCRs and HSETNXs, and what changes a key that was acquired lately. */
+bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                  const char *key, size_t len);
+/* The same for a script of the application's: the argument index of the key that is its lock, among `key_count` from
+ * `first_key` on; 0: it is not worth one. */
+uint32_t advise_script_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                           uint32_t first_key, size_t key_count);
+/* SCRIPT: of a LOAD the text is looked at. */
+void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes);
+
+#endif

@@ -1,0 +1,87 @@
+/*
+ * What the engine asks for: renewals, releases behind an owner who has left, and what is to be remembered of leases
+ * whose owners may come back. It calls from the worker's thread.
+ */
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/private.h"
+
+/* The engine calls with a shard locked: leases are noted, and seen to once it has returned. */
+struct lease_note {
+    struct worker_job job; /* first */
+    enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING, NOTE_LEFT } kind;
+    struct lock_lease lease;
+    struct lock_leaving leaving;
+    bool waits; /* the leaving party's nodes are kept for a while */
+    int64_t until_ms;
+    char name[]; /* and the party that leaves; or the entry for what was left */
+};
+
+static void note_run(struct worker *w, struct worker_job *job) {
+    struct lease_note *note = (struct lease_note *)(void *)job;
+    switch (note->kind) {
+    case NOTE_RENEWAL:
+        lock_renew(w, &note->lease);
+        break;
+    case NOTE_RELEASE:
+        lock_release(w, &note->lease);
+        break;
+    case NOTE_LEFT:
+        heirs_write(w, note->lease.login, note->until_ms, note->name, note->lease.key.len);
+        break;
+    case NOTE_LEAVING:
+        lock_leave(w, &note->leaving, note->lease.lease_ms, note->waits);
+        break;
+    }
+}
+
+/* Has it be seen to at the end of the turn of the worker whose thread this is. */
+static void note_add(struct lease_note *note) {
+    note->job.run = note_run;
+    worker_add_job(worker_here(), &note->job);
+}
+
+static void note_lease(const struct lock_lease *lease, bool renewal) {
+    struct lease_note *note = memory_alloc(sizeof(*note) + lease->key.len);
+    note->kind = renewal ? NOTE_RENEWAL : NOTE_RELEASE;
+    note->lease = *lease;
+    memcpy(note->name, lease->key.name, lease->key.len);
+    note->lease.key.name = note->name;
+    note->lease.rule = NULL;
+    note_add(note);
+}
+
+void lock_note_renewal(void *arg, const struct lock_lease *lease) {
+    note_lease(lease, true);
+}
+
+void lock_note_release(void *arg, const struct lock_lease *lease) {
+    note_lease(lease, false);
+}
+
+void lock_note_leaving(void *arg, const struct lock_leaving *leaving) {
+    struct lease_note *note = memory_alloc(sizeof(*note) + leaving->key.len + leaving->party_len);
+    note->kind = NOTE_LEAVING;
+    note->leaving = *leaving;
+    note->lease.lease_ms = leaving->rule->lease_ms;
+    note->waits = leaving->rule->on_disconnect == LOCK_DISCONNECT_KEEP;
+    memcpy(note->name, leaving->key.name, leaving->key.len);
+    memcpy(note->name + leaving->key.len, leaving->party, leaving->party_len);
+    note->leaving.key.name = note->name;
+    note->leaving.party = note->name + leaving->key.len;
+    note->leaving.rule = NULL;
+    note_add(note);
+}
+
+void lock_note_left(void *arg, const struct lock_left *left) {
+    struct text entry = {0};
+    heirs_entry(left, &entry);
+    struct lease_note *note = memory_alloc(sizeof(*note) + entry.len);
+    note->kind = NOTE_LEFT;
+    note->lease = (struct lock_lease){.key.len = entry.len, .login = left->login};
+    note->until_ms = left->until_ms;
+    memcpy(note->name, entry.data, entry.len);
+    text_clear(&entry);
+    note_add(note);
+}

@@ -1,0 +1,179 @@
+/*
+ * What the files of proxy/session/locks/ share: a script's call under way, its words, and its envelope.
+ */
+#ifndef LOCKKEEPER_SESSION_LOCKS_PRIVATE_H
+#define LOCKKEEPER_SESSION_LOCKS_PRIVATE_H
+
+#include "proxy/session/locks/locks.h"
+
+enum {
+    LOCK_SHORT_VALUE = 96,
+    LOCK_SHORT_KEY = 96,
+    LOCK_COMMAND_MAX = 24,
+    LOCK_HEADER_ARGS = 10,    /* ARGV that every lock script takes */
+    LOCK_CLOBBERED_MAX = 256, /* keys of one clobbering command */
+    LOCK_PROBES = 64          /* of a worker */
+};
+
+/* The last expiry of a lock and its guard record's, as words of a call. */
+struct lock_expiry {
+    int64_t ms; /* 0: none yet */
+    size_t len;
+    char words[64];
+};
+
+/* A worker's part in locks: worker->locks. */
+struct locks {
+    struct list_node *free; /* struct lock_call, a stack */
+    size_t free_count;
+    int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
+    bool heirs_asking;                /* heirs.c looks at the list */
+    struct lock_expiry expiry;        /* words.c's */
+    struct call *probes[LOCK_PROBES]; /* join.c's: attempts that others may join, by the key's hash */
+    uint32_t counters_seen;           /* advise.c's */
+};
+
+/* One script under way: what engine_finish will need. */
+struct lock_call {
+    struct list_node link;   /* the others of a clobbering command, or the free list */
+    struct list_node queued; /* those prepared for the same transaction */
+    struct lock_plan plan;
+    struct lock_rules *rules; /* reference that keeps plan.rule alive */
+    uint32_t db;              /* in which the command runs; COPY's lock may be in another */
+    uint64_t session_id;
+    call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
+    enum lock_ask ask;
+    bool asks, clobbers;
+    bool again;        /* it may be sent once more (engine_again) */
+    bool acquires;     /* a clobbering command that acquires all of its lock keys, or none: MSETNX */
+    const char *shape; /* of the client's reply, as in arguments.lua; "array": its nil is an array's; static */
+    uint8_t protocol;  /* the client's */
+    double begun;      /* by the loop's clock; 0: not timed */
+    int64_t waited_ms; /* since the script's answer, for replicas */
+    size_t value_len;
+    char *value, *key; /* short ones inside, long ones allocated */
+    char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
+    int64_t expiry_ms;       /* of an attempt to acquire, as in struct lock_command */
+    struct list_node joined; /* attempts of others that have the same answer: join.c */
+    struct call *call;       /* of one that has joined */
+    const char *command;     /* in capitals; static, or command_text */
+    char command_text[LOCK_COMMAND_MAX];
+    char who[SESSION_ADDRESS_MAX + 72];
+};
+
+/* Starts a call: its memory, and the engine's plan. */
+struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
+                             size_t key_len);
+/* The same for a lock in another database than the session's. */
+struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
+                                const char *key, size_t key_len);
+/* What the client has sent, for incidents: copied, in capitals. */
+void lock_call_command(struct lock_call *l, const char *command, size_t len);
+/* Copies the value that the command would leave. */
+void lock_call_value(struct lock_call *l, const char *value, size_t len);
+/* Puts a lock call among those of its transaction, where no other client comes between: it speaks for the lease that
+ * one before it acquires (engine_looks_back). */
+void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
+/* Sends what is in w->build as a script, which is safe to repeat. */
+void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
+/* The engine learns what became of a call, which is freed. s NULL: the session is gone. */
+void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
+/* confirm.c: where the rule has replicas and the script has acquired, asks them first, and ends the call later;
+ * false: there is nothing to ask. */
+bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);
+/* It was answered: how long that took, for metrics. */
+void lock_note_time(struct worker *w, const struct lock_call *l);
+/* Hands a reply or an error on: to `next`, or without one to the client. */
+void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
+
+/* ---- join.c: attempts of many sessions, one question ---------------------------------------- */
+
+/* Whether the attempt has joined one on the same key of which nothing has been sent; it is answered with that one. */
+bool lock_join(struct call *call, struct lock_call *l);
+/* The attempt was submitted: others may join. And it has ended: none may. */
+void lock_probe(struct call *call, struct lock_call *l);
+void lock_probe_over(struct call *call, struct lock_call *l);
+/* What those that have joined an attempt are told, which has ended so; `asker` is the client that had asked, NULL: it
+ * is gone. */
+void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker);
+
+/* ---- words.c: a script's call, into w->build --------------------------------------------- */
+
+/* For scripts that take arguments.lua: script and number of keys (`args` counts all of ARGV); each key with its guard;
+ * ARGV 1 to 10, where `claim` stands in for the plan's own if it is given; then whatever follows. In a transaction the
+ * first call of a script is by its source: a NOSCRIPT would come too late. */
+void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args);
+void lock_build_guard(struct worker *w, const char *key, size_t len);
+void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
+                       const char *claim, uint32_t at, const char *shape);
+/* ARGV 8. */
+void lock_build_seen(struct worker *w, const struct lock_plan *plan);
+/* acquire.lua's whole call, and release.lua's. `slot` is the key's; `words` are the command's, with its value at
+ * lc->value_at; `command` is DEL, UNLINK or GETDEL, in capitals; client NULL: the proxy itself. */
+void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
+                        const struct lock_words *words);
+/* The same attempt once more, by right "instead" (engine_again): the lease of the plan's claim is released first. */
+void lock_build_instead(struct worker *w, const struct lock_client *client, const struct lock_call *l);
+void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const char *command);
+
+/* {reply, outcome, fence, pttl, owner, leased}, and for list locks lost, its owner, the node granted, or the short text
+ * (common.lua); all pointers go into the bytes that were read. */
+struct lock_envelope {
+    const char *reply; /* the client's part; static where the text was short: it follows from the outcome */
+    size_t reply_len;
+    struct lock_result result;
+};
+
+/* The text of common.lua that is an envelope in short, and the reply that it means. False: it is another answer. What
+ * the text leaves out is the call's (l NULL: not known); who holds the lock it does not say. */
+bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r);
+const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len);
+/* Whether both are about one key of one database. */
+bool lock_same_key(const struct lock_call *a, const struct lock_call *b);
+/* False: these bytes are no envelope. l NULL: nobody wants the client's part. */
+bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e);
+/* The outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
+void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
+
+/* error.c: the error that a script's call ended with, in the words of a command. A text that is made for it is in
+ * `out`. */
+void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
+
+/* ---- advise.c ---------------------------------------------------------------------------------------- */
+
+/* What a script is known to be. */
+struct advise_text advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes);
+/* A lock script's outcome; `command` is what the client has sent, in capitals. */
+void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result,
+                   const char *command);
+/* A command of a kind that the rule lacks was answered with this, whole. */
+void advise_passed(struct session *s, const struct lock_plan *plan, const char *command, const char *reply, size_t len);
+/* A command that ran as it was; `rule` may be NULL, and the sight's is where the command is of a kind that it lacks.
+ * `scripted`: a script of the application's did what it says;
+ * `watched`: in a transaction behind WATCH. */
+void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, bool scripted,
+                  bool watched);
+
+/* ---- lease.c ------------------------------------------------------------------------------------------ */
+
+/* The proxy's own work on leases: asked for by the engine's sink, carried out in the worker's thread. */
+void lock_renew(struct worker *w, const struct lock_lease *lease);
+void lock_release(struct worker *w, const struct lock_lease *lease);
+/* `waits`: the party's nodes are kept for a while, in case that somebody comes back for them. */
+void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
+
+/* ---- heirs.c: leases whose owners may come back at another proxy ------------------------------------------ */
+
+/* A list of them in Redis, for all proxies before it. */
+
+/* Appends the entry that says so. */
+void heirs_entry(const struct lock_left *left, struct text *out);
+/* Puts an entry on the list. It is of no use beyond until_ms. */
+void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len);
+/* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
+void heirs_tick(struct worker *w);
+
+#endif

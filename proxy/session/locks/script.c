@@ -1,0 +1,321 @@
+/*
+ * The application's own scripts on lock keys.
+ *
+ *      EVAL ... 1 lock:a UUID ──> MULTI  adopt.lua  EVAL ... 1 lock:a UUID  adopt.lua  EXEC
+ *      client's reply <──────────────────────────── the script's element        └── what the engine learns
+ *
+ * One step, for what was not there before the script and is there behind it was acquired by it only if nobody else came
+ * between. The script itself, and its reply, go as they come. Where Redis refuses the transaction (its memory is full,
+ * say, and the script would only delete) the script goes by itself, once more since nothing was executed, and the step
+ * behind it as soon as can be:
+ *
+ *      EVAL ... 1 lock:a UUID 30000 ──> its slot: the reply goes straight to the client
+ *      adopt.lua lock:a GUARD ... UUID 30000 ──> a slot behind it, which owes no reply
+ *
+ * Later lock commands of the session on the key wait until all of that has been answered: they are judged by what the
+ * script did.
+ */
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/private.h"
+
+/* Of the script's arguments: a lock's value is one of the first, and not long. And of its keys: more than so many locks
+ * in one script go without a transaction. */
+enum { ARGS_MAX = 64, ARG_LEN_MAX = 4096, LOCKS_TOGETHER_MAX = 100 };
+
+/* Seconds for which a session's later requests wait for its scripts where a transaction was refused: the script comes
+ * again, and none of them is to overtake it. */
+static const double CAREFUL = 1.0;
+
+struct lock_part {
+    struct lock_call *lock; /* NULL: it has ended */
+    uint32_t key;           /* argument index */
+};
+
+/* A script under way between its steps. */
+struct bundle {
+    struct request_owner owner; /* first */
+    struct text command;        /* as it came */
+    int slot;
+    size_t key_count, count;
+    struct lock_part parts[];
+};
+
+bool script_is(const struct command *c) {
+    return c->id == COMMAND_EVAL || c->id == COMMAND_EVALSHA || c->id == COMMAND_FCALL;
+}
+
+/* ---- the two steps ----------------------------------------------------------------------------- */
+
+struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
+                               const struct resp_request *r, const char *bytes, uint32_t key_index) {
+    size_t len, name_len;
+    const char *key = request_arg(r, bytes, key_index, &len), *name = request_arg(r, bytes, 0, &name_len);
+    struct lock_call *l = lock_begin(s, LOCK_SCRIPT, rule, key, len);
+    lock_call_command(l, name, name_len);
+    if (queue)
+        lock_enqueue(s, queue, l);
+    return l;
+}
+
+static void build_keys(struct worker *w, const struct lock_call *l) {
+    build_bulk(w, l->plan.key.name, l->plan.key.len);
+    lock_build_guard(w, l->plan.key.name, l->plan.key.len);
+}
+
+void script_build_before(struct session *s, struct lock_queue *queue, const struct lock_call *l) {
+    struct worker *w = s->worker;
+    lock_build_script(w, SCRIPT_ADOPT, queue, 2, 1);
+    build_keys(w, l);
+    build_text(w, l->plan.attempt_token);
+}
+
+static bool may_be_value(const struct resp_request *r, size_t i) {
+    return r->argv[i].len <= ARG_LEN_MAX;
+}
+
+void script_build_behind(struct session *s, struct lock_queue *queue, const struct lock_call *l,
+                         const struct resp_request *r, const char *bytes, size_t key_count, bool together) {
+    struct worker *w = s->worker;
+    size_t first = 3 + key_count, end = r->argc, count = 0;
+    if (end > first + ARGS_MAX)
+        end = first + ARGS_MAX;
+    for (size_t i = first; i < end; i++)
+        count += may_be_value(r, i);
+    lock_build_script(w, SCRIPT_ADOPT, queue, 2, LOCK_HEADER_ARGS + count);
+    build_keys(w, l);
+    lock_build_header(w, s->lock.client, &l->plan, NULL, 0, together ? "together" : "nil");
+    for (size_t i = first; i < end; i++)
+        if (may_be_value(r, i))
+            build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+}
+
+/* ---- without a transaction --------------------------------------------------------------------- */
+
+/* The step's slot ends without a word, whatever became of it. */
+static void step_done(struct call *c, const struct call_end *end) {
+    (void)end;
+    request_reply(c->request, "", 0, true);
+}
+
+/* Sends the step behind a script in a slot of its own. */
+static void step_submit(struct session *s, const struct command *c, struct lock_call *l, const struct resp_request *r,
+                        const char *bytes, size_t key_count) {
+    struct request *request = request_new(s, c);
+    request->silent = true;
+    lock_busy_key(request, l->plan.key.name, l->plan.key.len);
+    script_build_behind(s, NULL, l, r, bytes, key_count, false);
+    request->call.done = step_done;
+    lock_submit(&request->call, l, SCRIPT_ADOPT);
+}
+
+static void dispatch_apart(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                           const uint32_t *keys, size_t key_count, int slot) {
+    session_forward(s, c, r, bytes, slot);
+    for (size_t i = 0; i < key_count; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, keys[i], &len);
+        const struct lock_rule *rule = lock_rule_for(s, key, len);
+        if (rule)
+            step_submit(s, c, script_begin(s, NULL, rule, r, bytes, keys[i]), r, bytes, key_count);
+    }
+}
+
+/* ---- the end ----------------------------------------------------------------------------------- */
+
+static void bundle_free(struct bundle *b) {
+    text_clear(&b->command);
+    memory_free(b);
+}
+
+static void part_end(struct worker *w, struct session *s, struct lock_part *part, const struct call_end *end) {
+    struct call_end out;
+    char answer[LOCK_ANSWER_MAX];
+    lock_finish(w, s, part->lock, end, &out, answer);
+    part->lock = NULL;
+}
+
+/* The steps that have not come to an end are sent by themselves: they find what there is. `end`: what became of the
+ * script, where nobody is left to ask for it (s NULL). */
+static void send_steps(struct worker *w, struct session *s, const struct command *c, struct bundle *b,
+                       const struct call_end *end) {
+    struct resp_request r;
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    resp_request_init(&r);
+    bool known = resp_request_scan(&r, b->command.data, b->command.len, &limits) == RESP_OK;
+    for (size_t i = 0; i < b->count; i++) {
+        struct lock_part *part = &b->parts[i];
+        if (part->lock && s && known)
+            step_submit(s, c, part->lock, &r, b->command.data, b->key_count);
+        else if (part->lock)
+            part_end(w, s, part, end);
+    }
+    resp_request_clear(&r);
+}
+
+/* Nothing was executed, and the script goes by itself. */
+static void go_apart(struct request *request, struct bundle *b) {
+    static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
+    struct session *s = request->session;
+    struct worker *w = request->worker;
+    const struct command *c = request->command;
+    if (s) {
+        s->careful_until = ev_now(w->loop) + CAREFUL;
+        call_init(&request->call, request, NULL);
+        call_submit(&request->call, b->slot, b->command.data, b->command.len); /* may be its end */
+    } else {
+        request_reply(request, "", 0, true);
+    }
+    send_steps(w, s, c, b, &not_sent);
+}
+
+/* The elements of EXEC's array: `before` and `behind` of each part, and the script's own between. False: it has others.
+ */
+static bool elements_find(const struct bundle *b, const struct call_end *end, const char **at) {
+    const char *p = end->reply, *stop = end->reply + end->len;
+    struct resp_item array;
+    size_t count = 2 * b->count + 1;
+    if (!resp_item_read(&p, stop, &array) || array.type != '*' || array.null || array.num != (int64_t)count)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        at[i] = p;
+        p = p && p < stop ? resp_item_end(p, stop) : NULL;
+    }
+    at[count] = p;
+    return p != NULL;
+}
+
+static bool says(const char *reply, size_t len, const char *word) {
+    size_t n = strlen(word);
+    return len > n && memcmp(reply, word, n) == 0;
+}
+
+/* A node that takes no writes for now: nothing was executed, and it or another one takes the script soon. */
+static bool passes(const struct request *r, const char *reply, size_t len) {
+    return reply[0] == '-' && len > 3 && upstream_error_passes(r->worker->upstream, reply + 1, len - 3, true);
+}
+
+/* All of it was executed. */
+static void bundle_executed(struct request *request, struct bundle *b, const struct call_end *end) {
+    static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
+    const char *at[2 * LOCKS_TOGETHER_MAX + 2];
+    if (!elements_find(b, end, at)) {
+        send_steps(request->worker, request->session, request->command, b, &unknown);
+        request_fail(request, "UPSTREAM the node's answer to a script makes no sense; it was executed");
+        return;
+    }
+    const char *reply = at[b->count];
+    size_t len = (size_t)(at[b->count + 1] - reply);
+    if (passes(request, reply, len)) {
+        go_apart(request, b);
+        return;
+    }
+    for (size_t i = 0; i < b->count; i++) {
+        const char *element = at[b->count + 1 + i];
+        struct call_end part = {.reply = element, .len = (size_t)(at[b->count + 2 + i] - element)};
+        if (says(element, part.len, "-NOSCRIPT "))
+            upstream_script_unknown(request->worker->upstream);
+        else
+            part_end(request->worker, request->session, &b->parts[i], &part);
+    }
+    send_steps(request->worker, request->session, request->command, b, &unknown);
+    request_reply(request, reply, len, true);
+}
+
+static void bundle_done(struct call *c, const struct call_end *end) {
+    struct request *request = c->request;
+    struct bundle *b = REQUEST_OWNER(request, struct bundle);
+    request_disown(request);
+    if (end->error && end->why == UPSTREAM_UNKNOWN) {
+        send_steps(request->worker, request->session, request->command, b, end);
+        request_fail(request, end->error);
+    } else if (end->error) {
+        for (size_t i = 0; i < b->count; i++)
+            part_end(request->worker, request->session, &b->parts[i], end);
+        request_fail(request, end->error);
+    } else if (c->up.alone) { /* the user may not MULTI: the script has run all the same, and so have the steps */
+        send_steps(request->worker, request->session, request->command, b, end);
+        request_reply(request, end->reply, end->len, true);
+    } else if (end->reply[0] == '-') {
+        go_apart(request, b);
+    } else {
+        bundle_executed(request, b, end);
+    }
+    bundle_free(b);
+}
+
+/* ---- the beginning ----------------------------------------------------------------------------- */
+
+static struct bundle *bundle_new(struct session *s, const struct resp_request *r, const char *bytes,
+                                 const uint32_t *keys, size_t key_count, int slot) {
+    struct bundle *b = memory_zalloc(sizeof(*b) + key_count * sizeof(b->parts[0]));
+    b->slot = slot;
+    b->key_count = key_count;
+    for (size_t i = 0; i < key_count; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, keys[i], &len);
+        if (lock_rule_for(s, key, len))
+            b->parts[b->count++].key = keys[i];
+    }
+    return b;
+}
+
+/* Puts the whole of it together; returns where the first step begins. */
+static size_t bundle_build(struct session *s, struct bundle *b, const struct resp_request *r, const char *bytes,
+                           struct text *out) {
+    static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";
+    const struct text *build = &s->worker->build;
+    text_append(out, multi, sizeof(multi) - 1);
+    for (size_t i = 0; i < b->count; i++) {
+        script_build_before(s, NULL, b->parts[i].lock);
+        text_append(out, build->data, build->len);
+    }
+    text_append(out, bytes, r->len);
+    for (size_t i = 0; i < b->count; i++) {
+        script_build_behind(s, NULL, b->parts[i].lock, r, bytes, b->key_count, true);
+        text_append(out, build->data, build->len);
+    }
+    text_append(out, exec, sizeof(exec) - 1);
+    return sizeof(multi) - 1;
+}
+
+static void bundle_busy(struct request *request, const struct bundle *b) {
+    const struct lock_plan *first = &b->parts[0].lock->plan;
+    if (b->count == 1)
+        lock_busy_key(request, first->key.name, first->key.len);
+    else
+        lock_busy_all(request);
+}
+
+static void dispatch_together(struct session *s, const struct command *c, const struct resp_request *r,
+                              const char *bytes, struct bundle *b) {
+    struct text all = {0};
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, c);
+    for (size_t i = 0; i < b->count; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, b->parts[i].key, &len);
+        b->parts[i].lock = script_begin(s, NULL, lock_rule_for(s, key, len), r, bytes, b->parts[i].key);
+    }
+    bundle_busy(request, b);
+    if (ev_now(s->worker->loop) < s->careful_until)
+        request_barrier(request);
+    text_append(&b->command, bytes, r->len);
+    request->call.up.script_at = (uint32_t)bundle_build(s, b, r, bytes, &all);
+    request->call.up.script = script_get(SCRIPT_ADOPT);
+    request->call.done = bundle_done;
+    request_own(request, &b->owner, &request_owner_silent);
+    call_submit_together(&request->call, (uint8_t)(2 * b->count + 2), b->slot, all.data, all.len);
+    text_clear(&all);
+}
+
+void script_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                     const uint32_t *keys, size_t key_count, int slot) {
+    struct bundle *b = bundle_new(s, r, bytes, keys, key_count, slot);
+    if (b->count > 0 && b->count <= LOCKS_TOGETHER_MAX) {
+        dispatch_together(s, c, r, bytes, b);
+        return;
+    }
+    bundle_free(b);
+    dispatch_apart(s, c, r, bytes, keys, key_count, slot);
+}

@@ -1,0 +1,249 @@
+/*
+ * The words of a lock script's call: EVALSHA sha KEYS... ARGV..., as arguments.lua, acquire.lua and release.lua have
+ * them. Knows neither commands nor outcomes.
+ *
+ * acquire.lua's and release.lua's are most of all: theirs are written in one go, into room that was made before.
+ */
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/bytes.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/private.h"
+
+enum {
+    ROOM = 384 + LOCK_GUARD_EXTRA, /* for headers, numbers and short words of a call, besides what is counted */
+    GUARD_OUTLIVES_MS = 10000
+};
+
+/* ---- scripts that take arguments.lua ------------------------------------------------------------ */
+
+/* Whether the script has to be sent by its source. */
+static bool by_source(struct lock_queue *queue, enum script_id id) {
+    bool source = queue && !(queue->sources & 1u << id);
+    if (source)
+        queue->sources |= 1u << id;
+    return source;
+}
+
+void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args) {
+    const struct script *script = script_get(id);
+    build_start(w, 3 + keys + args);
+    if (by_source(queue, id)) {
+        build_bulk(w, "EVAL", 4);
+        build_bulk(w, script->source, script->len);
+    } else {
+        build_bulk(w, "EVALSHA", 7);
+        build_bulk(w, script->sha1, 40);
+    }
+    build_number(w, (int64_t)keys);
+}
+
+void lock_build_guard(struct worker *w, const char *key, size_t len) {
+    char small[256];
+    char *guard = len + LOCK_GUARD_EXTRA <= sizeof(small) ? small : memory_alloc(len + LOCK_GUARD_EXTRA);
+    build_bulk(w, guard, lock_guard_key(key, len, guard));
+    if (guard != small)
+        memory_free(guard);
+}
+
+static size_t seen_len(const struct lock_plan *plan) {
+    return plan->data_free + (plan->seen_known ? plan->seen_len + 1 : 0);
+}
+
+/* ARGV 8: at most LOCK_SEEN_MAX + 2 bytes. Returns the length. */
+static size_t seen_write(const struct lock_plan *plan, char *out) {
+    char *p = out;
+    if (plan->data_free)
+        *p++ = '*';
+    if (plan->seen_known) {
+        *p++ = '=';
+        memcpy(p, plan->seen, plan->seen_len);
+        p += plan->seen_len;
+    }
+    return (size_t)(p - out);
+}
+
+void lock_build_seen(struct worker *w, const struct lock_plan *plan) {
+    char seen[LOCK_SEEN_MAX + 2];
+    build_bulk(w, seen, seen_write(plan, seen));
+}
+
+void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
+                       const char *claim, uint32_t at, const char *shape) {
+    size_t len = 0;
+    const char *identity = client ? lock_client_name(client, &len) : "";
+    build_text(w, plan->attempt_token);
+    build_text(w, claim ? claim : plan->claim_token);
+    build_bulk(w, identity, len);
+    build_text(w, w->shared->options.process_id);
+    build_text(w, plan->right);
+    build_number(w, plan->rule ? plan->rule->lease_ms : 0);
+    build_number(w, (int64_t)plan->read_fence);
+    lock_build_seen(w, plan);
+    build_number(w, at);
+    build_text(w, shape);
+}
+
+/* ---- the two short ones ------------------------------------------------------------------------- */
+
+static inline char *put(char *p, const char *data, size_t len) {
+    memcpy(p, data, len);
+    return p + len;
+}
+
+#define TEN(tens)                                                                                                      \
+    {"$" tens "0\r\n"}, {"$" tens "1\r\n"}, {"$" tens "2\r\n"}, {"$" tens "3\r\n"}, {"$" tens "4\r\n"},                \
+        {"$" tens "5\r\n"}, {"$" tens "6\r\n"}, {"$" tens "7\r\n"}, {"$" tens "8\r\n"}, {                              \
+        "$" tens "9\r\n"                                                                                               \
+    }
+/* The usual lengths of words. */
+static const char lengths[100][8] = {TEN(""),  TEN("1"), TEN("2"), TEN("3"), TEN("4"),
+                                     TEN("5"), TEN("6"), TEN("7"), TEN("8"), TEN("9")};
+
+static inline char *put_length(char *p, size_t len) {
+    if (len >= 100)
+        return p + resp_header_write(p, '$', (int64_t)len);
+    memcpy(p, lengths[len], sizeof(lengths[0])); /* what is too much is written over */
+    return p + (len < 10 ? 4 : 5);
+}
+
+static inline char *put_word(char *p, const char *data, size_t len) {
+    return put(bytes_copy(put_length(p, len), data, len), "\r\n", 2);
+}
+
+/* `text` has LOCK_TOKEN_MAX bytes; what is copied too much is written over. */
+static inline char *put_token(char *p, const char *text, size_t len) {
+    p = put_length(p, len);
+    memcpy(p, text, LOCK_TOKEN_MAX);
+    return put(p + len, "\r\n", 2);
+}
+
+static inline char *put_number(char *p, int64_t n) {
+    char line[RESP_HEADER_MAX]; /* a header's type and CR LF around the digits are left out */
+    size_t len = resp_header_write(line, ':', n) - 3;
+    return resp_bulk_write(p, line + 1, len);
+}
+
+/* A call's beginning with its two keys, and room for `room` bytes more. */
+static inline char *start(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
+                          uint16_t slot, size_t args, size_t room) {
+    const struct script *script = script_get(id);
+    bool source = by_source(queue, id);
+    w->build.len = 0;
+    char *p = text_reserve(&w->build, ROOM + (source ? script->len : 0) + 2 * key->len + room);
+    if (5 + args < 100) {
+        char *behind = put_length(p, 5 + args);
+        *p = '*';
+        p = behind;
+    } else {
+        p += resp_header_write(p, '*', (int64_t)(5 + args));
+    }
+    if (source) {
+        p = resp_bulk_write(p, "EVAL", 4);
+        p = resp_bulk_write(p, script->source, script->len);
+        p = resp_bulk_write(p, "2", 1);
+    } else {
+        p = put(p, script->call, SCRIPT_CALL_LEN);
+    }
+    p = put_word(p, key->name, key->len);
+    p = put_length(p, lock_guard_len(key->len, slot));
+    p += lock_guard_head_write(slot, p);
+    return put(bytes_copy(p, key->name, key->len), "\r\n", 2);
+}
+
+static void end(struct worker *w, const char *p) {
+    text_commit(&w->build, (size_t)(p - w->build.data));
+}
+
+static __attribute__((noinline)) void expiry_write(struct lock_expiry *e, int64_t ms) {
+    char *p = put_number(put_number(e->words, ms), ms + GUARD_OUTLIVES_MS);
+    e->ms = ms;
+    e->len = (size_t)(p - e->words);
+}
+
+/* The expiry of a lock, 0 none, and its guard record's: most often the same as the last ones. */
+static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
+    struct lock_expiry *e = &w->locks->expiry;
+    if (ms == 0)
+        return put(p, "$0\r\n\r\n$0\r\n\r\n", 12);
+    if (e->ms != ms)
+        expiry_write(e, ms);
+    memcpy(p, e->words, sizeof(e->words));
+    return p + e->len;
+}
+
+void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
+                        const struct lock_words *words) {
+    bool instead = plan->right[0] == 'i', other = instead || lc->expiry_ms == LOCK_EXPIRY_OTHER;
+    size_t identity_len, args = other ? 6 + words->count : lc->expiry_ms ? 5 : 6;
+    const char *identity = lock_client_name(client, &identity_len);
+    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + words->lens[lc->value_at];
+    for (size_t i = 0; other && i < words->count; i++)
+        room += resp_bulk_size(words->lens[i]);
+    char *p = start(w, SCRIPT_ACQUIRE, queue, &plan->key, slot, args, room);
+    p = put_token(p, plan->attempt_token, plan->attempt_len);
+    p = put_word(p, identity, identity_len);
+    p = put_word(p, words->words[lc->value_at], words->lens[lc->value_at]);
+    if (other) {
+        p = put_number(p, plan->rule->lease_ms);
+        p = resp_bulk_write(p, lc->shape, strlen(lc->shape));
+        p = put_token(p, plan->claim_token, instead ? plan->claim_len : 0);
+        for (size_t i = 0; i < words->count; i++)
+            p = resp_bulk_write(p, words->words[i], words->lens[i]);
+    } else if (lc->expiry_ms) {
+        p = put_expiry(w, p, lc->expiry_ms);
+    } else {
+        p = put_expiry(w, p, plan->rule->lease_ms);
+        p = lc->shape[0] == 'i' ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
+    }
+    end(w, p);
+}
+
+void lock_build_instead(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
+    const struct lock_plan *plan = &l->plan;
+    bool setnx = l->shape[0] == 'i', expires = l->expiry_ms > 0;
+    size_t identity_len;
+    const char *identity = lock_client_name(client, &identity_len);
+    lock_build_script(w, SCRIPT_ACQUIRE, NULL, 2, 6 + (setnx ? 3 : expires ? 6 : 4));
+    build_bulk(w, l->key, plan->key.len);
+    lock_build_guard(w, l->key, plan->key.len);
+    build_text(w, plan->attempt_token);
+    build_bulk(w, identity, identity_len);
+    build_bulk(w, l->value, l->value_len);
+    build_number(w, plan->rule->lease_ms);
+    build_text(w, l->shape);
+    build_text(w, plan->claim_token);
+    build_text(w, setnx ? "SETNX" : "SET");
+    build_bulk(w, l->key, plan->key.len);
+    build_bulk(w, l->value, l->value_len);
+    if (!setnx)
+        build_text(w, "NX");
+    if (expires) {
+        build_text(w, "PX");
+        build_number(w, l->expiry_ms);
+    }
+}
+
+void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const char *command) {
+    size_t identity_len = 0;
+    bool whole = plan->seen_known || plan->right[0] != 'c' || plan->data_free;
+    bool least = !whole && plan->claim_fence && command[0] == 'D'; /* DEL */
+    const char *identity = client ? lock_client_name(client, &identity_len) : "";
+    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
+    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 : least ? 2 : 3, room);
+    p = put_token(p, plan->attempt_token, plan->attempt_len);
+    p = put_token(p, plan->claim_token, plan->claim_len);
+    if (!least)
+        p = put_word(p, command, strlen(command));
+    if (whole) {
+        p = resp_bulk_write(p, plan->right, strlen(plan->right));
+        p = resp_bulk_write(p, identity, identity_len);
+        p = put_number(p, plan->rule ? plan->rule->lease_ms : 0);
+        p += resp_header_write(p, '$', (int64_t)seen_len(plan));
+        p = put(p + seen_write(plan, p), "\r\n", 2);
+    }
+    end(w, p);
+}

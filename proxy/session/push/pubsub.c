@@ -1,0 +1,352 @@
+/*
+ * Subscriptions and MONITOR: connections of the session's own, whose messages go to the client as they come.
+ *
+ *      SUBSCRIBE, PSUBSCRIBE ──> one feed, to any master      SSUBSCRIBE ──> a feed to the slot's node
+ *      MONITOR ──> a feed to every master
+ *
+ *      feed ── message, whole ──┬─ between two replies ──> client
+ *                               └─ while a reply is being written: held until that has ended
+ *
+ * SUBSCRIBE and its kin take a slot like any request; it ends with the last confirmation, and later requests wait for
+ * it, so that everything keeps its order. Confirmations are counted to know when the last subscription is gone. With
+ * RESP2 few commands are allowed until then; with RESP3, and beside MONITOR, the others go their normal way.
+ */
+#include <string.h>
+
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/core/pin.h"
+#include "proxy/session/push/private.h"
+
+/* ---- life ------------------------------------------------------------------------------------------ */
+
+void pubsub_drop(struct session *s) {
+    struct pubsub *p = s->pubsub;
+    if (!p)
+        return;
+    struct list_node *n;
+    while ((n = list_first(&p->feeds)))
+        feed_free(LIST_ENTRY(n, struct feed, link));
+    struct request *waiting = p->waiting;
+    s->pubsub = NULL;
+    s->hears &= (uint8_t)~HEARS_REPLY;
+    text_clear(&p->again);
+    text_clear(&p->held);
+    memory_free(p);
+    if (!waiting)
+        return;
+    upstream_abandon(s->worker->upstream, &waiting->call.up); /* it may be waiting for the map */
+    request_reply(waiting, "", 0, true);
+}
+
+static struct pubsub *pubsub_get(struct session *s) {
+    if (s->pubsub)
+        return s->pubsub;
+    struct pubsub *p = memory_zalloc(sizeof(*p));
+    p->session = s;
+    list_init(&p->feeds);
+    s->pubsub = p;
+    s->hears |= HEARS_REPLY;
+    return p;
+}
+
+int64_t pubsub_shards(const struct pubsub *p) {
+    int64_t sum = 0;
+    LIST_FOREACH(it, &p->feeds)
+    sum += LIST_ENTRY(it, struct feed, link)->shards;
+    return sum;
+}
+
+struct pubsub_counts pubsub_count(const struct session *s) {
+    const struct pubsub *p = s->pubsub;
+    if (!p)
+        return (struct pubsub_counts){0};
+    return (struct pubsub_counts){p->channels, p->patterns, pubsub_shards(p), p->monitor};
+}
+
+bool pubsub_idle(const struct pubsub *p) {
+    return !p->monitor && !p->waiting && p->channels + p->patterns + pubsub_shards(p) == 0;
+}
+
+static struct feed *feed_main(struct pubsub *p, const char **error) {
+    struct session *s = p->session;
+    if (!p->main && !list_empty(&p->feeds))
+        p->main = LIST_ENTRY(list_first(&p->feeds), struct feed, link);
+    if (!p->main)
+        p->main = feed_to(p, pin_node(s, -1), error);
+    return p->main;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------ */
+
+/* Takes a slot that ends with so many confirmations. */
+static void await(struct pubsub *p, const struct command *c, int64_t confirmations) {
+    struct session *s = p->session;
+    struct request *request = request_new(s, c);
+    request_barrier(request);
+    p->waiting = request;
+    p->expected = confirmations;
+}
+
+/* Sends the first subscription once more. */
+static bool subscribe_again(struct pubsub *p, const char **error) {
+    struct feed *f = p->slot >= 0 ? feed_to(p, pin_node(p->session, p->slot), error) : feed_main(p, error);
+    if (f)
+        upstream_pin_send(f->pin, p->again.data, p->again.len);
+    return f != NULL;
+}
+
+static void map_is_there(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct pubsub *p = r->session->pubsub; /* else it would have been abandoned */
+    const char *error;
+    (void)end;
+    if (subscribe_again(p, &error))
+        return;
+    p->waiting = NULL;
+    pubsub_drop(r->session);
+    request_fail(r, error);
+}
+
+bool pubsub_anew(struct pubsub *p, const struct upstream_node *lost) {
+    struct request *r = p->waiting;
+    const char *error;
+    if (p->again.len == 0 || p->hops > 0)
+        return false;
+    struct upstream_node *node = pin_node(p->session, p->slot);
+    if (node && node != lost) {
+        p->hops++;
+        return subscribe_again(p, &error);
+    }
+    call_init(&r->call, r, map_is_there);
+    if (!pin_await_map(&r->call, node))
+        return false;
+    p->hops++;
+    return true;
+}
+
+static enum dispatch_result no_feed(struct session *s, const struct command *c, const char *error) {
+    session_refuse(s, c, "%s", error);
+    if (pubsub_idle(s->pubsub))
+        pubsub_drop(s);
+    return DISPATCHED;
+}
+
+static enum dispatch_result subscribe(struct session *s, const struct command *c, const struct resp_request *r,
+                                      const char *bytes) {
+    struct pubsub *p = pubsub_get(s);
+    const char *error = NULL;
+    bool shards = c->id == COMMAND_SSUBSCRIBE;
+    int slot = shards ? pin_slot(s, c, r, bytes) : -1;
+    if (slot == -2)
+        return no_feed(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+    struct feed *f = shards ? feed_to(p, pin_node(s, slot), &error) : feed_main(p, &error);
+    if (!f && pin_await_map_first(s, pin_node(s, slot))) {
+        if (pubsub_idle(p))
+            pubsub_drop(s);
+        return DISPATCH_WAIT;
+    }
+    if (!f)
+        return no_feed(s, c, error);
+    p->hops = 0;
+    p->slot = slot;
+    text_append(&p->again, bytes, r->len);
+    await(p, c, (int64_t)r->argc - 1);
+    upstream_pin_send(f->pin, bytes, r->len);
+    return DISPATCHED;
+}
+
+/* What Redis confirms where nothing was subscribed. */
+static void unsubscribe_nothing(struct session *s, const struct command *c, const struct resp_request *r,
+                                const char *bytes, int64_t count) {
+    struct text reply = {0};
+    char line[RESP_HEADER_MAX];
+    for (size_t i = r->argc > 1 ? 1 : 0; i < r->argc; i++) {
+        text_append(&reply, s->lane.protocol == 3 ? ">3\r\n" : "*3\r\n", 4);
+        char *at = text_reserve(&reply, resp_bulk_size(strlen(c->name)));
+        text_commit(&reply, (size_t)(resp_bulk_write(at, c->name, strlen(c->name)) - at));
+        if (i == 0) {
+            text_append(&reply, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n", s->lane.protocol == 3 ? 3 : 5);
+        } else {
+            at = text_reserve(&reply, resp_bulk_size(r->argv[i].len));
+            text_commit(&reply, (size_t)(resp_bulk_write(at, bytes + r->argv[i].off, r->argv[i].len) - at));
+        }
+        text_append(&reply, line, resp_header_write(line, ':', count));
+    }
+    session_answer(s, c, reply.data, reply.len);
+    text_clear(&reply);
+}
+
+/* All shard channels, on whatever node each is. */
+static void sunsubscribe_all(struct pubsub *p, const struct command *c, const struct resp_request *r,
+                             const char *bytes) {
+    await(p, c, pubsub_shards(p));
+    LIST_FOREACH(it, &p->feeds) {
+        struct feed *f = LIST_ENTRY(it, struct feed, link);
+        if (f->shards > 0)
+            upstream_pin_send(f->pin, bytes, r->len);
+    }
+}
+
+static enum dispatch_result sunsubscribe(struct session *s, const struct command *c, const struct resp_request *r,
+                                         const char *bytes) {
+    struct pubsub *p = s->pubsub;
+    int64_t shards = p ? pubsub_shards(p) : 0;
+    int slot = r->argc > 1 ? pin_slot(s, c, r, bytes) : -1;
+    if (slot == -2) {
+        session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+        return DISPATCHED;
+    }
+    if (shards > 0 && r->argc == 1) {
+        sunsubscribe_all(p, c, r, bytes);
+        return DISPATCHED;
+    }
+    struct upstream_node *node = upstream_node_of_slot(s->worker->upstream, slot);
+    for (struct list_node *it = shards > 0 ? p->feeds.next : NULL; it && it != &p->feeds; it = it->next) {
+        struct feed *f = LIST_ENTRY(it, struct feed, link);
+        if (f->node != node)
+            continue;
+        await(p, c, (int64_t)r->argc - 1);
+        upstream_pin_send(f->pin, bytes, r->len);
+        return DISPATCHED;
+    }
+    unsubscribe_nothing(s, c, r, bytes, shards);
+    return DISPATCHED;
+}
+
+static enum dispatch_result unsubscribe(struct session *s, const struct command *c, const struct resp_request *r,
+                                        const char *bytes) {
+    struct pubsub *p = s->pubsub;
+    if (!p || !p->main) {
+        unsubscribe_nothing(s, c, r, bytes, 0);
+        return DISPATCHED;
+    }
+    int64_t all = c->id == COMMAND_UNSUBSCRIBE ? p->channels : p->patterns;
+    await(p, c, r->argc > 1 ? (int64_t)r->argc - 1 : all > 0 ? all : 1);
+    upstream_pin_send(p->main->pin, bytes, r->len);
+    return DISPATCHED;
+}
+
+/* The stream of every master: a client of the proxy sees one Redis. */
+static enum dispatch_result monitor(struct session *s, const struct command *c, const char *bytes, size_t len) {
+    if (s->pubsub && s->pubsub->monitor)
+        return DISPATCHED; /* Redis ignores it too */
+    if (s->pubsub) {
+        session_refuse(s, c, "ERR MONITOR while subscribed is not supported by lockkeeper");
+        return DISPATCHED;
+    }
+    struct upstream *u = s->worker->upstream;
+    struct pubsub *p = pubsub_get(s);
+    const char *error = "UPSTREAM no master is known; the request was not sent";
+    int64_t feeds = 0;
+    p->monitor = true;
+    for (size_t i = 0; i < upstream_master_count(u); i++) {
+        struct feed *f = feed_to(p, upstream_master(u, i), &error);
+        if (!f)
+            continue;
+        upstream_pin_send(f->pin, bytes, len);
+        feeds++;
+    }
+    if (feeds == 0) {
+        p->monitor = false;
+        return no_feed(s, c, error);
+    }
+    await(p, c, feeds);
+    return DISPATCHED;
+}
+
+enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes) {
+    if (s->in_flight > 0)
+        return DISPATCH_WAIT; /* replies and messages keep their order */
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    if (c->id != COMMAND_MONITOR && s->pubsub && s->pubsub->monitor) {
+        session_refuse(s, c, "ERR subscriptions beside MONITOR are not supported by lockkeeper");
+        return DISPATCHED;
+    }
+    switch ((int)c->id) {
+    case COMMAND_MONITOR:
+        return monitor(s, c, bytes, r->len);
+    case COMMAND_SUBSCRIBE:
+    case COMMAND_PSUBSCRIBE:
+    case COMMAND_SSUBSCRIBE:
+        return subscribe(s, c, r, bytes);
+    case COMMAND_SUNSUBSCRIBE:
+        return sunsubscribe(s, c, r, bytes);
+    default:
+        return unsubscribe(s, c, r, bytes);
+    }
+}
+
+/* ---- RESP2's subscribe mode ------------------------------------------------------------------------------ */
+
+bool pubsub_restricts(const struct session *s) {
+    return s->lane.protocol == 2 && !s->pubsub->monitor;
+}
+
+static void not_allowed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    char sub[64] = "";
+    if (command_has_subcommands(c) && r->argc > 1)
+        request_arg_text(r, bytes, 1, sub, sizeof(sub));
+    for (char *p = sub; *p; p++)
+        *p = *p >= 'A' && *p <= 'Z' ? (char)(*p + 'a' - 'A') : *p;
+    session_refuse(s, c,
+                   "%s Can't execute '%s%s%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
+                   "allowed in this context",
+                   c->id == COMMAND_EXEC ? "EXECABORT Transaction discarded because of:" : "ERR", c->name,
+                   *sub ? "|" : "", sub);
+}
+
+/* In the order of the messages: from a feed that answers as RESP2 does, or here. */
+static void ping(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct feed *f = LIST_ENTRY(list_first(&s->pubsub->feeds), struct feed, link);
+    if (f->protocol == 2) {
+        await(s->pubsub, c, 1);
+        upstream_pin_send(f->pin, bytes, r->len);
+        return;
+    }
+    struct text reply = {0};
+    size_t len = r->argc > 1 ? r->argv[1].len : 0;
+    text_printf(&reply, "*2\r\n$4\r\npong\r\n");
+    char *at = text_reserve(&reply, resp_bulk_size(len));
+    text_commit(&reply, (size_t)(resp_bulk_write(at, len > 0 ? bytes + r->argv[1].off : "", len) - at));
+    session_answer(s, c, reply.data, reply.len);
+    text_clear(&reply);
+}
+
+enum dispatch_result pubsub_restricted(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes) {
+    if (s->in_flight > 0)
+        return DISPATCH_WAIT;
+    if (!command_arity_ok(c, r->argc)) {
+        session_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
+    } else if (c->need == NEED_PUBSUB && c->id != COMMAND_MONITOR) {
+        return pubsub_dispatch(s, c, r, bytes);
+    } else if (c->id == COMMAND_PING && r->argc <= 2) {
+        ping(s, c, r, bytes);
+    } else if (c->id == COMMAND_PING) {
+        session_refuse(s, c, "ERR wrong number of arguments for 'ping' command");
+    } else {
+        not_allowed(s, c, r, bytes);
+    }
+    return DISPATCHED;
+}
+
+/* ---- the room -------------------------------------------------------------------------------------- */
+
+static void session_leaves(struct session *s) {
+    pubsub_drop(s);
+    replica_drop(s);
+    tracking_drop(s);
+}
+
+const struct session_room push_room = {
+    .closes = session_leaves,
+    .replayed = tracking_replayed,
+    .pin_lane = tracking_pin_lane,
+    .request_over = tracking_request_over,
+    .reply_over = pubsub_release,
+    .before_call = tracking_before_call,
+    .written = replica_written,
+    .tick = tracking_tick,
+};

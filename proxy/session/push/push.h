@@ -1,0 +1,59 @@
+/*
+ * What nodes say without being asked: subscriptions and MONITOR (pubsub.c), client-side caching (tracking.c), and what
+ * a master sends its replicas (replica.c).
+ */
+#ifndef LOCKKEEPER_SESSION_PUSH_PUSH_H
+#define LOCKKEEPER_SESSION_PUSH_PUSH_H
+
+#include "proxy/session/core/pin.h"
+
+/* ---- pubsub.c ------------------------------------------------------------------------------------ */
+
+/* SUBSCRIBE and its kin, MONITOR. */
+enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes);
+/* In RESP2's subscribe mode: deals with what is in the table, but for QUIT and RESET: subscriptions, PING, and what is
+ * not allowed there. */
+bool pubsub_restricts(const struct session *s);
+enum dispatch_result pubsub_restricted(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes);
+/* What a session listens to. */
+struct pubsub_counts {
+    int64_t channels, patterns, shards;
+    bool monitor;
+};
+struct pubsub_counts pubsub_count(const struct session *s);
+/* Ends all subscriptions: RESET, or the session is gone. */
+void pubsub_drop(struct session *s);
+
+/* ---- replica.c ----------------------------------------------------------------------------------- */
+
+/* REPLCONF, SYNC, PSYNC. */
+enum dispatch_result replica_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                      const char *bytes);
+/* Whether what the session is sent is a master's stream: its requests are for replica_request then; c NULL: not in the
+ * table. Works with no session->replica too. */
+bool replica_streams(const struct session *s);
+enum dispatch_result replica_request(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes);
+/* The session is no replica any more, if it was one: RESET, another user, or it is gone. */
+void replica_drop(struct session *s);
+
+/* ---- tracking.c ---------------------------------------------------------------------------------- */
+
+/* CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR: tracking_ask.c. */
+enum dispatch_result tracking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes);
+struct tracking_state {
+    bool on, bcast;
+    uint64_t redirect; /* the client who is told, 0: itself */
+    bool broken;       /* and is gone */
+};
+struct tracking_state tracking_state(const struct session *s);
+/* RESET, or the session is gone; does nothing where there is none. */
+void tracking_drop(struct session *s);
+
+/* What the room hears of sessions. */
+extern const struct session_room push_room;
+
+#endif

@@ -1,0 +1,218 @@
+/*
+ * What a client wants its connection to be at the node: CLIENT TRACKING, CACHING and NO-TOUCH. From then on it has a
+ * lane of its own, whose connections begin with those commands; its requests go their normal way over it, and nobody
+ * else's do.
+ *
+ *      CLIENT TRACKING ON ──> own lane ──> all masters                       GET k ──> own lane ──> the key's master
+ *                                                           >2 invalidate k  <── between two replies ──┘
+ *
+ * A connection that is lost takes with it what the node knew of the client's cache: the client is told that all of it
+ * may be stale. With REDIRECT all these messages are another client's: a client's lane may speak RESP2 then, and the
+ * messages come over a second connection to each node; redirect.c has the rest of their way. tracking_ask.c has the
+ * commands.
+ */
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/push/private.h"
+
+enum { TRACKING_HEARS = HEARS_REQUEST | HEARS_CALL | HEARS_TICK };
+
+/* ---- messages ------------------------------------------------------------------------------------- */
+
+/* Appends the keys of >2 invalidate *n that clients may see, as an array; none where it is about all keys. False: there
+ * are none to be seen, or it is no such message. */
+static bool keys_shown(const char *data, size_t len, struct text *out) {
+    const char *p = data, *end = data + len;
+    struct resp_item push, word, keys, key;
+    int64_t shown = 0;
+    struct text list = {0};
+    if (!resp_item_read(&p, end, &push) || !resp_item_read(&p, end, &word) || !resp_item_read(&p, end, &keys) ||
+        word.len != 10 || memcmp(word.str, "invalidate", 10) != 0)
+        return false;
+    if (keys.null)
+        return true;
+    for (int64_t i = 0; i < keys.num; i++) {
+        const char *start = p;
+        if (!resp_item_read(&p, end, &key))
+            break;
+        if (lock_guard_is(key.str, key.len))
+            continue;
+        text_append(&list, start, (size_t)(p - start));
+        shown++;
+    }
+    if (shown > 0) {
+        text_printf(out, "*%lld\r\n", (long long)shown);
+        text_append(out, list.data, list.len);
+    }
+    text_clear(&list);
+    return shown > 0;
+}
+
+static struct tracking *newest(struct tracking *t) {
+    while (t->after)
+        t = t->after;
+    return t;
+}
+
+/* An array of keys; len 0: all of them. */
+static void tell(struct tracking *t, const char *keys, size_t len) {
+    t = newest(t);
+    struct session *s = t->session;
+    struct text message = {0};
+    if (s && t->redirect != 0) {
+        redirect_send(s, t->redirect, keys, len);
+    } else if (s && s->lane.protocol == 3) { /* else Redis has nowhere to send it either */
+        text_printf(&message, ">2\r\n$10\r\ninvalidate\r\n%s", len == 0 ? "_\r\n" : "");
+        text_append(&message, keys, len);
+        session_tell(s, message.data, message.len);
+        text_clear(&message);
+    }
+}
+
+static void tracking_push(void *arg, const char *data, size_t len) {
+    struct text keys = {0};
+    if (keys_shown(data, len, &keys))
+        tell(arg, keys.data, keys.len);
+    text_clear(&keys);
+}
+
+void tracking_all_stale(struct tracking *t) {
+    if (t->on)
+        tell(t, "", 0);
+}
+
+void tracking_broken(struct session *s, uint64_t redirect) {
+    struct tracking *t = s->tracking;
+    struct text message = {0};
+    if (!t || t->redirect != redirect)
+        return;
+    t->broken = true;
+    if (s->lane.protocol != 3)
+        return;
+    text_printf(&message, ">2\r\n$21\r\ntracking-redir-broken\r\n:%llu\r\n", (unsigned long long)redirect);
+    session_tell(s, message.data, message.len);
+    text_clear(&message);
+}
+
+static void tracking_lost(void *arg) {
+    struct tracking *t = arg;
+    t = newest(t);
+    t->reopen = true;
+    tracking_all_stale(t);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------ */
+
+struct tracking *tracking_new(struct worker *w) {
+    struct tracking *t = memory_zalloc(sizeof(*t));
+    struct upstream_own_events events = {.arg = t, .push = tracking_push, .lost = tracking_lost};
+    t->own = upstream_own_new(w->upstream, &events);
+    t->epoch = upstream_epoch(w->upstream);
+    return t;
+}
+
+void tracking_free(struct worker *w, struct tracking *t) {
+    if (t->before)
+        tracking_free(w, t->before);
+    upstream_own_free(w->upstream, t->own);
+    text_clear(&t->said);
+    memory_free(t);
+}
+
+void tracking_drop(struct session *s) {
+    struct tracking *t = s->tracking;
+    if (!t)
+        return;
+    s->tracking = NULL;
+    s->lane.own = 0;
+    s->caching = CACHING_NONE;
+    s->hears &= (uint8_t)~TRACKING_HEARS;
+    counter_sub(&s->worker->counters.clients_tracking, 1);
+    tracking_free(s->worker, t);
+}
+
+void tracking_take(struct session *s, struct tracking *t) {
+    t->session = s;
+    s->tracking = t;
+    s->lane.own = t->own;
+    s->caching = CACHING_NONE;
+    s->hears |= TRACKING_HEARS;
+    counter_add(&s->worker->counters.clients_tracking, 1);
+}
+
+struct tracking_state tracking_state(const struct session *s) {
+    const struct tracking *t = s->tracking;
+    if (!t || !t->on)
+        return (struct tracking_state){0};
+    return (struct tracking_state){true, t->bcast, t->redirect, t->broken};
+}
+
+void tracking_pin_lane(const struct session *s, struct upstream_lane *lane) {
+    if (tracking_state(s).bcast)
+        lane->own = 0; /* the messages come over another connection */
+}
+
+/* ---- all masters ------------------------------------------------------------------------------------- */
+
+static void reopened(struct call *c, const struct call_end *end) {
+    struct session *s = c->request->session;
+    if (s && s->tracking && end->error)
+        s->tracking->reopen = true;
+    request_reply(c->request, "", 0, true);
+}
+
+/* BCAST has the nodes speak of keys that nobody has asked them for: all masters have to know of it, at any time. */
+void tracking_tick(struct session *s) {
+    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
+    struct tracking *t = s->tracking;
+    struct upstream *u = s->worker->upstream;
+    if (!t || !t->on || !t->bcast || s->in_flight > 0 || (!t->reopen && t->epoch == upstream_epoch(u)))
+        return;
+    t->reopen = false;
+    t->epoch = upstream_epoch(u);
+    for (size_t i = 0; i < upstream_master_count(u); i++) {
+        struct request *request = request_new(s, NULL);
+        request->call.done = reopened;
+        call_submit_master(&request->call, i, ping, sizeof(ping) - 1);
+    }
+}
+
+/* ---- CACHING, in front of the next command ------------------------------------------------------------ */
+
+static void swallow(struct call *c, const struct call_end *end) {
+    request_reply(c->request, "", 0, true);
+}
+
+struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len) {
+    static const char yes[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
+    static const char no[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";
+    if (!s->tracking || s->caching == CACHING_NONE)
+        return NULL;
+    *bytes = s->caching == CACHING_YES ? yes : no;
+    *len = strlen(*bytes);
+    struct request *before = request_internal(s->worker);
+    before->call.done = swallow;
+    before->call.up.affinity = c->up.affinity;
+    return &before->call;
+}
+
+void tracking_request_over(struct session *s) {
+    struct tracking *t = s->tracking;
+    if (!t)
+        return;
+    if (!t->caching_new)
+        s->caching = CACHING_NONE;
+    t->caching_new = false;
+}
+
+/* CACHING does not outlast an EXEC that it may have been said within. */
+void tracking_replayed(struct session *s, bool stale) {
+    struct tracking *t = s->tracking;
+    if (!t)
+        return;
+    s->caching = CACHING_NONE;
+    t->caching_new = false;
+    if (stale)
+        tracking_all_stale(t);
+}

@@ -1,0 +1,297 @@
+/*
+ * The end of a transaction: EXEC, DISCARD, UNWATCH. What EXEC's array is to the client is exec_array.c's.
+ *
+ * Every lock call that was queued ends here: by its envelope, as not sent where EXEC did nothing, as unknown where the
+ * node was lost with EXEC on its way.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/core/pin.h"
+#include "proxy/session/core/secret.h"
+#include "proxy/session/locks/locks.h"
+#include "proxy/session/transaction/private.h"
+
+static const char execabort[] = "-EXECABORT ";
+
+/* ---- items --------------------------------------------------------------------------------------- */
+
+/* Ends the lock calls that have not ended yet. */
+void transaction_items_free(struct transaction *t, struct session *s, const struct call_end *end) {
+    struct list_node *n;
+    while ((n = list_shift(&t->items))) {
+        struct transaction_item *item = LIST_ENTRY(n, struct transaction_item, link);
+        struct call_end out;
+        char answer[LOCK_ANSWER_MAX];
+        if (item->lock)
+            lock_finish(t->worker, s, item->lock, end, &out, answer);
+        if (item->note)
+            audit_end(t->worker, s, item->note, end);
+        secret_overwrite(item->bytes, item->len);
+        memory_free(item);
+    }
+}
+
+static void transaction_unpin(struct transaction *t, bool clean) {
+    if (t->pin)
+        pin_give(t->worker, t->pin, PIN_TRANSACTION, clean && !t->unclean);
+    t->pin = NULL;
+}
+
+void early_free(struct early *early) {
+    secret_overwrite(early->bytes, early->len);
+    memory_free(early);
+}
+
+void transaction_free(struct transaction *t, struct session *s, bool clean) {
+    static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
+    transaction_items_free(t, s, &not_sent);
+    struct list_node *n;
+    while ((n = list_shift(&t->early)))
+        early_free(LIST_ENTRY(n, struct early, link));
+    transaction_unpin(t, clean);
+    memory_free(t);
+}
+
+/* ---- replicas ------------------------------------------------------------------------------------ */
+
+/* The WAIT behind an EXEC that may acquire locks of rules with `replicas`, over the same connection. */
+struct exec_wait {
+    struct request_owner owner; /* first */
+    struct request *exec;       /* NULL: its transaction is over */
+    struct text reply;          /* EXEC's, once it is there */
+};
+
+static void exec_end(struct request *r, const struct call_end *end);
+
+static void exec_waited(struct call *c, const struct call_end *end) {
+    struct exec_wait *wait = REQUEST_OWNER(c->request, struct exec_wait);
+    struct request *r = wait->exec;
+    struct resp_item item;
+    const char *p = end->reply;
+    bool count = !end->error && resp_item_read(&p, p + end->len, &item) && item.type == ':';
+    if (r) {
+        struct transaction *t = REQUEST_OWNER(r, struct transaction);
+        struct call_end exec = {.reply = wait->reply.data, .len = wait->reply.len};
+        t->replicas = count ? item.num : 0;
+        t->wait = NULL;
+        exec_end(r, &exec);
+    }
+    request_disown(c->request);
+    text_clear(&wait->reply);
+    memory_free(wait);
+    request_reply(c->request, "", 0, true);
+}
+
+/* Not to be waited for any more. */
+static void exec_unwait(struct transaction *t) {
+    if (t->wait)
+        t->wait->exec = NULL;
+    t->wait = NULL;
+}
+
+/* What the locks' rules ask for together; false: nothing. */
+static bool replicas_asked(const struct transaction *t, int64_t *replicas, int64_t *ms) {
+    *replicas = *ms = 0;
+    LIST_FOREACH(it, &t->items) {
+        const struct lock_call *l = LIST_ENTRY(it, struct transaction_item, link)->lock;
+        if (!l || !lock_wants_replicas(l))
+            continue;
+        const struct lock_rule *rule = lock_call_rule(l);
+        *replicas = rule->replicas > *replicas ? rule->replicas : *replicas;
+        *ms = rule->replicas_ms > *ms ? rule->replicas_ms : *ms;
+    }
+    return *replicas > 0;
+}
+
+static void exec_wait_submit(struct worker *w, struct upstream_pin *pin, struct exec_wait *wait, int64_t replicas,
+                             int64_t ms) {
+    struct request *r = request_internal(w);
+    request_own(r, &wait->owner, &request_owner_silent);
+    r->call.done = exec_waited;
+    build_start(w, 3);
+    build_text(w, "WAIT");
+    build_number(w, replicas);
+    build_number(w, ms);
+    call_submit_pin(&r->call, pin, w->build.data, w->build.len, false);
+}
+
+/* ---- EXEC ---------------------------------------------------------------------------------------- */
+
+static bool reply_is(const char *reply, size_t len, const char *start) {
+    size_t n = strlen(start);
+    return len >= n && memcmp(reply, start, n) == 0;
+}
+
+/* After this reply the connection is in no transaction. */
+static bool leaves_clean(const char *reply, size_t len) {
+    return reply[0] != '-' || reply_is(reply, len, execabort);
+}
+
+/* An error that sends EXEC elsewhere: a slot has moved since its commands were queued. Nothing was executed. */
+static bool exec_moved(const char *reply, size_t len) {
+    return reply_is(reply, len, "-MOVED ") || reply_is(reply, len, "-ASK ");
+}
+
+static void answer_moved(struct request *r) {
+    request_error(r, "EXECABORT Transaction discarded because a slot of its keys has moved; nothing was executed");
+}
+
+static void exec_streamed(struct upstream_request *up, const char *data, size_t len, bool last) {
+    struct call *c = (struct call *)(void *)up;
+    struct request *r = c->request;
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
+    bool first = c->count++ == 0;
+    if (last) {
+        request_disown(r);
+        up->ops = t->ops;
+        transaction_free(t, r->session, !first || leaves_clean(data, len));
+    }
+    if (first && last && exec_moved(data, len))
+        answer_moved(r);
+    else
+        request_reply(r, data, len, last);
+}
+
+static void exec_failed(struct request *r, const struct call_end *end) {
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
+    request_disown(r);
+    exec_unwait(t);
+    transaction_items_free(t, r->session, end);
+    transaction_free(t, r->session, false);
+    request_fail(r, end->error);
+}
+
+static void exec_stream_failed(struct upstream_request *up, enum upstream_failure why, const char *error) {
+    char copy[TRANSACTION_ERROR_MAX];
+    snprintf(copy, sizeof(copy), "%s", error);
+    struct call_end end = {.error = copy, .why = why};
+    struct request *r = ((struct call *)(void *)up)->request;
+    up->ops = REQUEST_OWNER(r, struct transaction)->ops;
+    exec_failed(r, &end);
+}
+
+/* Something that was watched has changed: EXEC did nothing. */
+static void note_undone(struct transaction *t, const struct call_end *end) {
+    bool nil = reply_is(end->reply, end->len, "*-1") || reply_is(end->reply, end->len, "_");
+    LIST_FOREACH(it, &t->items) {
+        struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+        if (nil && item->lock)
+            lock_undone(item->lock);
+    }
+}
+
+static bool is_array(const struct call_end *end) {
+    return end->reply[0] == '*' && !reply_is(end->reply, end->len, "*-1");
+}
+
+static void exec_collected(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    if (end->error) {
+        exec_failed(r, end);
+        return;
+    }
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
+    if (t->wait && is_array(end)) {
+        text_append(&t->wait->reply, end->reply, end->len);
+        return;
+    }
+    exec_unwait(t);
+    exec_end(r, end);
+}
+
+static void exec_end(struct request *r, const struct call_end *end) {
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
+    struct session *s = r->session;
+    request_disown(r);
+    bool array = is_array(end);
+    bool whole = array && exec_array_whole(t, end);
+    if (array && !whole) {
+        static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
+        transaction_items_free(t, s, &unknown);
+    }
+    transaction_unpin(t, leaves_clean(end->reply, end->len) && (whole || !array));
+    if (whole) {
+        exec_array_reply(t, r, end);
+        return;
+    }
+    note_undone(t, end);
+    transaction_free(t, s, false);
+    if (array)
+        request_fail(r, "UPSTREAM the node's answer to EXEC is not as long as the transaction; it was executed");
+    else if (exec_moved(end->reply, end->len))
+        answer_moved(r);
+    else
+        request_reply(r, end->reply, end->len, true);
+}
+
+static bool runs_code(const struct request *exec) {
+    return REQUEST_OWNER(exec, const struct transaction)->runs_code;
+}
+
+static const struct request_owner_ops exec_ops = {.may_last = runs_code};
+
+static bool exec_may_last(const struct upstream_request *up) {
+    return runs_code(((const struct call *)(const void *)up)->request);
+}
+
+void transaction_exec(struct transaction *t, struct request *request) {
+    static const struct upstream_request_ops stream = {
+        .reply = exec_streamed, .fail = exec_stream_failed, .may_last = exec_may_last};
+    static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
+    request_own(request, &t->owner, &exec_ops);
+    t->ops = request->call.up.ops;
+    if (list_empty(&t->items))
+        request->call.up.ops = &stream;
+    else
+        request->call.done = exec_collected;
+    int64_t replicas, ms;
+    t->replicas = INT64_MAX;
+    struct worker *w = t->worker;
+    struct upstream_pin *pin = t->pin;
+    struct exec_wait *wait = NULL;
+    if (replicas_asked(t, &replicas, &ms)) {
+        wait = t->wait = memory_zalloc(sizeof(*wait));
+        wait->exec = request;
+    }
+    lock_queue_sent(w, &t->locks);
+    call_submit_pin(&request->call, pin, exec, sizeof(exec) - 1, false);
+    if (wait && wait->exec)
+        exec_wait_submit(w, pin, wait, replicas, ms);
+    else
+        memory_free(wait); /* it has failed at once */
+}
+
+/* ---- DISCARD, UNWATCH ------------------------------------------------------------------------------ */
+
+/* The reply that the client gets whatever the node says. */
+struct leaving {
+    struct request_owner owner; /* first */
+    struct transaction *transaction;
+    const char *reply;
+};
+
+static void left(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct leaving *p = REQUEST_OWNER(r, struct leaving), leaving = *p;
+    request_disown(r);
+    memory_free(p);
+    bool ok = !end->error && end->reply[0] == '+';
+    transaction_free(leaving.transaction, r->session, ok);
+    const char *reply = leaving.reply;
+    if (!reply && end->error)
+        reply = "+OK\r\n"; /* lost with its connection: it is discarded */
+    if (reply)
+        request_reply(r, reply, strlen(reply), true);
+    else
+        request_reply(r, end->reply, end->len, true);
+}
+
+void transaction_leave(struct transaction *t, struct request *request, const char *command, const char *reply) {
+    struct leaving *leaving = memory_alloc(sizeof(*leaving));
+    *leaving = (struct leaving){.transaction = t, .reply = reply};
+    request_own(request, &leaving->owner, &request_owner_silent);
+    request->call.done = left;
+    call_submit_pin(&request->call, t->pin, command, strlen(command), false);
+}

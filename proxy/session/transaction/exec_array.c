@@ -1,0 +1,304 @@
+/*
+ * What EXEC's array is to the client:
+ *
+ *      node:    *4  envelope  +PONG  :1  envelope        queued: EVAL..., PING, DEL a, EVAL... (lock keys)
+ *                      │        │     └──sum───┘
+ *      client:  *3  its reply  name        :2            sent: SETNX lock, CLIENT GETNAME, DEL a lock:b
+ *
+ * Without such elements the array goes to the client as it comes, and is not seen here. What the proxy answers itself
+ * is dispatched in its turn, as if it came now, and the elements behind it wait for its reply: the replay.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/locks.h"
+#include "proxy/session/transaction/private.h"
+
+/* The place in the node's array. */
+struct elements {
+    const char *at, *end;
+    uint32_t index;
+    struct list_node *item; /* the next one's, or the list's head */
+};
+
+/* The rest of an array that waits for answers of the proxy's own. */
+struct replay {
+    struct transaction *transaction;
+    struct elements place;
+    struct text bytes; /* the node's array */
+    struct text out;   /* what the client has not been given yet */
+    bool skips;        /* CLIENT REPLY SKIP: of the request behind EXEC */
+    bool counted;      /* in session->in_flight */
+    bool tracks;       /* CLIENT TRACKING has been run; `stale`: what may have read keys over another connection, too */
+    bool stale;
+};
+
+/* ---- elements ------------------------------------------------------------------------------------ */
+
+static void append_error(struct text *out, const char *error) {
+    text_append(out, "-", 1);
+    text_append(out, error, strlen(error));
+    text_append(out, "\r\n", 2);
+}
+
+bool transaction_item_request(const struct transaction_item *item, struct resp_request *r) {
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    resp_request_init(r);
+    return resp_request_scan(r, item->bytes, item->len, &limits) == RESP_OK;
+}
+
+/* A lock script's envelope. */
+static void item_lock(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
+                      size_t len, struct text *out) {
+    struct call_end end = {.reply = element, .len = len}, part;
+    char answer[LOCK_ANSWER_MAX];
+    struct lock_call *lock = item->lock;
+    item->lock = NULL;
+    lock_finish_queued(t->worker, s, lock, &end, t->replicas, &part, answer);
+    if (item->kind == ITEM_STEP)
+        return;
+    if (part.error)
+        append_error(out, part.error);
+    else
+        text_append(out, part.reply, part.len);
+}
+
+/* Appends the client's part of an element. ITEM_LOCAL has none here, but for the node's refusal. */
+static void item_reply(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
+                       size_t len, struct text *out) {
+    struct call_end end = {.reply = element, .len = len};
+    bool refused = element[0] == '-';
+    switch (item->kind) {
+    case ITEM_PLAIN:
+        text_append(out, element, len);
+        break;
+    case ITEM_AUDIT:
+        text_append(out, element, len);
+        audit_end(t->worker, s, item->note, &end);
+        item->note = NULL;
+        break;
+    case ITEM_LOCAL:
+        if (refused)
+            text_append(out, element, len);
+        break;
+    case ITEM_MADE:
+        item->element(s, item, element, len, out);
+        break;
+    case ITEM_FIRST:
+        break;
+    case ITEM_LOCK:
+    case ITEM_STEP:
+        item_lock(t, s, item, element, len, out);
+        break;
+    }
+}
+
+static struct transaction_item *item_here(struct transaction *t, const struct elements *e) {
+    if (e->item == &t->items)
+        return NULL;
+    struct transaction_item *item = LIST_ENTRY(e->item, struct transaction_item, link);
+    return item->at == e->index ? item : NULL;
+}
+
+/* Appends the next element as the client shall see it. False: the array is shorter than it says. */
+static bool next_element(struct transaction *t, struct session *s, struct elements *e, struct text *out) {
+    const char *next = e->at < e->end ? resp_item_end(e->at, e->end) : NULL;
+    if (!next)
+        return false;
+    struct transaction_item *item = item_here(t, e);
+    if (item) {
+        item_reply(t, s, item, e->at, (size_t)(next - e->at), out);
+        e->item = e->item->next;
+    } else {
+        text_append(out, e->at, (size_t)(next - e->at));
+    }
+    e->at = next;
+    e->index++;
+    return true;
+}
+
+/* Elements that are one to the client: their sum, or the first error among them. */
+static bool next_group(struct transaction *t, struct session *s, struct elements *e, uint32_t group, struct text *out) {
+    struct text part = {0}, error = {0};
+    int64_t sum = 0;
+    bool whole = true;
+    for (uint32_t i = 0; i < group && whole; i++) {
+        struct resp_item item;
+        part.len = 0;
+        whole = next_element(t, s, e, &part);
+        const char *p = part.data;
+        if (!whole || !resp_item_read(&p, part.data + part.len, &item))
+            continue;
+        if (item.type == ':')
+            sum += item.num;
+        else if (error.len == 0)
+            text_append(&error, part.data, part.len);
+    }
+    if (error.len > 0)
+        text_append(out, error.data, error.len);
+    else
+        text_commit(out, resp_header_write(text_reserve(out, RESP_HEADER_MAX), ':', sum));
+    text_clear(&part);
+    text_clear(&error);
+    return whole;
+}
+
+/* The next element or group. */
+static bool next_any(struct transaction *t, struct session *s, struct elements *e, struct text *out) {
+    struct transaction_item *item = item_here(t, e);
+    return item && item->group > 1 ? next_group(t, s, e, item->group, out) : next_element(t, s, e, out);
+}
+
+/* The header of the client's array. */
+static void append_header(const struct transaction *t, struct text *out) {
+    int64_t shown = t->count;
+    LIST_FOREACH(it, &t->items) {
+        const struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+        bool step = item->kind == ITEM_FIRST || item->kind == ITEM_STEP;
+        shown -= step ? 1 : item->group > 1 ? item->group - 1 : 0;
+    }
+    text_commit(out, resp_header_write(text_reserve(out, RESP_HEADER_MAX), '*', shown));
+}
+
+bool exec_array_whole(const struct transaction *t, const struct call_end *end) {
+    const char *p = end->reply, *stop = end->reply + end->len;
+    struct resp_item array;
+    if (!resp_item_read(&p, stop, &array) || array.type != '*' || array.null || array.num != t->count)
+        return false;
+    for (uint32_t i = 0; i < t->count && p; i++)
+        p = p < stop ? resp_item_end(p, stop) : NULL;
+    return p != NULL;
+}
+
+static struct elements elements_of(const struct transaction *t, const char *array, size_t len) {
+    struct elements e = {.at = array, .end = array + len, .item = t->items.next};
+    struct resp_item header;
+    if (!resp_item_read(&e.at, e.end, &header))
+        e.at = e.end;
+    return e;
+}
+
+/* ---- the replay ---------------------------------------------------------------------------------- */
+
+static void replay_free(struct session *s, struct replay *p) {
+    transaction_free(p->transaction, s, true);
+    text_clear(&p->bytes);
+    text_clear(&p->out);
+    memory_free(p);
+}
+
+/* Nobody waits for it any more: what the elements say of locks counts all the same. */
+void replay_drop(struct session *s) {
+    struct replay *p = s->replay;
+    if (!p)
+        return;
+    s->replay = NULL;
+    s->in_flight -= p->counted;
+    s->barrier--;
+    while (p->place.index < p->transaction->count && next_any(p->transaction, NULL, &p->place, &p->out))
+        p->out.len = 0;
+    replay_free(NULL, p);
+}
+
+/* Gives the client what there is. */
+static void replay_flush(struct session *s, struct replay *p) {
+    if (p->out.len > 0)
+        request_reply(request_new(s, NULL), p->out.data, p->out.len, true);
+    p->out.len = 0;
+}
+
+/* Has the proxy answer the next element. Its reply ends before the array goes on. */
+static void replay_own(struct session *s, struct replay *p, const struct transaction_item *item) {
+    struct resp_request r;
+    replay_flush(s, p);
+    p->place.at = resp_item_end(p->place.at, p->place.end);
+    p->place.item = p->place.item->next;
+    p->place.index++;
+    (void)transaction_item_request(item, &r);
+    p->tracks |= item->tracks;
+    p->counted = false; /* these commands wait for what is in flight */
+    s->in_flight--;
+    (void)item->answer(s, item->command, &r, item->bytes);
+    resp_request_clear(&r);
+    if (s->replay != p)
+        return;
+    p->counted = true;
+    s->in_flight++;
+    if (!list_empty(&s->requests))
+        request_barrier(LIST_ENTRY(s->requests.prev, struct request, link));
+    if (s->reply_mode == REPLY_SKIP_NEXT) {
+        s->reply_mode = REPLY_ON;
+        p->skips = true;
+    }
+}
+
+static void replay_end(struct session *s) {
+    struct replay *p = s->replay;
+    replay_flush(s, p);
+    s->replay = NULL;
+    s->in_flight--;
+    s->barrier--;
+    if (p->skips && s->reply_mode == REPLY_ON)
+        s->reply_mode = REPLY_SKIP;
+    else if (s->reply_mode == REPLY_SKIP)
+        s->reply_mode = REPLY_ON;
+    session_replayed(s, p->stale);
+    replay_free(s, p);
+    session_mark_dirty(s);
+    session_mark_runnable(s);
+}
+
+void replay_go_on(struct session *s) {
+    struct replay *p;
+    while ((p = s->replay) && s->barrier == 1 && p->place.index < p->transaction->count) {
+        const struct transaction_item *item = item_here(p->transaction, &p->place);
+        if (item && item->kind == ITEM_LOCAL && *p->place.at != '-') {
+            replay_own(s, p, item);
+            continue;
+        }
+        (void)next_any(p->transaction, s, &p->place, &p->out);
+        p->stale = p->tracks;
+    }
+    if (p && s->barrier == 1)
+        replay_end(s);
+}
+
+int64_t replay_count(const struct session *s) {
+    return s->replay->transaction->count;
+}
+
+static void replay_start(struct transaction *t, struct request *r, const struct call_end *end) {
+    struct session *s = r->session;
+    struct replay *p = memory_zalloc(sizeof(*p));
+    struct text header = {0};
+    p->transaction = t;
+    text_append(&p->bytes, end->reply, end->len);
+    p->place = elements_of(t, p->bytes.data, p->bytes.len);
+    append_header(t, &header);
+    s->replay = p;
+    p->counted = true;
+    s->in_flight++;
+    s->barrier++;
+    if (r->muted && s->reply_mode == REPLY_ON)
+        s->reply_mode = REPLY_SKIP;
+    request_reply(r, header.data, header.len, true);
+    text_clear(&header);
+    replay_go_on(s);
+}
+
+void exec_array_reply(struct transaction *t, struct request *r, const struct call_end *end) {
+    struct session *s = r->session;
+    if (s && t->locals > 0) {
+        replay_start(t, r, end);
+        return;
+    }
+    struct text out = {0};
+    struct elements e = elements_of(t, end->reply, end->len);
+    append_header(t, &out);
+    while (e.index < t->count && next_any(t, s, &e, &out))
+        continue;
+    transaction_free(t, s, true);
+    request_reply(r, out.data, out.len, true);
+    text_clear(&out);
+}

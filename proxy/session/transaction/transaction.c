@@ -1,0 +1,495 @@
+/*
+ * Transactions: each has a connection of its own from WATCH, or from the first queued command with a key, to EXEC.
+ *
+ *      none ── WATCH ──> watching ── MULTI ──> queueing ── EXEC, DISCARD ──> none
+ *        └───────────────── MULTI ────────────────┘
+ *
+ *      standalone  pinned by WATCH or MULTI
+ *      cluster     pinned by WATCH, or by the first key that is queued. What comes before that is queued at any node,
+ *                  which knows what is wrong with it; where the key is another one's, it is queued there anew
+ *
+ * The node queues and answers for each command (+QUEUED or its error), and decides at EXEC. What the proxy has to
+ * refuse itself makes EXEC fail as it would in Redis. A transaction whose node was lost is never run elsewhere: what
+ * was watched there is not watched any more. Earlier requests end before MULTI or WATCH begins, later ones wait for
+ * EXEC, since they take other connections.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/core/pin.h"
+#include "proxy/session/transaction/private.h"
+
+enum { HOPS_MAX = 5 };
+
+static const char EXECABORT_ARITY[] =
+    "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n";
+static const char EXECABORT[] = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+
+/* ---- life ------------------------------------------------------------------------------------------ */
+
+static void node_lost(void *arg, const char *error) {
+    struct transaction *t = arg;
+    pin_give(t->worker, t->pin, PIN_TRANSACTION, false);
+    t->pin = NULL;
+    t->lost = true;
+    snprintf(t->error, sizeof(t->error), "%.300s; nothing of the transaction was executed", error);
+}
+
+static struct transaction *transaction_get(struct session *s) {
+    if (s->transaction)
+        return s->transaction;
+    struct transaction *t = memory_zalloc(sizeof(*t));
+    t->worker = s->worker;
+    t->slot = -1;
+    list_init(&t->early);
+    list_init(&t->items);
+    list_init(&t->locks.calls);
+    s->transaction = t;
+    return t;
+}
+
+/* The session is in no transaction any more. */
+static void session_out(struct session *s) {
+    s->transaction = NULL;
+    s->queues = s->watches = false;
+}
+
+void transaction_drop(struct session *s) {
+    struct transaction *t = s->transaction;
+    session_out(s);
+    if (t)
+        transaction_free(t, s, false);
+}
+
+struct upstream_pin *transaction_pin_to_change(struct session *s) {
+    struct transaction *t = s->transaction;
+    if (!t || !t->pin)
+        return NULL;
+    t->unclean = true;
+    return t->pin;
+}
+
+bool transaction_writes(const struct session *s) {
+    return s->transaction->writes;
+}
+
+int64_t transaction_count(const struct session *s) {
+    const struct transaction *t = s->transaction;
+    if (s->replay)
+        return replay_count(s);
+    return s->queues ? (int64_t)t->count : -1;
+}
+
+enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...) {
+    char text[TRANSACTION_ERROR_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    s->transaction->aborted = true;
+    session_refuse(s, c, "%s", text);
+    return DISPATCHED;
+}
+
+static bool pin_to(struct session *s, struct upstream_node *node, int slot, const char **error) {
+    struct transaction *t = s->transaction;
+    struct upstream_pin_events events = {.arg = t, .lost = node_lost};
+    t->pin = pin_take(s, node, PIN_TRANSACTION, &events, error);
+    t->slot = slot;
+    session_uses(s, slot);
+    return t->pin != NULL;
+}
+
+/* What comes first over the pin, and was not sent since its node is out of reach, is tried anew at the node that is the
+ * one now, or when that is known: then `c` ends again. Nothing was watched there, and nothing sent behind a MULTI. */
+enum anew { ANEW_SENDS, ANEW_WAITS, ANEW_NEVER };
+
+static enum anew begin_anew(struct call *c, const struct call_end *end) {
+    struct session *s = c->request->session;
+    struct transaction *t = s->transaction;
+    bool waited = !t->pin;
+    const char *error;
+    if (end->why != UPSTREAM_NOT_SENT || s->watches || t->multi_ok || (!waited && t->unsent++ >= PIN_UNSENT_TWICE))
+        return ANEW_NEVER;
+    if (t->pin)
+        pin_give(s->worker, t->pin, PIN_TRANSACTION, false);
+    struct upstream_node *node = pin_node(s, t->slot);
+    if (pin_to(s, node, t->slot, &error))
+        return ANEW_SENDS;
+    return t->unsent++ < PIN_UNSENT_TWICE && pin_await_map(c, node) ? ANEW_WAITS : ANEW_NEVER;
+}
+
+/* ---- WATCH, UNWATCH -------------------------------------------------------------------------------- */
+
+static void watch_done(struct call *c, const struct call_end *end);
+
+/* A WATCH under way, for another attempt. */
+struct watch {
+    struct request_owner owner; /* first */
+    size_t len;
+    char bytes[];
+};
+
+static void watch_send(struct request *request) {
+    const struct watch *kept = REQUEST_OWNER(request, struct watch);
+    call_init(&request->call, request, watch_done);
+    call_submit_pin(&request->call, request->session->transaction->pin, kept->bytes, kept->len, false);
+}
+
+/* A first WATCH whose slot has moved goes after it: nothing is watched yet. */
+static bool watch_redirected(struct request *r, const struct call_end *end) {
+    struct session *s = r->session;
+    struct transaction *t = s->transaction;
+    bool ask;
+    const char *error;
+    struct upstream_node *to = upstream_pin_redirect(t->pin, end->reply + 1, end->len - 3, &ask);
+    if (!to || ask || s->watches || t->hops++ >= HOPS_MAX)
+        return false;
+    pin_give(s->worker, t->pin, PIN_TRANSACTION, true);
+    if (!pin_to(s, to, t->slot, &error))
+        return false;
+    watch_send(r);
+    return true;
+}
+
+static void watch_free(struct request_owner *owner) {
+    memory_free(owner);
+}
+
+static void watch_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct session *s = r->session;
+    struct transaction *t = s ? s->transaction : NULL;
+    bool refused = !end->error && end->reply[0] == '-';
+    if (t && refused && t->pin && watch_redirected(r, end))
+        return;
+    enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
+    if (anew == ANEW_SENDS)
+        watch_send(r);
+    if (anew != ANEW_NEVER)
+        return;
+    if (t && !end->error && !refused)
+        s->watches = true;
+    else if (t && !s->watches) { /* nothing is */
+        session_out(s);
+        transaction_free(t, s, refused);
+    }
+    if (end->error)
+        request_fail(r, end->error);
+    else if (refused && (memcmp(end->reply, "-ASK ", 5) == 0 || memcmp(end->reply, "-MOVED ", 7) == 0))
+        request_error(r, "TRYAGAIN The slot of the watched keys is moving to another node");
+    else
+        request_reply(r, end->reply, end->len, true);
+}
+
+static const struct request_owner_ops watch_ops = {.free = watch_free};
+
+static enum dispatch_result watch(struct session *s, const struct command *c, const struct resp_request *r,
+                                  const char *bytes) {
+    if (s->in_flight > 0)
+        return DISPATCH_WAIT; /* what they write must not look like somebody else's change */
+    struct upstream *u = s->worker->upstream;
+    int slot = pin_slot(s, c, r, bytes);
+    struct upstream_node *node = upstream_node_of_slot(u, slot);
+    struct transaction *t = transaction_get(s);
+    const char *error = NULL;
+    if (slot == -2 || (t->pin && node != upstream_pin_node(t->pin)))
+        error = "CROSSSLOT Keys in request don't hash to the same slot";
+    else if (t->lost)
+        error = t->error;
+    else if (!t->pin && !pin_to(s, node, slot, &error) && pin_await_map_first(s, node)) {
+        transaction_drop(s);
+        return DISPATCH_WAIT;
+    }
+    if (error) {
+        session_refuse(s, c, "%s", error);
+        if (!s->watches && !t->lost)
+            transaction_drop(s);
+        return DISPATCHED;
+    }
+    struct request *request = request_new(s, c);
+    struct watch *kept = memory_alloc(sizeof(*kept) + r->len);
+    kept->len = r->len;
+    memcpy(kept->bytes, bytes, r->len);
+    request_own(request, &kept->owner, &watch_ops);
+    request_barrier(request);
+    t->hops = t->unsent = 0;
+    watch_send(request);
+    return DISPATCHED;
+}
+
+/* Takes the transaction out of the session, whose later requests wait for the reply. */
+static struct request *transaction_ends(struct session *s, const struct command *c) {
+    struct request *request = request_new(s, c);
+    request_barrier(request);
+    session_out(s);
+    return request;
+}
+
+static enum dispatch_result unwatch(struct session *s, const struct command *c) {
+    struct transaction *t = s->transaction;
+    if (s->in_flight > 0)
+        return DISPATCH_WAIT;
+    if (t && t->pin) {
+        transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nUNWATCH\r\n", NULL);
+    } else {
+        transaction_drop(s);
+        session_answer(s, c, "+OK\r\n", 5);
+    }
+    return DISPATCHED;
+}
+
+/* ---- MULTI ----------------------------------------------------------------------------------------- */
+
+/* The client heard no OK: it is in no transaction. */
+static void multi_refused(struct session *s) {
+    if (s->watches)
+        s->queues = false;
+    else
+        transaction_drop(s);
+}
+
+static void multi_call(struct request *r, bool asked);
+
+static void multi_done(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct transaction *t = r->session ? r->session->transaction : NULL;
+    bool ok = !end->error && end->reply[0] == '+', asked = c->index == 1;
+    enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
+    if (anew == ANEW_SENDS)
+        multi_call(r, asked);
+    if (anew != ANEW_NEVER)
+        return;
+    if (t && t->pin) {
+        t->multi_ok = ok;
+        *upstream_pin_mark(t->pin) = ok;
+        t->multi_sent = ok || !asked;
+    }
+    if (t && !ok) {
+        if (asked) {
+            multi_refused(r->session);
+        } else { /* the next command's reply says so */
+            int len = end->error ? (int)strlen(end->error) : (int)end->len - 3;
+            t->lost = true;
+            snprintf(t->error, sizeof(t->error), "%.*s", len, end->error ? end->error : end->reply + 1);
+        }
+    }
+    if (!asked)
+        request_reply(r, "", 0, true);
+    else if (end->error)
+        request_fail(r, end->error);
+    else
+        request_reply(r, end->reply, end->len, true);
+}
+
+static void multi_call(struct request *r, bool asked) {
+    static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
+    struct session *s = r->session;
+    struct transaction *t = s->transaction;
+    call_init(&r->call, r, multi_done);
+    r->call.index = asked;
+    s->caching = t->caching;
+    t->multi_sent = true;
+    t->multi_ok = *upstream_pin_mark(t->pin);
+    call_submit_pin(&r->call, t->pin, multi, sizeof(multi) - 1, false);
+    s->caching = CACHING_NONE;
+}
+
+/* Tells the node; `asked`: the client waits for its answer, else it has had one. Until the node has said OK at least
+ * once on this connection nothing is sent behind it: what a refused MULTI does not queue would be executed. */
+static void multi_send(struct session *s, const struct command *c, bool asked) {
+    multi_call(request_new(s, c), asked);
+}
+
+static enum dispatch_result multi(struct session *s, const struct command *c) {
+    if (s->in_flight > 0)
+        return DISPATCH_WAIT;
+    struct upstream *u = s->worker->upstream;
+    struct transaction *t = transaction_get(s);
+    const char *error;
+    if (!t->pin && !t->lost && !upstream_is_cluster(u) && !pin_to(s, upstream_any_node(u, 0), 0, &error)) {
+        transaction_drop(s);
+        if (pin_await_map_first(s, upstream_any_node(u, 0)))
+            return DISPATCH_WAIT;
+        session_refuse(s, c, "%s", error);
+        return DISPATCHED;
+    }
+    s->queues = true;
+    s->queued_db = s->lane.db;
+    t->caching = s->caching;
+    t->unsent = 0;
+    if (t->pin) {
+        multi_send(s, c, true);
+    } else {
+        session_answer(s, c, "+OK\r\n", 5);
+    }
+    return DISPATCHED;
+}
+
+/* ---- the node -------------------------------------------------------------------------------------- */
+
+static void early_done(struct call *c, const struct call_end *end) {
+    request_reply(c->request, "", 0, true); /* an error here makes the node refuse EXEC */
+}
+
+/* What was queued while scouting belongs to the node that a key has chosen, if it has not got it. */
+static void early_end(struct session *s, bool send) {
+    struct transaction *t = s->transaction;
+    struct list_node *n;
+    while ((n = list_shift(&t->early))) {
+        struct early *early = LIST_ENTRY(n, struct early, link);
+        if (send) {
+            struct request *request = request_new(s, NULL);
+            request->call.done = early_done;
+            call_submit_pin(&request->call, t->pin, early->bytes, early->len, false);
+        }
+        early_free(early);
+    }
+}
+
+static void scout_left(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct transaction *t = r->session ? r->session->transaction : NULL;
+    if (t && t->pin) {
+        pin_give(t->worker, t->pin, PIN_TRANSACTION, !end->error && end->reply[0] == '+');
+        t->pin = NULL;
+        t->scouting = t->multi_sent = t->multi_ok = false;
+    }
+    request_reply(r, "", 0, true);
+}
+
+/* The first key has come. True: the transaction is at its node; else it is leaving the one where it was. */
+static bool scout_ends(struct session *s, const struct command *c, int slot) {
+    static const char discard[] = "*1\r\n$7\r\nDISCARD\r\n";
+    struct transaction *t = s->transaction;
+    if (s->in_flight > 0)
+        return false;
+    if (upstream_node_of_slot(s->worker->upstream, slot) == upstream_pin_node(t->pin)) {
+        t->slot = slot;
+        t->scouting = false;
+        session_uses(s, slot);
+        early_end(s, false);
+        return true;
+    }
+    struct request *request = request_new(s, c);
+    request->call.done = scout_left;
+    call_submit_pin(&request->call, t->pin, discard, sizeof(discard) - 1, false);
+    return false;
+}
+
+static bool multi_pending(const struct transaction *t) {
+    return t->multi_sent && !t->multi_ok && !t->lost;
+}
+
+enum ready transaction_ready(struct session *s, const struct command *c, int slot) {
+    struct transaction *t = s->transaction;
+    const char *error = NULL;
+    if (multi_pending(t))
+        return READY_LATER;
+    if (t->lost) {
+        transaction_refuse(s, c, "%s", t->error);
+        return READY_NEVER;
+    }
+    if (t->pin && t->scouting && slot >= 0 && !scout_ends(s, c, slot))
+        return READY_LATER;
+    if (!t->pin) {
+        struct upstream_node *node = pin_node(s, slot);
+        if (!pin_to(s, node, slot, &error)) {
+            if (pin_await_map_first(s, node))
+                return READY_LATER;
+            transaction_refuse(s, c, "%s", error);
+            return READY_NEVER;
+        }
+        t->scouting = slot < 0;
+    }
+    if (!t->multi_sent)
+        multi_send(s, c, false);
+    if (!t->multi_ok)
+        return READY_LATER;
+    if (!t->scouting)
+        early_end(s, true);
+    return READY;
+}
+
+/* ---- the commands ---------------------------------------------------------------------------------- */
+
+/* Ends the transaction unexecuted, here and at its node. */
+static enum dispatch_result leave(struct session *s, const struct command *c, const char *reply) {
+    struct transaction *t = s->transaction;
+    if (multi_pending(t))
+        return DISPATCH_WAIT;
+    if (t->pin && t->multi_ok) {
+        transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nDISCARD\r\n", reply);
+    } else {
+        transaction_drop(s);
+        session_answer(s, c, reply, strlen(reply));
+    }
+    return DISPATCHED;
+}
+
+static enum dispatch_result exec(struct session *s, const struct command *c) {
+    struct transaction *t = s->transaction;
+    if (multi_pending(t))
+        return DISPATCH_WAIT;
+    if (t->aborted)
+        return leave(s, c, EXECABORT);
+    if (t->lost) {
+        session_refuse(s, c, "%s", t->error);
+        transaction_drop(s);
+        return DISPATCHED;
+    }
+    if (!t->pin && t->count == 0) {
+        session_answer(s, c, "*0\r\n", 4);
+        transaction_drop(s);
+        return DISPATCHED;
+    }
+    enum ready ready = transaction_ready(s, c, -1);
+    if (ready == READY_NEVER)
+        transaction_drop(s);
+    if (ready != READY)
+        return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
+    transaction_exec(t, transaction_ends(s, c));
+    return DISPATCHED;
+}
+
+enum dispatch_result transaction_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                          const char *bytes) {
+    bool queueing = s->queues;
+    switch ((int)c->id) {
+    case COMMAND_WATCH:
+        if (!queueing)
+            return watch(s, c, r, bytes);
+        session_refuse(s, c, "ERR WATCH inside MULTI is not allowed");
+        return DISPATCHED;
+    case COMMAND_MULTI:
+        if (!queueing)
+            return multi(s, c);
+        session_refuse(s, c, "ERR MULTI calls can not be nested");
+        return DISPATCHED;
+    case COMMAND_EXEC:
+        if (queueing)
+            return r->argc > 1 ? leave(s, c, EXECABORT_ARITY) : exec(s, c);
+        session_refuse(s, c, "ERR EXEC without MULTI");
+        return DISPATCHED;
+    case COMMAND_DISCARD:
+        if (queueing)
+            return leave(s, c, "+OK\r\n");
+        session_refuse(s, c, "ERR DISCARD without MULTI");
+        return DISPATCHED;
+    default:
+        return unwatch(s, c);
+    }
+}
+
+static void session_leaves(struct session *s) {
+    transaction_drop(s);
+    replay_drop(s);
+}
+
+const struct session_room transaction_room = {
+    .closes = session_leaves,
+    .finishes = replay_drop,
+    .resumes = replay_go_on,
+};

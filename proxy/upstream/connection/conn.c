@@ -1,0 +1,502 @@
+/*
+ * One connection to a node: its states, connecting, logging in, queueing and writing requests. What comes back is read
+ * in reply.c, and its end is end.c's.
+ *
+ *      conn_send ──> out (bytes) ── conn_flush ──> socket
+ *               └──> pending (requests, in the order of their bytes) ──> reply.c
+ *
+ * The requests wait in `out` until the connection is ready; the handshake has a buffer of its own. Knows no slots and
+ * no redirects.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/upstream/connection/connection.h"
+
+enum { KEEPALIVE_IDLE_S = 20, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3 };
+
+static void on_readable(struct ev_loop *loop, ev_io *w, int revents);
+static void on_writable(struct ev_loop *loop, ev_io *w, int revents);
+
+static void want_write(struct upstream_conn *c, bool wanted) {
+    if (wanted && c->fd >= 0 && !ev_is_active(&c->writable))
+        ev_io_start(c->u->loop, &c->writable);
+    else if (!wanted && ev_is_active(&c->writable))
+        ev_io_stop(c->u->loop, &c->writable);
+}
+
+void conn_set_state(struct upstream_conn *c, enum conn_state state) {
+    struct upstream *u = c->u;
+    c->state = state;
+    switch (state) {
+    case CONN_RESOLVING:
+        break;
+    case CONN_CONNECTING:
+        ev_io_init(&c->readable, on_readable, c->fd, EV_READ);
+        ev_io_init(&c->writable, on_writable, c->fd, EV_WRITE);
+        want_write(c, true);
+        break;
+    case CONN_SECURING:
+        want_write(c, false);
+        break;
+    case CONN_HANDSHAKE:
+        ev_io_start(u->loop, &c->readable);
+        want_write(c, true);
+        if (c->tls)
+            tls_attach(c->tls, &c->readable);
+        break;
+    case CONN_READY:
+        want_write(c, false);
+        c->progress_ms = clock_ms();
+        conn_mark(c);
+        break;
+    case CONN_CLOSED:
+        ev_io_stop(u->loop, &c->readable);
+        want_write(c, false);
+        tls_free(c->tls);
+        c->tls = NULL;
+        if (c->fd >= 0)
+            close(c->fd);
+        c->fd = -1;
+        iobuf_clear(&c->out);
+        iobuf_clear(&c->handshake);
+        memory_free(c->held);
+        c->held = NULL;
+        own_drop_push(&c->push);
+        together_end(c, false);
+        if (c->ear)
+            ear_close(c->ear);
+        c->ear = NULL;
+        list_remove(&c->dirty);
+        for (struct conn_walk *walk = u->walks; walk; walk = walk->outer)
+            if (walk->next == &c->link)
+                walk->next = c->link.next;
+        list_remove(&c->link);
+        list_append(&u->graveyard, &c->link);
+        break;
+    }
+}
+
+void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg), void *arg) {
+    struct conn_walk walk = {.next = u->conns.next, .outer = u->walks};
+    u->walks = &walk;
+    while (walk.next != &u->conns) {
+        struct upstream_conn *c = LIST_ENTRY(walk.next, struct upstream_conn, link);
+        walk.next = walk.next->next;
+        fn(c, arg);
+    }
+    u->walks = walk.outer;
+}
+
+/* ---- opening ---- */
+
+/* Starts to connect to the next address of the node; 0 or errno. */
+static int conn_try(struct upstream_conn *c) {
+    struct upstream_node *n = c->node;
+    c->addr = (n->addr_good + c->tried++) % n->addr_count;
+    const struct sockaddr *addr = (const struct sockaddr *)(const void *)&n->addrs[c->addr];
+    c->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (c->fd < 0)
+        return errno;
+    if (addr->sa_family != AF_UNIX) {
+        int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, count = KEEPALIVE_COUNT;
+        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+        /* Some replies may take as long as they like: nothing else would notice that the connection is gone. */
+        setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+    }
+    if (connect(c->fd, addr, n->addr_lens[c->addr]) == 0 || errno == EINPROGRESS)
+        return 0;
+    int error = errno;
+    close(c->fd);
+    c->fd = -1;
+    return error;
+}
+
+/* Tries the addresses that are left. False with the last error where none takes it. */
+static bool conn_start(struct upstream_conn *c, int *error) {
+    while (c->tried < c->node->addr_count) {
+        *error = conn_try(c);
+        if (*error == 0) {
+            conn_set_state(c, CONN_CONNECTING);
+            return true;
+        }
+    }
+    return false;
+}
+
+void conn_go_on(struct upstream_conn *c) {
+    want_write(c, true);
+}
+
+void conn_ear_known(struct upstream_conn *c, int64_t number) {
+    c->handshake_left += own_handshake(c->u, c->own, number, &c->handshake);
+    if (--c->handshake_left > 0)
+        conn_go_on(c);
+    else if (c->state == CONN_HANDSHAKE) /* its owner has gone */
+        conn_ready(c);
+}
+
+static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
+    struct upstream *u = n->u;
+    struct upstream_conn *c = memory_zalloc(sizeof(*c));
+    c->u = u;
+    c->node = n;
+    c->pool = pool;
+    c->pin = pin;
+    c->own = (pin ? &pin->lane : &pool->lane)->own;
+    c->fd = -1;
+    list_init(&c->link);
+    list_init(&c->dirty);
+    list_init(&c->pending);
+    iobuf_init(&c->out, u->pool);
+    iobuf_init(&c->handshake, u->pool);
+    resp_reply_init(&c->scan);
+    c->deadline_ms = clock_ms() + u->connect_ms;
+    return c;
+}
+
+void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
+                   const char *bytes, size_t len) {
+    r->was_redirected = false;
+    r->leading = r->hops = r->attempts = r->delays = 0;
+    r->alone = false;
+    r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = r->pinned = r->open = false;
+    r->slot = slot;
+    r->lane = *lane;
+    r->conn = NULL;
+    r->node = to;
+    r->chunk = NULL;
+    r->bytes = bytes;
+    r->len = len;
+}
+
+void conn_free(struct upstream_conn *c) {
+    list_remove(&c->link);
+    if (c->ear)
+        ear_close(c->ear);
+    iobuf_clear(&c->handshake);
+    memory_free(c);
+}
+
+/* For a pool or a pin; the other is NULL. */
+static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
+    struct upstream *u = n->u;
+    struct upstream_conn *c = conn_new(n, pool, pin);
+    if (!handshake_append(c)) {
+        conn_free(c);
+        return NULL;
+    }
+    int error = 0;
+    if (!node_resolve(n)) {
+        conn_set_state(c, CONN_RESOLVING);
+    } else if (!conn_start(c, &error)) {
+        conn_free(c);
+        node_failed(n, strerror(error));
+        upstream_want_map(u);
+        snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
+        return NULL;
+    }
+    list_append(&u->conns, &c->link);
+    upstream_wake(u);
+    return c;
+}
+
+struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index) {
+    struct upstream_conn *c = open_to(pool->node, pool, NULL);
+    if (!c)
+        return NULL;
+    c->index = index;
+    pool->node->connects++;
+    pool->conns[index] = c;
+    return c;
+}
+
+struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n) {
+    struct upstream_conn *c = open_to(n, NULL, pin);
+    if (c)
+        n->pins++;
+    return c;
+}
+
+struct resolved {
+    const struct upstream_node *node;
+    const char *error;
+};
+
+static void resolved(struct upstream_conn *c, void *arg) {
+    const struct resolved *r = arg;
+    int why = 0;
+    if (c->node != r->node || c->node->lookup || c->state != CONN_RESOLVING || (!r->error && conn_start(c, &why)))
+        return;
+    conn_close(c, CONN_UNREACHABLE, r->error ? r->error : strerror(why));
+}
+
+void conn_all_resolved(struct upstream_node *n, const char *error) {
+    struct resolved r = {.node = n, .error = error};
+    conn_each(n->u, resolved, &r);
+}
+
+/* A port in the range of ephemeral ports may connect to itself where nobody listens. */
+static bool connected_to_itself(int fd) {
+    struct sockaddr_storage here = {0}, there = {0};
+    socklen_t here_len = sizeof(here), there_len = sizeof(there);
+    if (getsockname(fd, (struct sockaddr *)(void *)&here, &here_len) != 0 ||
+        getpeername(fd, (struct sockaddr *)(void *)&there, &there_len) != 0)
+        return false;
+    return here.ss_family != AF_UNIX && here_len == there_len && memcmp(&here, &there, here_len) == 0;
+}
+
+/* Bytes can be exchanged with the node. */
+static void conn_begin(struct upstream_conn *c) {
+    conn_set_state(c, CONN_HANDSHAKE);
+    if (c->handshake_left == 0)
+        conn_ready(c);
+}
+
+static void conn_secured(void *arg, const char *error) {
+    struct upstream_conn *c = arg;
+    char reason[REASON_MAX];
+    if (!error) {
+        conn_begin(c);
+        return;
+    }
+    snprintf(reason, sizeof(reason), "TLS: %s", error);
+    conn_close(c, CONN_UNREACHABLE, reason);
+}
+
+static void conn_connected(struct upstream_conn *c) {
+    int error = 0;
+    socklen_t len = sizeof(error);
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+        error = errno;
+    if (error == 0 && connected_to_itself(c->fd))
+        error = ECONNREFUSED;
+    if (error == 0) {
+        c->node->addr_good = c->addr;
+        if (node_is_plain(c->node)) {
+            conn_begin(c);
+            return;
+        }
+        conn_set_state(c, CONN_SECURING);
+        c->tls = tls_connect(c->u->config->tls, c->u->loop, c->fd, c->node->at.host);
+        tls_handshake(c->tls, conn_secured, c);
+        return;
+    }
+    want_write(c, false);
+    close(c->fd);
+    c->fd = -1;
+    if (!conn_start(c, &error))
+        conn_close(c, CONN_UNREACHABLE, strerror(error));
+}
+
+/* Requests that were abandoned while they waited are left out: all others' bytes are queued anew. */
+static void conn_rebuild(struct upstream_conn *c) {
+    struct list_node waiting;
+    list_init(&waiting);
+    list_splice(&waiting, &c->pending);
+    iobuf_clear(&c->out);
+    c->in_flight = 0;
+    c->rebuild = c->has_script = false;
+    struct list_node *n;
+    while ((n = list_shift(&waiting)))
+        conn_send(c, LIST_ENTRY(n, struct upstream_request, link));
+}
+
+/* They are not sent, and fail: nobody wants them any more. */
+static void drop_pointless(struct upstream_conn *c) {
+    LIST_FOREACH_SAFE(n, &c->pending) {
+        if (!c->u->above->pointless(LIST_ENTRY(n, struct upstream_request, link)))
+            continue;
+        c->in_flight--;
+        c->rebuild = true;
+    }
+}
+
+void conn_ready(struct upstream_conn *c) {
+    if (c->u->above->holds_back(c))
+        return;
+    drop_pointless(c);
+    if (c->rebuild)
+        conn_rebuild(c);
+    conn_set_state(c, CONN_READY);
+    log_verbose("Connected to node %s", c->node->address);
+}
+
+/* ---- requests ---- */
+
+void conn_send_asking(struct upstream_conn *c) {
+    static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
+    iobuf_append(&c->out, asking, sizeof(asking) - 1);
+}
+
+void conn_busy(struct upstream_conn *c) {
+    if (c->state == CONN_READY)
+        c->progress_ms = clock_ms();
+    upstream_wake(c->u);
+}
+
+void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len) {
+    iobuf_append(&c->out, bytes, len);
+    if (c->state == CONN_READY)
+        conn_mark(c);
+}
+
+void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last) {
+    struct upstream_request *r = LIST_ENTRY(c->pending.prev, struct upstream_request, link);
+    if (c->out.unsent == 0)
+        conn_busy(c); /* not late for what its owner did not have yet */
+    if (last) {       /* its end is all that has to be found again, to see that it was written */
+        chunk_release(r->chunk);
+        r->bytes = iobuf_append_held(&c->out, bytes, len, &r->chunk);
+        r->len = len;
+        r->open = false;
+    } else {
+        iobuf_append(&c->out, bytes, len);
+    }
+    if (c->state == CONN_READY)
+        conn_mark(c);
+}
+
+void conn_pause(struct upstream_conn *c, bool pause) {
+    if (c->paused == pause)
+        return;
+    c->paused = pause;
+    if (pause) {
+        c->timed_from_us = 0;
+        ev_io_stop(c->u->loop, &c->readable);
+    } else {
+        ev_io_start(c->u->loop, &c->readable);
+        if (c->tls)
+            tls_resume(c->tls);
+        conn_busy(c);
+    }
+}
+
+void conn_leave_pool(struct upstream_conn *c) {
+    c->pool->conns[c->index] = NULL;
+    pool_release(c->pool);
+    c->pool = NULL;
+}
+
+static void conn_set_aside(struct upstream_conn *c) {
+    conn_leave_pool(c);
+    c->node->pins++;
+    c->u->epoch++; /* what follows on another connection must not overtake what is under way on this one */
+}
+
+void conn_retire(struct upstream_conn *c) {
+    if (c->pool && !c->own) /* nobody else is on its lane */
+        conn_set_aside(c);
+}
+
+/* What has been sent is answered; the owner hears of it now, and again when that has ended. */
+void conn_ear_lost(struct upstream_conn *c, const char *reason) {
+    if (c->state != CONN_READY) {
+        conn_close(c, CONN_UNREACHABLE, reason);
+    } else if (c->in_flight == 0 || !c->pool) {
+        conn_close(c, c->in_flight == 0 ? CONN_IDLE : CONN_LOST, reason);
+    } else {
+        conn_set_aside(c);
+        own_lost(c->u, c->own);
+    }
+}
+
+void conn_drop(struct upstream_conn *c, struct upstream_request *r) {
+    if (c->state == CONN_READY) {
+        standin_make(c->u, r);
+        return;
+    }
+    list_remove(&r->link);
+    c->in_flight--;
+    c->rebuild = true;
+    request_end(r);
+}
+
+/* ---- writing ---- */
+
+/* A node is not waited for before it has the whole of the oldest request. */
+static bool oldest_unsent(const struct upstream_conn *c) {
+    struct list_node *n = list_first(&c->pending);
+    if (!n)
+        return false;
+    const struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+    return r->open || !iobuf_sent(r->chunk, r->bytes + r->len - 1);
+}
+
+static ssize_t conn_write(struct upstream_conn *c, struct iobuf *from) {
+    return c->tls ? tls_write(c->tls, from) : iobuf_write(from, c->fd);
+}
+
+/* The newest request is timed, if no other is. What is pinned may take long because it waits for something. */
+static void conn_time(struct upstream_conn *c) {
+    if (c->timed_from_us != 0 || c->pin || c->in_flight == 0)
+        return;
+    c->timed_from_us = clock_us();
+    c->timed_reply = c->replies + c->in_flight;
+}
+
+void conn_flush(struct upstream_conn *c) {
+    if (c->state != CONN_READY)
+        return;
+    bool due_later = oldest_unsent(c);
+    ssize_t n = conn_write(c, &c->out);
+    if (n < 0) {
+        /* What the node still said before is to be read: the end is found there, in the loop's next turn. */
+        want_write(c, false);
+        shutdown(c->fd, SHUT_WR);
+        return;
+    }
+    if (n > 0 && due_later)
+        c->progress_ms = clock_ms();
+    if (n > 0)
+        conn_time(c);
+    want_write(c, c->out.unsent > 0);
+    if (c->pin)
+        pin_written(c->pin);
+}
+
+static void flush_handshake(struct upstream_conn *c) {
+    if (conn_write(c, &c->handshake) < 0)
+        conn_close(c, CONN_UNREACHABLE, conn_errno_text(c));
+    else
+        want_write(c, c->handshake.unsent > 0);
+}
+
+static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
+    struct upstream_conn *c = (struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, writable));
+    switch (c->state) {
+    case CONN_RESOLVING: /* it has no descriptor */
+        break;
+    case CONN_CONNECTING:
+        conn_connected(c);
+        break;
+    case CONN_SECURING: /* tls.c has watchers of its own */
+        break;
+    case CONN_HANDSHAKE:
+        flush_handshake(c);
+        break;
+    case CONN_READY:
+        conn_flush(c);
+        break;
+    case CONN_CLOSED:
+        break;
+    }
+}
+
+static void read_in_turn(ev_io *w) {
+    conn_read((struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, readable)));
+}
+
+static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
+    struct upstream_conn *c = (struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, readable));
+    readable_push(c->u->readable, w, read_in_turn);
+}

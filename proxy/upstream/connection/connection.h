@@ -1,0 +1,543 @@
+/*
+ * Connections to nodes, and the structures behind upstream.h, which the rooms of proxy/upstream/ share. From the
+ * ground:
+ *
+ *      connection/  nodes and the connections to them, shared or a caller's own; who is logged in; hiredis on the loop
+ *      routing/     which node a request goes to; redirects, repeats, waits, how it ends; the slot map
+ *      topology/    who serves what: rounds of questions to the cluster or to Sentinels
+ *      life/        the upstream as a whole: it is made, ticks, is flushed and freed
+ *
+ * What a room has to tell those above it goes through struct upstream_above.
+ *
+ *      upstream ── nodes ── pools (a lane each) ── connections ── pending requests
+ *               ── conns (all that are open)    ── graveyard (freed by upstream_flush)
+ *               ── retrying (requests that wait: for TRYAGAIN and its kin, or for a new map)
+ *      nodes ── idle pins (given back, open)       u->unpinned (to be closed by upstream_flush)
+ */
+#ifndef LOCKKEEPER_UPSTREAM_CONNECTION_CONNECTION_H
+#define LOCKKEEPER_UPSTREAM_CONNECTION_CONNECTION_H
+
+#include <errno.h>
+#include <ev.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "parser/resp.h"
+#include "parser/slot.h"
+#include "proxy/base/histogram.h"
+#include "proxy/base/iobuf.h"
+#include "proxy/base/list.h"
+#include "proxy/base/text.h"
+#include "proxy/net/readable.h"
+#include "proxy/net/resolve.h"
+#include "proxy/net/tls.h"
+#include "proxy/upstream/upstream.h"
+
+enum {
+    READ_SCRATCH = 64 * 1024,
+    READS_PER_EVENT = 8,          /* then the loop gets its turn */
+    REPLY_LONG = 4 * 1024 * 1024, /* a reply that is longer has its connection for itself */
+    REPLY_HELD_MAX = 4096,        /* a reply cut by the end of the scratch buffer is kept up to here */
+    HOPS_MAX = 5,                 /* MOVED and ASK */
+    ATTEMPTS_MAX = 3,             /* lost connections */
+    DELAYS_MAX = 6,               /* TRYAGAIN and its kin: 20 40 80 160 320 400 ms */
+    DELAY_FIRST_MS = 20,
+    DELAY_LONGEST_MS = 400,
+    MAP_WAIT_MS = 1000, /* for a new map; mostly it is there in a few */
+    BACKOFF_FIRST_MS = 50,
+    BACKOFF_LONGEST_MS = 2000,
+    CONNECT_LONGEST_MS = 2000,
+    IDLE_MS = 5 * 60 * 1000,     /* a connection without requests is closed */
+    PIN_IDLE_MS = 60 * 1000,     /* so is a pin that was given back */
+    PINS_IDLE_MAX = 16,          /* of a node */
+    PIN_UNSENT_MAX = 512 * 1024, /* of a request that comes in pieces; its owner is told below */
+    PIN_UNSENT_LOW = 128 * 1024, /* this */
+    NODES_MAX = 4096,            /* a node's MOVED may make up no more */
+    NODE_ADDRESSES = 4,          /* of one host name */
+    ADDRESS_MAX = 300,
+    REASON_MAX = 256
+};
+
+/* ---- address.c ---- */
+
+struct address {
+    char host[ADDRESS_MAX]; /* without brackets; "" where the text had none; the path of a unix socket */
+    int port;               /* 0 for a unix socket */
+};
+
+/* "HOST:PORT", "[IPV6]:PORT", "IPV6:PORT", ":PORT", "unix:PATH". */
+bool address_parse(const char *text, size_t len, struct address *out) __attribute__((warn_unused_result));
+/* A host as a node may say it: letters, digits and . - _ : % */
+bool address_host_ok(const char *host, size_t len);
+/* The one text of an address, at most `size` with its NUL. */
+void address_text(const struct address *a, char *out, size_t size);
+
+/* ---- login.c ---- */
+
+/* Appends the AUTH of a login. Returns how many replies will come (0: nobody is to log in), -1: no such login. */
+int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out);
+/* Whether there is such a login; never of login 0. */
+bool login_known(uint32_t login);
+
+/* ---- the upstream ---- */
+
+struct topology;
+
+/* Why a connection ends, which decides what becomes of its requests. */
+enum conn_end {
+    CONN_LOST,        /* what may be sent again is */
+    CONN_UNREACHABLE, /* it never got ready */
+    CONN_TIMEOUT,     /* a due reply did not come */
+    CONN_REFUSED,     /* the node refused the handshake; the reason is its error */
+    CONN_FULL,        /* the node takes no more clients (maxclients) and read nothing; the reason is its error */
+    CONN_REPLACED,    /* another master has taken the node's place: nothing is the node's fault */
+    CONN_IDLE,        /* nothing was in flight */
+    CONN_SHUTDOWN     /* upstream_free */
+};
+
+/* What connections and requests' ways ask of the rooms above them, which set this table before anything is opened. */
+struct upstream_above {
+    /* ---- routing ---- */
+    /* The requests of a connection that ended. `who` is the node. */
+    void (*lost)(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
+                 const char *reason);
+    /* A complete error reply without its '-' and CR LF. True: it was a redirect or the like, and the request, which is
+     * in no list any more, is taken care of. */
+    bool (*error)(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
+                  size_t len);
+    /* Whether a request has waited in vain, and has failed for that. */
+    bool (*pointless)(struct upstream_request *r);
+    /* The error for what has no node to go to. */
+    const char *(*no_node)(struct upstream *u);
+    /* ---- topology: called where there is one ---- */
+    /* Something hints at a change: ask soon, at a limited rate; or in the loop's next moments, whatever the rate is. */
+    void (*want)(struct topology *t);
+    void (*now)(struct topology *t);
+    /* Whether so long ago was the last round that failovers may be unknown, or before `since_ms`. */
+    bool (*is_old)(const struct topology *t, int64_t since_ms);
+    /* The reason why nothing is known yet, for a reply or the log. */
+    void (*reason)(const struct topology *t, char *out, size_t size);
+    /* Whether a connection whose handshake is over has to wait for a round, which is begun then: conn_ready follows. */
+    bool (*holds_back)(struct upstream_conn *c);
+};
+
+/* A walk over u->conns that is under way: where it goes on. */
+struct conn_walk {
+    struct list_node *next;
+    struct conn_walk *outer;
+};
+
+struct upstream {
+    struct ev_loop *loop;
+    struct readable *readable;
+    const struct upstream_config *config;
+    const struct upstream_above *above;
+    struct chunk_pool *pool;
+    struct upstream_events events;
+    bool announced, closing;
+    unsigned connections;
+    int64_t timeout_ms, connect_ms;
+
+    struct list_node nodes; /* in the order in which they became known */
+    size_t node_count;
+    struct list_node conns, dirty, graveyard;
+    struct conn_walk *walks; /* the innermost one first */
+    struct list_node retrying;
+    struct list_node stand_ins; /* free ones */
+    size_t stand_in_count;
+    struct list_node unpinned; /* pins to be closed and freed */
+    struct list_node owns;
+    uint32_t last_own;
+    bool own_ended; /* one has; its connections may still be open */
+
+    struct upstream_node **slots; /* SLOT_COUNT; NULL for a standalone */
+    struct upstream_node **masters;
+    size_t master_count;
+    unsigned covered; /* slots with a node */
+    uint64_t epoch;
+    uint64_t print, print_epoch; /* upstream_map_print's, and 1 + the epoch that it is of */
+    struct topology *topology;   /* NULL for a standalone */
+
+    ev_timer tick, retry, start;
+    int64_t swept_ms;
+    bool tick_fast;
+    uint64_t random;
+    char *scratch;
+    char error[512]; /* of the last call that returned one */
+};
+
+/* ---- time.c ---- */
+
+static inline int64_t clock_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static inline int64_t clock_ms(void) {
+    return clock_us() / 1000;
+}
+
+/* The tick that looks for timeouts, in seconds: while something is in flight, and else, to close what is idle. */
+#define TICK_FAST_S 0.1
+#define TICK_SLOW_S 10.
+void upstream_set_tick(struct upstream *u, bool fast);
+/* Something is in flight: look for timeouts. */
+void upstream_wake(struct upstream *u);
+/* ms, 25 % more or less. */
+int64_t upstream_jitter(struct upstream *u, int64_t ms);
+uint32_t upstream_random(struct upstream *u, uint32_t below);
+/* Tells, once, that the upstream can serve, or why it can't. */
+void upstream_announce(struct upstream *u, const char *error);
+/* There may be a new map: it is asked for soon, where there is a topology. */
+static inline void upstream_want_map(struct upstream *u) {
+    if (u->topology)
+        u->above->want(u->topology);
+}
+/* Whether the map may be older than `since_ms`; no, without a topology. */
+static inline bool upstream_map_is_old(const struct upstream *u, int64_t since_ms) {
+    return u->topology && u->above->is_old(u->topology, since_ms);
+}
+
+/* ---- requests ---- */
+
+/* How a request begins: all private fields but its place. */
+void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
+                   const char *bytes, size_t len);
+/* A request's end: the bytes are given back, the owner may have it again. */
+static inline void request_end(struct upstream_request *r) {
+    if (r->chunk)
+        chunk_release(r->chunk);
+    r->chunk = NULL;
+    r->conn = NULL;
+    r->in_flight = false;
+}
+
+/* ---- node.c ---- */
+
+struct upstream_node {
+    struct list_node link;
+    struct upstream *u;
+    char *address;
+    struct address at;
+    uint32_t hash; /* of address */
+    bool numeric;  /* never to be resolved */
+    bool served;   /* it has had slots, also if it has none now */
+    unsigned slots;
+    struct list_node pools;
+    struct list_node idle_pins; /* latest first */
+    unsigned idle_pin_count;
+    unsigned pins; /* open connections of pins, and others that are in no pool */
+
+    struct sockaddr_storage addrs[NODE_ADDRESSES];
+    socklen_t addr_lens[NODE_ADDRESSES];
+    unsigned addr_count, addr_good; /* how many; the one that worked last */
+    struct resolve *lookup;         /* of its name; NULL: none is under way */
+    int64_t looked_ms;              /* when that began, or the last one */
+
+    unsigned failures; /* in a row; 0: the node is well */
+    int64_t failed_ms; /* when the first of them was */
+    int64_t lost_ms;   /* when a connection was lost, or could not be had, last; 0: never */
+    int64_t retry_at_ms;
+    char reason[REASON_MAX]; /* of the last failure */
+    char logged[REASON_MAX]; /* the last line, not to repeat it */
+    int64_t logged_ms;
+    uint64_t requests, connects, redirects;
+    struct histogram round_trips; /* of the newest request of a flush, one at a time a shared connection */
+    int64_t round_trip_us;        /* of the last of these, smoothed; 0: none yet */
+    struct node_probe *probe;     /* NULL: none was ever needed */
+};
+
+struct upstream_pool {
+    struct list_node link;
+    struct upstream_node *node;
+    struct upstream_lane lane;
+    struct upstream_conn *conns[]; /* u->connections, and one for scripts; NULL where none is open */
+};
+
+/* The node of an address, made if there is none; NULL where there are too many. */
+struct upstream_node *node_get(struct upstream *u, const struct address *at);
+/* Frees a node that has no pools. */
+void node_forget(struct upstream_node *n);
+/* The lane's connection of this index, opened if need be; NULL: u->error says why. The lane used last is the first of
+ * the node's pools. */
+struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index);
+static inline bool lane_equal(const struct upstream_lane *a, const struct upstream_lane *b) {
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+static inline unsigned pool_index(const struct upstream *u, const struct upstream_request *r) {
+    if (r->aside)
+        return u->connections;
+    return u->connections == 1 ? 0 : r->affinity % u->connections;
+}
+/* The connection for a request. */
+static inline struct upstream_conn *node_conn(struct upstream_node *n, const struct upstream_request *r) {
+    const struct upstream_lane *lane = &r->lane;
+    unsigned index = pool_index(n->u, r);
+    if (!list_empty(&n->pools)) {
+        struct upstream_pool *p = LIST_ENTRY(n->pools.next, struct upstream_pool, link);
+        struct upstream_conn *c = p->conns[index];
+        if (c && lane_equal(&p->lane, lane))
+            return c;
+    }
+    return node_conn_find(n, lane, index);
+}
+/* Frees the pool if it has no connection any more. */
+void pool_release(struct upstream_pool *p);
+/* Whether it is spoken to without TLS: always over a unix socket. */
+static inline bool node_is_plain(const struct upstream_node *n) {
+    return !n->u->config->tls || n->at.port == 0;
+}
+/* Whether a new connection is refused for now. */
+bool node_backing_off(const struct upstream_node *n);
+/* Whether its addresses are known. Where they are not, its name is being looked up from now on, and conn_all_resolved
+ * follows. */
+bool node_resolve(struct upstream_node *n) __attribute__((warn_unused_result));
+/* Its name may mean another machine by now, since this one serves no writes any more: that is looked up, once a second
+ * at most, and new requests go where it leads. */
+void node_doubt_name(struct upstream_node *n);
+/* A connection could not be made, or was lost before it gave one reply. */
+void node_failed(struct upstream_node *n, const char *reason);
+/* It gave a reply. */
+void node_works(struct upstream_node *n);
+/* One line in the log; the same again only after a while. */
+void node_log(struct upstream_node *n, const char *what, const char *reason);
+/* Closes idle connections (all of nodes that serve nothing), and frees nodes nobody needs. */
+void node_sweep(struct upstream *u);
+
+/* ---- conn.c ---- */
+
+enum conn_state {
+    CONN_RESOLVING,  /* the node's name is being looked up; requests wait in `out` */
+    CONN_CONNECTING, /* the socket is connecting; requests wait in `out` */
+    CONN_SECURING,   /* the TLS handshake is under way; requests wait in `out` */
+    CONN_HANDSHAKE,  /* AUTH, HELLO, SELECT are on their way; requests wait in `out` */
+    CONN_READY,
+    CONN_CLOSED /* in the graveyard */
+};
+
+struct upstream_conn {
+    struct list_node link;  /* u->conns or u->graveyard */
+    struct list_node dirty; /* u->dirty */
+    struct upstream *u;
+    struct upstream_node *node; /* NULL in the graveyard, as pool */
+    struct upstream_pool *pool; /* NULL where no requests are to follow */
+    unsigned index;             /* in pool->conns */
+    struct upstream_pin *pin;   /* whose it is; NULL: shared */
+    uint32_t own;               /* of its lane: the owner's number, or 0 */
+    bool paused;                /* not read: upstream_hold */
+    enum conn_state state;
+    int fd;
+    struct tls *tls;     /* NULL: plain */
+    unsigned tried;      /* addresses of the node */
+    unsigned addr;       /* the one being tried */
+    int64_t deadline_ms; /* to be ready */
+    int64_t progress_ms; /* last byte received, or when the oldest request became due */
+    ev_io readable, writable;
+
+    struct iobuf out;       /* requests */
+    struct iobuf handshake; /* AUTH, HELLO, SELECT */
+    unsigned handshake_left;
+    bool prelude;             /* it is under way */
+    bool doubted;             /* it is over, and doubt.c waits for the Sentinels' word */
+    struct list_node pending; /* requests, oldest first */
+    size_t in_flight;
+    uint64_t replies;      /* so many requests have ended */
+    uint64_t timed_reply;  /* with so many the request has that is timed */
+    int64_t timed_from_us; /* when it was written; 0: none is timed */
+    bool rebuild;          /* a request in `out` was abandoned before the connection was ready */
+    bool proven;           /* gave a reply */
+
+    struct resp_reply scan;
+    bool passing;        /* the reply being framed is handed on as it comes */
+    size_t passed;       /* bytes of it so far */
+    bool asking_done;    /* the reply of the oldest request's ASKING is in */
+    unsigned led;        /* so many of its leading replies are in */
+    bool has_script;     /* together.c's: the script has gone over it by its source */
+    struct text refusal; /* the first error among these replies */
+    unsigned refused_at; /* which of them it is; meaningful where there is one */
+    char *held;          /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
+    size_t held_len;
+    struct text *push; /* own.c's: the beginning of a push, or NULL */
+    struct upstream_ear *ear;
+};
+
+/* Opens a connection; NULL: u->error says why. */
+struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index);
+struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
+/* The one place where the state changes, with what belongs to each. */
+void conn_set_state(struct upstream_conn *c, enum conn_state state);
+/* No requests are to follow: its pool (c->pool is not NULL) forgets it, and goes if it was the last. */
+void conn_leave_pool(struct upstream_conn *c);
+/* Frees one that is in the graveyard. */
+void conn_free(struct upstream_conn *c);
+/* There is something to write. */
+static inline void conn_mark(struct upstream_conn *c) {
+    if (list_empty(&c->dirty))
+        list_append(&c->u->dirty, &c->dirty);
+}
+void conn_send_asking(struct upstream_conn *c);
+/* together.c: appends the bytes of a request that is several commands. */
+void together_send(struct upstream_conn *c, struct upstream_request *r);
+/* Nothing was in flight, now something is. */
+void conn_busy(struct upstream_conn *c);
+/* Queues a request with its bytes (which are copied), ASKING before it if it says so. */
+static inline void conn_send(struct upstream_conn *c, struct upstream_request *r) {
+    struct chunk *before = r->chunk;
+    if (r->asking)
+        conn_send_asking(c);
+    if (r->leading > 0)
+        together_send(c, r);
+    else
+        r->bytes = iobuf_append_held(&c->out, r->bytes, r->len, &r->chunk);
+    if (before) {
+        r->chunk->secret |= before->secret;
+        chunk_release(before);
+    }
+    r->conn = c;
+    r->streaming = false;
+    list_append(&c->pending, &r->link);
+    c->node->requests++;
+    if (c->state == CONN_READY)
+        conn_mark(c);
+    if (c->in_flight++ == 0)
+        conn_busy(c);
+}
+/* Stops and goes on reading. */
+void conn_pause(struct upstream_conn *c, bool pause);
+/* Takes it out of its pool, if it is in one: it closes when its requests have ended. */
+void conn_retire(struct upstream_conn *c);
+/* Takes an abandoned request out, or puts the stand-in into its place where the bytes have to go. */
+void conn_drop(struct upstream_conn *c, struct upstream_request *r);
+void conn_flush(struct upstream_conn *c);
+/* Queues the next bytes of the newest request, which is open. */
+void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last);
+/* Queues bytes that are no request. */
+void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
+/* Why reading or writing has failed. */
+static inline const char *conn_errno_text(const struct upstream_conn *c) {
+    return c->tls ? tls_error(c->tls) : strerror(errno);
+}
+/* There is more of the handshake to write. */
+void conn_go_on(struct upstream_conn *c);
+/* All replies of the handshake are in, or, of one that is in doubt, a round has ended. */
+void conn_ready(struct upstream_conn *c);
+/* The node's number for the ear, which the handshake goes on with; and the ear is gone. */
+void conn_ear_known(struct upstream_conn *c, int64_t number);
+void conn_ear_lost(struct upstream_conn *c, const char *reason);
+
+/* ---- handshake.c ---- */
+
+/* Puts the handshake together. False: u->error says why that can't be done. */
+bool handshake_append(struct upstream_conn *c);
+/* A reply is in; an error (not `ok`) only in the prelude. False: the connection was closed. */
+bool handshake_taken(struct upstream_conn *c, bool ok);
+
+/* ---- end.c ---- */
+
+/* Why a connection ended, as an error; it says nothing of any request's outcome. */
+void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason);
+/* An error with a word about the outcome, where it is the proxy's own; `sent`: a byte of the request left. */
+void outcome_text(char *out, size_t size, const char *base, bool sent);
+/* Ends a connection; its requests are repeated or failed. */
+void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
+/* The same for all of a node. */
+void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
+/* The node's name was looked up: those that waited for it connect, or end with `error` (NULL: there is none). */
+void conn_all_resolved(struct upstream_node *n, const char *error);
+/* What is under way on the node's connections is answered; nothing new goes over them. */
+void conn_retire_all(struct upstream_node *n);
+
+/* ---- late.c ---- */
+
+/* Looks for timeouts; returns whether something is in flight. May close it. */
+bool conn_check(struct upstream_conn *c, int64_t now);
+/* Calls `fn` for each connection that is open, and for those that are opened meanwhile. It may close any of them: who
+ * hears of one's end may end others. */
+void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg), void *arg);
+
+/* ---- pin.c ---- */
+
+struct upstream_pin {
+    struct list_node link; /* node->idle_pins or u->unpinned */
+    struct upstream *u;
+    struct upstream_conn *conn; /* NULL: lost */
+    struct upstream_lane lane;
+    struct upstream_pin_events events;
+    bool owned; /* by a caller; else idle or to be closed */
+    bool idle;
+    bool stream, raw, mark;
+    int64_t patient_ms; /* upstream_pin_patient */
+    int64_t number;
+    bool open; /* the request in flight goes on: upstream_pin_more */
+    bool full; /* its owner waits for `drained` */
+};
+
+/* Some of what was queued on the pin's connection has been written. */
+void pin_written(struct upstream_pin *pin);
+/* Bytes that arrived on the pin's connection and answer no request. */
+void pin_message(struct upstream_pin *pin, const char *data, size_t len, bool last);
+/* Its connection is closed; the requests have not failed yet. */
+void pin_detach(struct upstream_pin *pin, struct upstream_node *n);
+/* They have. An idle pin is freed at the end of the turn. */
+void pin_lost(struct upstream_pin *pin, const char *error);
+/* Closes and frees what was given back. */
+void pin_close_unpinned(struct upstream *u);
+
+/* ---- probe.c ---- */
+
+/* Whether the node has answered a question put to it on another connection, as far as is known: one is put where the
+ * last answer is old, and while that is under way the answer is yes. */
+bool probe_answers(struct upstream_node *n, int64_t now);
+/* The node goes. */
+void probe_free(struct upstream_node *n);
+
+/* ---- own.c ---- */
+
+/* Appends what a lane's connections begin with, `ear` being the number of the connection's ear, if it has one; returns
+ * how many replies will come. */
+unsigned own_handshake(struct upstream *u, uint32_t own, int64_t ear, struct iobuf *out);
+/* Whether they have ears. */
+bool own_wants_ear(const struct upstream *u, uint32_t own);
+/* The next bytes of a push on a connection whose lane has an owner, or on its ear. *partial is NULL between two
+ * pushes, or what has come of one, and is let go of by own_drop_push. */
+void own_push(const struct upstream_conn *c, struct text **partial, const char *data, size_t len, bool last);
+void own_drop_push(struct text **partial);
+/* Such a connection is gone. */
+void own_lost(struct upstream *u, uint32_t own);
+/* Whether a connection is kept although it is idle: its node remembers something for it. */
+bool own_keeps(const struct upstream_conn *c);
+/* Closes what belongs to nobody any more; not from inside a connection's callback. */
+void own_sweep(struct upstream *u);
+
+/* ---- ear.c ---- */
+
+/* Opens the ear of a connection; what it hears goes to own_push as that connection's. Calls conn_ear_known or
+ * conn_ear_lost later. NULL: u->error says why. */
+struct upstream_ear *ear_open(struct upstream_conn *c, const struct upstream_lane *lane);
+void ear_close(struct upstream_ear *e);
+
+/* ---- standin.c ---- */
+
+/* Makes a stand-in for r, with its bytes and its place in the list. */
+struct upstream_request *standin_make(struct upstream *u, struct upstream_request *r);
+
+/* ---- together.c ---- */
+
+/* The request's bytes with EVAL and the source in the place of EVALSHA and the SHA1, in the command that begins `at`;
+ * the caller frees them. NULL: there is no such command. */
+char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) __attribute__((warn_unused_result));
+/* The next bytes of one of the oldest request's leading replies, the final ones with `last`. */
+void together_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last);
+/* The request has its end: the connection forgets its leading replies. `executed`: EXEC's array has come. */
+void together_end(struct upstream_conn *c, bool executed);
+
+/* ---- reply.c ---- */
+
+void conn_read(struct upstream_conn *c);
+
+#endif

@@ -1,0 +1,221 @@
+/*
+ * hiredis on the proxy's loop. The hiredis of older systems knows no TLS, so it is given one end of a socket pair, and
+ * takes it for the node; this file is its event adapter, and carries the bytes.
+ *
+ *      hiredis ── obuf ──> pair ──> out ── tls_write ──> node
+ *          ^── redisAsyncHandleRead ── pair <── tls_read ──┘
+ *
+ * Both ends of the pair are moved in one step, so it never holds more than a few kilobytes. What goes wrong with TLS is
+ * the context's error, as if hiredis had found it.
+ */
+#include "proxy/upstream/connection/control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <hiredis/hiredis.h>
+
+#include <hiredis/adapters/libev.h>
+
+#include "proxy/base/memory.h"
+
+enum { CARRY_BYTES = 8 * 1024 }; /* less than redisAsyncHandleRead reads at once */
+
+struct control {
+    struct upstream *u;
+    redisAsyncContext *ctx;
+    struct tls *tls; /* NULL: the socket is connecting */
+    bool secured;    /* the handshake is over */
+    bool *gone;      /* told when the context is freed; NULL: nobody wants to know */
+    int node;        /* the connection to it */
+    int inner;       /* this side's end of the pair */
+    char host[ADDRESS_MAX];
+    ev_io readable, writable;
+    ev_timer flush; /* of no delay: hiredis has something to write */
+    struct iobuf out;
+};
+
+/* ---- the end --------------------------------------------------------------------------------------- */
+
+/* hiredis frees the context. */
+static void on_cleanup(void *arg) {
+    struct control *c = arg;
+    if (c->gone)
+        *c->gone = true;
+    ev_io_stop(c->u->loop, &c->readable);
+    ev_io_stop(c->u->loop, &c->writable);
+    ev_timer_stop(c->u->loop, &c->flush);
+    tls_free(c->tls);
+    close(c->node);
+    close(c->inner);
+    iobuf_clear(&c->out);
+    memory_free(c);
+}
+
+/* Ends the context with this error: its callbacks are called without a reply. */
+static void control_fail(struct control *c, const char *format, const char *reason) {
+    redisAsyncContext *ctx = c->ctx;
+    ctx->c.err = REDIS_ERR_OTHER;
+    snprintf(ctx->c.errstr, sizeof(ctx->c.errstr), format, reason);
+    ctx->err = ctx->c.err;
+    ctx->errstr = ctx->c.errstr;
+    redisAsyncFree(ctx);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------------- */
+
+static void write_out(struct control *c) {
+    if (tls_write(c->tls, &c->out) < 0)
+        iobuf_clear(&c->out); /* what the node still said is to be read, and the reason is found there */
+    if (c->out.unsent > 0)
+        ev_io_start(c->u->loop, &c->writable);
+    else
+        ev_io_stop(c->u->loop, &c->writable);
+}
+
+static void on_flush(struct ev_loop *loop, ev_timer *timer, int events) {
+    struct control *c = timer->data;
+    char bytes[CARRY_BYTES];
+    ssize_t n;
+    bool gone = false;
+    c->gone = &gone;
+    redisAsyncHandleWrite(c->ctx);
+    if (gone)
+        return;
+    c->gone = NULL;
+    while ((n = read(c->inner, bytes, sizeof(bytes))) > 0)
+        iobuf_append(&c->out, bytes, (size_t)n);
+    write_out(c);
+}
+
+static void on_readable(struct ev_loop *loop, ev_io *io, int events) {
+    struct control *c = io->data;
+    char bytes[CARRY_BYTES];
+    bool gone = false;
+    ssize_t n;
+    while ((n = tls_read(c->tls, bytes, sizeof(bytes))) > 0) {
+        if (write(c->inner, bytes, (size_t)n) != n) {
+            control_fail(c, "%s", strerror(errno));
+            return;
+        }
+        c->gone = &gone;
+        redisAsyncHandleRead(c->ctx);
+        if (gone)
+            return;
+        c->gone = NULL;
+    }
+    if (n == 0)
+        control_fail(c, "%s", "Server closed the connection");
+    else if (errno != EAGAIN)
+        control_fail(c, "TLS: %s", tls_error(c->tls));
+}
+
+static void on_secured(void *arg, const char *error) {
+    struct control *c = arg;
+    if (error) {
+        control_fail(c, "TLS: %s", error);
+        return;
+    }
+    c->secured = true;
+    ev_io_start(c->u->loop, &c->readable);
+    tls_attach(c->tls, &c->readable);
+    ev_timer_start(c->u->loop, &c->flush);
+}
+
+static void on_writable(struct ev_loop *loop, ev_io *io, int events) {
+    struct control *c = io->data;
+    int error = 0;
+    socklen_t len = sizeof(error);
+    if (c->secured) {
+        write_out(c);
+        return;
+    }
+    ev_io_stop(loop, io);
+    if (getsockopt(c->node, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+        error = errno;
+    if (error != 0) {
+        control_fail(c, "%s", strerror(error));
+        return;
+    }
+    c->tls = tls_connect(c->u->config->tls, loop, c->node, c->host);
+    tls_handshake(c->tls, on_secured, c);
+}
+
+/* ---- what hiredis asks its event loop for ------------------------------------------------------------ */
+
+static void on_add_write(void *arg) {
+    struct control *c = arg;
+    if (c->secured)
+        ev_timer_start(c->u->loop, &c->flush);
+}
+
+static void on_ignored(void *arg) {
+}
+
+/* ---- opening --------------------------------------------------------------------------------------- */
+
+/* Gives the context one end of a pair in place of its connection, which becomes *node; *inner is the other end. */
+static bool swap_socket(redisAsyncContext *ctx, int *node, int *inner) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0)
+        return false;
+    *inner = pair[1];
+    *node = fcntl(ctx->c.fd, F_DUPFD_CLOEXEC, 0);
+    bool swapped = *node >= 0 && dup3(pair[0], ctx->c.fd, O_CLOEXEC) >= 0;
+    int saved = errno;
+    close(pair[0]);
+    if (!swapped) {
+        close(pair[1]);
+        if (*node >= 0)
+            close(*node);
+    }
+    errno = saved;
+    return swapped;
+}
+
+static bool control_secure(struct upstream *u, redisAsyncContext *ctx, const struct address *at) {
+    int node, inner;
+    if (!swap_socket(ctx, &node, &inner))
+        return false;
+    struct control *c = memory_zalloc(sizeof(*c));
+    c->u = u;
+    c->ctx = ctx;
+    c->node = node;
+    c->inner = inner;
+    snprintf(c->host, sizeof(c->host), "%s", at->host);
+    iobuf_init(&c->out, u->pool);
+    ev_io_init(&c->readable, on_readable, node, EV_READ);
+    ev_io_init(&c->writable, on_writable, node, EV_WRITE);
+    ev_timer_init(&c->flush, on_flush, 0., 0.);
+    c->readable.data = c->writable.data = c->flush.data = c;
+    ev_io_start(u->loop, &c->writable);
+    ctx->c.flags |= REDIS_CONNECTED;
+    ctx->ev.data = c;
+    ctx->ev.addRead = ctx->ev.delRead = ctx->ev.delWrite = on_ignored;
+    ctx->ev.addWrite = on_add_write;
+    ctx->ev.cleanup = on_cleanup;
+    return true;
+}
+
+redisAsyncContext *control_connect(struct upstream *u, const struct address *at, const char *number, char *why,
+                                   size_t size) {
+    redisAsyncContext *ctx = redisAsyncConnect(number, at->port);
+    if (!ctx || ctx->err) {
+        snprintf(why, size, "%s", ctx ? ctx->errstr : "out of memory");
+        if (ctx)
+            redisAsyncFree(ctx);
+        return NULL;
+    }
+    control_guard(ctx);
+    fcntl(ctx->c.fd, F_SETFD, FD_CLOEXEC);
+    redisEnableKeepAlive(&ctx->c); /* it may be silent for months */
+    bool attached = u->config->tls ? control_secure(u, ctx, at) : redisLibevAttach(u->loop, ctx) == REDIS_OK;
+    if (attached)
+        return ctx;
+    snprintf(why, size, "%s", u->config->tls ? strerror(errno) : "out of memory");
+    redisAsyncFree(ctx);
+    return NULL;
+}

@@ -1,0 +1,101 @@
+/*
+ * What a node may say to hiredis. hiredis ends the process (assert) where a node sends what nobody asked for, or a
+ * published message that is none: whoever can speak for a Sentinel or a node could end the proxy. So its objects are
+ * made here, and the first one that would lead there ends the connection instead, as a protocol error.
+ */
+#include <pthread.h>
+#include <string.h>
+
+#include "proxy/upstream/connection/control.h"
+
+enum { MESSAGE_ELEMENTS = 3 };
+
+#if HIREDIS_MAJOR >= 1
+typedef size_t array_size;
+#else
+typedef int array_size;
+#endif
+
+static pthread_once_t guarded_once = PTHREAD_ONCE_INIT;
+static redisReplyObjectFunctions plain, guarded;
+
+/* What a subscribed connection is sent: "subscribe", CHANNEL, number or "message", CHANNEL, text. */
+static bool message_part_ok(const redisReadTask *task, const char *text, size_t len) {
+    switch (task->idx) {
+    case 0:
+        return task->type == REDIS_REPLY_STRING &&
+               ((len == 9 && memcmp(text, "subscribe", 9) == 0) || (len == 7 && memcmp(text, "message", 7) == 0));
+    case 1:
+        return task->type == REDIS_REPLY_STRING && len == strlen(CONTROL_CHANNEL) &&
+               memcmp(text, CONTROL_CHANNEL, len) == 0;
+    default:
+        return task->type == REDIS_REPLY_STRING || task->type == REDIS_REPLY_INTEGER;
+    }
+}
+
+/* Whether the object may begin. `text` of strings, `elements` of arrays. */
+static bool object_ok(const redisReadTask *task, const char *text, size_t len, int64_t elements) {
+    const redisAsyncContext *ctx = task->privdata;
+    if (task->type > REDIS_REPLY_ERROR) /* nobody said HELLO 3 */
+        return false;
+    if (ctx->replies.head) /* somebody waits for it */
+        return true;
+    bool hears = ctx->c.flags & REDIS_SUBSCRIBED;
+    if (!task->parent)
+        return task->type == REDIS_REPLY_ERROR ||
+               (hears && task->type == REDIS_REPLY_ARRAY && elements == MESSAGE_ELEMENTS);
+    return hears && !task->parent->parent && message_part_ok(task, text, len);
+}
+
+/* hiredis takes NULL for want of memory, of which the proxy would have ended before: see control_error. */
+static void *create_string(const redisReadTask *task, char *text, size_t len) {
+    return object_ok(task, text, len, 0) ? plain.createString(task, text, len) : NULL;
+}
+
+static void *create_array(const redisReadTask *task, array_size elements) {
+    return object_ok(task, "", 0, (int64_t)elements) ? plain.createArray(task, elements) : NULL;
+}
+
+static void *create_integer(const redisReadTask *task, long long value) {
+    return object_ok(task, "", 0, 0) ? plain.createInteger(task, value) : NULL;
+}
+
+static void *create_nil(const redisReadTask *task) {
+    return object_ok(task, "", 0, 0) ? plain.createNil(task) : NULL;
+}
+
+#if HIREDIS_MAJOR >= 1
+static void *create_double(const redisReadTask *task, double value, char *text, size_t len) {
+    return NULL;
+}
+
+static void *create_bool(const redisReadTask *task, int value) {
+    return NULL;
+}
+#endif
+
+static void make_guarded(void) {
+    redisReader *reader = redisReaderCreate();
+    plain = guarded = *reader->fn;
+    redisReaderFree(reader);
+    guarded.createString = create_string;
+    guarded.createArray = create_array;
+    guarded.createInteger = create_integer;
+    guarded.createNil = create_nil;
+#if HIREDIS_MAJOR >= 1
+    guarded.createDouble = create_double;
+    guarded.createBool = create_bool;
+#endif
+}
+
+void control_guard(redisAsyncContext *ctx) {
+    pthread_once(&guarded_once, make_guarded);
+    ctx->c.reader->fn = &guarded;
+    ctx->c.reader->privdata = ctx;
+}
+
+const char *control_error(const redisAsyncContext *ctx) {
+    if (ctx->err == REDIS_ERR_OOM)
+        return "it sent what it was not asked for";
+    return ctx->err && ctx->errstr && *ctx->errstr ? ctx->errstr : "the connection was lost";
+}

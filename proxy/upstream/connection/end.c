@@ -1,0 +1,162 @@
+/*
+ * The end of a connection to a node: what it means for the node, for its pool or pin, and for its requests, which are
+ * repeated or failed by the router.
+ *
+ * Knows no descriptors; conn_set_state closes what there is to close.
+ */
+#include <stdio.h>
+
+#include "proxy/base/log.h"
+#include "proxy/upstream/connection/connection.h"
+
+/* ---- what is said of it ---- */
+
+static const char *outcome(bool sent) {
+    return sent ? "the outcome of the request is unknown" : "the request was not sent";
+}
+
+void outcome_text(char *out, size_t size, const char *base, bool sent) {
+    if (strncmp(base, "UPSTREAM ", 9) == 0)
+        snprintf(out, size, "%.*s; %s", (int)(size - 64), base, outcome(sent));
+    else
+        snprintf(out, size, "%s", base);
+}
+
+void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason) {
+    switch (end) {
+    case CONN_LOST:
+        snprintf(out, size, "UPSTREAM node %s was lost (%s)", address, reason);
+        break;
+    case CONN_UNREACHABLE:
+        snprintf(out, size, "UPSTREAM node %s can't be reached (%s)", address, reason);
+        break;
+    case CONN_TIMEOUT:
+        snprintf(out, size, "UPSTREAM node %s %s", address, reason);
+        break;
+    case CONN_REFUSED:
+    case CONN_FULL:
+        snprintf(out, size, "%s", reason);
+        break;
+    case CONN_REPLACED:
+        snprintf(out, size, "UPSTREAM node %s is not used any more (%s)", address, reason);
+        break;
+    case CONN_IDLE:
+    case CONN_SHUTDOWN:
+        snprintf(out, size, "UPSTREAM the proxy is stopping");
+        break;
+    }
+}
+
+/* ---- the end ---- */
+
+/* What an ended connection means for its node. */
+static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *reason) {
+    struct upstream_node *n = c->node;
+    if (end == CONN_UNREACHABLE || end == CONN_LOST || end == CONN_TIMEOUT)
+        n->lost_ms = clock_ms();
+    switch (end) {
+    case CONN_UNREACHABLE:
+        node_failed(n, reason);
+        upstream_want_map(c->u);
+        break;
+    case CONN_LOST:
+    case CONN_TIMEOUT:
+        if (!c->proven && !c->pin) /* a pin may have waited for its first reply for hours */
+            node_failed(n, reason);
+        else if (c->in_flight > 0)
+            node_log(n, end == CONN_LOST ? "was lost" : "does not answer", reason);
+        else
+            log_verbose("Node %s: connection lost: %s", n->address, reason);
+        upstream_want_map(c->u);
+        break;
+    case CONN_FULL:
+        node_failed(n, reason);
+        break;
+    case CONN_REFUSED:
+        node_log(n, "refused a connection", reason);
+        break;
+    case CONN_REPLACED:
+    case CONN_IDLE:
+    case CONN_SHUTDOWN:
+        break;
+    }
+}
+
+void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) {
+    struct upstream *u = c->u;
+    struct upstream_node *n = c->node;
+    char why[REASON_MAX];
+    snprintf(why, sizeof(why), "%s", reason);
+    if (end == CONN_LOST && c->state != CONN_READY)
+        end = CONN_UNREACHABLE;
+    conn_blame(c, end, why);
+
+    struct list_node requests;
+    list_init(&requests);
+    list_splice(&requests, &c->pending);
+    LIST_FOREACH(it, &requests)
+    LIST_ENTRY(it, struct upstream_request, link)->conn = NULL;
+    uint32_t own = c->state == CONN_READY ? c->own : 0;
+    conn_set_state(c, CONN_CLOSED);
+    c->in_flight = 0;
+    struct upstream_pin *pin = c->pin;
+    if (pin)
+        pin_detach(pin, n);
+    else if (c->pool)
+        conn_leave_pool(c);
+    else
+        n->pins--;
+    c->pin = NULL;
+    c->node = NULL;
+    u->above->lost(u, &requests, n, end, why);
+    if (own)
+        own_lost(u, own);
+    if (pin) {
+        char error[512];
+        conn_lost_text(error, sizeof(error), n->address, end, why);
+        pin_lost(pin, error);
+    }
+}
+
+static bool may_retire(const struct upstream_conn *c) {
+    return !c->own && (!c->pin || !c->pin->idle);
+}
+
+/* Pins that have an owner go on until they are given back; what they have begun is of that machine. */
+void conn_retire_all(struct upstream_node *n) {
+    struct list_node old; /* what whoever hears of their end opens anew is of the other machine */
+    list_init(&old);
+    LIST_FOREACH_SAFE(it, &n->u->conns) {
+        struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
+        if (c->node != n)
+            continue;
+        if (may_retire(c)) {
+            conn_retire(c);
+        } else {
+            list_remove(it);
+            list_append(&old, it);
+        }
+    }
+    while (!list_empty(&old)) {
+        struct upstream_conn *c = LIST_ENTRY(list_first(&old), struct upstream_conn, link);
+        conn_close(c, c->own ? CONN_LOST : CONN_IDLE, "its name means another machine now");
+    }
+    upstream_wake(n->u);
+}
+
+struct closing {
+    const struct upstream_node *node;
+    enum conn_end end;
+    const char *reason;
+};
+
+static void close_of(struct upstream_conn *c, void *arg) {
+    const struct closing *closing = arg;
+    if (c->node == closing->node)
+        conn_close(c, closing->end, closing->reason);
+}
+
+void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason) {
+    struct closing closing = {.node = n, .end = end, .reason = reason};
+    conn_each(n->u, close_of, &closing);
+}

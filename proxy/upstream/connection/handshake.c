@@ -1,0 +1,82 @@
+/*
+ * What a connection begins with: the login, the database, the protocol, and what the lane's owner wants.
+ *
+ *      AUTH ─> SELECT ─> HELLO 3 ─> own.c's               in one packet, each only where it is needed
+ *
+ *      ( AUTH as the proxy ─> SELECT ) ─> AUTH ─> ...     for a client's user in another database than 0
+ *        the prelude
+ *
+ * A client may select a database, and then log in as a user who may not select: it stays where it is. So a connection
+ * for a user selects before it logs in, as the proxy or as whoever the node takes a stranger for; where that may not
+ * be, the user does it. That the session may be in this database is not decided here: its own SELECT was judged by the
+ * node (proxy/session/local.c).
+ */
+#include <stdio.h>
+
+#include "proxy/upstream/connection/connection.h"
+
+static void append_select(struct upstream_conn *c, uint32_t db) {
+    char number[16], select[64];
+    int len = snprintf(number, sizeof(number), "%u", db);
+    len = snprintf(select, sizeof(select), "*2\r\n$6\r\nSELECT\r\n$%d\r\n%s\r\n", len, number);
+    iobuf_append(&c->handshake, select, (size_t)len);
+    c->handshake_left++;
+}
+
+static bool no_login(struct upstream_conn *c) {
+    snprintf(c->u->error, sizeof(c->u->error), "UPSTREAM the client's login is not known any more");
+    return false;
+}
+
+/* What follows the prelude, or all there is. */
+static bool append_login(struct upstream_conn *c, const struct upstream_lane *lane, bool select) {
+    int replies = login_append(lane->login, c->u->config, &c->handshake);
+    if (replies < 0)
+        return no_login(c);
+    c->handshake_left += (unsigned)replies;
+    if (select)
+        append_select(c, lane->db);
+    if (lane->protocol == 3) {
+        static const char hello[] = "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n";
+        iobuf_append(&c->handshake, hello, sizeof(hello) - 1);
+        c->handshake_left++;
+    }
+    if (own_wants_ear(c->u, lane->own)) {
+        c->ear = ear_open(c, lane);
+        c->handshake_left++; /* conn_ear_known goes on */
+        return c->ear != NULL;
+    }
+    c->handshake_left += own_handshake(c->u, lane->own, 0, &c->handshake);
+    return true;
+}
+
+bool handshake_append(struct upstream_conn *c) {
+    const struct upstream_lane *lane = c->pin ? &c->pin->lane : &c->pool->lane;
+    c->handshake_left = 0;
+    c->prelude = lane->login != 0 && lane->db != 0;
+    if (!c->prelude)
+        return append_login(c, lane, lane->db != 0);
+    if (!login_known(lane->login))
+        return no_login(c);
+    c->handshake_left = (unsigned)login_append(0, c->u->config, &c->handshake);
+    append_select(c, lane->db);
+    return true;
+}
+
+bool handshake_taken(struct upstream_conn *c, bool ok) {
+    if (--c->handshake_left > 0)
+        return true;
+    if (!c->prelude) {
+        conn_ready(c);
+        return true;
+    }
+    c->prelude = false;
+    if (!append_login(c, c->pin ? &c->pin->lane : &c->pool->lane, !ok)) {
+        char reason[REASON_MAX];
+        snprintf(reason, sizeof(reason), "%.200s", c->u->error);
+        conn_close(c, CONN_REFUSED, reason);
+        return false;
+    }
+    conn_go_on(c);
+    return true;
+}

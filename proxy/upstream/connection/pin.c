@@ -1,0 +1,203 @@
+/*
+ * Pins: connections of a caller's own, for what a shared connection can't carry.
+ *
+ *      upstream_pin_open ──> from the node's idle pins, or a new connection ──> owned
+ *      upstream_unpin    ──> idle (clean, ready, quiet) ──> pinned anew, or closed by node_sweep
+ *                       └──> u->unpinned (anything else) ──> closed and freed by upstream_flush
+ *
+ * A pin given back from inside a callback of its own connection is still there when the callback returns: closing and
+ * freeing wait for the end of the turn. Knows nothing of what is done over it.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/upstream/connection/connection.h"
+
+/* Takes a pin out of its node's idle ones. */
+static void idle_remove(struct upstream_pin *pin, struct upstream_node *n) {
+    list_remove(&pin->link);
+    pin->idle = false;
+    n->idle_pin_count--;
+}
+
+static struct upstream_pin *idle_take(struct upstream_node *n, const struct upstream_lane *lane) {
+    LIST_FOREACH(it, &n->idle_pins) {
+        struct upstream_pin *pin = LIST_ENTRY(it, struct upstream_pin, link);
+        if (!lane_equal(&pin->lane, lane))
+            continue;
+        idle_remove(pin, n);
+        return pin;
+    }
+    return NULL;
+}
+
+static struct upstream_pin *pin_new(struct upstream_node *n, const struct upstream_lane *lane) {
+    struct upstream_pin *pin = memory_zalloc(sizeof(*pin));
+    pin->u = n->u;
+    pin->lane = *lane;
+    list_init(&pin->link);
+    pin->conn = conn_open_pinned(pin, n);
+    if (pin->conn)
+        return pin;
+    memory_free(pin);
+    return NULL;
+}
+
+/* The error of a call that took nothing. */
+static const char *not_sent(struct upstream *u, const char *base) {
+    char text[sizeof(u->error)];
+    outcome_text(text, sizeof(text), base, false);
+    memcpy(u->error, text, sizeof(text));
+    return u->error;
+}
+
+struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
+                                       const struct upstream_pin_events *events, const char **error) {
+    if (!node || u->closing) {
+        *error = not_sent(u, u->above->no_node(u));
+        return NULL;
+    }
+    struct upstream_pin *pin = idle_take(node, lane);
+    if (!pin && node_backing_off(node)) {
+        snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", node->address, node->reason);
+        upstream_want_map(u);
+    } else if (!pin) {
+        pin = pin_new(node, lane);
+    }
+    if (!pin) {
+        *error = not_sent(u, u->error);
+        return NULL;
+    }
+    pin->owned = true;
+    pin->events = *events;
+    return pin;
+}
+
+static const char *pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
+                              bool asking, bool open) {
+    if (!pin->conn)
+        return not_sent(pin->u, "UPSTREAM the connection to the node was lost");
+    request_begin(r, -1, pin->conn->node, &pin->lane, bytes, len);
+    r->pinned = true;
+    r->asking = asking;
+    r->in_flight = true;
+    r->open = pin->open = open;
+    conn_send(pin->conn, r);
+    return NULL;
+}
+
+const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
+                                bool asking) {
+    return pin_submit(pin, r, bytes, len, asking, false);
+}
+
+const char *upstream_pin_begin(struct upstream_pin *pin, struct upstream_request *r, bool asking) {
+    return pin_submit(pin, r, "", 0, asking, true);
+}
+
+bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, bool last) {
+    struct upstream_conn *c = pin->conn;
+    if (!c || !pin->open)
+        return true;
+    conn_more(c, bytes, len, last);
+    pin->open = !last;
+    pin->full = !last && c->out.unsent > PIN_UNSENT_MAX;
+    return !pin->full;
+}
+
+void pin_written(struct upstream_pin *pin) {
+    if (!pin->full || pin->conn->out.unsent > PIN_UNSENT_LOW)
+        return;
+    pin->full = false;
+    if (pin->owned && pin->events.drained)
+        pin->events.drained(pin->events.arg);
+}
+
+void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len) {
+    if (pin->conn)
+        conn_send_raw(pin->conn, bytes, len);
+}
+
+void upstream_pin_stream(struct upstream_pin *pin, bool on) {
+    pin->stream = on;
+}
+
+void upstream_pin_raw(struct upstream_pin *pin) {
+    pin->stream = pin->raw = true;
+}
+
+void upstream_pin_pause(struct upstream_pin *pin, bool pause) {
+    if (pin->conn)
+        conn_pause(pin->conn, pause);
+}
+
+void upstream_pin_patient(struct upstream_pin *pin, int64_t ms) {
+    pin->patient_ms = ms;
+}
+
+bool *upstream_pin_mark(struct upstream_pin *pin) {
+    return &pin->mark;
+}
+
+int64_t *upstream_pin_number(struct upstream_pin *pin) {
+    return &pin->number;
+}
+
+struct upstream_node *upstream_pin_node(const struct upstream_pin *pin) {
+    return pin->conn ? pin->conn->node : NULL;
+}
+
+static bool reusable(const struct upstream_pin *pin) {
+    const struct upstream_conn *c = pin->conn;
+    return c && c->state == CONN_READY && c->in_flight == 0 && c->out.unsent == 0 && !pin->stream &&
+           c->node->idle_pin_count < PINS_IDLE_MAX;
+}
+
+void upstream_unpin(struct upstream_pin *pin, bool clean) {
+    pin->owned = false;
+    pin->patient_ms = 0;
+    pin->open = pin->full = false;
+    memset(&pin->events, 0, sizeof(pin->events));
+    if (clean && reusable(pin)) {
+        struct upstream_node *n = pin->conn->node;
+        pin->conn->progress_ms = clock_ms();
+        pin->idle = true;
+        n->idle_pin_count++;
+        list_prepend(&n->idle_pins, &pin->link);
+        return;
+    }
+    if (pin->conn && pin->conn->state == CONN_READY && pin->conn->in_flight > 0)
+        shutdown(pin->conn->fd, SHUT_WR); /* the node is to hear of it before what others send from now on */
+    list_append(&pin->u->unpinned, &pin->link);
+}
+
+void pin_message(struct upstream_pin *pin, const char *data, size_t len, bool last) {
+    if (pin->owned && pin->events.message)
+        pin->events.message(pin->events.arg, data, len, last);
+}
+
+void pin_detach(struct upstream_pin *pin, struct upstream_node *n) {
+    pin->conn = NULL;
+    n->pins--;
+    if (pin->idle)
+        idle_remove(pin, n);
+}
+
+void pin_lost(struct upstream_pin *pin, const char *error) {
+    if (pin->owned && pin->events.lost)
+        pin->events.lost(pin->events.arg, error);
+    else if (!pin->owned && list_empty(&pin->link))
+        list_append(&pin->u->unpinned, &pin->link);
+}
+
+void pin_close_unpinned(struct upstream *u) {
+    struct list_node *n;
+    while ((n = list_first(&u->unpinned))) {
+        struct upstream_pin *pin = LIST_ENTRY(n, struct upstream_pin, link);
+        if (pin->conn) /* it stays in the list meanwhile: pin_lost knows it by that */
+            conn_close(pin->conn, CONN_IDLE, "given back");
+        list_remove(&pin->link);
+        memory_free(pin);
+    }
+}

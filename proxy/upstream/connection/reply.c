@@ -1,0 +1,337 @@
+/*
+ * One connection to a node: what comes back. Bytes are framed where they were read, in one buffer that all
+ * connections share, and each reply is handed to the oldest request without being copied:
+ *
+ *      scratch  |...end of a reply|whole reply|whole reply|beginning of a rep|
+ *                      │               │           │             │
+ *             conn->held + this     as it is    as it is     conn->held, if it is small or an error;
+ *                                                            handed on as it comes (`passing`), if not
+ *
+ * Only errors are looked at, for they may be redirects. Pushes are dropped: nobody subscribes on a shared connection;
+ * on a pin they are its owner's messages, as is everything in stream mode.
+ * A node that breaks the order of requests and replies is not listened to any longer.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/upstream/connection/connection.h"
+
+enum { QUOTE_MAX = 100 };
+
+/* A node's words for a log line or an error reply: printable, and not too long. */
+static void quote(char *out, size_t size, const char *text, size_t len) {
+    size_t n = 0;
+    for (; n < len && n + 1 < size && text[n] != '\r' && text[n] != '\n'; n++)
+        out[n] = text[n] >= ' ' && text[n] <= '~' ? text[n] : '?';
+    out[n] = '\0';
+}
+
+/* Closes a connection that does not keep to the protocol; an error that the node gave as its reason is named. */
+static void conn_broken(struct upstream_conn *c, const char *what, const char *data, size_t len) {
+    char reason[REASON_MAX], said[QUOTE_MAX];
+    if (len > 1 && data[0] == '-') {
+        quote(said, sizeof(said), data + 1, len - 1);
+        snprintf(reason, sizeof(reason), "%s: %s", what, said);
+    } else {
+        snprintf(reason, sizeof(reason), "%s", what);
+    }
+    conn_close(c, CONN_LOST, reason);
+}
+
+static void held_append(struct upstream_conn *c, const char *data, size_t len) {
+    if (len == 0)
+        return;
+    if (!c->held)
+        c->held = memory_alloc(REPLY_HELD_MAX);
+    memcpy(c->held + c->held_len, data, len);
+    c->held_len += len;
+}
+
+/* The message that was framed is over. */
+static void held_clear(struct upstream_conn *c) {
+    memory_free(c->held);
+    c->held = NULL;
+    c->held_len = 0;
+}
+
+static void conn_proven(struct upstream_conn *c) {
+    if (c->proven)
+        return;
+    c->proven = true;
+    node_works(c->node);
+}
+
+/* The part after '-' and before CR LF of a complete error reply. */
+static bool error_text(const struct upstream_conn *c, const char **data, size_t *len) {
+    if (c->scan.type != '-' || *len < 3 || **data != '-')
+        return false;
+    *data += 1;
+    *len -= 3;
+    return true;
+}
+
+/* ---- the handshake ---- */
+
+/* Bytes of a handshake's reply. False: the connection was closed. */
+static bool take_handshake(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    bool error = c->scan.type == '-';
+    if (error && c->held_len + len > REPLY_HELD_MAX) {
+        conn_broken(c, "its answer to the login makes no sense", "", 0);
+        return false;
+    }
+    if (error)
+        held_append(c, data, len);
+    if (!last)
+        return true;
+    conn_proven(c);
+    if (error && !c->prelude) {
+        char text[REASON_MAX];
+        quote(text, sizeof(text), c->held + 1, c->held_len - 1);
+        conn_close(c, CONN_REFUSED, text);
+        return false;
+    }
+    held_clear(c);
+    return handshake_taken(c, !error);
+}
+
+/* ---- replies ---- */
+
+static struct upstream_request *oldest(struct upstream_conn *c) {
+    struct list_node *n = list_first(&c->pending);
+    return n ? LIST_ENTRY(n, struct upstream_request, link) : NULL;
+}
+
+/* A complete error reply. True: the request is on its way again. */
+static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, struct upstream_request *r,
+                                                    const char *data, size_t len) {
+    return error_text(c, &data, &len) && c->u->above->error(c->u, c->node, r, data, len);
+}
+
+/* The same for a request that is several commands: the reply is EXEC's. What kept them from being executed is the first
+ * error before it, if there is one. */
+static __attribute__((noinline)) void deliver_together(struct upstream_conn *c, struct upstream_request *r,
+                                                       const char *data, size_t len) {
+    bool error = c->scan.type == '-' && !c->passing, alone = r->alone;
+    struct text refusal = c->refusal;
+    c->refusal = (struct text){0};
+    together_end(c, !error);
+    c->passing = false;
+    const char *why = refusal.len > 3 ? refusal.data + 1 : data + 1;
+    size_t why_len = (refusal.len > 3 ? refusal.len : len) - 3;
+    if (alone || !error || len < 3 || !c->u->above->error(c->u, c->node, r, why, why_len)) {
+        request_end(r);
+        r->ops->reply(r, data, alone ? 0 : len, true);
+    }
+    text_clear(&refusal);
+}
+
+/* Hands a complete reply, or the end of one, to its request, which then is the owner's again. */
+static inline void deliver_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    list_remove(&r->link);
+    c->in_flight--;
+    c->replies++;
+    c->asking_done = false;
+    if (r->leading > 0) {
+        deliver_together(c, r, data, len);
+        return;
+    }
+    if (c->scan.type == '-' && !c->passing && error_handled(c, r, data, len))
+        return;
+    c->passing = false;
+    request_end(r);
+    r->ops->reply(r, data, len, true);
+}
+
+static void deliver_part(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    c->passed = c->passing ? c->passed + len : len;
+    c->passing = true;
+    if (c->passed + (size_t)resp_reply_ahead(&c->scan) > REPLY_LONG)
+        conn_retire(c); /* nobody else is to wait behind it */
+    r->streaming = true;
+    r->ops->reply(r, data, len, false);
+}
+
+/* The reply to an ASKING says nothing that the next one does not say. */
+static void take_asking(struct upstream_conn *c, bool last) {
+    if (last)
+        c->asking_done = true;
+}
+
+/* Ends a reply of which a part was kept. */
+static void take_held_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    if (c->held_len + len <= REPLY_HELD_MAX) {
+        held_append(c, data, len);
+        deliver_last(c, r, c->held, c->held_len);
+    } else {
+        deliver_part(c, r, c->held, c->held_len);
+        deliver_last(c, oldest(c), data, len); /* a stand-in's, if the owner has lost interest meanwhile */
+    }
+    held_clear(c);
+}
+
+/* Keeps the beginning of a reply while it is small, and hands it on from there. */
+static void take_part(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    if (!c->passing && c->held_len + len <= REPLY_HELD_MAX) {
+        held_append(c, data, len);
+        return;
+    }
+    if (c->held_len > 0) {
+        deliver_part(c, r, c->held, c->held_len);
+        held_clear(c);
+        r = oldest(c);
+    }
+    deliver_part(c, r, data, len);
+}
+
+/* Bytes on a pin that answer no request. */
+static bool take_message(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    if (last)
+        conn_proven(c);
+    pin_message(c->pin, data, len, last);
+    return true;
+}
+
+/* A request on a pin goes on, and there is an answer. False: the connection was closed. */
+static bool take_early(struct upstream_conn *c, const char *data, size_t len) {
+    const struct upstream_request *r = oldest(c);
+    if (!r || (r->asking && !c->asking_done))
+        return true;
+    conn_broken(c, "it answered before it had the whole request", data, len);
+    return false;
+}
+
+/* The first that the node says is that it takes no more clients: it has read nothing, and closes. */
+static bool conn_full(struct upstream_conn *c, const char *data, size_t len) {
+    static const char full[] = "-ERR max number of clients";
+    if (c->proven || len < sizeof(full) - 1 || memcmp(data, full, sizeof(full) - 1) != 0)
+        return false;
+    char text[REASON_MAX];
+    quote(text, sizeof(text), data + 1, len - 1);
+    conn_close(c, CONN_FULL, text);
+    return true;
+}
+
+/* The next bytes of the message being framed, the final ones with `last`. False: the connection was closed. */
+static bool conn_take(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    bool push = c->scan.type == '>';
+    if (c->scan.type == '-' && conn_full(c, data, len))
+        return false;
+    if (push && c->own && !(c->pin && c->pin->stream)) {
+        own_push(c, &c->push, data, len, last);
+        return true;
+    }
+    if (c->pin && c->state == CONN_READY && (push || c->pin->stream || c->pin->open)) {
+        if (push || c->pin->stream)
+            return take_message(c, data, len, last);
+        if (!take_early(c, data, len))
+            return false;
+    }
+    if (push)
+        return true;
+    if (c->state == CONN_HANDSHAKE)
+        return take_handshake(c, data, len, last);
+    struct upstream_request *r = oldest(c);
+    if (!r) {
+        conn_broken(c, "it sent a reply that nothing had asked for", data, len);
+        return false;
+    }
+    bool leads = c->led < r->leading && (!r->asking || c->asking_done);
+    if (!iobuf_sent(r->chunk, r->bytes + r->len - 1) && !r->open && !leads) {
+        conn_broken(c, "it answered before it had the whole request", data, len);
+        return false;
+    }
+    if (last)
+        conn_proven(c);
+    if (r->asking && !c->asking_done)
+        take_asking(c, last);
+    else if (leads)
+        together_take(c, r, data, len, last);
+    else if (!last)
+        take_part(c, r, data, len);
+    else if (c->held_len > 0)
+        take_held_last(c, r, data, len);
+    else
+        deliver_last(c, r, data, len);
+    return true;
+}
+
+/* What comes is nearly always this: a whole reply, no error, to a shared connection's oldest request, which the node
+ * has. Returns its length; 0, and nothing was done, for everything else. */
+static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, size_t len) {
+    struct list_node *n = c->pending.next;
+    if (!resp_reply_begins(&c->scan) || c->pin || !c->proven || c->state != CONN_READY || n == &c->pending)
+        return 0;
+    struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+    if (r->asking | r->open | (r->leading > 0) | (c->out.unsent > 0 && !iobuf_sent(r->chunk, r->bytes + r->len - 1)))
+        return 0;
+    size_t used = resp_reply_quick(data, len);
+    if (used == 0)
+        return 0;
+    list_cut(n);
+    c->in_flight--;
+    c->replies++;
+    request_end(r);
+    r->ops->reply(r, data, used, true);
+    return used;
+}
+
+static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
+    if (c->pin && c->pin->raw && c->state == CONN_READY) {
+        pin_message(c->pin, data, len, false);
+        return;
+    }
+    while (len > 0) {
+        size_t used = conn_take_usual(c, data, len);
+        if (used > 0) {
+            data += used;
+            len -= used;
+            continue;
+        }
+        enum resp_status status = resp_reply_scan(&c->scan, data, len, &used);
+        if (status == RESP_BAD) {
+            conn_broken(c, "what it sent is no RESP", "", 0);
+            return;
+        }
+        if (!conn_take(c, data, used, status == RESP_OK))
+            return;
+        if (status == RESP_OK)
+            resp_reply_init(&c->scan);
+        data += used;
+        len -= used;
+    }
+}
+
+/* The request that was timed has its reply. */
+static __attribute__((noinline)) void conn_timed(struct upstream_conn *c, int64_t us) {
+    struct upstream_node *n = c->node;
+    c->timed_from_us = 0;
+    histogram_note(&n->round_trips, us);
+    n->round_trip_us += n->round_trip_us == 0 ? us : (us - n->round_trip_us) / 8;
+}
+
+void conn_read(struct upstream_conn *c) {
+    for (int i = 0; i < READS_PER_EVENT; i++) {
+        ssize_t n =
+            c->tls ? tls_read(c->tls, c->u->scratch, READ_SCRATCH) : recv(c->fd, c->u->scratch, READ_SCRATCH, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        if (n <= 0) {
+            conn_close(c, CONN_LOST, n == 0 ? "it closed the connection" : conn_errno_text(c));
+            return;
+        }
+        int64_t now_us = clock_us();
+        c->progress_ms = now_us / 1000;
+        conn_feed(c, c->u->scratch, (size_t)n);
+        if (c->state == CONN_CLOSED)
+            return;
+        if (c->timed_from_us != 0 && c->replies >= c->timed_reply)
+            conn_timed(c, now_us - c->timed_from_us);
+        if (n < READ_SCRATCH)
+            return;
+    }
+}

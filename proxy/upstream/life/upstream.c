@@ -1,0 +1,221 @@
+/*
+ * The upstream as a whole: its life, one timer for all that can be late, flushing, and what PROXY INFO shows.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/upstream/routing/routing.h"
+#include "proxy/upstream/topology/topology.h"
+
+/* ---- timers ---- */
+
+struct check {
+    int64_t now;
+    bool busy;
+};
+
+static void check(struct upstream_conn *c, void *arg) {
+    struct check *all = arg;
+    all->busy |= conn_check(c, all->now);
+}
+
+static void on_tick(struct ev_loop *loop, ev_timer *w, int revents) {
+    struct upstream *u = w->data;
+    int64_t now = clock_ms();
+    struct check all = {.now = now};
+    conn_each(u, check, &all);
+    if (now - u->swept_ms >= (int64_t)(TICK_SLOW_S * 1000)) {
+        u->swept_ms = now;
+        node_sweep(u);
+    }
+    if (list_empty(&u->conns)) {
+        ev_timer_stop(u->loop, &u->tick);
+        u->tick_fast = false;
+    } else if (all.busy != u->tick_fast) {
+        upstream_set_tick(u, all.busy);
+    }
+}
+
+static void on_retry(struct ev_loop *loop, ev_timer *w, int revents) {
+    wait_over(w->data);
+}
+
+static void on_start(struct ev_loop *loop, ev_timer *w, int revents) {
+    upstream_announce(w->data, NULL);
+}
+
+/* ---- life ---- */
+
+static bool addresses_ok(const struct upstream_config *config) {
+    if (config->address_count == 0 || (config->kind == UPSTREAM_SENTINEL && !config->sentinel_name))
+        return false;
+    for (size_t i = 0; i < config->address_count; i++) {
+        struct address at;
+        if (!address_parse(config->addresses[i], strlen(config->addresses[i]), &at) || at.host[0] == '\0')
+            return false;
+        if (at.port == 0 && config->kind != UPSTREAM_STANDALONE)
+            return false;
+    }
+    return true;
+}
+
+static void start_standalone(struct upstream *u) {
+    struct address at;
+    if (!address_parse(u->config->addresses[0], strlen(u->config->addresses[0]), &at))
+        return; /* addresses_ok has seen it */
+    struct upstream_node *n = node_get(u, &at);
+    u->masters = memory_alloc(sizeof(struct upstream_node *));
+    u->masters[0] = n;
+    u->master_count = 1;
+    u->covered = n->slots = SLOT_COUNT;
+    ev_timer_start(u->loop, &u->start);
+}
+
+static const struct upstream_above above = {
+    .lost = router_lost,
+    .error = again_error,
+    .pointless = router_pointless,
+    .no_node = router_no_node,
+    .want = topology_want,
+    .now = topology_now,
+    .is_old = topology_is_old,
+    .reason = topology_reason,
+    .holds_back = doubt_waits,
+};
+
+struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
+                              struct chunk_pool *pool, const struct upstream_events *events) {
+    if (!addresses_ok(config))
+        return NULL;
+    struct upstream *u = memory_zalloc(sizeof(*u));
+    u->loop = loop;
+    u->readable = readable;
+    u->config = config;
+    u->above = &above;
+    u->pool = pool;
+    u->events = *events;
+    u->connections = config->connections > 0 ? config->connections : 1;
+    u->timeout_ms = config->timeout_ms;
+    u->connect_ms = config->timeout_ms < CONNECT_LONGEST_MS ? config->timeout_ms : CONNECT_LONGEST_MS;
+    list_init(&u->nodes);
+    list_init(&u->conns);
+    list_init(&u->dirty);
+    list_init(&u->graveyard);
+    list_init(&u->retrying);
+    list_init(&u->stand_ins);
+    list_init(&u->unpinned);
+    list_init(&u->owns);
+    u->random = (uint64_t)clock_ms() * 1000003u ^ (uint64_t)(uintptr_t)u;
+    u->swept_ms = clock_ms();
+    u->scratch = memory_alloc(READ_SCRATCH);
+    ev_timer_init(&u->tick, on_tick, 0., 0.);
+    ev_timer_init(&u->retry, on_retry, 0., 0.);
+    ev_timer_init(&u->start, on_start, 0., 0.);
+    u->tick.data = u->retry.data = u->start.data = u;
+    /* After a long turn of the loop the bytes that have come are read before anything counts as late. */
+    ev_set_priority(&u->tick, EV_MINPRI);
+    if (config->kind == UPSTREAM_CLUSTER) {
+        u->slots = memory_zalloc(SLOT_COUNT * sizeof(struct upstream_node *));
+        u->topology = cluster_new(u);
+    } else if (config->kind == UPSTREAM_SENTINEL) {
+        u->topology = sentinel_new(u);
+    } else {
+        start_standalone(u);
+    }
+    return u;
+}
+
+static void bury(struct upstream *u) {
+    struct list_node *n;
+    while ((n = list_first(&u->graveyard)))
+        conn_free(LIST_ENTRY(n, struct upstream_conn, link));
+}
+
+void upstream_free(struct upstream *u) {
+    u->closing = true;
+    struct list_node *n;
+    while ((n = list_first(&u->conns)))
+        conn_close(LIST_ENTRY(n, struct upstream_conn, link), CONN_SHUTDOWN, "");
+    wait_stop(u);
+    pin_close_unpinned(u);
+    bury(u);
+    if (u->topology)
+        topology_free(u->topology);
+    while ((n = list_first(&u->nodes)))
+        node_forget(LIST_ENTRY(n, struct upstream_node, link));
+    while ((n = list_shift(&u->stand_ins)))
+        memory_free(LIST_ENTRY(n, struct upstream_request, link));
+    ev_timer_stop(u->loop, &u->tick);
+    ev_timer_stop(u->loop, &u->retry);
+    ev_timer_stop(u->loop, &u->start);
+    memory_free(u->slots);
+    memory_free(u->masters);
+    memory_free(u->scratch);
+    memory_free(u);
+}
+
+bool upstream_waits(const struct upstream *u) {
+    return !list_empty(&u->dirty);
+}
+
+void upstream_flush(struct upstream *u) {
+    struct list_node *n;
+    if (u->own_ended)
+        own_sweep(u);
+    pin_close_unpinned(u);
+    while ((n = list_shift(&u->dirty)))
+        conn_flush(LIST_ENTRY(n, struct upstream_conn, dirty));
+    bury(u);
+}
+
+/* ---- PROXY INFO ---- */
+
+bool upstream_node_lost(const struct upstream_node *n) {
+    if (!n || !n->lost_ms)
+        return false;
+    LIST_FOREACH(l, &n->pools) {
+        const struct upstream_pool *pool = LIST_ENTRY(l, struct upstream_pool, link);
+        for (unsigned i = 0; i <= n->u->connections; i++)
+            if (pool->conns[i] && pool->conns[i]->state == CONN_READY)
+                return false;
+    }
+    return true;
+}
+
+static const char *node_state(const struct upstream_node *n, bool ready, bool opening) {
+    if (ready)
+        return "up";
+    if (opening)
+        return "connecting";
+    return n->failures > 0 ? "down" : "idle";
+}
+
+void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const struct upstream_node_info *info),
+                        void *arg) {
+    LIST_FOREACH(it, &u->nodes) {
+        const struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
+        bool ready = false, opening = false;
+        struct upstream_node_info info = {.address = n->address,
+                                          .master = n->slots > 0,
+                                          .slots = n->slots,
+                                          .requests = n->requests,
+                                          .reconnects = n->connects > 0 ? n->connects - 1 : 0,
+                                          .redirects = n->redirects,
+                                          .round_trips = &n->round_trips,
+                                          .round_trip_us = n->round_trip_us};
+        LIST_FOREACH(at, &u->conns) {
+            const struct upstream_conn *c = LIST_ENTRY(at, struct upstream_conn, link);
+            if (c->node != n)
+                continue;
+            ready |= c->state == CONN_READY;
+            opening |= c->state != CONN_READY;
+            info.connections += c->pin == NULL;
+            info.pinned += c->pin != NULL;
+            info.in_flight += c->in_flight;
+            info.unsent_bytes += c->out.unsent;
+        }
+        info.state = node_state(n, ready, opening);
+        fn(arg, &info);
+    }
+}

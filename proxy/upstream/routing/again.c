@@ -1,0 +1,166 @@
+/*
+ * Errors by which a node says that a request belongs elsewhere, or that it should come again. None of them follows an
+ * execution, so repeating is safe whatever the request is.
+ *
+ *      MOVED (map first), ASK (ASKING before it), NOSCRIPT (as EVAL)      at once
+ *      TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY               after a delay, where there is a topology
+ *
+ * What is on a pin is its owner's to repeat; the map learns of the error all the same. Knows no connections.
+ */
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/upstream/routing/routing.h"
+#include "proxy/upstream/script.h"
+
+static bool word_is(const char *text, size_t len, const char *word) {
+    size_t n = strlen(word);
+    return len >= n && memcmp(text, word, n) == 0 && (len == n || text[n] == ' ');
+}
+
+/* ---- errors that pass ---- */
+
+struct passing {
+    const char *word;
+    bool doubt;   /* there may have been a failover: who serves what is asked anew */
+    bool keyless; /* what names no key waits, too: in a cluster other errors of such are the answer (MSETNX k v k) */
+};
+
+static const struct passing PASSING[] = {
+    {"TRYAGAIN", .doubt = false, .keyless = false},   /* some of the keys have moved, and the others follow */
+    {"CLUSTERDOWN", .doubt = true, .keyless = false}, /* the slot has no master, for now */
+    {"LOADING", .doubt = true, .keyless = false},     /* the node has just started */
+    {"MASTERDOWN", .doubt = true, .keyless = false},  /* a replica that has lost its master */
+    {"READONLY", .doubt = true, .keyless = true},     /* it was the master, and is a replica now */
+};
+
+static const struct passing *passing_find(const char *text, size_t len) {
+    for (size_t i = 0; i < sizeof(PASSING) / sizeof(PASSING[0]); i++)
+        if (word_is(text, len, PASSING[i].word))
+            return &PASSING[i];
+    return NULL;
+}
+
+/* Without a topology nobody takes the node's place, and its errors are the client's. */
+static bool passes(const struct upstream *u, const struct passing *p, bool keyed) {
+    return u->topology && p && (keyed || !u->slots || p->keyless);
+}
+
+bool upstream_error_passes(const struct upstream *u, const char *text, size_t len, bool keyed) {
+    return passes(u, passing_find(text, len), keyed);
+}
+
+/* There may have been a failover: of a topology, or of a name. */
+static void doubt(struct upstream *u, struct upstream_node *n) {
+    if (u->topology)
+        upstream_want_map(u);
+    else
+        node_doubt_name(n);
+}
+
+/* ---- redirects ---- */
+
+/* "MOVED SLOT HOST:PORT", "ASK SLOT HOST:PORT": where to. An empty host is the answering node's own. */
+static struct upstream_node *redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot) {
+    const char *end = text + len, *number = memchr(text, ' ', len);
+    if (!number)
+        return NULL;
+    number++;
+    const char *where = memchr(number, ' ', (size_t)(end - number));
+    int64_t n;
+    if (!where || !resp_integer(number, (size_t)(where - number), &n) || n < 0 || n >= SLOT_COUNT)
+        return NULL;
+    where++;
+    struct address at;
+    if (!address_parse(where, (size_t)(end - where), &at) || at.port == 0)
+        return NULL;
+    if (at.host[0] == '\0')
+        memcpy(at.host, from->at.host, sizeof(at.host));
+    *slot = (unsigned)n;
+    return node_get(from->u, &at);
+}
+
+static bool redirect(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
+                     size_t len, bool ask) {
+    unsigned slot;
+    struct upstream_node *to = redirect_target(from, text, len, &slot);
+    from->redirects++;
+    if (!ask)
+        upstream_want_map(u);
+    if (!to)
+        return !ask && wait_delay(u, r); /* "MOVED 1 ?:0": the node does not know the name; the refreshed map may */
+    if (r->hops >= HOPS_MAX)
+        return false;
+    r->hops++;
+    if (!ask)
+        map_move(u, slot, to);
+    r->asking = ask;
+    r->told = to;
+    r->conn = NULL;
+    router_place_again(u, r, to);
+    return true;
+}
+
+static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
+    size_t len;
+    char *bytes = request_by_source(r, 0, &len);
+    if (!bytes)
+        return false;
+    r->eval = true;
+    r->sent_before = false;
+    r->conn = NULL;
+    r->bytes = bytes;
+    r->len = len;
+    router_place_again(u, r, from); /* copies the bytes, or ends the request */
+    memory_free(bytes);
+    return true;
+}
+
+static void pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len) {
+    unsigned slot;
+    const struct passing *p = passing_find(text, len);
+    if (p && p->doubt)
+        doubt(u, from);
+    if (!u->slots || !word_is(text, len, "MOVED"))
+        return;
+    struct upstream_node *to = redirect_target(from, text, len, &slot);
+    from->redirects++;
+    upstream_want_map(u);
+    if (to)
+        map_move(u, slot, to);
+}
+
+bool again_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
+                 size_t len) {
+    if (r->pinned) {
+        pinned_error(u, from, text, len);
+        return false;
+    }
+    if (r->script && !r->eval && !r->leading && word_is(text, len, "NOSCRIPT"))
+        return rewrite_as_eval(u, from, r);
+    char plain[REPLY_HELD_MAX];
+    if (r->script && script_error_plain(text, len, plain, sizeof(plain), &len))
+        text = plain;
+    const struct passing *p = passing_find(text, len);
+    if (p && p->doubt)
+        doubt(u, from);
+    if (!u->topology || r->node)
+        return false;
+    r->sent_before = false; /* it was answered, and not executed */
+    if (u->slots && word_is(text, len, "MOVED"))
+        return redirect(u, from, r, text, len, false);
+    if (u->slots && word_is(text, len, "ASK"))
+        return redirect(u, from, r, text, len, true);
+    if (r->leading > 0 && word_is(text, len, "TRYAGAIN")) /* its owner's own command may do with fewer keys */
+        return false;
+    return passes(u, p, r->slot >= 0) && wait_delay(u, r);
+}
+
+struct upstream_node *upstream_pin_redirect(struct upstream_pin *pin, const char *text, size_t len, bool *ask) {
+    unsigned slot;
+    *ask = len > 4 && memcmp(text, "ASK ", 4) == 0;
+    if (!pin->conn || (!*ask && (len < 6 || memcmp(text, "MOVED ", 6) != 0)))
+        return NULL;
+    pinned_error(pin->u, pin->conn->node, text, len);
+    return redirect_target(pin->conn->node, text, len, &slot);
+}

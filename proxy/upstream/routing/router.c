@@ -1,0 +1,278 @@
+/*
+ * Which node a request goes to, and what becomes of it when the node sends it elsewhere, wants it again, or is lost.
+ *
+ *      upstream_submit ──> place ──> conn_send ··> reply ──────────────────> ops->reply
+ *                            ^                       │
+ *                            ├── MOVED, ASK, NOSCRIPT at once, TRYAGAIN and its kin after a delay: again.c
+ *                            ├── node out of reach, and the map is old: when there is a new one
+ *                            └── lost connection, where nothing was sent or it may be repeated
+ *                                               └── else ────────────────────> ops->fail
+ *
+ * Each way around is counted, and ends with the node's own error. After a lost connection repeating is not safe, once a
+ * byte has left.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/upstream/routing/routing.h"
+
+/* ---- how requests end ---- */
+
+void router_fail(struct upstream_request *r, bool sent, const char *base) {
+    char text[512];
+    outcome_text(text, sizeof(text), base, sent);
+    list_remove(&r->link);
+    request_end(r);
+    r->ops->fail(r, sent ? UPSTREAM_UNKNOWN : UPSTREAM_NOT_SENT, text);
+}
+
+bool router_pointless(struct upstream_request *r) {
+    if (!r->ops->pointless || !r->ops->pointless(r))
+        return false;
+    router_fail(r, r->sent_before, "UPSTREAM the request has lost its purpose");
+    return true;
+}
+
+void router_redirected(struct upstream_request *r) {
+    if (r->was_redirected)
+        return;
+    r->was_redirected = true;
+    if (r->ops->redirected)
+        r->ops->redirected(r);
+}
+
+/* ---- placing ---- */
+
+static __attribute__((noinline)) struct upstream_node *well_node(struct upstream *u, uint32_t affinity) {
+    for (size_t i = 0; i < u->master_count; i++) {
+        struct upstream_node *n = u->masters[(affinity + i) % u->master_count];
+        if (!node_backing_off(n))
+            return n;
+    }
+    return u->master_count > 0 ? u->masters[affinity % u->master_count] : NULL;
+}
+
+struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity) {
+    return u->master_count == 1 ? u->masters[0] : well_node(u, affinity);
+}
+
+static inline struct upstream_node *choose_node(struct upstream *u, const struct upstream_request *r) {
+    if (r->node)
+        return r->node;
+    if (r->slot >= 0 && u->slots)
+        return u->slots[r->slot];
+    return upstream_any_node(u, r->affinity);
+}
+
+const char *router_no_node(struct upstream *u) {
+    upstream_want_map(u);
+    if (u->closing)
+        return "UPSTREAM the proxy is stopping";
+    if (u->covered > 0)
+        return "CLUSTERDOWN Hash slot not served"; /* as a node of the cluster says it */
+    char reason[sizeof(u->error) - 16];
+    u->above->reason(u->topology, reason, sizeof(reason));
+    snprintf(u->error, sizeof(u->error), "UPSTREAM %s", reason);
+    return u->error;
+}
+
+/* Queues a request on a node, or on the one that serves its slot (`to` NULL). NULL, or an error for router_outcome. */
+static inline __attribute__((always_inline)) const char *place(struct upstream *u, struct upstream_request *r,
+                                                               struct upstream_node *to) {
+    struct upstream_node *n = u->closing ? NULL : to ? to : choose_node(u, r);
+    if (!n)
+        return router_no_node(u);
+    struct upstream_conn *c = node_conn(n, r);
+    if (!c)
+        return u->error;
+    conn_send(c, r);
+    return NULL;
+}
+
+bool upstream_doubts(const struct upstream *u, const struct upstream_node *n) {
+    if (u->closing || !n || n->failures == 0)
+        return false;
+    return upstream_map_is_old(u, n->failed_ms) || upstream_map_is_old(u, map_changed_ms());
+}
+
+/* Whether a request that found its node out of reach waits until it is known whether another one has taken its place:
+ * nothing tells a thread without requests that there was a failover. */
+static __attribute__((noinline)) bool await_map(struct upstream *u, struct upstream_request *r,
+                                                struct upstream_node *to) {
+    if (r->node || r->asking || !upstream_doubts(u, to ? to : choose_node(u, r)))
+        return false;
+    return wait_map(u, r);
+}
+
+void router_place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
+    const char *error = place(u, r, to);
+    if (!error)
+        router_redirected(r);
+    else if (!await_map(u, r, to))
+        router_fail(r, r->sent_before, error);
+}
+
+void router_repeat(struct upstream *u, struct upstream_request *r) {
+    if (router_pointless(r))
+        return;
+    if (r->pinned) {
+        router_fail(r, false, "UPSTREAM the node can't be reached");
+        return;
+    }
+    const struct upstream_node *n = r->for_map && !u->closing ? choose_node(u, r) : NULL;
+    r->for_map = false;
+    if (n && n->failures > 0) { /* it has been waited for once, and nobody has taken its place */
+        char base[512];
+        conn_lost_text(base, sizeof(base), n->address, CONN_UNREACHABLE, n->reason);
+        router_fail(r, r->sent_before, base);
+        return;
+    }
+    router_place_again(u, r, NULL);
+}
+
+/* A request that has no connection: NULL where it waits for the map, or the error. */
+static __attribute__((noinline)) const char *not_taken(struct upstream *u, struct upstream_request *r,
+                                                       const char *error) {
+    if (await_map(u, r, NULL)) {
+        r->in_flight = true;
+        return NULL;
+    }
+    char text[sizeof(u->error)];
+    outcome_text(text, sizeof(text), error, false);
+    memcpy(u->error, text, sizeof(text));
+    return u->error;
+}
+
+static inline const char *submit(struct upstream *u, struct upstream_request *r, int slot, struct upstream_node *to,
+                                 const struct upstream_lane *lane, const char *bytes, size_t len) {
+    request_begin(r, slot, to, lane, bytes, len);
+    const char *error = place(u, r, NULL);
+    r->in_flight = !error;
+    return error ? not_taken(u, r, error) : NULL;
+}
+
+const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
+                            const char *bytes, size_t len) {
+    return submit(u, r, slot, NULL, lane, bytes, len);
+}
+
+const char *upstream_submit_together(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
+                                     const struct upstream_lane *lane, const char *bytes, size_t len) {
+    request_begin(r, slot, NULL, lane, bytes, len);
+    r->leading = leading;
+    const char *error = place(u, r, NULL);
+    r->in_flight = !error;
+    return error ? not_taken(u, r, error) : NULL;
+}
+
+const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
+                               const struct upstream_lane *lane, const char *bytes, size_t len) {
+    return submit(u, r, -1, node, lane, bytes, len);
+}
+
+void upstream_secret(struct upstream_request *r) {
+    if (r->in_flight && r->chunk)
+        r->chunk->secret = true;
+}
+
+void upstream_await_map(struct upstream *u, struct upstream_request *r) {
+    static const struct upstream_lane none;
+    request_begin(r, -1, NULL, &none, "", 0);
+    r->pinned = r->in_flight = true;
+    if (!wait_map(u, r)) /* it has not waited yet */
+        router_fail(r, false, "UPSTREAM the node can't be reached");
+}
+
+struct upstream_node *upstream_asked_node(const struct upstream_request *r) {
+    return r->was_redirected && r->asking ? r->told : NULL;
+}
+
+/* ---- replies that nobody takes ---- */
+
+bool upstream_hold(struct upstream_request *r) {
+    struct upstream_conn *c = r->in_flight ? r->conn : NULL;
+    if (!c || c->state != CONN_READY || !r->streaming)
+        return false;
+    conn_retire(c);
+    LIST_FOREACH(it, &c->pending)
+    if (LIST_ENTRY(it, struct upstream_request, link)->affinity != r->affinity)
+        return false;
+    conn_pause(c, true);
+    return true;
+}
+
+void upstream_go_on(struct upstream_request *r) {
+    if (r->in_flight && r->conn)
+        conn_pause(r->conn, false);
+}
+
+/* ---- lost connections ---- */
+
+static bool was_sent(const struct upstream_request *r) {
+    if (r->open) /* nobody runs half a request */
+        return false;
+    return r->sent_before || iobuf_sent(r->chunk, r->bytes);
+}
+
+bool upstream_unsent(const struct upstream_request *r) {
+    return r->in_flight && r->conn && !was_sent(r);
+}
+
+/* Whether another node has what the request is about by now. */
+static bool served_elsewhere(struct upstream *u, const struct upstream_request *r, const struct upstream_node *who) {
+    const struct upstream_node *now = u->closing || r->node || r->asking ? NULL : choose_node(u, r);
+    return now && now != who;
+}
+
+static bool may_repeat(struct upstream *u, const struct upstream_request *r, const struct upstream_node *who,
+                       enum conn_end end) {
+    if (r->pinned || r->stand_in || r->streaming || r->attempts >= ATTEMPTS_MAX)
+        return false;
+    if (end == CONN_REFUSED || (end != CONN_LOST && !served_elsewhere(u, r, who)))
+        return false; /* the same node would do the same */
+    return !was_sent(r) || r->repeatable;
+}
+
+/* Whether it waits for the map: its node could not be reached, and it does not matter whether it was sent before. */
+static bool may_await_map(struct upstream *u, struct upstream_request *r, struct upstream_node *who,
+                          enum conn_end end) {
+    if (end != CONN_UNREACHABLE || r->pinned || r->stand_in || r->open)
+        return false;
+    bool sent = was_sent(r);
+    if ((sent && !r->repeatable) || !await_map(u, r, who))
+        return false;
+    r->sent_before = sent;
+    return true;
+}
+
+void router_lost(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
+                 const char *reason) {
+    char base[512];
+    conn_lost_text(base, sizeof(base), who->address, end, reason);
+
+    /* Repeats go first: what an owner submits when it hears of a failure must not overtake them. */
+    struct list_node again, doomed, *n;
+    list_init(&again);
+    list_init(&doomed);
+    while ((n = list_shift(requests)))
+        list_append(may_repeat(u, LIST_ENTRY(n, struct upstream_request, link), who, end) ? &again : &doomed, n);
+    while ((n = list_shift(&again))) {
+        struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+        r->attempts++;
+        r->sent_before = was_sent(r);
+        router_place_again(u, r, r->asking ? who : NULL);
+    }
+    while ((n = list_shift(&doomed))) {
+        struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+        if (may_await_map(u, r, who, end))
+            continue;
+        if (end == CONN_REFUSED || end == CONN_FULL) {
+            request_end(r);
+            r->ops->fail(r, UPSTREAM_REFUSED, base);
+        } else {
+            router_fail(r, was_sent(r), base);
+        }
+    }
+}

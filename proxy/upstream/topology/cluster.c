@@ -1,0 +1,160 @@
+/*
+ * Where the slots of a cluster are: CLUSTER SLOTS, in rounds over masters that are well, replicas, the others, seeds.
+ * Knows nothing of requests.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/upstream/routing/routing.h"
+#include "proxy/upstream/topology/private.h"
+
+enum { CALM_MS = 60 * 1000, REPLICAS_MAX = 64 };
+
+struct cluster {
+    struct topology topology;
+    struct address replicas[REPLICAS_MAX];
+    size_t replica_count;
+};
+
+static struct cluster *cluster_of(struct topology *t) {
+    return (struct cluster *)(void *)t;
+}
+
+static void cluster_collect(struct topology *t) {
+    const struct cluster *c = cluster_of(t);
+    struct upstream *u = t->u;
+    for (size_t i = 0; i < u->master_count; i++)
+        if (u->masters[i]->failures == 0)
+            topology_add(t, &u->masters[i]->at);
+    topology_rotate(t, 0);
+    size_t others = t->candidate_count;
+    for (size_t i = 0; i < c->replica_count; i++)
+        topology_add(t, &c->replicas[i]);
+    for (size_t i = 0; i < u->config->address_count; i++) {
+        struct address at;
+        if (address_parse(u->config->addresses[i], strlen(u->config->addresses[i]), &at))
+            topology_add(t, &at);
+    }
+    for (size_t i = 0; i < u->master_count; i++)
+        topology_add(t, &u->masters[i]->at);
+    topology_rotate(t, others);
+}
+
+/* ---- CLUSTER SLOTS ---- */
+
+/* An address of a CLUSTER SLOTS entry: host (nil or empty: the host that was asked) and port. */
+static bool read_address(const struct cluster *c, const redisReply *entry, struct address *at) {
+    if (entry->type != REDIS_REPLY_ARRAY || entry->elements < 2 || entry->element[1]->type != REDIS_REPLY_INTEGER)
+        return false;
+    const redisReply *host = entry->element[0];
+    long long port = entry->element[1]->integer;
+    if (port < 1 || port > 65535)
+        return false;
+    at->port = (int)port;
+    if (host->type == REDIS_REPLY_NIL || (host->type == REDIS_REPLY_STRING && host->len == 0)) {
+        memcpy(at->host, c->topology.asked.host, sizeof(at->host));
+        return true;
+    }
+    if (host->type != REDIS_REPLY_STRING || !address_host_ok(host->str, (size_t)host->len))
+        return false; /* among them "?": the node has not been told its name */
+    memcpy(at->host, host->str, (size_t)host->len);
+    at->host[host->len] = '\0';
+    return true;
+}
+
+static void read_replicas(struct cluster *c, const redisReply *range) {
+    for (size_t i = 3; i < range->elements && c->replica_count < REPLICAS_MAX; i++) {
+        struct address at;
+        if (!read_address(c, range->element[i], &at))
+            continue;
+        size_t known = 0;
+        while (known < c->replica_count &&
+               (c->replicas[known].port != at.port || strcmp(c->replicas[known].host, at.host) != 0))
+            known++;
+        if (known == c->replica_count)
+            c->replicas[c->replica_count++] = at;
+    }
+}
+
+/* Fills the map; returns how many slots are covered. What is not as it should be is left out. */
+static unsigned read_slots(struct cluster *c, const redisReply *reply, struct upstream_node **slots) {
+    unsigned covered = 0;
+    c->replica_count = 0;
+    for (size_t i = 0; i < reply->elements; i++) {
+        const redisReply *range = reply->element[i];
+        if (range->type != REDIS_REPLY_ARRAY || range->elements < 3 || range->element[0]->type != REDIS_REPLY_INTEGER ||
+            range->element[1]->type != REDIS_REPLY_INTEGER)
+            continue;
+        long long first = range->element[0]->integer, last = range->element[1]->integer;
+        struct address at;
+        if (first < 0 || last >= SLOT_COUNT || first > last || !read_address(c, range->element[2], &at))
+            continue;
+        struct upstream_node *n = node_get(c->topology.u, &at);
+        for (long long slot = first; n && slot <= last; slot++) {
+            covered += !slots[slot];
+            slots[slot] = n;
+        }
+        read_replicas(c, range);
+    }
+    return covered;
+}
+
+static void take_map(struct topology *t, struct upstream_node **slots, unsigned covered) {
+    struct upstream *u = t->u;
+    bool changed = map_replace(u, slots);
+    if (changed)
+        log_notice("Cluster: %zu masters serve %u of %d slots", u->master_count, covered, SLOT_COUNT);
+    node_sweep(u);
+    topology_done(t, changed);
+}
+
+static void on_slots(redisAsyncContext *ctx, void *data, void *arg) {
+    struct topology *t = arg;
+    const redisReply *reply = data;
+    if (!topology_answered(t, ctx, reply))
+        return;
+    if (reply->type == REDIS_REPLY_ARRAY) {
+        struct upstream_node **slots = memory_zalloc(SLOT_COUNT * sizeof(struct upstream_node *));
+        unsigned covered = read_slots(cluster_of(t), reply, slots);
+        if (covered > 0) {
+            topology_drop(t);
+            take_map(t, slots, covered);
+        } else {
+            t->refused = false;
+            topology_failed(t, "it knows no slots");
+        }
+        memory_free(slots);
+        return;
+    }
+    topology_failed(t, reply->type == REDIS_REPLY_ERROR ? reply->str : "its answer to CLUSTER SLOTS makes no sense");
+}
+
+static bool cluster_ask(struct topology *t) {
+    const struct upstream_config *config = t->u->config;
+    if (!topology_connect(t, config->user, config->password))
+        return false;
+    redisAsyncCommand(t->ctx, on_slots, t, "CLUSTER SLOTS");
+    return true;
+}
+
+static void cluster_nobody(const struct topology *t, char *out, size_t size, const char *last) {
+    snprintf(out, size, "the cluster's slot map is not known yet: no seed node answers (last: %s)", last);
+}
+
+static void cluster_free(struct topology *t) {
+    topology_clear(t);
+    memory_free(t);
+}
+
+struct topology *cluster_new(struct upstream *u) {
+    static const struct topology_kind kind = {.calm_ms = CALM_MS,
+                                              .collect = cluster_collect,
+                                              .ask = cluster_ask,
+                                              .nobody = cluster_nobody,
+                                              .free = cluster_free};
+    struct cluster *c = memory_zalloc(sizeof(*c));
+    topology_init(&c->topology, u, &kind);
+    return &c->topology;
+}

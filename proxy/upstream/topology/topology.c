@@ -1,0 +1,309 @@
+/*
+ * Rounds of questions about who serves what: when, of whom, one after the other, within a time. What is asked, and what
+ * the answer means, is cluster.c's and sentinel.c's.
+ */
+#include "proxy/upstream/topology/private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/upstream/connection/control.h"
+#include "proxy/upstream/routing/routing.h"
+
+enum {
+    INTERVAL_FIRST_MS = 100,
+    INTERVAL_LONGEST_MS = 1000,
+    CALM_AFTER_MS = 5000, /* without hints the next one is answered quickly again */
+    NOW_MS = 10,
+    OLD_MS = 1500 /* longer than a busy upstream is ever without a round */
+};
+
+/* ---- when ---- */
+
+static void schedule(struct topology *t, int64_t in_ms) {
+    struct upstream *u = t->u;
+    double wait = (double)in_ms / 1000;
+    if (ev_is_active(&t->next) && ev_timer_remaining(u->loop, &t->next) <= wait)
+        return;
+    ev_timer_stop(u->loop, &t->next);
+    ev_timer_set(&t->next, wait, 0.);
+    ev_timer_start(u->loop, &t->next);
+}
+
+void topology_want(struct topology *t) {
+    if (!t || t->u->closing)
+        return;
+    if (t->candidates) {
+        t->again = true;
+        return;
+    }
+    int64_t since = clock_ms() - t->started_ms;
+    if (since > CALM_AFTER_MS)
+        t->interval_ms = INTERVAL_FIRST_MS;
+    if (ev_is_active(&t->next) && ev_timer_remaining(t->u->loop, &t->next) * 1000 <= (double)t->interval_ms)
+        return;
+    int64_t wait = upstream_jitter(t->u, t->interval_ms) - since;
+    schedule(t, wait > 0 ? wait : (int64_t)upstream_random(t->u, NOW_MS));
+}
+
+bool topology_is_old(const struct topology *t, int64_t since_ms) {
+    return t && (t->ended_ms < since_ms || clock_ms() - t->ended_ms > OLD_MS);
+}
+
+void topology_now(struct topology *t) {
+    t->interval_ms = INTERVAL_FIRST_MS;
+    if (t->candidates)
+        t->again = true;
+    else
+        schedule(t, (int64_t)upstream_random(t->u, NOW_MS));
+}
+
+static void end_round(struct topology *t, bool changed) {
+    struct upstream *u = t->u;
+    memory_free(t->candidates);
+    t->candidates = NULL;
+    t->ended_ms = clock_ms();
+    t->asked_ms = t->started_ms;
+    t->interval_ms = changed ? INTERVAL_FIRST_MS : t->interval_ms * 2;
+    if (t->interval_ms > INTERVAL_LONGEST_MS)
+        t->interval_ms = INTERVAL_LONGEST_MS;
+    schedule(t, upstream_jitter(u, u->covered == SLOT_COUNT ? t->kind->calm_ms : t->interval_ms));
+    if (t->again)
+        topology_want(t);
+    t->again = false;
+    doubt_over(u);
+    wait_map_ends(u, t->started_ms);
+}
+
+void topology_done(struct topology *t, bool changed) {
+    end_round(t, changed);
+    upstream_announce(t->u, NULL);
+}
+
+/* ---- what a name means ---- */
+
+void found_take(struct found *f, const struct addrinfo *list) {
+    f->count = f->tried = 0;
+    for (; list && f->count < NODE_ADDRESSES; list = list->ai_next)
+        resolve_number(list, f->at[f->count++]);
+}
+
+void found_number(struct found *f, const char *number) {
+    f->tried = 0;
+    f->count = 1;
+    snprintf(f->at[0], RESOLVE_NUMBER_MAX, "%.*s", RESOLVE_NUMBER_MAX - 1, number);
+}
+
+const char *found_next(struct found *f) {
+    return f->tried < f->count ? f->at[f->tried++] : NULL;
+}
+
+/* ---- whom ---- */
+
+void topology_add(struct topology *t, const struct address *at) {
+    for (size_t i = 0; i < t->candidate_count; i++)
+        if (t->candidates[i].port == at->port && strcmp(t->candidates[i].host, at->host) == 0)
+            return;
+    t->candidates = memory_realloc(t->candidates, (t->candidate_count + 1) * sizeof(*t->candidates));
+    t->candidates[t->candidate_count++] = *at;
+}
+
+void topology_rotate(struct topology *t, size_t from) {
+    size_t count = t->candidate_count - from;
+    if (count < 2)
+        return;
+    size_t by = upstream_random(t->u, (uint32_t)count);
+    struct address *part = t->candidates + from, *copy = memory_alloc(count * sizeof(*copy));
+    for (size_t i = 0; i < count; i++)
+        copy[i] = part[(i + by) % count];
+    memcpy(part, copy, count * sizeof(*copy));
+    memory_free(copy);
+}
+
+void topology_reason(const struct topology *t, char *out, size_t size) {
+    t->kind->nobody(t, out, size, t->reason);
+}
+
+/* ---- one node ---- */
+
+static void note_failure(struct topology *t, const char *reason) {
+    char text[ADDRESS_MAX + 16];
+    address_text(&t->asked, text, sizeof(text));
+    snprintf(t->reason, sizeof(t->reason), "%s: %s", text, reason);
+    for (char *p = t->reason; *p; p++)
+        if (*p < ' ' || *p > '~')
+            *p = '?';
+    log_verbose("Topology not had from %s", t->reason);
+}
+
+void topology_drop(struct topology *t) {
+    redisAsyncContext *ctx = t->ctx;
+    ev_timer_stop(t->u->loop, &t->timeout);
+    resolve_cancel(t->lookup);
+    t->lookup = NULL;
+    t->ctx = NULL;
+    if (ctx)
+        redisAsyncFree(ctx);
+}
+
+void topology_failed(struct topology *t, const char *reason) {
+    if (!t->refused)
+        note_failure(t, reason);
+    topology_drop(t);
+    topology_next(t);
+}
+
+bool topology_answered(struct topology *t, redisAsyncContext *ctx, const redisReply *reply) {
+    if (t->ctx != ctx)
+        return false; /* dropped before */
+    if (reply)
+        return true;
+    t->ctx = NULL; /* hiredis frees it after this call */
+    topology_failed(t, control_error(ctx));
+    return false;
+}
+
+static void on_auth(redisAsyncContext *ctx, void *data, void *arg) {
+    struct topology *t = arg;
+    const redisReply *reply = data;
+    if (t->ctx != ctx || !reply || reply->type != REDIS_REPLY_ERROR)
+        return;
+    t->refused = true;
+    note_failure(t, reply->str);
+}
+
+static void send_auth(redisAsyncContext *ctx, const char *user, const char *password, redisCallbackFn *done,
+                      void *arg) {
+    const char *argv[3] = {"AUTH", password};
+    size_t lens[3] = {4, strlen(password)};
+    int argc = 2;
+    if (user) {
+        argv[2] = argv[1];
+        lens[2] = lens[1];
+        argv[1] = user;
+        lens[1] = strlen(user);
+        argc = 3;
+    }
+    redisAsyncCommandArgv(ctx, done, arg, argc, argv, lens);
+}
+
+redisAsyncContext *topology_open(struct upstream *u, const struct address *at, const char *number, const char *user,
+                                 const char *password, redisCallbackFn *auth_done, void *arg, char *why, size_t size) {
+    redisAsyncContext *ctx = control_connect(u, at, number, why, size);
+    if (ctx && password)
+        send_auth(ctx, user, password, auth_done, arg);
+    return ctx;
+}
+
+static void limit_time(struct topology *t) {
+    struct upstream *u = t->u;
+    ev_timer_stop(u->loop, &t->timeout);
+    ev_timer_set(&t->timeout, (double)u->connect_ms / 1000, 0.);
+    ev_timer_start(u->loop, &t->timeout);
+}
+
+bool topology_connect(struct topology *t, const char *user, const char *password) {
+    char why[REASON_MAX];
+    t->refused = false;
+    t->ctx = topology_open(t->u, &t->asked, t->number, user, password, on_auth, t, why, sizeof(why));
+    if (!t->ctx) {
+        note_failure(t, why);
+        return false;
+    }
+    limit_time(t);
+    return true;
+}
+
+/* Asks the next address that the name has. */
+static bool ask_found(struct topology *t) {
+    while ((t->number = found_next(&t->found)))
+        if (t->ask(t))
+            return true;
+    return false;
+}
+
+static void on_found(void *arg, const struct addrinfo *found, const char *error) {
+    struct topology *t = arg;
+    t->lookup = NULL;
+    if (error) {
+        topology_failed(t, error);
+        return;
+    }
+    found_take(&t->found, found);
+    if (!ask_found(t))
+        topology_next(t);
+}
+
+bool topology_find(struct topology *t, const struct address *at, topology_ask_fn ask) {
+    t->refused = false;
+    t->asked = *at;
+    t->ask = ask;
+    found_take(&t->found, NULL);
+    if (resolve_is_number(at->host)) {
+        found_number(&t->found, at->host);
+        return ask_found(t);
+    }
+    t->lookup = resolve_start(t->u->loop, at->host, at->port, on_found, t);
+    limit_time(t);
+    return true;
+}
+
+/* ---- a round ---- */
+
+void topology_next(struct topology *t) {
+    if (ask_found(t))
+        return;
+    while (t->candidate_at < t->candidate_count)
+        if (topology_find(t, &t->candidates[t->candidate_at++], t->kind->ask))
+            return;
+    if (t->kind->in_vain)
+        t->kind->in_vain(t);
+    end_round(t, false);
+    if (t->u->announced)
+        return;
+    char error[sizeof(t->reason) + 128];
+    topology_reason(t, error, sizeof(error));
+    log_warning("Upstream: %s", error);
+    upstream_announce(t->u, error);
+}
+
+static void on_timeout(struct ev_loop *loop, ev_timer *w, int revents) {
+    struct topology *t = w->data;
+    char reason[64];
+    snprintf(reason, sizeof(reason), "no answer%s within %lld ms", t->lookup ? " from the name server" : "",
+             (long long)t->u->connect_ms);
+    t->refused = false;
+    topology_failed(t, reason);
+}
+
+static void on_next(struct ev_loop *loop, ev_timer *w, int revents) {
+    struct topology *t = w->data;
+    t->started_ms = clock_ms();
+    t->candidate_count = t->candidate_at = 0;
+    found_take(&t->found, NULL);
+    t->kind->collect(t);
+    topology_next(t);
+}
+
+void topology_init(struct topology *t, struct upstream *u, const struct topology_kind *kind) {
+    t->u = u;
+    t->kind = kind;
+    t->interval_ms = INTERVAL_FIRST_MS;
+    snprintf(t->reason, sizeof(t->reason), "none was asked so far");
+    ev_timer_init(&t->next, on_next, 0., 0.);
+    ev_timer_init(&t->timeout, on_timeout, 0., 0.);
+    t->next.data = t->timeout.data = t;
+    ev_timer_start(u->loop, &t->next);
+}
+
+void topology_clear(struct topology *t) {
+    topology_drop(t);
+    ev_timer_stop(t->u->loop, &t->next);
+    memory_free(t->candidates);
+}
+
+void topology_free(struct topology *t) {
+    t->kind->free(t);
+}

@@ -1,0 +1,22 @@
+/*
+ * A worker's listening sockets, and clients on their way to a session.
+ */
+#ifndef LOCKKEEPER_WORKER_ACCEPT_H
+#define LOCKKEEPER_WORKER_ACCEPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct worker;
+struct worker_socket;
+
+/* Takes over the descriptors; nobody is accepted yet. */
+void accept_init(struct worker *w, const struct worker_socket *sockets, size_t count);
+/* Clients are accepted from now on. */
+void accept_start(struct worker *w);
+/* Closes the sockets. TLS handshakes under way go on. May be called twice. */
+void accept_close(struct worker *w);
+/* Closes clients that have not got through their TLS handshake. */
+void accept_drop_guests(struct worker *w);
+
+#endif

@@ -1,0 +1,143 @@
+/*
+ * Stopping: no new clients, what is owed is finished, the rest is closed; all of it within a bound.
+ *
+ *   usually          the listeners close at once, and each session as soon as nothing is owed to it
+ *   with reuse-port  another process may have the port already, and takes over without anybody's noticing:
+ *
+ *        0 s      connections whose handshake has begun are still accepted; new ones get no answer here, so that the
+ *                 client's system repeats its SYN, by default after a second
+ *        0.3 s    the listeners close (TLS handshakes go on): all new connections, and those repeated SYNs, are the
+ * other process's
+ *        ...      sessions are served as ever, until they leave or fall silent for 0.5 s
+ *        bound    those that do neither are closed between two requests in the last second, at the end in any case
+ *
+ * A request that was read is answered; one that was not is not run. Leases that the proxy renews get a last expiry,
+ * some at a time, so that their owners find them at whichever proxy they connect to next. Knows no commands.
+ */
+#include <linux/filter.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proxy/base/log.h"
+#include "proxy/session/core/session.h"
+#include "proxy/worker/accept.h"
+#include "proxy/worker/private.h"
+
+static const double HANDSHAKES_SECONDS = 0.3;
+static const double SILENT_SECONDS = 0.5;
+static const double LAST_SECONDS = 1.0;
+static const double TICK_SECONDS = 0.05;
+enum { HANDOVERS_AT_ONCE = 4096 };
+
+/* A closed listener resets connections that it has not handed out, also those that were made between the last accept
+ * and the close. So first a filter drops what would begin one: a SYN without an ACK. */
+static void refuse_handshakes(int fd) {
+    enum { FLAGS_AT = 13, SYN = 0x02, ACK = 0x10 }; /* in the TCP header */
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_B | BPF_ABS, FLAGS_AT),   BPF_STMT(BPF_ALU | BPF_AND | BPF_K, SYN | ACK),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYN, 0, 1), BPF_STMT(BPF_RET | BPF_K, 0),
+        BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+    };
+    struct sock_fprog program = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
+    int family = AF_UNSPEC;
+    socklen_t len = sizeof(family);
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len) != 0 || family == AF_UNIX)
+        return; /* the socket's file is the other process's already */
+    if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0)
+        log_warning(
+            "connections that are made while this process stops may be lost: the system takes no socket filter");
+}
+
+/* Whether bytes have come that were not read. */
+static bool unread(const struct session *s) {
+    char byte;
+    return (s->tls && tls_has_more(s->tls)) || recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+static bool owed(const struct session *s) {
+    return !list_empty(&s->requests) || s->out.unsent > 0;
+}
+
+/* Whether a session may be closed now, although there is still time. */
+static bool done_with(const struct worker *w, const struct session *s, double now) {
+    if (s->blocked) /* what it waits for may come after the end */
+        return true;
+    if (owed(s) || !w->shared->options.reuse_port)
+        return !owed(s);
+    bool over = now - s->last_active >= SILENT_SECONDS || now >= thread_of(w)->drain_until - LAST_SECONDS;
+    return over && !s->input && !unread(s);
+}
+
+static void drain_sessions(struct worker *w, double now) {
+    if (now >= thread_of(w)->drain_until)
+        accept_drop_guests(w);
+    LIST_FOREACH_SAFE(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (now >= thread_of(w)->drain_until || done_with(w, s, now))
+            session_close(s, "the proxy stops");
+    }
+}
+
+/* Of one part of the leases; or of all, since another thread may have ended before this one's sessions did. Returns
+ * whether there is nothing left to ask for. */
+static bool hand_leases_over(struct worker *w, unsigned part, unsigned parts) {
+    if (w->own_works >= HANDOVERS_AT_ONCE)
+        return false;
+    unsigned max = (unsigned)(HANDOVERS_AT_ONCE - w->own_works);
+    unsigned asked = engine_handover(w->shared->engine, part, parts, max, worker_now(w));
+    thread_of(w)->leases_handed += asked;
+    return asked == 0;
+}
+
+static void drain_end(struct worker *w) {
+    if (thread_of(w)->leases_handed > 0)
+        log_notice("%llu leases got a last expiry, for the proxy that their owners connect to next",
+                   (unsigned long long)thread_of(w)->leases_handed);
+    ev_break(w->loop, EVBREAK_ALL);
+}
+
+void drain_turn(struct worker *w) {
+    double now = ev_time();
+    bool handing_over = thread_of(w)->listener_count > 0;
+    /* In the last second at each turn's end: that is where a busy session is between two requests. */
+    if (!w->shared->options.reuse_port || now >= thread_of(w)->drain_until - LAST_SECONDS)
+        drain_sessions(w, now);
+    bool left = list_empty(&w->sessions) && list_empty(&thread_of(w)->guests) && !handing_over;
+    bool handed = left && hand_leases_over(w, 0, 1);
+    worker_run_jobs(w);
+    upstream_flush(w->upstream);
+    worker_free_closed(w);
+    if (left && (now >= thread_of(w)->drain_until || (handed && w->own_works == 0)))
+        drain_end(w);
+}
+
+/* Sessions that are still served end without an event of their own. What that leaves to do is the turn's end's. */
+static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct worker *w = timer->data;
+    double now = ev_time();
+    if (thread_of(w)->listener_count > 0 && now >= thread_of(w)->drain_from + HANDSHAKES_SECONDS)
+        accept_close(w);
+    drain_sessions(w, now);
+    hand_leases_over(w, w->index, w->shared->options.threads);
+}
+
+void drain_begin(struct worker *w, int64_t bound_ms) {
+    bool hands_over = w->shared->options.reuse_port && thread_of(w)->accepting;
+    engine_leave(w->shared->engine);
+    w->stopping = true;
+    thread_of(w)->drain_from = ev_time();
+    thread_of(w)->drain_until = thread_of(w)->drain_from + (double)bound_ms / 1000.;
+    ev_timer_stop(w->loop, &thread_of(w)->tick);
+    ev_timer_init(&thread_of(w)->tick, drain_tick, TICK_SECONDS, TICK_SECONDS);
+    thread_of(w)->tick.data = w;
+    ev_timer_start(w->loop, &thread_of(w)->tick);
+    if (hands_over) {
+        for (size_t i = 0; i < thread_of(w)->listener_count; i++)
+            refuse_handshakes(thread_of(w)->listeners[i].io.fd);
+        return;
+    }
+    accept_close(w);
+    accept_drop_guests(w);
+    LIST_FOREACH_SAFE(it, &w->sessions)
+    session_finish(LIST_ENTRY(it, struct session, link));
+}

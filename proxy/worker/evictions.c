@@ -1,0 +1,130 @@
+/*
+ * A lock that Redis evicts is a lock that two hold. Locks have expiries, so that each maxmemory-policy but noeviction
+ * may choose them, once there is a maxmemory to exceed.
+ *
+ *      now and then: INFO memory ──> each master ──> the first one that may evict ──> log, where that is news
+ *
+ * INFO tells both also where CONFIG is forbidden. Who may not ask gets no answer, and nothing is said of that.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/core/session.h"
+#include "proxy/worker/evictions.h"
+#include "proxy/worker/private.h"
+
+enum { AGAIN_MS = 10 * 1000 };
+
+static const char *const POLICIES[] = {"unknown",      "noeviction",     "allkeys-lru",
+                                       "allkeys-lfu",  "allkeys-random", "volatile-lru",
+                                       "volatile-lfu", "volatile-ttl",   "volatile-random"};
+enum { UNKNOWN, NOEVICTION, OTHER = sizeof(POLICIES) / sizeof(POLICIES[0]) };
+
+/* Answers of one round that are still due, and what they said. */
+struct round {
+    struct request_owner owner; /* first */
+    size_t left;
+    struct eviction_state found;
+};
+
+static const char *policy_name(unsigned policy) {
+    return policy < OTHER ? POLICIES[policy] : "other";
+}
+
+/* What stands behind "name:" in INFO's page; *len up to the line's end. NULL: it is not there. */
+static const char *field(const char *page, size_t size, const char *name, size_t *len) {
+    size_t name_len = strlen(name);
+    const char *end = page + size;
+    for (const char *line = page; line && (size_t)(end - line) > name_len;) {
+        const char *over = memchr(line, '\n', (size_t)(end - line));
+        if (memcmp(line, name, name_len) == 0) {
+            const char *value = line + name_len;
+            *len = strcspn(value, "\r\n");
+            return value;
+        }
+        line = over ? over + 1 : NULL;
+    }
+    return NULL;
+}
+
+static void read_page(const char *page, size_t size, size_t master, struct eviction_state *found) {
+    size_t len = 0, limit_len = 0;
+    const char *policy = field(page, size, "maxmemory_policy:", &len);
+    const char *limit = field(page, size, "maxmemory:", &limit_len);
+    if (!policy || !limit)
+        return;
+    unsigned which = OTHER;
+    for (unsigned i = NOEVICTION; i < OTHER; i++)
+        if (strlen(POLICIES[i]) == len && memcmp(POLICIES[i], policy, len) == 0)
+            which = i;
+    bool evicts = which != NOEVICTION && strtoull(limit, NULL, 10) > 0;
+    if (found->evicts || (found->policy != UNKNOWN && !evicts))
+        return;
+    *found = (struct eviction_state){.policy = which, .evicts = evicts, .master = master};
+}
+
+/* Says what is new. What is not known any more is no news. */
+static void conclude(struct worker *w, const struct eviction_state *found) {
+    struct eviction_state *known = &thread_of(w)->evictions;
+    if (found->policy == UNKNOWN)
+        return;
+    if (found->evicts && (!known->evicts || known->policy != found->policy)) {
+        const char *address = found->master < upstream_master_count(w->upstream)
+                                  ? upstream_node_address(upstream_master(w->upstream, found->master))
+                                  : "?";
+        log_warning("Upstream: %s may evict locks when its maxmemory is reached (maxmemory-policy %s), and two clients "
+                    "would hold one; noeviction keeps them",
+                    address, policy_name(found->policy));
+    } else if (!found->evicts && known->evicts) {
+        log_notice("Upstream: locks are not evicted any more");
+    }
+    *known = *found;
+    atomic_store(&w->shared->evictions, found->policy << 1 | found->evicts);
+}
+
+static void answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct round *round = REQUEST_OWNER(c->request, struct round);
+    const char *p = end->reply;
+    struct resp_item page;
+    if (!end->error && resp_item_read(&p, end->reply + end->len, &page) && (page.type == '$' || page.type == '='))
+        read_page(page.str, page.len, c->index, &round->found);
+    request_disown(c->request);
+    if (--round->left == 0) {
+        conclude(w, &round->found);
+        thread_of(w)->evictions_asking = false;
+        memory_free(round);
+    }
+    request_reply(c->request, "", 0, true);
+}
+
+void evictions_tick(struct worker *w) {
+    static const char question[] = "*2\r\n$4\r\nINFO\r\n$6\r\nmemory\r\n";
+    struct upstream_lane lane = {.protocol = 2};
+    size_t masters = upstream_master_count(w->upstream);
+    int64_t now = worker_now(w);
+    if (thread_of(w)->evictions_asking || w->stopping || masters == 0 || now - thread_of(w)->evictions_ms < AGAIN_MS)
+        return;
+    for (size_t i = 0; i < masters; i++)
+        if (upstream_node_lost(upstream_master(w->upstream, i)))
+            return;
+    thread_of(w)->evictions_ms = now;
+    thread_of(w)->evictions_asking = true;
+    struct round *round = memory_zalloc(sizeof(*round));
+    round->left = masters;
+    for (size_t i = 0; i < masters; i++) { /* some may fail at once, the last one among them */
+        struct request *r = request_internal(w);
+        request_own(r, &round->owner, &request_owner_silent);
+        r->call.done = answered;
+        r->call.index = (uint32_t)i;
+        call_submit_master_lane(&r->call, i, &lane, question, sizeof(question) - 1);
+    }
+}
+
+void evictions_report(struct worker *w, const struct report *r) {
+    unsigned state = atomic_load(&w->shared->evictions);
+    r->line(r->arg, "maxmemory_policy", "%s", policy_name(state >> 1));
+    r->line(r->arg, "locks_evictable", "%s", state >> 1 == UNKNOWN ? "unknown" : state & 1 ? "yes" : "no");
+}

@@ -1,0 +1,17 @@
+/*
+ * Whether Redis may evict locks when its memory is full. Asked of all masters by the first worker, at its start and now
+ * and then; where Redis does not tell, nothing is said.
+ */
+#ifndef LOCKKEEPER_WORKER_EVICTIONS_H
+#define LOCKKEEPER_WORKER_EVICTIONS_H
+
+#include "proxy/base/report.h"
+
+struct worker;
+
+/* To be called once a second at most, by the first worker; asks where the last answers are old. */
+void evictions_tick(struct worker *w);
+/* For PROXY INFO and the status page: the policy, and whether locks may be evicted by it. From any worker's thread. */
+void evictions_report(struct worker *w, const struct report *r);
+
+#endif

@@ -1,0 +1,89 @@
+/*
+ * What the files of proxy/worker/ share: how a worker stops, its board for other threads, what metrics and reports take
+ * from each other.
+ */
+#ifndef LOCKKEEPER_WORKER_PRIVATE_H
+#define LOCKKEEPER_WORKER_PRIVATE_H
+
+#include <stdatomic.h>
+
+#include "proxy/session/core/session.h"
+#include "proxy/worker/worker.h"
+
+struct listener {
+    struct ev_io io;
+    struct worker *worker;
+    bool tls;
+};
+
+/* What a worker knows of a node. The numbers are all of one type for metrics.c's table. */
+struct node_figures {
+    char address[256];
+    const char *state; /* upstream_node_info's */
+    bool master;
+    uint64_t slots, connections, pinned, in_flight, unsent_bytes, requests, reconnects, redirects;
+    struct histogram round_trips;
+    int64_t round_trip_us; /* the longest of the threads' */
+};
+
+/* What Redis does where its memory is full. */
+struct eviction_state {
+    unsigned policy; /* evictions.c's number for it */
+    bool evicts;     /* and there is a limit that it may reach */
+    size_t master;   /* which of them */
+};
+
+/* What a worker leaves for other threads to read. */
+struct node_board {
+    pthread_mutex_t mutex;
+    struct node_figures *nodes;
+    size_t count;
+    struct histogram lock_commands;
+};
+
+/* A worker with what runs it. */
+struct worker_thread {
+    struct worker worker; /* first */
+    struct listener *listeners;
+    size_t listener_count;
+    struct list_node guests;         /* clients in their TLS handshake */
+    double guest_logged;             /* when a failed one was last logged at notice */
+    uint64_t leases_handed;          /* that got a last expiry */
+    struct eviction_state evictions; /* evictions.c's, in the first worker */
+    int64_t evictions_ms;            /* when it last asked */
+    bool evictions_asking;
+    double ticked;                       /* when it was last */
+    unsigned punctual_ticks, held_ticks; /* in a row; without a question */
+    struct ev_prepare prepare;
+    struct ev_idle look; /* active: the loop's next look at who is readable does not wait */
+    struct ev_timer tick, accept_pause;
+    bool engine_waits; /* the engine's tick came late, and lets others go first */
+    void (*ready)(void *arg, const char *error);
+    void *ready_arg;
+    bool accepting;
+    double drain_from, drain_until; /* while stopping */
+    atomic_int_fast64_t stop_ms;    /* -1: not asked to stop */
+    _Atomic(struct lock_rules *) new_rules;
+    struct node_board board;
+};
+
+static inline struct worker_thread *thread_of(const struct worker *w) {
+    return (struct worker_thread *)(uintptr_t)w;
+}
+
+/* metrics.c: writes what is known of the nodes to the worker's board. */
+void node_board_write(struct worker *w);
+/* The same of all workers, as one: this one's at this moment, the others' at most a second old. The caller frees
+ * sum->nodes; sum->count is 0 at first. */
+void node_board_sum(struct worker *w, struct node_board *sum);
+/* worker.c: for a turn's end. */
+void worker_free_closed(struct worker *w);
+/* drain.c: begins to stop, to be over after so many ms; and goes on with it at each turn's end. */
+void drain_begin(struct worker *w, int64_t bound_ms);
+void drain_turn(struct worker *w);
+
+/* A counter's sum over all workers, by its place in struct counters; the process's memory. */
+uint64_t counters_sum(const struct proxy_shared *shared, size_t offset);
+long long resident_bytes(void);
+
+#endif

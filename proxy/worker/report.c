@@ -1,0 +1,259 @@
+/*
+ * What operators may see of workers, nodes, locks and rules, handed over as reports (proxy/base/report.h). Knows what
+ * the facts are, not what they will look like.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proxy/advise/advise.h"
+#include "proxy/base/glob.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/core/session.h"
+#include "proxy/worker/evictions.h"
+#include "proxy/worker/private.h"
+
+enum { LOCKS_MAX = 1000, RULE_TEXT_MAX = 512, SHARED_TEXT_MAX = 2048, SHARED_ROWS_MAX = 100 };
+
+/* ---- PROXY INFO ------------------------------------------------------------------------------------ */
+
+uint64_t counters_sum(const struct proxy_shared *shared, size_t offset) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < shared->options.threads; i++) {
+        const char *counters = (const char *)&shared->workers[i]->counters;
+        sum += counter_read((const _Atomic uint64_t *)(const void *)(counters + offset));
+    }
+    return sum;
+}
+
+/* The counters whose names begin with `prefix`. */
+static void report_counters(const struct proxy_shared *shared, const char *prefix, const struct report *r) {
+    static const struct {
+        const char *name;
+        size_t offset;
+    } rows[] = {
+#define COUNTER_ROW(name, help) {#name, offsetof(struct counters, name)},
+        COUNTER_TABLE(COUNTER_ROW)
+#undef COUNTER_ROW
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strncmp(rows[i].name, prefix, strlen(prefix)) == 0)
+            r->line(r->arg, rows[i].name, "%llu", (unsigned long long)counters_sum(shared, rows[i].offset));
+}
+
+long long resident_bytes(void) {
+    long long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f) {
+        if (fscanf(f, "%lld %lld", &pages, &resident) != 2)
+            resident = 0;
+        fclose(f);
+    }
+    return resident * sysconf(_SC_PAGESIZE);
+}
+
+static void report_upstream_nodes(struct worker *w, const struct report *r) {
+    struct node_board sum = {.count = 0};
+    node_board_sum(w, &sum);
+    for (size_t i = 0; i < sum.count; i++) {
+        const struct node_figures *n = &sum.nodes[i];
+        char name[32];
+        snprintf(name, sizeof(name), "node%zu", i);
+        r->line(r->arg, name,
+                "address=%s,state=%s,role=%s,slots=%llu,connections=%llu,pinned=%llu,in_flight=%llu,unsent=%llu,"
+                "requests=%llu,reconnects=%llu,redirects=%llu,round_trip_us=%lld",
+                n->address, n->state, n->master ? "master" : "other", (unsigned long long)n->slots,
+                (unsigned long long)n->connections, (unsigned long long)n->pinned, (unsigned long long)n->in_flight,
+                (unsigned long long)n->unsent_bytes, (unsigned long long)n->requests, (unsigned long long)n->reconnects,
+                (unsigned long long)n->redirects, (long long)n->round_trip_us);
+    }
+    memory_free(sum.nodes);
+}
+
+struct sentinel_lines {
+    const struct report *report;
+    size_t count;
+};
+
+static void report_sentinel(void *arg, const char *address, const char *state) {
+    struct sentinel_lines *lines = arg;
+    char name[32];
+    snprintf(name, sizeof(name), "sentinel%zu", lines->count++);
+    lines->report->line(lines->report->arg, name, "address=%s,state=%s", address, state);
+}
+
+static void report_locks_section(const struct proxy_shared *shared, const struct report *r) {
+    struct lock_stats stats;
+    engine_stats(shared->engine, &stats);
+    r->section(r->arg, "Locks");
+    r->line(r->arg, "leases", "%llu", (unsigned long long)stats.leases);
+    r->line(r->arg, "claims", "%llu", (unsigned long long)stats.claims);
+    r->line(r->arg, "keys", "%llu", (unsigned long long)stats.keys);
+    r->line(r->arg, "acquisitions_granted", "%llu", (unsigned long long)stats.granted);
+    r->line(r->arg, "acquisitions_lost", "%llu", (unsigned long long)stats.lost);
+    r->line(r->arg, "releases_done", "%llu", (unsigned long long)stats.released);
+    r->line(r->arg, "releases_refused", "%llu", (unsigned long long)stats.refused_releases);
+    r->line(r->arg, "extends_refused", "%llu", (unsigned long long)stats.refused_extends);
+    r->line(r->arg, "renewals", "%llu", (unsigned long long)stats.renewals);
+    for (int k = 0; k < INCIDENT_KINDS; k++) {
+        char name[48];
+        snprintf(name, sizeof(name), "incidents_%s", lock_incident_name((enum lock_incident_kind)k));
+        r->line(r->arg, name, "%llu", (unsigned long long)stats.incidents[k]);
+    }
+}
+
+void worker_report_info(struct worker *w, const struct report *r) {
+    const struct proxy_shared *shared = w->shared;
+    const struct session_options *o = &shared->options;
+    r->section(r->arg, "Proxy");
+    r->line(r->arg, "lockkeeper_version", "%s", o->version);
+    r->line(r->arg, "process_id", "%d", (int)getpid());
+    r->line(r->arg, "run_id", "%s", o->process_id);
+    r->line(r->arg, "tcp_port", "%d", o->port);
+    r->line(r->arg, "threads", "%u", o->threads);
+    r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(worker_now(w) - o->started_ms) / 1000);
+    r->line(r->arg, "used_memory_rss", "%lld", resident_bytes());
+    r->section(r->arg, "Clients");
+    report_counters(shared, "client", r);
+    report_counters(shared, "protocol", r);
+    report_counters(shared, "tls", r);
+    r->line(r->arg, "maxclients", "%lld", (long long)o->maxclients);
+    r->section(r->arg, "Upstreams");
+    r->line(r->arg, "upstream", "%s", o->upstream_text);
+    report_upstream_nodes(w, r);
+    struct sentinel_lines lines = {.report = r};
+    upstream_each_sentinel(w->upstream, report_sentinel, &lines);
+    evictions_report(w, r);
+    report_counters(shared, "pinned", r);
+    report_locks_section(shared, r);
+    r->section(r->arg, "Commands");
+    report_counters(shared, "requests", r);
+}
+
+/* ---- PROXY LOCKS, PROXY RULES, contention ------------------------------------------------------------------------ */
+
+struct lock_rows {
+    const struct report *report;
+    const char *pattern;
+    size_t pattern_len;
+    int64_t now_ms;
+};
+
+static void report_lease(void *arg, const struct lock_view *v) {
+    struct lock_rows *rows = arg;
+    const struct report *r = rows->report;
+    if (rows->pattern && !glob_match(rows->pattern, rows->pattern_len, v->key.name, v->key.len))
+        return;
+    char owner[LOCK_IDENTITY_MAX + 48];
+    int n = snprintf(owner, sizeof(owner), "%.*s id=%llu%s", (int)v->client_len, v->client,
+                     (unsigned long long)v->session_id, v->connected ? "" : " (disconnected)");
+    r->row(r->arg);
+    r->text(r->arg, "key", v->key.name, v->key.len);
+    r->number(r->arg, "db", v->key.db);
+    r->text(r->arg, "owner", owner, (size_t)n);
+    r->number(r->arg, "age-ms", rows->now_ms - v->since_ms);
+    r->number(r->arg, "left-ms", v->end_ms == 0 ? -1 : v->end_ms > rows->now_ms ? v->end_ms - rows->now_ms : 0);
+    r->number(r->arg, "fence", (int64_t)v->fence);
+    r->number(r->arg, "renewals", (int64_t)v->renewals);
+}
+
+void worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
+    struct lock_rows rows = {.report = r, .pattern = pattern, .pattern_len = len, .now_ms = worker_now(w)};
+    engine_each_lease(w->shared->engine, worker_now(w), LOCKS_MAX, report_lease, &rows);
+}
+
+/* Behind those that have room. */
+#define MORE "; ..."
+
+/* The families of a rule whose workers share connections. */
+struct shared_families {
+    const struct lock_rule *rule;
+    const struct report *report; /* a row each; else NULL */
+    size_t rows;
+    char *text; /* or a text of all, with room for SHARED_TEXT_MAX bytes */
+    size_t len;
+    bool cut; /* it has not all of them */
+};
+
+/* What the family has of a rule's pattern may be its beginning. */
+static bool is_of_rule(const struct lock_family *f, const struct lock_rule *rule) {
+    size_t len = strlen(f->rule);
+    return strncmp(f->rule, rule->pattern, len) == 0 && (len == rule->pattern_len || len == LOCK_FAMILY_NAME_MAX - 1);
+}
+
+static void add_shared(void *arg, const struct lock_family *f) {
+    struct shared_families *all = arg;
+    if (!is_of_rule(f, all->rule))
+        return;
+    if (!all->report) {
+        size_t room = SHARED_TEXT_MAX - sizeof(MORE) - all->len;
+        int n = snprintf(all->text + all->len, room, "%s%s by %s", all->len ? "; " : "", f->pattern, f->client);
+        if ((size_t)n < room)
+            all->len += (size_t)n;
+        else
+            all->cut = true;
+    } else if (all->rows < SHARED_ROWS_MAX) {
+        all->rows++;
+        all->report->row(all->report->arg);
+        all->report->text(all->report->arg, "pattern", f->pattern, strlen(f->pattern));
+        all->report->text(all->report->arg, "client", f->client, strlen(f->client));
+    }
+}
+
+/* Where the rule names the owner, what was learnt before does not count. */
+static void each_shared(struct worker *w, struct shared_families *all) {
+    if (all->rule->mode == LOCK_MODE_ENFORCE && all->rule->owner == LOCK_OWNER_AUTO)
+        engine_each_pooled(w->shared->engine, add_shared, all);
+}
+
+void worker_report_shared(struct worker *w, const struct report *r) {
+    struct shared_families all = {.report = r};
+    for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
+        all.rule = lock_rules_get(w->rules, i);
+        each_shared(w, &all);
+    }
+}
+
+void worker_report_rules(struct worker *w, const struct report *r) {
+    for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
+        const struct lock_rule *rule = lock_rules_get(w->rules, i);
+        char text[RULE_TEXT_MAX];
+        size_t len = lock_rule_text(rule, text, sizeof(text));
+        r->row(r->arg);
+        r->text(r->arg, "rule", text, len);
+        r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
+        char families[SHARED_TEXT_MAX] = "";
+        struct shared_families all = {.rule = rule, .text = families};
+        each_shared(w, &all);
+        if (all.cut)
+            all.len += (size_t)snprintf(families + all.len, sizeof(MORE), MORE);
+        r->text(r->arg, "shared", families, all.len);
+    }
+}
+
+static void report_fight(void *arg, const struct lock_contention *c) {
+    const struct report *r = arg;
+    char minutes[CONTENTION_MINUTES * 12];
+    size_t len = 0;
+    for (size_t i = CONTENTION_MINUTES; i-- > 0;)
+        len += (size_t)snprintf(minutes + len, sizeof(minutes) - len, "%s%u", len ? " " : "", c->lost[i]);
+    r->row(r->arg);
+    r->text(r->arg, "key", c->key.name, c->key.len);
+    r->number(r->arg, "db", c->key.db);
+    r->number(r->arg, "waiters", c->waiters);
+    r->text(r->arg, "lost-by-minute", minutes, len); /* the present minute last */
+}
+
+void worker_report_contention(struct worker *w, const struct report *r) {
+    engine_each_contention(w->shared->engine, worker_now(w), report_fight, (void *)r);
+}
+
+static void report_advice(void *arg, const char *line, size_t len) {
+    const struct report *r = arg;
+    r->text(r->arg, "", line, len);
+}
+
+void worker_report_advice(struct worker *w, const struct report *r) {
+    struct report copy = *r;
+    advisor_each(w->shared->advisor, worker_now(w), report_advice, &copy);
+}

@@ -1,0 +1,307 @@
+/*
+ * The worker's loop: runs each turn's gathered work in ev_prepare. How clients come is accept.c's, how it stops
+ * drain.c's.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/commands/commands.h"
+#include "proxy/session/core/session.h"
+#include "proxy/worker/accept.h"
+#include "proxy/worker/evictions.h"
+#include "proxy/worker/private.h"
+
+enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10 };
+static const double ENGINE_LATE = 0.1, ENGINE_PAUSE = 0.05; /* seconds */
+
+static const double TICK_SECONDS = 1.0, TICK_LATE = 0.05;
+
+/* ---- rooms ----------------------------------------------------------------------------------------- */
+
+static void rooms_open(struct worker *w) {
+    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
+        if ((*room)->worker_opens)
+            (*room)->worker_opens(w);
+}
+
+static void rooms_ask(struct worker *w) {
+    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
+        if ((*room)->worker_asks)
+            (*room)->worker_asks(w);
+}
+
+static void rooms_close(struct worker *w) {
+    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
+        if ((*room)->worker_closes)
+            (*room)->worker_closes(w);
+}
+
+/* ---- a turn's end -------------------------------------------------------------------------------- */
+
+static void worker_new_rules(struct worker *w) {
+    struct lock_rules *rules = atomic_exchange(&thread_of(w)->new_rules, NULL);
+    if (!rules)
+        return;
+    lock_rules_unref(w->rules);
+    w->rules = rules;
+}
+
+void worker_free_closed(struct worker *w) {
+    struct list_node *n;
+    while ((n = list_first(&w->closed)))
+        session_free(LIST_ENTRY(n, struct session, link));
+}
+
+static void look_again(struct ev_loop *loop, struct ev_idle *look, int events) {
+}
+
+/* Where there are replies to write as well, the clients get these first, and what they send upon them joins what goes
+ * to the nodes. Otherwise clients fall into small groups that take turns, each with its own read and write at the node:
+ * where the clients and Redis share a core, a node got 2.7 requests at a time. Held back once, while the loop looks who
+ * is readable without waiting. */
+static bool holds_back(const struct worker *w, bool looked) {
+    return !looked && !w->stopping && !list_empty(&w->dirty) && upstream_waits(w->upstream);
+}
+
+/* All that this turn's callbacks have left to do. Sessions that may go on send more upstream, and a failing
+ * upstream lets more sessions go on: until both are quiet. */
+static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
+    struct worker *w = prepare->data;
+    struct list_node *n;
+    bool looked = ev_is_active(&thread_of(w)->look);
+    do {
+        while ((n = list_first(&w->runnable)))
+            session_resume(LIST_ENTRY(n, struct session, runnable_link));
+        worker_run_jobs(w);
+        if (holds_back(w, looked))
+            ev_idle_start(w->loop, &thread_of(w)->look);
+        else
+            upstream_flush(w->upstream);
+        while ((n = list_first(&w->dirty)))
+            session_flush(LIST_ENTRY(n, struct session, dirty_link));
+    } while (!list_empty(&w->runnable) || !list_empty(&w->jobs));
+    if (looked)
+        ev_idle_stop(w->loop, &thread_of(w)->look);
+    worker_free_closed(w);
+    if (w->stopping)
+        drain_turn(w);
+    w->now_ms = 0;
+}
+
+/* ---- time ---------------------------------------------------------------------------------------- */
+
+/* A burst leaves memory behind: in the pools, and in malloc, where a few pieces in use keep all of those between. */
+static void worker_trim(struct worker *w) {
+    chunk_pool_shrink(&w->chunks);
+    request_pools_shrink(w);
+    if (w->index == 0)
+        memory_trim();
+}
+
+/* The proxy's own questions to Redis. Not when the process stood still lately: first what is due. Where it does so
+ * always that is no reason. */
+static void ask_around(struct worker *w, double now) {
+    double since = now - thread_of(w)->ticked; /* shorter behind a late one */
+    bool punctual = since > TICK_SECONDS - TICK_LATE && since < TICK_SECONDS + TICK_LATE;
+    thread_of(w)->ticked = now;
+    thread_of(w)->punctual_ticks = punctual ? thread_of(w)->punctual_ticks + 1 : 0;
+    if (thread_of(w)->punctual_ticks < 2 && ++thread_of(w)->held_ticks < TICKS_HELD)
+        return;
+    thread_of(w)->held_ticks = 0;
+    evictions_tick(w);
+    rooms_ask(w);
+}
+
+static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct worker *w = timer->data;
+    worker_trim(w);
+    if (w->index == 0)
+        ask_around(w, ev_now(loop));
+    if (w->shared->options.monitored || w->shared->options.threads > 1)
+        node_board_write(w);
+    double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
+    bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
+    if (timeout <= 0 && w->shared->options.output_limit_soft <= 0 && !blocked &&
+        counter_read(&w->counters.clients_tracking) == 0)
+        return; /* nothing depends on time */
+    LIST_FOREACH_SAFE(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (s->blocked && !s->half_closed && session_left(s))
+            session_close(s, "the client left while it was blocked");
+        else if (timeout > 0 && (list_empty(&s->requests) || s->stream) &&
+                 !(s->hears & (HEARS_REPLY | HEARS_WRITTEN)) && w->pause == PAUSE_NONE &&
+                 now - s->last_active > timeout)
+            session_close(s, "idle");
+        else if (s->over_soft_since > 0)
+            session_mark_dirty(s);
+        else if (s->hears & HEARS_TICK)
+            session_tick(s);
+    }
+}
+
+/* A process that stood still has not read yet who has left meanwhile: nobody's lease is renewed before. Other threads
+ * get a moment to read, too. Once: where the tick is always late that is no reason. */
+static bool engine_is_late(struct worker *w) {
+    thread_of(w)->engine_waits = !thread_of(w)->engine_waits && ev_now(w->loop) - w->engine_at > ENGINE_LATE;
+    if (thread_of(w)->engine_waits)
+        worker_engine_arm(w, ENGINE_PAUSE);
+    return thread_of(w)->engine_waits;
+}
+
+static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct worker *w = timer->data;
+    if (engine_is_late(w))
+        return;
+    w->now_ms = 0;
+    unsigned threads = w->shared->options.threads;
+    int64_t next = engine_tick(w->shared->engine, w->index, threads, worker_now(w));
+    if (threads > 1 && next > SHARED_TICK_MS)
+        next = SHARED_TICK_MS; /* other threads' commands can't wake this one */
+    worker_engine_arm(w, (double)(next > 0 ? next : 1) / 1000.);
+}
+
+/* ---- what other threads ask for ------------------------------------------------------------------- */
+
+static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
+    struct worker *w = wake->data;
+    worker_new_rules(w);
+    tour_arrivals(w);
+    int64_t drain_ms = atomic_load(&thread_of(w)->stop_ms);
+    if (drain_ms >= 0 && !w->stopping)
+        drain_begin(w, drain_ms);
+}
+
+void worker_stop(struct worker *w, int64_t drain_ms) {
+    atomic_store(&thread_of(w)->stop_ms, drain_ms);
+    ev_async_send(w->loop, &w->wake);
+}
+
+void worker_set_rules(struct worker *w, struct lock_rules *rules) {
+    struct lock_rules *old = atomic_exchange(&thread_of(w)->new_rules, lock_rules_ref(rules));
+    if (old)
+        lock_rules_unref(old);
+    ev_async_send(w->loop, &w->wake);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------- */
+
+/* From here on clients are served. */
+static void worker_open(struct worker *w, const char *error) {
+    w->opened = true;
+    if (!w->stopping)
+        accept_start(w);
+    thread_of(w)->ready(thread_of(w)->ready_arg, error);
+}
+
+/* The node has said whether it serves those who have not logged in; if it doesn't, they get Redis's limits for them. */
+static void probed(struct worker *w, const char *error) {
+    if (!w->opened && !w->stopping)
+        worker_open(w, error);
+}
+
+static void upstream_ready(void *arg, const char *error) {
+    if (error)
+        worker_open(arg, error);
+    else
+        worker_probe(arg);
+}
+
+static void worker_watchers(struct worker *w) {
+    ev_prepare_init(&thread_of(w)->prepare, turn_end);
+    thread_of(w)->prepare.data = w;
+    ev_prepare_start(w->loop, &thread_of(w)->prepare);
+    ev_idle_init(&thread_of(w)->look, look_again);
+    ev_async_init(&w->wake, woken);
+    w->wake.data = w;
+    ev_async_start(w->loop, &w->wake);
+    ev_timer_init(&thread_of(w)->tick, tick, TICK_SECONDS, TICK_SECONDS);
+    thread_of(w)->tick.data = w;
+    ev_timer_start(w->loop, &thread_of(w)->tick);
+    ev_timer_init(&w->engine_tick, engine_due, 0.01, 0.);
+    ev_set_priority(&w->engine_tick, EV_MINPRI);
+    w->engine_tick.data = w;
+    worker_engine_arm(w, 0.01);
+    tour_stop_init(&w->tours);
+}
+
+struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
+                          size_t socket_count, struct lock_rules *rules, void (*ready)(void *arg, const char *error),
+                          void *ready_arg) {
+    struct worker *w = memory_zalloc(sizeof(struct worker_thread));
+    w->shared = shared;
+    w->hooks = &commands_hooks;
+    w->probed = probed;
+    w->index = index;
+    w->loop = ev_loop_new(EVFLAG_AUTO);
+    readable_init(&w->readable, w->loop);
+    w->rules = lock_rules_ref(rules);
+    thread_of(w)->ready = ready;
+    thread_of(w)->ready_arg = ready_arg;
+    atomic_init(&thread_of(w)->stop_ms, -1);
+    list_init(&w->sessions);
+    list_init(&w->hearing);
+    list_init(&w->dirty);
+    list_init(&w->runnable);
+    list_init(&w->closed);
+    list_init(&w->free_calls);
+    list_init(&w->jobs);
+    chunk_pool_init(&w->chunks, CHUNKS_KEPT);
+    resp_request_init(&w->scanner);
+    text_init(&w->build);
+    w->scratch = memory_alloc(WORKER_SCRATCH);
+    accept_init(w, sockets, socket_count);
+    pthread_mutex_init(&thread_of(w)->board.mutex, NULL);
+    worker_watchers(w);
+    rooms_open(w);
+    struct upstream_events events = {.arg = w, .ready = upstream_ready};
+    w->upstream = upstream_new(w->loop, &w->readable, &shared->upstream, &w->chunks, &events);
+    return w;
+}
+
+struct ev_loop *worker_loop(struct worker *w) {
+    return w->loop;
+}
+
+void worker_run(struct worker *w) {
+    worker_enter(w);
+    ev_run(w->loop, 0);
+    tour_stop_close(w);
+    worker_enter(NULL);
+}
+
+static void free_list(struct list_node *head, size_t offset) {
+    struct list_node *n;
+    while ((n = list_shift(head)))
+        memory_free((char *)n - offset);
+}
+
+void worker_free(struct worker *w) {
+    worker_enter(w);
+    LIST_FOREACH_SAFE(it, &w->sessions)
+    session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
+    worker_free_closed(w);
+    tour_stop_clear(w);
+    upstream_free(w->upstream); /* fails what is in flight, whose slots go back to the free lists */
+    accept_drop_guests(w);
+    accept_close(w);
+    struct list_node *n;
+    while ((n = stack_pop(&w->free_requests)))
+        memory_free(LIST_ENTRY(n, struct request, link));
+    free_list(&w->free_calls, offsetof(struct call, link));
+    rooms_close(w);
+    free_list(&w->jobs, offsetof(struct worker_job, link));
+    worker_new_rules(w);
+    lock_rules_unref(w->rules);
+    resp_request_clear(&w->scanner);
+    text_clear(&w->build);
+    chunk_pool_clear(&w->chunks);
+    memory_free(w->scratch);
+    pthread_mutex_destroy(&thread_of(w)->board.mutex);
+    memory_free(thread_of(w)->board.nodes);
+    readable_clear(&w->readable);
+    ev_loop_destroy(w->loop);
+    memory_free(w);
+    worker_enter(NULL);
+}

@@ -1,0 +1,61 @@
+/*
+ * A worker: one thread with its loop, its listeners, its upstream and its sessions.
+ *
+ *      loop turn:  in the order in which they became readable (readable.h):
+ *                  sessions -> dispatch -> upstream queues      nodes -> replies -> session queues
+ *      ev_prepare: sessions that may go on -> upstream_flush -> sessions' output -> free what was closed
+ *                  (where there is output of sessions, upstream_flush waits for one more look at who is readable)
+ *
+ * Threads share the lock engine, the rules (immutable) and the incidents; nothing else.
+ */
+#ifndef LOCKKEEPER_WORKER_WORKER_H
+#define LOCKKEEPER_WORKER_WORKER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proxy/base/metric.h"
+#include "proxy/base/report.h"
+#include "proxy/lock/engine.h"
+#include "proxy/session/core/shared.h"
+
+struct ev_loop;
+struct worker;
+
+/* A listening descriptor. */
+struct worker_socket {
+    int fd;
+    bool tls; /* its clients begin with a handshake */
+};
+
+/* `index` from 0. Listening descriptors are given: the worker closes them. rules: a reference is taken.
+ * `ready` is called once, in the worker's thread, when it accepts clients; error as in upstream_events. */
+struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
+                          size_t socket_count, struct lock_rules *rules, void (*ready)(void *arg, const char *error),
+                          void *ready_arg);
+struct ev_loop *worker_loop(struct worker *w);
+/* Runs until worker_stop has done its work. */
+void worker_run(struct worker *w);
+/* Thread-safe: stop accepting, finish what is in flight for at most drain_ms, return from worker_run. */
+void worker_stop(struct worker *w, int64_t drain_ms);
+/* Thread-safe: new rules from the worker's next turn on; a reference is taken. */
+void worker_set_rules(struct worker *w, struct lock_rules *rules);
+/* What operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY RULES. */
+void worker_report_info(struct worker *w, const struct report *r);
+void worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
+void worker_report_rules(struct worker *w, const struct report *r);
+/* For the status page: families whose workers share connections, locks that are fought over, nodes; one row each. */
+void worker_report_shared(struct worker *w, const struct report *r);
+void worker_report_contention(struct worker *w, const struct report *r);
+void worker_report_nodes(struct worker *w, const struct report *r);
+/* For /metrics, over all threads; and whether every slot's node can be reached, as far as is known. From the first
+ * worker's own thread, where options.monitored is set. */
+void worker_report_metrics(struct worker *w, const struct metric_sink *m);
+bool worker_upstream_serves(struct worker *w);
+/* PROXY ADVISE: a text without a name for each line. */
+void worker_report_advice(struct worker *w, const struct report *r);
+/* After worker_run has returned. */
+void worker_free(struct worker *w);
+
+#endif
