@@ -24,6 +24,7 @@
 
 #include "proxy/base/histogram.h"
 #include "proxy/base/list.h"
+#include "proxy/base/metric.h"
 #include "proxy/lock/rule.h"
 
 struct lock_engine;
@@ -356,13 +357,31 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
 
 /* ---- looking in (PROXY LOCKS, PROXY INFO) ---------------------------------------------------- */
 
+/* STAT(field, name, type, family, label, value, help), as in base/counters.h; the first three are of this moment. */
+#define LOCK_STATS(STAT)                                                                                               \
+    STAT(leases, "leases", "gauge", "leases", NULL, NULL, "Leases that this proxy knows to be live.")                  \
+    STAT(claims, "claims", "gauge", "claims", NULL, NULL, "Acquisitions that may still be released.")                  \
+    STAT(keys, "keys", "gauge", "lock_keys", NULL, NULL, "Keys of which this proxy knows anything.")                   \
+    STAT(granted, "acquisitions_granted", "counter", "acquisitions_total", "result", "granted",                        \
+         "Attempts to acquire a lock.")                                                                                \
+    STAT(lost, "acquisitions_lost", "counter", "acquisitions_total", "result", "lost", NULL)                           \
+    STAT(released, "releases_done", "counter", "releases_total", "result", "done",                                     \
+         "Releases asked for by clients; incidents_total has the reasons of refusals.")                                \
+    STAT(refused_releases, "releases_refused", "counter", "releases_total", "result", "refused", NULL)                 \
+    STAT(refused_extends, "extends_refused", "counter", "extends_refused_total", NULL, NULL,                           \
+         "Changes of an expiry that were refused.")                                                                    \
+    STAT(renewals, "renewals", "counter", "renewals_total", NULL, NULL, "Leases renewed by the proxy.")
+
 struct lock_stats {
-    uint64_t leases, claims, keys; /* now */
-    uint64_t granted, lost, released, refused_releases, refused_extends, renewals;
+#define STAT_FIELD(field, ...) uint64_t field;
+    LOCK_STATS(STAT_FIELD)
+#undef STAT_FIELD
     uint64_t incidents[INCIDENT_KINDS];
     struct histogram
         waits; /* of those granted: since the session's first attempt in a row that was lost, 0 without one */
 };
+/* The table, for a struct lock_stats; its incidents and waits are no rows of it. */
+extern const struct metric_table lock_counters;
 void engine_stats(struct lock_engine *e, struct lock_stats *stats);
 
 struct lock_view {

@@ -7,6 +7,15 @@
 
 #include "proxy/base/memory.h"
 
+static const struct metric_row stat_rows[] = {
+#define STAT_ROW(field, name, type, family, label, value, help)                                                        \
+    {name, type, family, label, value, help, offsetof(struct lock_stats, field)},
+    LOCK_STATS(STAT_ROW)
+#undef STAT_ROW
+};
+
+const struct metric_table lock_counters = {stat_rows, sizeof(stat_rows) / sizeof(stat_rows[0])};
+
 void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
     *stats = (struct lock_stats){0};
     for (size_t i = 0; i < SHARDS; i++) {
