@@ -10,7 +10,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/lock/audit_private.h"
 
-enum { QUEUES = 64, NODES_MAX = 1024, VACANCIES = 16, HEAD_LOOKS_WITHIN_MS = 5000 };
+enum { QUEUES = 64, NODES_MAX = 1024, VACANCIES = 16 };
 
 struct watched_node {
     struct watched_node *next;
@@ -233,7 +233,7 @@ static const char *dead(const struct audit *a, const struct watched_queue *q, co
         return NULL;
     if (lease_ms && f->now_ms >= n->looked_ms + lease_ms)
         return "its owner has not read the list for the rule's lease";
-    if (f->now_ms >= q->head_ms + HEAD_LOOKS_WITHIN_MS)
+    if (f->now_ms >= q->head_ms + QUEUE_LOOKS_WITHIN_MS)
         return "it has been the head for 5 s, and its owner has not looked";
     return NULL;
 }

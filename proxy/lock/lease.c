@@ -349,23 +349,24 @@ void engine_leave(struct lock_engine *e) {
 
 static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
-    for (uint32_t b = 0; b < sh->entry_buckets; b++)
-        for (struct entry *en = sh->entries[b]; en; en = en->next)
-            for (struct claim *c = en->claims; c; c = c->next) {
-                if (asked == max)
-                    return asked;
-                if (!is_handed_over(c, now_ms))
-                    continue;
-                if (c->heritable && !c->handing) { /* its owner's session is not there to close */
-                    c->handing = true;
-                    heir_tell(sh, c, handover_end(c, now_ms), now_ms);
-                }
-                if (!handover_due(c, now_ms))
-                    continue;
-                ask_renewal(sh, c, c->rule->handover_ms, now_ms);
-                timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
-                asked++;
+    TABLE_FOREACH(it, &sh->entries) {
+        struct entry *en = LIST_ENTRY(it, struct entry, link);
+        for (struct claim *c = en->claims; c; c = c->next) {
+            if (asked == max)
+                return asked;
+            if (!is_handed_over(c, now_ms))
+                continue;
+            if (c->heritable && !c->handing) { /* its owner's session is not there to close */
+                c->handing = true;
+                heir_tell(sh, c, handover_end(c, now_ms), now_ms);
             }
+            if (!handover_due(c, now_ms))
+                continue;
+            ask_renewal(sh, c, c->rule->handover_ms, now_ms);
+            timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
+            asked++;
+        }
+    }
     return asked;
 }
 

@@ -24,9 +24,11 @@
 #include <string.h>
 
 #include "proxy/base/list.h"
+#include "proxy/base/table.h"
 #include "proxy/lock/engine.h"
 #include "proxy/lock/family.h"
 #include "proxy/lock/hash.h"
+#include "proxy/lock/script_constants.h"
 
 enum {
     SHARDS = 16,
@@ -34,7 +36,6 @@ enum {
     WITNESSES_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
     CLAIMS_A_KEY = 256,      /* ended ones beyond that are forgotten, oldest first */
     RELEASERS = 4096,        /* places in the memory of who ever released under which rule */
-    SUSPECTS_MAX = 3,        /* more say no more */
     RETRY_MIN_MS = 100,      /* between attempts to renew */
     HELD_LONG_MS = 5 * 60 * 1000,
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
@@ -78,7 +79,7 @@ void timer_heap_clear(struct timer_heap *h);
 /* ---- clients --------------------------------------------------------------------------------- */
 
 struct lock_client {
-    struct lock_client *next; /* in its bucket */
+    struct table_link link; /* in its table */
     uint64_t hash;
     size_t refs;         /* sessions and peers; under the clients' mutex */
     uint32_t open;       /* open sessions; under the clients' mutex */
@@ -99,8 +100,7 @@ struct lock_client {
 struct client_table {
     pthread_mutex_t mutex;
     struct hash_seed seed;
-    struct lock_client **buckets;
-    size_t bucket_count, count;
+    struct table table;
 };
 
 void client_table_init(struct client_table *t, uint64_t seed);
@@ -120,7 +120,7 @@ bool client_library_multiplexes(const char *name, size_t len);
 
 /* A session, as far as a shard has to do with it. */
 struct peer {
-    struct peer *next;                  /* in its bucket */
+    struct table_link link;             /* in its table */
     uint64_t id;                        /* the session's */
     const struct lock_session *session; /* valid until closed; NULL: none here */
     struct lock_client *client;
@@ -145,13 +145,13 @@ struct crowd {
 
 /* A lock key. */
 struct entry {
-    struct entry *next;   /* in its bucket */
-    struct claim *claims; /* oldest first */
-    uint64_t live_fence;  /* newest lease known, and not known to be gone; 0 none */
-    uint64_t live_since;  /* the token counter when it became known, or a newer one to be gone */
-    uint64_t gone_fence;  /* newest lease known to be gone */
-    struct crowd *crowd;  /* NULL until somebody waits for the key, or reads it */
-    uint32_t hash;        /* the low half */
+    struct table_link link; /* in its table, or of those to be used again */
+    struct claim *claims;   /* oldest first */
+    uint64_t live_fence;    /* newest lease known, and not known to be gone; 0 none */
+    uint64_t live_since;    /* the token counter when it became known, or a newer one to be gone */
+    uint64_t gone_fence;    /* newest lease known to be gone */
+    struct crowd *crowd;    /* NULL until somebody waits for the key, or reads it */
+    uint32_t hash;          /* the low half */
     uint32_t db;
     uint32_t len;
     uint16_t slot;
@@ -259,17 +259,12 @@ struct shard {
     pthread_mutex_t mutex;
     bool alone; /* the mutex is not needed */
     struct lock_engine *engine;
-    struct entry **entries;
-    uint32_t entry_buckets, entry_count;
-    struct peer **peers;
-    uint32_t peer_buckets, peer_count;
-    struct family **families; /* NULL until there is one */
-    uint32_t family_buckets, family_count;
-    struct list_node idle_families; /* all, in the order of use */
+    struct table entries, peers, families;
+    struct list_node idle_families; /* all families, in the order of use */
     struct timer_heap timers;
     uint32_t live, claims;     /* claims believed live of leases that were given here, and all */
     struct claim *free_claims; /* a few to be used again */
-    struct entry *free_entries;
+    struct table_link *free_entries;
     uint32_t free_claim_count, free_entry_count;
     struct lock_stats stats;       /* the counters in it */
     struct watched_queue *queues;  /* NULL until a list lock is audited */

@@ -9,11 +9,11 @@
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/script_constants.h"
 #include "proxy/session/lock_call.h"
 
 enum {
-    ROOM = 384 + LOCK_GUARD_EXTRA, /* for headers, numbers and short words of a call, besides what is counted */
-    GUARD_OUTLIVES_MS = 10000
+    ROOM = 384 + LOCK_GUARD_EXTRA /* for headers, numbers and short words of a call, besides what is counted */
 };
 
 /* ---- scripts that take arguments.lua ------------------------------------------------------------ */

@@ -1180,7 +1180,7 @@ static void what_made_way_before_its_end_is_spent(void **state) {
 static unsigned families(struct fixture *f) {
     unsigned n = 0;
     for (unsigned i = 0; i < SHARDS; i++)
-        n += f->engine->shards[i].family_count;
+        n += f->engine->shards[i].families.count;
     return n;
 }
 
