@@ -196,7 +196,7 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
         plan->right = "believe"; /* its token is another proxy's, and the script looks at its owner */
     else
         plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
-    if (verb_spends(plan->verb) && !plan->queued)
+    if (lock_verb_is(plan->verb, VERB_SPENDS) && !plan->queued)
         c->aside = true;
 }
 
@@ -313,10 +313,9 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- all others ------------------------------------------------------------------------------------- */
 
-/* A command that may be meant to acquire: no sign that its sender holds something on another connection. Taking it for
- * the holder's would tell two that they hold the lock. */
+/* Taking a command that may be meant to acquire for the holder's would tell two that they hold the lock. */
 static bool may_acquire(enum lock_verb verb) {
-    return lock_verb_acquires(verb) || verb == LOCK_PASS;
+    return lock_verb_is(verb, VERB_CLAIMS);
 }
 
 /* What changes a lease may use any claim whose lease is live, and only the newest can be. Where the rule does not say
@@ -391,13 +390,6 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
     return false;
 }
 
-/* Which verbs turn a lock that was acquired under audit into a lease of the scripts' when the rule is enforced later.
- */
-static bool enrols(enum lock_verb verb) {
-    return verb == LOCK_RELEASE || verb == LOCK_EXTEND || verb == LOCK_REPLACE || verb == LOCK_COUNT_UP ||
-           verb == LOCK_COUNT_DOWN || verb == LOCK_CLOBBER || verb == LOCK_REWRITE || verb == LOCK_PASS;
-}
-
 /* Redis has no guard record of such a lock, so that a script would let anybody touch it who has seen its value. This
  * process knows who acquired it: for the owner, `seen` is what it wrote; for others there is no right by seeing. */
 static void plan_enrolment(const struct entry *en, const struct lock_client *client, int64_t now_ms,
@@ -406,7 +398,7 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
     for (struct claim *c = entry_claims(en); c; c = c->next)
         if (c->observed && claim_is_live(c, now_ms))
             live = c;
-    if (!live || !enrols(plan->verb))
+    if (!live || !lock_verb_is(plan->verb, VERB_ENROLS))
         return;
     plan->seen_known = false;
     plan->seen_len = 0;
@@ -488,7 +480,7 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     } else if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY) {
         plan->right = "any";
     } else {
-        if (verb_spends(plan->verb))
+        if (lock_verb_is(plan->verb, VERB_SPENDS))
             plan_release(&s, plan);
         else if (plan->verb == LOCK_EXTEND)
             plan_extend(&s, plan);
@@ -527,7 +519,7 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
 }
 
 inline void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan) {
-    if (queue_verb(plan->verb))
+    if (lock_verb_is(plan->verb, VERB_QUEUE))
         queue_attribute(sh, self, plan);
     else if (!usual(sh, en, self, now_ms, plan))
         choose(sh, en, self, now_ms, plan);

@@ -272,7 +272,7 @@ static enum lock_outcome infer(struct audit *a) {
     case EFFECT_LOST:
         return audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, a->live ? a->live->fence : 0);
     case EFFECT_ABSENT:
-        if (queue_verb(a->sight->verb))
+        if (lock_verb_is(a->sight->verb, VERB_QUEUE))
             return audit_queue(a);
         return audit_conclude(a, LOCK_FREE, 0);
     case EFFECT_REMOVED:

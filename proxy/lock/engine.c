@@ -88,7 +88,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
 
 void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
     plan->queued = false;
-    if (!verb_spends(plan->verb))
+    if (!lock_verb_is(plan->verb, VERB_SPENDS))
         return;
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
@@ -107,18 +107,15 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
 
 /* What may acquire a lease of its own. */
 static bool may_grant(const struct lock_plan *plan) {
-    return plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT ||
-           ((plan->verb == LOCK_REPLACE || plan->verb == LOCK_SWAP || plan->verb == LOCK_COUNT_UP) && plan->claim == 0);
-}
-
-static bool may_end(const struct lock_plan *plan) {
-    return plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_CLOBBER;
+    if (plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT)
+        return true;
+    return lock_verb_is(plan->verb, VERB_ACQUIRES) && plan->claim == 0;
 }
 
 bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
                        const struct lock_plan **acquirer) {
     plan->group = before->group ? before->group : before->attempt;
-    if (*acquirer && may_end(before))
+    if (*acquirer && lock_verb_is(before->verb, VERB_ENDS))
         return false;
     if (acquires || may_grant(before))
         *acquirer = before;

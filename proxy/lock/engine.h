@@ -90,27 +90,80 @@ uint64_t lock_client_hash(const struct lock_client *c);
 
 /* ---- commands ------------------------------------------------------------------------------ */
 
-/* What a command means to a lock; the session layer derives it from the command and its options. */
-enum lock_verb {
-    LOCK_ACQUIRE,    /* SETNX, SET NX */
-    LOCK_REPLACE,    /* SET with an expiry, SETEX, PSETEX: may acquire */
-    LOCK_REWRITE,    /* SET XX: writes what is there, and never acquires */
-    LOCK_SWAP,       /* GETSET, SET GET */
-    LOCK_RELEASE,    /* DEL, UNLINK, GETDEL: spends the claim */
-    LOCK_EXTEND,     /* EXPIRE and its kin, PERSIST, GETEX */
-    LOCK_COUNT_UP,   /* INCR: may acquire */
-    LOCK_COUNT_DOWN, /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */
-    LOCK_READ,       /* GET: shows the value */
-    LOCK_PASS,       /* SET without an expiry, APPEND, INCR where counters are no locks: writes data, or its own lock */
-    LOCK_CLOBBER,    /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */
-    LOCK_SCRIPT,     /* what a script of the application's has made of the lock: adopts, spends, changes nothing */
-    LOCK_QUEUE_PUSH, /* RPUSH, LPUSH, ...: a node joins a list lock */
-    LOCK_QUEUE_READ, /* LRANGE, LINDEX, LLEN, LPOS, EXISTS: may make the head's owner the holder */
-    LOCK_QUEUE_REMOVE, /* LREM: names a node, whose owner may */
-    LOCK_QUEUE_SET,    /* LSET, LTRIM */
-    LOCK_INSPECT,      /* PROXY LOCK, PROXY TOKEN */
-    LOCK_OPERATOR      /* PROXY RELEASE */
+/* What verbs have in common. */
+enum lock_verb_flag {
+    VERB_ACQUIRES = 1 << 0, /* what is granted to it is a lease of a plain key, of its own */
+    VERB_CLAIMS =
+        1 << 1, /* it may be meant to acquire: no sign that its sender holds something on another connection */
+    VERB_SPENDS = 1 << 2,   /* it uses up the claim that it speaks by */
+    VERB_ENDS = 1 << 3,     /* it may end a lease */
+    VERB_WRITES = 1 << 4,   /* it writes, and frees nothing that somebody could wait for */
+    VERB_ENROLS = 1 << 5,   /* it turns a lock that was acquired under audit into a lease of the scripts' */
+    VERB_QUEUE = 1 << 6,    /* it is about a list lock's queue */
+    VERB_SHOWS = 1 << 7,    /* its reply is the value */
+    VERB_LOCKED = 1 << 8,   /* it is refused by an error, LOCKED */
+    VERB_ATTEMPTS = 1 << 9, /* refused, it was an attempt to acquire that has lost */
+    VERB_RELEASES = 1 << 10 /* refused, it was a release of what is not the caller's */
 };
+
+/* VERB(name, what PROXY EXPLAIN calls it, flags). What a command means to a lock; the session layer derives it from the
+ * command and its options. */
+#define LOCK_VERBS(VERB)                                                                                               \
+    /* SETNX, SET NX */                                                                                                \
+    VERB(LOCK_ACQUIRE, "acquire", VERB_ACQUIRES | VERB_CLAIMS | VERB_ATTEMPTS)                                         \
+    /* SET with an expiry, SETEX, PSETEX: may acquire */                                                               \
+    VERB(LOCK_REPLACE, "replace", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS | VERB_LOCKED)                             \
+    /* SET XX: writes what is there, and never acquires */                                                             \
+    VERB(LOCK_REWRITE, "replace", VERB_ENROLS)                                                                         \
+    /* GETSET, SET GET */                                                                                              \
+    VERB(LOCK_SWAP, "swap", VERB_ACQUIRES | VERB_CLAIMS)                                                               \
+    /* DEL, UNLINK, GETDEL */                                                                                          \
+    VERB(LOCK_RELEASE, "release", VERB_SPENDS | VERB_ENDS | VERB_ENROLS | VERB_RELEASES)                               \
+    /* EXPIRE and its kin, PERSIST, GETEX */                                                                           \
+    VERB(LOCK_EXTEND, "extend", VERB_ENROLS)                                                                           \
+    /* INCR: may acquire */                                                                                            \
+    VERB(LOCK_COUNT_UP, "count up", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS)                                         \
+    /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */                                  \
+    VERB(LOCK_COUNT_DOWN, "count down", VERB_SPENDS | VERB_ENDS | VERB_WRITES | VERB_ENROLS | VERB_RELEASES)           \
+    /* GET */                                                                                                          \
+    VERB(LOCK_READ, "read", VERB_SHOWS)                                                                                \
+    /* SET without an expiry, APPEND, INCR where counters are no locks: writes data, or its own lock */                \
+    VERB(LOCK_PASS, "write: data, unless a lease is there", VERB_CLAIMS | VERB_WRITES | VERB_ENROLS | VERB_LOCKED)     \
+    /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */                                               \
+    VERB(LOCK_CLOBBER, "remove or replace", VERB_ENDS | VERB_WRITES | VERB_ENROLS | VERB_LOCKED)                       \
+    /* what a script of the application's has made of the lock: adopts, spends, changes nothing */                     \
+    VERB(LOCK_SCRIPT, "a script of the application's", VERB_SHOWS)                                                     \
+    /* RPUSH, LPUSH, ...: a node joins a list lock */                                                                  \
+    VERB(LOCK_QUEUE_PUSH, "queue push", VERB_QUEUE | VERB_LOCKED | VERB_ATTEMPTS)                                      \
+    /* LRANGE, LINDEX, LLEN, LPOS, EXISTS: may make the head's owner the holder */                                     \
+    VERB(LOCK_QUEUE_READ, "queue read", VERB_QUEUE)                                                                    \
+    /* LREM: names a node, whose owner may */                                                                          \
+    VERB(LOCK_QUEUE_REMOVE, "queue remove", VERB_QUEUE | VERB_RELEASES)                                                \
+    /* LSET, LTRIM */                                                                                                  \
+    VERB(LOCK_QUEUE_SET, "queue change", VERB_QUEUE | VERB_LOCKED)                                                     \
+    /* PROXY LOCK, PROXY TOKEN */                                                                                      \
+    VERB(LOCK_INSPECT, "inspect", 0)                                                                                   \
+    /* PROXY RELEASE */                                                                                                \
+    VERB(LOCK_OPERATOR, "operator release", 0)
+
+enum lock_verb {
+#define VERB_NAME(name, text, flags) name,
+    LOCK_VERBS(VERB_NAME)
+#undef VERB_NAME
+};
+
+/* Whether the verb has any of these flags. */
+static inline bool lock_verb_is(enum lock_verb verb, unsigned flags) {
+    static const uint16_t of_verbs[] = {
+#define VERB_FLAGS(name, text, flags) flags,
+        LOCK_VERBS(VERB_FLAGS)
+#undef VERB_FLAGS
+    };
+    return of_verbs[verb] & flags;
+}
+
+/* For people; static. */
+const char *lock_verb_text(enum lock_verb verb);
 
 /* A lock: databases are kept apart, keys are bytes. */
 struct lock_key {
@@ -118,11 +171,6 @@ struct lock_key {
     const char *name;
     size_t len;
 };
-
-/* Whether what is granted to such a command is a lease of a plain key, of its own. */
-static inline bool lock_verb_acquires(enum lock_verb verb) {
-    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
-}
 
 /* What the script may be told; filled by engine_begin. */
 struct lock_plan {

@@ -30,6 +30,15 @@ const char *lock_incident_name(enum lock_incident_kind kind) {
     return KIND_NAMES[kind];
 }
 
+const char *lock_verb_text(enum lock_verb verb) {
+    static const char *const texts[] = {
+#define VERB_TEXT(name, text, flags) text,
+        LOCK_VERBS(VERB_TEXT)
+#undef VERB_TEXT
+    };
+    return texts[verb];
+}
+
 /* As the scripts write them; what became of a script that wrote nothing has no name. */
 static const struct {
     const char *name;

@@ -10,10 +10,6 @@
 
 #include <stdio.h>
 
-bool queue_verb(enum lock_verb verb) {
-    return verb == LOCK_QUEUE_PUSH || verb == LOCK_QUEUE_READ || verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET;
-}
-
 enum { PARTY_MAX = LOCK_IDENTITY_MAX + 1 }; /* longer than a process's id and a number */
 
 static bool by_client(const struct peer *p, const struct lock_rule *rule) {

@@ -75,7 +75,7 @@ static inline struct claim *claim_granted(struct finish *f) {
     family_ref(family);
     c->login = f->plan->login;
     c->granted_ms = f->now_ms;
-    c->queue = queue_verb(f->plan->verb);
+    c->queue = lock_verb_is(f->plan->verb, VERB_QUEUE);
     claim_value(f, c);
     c->told = atomic_load(&f->e->attempts);
     c->told_by = group_of(f->plan);
@@ -395,7 +395,7 @@ static void settle_change(struct finish *f) {
     const struct claim *touched;
     bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR ||
                    f->result->outcome == LOCK_UNCONFIRMED;
-    if (in_vain && lock_verb_acquires(verb))
+    if (in_vain && lock_verb_is(verb, VERB_ACQUIRES))
         learn_loss(f);
     switch (f->result->outcome) {
     case LOCK_GRANTED:
@@ -464,7 +464,7 @@ static void settle_change(struct finish *f) {
                         (long long)f->plan->rule->replicas_ms);
         break;
     case LOCK_UNKNOWN:
-        if (lock_verb_acquires(verb))
+        if (lock_verb_is(verb, VERB_ACQUIRES))
             settle_unknown_acquisition(f);
         break;
     default:

@@ -366,10 +366,6 @@ uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_
 
 /* Whether connections count as shared by the rule, or by what is known of the session alone. */
 bool client_shares(const struct lock_rule *rule, bool overlapped);
-/* Whether a command of this kind uses up the claim that it speaks by. */
-static inline bool verb_spends(enum lock_verb verb) {
-    return verb == LOCK_RELEASE || verb == LOCK_COUNT_DOWN;
-}
 /* Whether the claim's session, or what it shares its connections with, may speak for it over others. */
 bool claim_shared(const struct claim *c);
 /* For how long the release of a lease that has ended is expected, where it stands in others' way. */
@@ -404,7 +400,6 @@ void data_follow(struct lock_plan *plan, const struct lock_plan *earlier);
 
 /* ---- queue.c ---------------------------------------------------------------------------------- */
 
-bool queue_verb(enum lock_verb verb);
 /* Fills in what the scripts for list locks are told: right and party. */
 void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan);
 /* What a closed session has pushed is dead, unless others of its client are there for it. Returns whether the witness

@@ -21,15 +21,14 @@ struct advise_text advise_script_of(struct session *s, const struct command *c, 
                                     const char *bytes);
 /* SCRIPT: of a LOAD the text is looked at. */
 void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes);
-/* A lock script's outcome; `command` is what the client has sent, in capitals. */
-void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result,
-                   const char *command);
+/* A lock script's outcome; `advises` is the command's, as in struct lock_row. */
+void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
 /* A command of a kind that the rule lacks was answered with this, whole. */
-void advise_passed(struct session *s, const struct lock_plan *plan, const char *command, const char *reply, size_t len);
+void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
 /* A command that ran as it was; `rule` may be NULL, and the sight's is where the command is of a kind that it lacks.
  * `scripted`: a script of the application's did what it says;
  * `watched`: in a transaction behind WATCH. */
-void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, bool scripted,
-                  bool watched);
+void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, unsigned advises,
+                  bool scripted, bool watched);
 
 #endif

@@ -26,12 +26,13 @@ struct lock_call {
     call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
     enum lock_ask ask;
     bool asks, clobbers;
-    bool again;        /* it may be sent once more (engine_again) */
-    bool acquires;     /* a clobbering command that acquires all of its lock keys, or none: MSETNX */
-    const char *shape; /* of the client's reply, as in arguments.lua; "array": its nil is an array's; static */
-    uint8_t protocol;  /* the client's */
-    double begun;      /* by the loop's clock; 0: not timed */
-    int64_t waited_ms; /* since the script's answer, for replicas */
+    bool again;            /* it may be sent once more (engine_again) */
+    bool acquires;         /* a clobbering command that acquires all of its lock keys, or none: MSETNX */
+    enum lock_shape shape; /* of the client's reply */
+    uint8_t advises;       /* as in struct lock_row */
+    uint8_t protocol;      /* the client's */
+    double begun;          /* by the loop's clock; 0: not timed */
+    int64_t waited_ms;     /* since the script's answer, for replicas */
     size_t value_len;
     char *value, *key; /* short ones inside, long ones allocated */
     char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
@@ -87,7 +88,7 @@ void lock_joined_end(struct list_node *joined, const struct call_end *end, const
 void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args);
 void lock_build_guard(struct worker *w, const char *key, size_t len);
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
-                       const char *claim, uint32_t at, const char *shape);
+                       const char *claim, uint32_t at, enum lock_shape shape);
 /* ARGV 8. */
 void lock_build_seen(struct worker *w, const struct lock_plan *plan);
 /* acquire.lua's whole call, and release.lua's. `slot` is the key's; `words` are the command's, with its value at

@@ -42,7 +42,7 @@ struct confirm {
 
 /* What a script of ours may acquire, and undo. Of list locks the node would have to go, which was there before. */
 bool lock_wants_replicas(const struct lock_call *l) {
-    return lock_verb_acquires(l->plan.verb) && !l->clobbers && l->plan.rule && l->plan.rule->replicas > 0;
+    return lock_verb_is(l->plan.verb, VERB_ACQUIRES) && !l->clobbers && l->plan.rule && l->plan.rule->replicas > 0;
 }
 
 static bool acquired(const struct lock_call *l, const struct call_end *end, struct lock_envelope *e) {

@@ -96,7 +96,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
         lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
         build_bulk(w, work->name, work->key.len);
         lock_build_guard(w, work->name, work->key.len);
-        lock_build_header(w, NULL, &plan, NULL, 0, "int");
+        lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     } else {
         lock_build_release(w, NULL, NULL, &plan, slot_of_key(work->name, work->key.len), "DEL");
     }
@@ -120,6 +120,6 @@ void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t le
     lock_build_script(w, SCRIPT_LIST_LEAVE, NULL, 2, LOCK_HEADER_ARGS);
     build_bulk(w, work->name, work->key.len);
     lock_build_guard(w, work->name, work->key.len);
-    lock_build_header(w, NULL, &plan, NULL, 0, "int");
+    lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     lease_submit(w, work, SCRIPT_LIST_LEAVE, leaving->login);
 }

@@ -186,7 +186,6 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
 
 /* DEL and UNLINK of several keys: each lock key is a script of its own, the others are one command. */
 static void queue_release(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    static const struct lock_command release = {LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
     struct transaction *t = s->transaction;
     struct worker *w = s->worker;
     size_t locks = 0, others = 0, lens[2];
@@ -207,7 +206,7 @@ static void queue_release(struct session *s, const struct command *c, const stru
         const struct lock_rule *rule = lock_rule_for(s, texts[1], lens[1]);
         if (!rule)
             continue;
-        struct lock_call *lock = lock_prepare(s, &t->locks, rule, &release, texts[1], lens[1], &words);
+        struct lock_call *lock = lock_prepare(s, &t->locks, rule, &lock_release_of_one, texts[1], lens[1], &words);
         queue_script(s, call_new(request, queued_part_done), c, ITEM_LOCK, lock, group);
         group = 0;
     }
