@@ -193,7 +193,7 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
     plan->uses = true;
     c->uses++;
     if (c->peer->remote)
-        plan->right = "believe"; /* its token is another proxy's, and the script looks at its owner */
+        plan->right = RIGHT_BELIEVE; /* its token is another proxy's, and the script looks at its owner */
     else
         plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
     if (lock_verb_is(plan->verb, VERB_SPENDS) && !plan->queued)
@@ -267,13 +267,13 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     plan_claim(s->sh, plan, c);
     /* If that lease has made way at another proxy, a colleague's that was given there is the one to release. */
     if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms))
-        plan->right = "adopt";
+        plan->right = RIGHT_ADOPT;
     if (c || strict || release_under_way(s))
         return;
     /* Where connections are shared, such a release is a colleague's, for a lease that another proxy gave. Else a
      * worker's second one in a row is no more a holder's than a loser's is: some release twice. */
     bool repeats = s->released && s->family && habit_find(s->self, s->family);
-    plan->right = (s->loser || repeats) && !s->shared ? "suspect" : "believe";
+    plan->right = (s->loser || repeats) && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
@@ -302,10 +302,10 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
         plan_claim(s->sh, plan, c);
         return;
     }
-    plan->right = refused ? "leased" : s->shared ? "believe" : o.count || s->loser ? "leased" : "later";
+    plan->right = refused ? RIGHT_LEASED : s->shared ? RIGHT_BELIEVE : o.count || s->loser ? RIGHT_LEASED : RIGHT_LATER;
     if (refused || !c)
         return;
-    const char *right = plan->right;
+    enum lock_right right = plan->right;
     plan_claim(s->sh, plan, c);
     if (c->peer->remote)
         plan->right = right;
@@ -335,9 +335,9 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !shared))
         return;
     if (plan->verb == LOCK_REWRITE) /* SET XX is how some release, and others extend */
-        plan->right = s->loser && !s->shared ? "suspect" : "believe";
+        plan->right = s->loser && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
     else if (shared || (!s->loser && !may_acquire(plan->verb)))
-        plan->right = "adopt";
+        plan->right = RIGHT_ADOPT;
 }
 
 /* ---- what was read ----------------------------------------------------------------------------------- */
@@ -404,7 +404,7 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
     plan->seen_len = 0;
     if (live->token != plan->claim) {
         if (live->peer->client != client) /* the guard record may be an earlier lease's, of the caller's client */
-            plan->right = "claim";
+            plan->right = RIGHT_CLAIM;
         return;
     }
     const struct witness *w = witness_find(en, live->peer);
@@ -414,7 +414,7 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
     plan->seen_len = w->seen_len;
     if (w->seen_len)
         memcpy(plan->seen, w->seen, w->seen_len);
-    plan->right = "enrol";
+    plan->right = RIGHT_ENROL;
 }
 
 /* The lease that the application's script may be meant to release. Where connections are shared it may be any
@@ -476,9 +476,9 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     if (plan->verb == LOCK_READ || plan->verb == LOCK_SCRIPT)
         return;
     if (plan->verb == LOCK_OPERATOR) {
-        plan->right = "operator";
+        plan->right = RIGHT_OPERATOR;
     } else if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY) {
-        plan->right = "any";
+        plan->right = RIGHT_ANY;
     } else {
         if (lock_verb_is(plan->verb, VERB_SPENDS))
             plan_release(&s, plan);
@@ -504,7 +504,7 @@ static inline struct claim *only_claim(const struct shard *sh, const struct entr
  * of the only claim, which is the session's own, where nobody lost or was shown anything. */
 static inline bool usual(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
                          struct lock_plan *plan) {
-    plan->right = "claim";
+    plan->right = RIGHT_CLAIM;
     if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY)
         return false;
     if (!en && plan->verb == LOCK_ACQUIRE)

@@ -310,7 +310,7 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight 
     plan.uses = false;
     struct audit a = {.f = &f, .sight = sight, .result = &result};
     a.live = believed(&a);
-    bool believed_of = strcmp(plan.right, "believe") == 0 && a.live && a.live->peer->client == f.peer->client;
+    bool believed_of = plan.right == RIGHT_BELIEVE && a.live && a.live->peer->client == f.peer->client;
     a.mine = a.live && (a.live == f.claim || believed_of || (plan.rule && plan.rule->owner == LOCK_OWNER_ANY));
     a.late = certainly_over(&a);
     enum lock_outcome outcome = infer(&a);

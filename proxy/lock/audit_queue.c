@@ -184,7 +184,7 @@ static enum lock_outcome refused(struct audit *a) {
 static enum lock_outcome holds(struct audit *a, uint64_t node) {
     if (live_for(a, node))
         return audit_conclude(a, LOCK_DONE, a->live->fence);
-    a->result->pttl_ms = -1; /* unless the key has an expiry from before; nobody knows */
+    a->result->pttl_ms = PTTL_NONE; /* unless the key has an expiry from before; nobody knows */
     return audit_grant(a);
 }
 

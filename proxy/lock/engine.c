@@ -142,8 +142,8 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     data_follow(plan, earlier);
     memcpy(plan->claim_token, earlier->attempt_token, sizeof(plan->claim_token));
     plan->claim_len = earlier->attempt_len;
-    if (strcmp(plan->right, "enrol") != 0)
-        plan->right = "claim";
+    if (plan->right != RIGHT_ENROL)
+        plan->right = RIGHT_CLAIM;
     shard_unlock(sh);
 }
 
@@ -166,7 +166,7 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
         family_vote(f, plan->peer, NULL);
         family_pool(sh, f, &plan->key, now_ms);
         plan->claim_len = token_write(e, c->token, plan->claim_token);
-        plan->right = "instead";
+        plan->right = RIGHT_INSTEAD;
         claim_remove(sh, c);
     }
     shard_unlock(sh);
@@ -221,7 +221,7 @@ inline void finish_end(struct finish *f) {
 static void enrolled(struct finish *f) {
     struct claim *c = f->claim;
     bool done = f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_RELEASED;
-    if (!c || !c->observed || !done || !f->result->fence || strcmp(f->plan->right, "enrol") != 0)
+    if (!c || !c->observed || !done || !f->result->fence || f->plan->right != RIGHT_ENROL)
         return;
     c->observed = false;
     c->fence = f->result->fence;

@@ -172,6 +172,37 @@ struct lock_key {
     size_t len;
 };
 
+/* RIGHT(name, the scripts' word, ARGV 5): by what right a command speaks for a lease, as arguments.lua has it, of list
+ * locks list.lua. */
+#define LOCK_RIGHTS(RIGHT)                                                                                             \
+    RIGHT(RIGHT_CLAIM, "claim")                                                                                        \
+    RIGHT(RIGHT_ADOPT, "adopt")                                                                                        \
+    RIGHT(RIGHT_BELIEVE, "believe")                                                                                    \
+    RIGHT(RIGHT_SUSPECT, "suspect")                                                                                    \
+    RIGHT(RIGHT_LEASED, "leased")                                                                                      \
+    RIGHT(RIGHT_LATER, "later")                                                                                        \
+    RIGHT(RIGHT_ENROL, "enrol")                                                                                        \
+    RIGHT(RIGHT_INSTEAD, "instead")                                                                                    \
+    RIGHT(RIGHT_ANY, "any")                                                                                            \
+    RIGHT(RIGHT_OPERATOR, "operator")                                                                                  \
+    RIGHT(RIGHT_OWN, "own")                                                                                            \
+    RIGHT(RIGHT_AUTO, "auto")                                                                                          \
+    RIGHT(RIGHT_CLIENT, "client")                                                                                      \
+    /* of renewals: where the application's own expiry is renewed too */                                               \
+    RIGHT(RIGHT_ALWAYS, "always")                                                                                      \
+    /* where nothing is renewed, and the guard record is to follow the lock's end */                                   \
+    RIGHT(RIGHT_LOOK, "look")                                                                                          \
+    /* where the lease is taken over from an owner that has left */                                                    \
+    RIGHT(RIGHT_HEIR, "heir")
+
+enum lock_right {
+#define RIGHT_NAME(name, text) name,
+    LOCK_RIGHTS(RIGHT_NAME)
+#undef RIGHT_NAME
+};
+/* In the scripts' words; static. */
+const char *lock_right_text(enum lock_right right);
+
 /* What the script may be told; filled by engine_begin. */
 struct lock_plan {
     struct lock_key key;          /* borrowed from the caller until engine_finish */
@@ -197,7 +228,7 @@ struct lock_plan {
     uint8_t attempt_len, claim_len; /* of the texts below */
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
-    const char *right;                  /* ARGV 5; static */
+    enum lock_right right;              /* ARGV 5 */
     uint64_t read_fence;                /* ARGV 7 */
     bool seen_known;                    /* ARGV 8; for LOCK_QUEUE_*: the party (list.lua) */
     size_t seen_len;
@@ -225,10 +256,17 @@ enum lock_outcome {
 /* Reads an outcome's name as the scripts write it. Returns false for an unknown one. */
 bool lock_outcome_parse(const char *text, size_t len, enum lock_outcome *outcome);
 
+/* What the scripts, or what is known of a command, say in the place of a lock's PTTL. */
+enum {
+    PTTL_NONE = -1,   /* the lock has no expiry */
+    PTTL_GONE = -2,   /* there is no key */
+    PTTL_UNKNOWN = -3 /* not asked for, or left as it was */
+};
+
 struct lock_result {
     enum lock_outcome outcome;
     uint64_t fence;
-    int64_t pttl_ms;    /* as the script returned it */
+    int64_t pttl_ms;    /* as the script returned it, or PTTL_... */
     const char *holder; /* identity in the guard record of the live lease; borrowed, may be NULL */
     size_t holder_len;
     const char *value; /* acquire, replace, swap: the value written; read: the value shown; LOCK_QUEUE_*: the node
@@ -296,10 +334,9 @@ struct lock_lease {
     uint64_t token;
     uint8_t token_len;
     char token_text[LOCK_TOKEN_MAX];
-    const char *right; /* ARGV 5: "always" where the application's own expiry is renewed too, "look" where nothing is
-                        * renewed, and the guard record is to follow the lock's end, else "claim"; static */
-    int64_t lease_ms;  /* renew for so long */
-    int64_t left_ms;   /* ARGV 7: of a renewal: what was left of it, as far as is known; 0 no end */
+    enum lock_right right; /* ARGV 5: RIGHT_CLAIM, RIGHT_ALWAYS or RIGHT_LOOK */
+    int64_t lease_ms;      /* renew for so long */
+    int64_t left_ms;       /* ARGV 7: of a renewal: what was left of it, as far as is known; 0 no end */
 };
 
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a

@@ -39,6 +39,15 @@ const char *lock_verb_text(enum lock_verb verb) {
     return texts[verb];
 }
 
+const char *lock_right_text(enum lock_right right) {
+    static const char *const texts[] = {
+#define RIGHT_TEXT(name, text) text,
+        LOCK_RIGHTS(RIGHT_TEXT)
+#undef RIGHT_TEXT
+    };
+    return texts[right];
+}
+
 /* As the scripts write them; what became of a script that wrote nothing has no name. */
 static const struct {
     const char *name;

@@ -119,11 +119,11 @@ void settle_granted(struct finish *f) {
                         c->renewing ? "lease of %lld ms given, renewed while its owner is connected"
                                     : "lease of %lld ms given",
                         (long long)rule->lease_ms);
-    else if (r->pttl_ms == -1 && f->audit && rule->lease_ms)
+    else if (r->pttl_ms == PTTL_NONE && f->audit && rule->lease_ms)
         incident_report(f->sh, INCIDENT_NO_EXPIRY, finish_occasion(f), "would be given a lease of %lld ms%s",
                         (long long)rule->lease_ms,
                         rule->renew == LOCK_RENEW_NEVER ? "" : ", renewed while its owner is connected");
-    else if (r->pttl_ms == -1)
+    else if (r->pttl_ms == PTTL_NONE)
         incident_report(f->sh, INCIDENT_NO_EXPIRY, finish_occasion(f),
                         "left without an expiry: the rule gives no lease");
     if (f->peer->closed && !lease_owner_here(c))
@@ -327,7 +327,7 @@ static void settle_believed(struct finish *f) {
 }
 
 static void settle_suspected(struct finish *f) {
-    struct claim *live = strcmp(f->plan->right, "suspect") == 0 ? its_own_live(f) : NULL;
+    struct claim *live = f->plan->right == RIGHT_SUSPECT ? its_own_live(f) : NULL;
     if (!live)
         return;
     claim_suspect(live, f->result->suspects ? f->result->suspects : live->suspects + 1u);
@@ -369,9 +369,9 @@ static void settle_release(struct finish *f) {
         releaser_note(f->e, f->plan->rule, f->peer->client);
     if (refused)
         settle_suspected(f);
-    if (released && strcmp(f->plan->right, "any") == 0)
+    if (released && f->plan->right == RIGHT_ANY)
         settle_spend(f, settle_touched(f));
-    else if (released && !f->claim && strcmp(f->plan->right, "believe") == 0)
+    else if (released && !f->claim && f->plan->right == RIGHT_BELIEVE)
         settle_believed(f);
     settle_spend(f, f->claim);
 }

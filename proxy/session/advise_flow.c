@@ -206,7 +206,7 @@ static __attribute__((noinline)) void note_script(struct session *s, const struc
                                  .queue = plan->verb == LOCK_QUEUE_PUSH || plan->verb == LOCK_QUEUE_READ,
                                  .renewed = result->leased,
                                  .kind = advises & ADVISES_KIND,
-                                 .pttl_ms = result->leased ? -1 : result->pttl_ms};
+                                 .pttl_ms = result->leased ? PTTL_NONE : result->pttl_ms};
     bool known = plan->data_free && advisor_knows(s->worker->shared->advisor, plan->key.name, plan->key.len);
     if (!script_event(plan, result, advises, known, &sight.event))
         return;
@@ -215,7 +215,7 @@ static __attribute__((noinline)) void note_script(struct session *s, const struc
         sight.value_len = result->value_len;
     }
     if (sight.queue)
-        sight.pttl_ms = -1;
+        sight.pttl_ms = PTTL_NONE;
     sight.renewed |= sight.queue;
     note_sight(s, &sight);
 }
@@ -231,7 +231,7 @@ static bool passed(unsigned advises, int64_t number, struct advise_sight *to) {
     to->event = number == 1 ? ADVISE_ACQUIRED : ADVISE_LOST;
     to->beside = true;
     to->value = NULL;
-    to->pttl_ms = -1;
+    to->pttl_ms = PTTL_NONE;
     return advises & ADVISES_FIRST;
 }
 
@@ -279,10 +279,10 @@ static bool sight_done(const struct lock_sight *from, unsigned advises, struct a
         return from->count <= 0;
     case LOCK_EXTEND:
         to->event = ADVISE_EXTENDED;
-        return from->pttl_ms != -3;
+        return from->pttl_ms != PTTL_UNKNOWN;
     case LOCK_REWRITE:
         to->event = ADVISE_REWRITTEN;
-        return from->pttl_ms != -3;
+        return from->pttl_ms != PTTL_UNKNOWN;
     case LOCK_REPLACE:
         to->event = ADVISE_WRITTEN;
         return true;

@@ -17,7 +17,7 @@
 #include "proxy/session/script_flow.h"
 #include "proxy/session/transaction.h"
 
-enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24, NO_EXPIRY = -1, KEPT = -3, PAST = -2 };
+enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24 };
 
 struct audit_key {
     struct lock_sight sight;      /* key.name: within the note's texts */
@@ -52,9 +52,9 @@ static bool number_at(const struct resp_request *r, const char *bytes, size_t i,
 /* Milliseconds from now on: of a number in seconds or milliseconds, from now or since 1970. */
 static int64_t expiry_ms(int64_t n, bool seconds, bool absolute, int64_t now_ms) {
     if (n > INT64_MAX / 2000 || n < -(INT64_MAX / 2000))
-        return n < 0 ? PAST : INT64_MAX / 4;
+        return n < 0 ? PTTL_GONE : INT64_MAX / 4;
     int64_t ms = (seconds ? n * 1000 : n) - (absolute ? now_ms : 0);
-    return ms > 0 ? ms : PAST;
+    return ms > 0 ? ms : PTTL_GONE;
 }
 
 /* The expiry that SET's or GETEX's options from argument `i` on give. */
@@ -65,9 +65,9 @@ static int64_t expiry_of_options(const struct resp_request *r, const char *bytes
         bool absolute = request_arg_is(r, bytes, i, "exat") || request_arg_is(r, bytes, i, "pxat");
         int64_t n;
         if (request_arg_is(r, bytes, i, "keepttl"))
-            return KEPT;
+            return PTTL_UNKNOWN;
         if (request_arg_is(r, bytes, i, "persist"))
-            return NO_EXPIRY;
+            return PTTL_NONE;
         if ((seconds || absolute || request_arg_is(r, bytes, i, "px")) && number_at(r, bytes, i + 1, &n))
             return expiry_ms(n, seconds, absolute, now_ms);
     }
@@ -81,11 +81,11 @@ static int64_t expiry_of(const struct command *c, const struct resp_request *r, 
     case EXPIRY_KEPT:
         break;
     case EXPIRY_NONE:
-        return NO_EXPIRY;
+        return PTTL_NONE;
     case EXPIRY_SET:
-        return expiry_of_options(r, bytes, 3, NO_EXPIRY, now_ms);
+        return expiry_of_options(r, bytes, 3, PTTL_NONE, now_ms);
     case EXPIRY_GETEX:
-        return expiry_of_options(r, bytes, 2, KEPT, now_ms);
+        return expiry_of_options(r, bytes, 2, PTTL_UNKNOWN, now_ms);
     case EXPIRY_SECONDS:
     case EXPIRY_MILLISECONDS:
     case EXPIRY_AT_SECONDS:
@@ -94,7 +94,7 @@ static int64_t expiry_of(const struct command *c, const struct resp_request *r, 
             return expiry_ms(n, how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS,
                              how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS, now_ms);
     }
-    return KEPT;
+    return PTTL_UNKNOWN;
 }
 
 /* ---- noting a command ---------------------------------------------------------------------------- */
@@ -239,7 +239,7 @@ static int64_t script_expiry(const struct resp_request *r, const char *bytes, co
     uint32_t at = script_arg(r, text->expiry, keys);
     int64_t n;
     if (text->endless)
-        return NO_EXPIRY;
+        return PTTL_NONE;
     return at && number_at(r, bytes, at, &n) && n > 0 ? expiry_ms(n, text->seconds, false, 0) : INT64_MAX;
 }
 
@@ -414,7 +414,7 @@ static void sight_reply(const struct audit_note *note, struct lock_sight *sight,
     case LOCK_OPERATOR:
         break;
     }
-    if (sight->effect == EFFECT_DONE && sight->pttl_ms == PAST)
+    if (sight->effect == EFFECT_DONE && sight->pttl_ms == PTTL_GONE)
         sight->effect = EFFECT_REMOVED;
 }
 

@@ -118,10 +118,10 @@ static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
     return true;
 }
 
-/* The expiry that an attempt has asked for, or been given; -1 none. */
+/* The expiry that an attempt has asked for, or been given; PTTL_NONE. */
 static int64_t expiry_asked(const struct lock_call *l) {
     int64_t ms = l->expiry_ms ? l->expiry_ms : l->plan.rule->lease_ms;
-    return ms > 0 ? ms : -1;
+    return ms > 0 ? ms : PTTL_NONE;
 }
 
 /* The sixth element of an envelope, as common.lua's flags has it. */
@@ -143,7 +143,7 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
         return false;
     if (*p == 'r') {
         r->outcome = LOCK_RELEASED;
-        r->pttl_ms = -2;
+        r->pttl_ms = PTTL_GONE;
         r->fence = l ? l->plan.claim_fence : 0;
         return p + 1 == end || read_fence(p + 1, end, &r->fence);
     }
@@ -151,13 +151,13 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
         if (end - p < 3)
             return false;
         r->outcome = LOCK_HELD;
-        r->pttl_ms = -3;
+        r->pttl_ms = PTTL_UNKNOWN;
         read_flags((uint64_t)(p[1] - '0'), r);
         return read_fence(p + 2, end, &r->fence);
     }
     r->leased = *p == 'g';
     r->outcome = LOCK_GRANTED;
-    r->pttl_ms = l ? expiry_asked(l) : -3;
+    r->pttl_ms = l ? expiry_asked(l) : PTTL_UNKNOWN;
     return end - p > r->leased && read_fence(p + r->leased, end, &r->fence);
 }
 

@@ -85,7 +85,7 @@ static void build(struct session *s, struct lock_queue *queue, const struct comm
     for (size_t i = 0; i < locks; i++)
         build_text(w, calls[i]->plan.claim_token);
     for (size_t i = 0; i < locks; i++)
-        build_text(w, calls[i]->plan.right);
+        build_text(w, lock_right_text(calls[i]->plan.right));
     for (size_t i = 0; i < locks; i++)
         build_text(w, calls[i]->plan.attempt_token);
     for (size_t i = 0; i < locks; i++)

@@ -67,7 +67,7 @@ static void undo(struct worker *w, struct session *s, struct lock_call *l, uint6
                                .login = l->plan.login,
                                .token = l->plan.attempt,
                                .token_len = l->plan.attempt_len,
-                               .right = "claim",
+                               .right = RIGHT_CLAIM,
                                .lease_ms = rule->lease_ms};
     memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
     lock_release(w, &lease);

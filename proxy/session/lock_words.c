@@ -85,7 +85,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
     build_text(w, claim ? claim : plan->claim_token);
     build_bulk(w, identity, len);
     build_text(w, w->shared->options.process_id);
-    build_text(w, plan->right);
+    build_text(w, lock_right_text(plan->right));
     build_number(w, plan->rule ? plan->rule->lease_ms : 0);
     build_number(w, (int64_t)plan->read_fence);
     lock_build_seen(w, plan);
@@ -237,7 +237,7 @@ void lock_build_instead(struct worker *w, const struct lock_client *client, cons
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
-    bool whole = plan->seen_known || plan->right[0] != 'c' || plan->data_free;
+    bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
     bool least = !whole && plan->claim_fence && command[0] == 'D'; /* DEL */
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
@@ -247,7 +247,7 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
     if (!least)
         p = put_word(p, command, strlen(command));
     if (whole) {
-        p = resp_bulk_write(p, plan->right, strlen(plan->right));
+        p = resp_bulk_write(p, lock_right_text(plan->right), strlen(lock_right_text(plan->right)));
         p = resp_bulk_write(p, identity, identity_len);
         p = put_number(p, plan->rule ? plan->rule->lease_ms : 0);
         p += resp_header_write(p, '$', (int64_t)seen_len(plan));

@@ -369,7 +369,7 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
     if (dispatch_writes_guard(c, r, bytes))
         return transaction_refuse(s, c, "%s", GUARD_REFUSED);
     int slot = pin_slot(s, c, r, bytes);
-    if (slot == -2)
+    if (slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
     if (slot < 0) { /* no keys, or so malformed that the node may see some where this does not, as in MSET k */
         bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
@@ -390,7 +390,7 @@ static enum dispatch_result queue_state(struct session *s, const struct command 
                                         const char *bytes) {
     bool own_password = s->worker->shared->options.requirepass != NULL;
     if (own_password && c->id == COMMAND_AUTH)
-        return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+        return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_LOCAL);
     if (own_password && c->id == COMMAND_HELLO && r->argc > 2)
         return transaction_refuse(s, c,
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
@@ -402,7 +402,7 @@ static enum dispatch_result queue_state(struct session *s, const struct command 
     if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
         t->db = (uint32_t)db;
     t->unclean = true;
-    return queue_plain(s, c, r, bytes, -1, ITEM_STATE);
+    return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_STATE);
 }
 
 static enum dispatch_result queue_session(struct session *s, const struct command *c, const struct resp_request *r,
@@ -418,15 +418,16 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
     case COMMAND_CLIENT:
         switch (client_way_in_multi(s, r, bytes)) {
         case CLIENT_ANSWERED:
-            return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+            return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_LOCAL);
         case CLIENT_SHOWN:
-            return queue_as(s, c, r, bytes, -1, ITEM_LOCAL, true);
+            return queue_as(s, c, r, bytes, SLOT_NONE, ITEM_LOCAL, true);
         case CLIENT_FORWARDED:
-            return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+            return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_PLAIN);
         }
         return DISPATCHED;
     default: /* READONLY, READWRITE, ASKING */
-        return queue_plain(s, c, r, bytes, -1, upstream_is_cluster(s->worker->upstream) ? ITEM_LOCAL : ITEM_PLAIN);
+        return queue_plain(s, c, r, bytes, SLOT_NONE,
+                           upstream_is_cluster(s->worker->upstream) ? ITEM_LOCAL : ITEM_PLAIN);
     }
 }
 
@@ -434,9 +435,9 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
 static enum dispatch_result queue_pubsub(struct session *s, const struct command *c, const struct resp_request *r,
                                          const char *bytes) {
     if (c->id != COMMAND_MONITOR && c->id != COMMAND_SSUBSCRIBE)
-        return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+        return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_LOCAL);
     int slot = pin_slot(s, c, r, bytes);
-    if (slot == -2)
+    if (slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
     s->transaction->unclean = true;
     return queue_plain(s, c, r, bytes, slot, ITEM_PLAIN);
@@ -446,15 +447,15 @@ static enum dispatch_result queue_cluster(struct session *s, const struct comman
                                           const char *bytes) {
     char text[CLUSTER_WRONG_MAX];
     if (!upstream_is_cluster(s->worker->upstream))
-        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+        return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_PLAIN);
     if (cluster_wrong(r, bytes, text, sizeof(text)))
         return transaction_refuse(s, c, "%s", text);
-    return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+    return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_LOCAL);
 }
 
 /* A command that isn't in the table: as dispatch has it outside of transactions. */
 static enum dispatch_result queue_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
-    int slot = -1;
+    int slot = SLOT_NONE;
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
         slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
     s->transaction->unclean = true;
@@ -483,24 +484,24 @@ enum dispatch_result transaction_queue(struct session *s, const struct command *
         return queue_by_key(s, c, r, bytes);
     case NEED_NODE:
     case NEED_TRANSACTION:
-        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+        return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_PLAIN);
     case NEED_MASTERS:
         if (masters_refuses(s, c, r, bytes))
             return transaction_refuse(s, c, "ERR %s is not supported by lockkeeper", masters_refuses(s, c, r, bytes));
-        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+        return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_PLAIN);
     case NEED_CLUSTER:
         return queue_cluster(s, c, r, bytes);
     case NEED_KEYSPACE:
         if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is the proxy's */
-            return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
-        return queue_plain(s, c, r, bytes, -1, ITEM_KEYS);
+            return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_LOCAL);
+        return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_KEYS);
     case NEED_PROXY:
-        return queue_plain(s, c, r, bytes, -1, ITEM_LOCAL);
+        return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_LOCAL);
     case NEED_PUBSUB:
         return queue_pubsub(s, c, r, bytes);
     case NEED_REPLICATION: /* the node refuses some, and has a word for others */
         s->transaction->unclean = true;
-        return queue_plain(s, c, r, bytes, -1, ITEM_PLAIN);
+        return queue_plain(s, c, r, bytes, SLOT_NONE, ITEM_PLAIN);
     case NEED_REFUSED:
         return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper", c->name);
     case NEED_CLOSE:

@@ -427,7 +427,7 @@ struct key_list {
 };
 void key_list_find(struct key_list *list, const struct command *c, const struct resp_request *r, const char *bytes);
 void key_list_clear(struct key_list *list);
-/* The slot of all keys, -1 where there are none, or -2 where they differ. */
+/* The slot of all keys, SLOT_NONE or SLOT_SEVERAL. */
 int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count);
 
 /* Whether a command that is no mere reading names a guard record as a key; and the answer to it. */
@@ -443,7 +443,7 @@ bool dispatch_streams(struct session *s, const struct resp_request *r, const cha
 enum dispatch_result dispatch_own(struct session *s, const struct command *c, const struct resp_request *r,
                                   const char *bytes);
 
-/* Forwards the request as it is to the node of `slot` (-1: any). */
+/* Forwards the request as it is to the node of `slot` (SLOT_NONE: any). */
 void dispatch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                       int slot);
 /* A command that isn't in the table. */

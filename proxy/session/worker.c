@@ -301,7 +301,7 @@ void worker_probe(struct worker *w) {
     struct upstream_lane lane = {.protocol = 2};
     struct request *request = request_internal(w);
     request->call.done = probed;
-    call_submit_lane(&request->call, -1, &lane, ping, sizeof(ping) - 1);
+    call_submit_lane(&request->call, SLOT_NONE, &lane, ping, sizeof(ping) - 1);
 }
 
 static void upstream_ready(void *arg, const char *error) {
