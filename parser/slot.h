@@ -10,6 +10,12 @@
 
 enum { SLOT_COUNT = 16384, SLOT_TAG_MAX = 4 };
 
+/* What commands have in the place of their keys' one slot. */
+enum {
+    SLOT_NONE = -1,   /* they have no keys: any node */
+    SLOT_SEVERAL = -2 /* their keys are in several */
+};
+
 uint16_t slot_crc16(const char *data, size_t len);
 
 /* The slot of a key; of the text between the first '{' and the next '}' if that is not empty. */

@@ -1,7 +1,8 @@
-# Writes the table of Lua scripts as C: cmake -DFOLDER=... -DNAMES=a,b -DOUT=table.c -P embed_lua.cmake
+# Writes the table of Lua scripts as C: cmake -DFOLDER=... -DCONSTANTS=x.h -DNAMES=a,b -DOUT=table.c -P
+# embed_lua.cmake
 # A script's text is its own file with arguments.lua and common.lua in the place of its line "--@common", or common.lua in
 # that of its line "--@functions", or both before it where there is neither, and list.lua in the place of its line
-# "--@list", if there is one; its SHA1 is that of exactly these bytes. The table has also the bytes of a call by SHA1 up to
+# "--@list", if there is one, and the values of the enum in CONSTANTS for their names; its SHA1 is that of exactly these bytes. The table has also the bytes of a call by SHA1 up to
 # the keys, of which there are two.
 string(REPLACE "," ";" names "${NAMES}")
 set(text "/* Generated from scripts/lua/ at build time. */\n#include \"proxy/upstream/script.h\"\n\n")
@@ -13,6 +14,7 @@ string(HEX "--@common\n" mark)
 string(HEX "--@functions\n" functions_mark)
 file(READ ${FOLDER}/list.lua list HEX)
 string(HEX "--@list\n" list_mark)
+file(STRINGS ${CONSTANTS} constants REGEX "^    [A-Z_]+ = [0-9]+")
 foreach(name ${names})
   file(READ ${FOLDER}/${name}.lua own HEX)
   string(REPLACE "${mark}" "${common}" hex "${own}")
@@ -21,6 +23,12 @@ foreach(name ${names})
     set(hex "${common}${own}")
   endif()
   string(REPLACE "${list_mark}" "${list}" hex "${hex}")
+  foreach(constant ${constants})
+    string(REGEX MATCH "([A-Z_]+) = ([0-9]+)" row "${constant}")
+    string(HEX "${CMAKE_MATCH_1}" constant_name)
+    string(HEX "${CMAKE_MATCH_2}" constant_value)
+    string(REPLACE "${constant_name}" "${constant_value}" hex "${hex}")
+  endforeach()
   string(LENGTH "${hex}" digits)
   math(EXPR size "${digits} / 2")
   string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")

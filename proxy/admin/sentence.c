@@ -35,20 +35,10 @@ static const struct deed *deed_of(const char *kind) {
     return &other;
 }
 
-static void append_key(const struct incident *i, struct text *out) {
-    for (size_t n = 0; n < i->key_len; n++) {
-        unsigned char c = (unsigned char)i->key[n];
-        if (c >= ' ' && c <= '~')
-            text_append(out, &c, 1);
-        else
-            text_printf(out, "\\x%02x", c);
-    }
-}
-
 void sentence_append(const struct incident *i, struct text *out) {
     const struct deed *deed = deed_of(i->kind);
     text_printf(out, "%s %s ", i->client[0] ? i->client : "The proxy", deed->before);
-    append_key(i, out);
+    text_append_visible(out, i->key, i->key_len);
     text_printf(out, "%s", deed->behind);
     if (deed->against && i->holder[0])
         text_printf(out, "; held by %s", i->holder);

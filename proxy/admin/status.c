@@ -6,24 +6,21 @@
 #include <string.h>
 
 #include "proxy/admin/sentence.h"
+#include "proxy/base/json.h"
 
 enum { LINE_MAX = 512, INCIDENTS_SHOWN = 50 };
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-/* Bytes that are no printable ASCII are shown as \xNN, as keys may be any bytes. */
+/* A string of bytes as people may read them, as keys may be any bytes. */
 static void put_string(struct text *out, const char *data, size_t len) {
+    struct text visible = {0};
+    text_append_visible(&visible, data, len);
     text_append(out, "\"", 1);
-    for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)data[i];
-        if (c == '"' || c == '\\')
-            text_printf(out, "\\%c", c);
-        else if (c >= ' ' && c <= '~')
-            text_append(out, &c, 1);
-        else
-            text_printf(out, "\\\\x%02x", c);
-    }
+    char *at = text_reserve(out, visible.len * JSON_ESCAPED_MAX);
+    text_commit(out, (size_t)(json_escape(at, visible.len > 0 ? visible.data : "", visible.len) - at));
     text_append(out, "\"", 1);
+    text_clear(&visible);
 }
 
 /* ---- reports as arrays and objects --------------------------------------------------------------- */

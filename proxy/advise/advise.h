@@ -62,7 +62,7 @@ struct advise_sight {
     unsigned kind;        /* 0: a string */
     const char *value;    /* ACQUIRED: what was written; NULL unknown */
     size_t value_len;
-    int64_t pttl_ms; /* ACQUIRED, EXTENDED, REWRITTEN, WRITTEN: -1 none, or kept alive by the proxy */
+    int64_t pttl_ms; /* ACQUIRED, EXTENDED, REWRITTEN, WRITTEN: PTTL_NONE, or kept alive by the proxy */
 };
 
 struct advisor *advisor_new(uint64_t seed);

@@ -1,5 +1,6 @@
 /*
- * Counters of one thread: one table of names and help texts. The owner adds, anybody reads.
+ * Counters of one thread: one table of what they are called wherever they are shown. The
+ * owner adds, anybody reads.
  */
 #ifndef LOCKKEEPER_BASE_COUNTERS_H
 #define LOCKKEEPER_BASE_COUNTERS_H
@@ -8,34 +9,59 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* COUNTER(name, help). */
-#define COUNTER_TABLE(COUNTER)                                                                                         \
-    COUNTER(clients_connected, "clients connected now")                                                                \
-    COUNTER(clients_total, "clients accepted since the start")                                                         \
-    COUNTER(clients_refused, "clients refused because of maxclients")                                                  \
-    COUNTER(tls_handshakes_failed, "clients closed because their TLS handshake failed")                                \
-    COUNTER(clients_tracking, "clients with connections of their own for CLIENT TRACKING or NO-TOUCH")                 \
-    COUNTER(client_bytes_in, "bytes read from clients")                                                                \
-    COUNTER(client_bytes_out, "bytes written to clients")                                                              \
-    COUNTER(protocol_errors, "clients closed for bytes that are no RESP")                                              \
-    COUNTER(pinned_connections, "connections to nodes that one client has for itself now")                             \
-    COUNTER(pinned_transactions, "of these, for WATCH and MULTI")                                                      \
-    COUNTER(pinned_blocking, "of these, for blocking commands")                                                        \
-    COUNTER(pinned_subscribed, "of these, for subscriptions")                                                          \
-    COUNTER(pinned_replicas, "of these, for clients that are replicas")                                                \
-    COUNTER(pinned_monitor, "of these, for MONITOR")                                                                   \
-    COUNTER(pinned_streams, "of these, for long requests that are passed on while they come")                          \
-    COUNTER(requests_total, "requests taken from clients")                                                             \
-    COUNTER(requests_forwarded, "requests forwarded as they came")                                                     \
-    COUNTER(requests_locks, "requests rewritten to lock scripts")                                                      \
-    COUNTER(requests_joined, "of these, attempts to acquire that were answered with another client's")                 \
-    COUNTER(requests_split, "requests split over several nodes or keys")                                               \
-    COUNTER(requests_local, "requests answered by the proxy itself")                                                   \
-    COUNTER(requests_failed, "requests answered with an UPSTREAM error")                                               \
-    COUNTER(requests_waiting, "times a session waited for its earlier requests before sending on")
+#include "proxy/base/metric.h"
+
+/*
+ * COUNTER(name, type, family, label, value, help): the name in INFO and in /status.json; the family's name, type and
+ * help text at /metrics, and the label and its value that tell its counters apart, or NULL. The first one of a family
+ * has its help text. One table for each section of INFO.
+ */
+#define CLIENT_COUNTERS(COUNTER)                                                                                       \
+    COUNTER(clients_connected, "gauge", "clients_connected", NULL, NULL, "Clients connected now.")                     \
+    COUNTER(clients_total, "counter", "clients_accepted_total", NULL, NULL, "Clients accepted.")                       \
+    COUNTER(clients_refused, "counter", "clients_refused_total", NULL, NULL, "Clients refused because of maxclients.") \
+    COUNTER(clients_tracking, "gauge", "clients_tracking", NULL, NULL,                                                 \
+            "Clients with connections of their own for CLIENT TRACKING or NO-TOUCH.")                                  \
+    COUNTER(client_bytes_in, "counter", "client_received_bytes_total", NULL, NULL, "Bytes read from clients.")         \
+    COUNTER(client_bytes_out, "counter", "client_sent_bytes_total", NULL, NULL, "Bytes written to clients.")           \
+    COUNTER(protocol_errors, "counter", "protocol_errors_total", NULL, NULL,                                           \
+            "Clients closed for bytes that are no RESP.")                                                              \
+    COUNTER(tls_handshakes_failed, "counter", "tls_handshakes_failed_total", NULL, NULL,                               \
+            "Clients closed because their TLS handshake failed.")
+#define UPSTREAM_COUNTERS(COUNTER)                                                                                     \
+    COUNTER(pinned_connections, "gauge", "connections_pinned", NULL, NULL,                                             \
+            "Connections to nodes that one client has for itself, whatever for.")                                      \
+    COUNTER(pinned_transactions, "gauge", "pinned_connections", "reason", "transaction",                               \
+            "Connections to nodes that one client has for itself, by its reason.")                                     \
+    COUNTER(pinned_blocking, "gauge", "pinned_connections", "reason", "blocking", NULL)                                \
+    COUNTER(pinned_subscribed, "gauge", "pinned_connections", "reason", "subscribed", NULL)                            \
+    COUNTER(pinned_replicas, "gauge", "pinned_connections", "reason", "replica", NULL)                                 \
+    COUNTER(pinned_monitor, "gauge", "pinned_connections", "reason", "monitor", NULL)                                  \
+    COUNTER(pinned_streams, "gauge", "pinned_connections", "reason", "stream", NULL)
+#define REQUEST_COUNTERS(COUNTER)                                                                                      \
+    COUNTER(requests_total, "counter", "requests_taken_total", NULL, NULL, "Requests taken from clients.")             \
+    COUNTER(requests_forwarded, "counter", "requests_total", "kind", "forwarded",                                      \
+            "Requests taken from clients, by what became of them.")                                                    \
+    COUNTER(requests_locks, "counter", "requests_total", "kind", "lock", NULL)                                         \
+    COUNTER(requests_joined, "counter", "requests_joined_total", NULL, NULL,                                           \
+            "Attempts to acquire that were answered with another client's.")                                           \
+    COUNTER(requests_split, "counter", "requests_total", "kind", "split", NULL)                                        \
+    COUNTER(requests_local, "counter", "requests_total", "kind", "local", NULL)                                        \
+    COUNTER(requests_failed, "counter", "requests_failed_total", NULL, NULL,                                           \
+            "Requests answered with an UPSTREAM error.")                                                               \
+    COUNTER(requests_waiting, "counter", "requests_waited_total", NULL, NULL,                                          \
+            "Times a session waited for its earlier requests before sending on.")
+#define COUNTER_TABLE(COUNTER) CLIENT_COUNTERS(COUNTER) UPSTREAM_COUNTERS(COUNTER) REQUEST_COUNTERS(COUNTER)
 
 struct counters {
-#define COUNTER_FIELD(name, help) _Atomic uint64_t name;
+#define COUNTER_FIELD(name, ...) _Atomic uint64_t name;
+    COUNTER_TABLE(COUNTER_FIELD)
+#undef COUNTER_FIELD
+};
+
+/* The sums over several threads. */
+struct counter_sums {
+#define COUNTER_FIELD(name, ...) uint64_t name;
     COUNTER_TABLE(COUNTER_FIELD)
 #undef COUNTER_FIELD
 };
@@ -52,5 +78,10 @@ static inline void counter_sub(_Atomic uint64_t *counter, uint64_t n) {
 static inline uint64_t counter_read(const _Atomic uint64_t *counter) {
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
+
+/* The tables, for the struct counter_sums. */
+extern const struct metric_table client_counters, upstream_counters, request_counters;
+/* Adds the counters of one thread, from any thread. */
+void counters_sum(struct counter_sums *sums, const struct counters *c);
 
 #endif

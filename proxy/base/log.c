@@ -21,9 +21,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "proxy/base/json.h"
+
 enum {
     LOG_MESSAGE_MAX = 2048,
-    LOG_ESCAPED_MAX = 6, /* bytes that one byte of a message can become: \u0001 */
     LOG_FRAME_MAX = 160, /* everything around the message */
 };
 
@@ -61,49 +62,6 @@ bool log_enabled(enum log_level level) {
     return (int)level >= atomic_load_explicit(&log_level, memory_order_relaxed) && level != LOG_LEVEL_NOTHING;
 }
 
-/* The length of the UTF-8 character at s, or 0 if the bytes there are none (RFC 3629: no overlong forms, no
- * surrogates, nothing above U+10FFFF). */
-static size_t utf8_length(const unsigned char *s, const unsigned char *end) {
-    if (s[0] < 0x80)
-        return 1;
-    size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    if (s[0] < 0xc2 || s[0] > 0xf4 || (size_t)(end - s) < n)
-        return 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
-        (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return n;
-}
-
-/* Copies a message into a JSON string; bytes that are no UTF-8 become U+FFFD. Returns the end. */
-static char *escape_json(char *out, const char *message, size_t len) {
-    const unsigned char *s = (const unsigned char *)message, *end = s + len;
-    while (s < end) {
-        size_t n = utf8_length(s, end);
-        if (n == 0) {
-            out += sprintf(out, "\\ufffd");
-            s++;
-        } else if (*s == '"' || *s == '\\') {
-            *out++ = '\\';
-            *out++ = (char)*s++;
-        } else if (*s == '\n') {
-            out += sprintf(out, "\\n");
-            s++;
-        } else if (*s < 0x20 || *s == 0x7f) {
-            out += sprintf(out, "\\u%04x", (unsigned)*s++);
-        } else {
-            memcpy(out, s, n);
-            out += n;
-            s += n;
-        }
-    }
-    return out;
-}
-
 /* Copies a message into a line; control characters become visible. Returns the end. */
 static char *escape_text(char *out, const char *message, size_t len) {
     for (size_t i = 0; i < len; i++) {
@@ -128,7 +86,7 @@ static size_t format_json(char *line, enum log_level level, const struct timespe
     char *p = line;
     p += sprintf(p, "{\"time\":\"%s.%03dZ\",\"pid\":%d,\"role\":\"proxy\",\"level\":\"%s\",\"message\":\"", date,
                  (int)(now->tv_nsec / 1000000), (int)getpid(), NAMES[level]);
-    p = escape_json(p, message, len);
+    p = json_escape(p, message, len);
     p += sprintf(p, "\"}\n");
     return (size_t)(p - line);
 }
@@ -164,7 +122,7 @@ void log_write(enum log_level level, const char *format, ...) {
 
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    char line[LOG_MESSAGE_MAX * LOG_ESCAPED_MAX + LOG_FRAME_MAX];
+    char line[LOG_MESSAGE_MAX * JSON_ESCAPED_MAX + LOG_FRAME_MAX];
     size_t len = atomic_load_explicit(&log_json, memory_order_relaxed)
                      ? format_json(line, level, &now, message, (size_t)n)
                      : format_text(line, level, &now, message, (size_t)n);

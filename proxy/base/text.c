@@ -39,6 +39,16 @@ void text_append(struct text *t, const void *data, size_t len) {
     text_commit(t, len);
 }
 
+void text_append_visible(struct text *t, const char *data, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)data[i];
+        if (c >= ' ' && c <= '~')
+            text_append(t, &c, 1);
+        else
+            text_printf(t, "\\x%02x", c);
+    }
+}
+
 void text_vprintf(struct text *t, const char *format, va_list args) {
     va_list again;
     va_copy(again, args);

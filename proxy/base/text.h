@@ -20,6 +20,8 @@ void text_clear(struct text *t);
 void text_append(struct text *t, const void *data, size_t len);
 void text_printf(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_vprintf(struct text *t, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
+/* Appends bytes as people may read them: what is no printable ASCII becomes \xNN. */
+void text_append_visible(struct text *t, const char *data, size_t len);
 /* Room for len more bytes at the end; commit what was written with text_commit. */
 char *text_reserve(struct text *t, size_t len);
 void text_commit(struct text *t, size_t len);

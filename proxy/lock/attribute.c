@@ -202,10 +202,10 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
     plan->uses = true;
     c->uses++;
     if (c->peer->remote)
-        plan->right = "believe"; /* its token is another proxy's, and the script looks at its owner */
+        plan->right = RIGHT_BELIEVE; /* its token is another proxy's, and the script looks at its owner */
     else
         plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
-    if (verb_spends(plan->verb) && !plan->queued)
+    if (lock_verb_is(plan->verb, VERB_SPENDS) && !plan->queued)
         c->aside = true;
 }
 
@@ -278,13 +278,13 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     plan_claim(s->sh, plan, c);
     /* If that lease has made way at another proxy, a colleague's that was given there is the one to release. */
     if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms))
-        plan->right = "adopt";
+        plan->right = RIGHT_ADOPT;
     if (c || strict || release_under_way(s))
         return;
     /* Where connections are shared, such a release is a colleague's, for a lease that another proxy gave. Else a
      * worker's second one in a row is no more a holder's than a loser's is: some release twice. */
     bool repeats = s->released && s->family && habit_find(s->self, s->family);
-    plan->right = (s->loser || repeats) && !s->shared ? "suspect" : "believe";
+    plan->right = (s->loser || repeats) && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
@@ -313,10 +313,10 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
         plan_claim(s->sh, plan, c);
         return;
     }
-    plan->right = refused ? "leased" : s->shared ? "believe" : o.count || s->loser ? "leased" : "later";
+    plan->right = refused ? RIGHT_LEASED : s->shared ? RIGHT_BELIEVE : o.count || s->loser ? RIGHT_LEASED : RIGHT_LATER;
     if (refused || !c)
         return;
-    const char *right = plan->right;
+    enum lock_right right = plan->right;
     plan_claim(s->sh, plan, c);
     if (c->peer->remote)
         plan->right = right;
@@ -339,7 +339,7 @@ static bool plan_instead(const struct speaker *s, struct lock_plan *plan) {
         once && plan->rule->owner == LOCK_OWNER_AUTO ? attribute_makes_way(s->en, s->self, 0, s->now_ms) : NULL;
     if (!c)
         return false;
-    plan->right = "instead";
+    plan->right = RIGHT_INSTEAD;
     plan->claim_fence = c->fence;
     plan->claim_len = token_write(s->sh->engine, c->token, plan->claim_token);
     return true;
@@ -347,10 +347,9 @@ static bool plan_instead(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- all others ------------------------------------------------------------------------------------- */
 
-/* A command that may be meant to acquire: no sign that its sender holds something on another connection. Taking it for
- * the holder's would tell two that they hold the lock. */
+/* Taking a command that may be meant to acquire for the holder's would tell two that they hold the lock. */
 static bool may_acquire(enum lock_verb verb) {
-    return lock_verb_acquires(verb) || verb == LOCK_PASS;
+    return lock_verb_is(verb, VERB_CLAIMS);
 }
 
 /* What changes a lease may use any claim whose lease is live, and only the newest can be. Where the rule does not say
@@ -372,9 +371,9 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !shared))
         return;
     if (plan->verb == LOCK_REWRITE) /* SET XX is how some release, and others extend */
-        plan->right = s->loser && !s->shared ? "suspect" : "believe";
+        plan->right = s->loser && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
     else if (shared || (!s->loser && !may_acquire(plan->verb)))
-        plan->right = "adopt";
+        plan->right = RIGHT_ADOPT;
 }
 
 /* ---- what was read ----------------------------------------------------------------------------------- */
@@ -427,13 +426,6 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
     return false;
 }
 
-/* Which verbs turn a lock that was acquired under audit into a lease of the scripts' when the rule is enforced later.
- */
-static bool enrols(enum lock_verb verb) {
-    return verb == LOCK_RELEASE || verb == LOCK_EXTEND || verb == LOCK_REPLACE || verb == LOCK_COUNT_UP ||
-           verb == LOCK_COUNT_DOWN || verb == LOCK_CLOBBER || verb == LOCK_REWRITE || verb == LOCK_PASS;
-}
-
 /* Redis has no guard record of such a lock, so that a script would let anybody touch it who has seen its value. This
  * process knows who acquired it: for the owner, `seen` is what it wrote; for others there is no right by seeing. */
 static void plan_enrolment(const struct entry *en, const struct lock_client *client, int64_t now_ms,
@@ -442,13 +434,13 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
     for (struct claim *c = entry_claims(en); c; c = c->next)
         if (c->observed && claim_is_live(c, now_ms))
             live = c;
-    if (!live || !enrols(plan->verb))
+    if (!live || !lock_verb_is(plan->verb, VERB_ENROLS))
         return;
     plan->seen_known = false;
     plan->seen_len = 0;
     if (live->token != plan->claim) {
         if (live->peer->client != client) /* the guard record may be an earlier lease's, of the caller's client */
-            plan->right = "claim";
+            plan->right = RIGHT_CLAIM;
         return;
     }
     const struct witness *w = witness_find(en, live->peer);
@@ -458,7 +450,7 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
     plan->seen_len = w->seen_len;
     if (w->seen_len)
         memcpy(plan->seen, w->seen, w->seen_len);
-    plan->right = "enrol";
+    plan->right = RIGHT_ENROL;
 }
 
 /* The lease that the application's script may be meant to release. Where connections are shared it may be any
@@ -522,11 +514,11 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     if (plan->verb == LOCK_READ || plan->verb == LOCK_SCRIPT)
         return;
     if (plan->verb == LOCK_OPERATOR) {
-        plan->right = "operator";
+        plan->right = RIGHT_OPERATOR;
     } else if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY) {
-        plan->right = "any";
+        plan->right = RIGHT_ANY;
     } else {
-        if (verb_spends(plan->verb))
+        if (lock_verb_is(plan->verb, VERB_SPENDS))
             plan_release(&s, plan);
         else if (plan->verb == LOCK_EXTEND)
             plan_extend(&s, plan);
@@ -550,7 +542,7 @@ static inline struct claim *only_claim(const struct shard *sh, const struct entr
  * of the only claim, which is the session's own, where nobody lost or was shown anything. */
 static inline bool usual(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
                          struct lock_plan *plan) {
-    plan->right = "claim";
+    plan->right = RIGHT_CLAIM;
     if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY)
         return false;
     if (!en && plan->verb == LOCK_ACQUIRE)
@@ -565,7 +557,7 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
 }
 
 inline void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan) {
-    if (queue_verb(plan->verb))
+    if (lock_verb_is(plan->verb, VERB_QUEUE))
         queue_attribute(sh, self, plan);
     else if (!usual(sh, en, self, now_ms, plan))
         choose(sh, en, self, now_ms, plan);

@@ -272,7 +272,7 @@ static enum lock_outcome infer(struct audit *a) {
     case EFFECT_LOST:
         return audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, a->live ? a->live->fence : 0);
     case EFFECT_ABSENT:
-        if (queue_verb(a->sight->verb))
+        if (lock_verb_is(a->sight->verb, VERB_QUEUE))
             return audit_queue(a);
         return audit_conclude(a, LOCK_FREE, 0);
     case EFFECT_REMOVED:
@@ -310,7 +310,7 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight 
     plan.uses = false;
     struct audit a = {.f = &f, .sight = sight, .result = &result};
     a.live = believed(&a);
-    bool believed_of = strcmp(plan.right, "believe") == 0 && a.live && a.live->peer->client == f.peer->client;
+    bool believed_of = plan.right == RIGHT_BELIEVE && a.live && a.live->peer->client == f.peer->client;
     a.mine = a.live && (a.live == f.claim || believed_of || (plan.rule && plan.rule->owner == LOCK_OWNER_ANY));
     a.late = certainly_over(&a);
     enum lock_outcome outcome = infer(&a);

@@ -54,7 +54,7 @@ struct lock_sight {
     uint64_t session_id;
     uint32_t login;
     int64_t begun_ms;
-    int64_t pttl_ms;   /* the expiry that the command set; -1 none; -3 left as it was */
+    int64_t pttl_ms;   /* the expiry that the command set; PTTL_NONE; PTTL_UNKNOWN: left as it was */
     const char *value; /* written, or shown (READ, COUNT), or the node; NULL: unknown. Borrowed */
     size_t value_len;
     const char *old; /* SWAP: the value that was there; NULL none */

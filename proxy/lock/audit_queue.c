@@ -10,7 +10,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/lock/audit_private.h"
 
-enum { QUEUES = 64, NODES_MAX = 1024, VACANCIES = 16, HEAD_LOOKS_WITHIN_MS = 5000 };
+enum { QUEUES = 64, NODES_MAX = 1024, VACANCIES = 16 };
 
 struct watched_node {
     struct watched_node *next;
@@ -184,7 +184,7 @@ static enum lock_outcome refused(struct audit *a) {
 static enum lock_outcome holds(struct audit *a, uint64_t node) {
     if (live_for(a, node))
         return audit_conclude(a, LOCK_DONE, a->live->fence);
-    a->result->pttl_ms = -1; /* unless the key has an expiry from before; nobody knows */
+    a->result->pttl_ms = PTTL_NONE; /* unless the key has an expiry from before; nobody knows */
     return audit_grant(a);
 }
 
@@ -233,7 +233,7 @@ static const char *dead(const struct audit *a, const struct watched_queue *q, co
         return NULL;
     if (lease_ms && f->now_ms >= n->looked_ms + lease_ms)
         return "its owner has not read the list for the rule's lease";
-    if (f->now_ms >= q->head_ms + HEAD_LOOKS_WITHIN_MS)
+    if (f->now_ms >= q->head_ms + QUEUE_LOOKS_WITHIN_MS)
         return "it has been the head for 5 s, and its owner has not looked";
     return NULL;
 }

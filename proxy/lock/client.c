@@ -43,59 +43,39 @@ bool client_library_multiplexes(const char *name, size_t len) {
 
 /* ---- identities ------------------------------------------------------------------------------ */
 
-enum { FIRST_BUCKETS = 64 };
+static uint64_t client_hash(const struct table_link *link) {
+    return LIST_ENTRY(link, struct lock_client, link)->hash;
+}
 
 void client_table_init(struct client_table *t, uint64_t seed) {
     pthread_mutex_init(&t->mutex, NULL);
     t->seed = hash_seed_make(seed, 3);
-    t->bucket_count = FIRST_BUCKETS;
-    t->buckets = memory_zalloc(t->bucket_count * sizeof(*t->buckets));
-    t->count = 0;
+    table_init(&t->table, client_hash);
 }
 
 void client_table_clear(struct client_table *t) {
-    for (size_t i = 0; i < t->bucket_count; i++)
-        while (t->buckets[i]) {
-            struct lock_client *c = t->buckets[i];
-            t->buckets[i] = c->next;
-            memory_free(c);
-        }
-    memory_free(t->buckets);
+    TABLE_FOREACH(it, &t->table) {
+        memory_free(LIST_ENTRY(it, struct lock_client, link));
+    }
+    table_clear(&t->table);
     pthread_mutex_destroy(&t->mutex);
-}
-
-static void grow(struct client_table *t) {
-    size_t count = t->bucket_count * 2;
-    struct lock_client **buckets = memory_zalloc(count * sizeof(*buckets));
-    for (size_t i = 0; i < t->bucket_count; i++)
-        while (t->buckets[i]) {
-            struct lock_client *c = t->buckets[i];
-            t->buckets[i] = c->next;
-            c->next = buckets[c->hash & (count - 1)];
-            buckets[c->hash & (count - 1)] = c;
-        }
-    memory_free(t->buckets);
-    t->buckets = buckets;
-    t->bucket_count = count;
 }
 
 static struct lock_client *find_or_make(struct client_table *t, const char *name, size_t len) {
     uint64_t hash = hash_bytes(&t->seed, name, len);
-    struct lock_client *c = t->buckets[hash & (t->bucket_count - 1)];
-    for (; c; c = c->next)
+    struct lock_client *c;
+    for (struct table_link *it = table_chain(&t->table, hash); it; it = it->next) {
+        c = LIST_ENTRY(it, struct lock_client, link);
         if (c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
             return c;
-    if (t->count >= t->bucket_count)
-        grow(t);
+    }
     c = memory_zalloc(sizeof(*c) + len + 1);
     c->hash = hash;
     c->len = len;
     list_init(&c->sessions);
     list_init(&c->estates);
     memcpy(c->name, name, len);
-    c->next = t->buckets[hash & (t->bucket_count - 1)];
-    t->buckets[hash & (t->bucket_count - 1)] = c;
-    t->count++;
+    table_insert(&t->table, &c->link, hash);
     return c;
 }
 
@@ -129,11 +109,7 @@ bool client_close(struct client_table *t, struct lock_client *c) {
 void client_put(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
     if (--c->refs == 0) {
-        struct lock_client **at = &t->buckets[c->hash & (t->bucket_count - 1)];
-        while (*at != c)
-            at = &(*at)->next;
-        *at = c->next;
-        t->count--;
+        table_remove(&t->table, &c->link, c->hash);
         memory_free(c);
     }
     pthread_mutex_unlock(&t->mutex);

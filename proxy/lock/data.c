@@ -23,16 +23,11 @@ static bool tried_for(const struct entry *en) {
     return false;
 }
 
-/* What writes and frees nothing that somebody could wait for. */
-static bool only_writes(enum lock_verb verb) {
-    return verb == LOCK_PASS || verb == LOCK_CLOBBER || verb == LOCK_COUNT_DOWN;
-}
-
 void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
     if (observed_lease(en, now_ms))
         return;
     const struct witness *own = en ? witness_find(en, self) : NULL;
-    if (only_writes(plan->verb))
+    if (lock_verb_is(plan->verb, VERB_WRITES))
         plan->data_free = true;
     else if (plan->verb == LOCK_SWAP)
         plan->data_free = !plan->claim && !tried_for(en);
@@ -42,7 +37,7 @@ void data_attribute(const struct entry *en, const struct peer *self, int64_t now
 
 /* Where data stands then, a SETNX has lost; what also writes over data has done that. */
 void data_follow(struct lock_plan *plan, const struct lock_plan *earlier) {
-    if (earlier->verb == LOCK_ACQUIRE && !only_writes(plan->verb))
+    if (earlier->verb == LOCK_ACQUIRE && !lock_verb_is(plan->verb, VERB_WRITES))
         plan->data_free = false;
 }
 

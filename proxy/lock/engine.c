@@ -88,7 +88,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
 
 void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
     plan->queued = false;
-    if (!verb_spends(plan->verb))
+    if (!lock_verb_is(plan->verb, VERB_SPENDS))
         return;
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
@@ -107,18 +107,15 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
 
 /* What may acquire a lease of its own. */
 static bool may_grant(const struct lock_plan *plan) {
-    return plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT ||
-           ((plan->verb == LOCK_REPLACE || plan->verb == LOCK_SWAP || plan->verb == LOCK_COUNT_UP) && plan->claim == 0);
-}
-
-static bool may_end(const struct lock_plan *plan) {
-    return plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_CLOBBER;
+    if (plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT)
+        return true;
+    return lock_verb_is(plan->verb, VERB_ACQUIRES) && plan->claim == 0;
 }
 
 bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
                        const struct lock_plan **acquirer) {
     plan->group = before->group ? before->group : before->attempt;
-    if (*acquirer && may_end(before))
+    if (*acquirer && lock_verb_is(before->verb, VERB_ENDS))
         return false;
     if (acquires || may_grant(before))
         *acquirer = before;
@@ -145,8 +142,8 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     data_follow(plan, earlier);
     memcpy(plan->claim_token, earlier->attempt_token, sizeof(plan->claim_token));
     plan->claim_len = earlier->attempt_len;
-    if (strcmp(plan->right, "enrol") != 0)
-        plan->right = "claim";
+    if (plan->right != RIGHT_ENROL)
+        plan->right = RIGHT_CLAIM;
     shard_unlock(sh);
 }
 
@@ -164,7 +161,7 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
         family_vote(c->family, plan->peer, NULL);
         family_pool(sh, c->family, &plan->key, now_ms);
         plan->claim_len = token_write(e, c->token, plan->claim_token);
-        plan->right = "instead";
+        plan->right = RIGHT_INSTEAD;
         claim_remove(sh, c);
     }
     shard_unlock(sh);
@@ -219,7 +216,7 @@ inline void finish_end(struct finish *f) {
 static void enrolled(struct finish *f) {
     struct claim *c = f->claim;
     bool done = f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_RELEASED;
-    if (!c || !c->observed || !done || !f->result->fence || strcmp(f->plan->right, "enrol") != 0)
+    if (!c || !c->observed || !done || !f->result->fence || f->plan->right != RIGHT_ENROL)
         return;
     c->observed = false;
     c->fence = f->result->fence;

@@ -24,6 +24,7 @@
 
 #include "proxy/base/histogram.h"
 #include "proxy/base/list.h"
+#include "proxy/base/metric.h"
 #include "proxy/lock/rule.h"
 
 struct lock_engine;
@@ -91,27 +92,80 @@ bool client_library_multiplexes(const char *name, size_t len);
 
 /* ---- commands ------------------------------------------------------------------------------ */
 
-/* What a command means to a lock; the session layer derives it from the command and its options. */
-enum lock_verb {
-    LOCK_ACQUIRE,    /* SETNX, SET NX */
-    LOCK_REPLACE,    /* SET with an expiry, SETEX, PSETEX: may acquire */
-    LOCK_REWRITE,    /* SET XX: writes what is there, and never acquires */
-    LOCK_SWAP,       /* GETSET, SET GET */
-    LOCK_RELEASE,    /* DEL, UNLINK, GETDEL: spends the claim */
-    LOCK_EXTEND,     /* EXPIRE and its kin, PERSIST, GETEX */
-    LOCK_COUNT_UP,   /* INCR: may acquire */
-    LOCK_COUNT_DOWN, /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */
-    LOCK_READ,       /* GET: shows the value */
-    LOCK_PASS,       /* SET without an expiry, APPEND, INCR where counters are no locks: writes data, or its own lock */
-    LOCK_CLOBBER,    /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */
-    LOCK_SCRIPT,     /* what a script of the application's has made of the lock: adopts, spends, changes nothing */
-    LOCK_QUEUE_PUSH, /* RPUSH, LPUSH, ...: a node joins a list lock */
-    LOCK_QUEUE_READ, /* LRANGE, LINDEX, LLEN, LPOS, EXISTS: may make the head's owner the holder */
-    LOCK_QUEUE_REMOVE, /* LREM: names a node, whose owner may */
-    LOCK_QUEUE_SET,    /* LSET, LTRIM */
-    LOCK_INSPECT,      /* PROXY LOCK, PROXY TOKEN */
-    LOCK_OPERATOR      /* PROXY RELEASE */
+/* What verbs have in common. */
+enum lock_verb_flag {
+    VERB_ACQUIRES = 1 << 0, /* what is granted to it is a lease of a plain key, of its own */
+    VERB_CLAIMS =
+        1 << 1, /* it may be meant to acquire: no sign that its sender holds something on another connection */
+    VERB_SPENDS = 1 << 2,   /* it uses up the claim that it speaks by */
+    VERB_ENDS = 1 << 3,     /* it may end a lease */
+    VERB_WRITES = 1 << 4,   /* it writes, and frees nothing that somebody could wait for */
+    VERB_ENROLS = 1 << 5,   /* it turns a lock that was acquired under audit into a lease of the scripts' */
+    VERB_QUEUE = 1 << 6,    /* it is about a list lock's queue */
+    VERB_SHOWS = 1 << 7,    /* its reply is the value */
+    VERB_LOCKED = 1 << 8,   /* it is refused by an error, LOCKED */
+    VERB_ATTEMPTS = 1 << 9, /* refused, it was an attempt to acquire that has lost */
+    VERB_RELEASES = 1 << 10 /* refused, it was a release of what is not the caller's */
 };
+
+/* VERB(name, what PROXY EXPLAIN calls it, flags). What a command means to a lock; the session layer derives it from the
+ * command and its options. */
+#define LOCK_VERBS(VERB)                                                                                               \
+    /* SETNX, SET NX */                                                                                                \
+    VERB(LOCK_ACQUIRE, "acquire", VERB_ACQUIRES | VERB_CLAIMS | VERB_ATTEMPTS)                                         \
+    /* SET with an expiry, SETEX, PSETEX: may acquire */                                                               \
+    VERB(LOCK_REPLACE, "replace", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS | VERB_LOCKED)                             \
+    /* SET XX: writes what is there, and never acquires */                                                             \
+    VERB(LOCK_REWRITE, "replace", VERB_ENROLS)                                                                         \
+    /* GETSET, SET GET */                                                                                              \
+    VERB(LOCK_SWAP, "swap", VERB_ACQUIRES | VERB_CLAIMS)                                                               \
+    /* DEL, UNLINK, GETDEL */                                                                                          \
+    VERB(LOCK_RELEASE, "release", VERB_SPENDS | VERB_ENDS | VERB_ENROLS | VERB_RELEASES)                               \
+    /* EXPIRE and its kin, PERSIST, GETEX */                                                                           \
+    VERB(LOCK_EXTEND, "extend", VERB_ENROLS)                                                                           \
+    /* INCR: may acquire */                                                                                            \
+    VERB(LOCK_COUNT_UP, "count up", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS)                                         \
+    /* DECR, INCRBY -1: may release; spends the claim where it did, or was refused */                                  \
+    VERB(LOCK_COUNT_DOWN, "count down", VERB_SPENDS | VERB_ENDS | VERB_WRITES | VERB_ENROLS | VERB_RELEASES)           \
+    /* GET */                                                                                                          \
+    VERB(LOCK_READ, "read", VERB_SHOWS)                                                                                \
+    /* SET without an expiry, APPEND, INCR where counters are no locks: writes data, or its own lock */                \
+    VERB(LOCK_PASS, "write: data, unless a lease is there", VERB_CLAIMS | VERB_WRITES | VERB_ENROLS | VERB_LOCKED)     \
+    /* RENAME, COPY, MSET, *STORE, ...: spends the claim where it did */                                               \
+    VERB(LOCK_CLOBBER, "remove or replace", VERB_ENDS | VERB_WRITES | VERB_ENROLS | VERB_LOCKED)                       \
+    /* what a script of the application's has made of the lock: adopts, spends, changes nothing */                     \
+    VERB(LOCK_SCRIPT, "a script of the application's", VERB_SHOWS)                                                     \
+    /* RPUSH, LPUSH, ...: a node joins a list lock */                                                                  \
+    VERB(LOCK_QUEUE_PUSH, "queue push", VERB_QUEUE | VERB_LOCKED | VERB_ATTEMPTS)                                      \
+    /* LRANGE, LINDEX, LLEN, LPOS, EXISTS: may make the head's owner the holder */                                     \
+    VERB(LOCK_QUEUE_READ, "queue read", VERB_QUEUE)                                                                    \
+    /* LREM: names a node, whose owner may */                                                                          \
+    VERB(LOCK_QUEUE_REMOVE, "queue remove", VERB_QUEUE | VERB_RELEASES)                                                \
+    /* LSET, LTRIM */                                                                                                  \
+    VERB(LOCK_QUEUE_SET, "queue change", VERB_QUEUE | VERB_LOCKED)                                                     \
+    /* PROXY LOCK, PROXY TOKEN */                                                                                      \
+    VERB(LOCK_INSPECT, "inspect", 0)                                                                                   \
+    /* PROXY RELEASE */                                                                                                \
+    VERB(LOCK_OPERATOR, "operator release", 0)
+
+enum lock_verb {
+#define VERB_NAME(name, text, flags) name,
+    LOCK_VERBS(VERB_NAME)
+#undef VERB_NAME
+};
+
+/* Whether the verb has any of these flags. */
+static inline bool lock_verb_is(enum lock_verb verb, unsigned flags) {
+    static const uint16_t of_verbs[] = {
+#define VERB_FLAGS(name, text, flags) flags,
+        LOCK_VERBS(VERB_FLAGS)
+#undef VERB_FLAGS
+    };
+    return of_verbs[verb] & flags;
+}
+
+/* For people; static. */
+const char *lock_verb_text(enum lock_verb verb);
 
 /* A lock: databases are kept apart, keys are bytes. */
 struct lock_key {
@@ -120,10 +174,36 @@ struct lock_key {
     size_t len;
 };
 
-/* Whether what is granted to such a command is a lease of a plain key, of its own. */
-static inline bool lock_verb_acquires(enum lock_verb verb) {
-    return verb == LOCK_ACQUIRE || verb == LOCK_REPLACE || verb == LOCK_SWAP || verb == LOCK_COUNT_UP;
-}
+/* RIGHT(name, the scripts' word, ARGV 5): by what right a command speaks for a lease, as arguments.lua has it, of list
+ * locks list.lua. */
+#define LOCK_RIGHTS(RIGHT)                                                                                             \
+    RIGHT(RIGHT_CLAIM, "claim")                                                                                        \
+    RIGHT(RIGHT_ADOPT, "adopt")                                                                                        \
+    RIGHT(RIGHT_BELIEVE, "believe")                                                                                    \
+    RIGHT(RIGHT_SUSPECT, "suspect")                                                                                    \
+    RIGHT(RIGHT_LEASED, "leased")                                                                                      \
+    RIGHT(RIGHT_LATER, "later")                                                                                        \
+    RIGHT(RIGHT_ENROL, "enrol")                                                                                        \
+    RIGHT(RIGHT_INSTEAD, "instead")                                                                                    \
+    RIGHT(RIGHT_ANY, "any")                                                                                            \
+    RIGHT(RIGHT_OPERATOR, "operator")                                                                                  \
+    RIGHT(RIGHT_OWN, "own")                                                                                            \
+    RIGHT(RIGHT_AUTO, "auto")                                                                                          \
+    RIGHT(RIGHT_CLIENT, "client")                                                                                      \
+    /* of renewals: where the application's own expiry is renewed too */                                               \
+    RIGHT(RIGHT_ALWAYS, "always")                                                                                      \
+    /* where nothing is renewed, and the guard record is to follow the lock's end */                                   \
+    RIGHT(RIGHT_LOOK, "look")                                                                                          \
+    /* where the lease is taken over from an owner that has left */                                                    \
+    RIGHT(RIGHT_HEIR, "heir")
+
+enum lock_right {
+#define RIGHT_NAME(name, text) name,
+    LOCK_RIGHTS(RIGHT_NAME)
+#undef RIGHT_NAME
+};
+/* In the scripts' words; static. */
+const char *lock_right_text(enum lock_right right);
 
 /* What the script may be told; filled by engine_begin. */
 struct lock_plan {
@@ -150,7 +230,7 @@ struct lock_plan {
     uint8_t attempt_len, claim_len; /* of the texts below */
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
-    const char *right;                  /* ARGV 5; static */
+    enum lock_right right;              /* ARGV 5 */
     uint64_t read_fence;                /* ARGV 7 */
     bool seen_known;                    /* ARGV 8; for LOCK_QUEUE_*: the party (list.lua) */
     size_t seen_len;
@@ -178,10 +258,17 @@ enum lock_outcome {
 /* Reads an outcome's name as the scripts write it. Returns false for an unknown one. */
 bool lock_outcome_parse(const char *text, size_t len, enum lock_outcome *outcome);
 
+/* What the scripts, or what is known of a command, say in the place of a lock's PTTL. */
+enum {
+    PTTL_NONE = -1,   /* the lock has no expiry */
+    PTTL_GONE = -2,   /* there is no key */
+    PTTL_UNKNOWN = -3 /* not asked for, or left as it was */
+};
+
 struct lock_result {
     enum lock_outcome outcome;
     uint64_t fence;
-    int64_t pttl_ms;    /* as the script returned it */
+    int64_t pttl_ms;    /* as the script returned it, or PTTL_... */
     const char *holder; /* identity in the guard record of the live lease; borrowed, may be NULL */
     size_t holder_len;
     const char *value; /* acquire, replace, swap: the value written; read: the value shown; LOCK_QUEUE_*: the node
@@ -249,10 +336,9 @@ struct lock_lease {
     uint64_t token;
     uint8_t token_len;
     char token_text[LOCK_TOKEN_MAX];
-    const char *right; /* ARGV 5: "always" where the application's own expiry is renewed too, "look" where nothing is
-                        * renewed, and the guard record is to follow the lock's end, else "claim"; static */
-    int64_t lease_ms;  /* renew for so long */
-    int64_t left_ms;   /* ARGV 7: of a renewal: what was left of it, as far as is known; 0 no end */
+    enum lock_right right; /* ARGV 5: RIGHT_CLAIM, RIGHT_ALWAYS or RIGHT_LOOK */
+    int64_t lease_ms;      /* renew for so long */
+    int64_t left_ms;       /* ARGV 7: of a renewal: what was left of it, as far as is known; 0 no end */
 };
 
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a
@@ -358,13 +444,31 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
 
 /* ---- looking in (PROXY LOCKS, PROXY INFO) ---------------------------------------------------- */
 
+/* STAT(field, name, type, family, label, value, help), as in base/counters.h; the first three are of this moment. */
+#define LOCK_STATS(STAT)                                                                                               \
+    STAT(leases, "leases", "gauge", "leases", NULL, NULL, "Leases that this proxy knows to be live.")                  \
+    STAT(claims, "claims", "gauge", "claims", NULL, NULL, "Acquisitions that may still be released.")                  \
+    STAT(keys, "keys", "gauge", "lock_keys", NULL, NULL, "Keys of which this proxy knows anything.")                   \
+    STAT(granted, "acquisitions_granted", "counter", "acquisitions_total", "result", "granted",                        \
+         "Attempts to acquire a lock.")                                                                                \
+    STAT(lost, "acquisitions_lost", "counter", "acquisitions_total", "result", "lost", NULL)                           \
+    STAT(released, "releases_done", "counter", "releases_total", "result", "done",                                     \
+         "Releases asked for by clients; incidents_total has the reasons of refusals.")                                \
+    STAT(refused_releases, "releases_refused", "counter", "releases_total", "result", "refused", NULL)                 \
+    STAT(refused_extends, "extends_refused", "counter", "extends_refused_total", NULL, NULL,                           \
+         "Changes of an expiry that were refused.")                                                                    \
+    STAT(renewals, "renewals", "counter", "renewals_total", NULL, NULL, "Leases renewed by the proxy.")
+
 struct lock_stats {
-    uint64_t leases, claims, keys; /* now */
-    uint64_t granted, lost, released, refused_releases, refused_extends, renewals;
+#define STAT_FIELD(field, ...) uint64_t field;
+    LOCK_STATS(STAT_FIELD)
+#undef STAT_FIELD
     uint64_t incidents[INCIDENT_KINDS];
     struct histogram
         waits; /* of those granted: since the session's first attempt in a row that was lost, 0 without one */
 };
+/* The table, for a struct lock_stats; its incidents and waits are no rows of it. */
+extern const struct metric_table lock_counters;
 void engine_stats(struct lock_engine *e, struct lock_stats *stats);
 
 struct lock_view {

@@ -30,36 +30,26 @@ static uint64_t key_of(const struct peer *p, const struct lock_rule *rule, uint6
     return hash_number(p->client->hash ^ hash_number(rule->hash ^ pattern));
 }
 
-static struct family *table_find(const struct shard *sh, uint64_t key) {
-    struct family *f = sh->families ? sh->families[key & (sh->family_buckets - 1)] : NULL;
-    while (f && f->key != key)
-        f = f->next;
-    return f;
+static uint64_t family_hash(const struct table_link *link) {
+    return LIST_ENTRY(link, struct family, link)->key;
 }
 
-static void table_remove(struct shard *sh, struct family *f) {
-    struct family **at = &sh->families[f->key & (sh->family_buckets - 1)];
-    while (*at != f)
-        at = &(*at)->next;
-    *at = f->next;
+void family_init(struct shard *sh) {
+    list_init(&sh->idle_families);
+    table_init(&sh->families, family_hash);
+}
+
+static struct family *family_of_key(const struct shard *sh, uint64_t key) {
+    struct table_link *it = table_chain(&sh->families, key);
+    while (it && LIST_ENTRY(it, struct family, link)->key != key)
+        it = it->next;
+    return it ? LIST_ENTRY(it, struct family, link) : NULL;
+}
+
+static void family_remove(struct shard *sh, struct family *f) {
+    table_remove(&sh->families, &f->link, f->key);
     list_cut(&f->idle);
-    sh->family_count--;
     memory_free(f);
-}
-
-static void table_grow(struct shard *sh) {
-    uint32_t count = sh->families ? sh->family_buckets * 2 : FIRST_BUCKETS;
-    struct family **buckets = memory_zalloc(count * sizeof(*buckets));
-    for (uint32_t i = 0; sh->families && i < sh->family_buckets; i++)
-        while (sh->families[i]) {
-            struct family *f = sh->families[i];
-            sh->families[i] = f->next;
-            f->next = buckets[f->key & (count - 1)];
-            buckets[f->key & (count - 1)] = f;
-        }
-    memory_free(sh->families);
-    sh->families = buckets;
-    sh->family_buckets = count;
 }
 
 /* The one that no session has come to for the longest time, and that nothing refers to. */
@@ -67,7 +57,7 @@ static void make_room(struct shard *sh) {
     LIST_FOREACH(it, &sh->idle_families) {
         struct family *f = LIST_ENTRY(it, struct family, idle);
         if (f->refs == 0) {
-            table_remove(sh, f);
+            family_remove(sh, f);
             return;
         }
     }
@@ -76,20 +66,16 @@ static void make_room(struct shard *sh) {
 static struct family *family_new(struct shard *sh, uint64_t key, const struct peer *p, const struct lock_rule *rule,
                                  const struct lock_key *name) {
     char pattern[ADVISE_PATTERN_MAX];
-    if (sh->family_count >= FAMILIES_A_SHARD)
+    if (sh->families.count >= FAMILIES_A_SHARD)
         make_room(sh);
-    if (!sh->families || sh->family_count >= sh->family_buckets)
-        table_grow(sh);
     struct family *f = memory_zalloc(sizeof(*f));
     f->key = key;
     advise_pattern(name->name, name->len, pattern);
     snprintf(f->pattern, sizeof(f->pattern), "%s", pattern);
     snprintf(f->client, sizeof(f->client), "%s", p->client->name);
     snprintf(f->rule, sizeof(f->rule), "%s", rule->pattern);
-    f->next = sh->families[key & (sh->family_buckets - 1)];
-    sh->families[key & (sh->family_buckets - 1)] = f;
+    table_insert(&sh->families, &f->link, key);
     list_append(&sh->idle_families, &f->idle);
-    sh->family_count++;
     return f;
 }
 
@@ -108,7 +94,7 @@ void family_trim(struct shard *sh, int64_t now_ms) {
     if (!f)
         return;
     if (f->refs == 0 && now_ms - f->used_ms > FAMILY_IDLE_MS) {
-        table_remove(sh, f);
+        family_remove(sh, f);
     } else { /* the next one's turn */
         list_cut(&f->idle);
         list_append(&sh->idle_families, &f->idle);
@@ -117,9 +103,8 @@ void family_trim(struct shard *sh, int64_t now_ms) {
 
 void family_clear(struct shard *sh) {
     for (struct list_node *n; (n = list_first(&sh->idle_families));)
-        table_remove(sh, LIST_ENTRY(n, struct family, idle));
-    memory_free(sh->families);
-    sh->families = NULL;
+        family_remove(sh, LIST_ENTRY(n, struct family, idle));
+    table_clear(&sh->families);
 }
 
 /* ---- sessions ---------------------------------------------------------------------------------- */
@@ -160,7 +145,7 @@ struct family *family_find(struct shard *sh, const struct peer *p, const struct 
         return NULL;
     uint64_t key = key_of(p, rule, pattern);
     struct habit *h = habit_of(p, key);
-    return h ? h->family : table_find(sh, key);
+    return h ? h->family : family_of_key(sh, key);
 }
 
 struct family *family_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t pattern,
@@ -170,7 +155,7 @@ struct family *family_join(struct shard *sh, struct peer *p, const struct lock_r
     if (!h) {
         if (p->habit_count >= HABITS_A_PEER)
             habit_free(p, LIST_ENTRY(p->habits.prev, struct habit, of_peer));
-        struct family *f = table_find(sh, number);
+        struct family *f = family_of_key(sh, number);
         h = memory_zalloc(sizeof(*h));
         h->family = f ? f : family_new(sh, number, p, rule, key);
         h->family->refs++;

@@ -13,6 +13,7 @@
 #define LOCKKEEPER_LOCK_FAMILY_H
 
 #include "proxy/base/list.h"
+#include "proxy/base/table.h"
 #include "proxy/lock/engine.h"
 
 struct shard;
@@ -35,16 +36,16 @@ struct tally {
 };
 
 struct family {
-    struct family *next;   /* in its bucket */
-    struct list_node idle; /* in the order of use */
-    uint64_t key;          /* of identity, rule and pattern */
-    uint32_t refs;         /* habits, contests, claims */
-    bool pooled;           /* its workers share connections: releases were seen to cross */
-    uint8_t votes;         /* crossings seen */
-    uint8_t twice;         /* releases seen in a row over one session */
-    uint8_t row;           /* contended releases in a row over their own session */
-    uint8_t follow_count;  /* of `followed` */
-    uint16_t followed;     /* of the last losses, a bit each: an EXPIRE of the loser's came right behind */
+    struct table_link link; /* in its table */
+    struct list_node idle;  /* in the order of use */
+    uint64_t key;           /* of identity, rule and pattern */
+    uint32_t refs;          /* habits, contests, claims */
+    bool pooled;            /* its workers share connections: releases were seen to cross */
+    uint8_t votes;          /* crossings seen */
+    uint8_t twice;          /* releases seen in a row over one session */
+    uint8_t row;            /* contended releases in a row over their own session */
+    uint8_t follow_count;   /* of `followed` */
+    uint16_t followed;      /* of the last losses, a bit each: an EXPIRE of the loser's came right behind */
     struct tally n;
     int64_t used_ms;
     /* For people; cut. */
@@ -95,6 +96,8 @@ void family_ref(struct family *f);
 void family_put(struct family *f);
 /* Gives memory of families that were not used for long back. */
 void family_trim(struct shard *sh, int64_t now_ms);
+/* The shard has no families yet; frees those that it has. */
+void family_init(struct shard *sh);
 void family_clear(struct shard *sh);
 /* The session is forgotten. */
 void habits_clear(struct peer *p);

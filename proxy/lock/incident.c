@@ -30,6 +30,24 @@ const char *lock_incident_name(enum lock_incident_kind kind) {
     return KIND_NAMES[kind];
 }
 
+const char *lock_verb_text(enum lock_verb verb) {
+    static const char *const texts[] = {
+#define VERB_TEXT(name, text, flags) text,
+        LOCK_VERBS(VERB_TEXT)
+#undef VERB_TEXT
+    };
+    return texts[verb];
+}
+
+const char *lock_right_text(enum lock_right right) {
+    static const char *const texts[] = {
+#define RIGHT_TEXT(name, text) text,
+        LOCK_RIGHTS(RIGHT_TEXT)
+#undef RIGHT_TEXT
+    };
+    return texts[right];
+}
+
 /* As the scripts write them; what became of a script that wrote nothing has no name. */
 static const struct {
     const char *name;

@@ -49,7 +49,7 @@ static void revive(struct shard *sh, struct claim *c) {
 }
 
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms) {
-    if (pttl_ms < -1)
+    if (pttl_ms < PTTL_NONE)
         return;
     if (pttl_ms > FAR_MS)
         pttl_ms = FAR_MS;
@@ -79,7 +79,7 @@ bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, 
                 int64_t now_ms) {
     int64_t pttl_ms = r->pttl_ms, left_ms = c->end_ms - now_ms;
     bool leased = r->leased, crossed = began <= c->told;
-    if (pttl_ms < -1)
+    if (pttl_ms < PTTL_NONE)
         return false; /* it did not tell */
     if (crossed && c->end_ms && left_ms > pttl_ms) {
         pttl_ms = left_ms;
@@ -217,7 +217,7 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     return true;
 }
 
-static struct lock_lease lease_of(const struct shard *sh, const struct claim *c, const char *right) {
+static struct lock_lease lease_of(const struct shard *sh, const struct claim *c, enum lock_right right) {
     struct lock_lease l = {
         .key = entry_key(c->entry),
         .rule = c->rule,
@@ -289,7 +289,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
                 (long long)(c->end_ms ? c->end_ms - now_ms : 0), c->renewing ? ", and longer if it comes back" : "");
     }
     if (release && !c->observed) {
-        struct lock_lease l = lease_of(sh, c, "claim");
+        struct lock_lease l = lease_of(sh, c, RIGHT_CLAIM);
         sh->engine->sink.release(sh->engine->sink.arg, &l);
         lease_end(sh, c, LEASE_TAKEN, now_ms);
     }
@@ -301,7 +301,7 @@ static void ask_renewal(struct shard *sh, struct claim *c, int64_t lease_ms, int
     c->asked = true;
     c->told_since = false;
     c->renew_ms = now_ms;
-    struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? "always" : "claim");
+    struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? RIGHT_ALWAYS : RIGHT_CLAIM);
     l.lease_ms = lease_ms;
     l.left_ms = c->end_ms > now_ms ? c->end_ms - now_ms : 0;
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
@@ -312,7 +312,7 @@ static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
     c->looking = c->looked = 1;
     c->told_since = false;
     c->renew_ms = now_ms;
-    struct lock_lease l = lease_of(sh, c, "look");
+    struct lock_lease l = lease_of(sh, c, RIGHT_LOOK);
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
 
@@ -349,23 +349,24 @@ void engine_leave(struct lock_engine *e) {
 
 static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
-    for (uint32_t b = 0; b < sh->entry_buckets; b++)
-        for (struct entry *en = sh->entries[b]; en; en = en->next)
-            for (struct claim *c = en->claims; c; c = c->next) {
-                if (asked == max)
-                    return asked;
-                if (!is_handed_over(c, now_ms))
-                    continue;
-                if (c->heritable && !c->handing) { /* its owner's session is not there to close */
-                    c->handing = true;
-                    heir_tell(sh, c, handover_end(c, now_ms), now_ms);
-                }
-                if (!handover_due(c, now_ms))
-                    continue;
-                ask_renewal(sh, c, c->rule->handover_ms, now_ms);
-                timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
-                asked++;
+    TABLE_FOREACH(it, &sh->entries) {
+        struct entry *en = LIST_ENTRY(it, struct entry, link);
+        for (struct claim *c = en->claims; c; c = c->next) {
+            if (asked == max)
+                return asked;
+            if (!is_handed_over(c, now_ms))
+                continue;
+            if (c->heritable && !c->handing) { /* its owner's session is not there to close */
+                c->handing = true;
+                heir_tell(sh, c, handover_end(c, now_ms), now_ms);
             }
+            if (!handover_due(c, now_ms))
+                continue;
+            ask_renewal(sh, c, c->rule->handover_ms, now_ms);
+            timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
+            asked++;
+        }
+    }
     return asked;
 }
 
@@ -458,7 +459,7 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
         if (c->looking) {
             looked(sh, c, r, now_ms);
         } else if (outcome == LOCK_DONE) {
-            c->renewals++;
+            c->renewals += c->renewals + 1u < 1u << RENEWAL_BITS;
             sh->stats.renewals++;
             /* It ran before the application set the expiry that has been told meanwhile: afterwards it is none of the
              * proxy's own. */

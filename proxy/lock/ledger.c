@@ -10,9 +10,15 @@
 #include "proxy/base/memory.h"
 #include "proxy/lock/pattern.h"
 
-enum { FIRST_BUCKETS = 16 };
-
 /* ---- the whole ------------------------------------------------------------------------------- */
+
+static uint64_t entry_hash(const struct table_link *link) {
+    return LIST_ENTRY(link, struct entry, link)->hash;
+}
+
+static uint64_t peer_hash(const struct table_link *link) {
+    return LIST_ENTRY(link, struct peer, link)->id; /* they are counted */
+}
 
 void ledger_init(struct lock_engine *e, uint64_t seed) {
     e->key_seed = hash_seed_make(seed, 1);
@@ -21,10 +27,9 @@ void ledger_init(struct lock_engine *e, uint64_t seed) {
         struct shard *sh = &e->shards[i];
         pthread_mutex_init(&sh->mutex, NULL);
         sh->engine = e;
-        list_init(&sh->idle_families);
-        sh->entry_buckets = sh->peer_buckets = FIRST_BUCKETS;
-        sh->entries = memory_zalloc(FIRST_BUCKETS * sizeof(struct entry *));
-        sh->peers = memory_zalloc(FIRST_BUCKETS * sizeof(struct peer *));
+        table_init(&sh->entries, entry_hash);
+        table_init(&sh->peers, peer_hash);
+        family_init(sh);
     }
 }
 
@@ -39,39 +44,36 @@ static void crowd_free(struct entry *en) {
 void ledger_clear(struct lock_engine *e) {
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
-        for (uint32_t b = 0; b < sh->peer_buckets; b++)
-            for (struct peer *p = sh->peers[b]; p; p = p->next)
-                while (!list_empty(&p->witnesses))
-                    witness_remove(sh, LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer));
-        for (uint32_t b = 0; b < sh->entry_buckets; b++)
-            while (sh->entries[b]) {
-                struct entry *en = sh->entries[b];
-                while (en->claims)
-                    claim_remove(sh, en->claims);
-                sh->entries[b] = en->next;
-                crowd_free(en);
-                memory_free(en);
-            }
-        for (uint32_t b = 0; b < sh->peer_buckets; b++)
-            while (sh->peers[b]) {
-                struct peer *p = sh->peers[b];
-                sh->peers[b] = p->next;
-                habits_clear(p);
-                heir_peer_cleared(p);
-                client_put(&e->clients, p->client);
-                memory_free(p);
-            }
+        TABLE_FOREACH(it, &sh->peers) {
+            struct peer *p = LIST_ENTRY(it, struct peer, link);
+            while (!list_empty(&p->witnesses))
+                witness_remove(sh, LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer));
+        }
+        TABLE_FOREACH(it, &sh->entries) {
+            struct entry *en = LIST_ENTRY(it, struct entry, link);
+            while (en->claims)
+                claim_remove(sh, en->claims);
+            crowd_free(en);
+            memory_free(en);
+        }
+        TABLE_FOREACH(it, &sh->peers) {
+            struct peer *p = LIST_ENTRY(it, struct peer, link);
+            habits_clear(p);
+            heir_peer_cleared(p);
+            client_put(&e->clients, p->client);
+            memory_free(p);
+        }
         family_clear(sh);
         for (struct claim *c = sh->free_claims, *next; c; c = next) {
             next = c->next;
             memory_free(c);
         }
-        for (struct entry *en = sh->free_entries, *next; en; en = next) {
-            next = en->next;
-            memory_free(en);
+        for (struct table_link *it = sh->free_entries, *next; it; it = next) {
+            next = it->next;
+            memory_free(LIST_ENTRY(it, struct entry, link));
         }
-        memory_free(sh->entries);
-        memory_free(sh->peers);
+        table_clear(&sh->entries);
+        table_clear(&sh->peers);
         memory_free(sh->contention);
         watched_queues_clear(sh);
         timer_heap_clear(&sh->timers);
@@ -104,26 +106,13 @@ struct lock_key entry_key(const struct entry *en) {
 }
 
 struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash) {
-    struct entry *en = sh->entries[hash & (sh->entry_buckets - 1)];
-    for (; en; en = en->next)
+    for (struct table_link *it = table_chain(&sh->entries, hash); it; it = it->next) {
+        struct entry *en = LIST_ENTRY(it, struct entry, link);
         if (en->hash == (uint32_t)hash && en->db == key->db && en->len == key->len &&
             memcmp(en->name, key->name, key->len) == 0)
             return en;
+    }
     return NULL;
-}
-
-static void entries_resize(struct shard *sh, uint32_t count) {
-    struct entry **buckets = memory_zalloc(count * sizeof(*buckets));
-    for (uint32_t i = 0; i < sh->entry_buckets; i++)
-        while (sh->entries[i]) {
-            struct entry *en = sh->entries[i];
-            sh->entries[i] = en->next;
-            en->next = buckets[en->hash & (count - 1)];
-            buckets[en->hash & (count - 1)] = en;
-        }
-    memory_free(sh->entries);
-    sh->entries = buckets;
-    sh->entry_buckets = count;
 }
 
 struct crowd *entry_crowd(struct entry *en) {
@@ -136,12 +125,13 @@ struct crowd *entry_crowd(struct entry *en) {
 }
 
 static struct entry *entry_new(struct shard *sh, size_t len) {
-    struct entry *en = len <= ENTRY_NAME_KEPT ? sh->free_entries : NULL;
-    if (!en)
+    struct entry *en;
+    if (len > ENTRY_NAME_KEPT || !sh->free_entries)
         return memory_zalloc(sizeof(*en) + (len > ENTRY_NAME_KEPT ? len : ENTRY_NAME_KEPT));
-    sh->free_entries = en->next;
+    en = LIST_ENTRY(sh->free_entries, struct entry, link);
+    sh->free_entries = sh->free_entries->next;
     sh->free_entry_count--;
-    *en = (struct entry){.next = NULL};
+    *en = (struct entry){.hash = 0};
     return en;
 }
 
@@ -150,8 +140,8 @@ static void entry_free(struct shard *sh, struct entry *en) {
         memory_free(en);
         return;
     }
-    en->next = sh->free_entries;
-    sh->free_entries = en;
+    en->link.next = sh->free_entries;
+    sh->free_entries = &en->link;
     sh->free_entry_count++;
 }
 
@@ -161,19 +151,13 @@ inline struct entry *entry_get(struct shard *sh, const struct lock_key *key, uin
 }
 
 inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash, uint16_t slot) {
-    struct entry *en;
-    if (sh->entry_count >= sh->entry_buckets)
-        entries_resize(sh, sh->entry_buckets * 2);
-    en = entry_new(sh, key->len);
+    struct entry *en = entry_new(sh, key->len);
     en->hash = (uint32_t)hash;
     en->db = key->db;
     en->len = (uint32_t)key->len;
     en->slot = slot;
     memcpy(en->name, key->name, key->len);
-    struct entry **bucket = &sh->entries[hash & (sh->entry_buckets - 1)];
-    en->next = *bucket;
-    *bucket = en;
-    sh->entry_count++;
+    table_insert(&sh->entries, &en->link, hash);
     return en;
 }
 
@@ -181,41 +165,20 @@ inline void entry_settle(struct shard *sh, struct entry *en) {
     if (en->claims || entry_witnesses(en))
         return;
     crowd_free(en);
-    struct entry **at = &sh->entries[en->hash & (sh->entry_buckets - 1)];
-    while (*at != en)
-        at = &(*at)->next;
-    *at = en->next;
+    table_remove(&sh->entries, &en->link, en->hash);
     entry_free(sh, en);
-    sh->entry_count--;
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
 struct peer *peer_find(struct shard *sh, uint64_t id) {
-    struct peer *p = sh->peers[id & (sh->peer_buckets - 1)]; /* ids are counted */
-    while (p && p->id != id)
-        p = p->next;
-    return p;
-}
-
-static void peers_resize(struct shard *sh, uint32_t count) {
-    struct peer **buckets = memory_zalloc(count * sizeof(*buckets));
-    for (uint32_t i = 0; i < sh->peer_buckets; i++)
-        while (sh->peers[i]) {
-            struct peer *p = sh->peers[i];
-            struct peer **bucket = &buckets[p->id & (count - 1)];
-            sh->peers[i] = p->next;
-            p->next = *bucket;
-            *bucket = p;
-        }
-    memory_free(sh->peers);
-    sh->peers = buckets;
-    sh->peer_buckets = count;
+    struct table_link *it = table_chain(&sh->peers, id);
+    while (it && LIST_ENTRY(it, struct peer, link)->id != id)
+        it = it->next;
+    return it ? LIST_ENTRY(it, struct peer, link) : NULL;
 }
 
 struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client) {
-    if (sh->peer_count >= sh->peer_buckets)
-        peers_resize(sh, sh->peer_buckets * 2);
     struct peer *p = memory_zalloc(sizeof(*p));
     p->id = id;
     p->client = client;
@@ -224,10 +187,7 @@ struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client)
     list_init(&p->claims);
     list_init(&p->witnesses);
     list_init(&p->habits);
-    struct peer **bucket = &sh->peers[p->id & (sh->peer_buckets - 1)];
-    p->next = *bucket;
-    *bucket = p;
-    sh->peer_count++;
+    table_insert(&sh->peers, &p->link, id);
     return p;
 }
 
@@ -253,21 +213,15 @@ inline void peer_settle(struct shard *sh, struct peer *p) {
     if (!(p->closed || p->remote) || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses))
         return;
     habits_clear(p);
-    struct peer **at = &sh->peers[p->id & (sh->peer_buckets - 1)];
-    while (*at != p)
-        at = &(*at)->next;
-    *at = p->next;
+    table_remove(&sh->peers, &p->link, p->id);
     heir_peer_freed(sh->engine, p);
     client_put(&sh->engine->clients, p->client);
     memory_free(p);
-    sh->peer_count--;
 }
 
 void ledger_trim(struct shard *sh) {
-    if (sh->entry_buckets > FIRST_BUCKETS && sh->entry_count < sh->entry_buckets / 8)
-        entries_resize(sh, sh->entry_buckets / 2);
-    if (sh->peer_buckets > FIRST_BUCKETS && sh->peer_count < sh->peer_buckets / 8)
-        peers_resize(sh, sh->peer_buckets / 2);
+    table_trim(&sh->entries);
+    table_trim(&sh->peers);
 }
 
 /* ---- claims ---------------------------------------------------------------------------------- */

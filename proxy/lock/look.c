@@ -7,6 +7,15 @@
 
 #include "proxy/base/memory.h"
 
+static const struct metric_row stat_rows[] = {
+#define STAT_ROW(field, name, type, family, label, value, help)                                                        \
+    {name, type, family, label, value, help, offsetof(struct lock_stats, field)},
+    LOCK_STATS(STAT_ROW)
+#undef STAT_ROW
+};
+
+const struct metric_table lock_counters = {stat_rows, sizeof(stat_rows) / sizeof(stat_rows[0])};
+
 void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
     *stats = (struct lock_stats){0};
     for (size_t i = 0; i < SHARDS; i++) {
@@ -14,7 +23,7 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
         shard_lock(sh);
         stats->leases += sh->live;
         stats->claims += sh->claims;
-        stats->keys += sh->entry_count;
+        stats->keys += sh->entries.count;
         stats->granted += sh->stats.granted;
         stats->lost += sh->stats.lost;
         stats->released += sh->stats.released;
@@ -101,24 +110,25 @@ static bool counted(const struct entry *en, const struct claim *c, int64_t now_m
 }
 
 static void offer_shard(struct shard *sh, struct newest *n, int64_t now_ms) {
-    for (uint32_t b = 0; b < sh->entry_buckets; b++)
-        for (struct entry *en = sh->entries[b]; en; en = en->next)
-            for (struct claim *c = en->claims; c; c = c->next) {
-                if (!c->fence || c->peer->remote || !claim_is_live(c, now_ms) || counted(en, c, now_ms))
-                    continue;
-                struct lock_view v = {
-                    .key = entry_key(en),
-                    .client = c->peer->client->name,
-                    .client_len = c->peer->client->len,
-                    .session_id = c->peer->id,
-                    .connected = !c->peer->closed || heir_attends(c),
-                    .fence = c->fence,
-                    .since_ms = c->granted_ms,
-                    .end_ms = c->end_ms,
-                    .renewals = c->renewals,
-                };
-                offer(n, &v);
-            }
+    TABLE_FOREACH(it, &sh->entries) {
+        struct entry *en = LIST_ENTRY(it, struct entry, link);
+        for (struct claim *c = en->claims; c; c = c->next) {
+            if (!c->fence || c->peer->remote || !claim_is_live(c, now_ms) || counted(en, c, now_ms))
+                continue;
+            struct lock_view v = {
+                .key = entry_key(en),
+                .client = c->peer->client->name,
+                .client_len = c->peer->client->len,
+                .session_id = c->peer->id,
+                .connected = !c->peer->closed || heir_attends(c),
+                .fence = c->fence,
+                .since_ms = c->granted_ms,
+                .end_ms = c->end_ms,
+                .renewals = c->renewals,
+            };
+            offer(n, &v);
+        }
+    }
 }
 
 static int newest_first(const void *a, const void *b) {

@@ -77,14 +77,13 @@ static void last_left(struct lock_engine *e, struct lock_client *client, int64_t
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
         shard_lock(sh);
-        for (uint32_t b = 0; b < sh->peer_buckets; b++)
-            for (struct peer *p = sh->peers[b], *next; p; p = next) {
-                next = p->next;
-                if (p->client == client && p->closed && !(list_empty(&p->claims) && list_empty(&p->witnesses))) {
-                    leave(sh, p, now_ms);
-                    peer_settle(sh, p);
-                }
+        TABLE_FOREACH(it, &sh->peers) {
+            struct peer *p = LIST_ENTRY(it, struct peer, link);
+            if (p->client == client && p->closed && !(list_empty(&p->claims) && list_empty(&p->witnesses))) {
+                leave(sh, p, now_ms);
+                peer_settle(sh, p);
             }
+        }
         shard_unlock(sh);
     }
 }

@@ -10,10 +10,6 @@
 
 #include <stdio.h>
 
-bool queue_verb(enum lock_verb verb) {
-    return verb == LOCK_QUEUE_PUSH || verb == LOCK_QUEUE_READ || verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET;
-}
-
 enum { PARTY_MAX = LOCK_IDENTITY_MAX + 1 }; /* longer than a process's id and a number */
 
 static bool by_client(const struct peer *p, const struct lock_rule *rule) {
@@ -31,7 +27,10 @@ static size_t party_write(const struct lock_engine *e, const struct peer *p, boo
 void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan) {
     enum lock_owner owner = plan->rule->owner;
     bool client = by_client(self, plan->rule);
-    plan->right = owner == LOCK_OWNER_ANY ? "any" : client ? "client" : owner == LOCK_OWNER_AUTO ? "auto" : "own";
+    plan->right = owner == LOCK_OWNER_ANY    ? RIGHT_ANY
+                  : client                   ? RIGHT_CLIENT
+                  : owner == LOCK_OWNER_AUTO ? RIGHT_AUTO
+                                             : RIGHT_OWN;
     plan->seen_known = true;
     plan->seen_len = party_write(sh->engine, self, client, plan->seen);
 }
@@ -83,7 +82,7 @@ static void note_push(struct finish *f) {
             lock_rules_ref(rule->set);
     }
     w->login = f->plan->login;
-    *(strcmp(f->plan->right, "client") == 0 ? &w->queued_client : &w->queued_own) = true;
+    *(f->plan->right == RIGHT_CLIENT ? &w->queued_client : &w->queued_own) = true;
     learn_touched(f->sh, w, rule, f->now_ms);
     if (f->peer->closed && !queue_leave(f->sh, w))
         witness_remove(f->sh, w);

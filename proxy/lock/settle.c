@@ -76,7 +76,7 @@ static inline struct claim *claim_granted(struct finish *f) {
     family_ref(family);
     c->login = f->plan->login;
     c->granted_ms = f->now_ms;
-    c->queue = queue_verb(f->plan->verb);
+    c->queue = lock_verb_is(f->plan->verb, VERB_QUEUE);
     claim_value(f, c);
     c->told = atomic_load(&f->e->attempts);
     c->told_by = group_of(f->plan);
@@ -117,7 +117,7 @@ void settle_granted(struct finish *f) {
     }
     if (w && rule->owner == LOCK_OWNER_CONNECTION)
         witness_forget_seen(w);
-    if (strcmp(f->plan->right, "instead") == 0)
+    if (f->plan->right == RIGHT_INSTEAD)
         settle_instead(f);
     struct claim *c = claim_granted(f);
     struct contest *contest = contest_find(en, c->family);
@@ -134,11 +134,11 @@ void settle_granted(struct finish *f) {
                         c->renewing ? "lease of %lld ms given, renewed while its owner is connected"
                                     : "lease of %lld ms given",
                         (long long)rule->lease_ms);
-    else if (r->pttl_ms == -1 && f->audit && rule->lease_ms)
+    else if (r->pttl_ms == PTTL_NONE && f->audit && rule->lease_ms)
         incident_report(f->sh, INCIDENT_NO_EXPIRY, finish_occasion(f), "would be given a lease of %lld ms%s",
                         (long long)rule->lease_ms,
                         rule->renew == LOCK_RENEW_NEVER ? "" : ", renewed while its owner is connected");
-    else if (r->pttl_ms == -1)
+    else if (r->pttl_ms == PTTL_NONE)
         incident_report(f->sh, INCIDENT_NO_EXPIRY, finish_occasion(f),
                         "left without an expiry: the rule gives no lease");
     if (f->peer->closed && !lease_owner_here(c))
@@ -358,7 +358,7 @@ static void settle_believed(struct finish *f) {
 }
 
 static void settle_suspected(struct finish *f) {
-    struct claim *live = strcmp(f->plan->right, "suspect") == 0 ? its_own_live(f) : NULL;
+    struct claim *live = f->plan->right == RIGHT_SUSPECT ? its_own_live(f) : NULL;
     if (!live)
         return;
     bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* one that extends is not */
@@ -401,9 +401,9 @@ static void settle_release(struct finish *f) {
         releaser_note(f->e, f->plan->rule, f->peer->client);
     if (refused)
         settle_suspected(f);
-    if (released && strcmp(f->plan->right, "any") == 0)
+    if (released && f->plan->right == RIGHT_ANY)
         settle_spend(f, settle_touched(f));
-    else if (released && !f->claim && strcmp(f->plan->right, "believe") == 0)
+    else if (released && !f->claim && f->plan->right == RIGHT_BELIEVE)
         settle_believed(f);
     settle_spend(f, f->claim);
 }
@@ -427,7 +427,7 @@ static void settle_change(struct finish *f) {
     const struct claim *touched;
     bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR ||
                    f->result->outcome == LOCK_UNCONFIRMED;
-    if (in_vain && lock_verb_acquires(verb))
+    if (in_vain && lock_verb_is(verb, VERB_ACQUIRES))
         learn_loss(f);
     switch (f->result->outcome) {
     case LOCK_GRANTED:
@@ -496,7 +496,7 @@ static void settle_change(struct finish *f) {
                         (long long)f->plan->rule->replicas_ms);
         break;
     case LOCK_UNKNOWN:
-        if (lock_verb_acquires(verb))
+        if (lock_verb_is(verb, VERB_ACQUIRES))
             settle_unknown_acquisition(f);
         break;
     default:

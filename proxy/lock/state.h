@@ -24,9 +24,11 @@
 #include <string.h>
 
 #include "proxy/base/list.h"
+#include "proxy/base/table.h"
 #include "proxy/lock/engine.h"
 #include "proxy/lock/family.h"
 #include "proxy/lock/hash.h"
+#include "proxy/lock/script_constants.h"
 
 enum {
     SHARDS = 16,
@@ -34,7 +36,6 @@ enum {
     WITNESSES_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
     CLAIMS_A_KEY = 256,      /* ended ones beyond that are forgotten, oldest first */
     RELEASERS = 4096,        /* places in the memory of who ever released under which rule */
-    SUSPECTS_MAX = 3,        /* more say no more */
     RETRY_MIN_MS = 100,      /* between attempts to renew */
     HELD_LONG_MS = 5 * 60 * 1000,
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
@@ -78,7 +79,7 @@ void timer_heap_clear(struct timer_heap *h);
 /* ---- clients --------------------------------------------------------------------------------- */
 
 struct lock_client {
-    struct lock_client *next; /* in its bucket */
+    struct table_link link; /* in its table */
     uint64_t hash;
     size_t refs;         /* sessions and peers; under the clients' mutex */
     uint32_t open;       /* open sessions; under the clients' mutex */
@@ -99,8 +100,7 @@ struct lock_client {
 struct client_table {
     pthread_mutex_t mutex;
     struct hash_seed seed;
-    struct lock_client **buckets;
-    size_t bucket_count, count;
+    struct table table;
 };
 
 void client_table_init(struct client_table *t, uint64_t seed);
@@ -117,7 +117,7 @@ bool client_close(struct client_table *t, struct lock_client *c);
 
 /* A session, as far as a shard has to do with it. */
 struct peer {
-    struct peer *next;                  /* in its bucket */
+    struct table_link link;             /* in its table */
     uint64_t id;                        /* the session's */
     const struct lock_session *session; /* valid until closed; NULL: none here */
     struct lock_client *client;
@@ -142,13 +142,13 @@ struct crowd {
 
 /* A lock key. */
 struct entry {
-    struct entry *next;   /* in its bucket */
-    struct claim *claims; /* oldest first */
-    uint64_t live_fence;  /* newest lease known, and not known to be gone; 0 none */
-    uint64_t live_since;  /* the token counter when it became known, or a newer one to be gone */
-    uint64_t gone_fence;  /* newest lease known to be gone */
-    struct crowd *crowd;  /* NULL until somebody waits for the key, or reads it */
-    uint32_t hash;        /* the low half */
+    struct table_link link; /* in its table, or of those to be used again */
+    struct claim *claims;   /* oldest first */
+    uint64_t live_fence;    /* newest lease known, and not known to be gone; 0 none */
+    uint64_t live_since;    /* the token counter when it became known, or a newer one to be gone */
+    uint64_t gone_fence;    /* newest lease known to be gone */
+    struct crowd *crowd;    /* NULL until somebody waits for the key, or reads it */
+    uint32_t hash;          /* the low half */
     uint32_t db;
     uint32_t len;
     uint16_t slot;
@@ -162,6 +162,8 @@ struct claim_extra {
         deadline_ms;  /* a late release is not expected any more then; 0: as the claim's connection and lease have it */
     uint64_t sighted; /* the token counter when its value was shown last to who may speak for it; 0 never */
 };
+
+enum { RENEWAL_BITS = 20 };
 
 struct claim {
     struct timer timer;
@@ -180,15 +182,16 @@ struct claim {
     uint32_t uses;  /* commands in flight that speak by it */
     uint32_t login;
     int64_t granted_ms;
-    int64_t end_ms;            /* when the lease ends, or ended; 0 never */
-    int64_t renew_ms;          /* when the next renewal is due, or was asked for */
-    int64_t period_ms;         /* it is renewed for so long */
-    struct claim_extra *extra; /* NULL: all 0 */
-    uint32_t renewals : 21;
-    uint32_t suspects : 2;  /* releases of losers that were refused while it was live, SUSPECTS_MAX at most */
-    uint32_t cut_short : 1; /* it ended before its time, or a renewal was on its way */
-    uint32_t looking : 1;   /* what is in flight is no renewal but a look */
-    uint32_t looked : 1;    /* it has been looked at before its end */
+    int64_t end_ms;                   /* when the lease ends, or ended; 0 never */
+    int64_t renew_ms;                 /* when the next renewal is due, or was asked for */
+    int64_t period_ms;                /* it is renewed for so long */
+    struct claim_extra *extra;        /* NULL: all 0 */
+    uint32_t renewals : RENEWAL_BITS; /* no more are counted than have room */
+    uint32_t presumed : 1;            /* E: its release is thought to have been sent, over another connection */
+    uint32_t suspects : 2;            /* releases of losers that were refused while it was live, SUSPECTS_MAX at most */
+    uint32_t cut_short : 1;           /* it ended before its time, or a renewal was on its way */
+    uint32_t looking : 1;             /* what is in flight is no renewal but a look */
+    uint32_t looked : 1;              /* it has been looked at before its end */
     uint32_t shown : 1;     /* of a list lock's node that its session was shown and did not push: it may be the owner */
     uint32_t heritable : 1; /* its owner left: it is renewed for an heir, if there is one */
     uint32_t common : 1;    /* heritable: for whoever of the client comes back */
@@ -207,7 +210,6 @@ struct claim {
     bool contended : 1;     /* other sessions of the family lost attempts during the lease */
     bool self_lost : 1;     /* its own session did */
     bool taken : 1;         /* released by who never tried for it: its owner's release is still to come */
-    bool presumed : 1;      /* E: its release is thought to have been sent, over another connection */
     bool reported : 1;      /* its owner's leaving was dealt with */
     bool scripted : 1;      /* a script of the application's is in flight that may release it */
     bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of it */
@@ -257,17 +259,12 @@ struct shard {
     pthread_mutex_t mutex;
     bool alone; /* the mutex is not needed */
     struct lock_engine *engine;
-    struct entry **entries;
-    uint32_t entry_buckets, entry_count;
-    struct peer **peers;
-    uint32_t peer_buckets, peer_count;
-    struct family **families; /* NULL until there is one */
-    uint32_t family_buckets, family_count;
-    struct list_node idle_families; /* all, in the order of use */
+    struct table entries, peers, families;
+    struct list_node idle_families; /* all families, in the order of use */
     struct timer_heap timers;
     uint32_t live, claims;     /* claims believed live of leases that were given here, and all */
     struct claim *free_claims; /* a few to be used again */
-    struct entry *free_entries;
+    struct table_link *free_entries;
     uint32_t free_claim_count, free_entry_count;
     struct lock_stats stats;       /* the counters in it */
     struct watched_queue *queues;  /* NULL until a list lock is audited */
@@ -369,10 +366,6 @@ uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_
 
 /* Whether connections count as shared by the rule, or by what is known of the session alone. */
 bool client_shares(const struct lock_rule *rule, bool overlapped);
-/* Whether a command of this kind uses up the claim that it speaks by. */
-static inline bool verb_spends(enum lock_verb verb) {
-    return verb == LOCK_RELEASE || verb == LOCK_COUNT_DOWN;
-}
 /* Whether the claim's session, or what it shares its connections with, may speak for it over others. */
 bool claim_shared(const struct claim *c);
 /* For how long the release of a lease that has ended is expected, where it stands in others' way. */
@@ -410,7 +403,6 @@ void data_follow(struct lock_plan *plan, const struct lock_plan *earlier);
 
 /* ---- queue.c ---------------------------------------------------------------------------------- */
 
-bool queue_verb(enum lock_verb verb);
 /* Fills in what the scripts for list locks are told: right and party. */
 void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan);
 /* What a closed session has pushed is dead, unless others of its client are there for it. Returns whether the witness

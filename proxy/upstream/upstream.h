@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "parser/slot.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 
@@ -145,7 +146,7 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
 /* Closes everything; requests in flight are failed. */
 void upstream_free(struct upstream *u);
 
-/* Sends a request to the node of `slot` (-1: any node). The bytes are copied. Returns NULL, or where it
+/* Sends a request to the node of `slot` (SLOT_NONE: any node). The bytes are copied. Returns NULL, or where it
  * can't even be queued (no node serves the slot, the node is known to be down) the error in the form of
  * ops->fail (static or valid until the next call): the request was not taken then. */
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,

@@ -38,6 +38,15 @@ static const char *graver_state(const char *a, const char *b) {
     return a;
 }
 
+static const struct metric_row figure_rows[] = {
+#define FIGURE_ROW(field, name, type, family, help)                                                                    \
+    {name, type, family, "node", NULL, help, offsetof(struct node_figures, field)},
+    NODE_FIGURES(FIGURE_ROW)
+#undef FIGURE_ROW
+};
+
+const struct metric_table node_figures_table = {figure_rows, sizeof(figure_rows) / sizeof(figure_rows[0])};
+
 static void add_figures(struct node_board *b, const struct node_figures *from) {
     struct node_figures *f = figures_of(b, from->address);
     f->state = graver_state(f->state, from->state);
@@ -112,7 +121,9 @@ void worker_report_nodes(struct worker *w, const struct report *r) {
         r->number(r->arg, "up", !is_down(f));
         r->number(r->arg, "slots", (int64_t)f->slots);
         r->number(r->arg, "connections", (int64_t)(f->connections + f->pinned));
+        r->number(r->arg, "pinned", (int64_t)f->pinned);
         r->number(r->arg, "in-flight", (int64_t)f->in_flight);
+        r->number(r->arg, "unsent-bytes", (int64_t)f->unsent_bytes);
         r->number(r->arg, "requests", (int64_t)f->requests);
         r->number(r->arg, "reconnects", (int64_t)f->reconnects);
         r->number(r->arg, "redirects", (int64_t)f->redirects);
@@ -136,64 +147,17 @@ static void single(const struct metric_sink *m, const char *name, const char *ty
     sample(m, NULL, NULL, number);
 }
 
-#define SUM(w, counter) ((double)counters_sum((w)->shared, offsetof(struct counters, counter)))
-
-static void measure_clients(struct worker *w, const struct metric_sink *m) {
-    single(m, "clients_connected", "gauge", "Clients connected now.", SUM(w, clients_connected));
-    single(m, "clients_max", "gauge", "Clients that may be connected at once (maxclients).",
-           (double)w->shared->options.maxclients);
-    single(m, "clients_accepted_total", "counter", "Clients accepted.", SUM(w, clients_total));
-    single(m, "clients_refused_total", "counter", "Clients refused because of maxclients.", SUM(w, clients_refused));
-    single(m, "client_received_bytes_total", "counter", "Bytes read from clients.", SUM(w, client_bytes_in));
-    single(m, "client_sent_bytes_total", "counter", "Bytes written to clients.", SUM(w, client_bytes_out));
-    single(m, "tls_handshakes_failed_total", "counter", "Clients closed because their TLS handshake failed.",
-           SUM(w, tls_handshakes_failed));
-    single(m, "protocol_errors_total", "counter", "Clients closed for bytes that are no RESP.",
-           SUM(w, protocol_errors));
-}
-
-static void measure_requests(struct worker *w, const struct metric_sink *m) {
-    family(m, "requests_total", "counter", "Requests taken from clients, by what became of them.");
-    sample(m, "kind", "forwarded", SUM(w, requests_forwarded));
-    sample(m, "kind", "lock", SUM(w, requests_locks));
-    sample(m, "kind", "split", SUM(w, requests_split));
-    sample(m, "kind", "local", SUM(w, requests_local));
-    single(m, "requests_failed_total", "counter", "Requests answered with an UPSTREAM error.", SUM(w, requests_failed));
-    family(m, "pinned_connections", "gauge", "Connections to nodes that one client has for itself, by its reason.");
-    sample(m, "reason", "transaction", SUM(w, pinned_transactions));
-    sample(m, "reason", "blocking", SUM(w, pinned_blocking));
-    sample(m, "reason", "subscribed", SUM(w, pinned_subscribed));
-    sample(m, "reason", "monitor", SUM(w, pinned_monitor));
-    sample(m, "reason", "replica", SUM(w, pinned_replicas));
-}
-
 static void measure_nodes(struct worker *w, const struct metric_sink *m) {
-    static const struct {
-        const char *name, *type, *help;
-        size_t offset;
-    } rows[] = {
-#define NODE_ROW(name, type, field, help) {"upstream_" name, type, help, offsetof(struct node_figures, field)},
-        NODE_ROW("slots", "gauge", slots, "Slots that the node serves.") NODE_ROW("connections", "gauge", connections,
-                                                                                  "Shared connections to the node.")
-            NODE_ROW("pinned_connections", "gauge", pinned, "Connections to the node that one client has for itself.")
-                NODE_ROW("requests_in_flight", "gauge", in_flight, "Requests sent to the node and not answered.")
-                    NODE_ROW("requests_total", "counter", requests, "Requests sent to the node.") NODE_ROW(
-                        "reconnects_total", "counter", reconnects, "Connections to the node that replaced another.")
-                        NODE_ROW("redirects_total", "counter", redirects, "MOVED and ASK from the node.")
-#undef NODE_ROW
-    };
     struct node_board sum = {.count = 0};
     node_board_sum(w, &sum);
     family(m, "upstream_up", "gauge", "1 if the node can be reached, as far as is known.");
     for (size_t n = 0; n < sum.count; n++)
         sample(m, "node", sum.nodes[n].address, is_down(&sum.nodes[n]) ? 0 : 1);
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        family(m, rows[i].name, rows[i].type, rows[i].help);
-        for (size_t n = 0; n < sum.count; n++) {
-            uint64_t value;
-            memcpy(&value, (const char *)&sum.nodes[n] + rows[i].offset, sizeof(value));
-            sample(m, "node", sum.nodes[n].address, (double)value);
-        }
+    for (size_t i = 0; i < node_figures_table.count; i++) {
+        const struct metric_row *row = &node_figures_table.rows[i];
+        family(m, row->family, row->type, row->help);
+        for (size_t n = 0; n < sum.count; n++)
+            sample(m, "node", sum.nodes[n].address, (double)metric_value(row, &sum.nodes[n]));
     }
     family(m, "upstream_round_trip_seconds", "histogram",
            "From the writing of a request on a shared connection to its reply, of a sample: the newest request of a "
@@ -210,22 +174,11 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
 static void measure_locks(struct worker *w, const struct metric_sink *m) {
     struct lock_stats stats;
     engine_stats(w->shared->engine, &stats);
-    single(m, "leases", "gauge", "Leases that this proxy knows to be live.", (double)stats.leases);
-    single(m, "claims", "gauge", "Acquisitions that may still be released.", (double)stats.claims);
-    family(m, "acquisitions_total", "counter", "Attempts to acquire a lock.");
-    sample(m, "result", "granted", (double)stats.granted);
-    sample(m, "result", "lost", (double)stats.lost);
+    metric_table_measure(&lock_counters, &stats, m);
     family(
         m, "acquisition_wait_seconds", "histogram",
         "For acquisitions that were granted: since the same session was first refused the lock; 0 where it was not.");
     m->histogram(m->arg, NULL, NULL, &stats.waits);
-    family(m, "releases_total", "counter",
-           "Releases asked for by clients; incidents_total has the reasons of refusals.");
-    sample(m, "result", "done", (double)stats.released);
-    sample(m, "result", "refused", (double)stats.refused_releases);
-    single(m, "extends_refused_total", "counter", "Changes of an expiry that were refused.",
-           (double)stats.refused_extends);
-    single(m, "renewals_total", "counter", "Leases renewed by the proxy.", (double)stats.renewals);
     family(m, "incidents_total", "counter", "Incidents, by kind.");
     for (int k = 0; k < INCIDENT_KINDS; k++)
         sample(m, "kind", lock_incident_name((enum lock_incident_kind)k), (double)stats.incidents[k]);
@@ -233,12 +186,16 @@ static void measure_locks(struct worker *w, const struct metric_sink *m) {
 
 void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     const struct session_options *o = &w->shared->options;
+    struct counter_sums counters;
+    counters_now(w->shared, &counters);
     family(m, "info", "gauge", "1, with the version as a label.");
     sample(m, "version", o->version, 1);
     single(m, "uptime_seconds", "gauge", "Seconds since the start.", (double)(worker_now(w) - o->started_ms) / 1000);
     single(m, "resident_bytes", "gauge", "Resident memory of the process.", (double)resident_bytes());
-    measure_clients(w, m);
-    measure_requests(w, m);
+    single(m, "clients_max", "gauge", "Clients that may be connected at once (maxclients).", (double)o->maxclients);
+    metric_table_measure(&client_counters, &counters, m);
+    metric_table_measure(&request_counters, &counters, m);
+    metric_table_measure(&upstream_counters, &counters, m);
     measure_nodes(w, m);
     measure_locks(w, m);
 }

@@ -16,12 +16,28 @@ struct listener {
     bool tls;
 };
 
-/* What a worker knows of a node. The numbers are all of one type for metrics.c's table. */
+/* FIGURE(field, name, type, family, help): a number of a node, its name in INFO and its family at /metrics. */
+#define NODE_FIGURES(FIGURE)                                                                                           \
+    FIGURE(slots, "slots", "gauge", "upstream_slots", "Slots that the node serves.")                                   \
+    FIGURE(connections, "connections", "gauge", "upstream_connections", "Shared connections to the node.")             \
+    FIGURE(pinned, "pinned", "gauge", "upstream_pinned_connections",                                                   \
+           "Connections to the node that one client has for itself.")                                                  \
+    FIGURE(in_flight, "in_flight", "gauge", "upstream_requests_in_flight",                                             \
+           "Requests sent to the node and not answered.")                                                              \
+    FIGURE(unsent_bytes, "unsent", "gauge", "upstream_unsent_bytes", "Bytes that wait to be written to the node.")     \
+    FIGURE(requests, "requests", "counter", "upstream_requests_total", "Requests sent to the node.")                   \
+    FIGURE(reconnects, "reconnects", "counter", "upstream_reconnects_total",                                           \
+           "Connections to the node that replaced another.")                                                           \
+    FIGURE(redirects, "redirects", "counter", "upstream_redirects_total", "MOVED and ASK from the node.")
+
+/* What a worker knows of a node. */
 struct node_figures {
     char address[256];
     const char *state; /* upstream_node_info's */
     bool master;
-    uint64_t slots, connections, pinned, in_flight, unsent_bytes, requests, reconnects, redirects;
+#define FIGURE_FIELD(field, ...) uint64_t field;
+    NODE_FIGURES(FIGURE_FIELD)
+#undef FIGURE_FIELD
     struct histogram round_trips;
     int64_t round_trip_us; /* the longest of the threads' */
 };
@@ -71,7 +87,9 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
     return (struct worker_thread *)(uintptr_t)w;
 }
 
-/* metrics.c: writes what is known of the nodes to the worker's board. */
+/* metrics.c: the table of node figures, for a struct node_figures. */
+extern const struct metric_table node_figures_table;
+/* Writes what is known of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
 /* The same of all workers, as one: this one's at this moment, the others' at most a second old. The caller frees
  * sum->nodes; sum->count is 0 at first. */
@@ -82,8 +100,8 @@ void worker_free_closed(struct worker *w);
 void drain_begin(struct worker *w, int64_t bound_ms);
 void drain_turn(struct worker *w);
 
-/* A counter's sum over all workers, by its place in struct counters; the process's memory. */
-uint64_t counters_sum(const struct proxy_shared *shared, size_t offset);
+/* The counters' sums over all workers; the process's memory. */
+void counters_now(const struct proxy_shared *shared, struct counter_sums *sums);
 long long resident_bytes(void);
 
 #endif

@@ -13,32 +13,14 @@
 #include "proxy/worker/evictions.h"
 #include "proxy/worker/private.h"
 
-enum { LOCKS_MAX = 1000, RULE_TEXT_MAX = 512, SHARED_TEXT_MAX = 2048, SHARED_ROWS_MAX = 100 };
+enum { LOCKS_MAX = 1000, RULE_TEXT_MAX = 512, SHARED_TEXT_MAX = 2048, SHARED_ROWS_MAX = 100, NODE_LINE_MAX = 768 };
 
 /* ---- PROXY INFO ------------------------------------------------------------------------------------ */
 
-uint64_t counters_sum(const struct proxy_shared *shared, size_t offset) {
-    uint64_t sum = 0;
-    for (unsigned i = 0; i < shared->options.threads; i++) {
-        const char *counters = (const char *)&shared->workers[i]->counters;
-        sum += counter_read((const _Atomic uint64_t *)(const void *)(counters + offset));
-    }
-    return sum;
-}
-
-/* The counters whose names begin with `prefix`. */
-static void report_counters(const struct proxy_shared *shared, const char *prefix, const struct report *r) {
-    static const struct {
-        const char *name;
-        size_t offset;
-    } rows[] = {
-#define COUNTER_ROW(name, help) {#name, offsetof(struct counters, name)},
-        COUNTER_TABLE(COUNTER_ROW)
-#undef COUNTER_ROW
-    };
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (strncmp(rows[i].name, prefix, strlen(prefix)) == 0)
-            r->line(r->arg, rows[i].name, "%llu", (unsigned long long)counters_sum(shared, rows[i].offset));
+void counters_now(const struct proxy_shared *shared, struct counter_sums *sums) {
+    *sums = (struct counter_sums){0};
+    for (unsigned i = 0; i < shared->options.threads; i++)
+        counters_sum(sums, &shared->workers[i]->counters);
 }
 
 long long resident_bytes(void) {
@@ -57,15 +39,14 @@ static void report_upstream_nodes(struct worker *w, const struct report *r) {
     node_board_sum(w, &sum);
     for (size_t i = 0; i < sum.count; i++) {
         const struct node_figures *n = &sum.nodes[i];
-        char name[32];
+        char name[32], line[NODE_LINE_MAX];
         snprintf(name, sizeof(name), "node%zu", i);
-        r->line(r->arg, name,
-                "address=%s,state=%s,role=%s,slots=%llu,connections=%llu,pinned=%llu,in_flight=%llu,unsent=%llu,"
-                "requests=%llu,reconnects=%llu,redirects=%llu,round_trip_us=%lld",
-                n->address, n->state, n->master ? "master" : "other", (unsigned long long)n->slots,
-                (unsigned long long)n->connections, (unsigned long long)n->pinned, (unsigned long long)n->in_flight,
-                (unsigned long long)n->unsent_bytes, (unsigned long long)n->requests, (unsigned long long)n->reconnects,
-                (unsigned long long)n->redirects, (long long)n->round_trip_us);
+        int len = snprintf(line, sizeof(line), "address=%s,state=%s,role=%s", n->address, n->state,
+                           n->master ? "master" : "other");
+        for (size_t k = 0; k < node_figures_table.count; k++)
+            len += snprintf(line + len, sizeof(line) - (size_t)len, ",%s=%llu", node_figures_table.rows[k].name,
+                            (unsigned long long)metric_value(&node_figures_table.rows[k], n));
+        r->line(r->arg, name, "%s,round_trip_us=%lld", line, (long long)n->round_trip_us);
     }
     memory_free(sum.nodes);
 }
@@ -86,15 +67,7 @@ static void report_locks_section(const struct proxy_shared *shared, const struct
     struct lock_stats stats;
     engine_stats(shared->engine, &stats);
     r->section(r->arg, "Locks");
-    r->line(r->arg, "leases", "%llu", (unsigned long long)stats.leases);
-    r->line(r->arg, "claims", "%llu", (unsigned long long)stats.claims);
-    r->line(r->arg, "keys", "%llu", (unsigned long long)stats.keys);
-    r->line(r->arg, "acquisitions_granted", "%llu", (unsigned long long)stats.granted);
-    r->line(r->arg, "acquisitions_lost", "%llu", (unsigned long long)stats.lost);
-    r->line(r->arg, "releases_done", "%llu", (unsigned long long)stats.released);
-    r->line(r->arg, "releases_refused", "%llu", (unsigned long long)stats.refused_releases);
-    r->line(r->arg, "extends_refused", "%llu", (unsigned long long)stats.refused_extends);
-    r->line(r->arg, "renewals", "%llu", (unsigned long long)stats.renewals);
+    metric_table_report(&lock_counters, &stats, r);
     for (int k = 0; k < INCIDENT_KINDS; k++) {
         char name[48];
         snprintf(name, sizeof(name), "incidents_%s", lock_incident_name((enum lock_incident_kind)k));
@@ -105,6 +78,8 @@ static void report_locks_section(const struct proxy_shared *shared, const struct
 void worker_report_info(struct worker *w, const struct report *r) {
     const struct proxy_shared *shared = w->shared;
     const struct session_options *o = &shared->options;
+    struct counter_sums counters;
+    counters_now(shared, &counters);
     r->section(r->arg, "Proxy");
     r->line(r->arg, "lockkeeper_version", "%s", o->version);
     r->line(r->arg, "process_id", "%d", (int)getpid());
@@ -114,9 +89,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(worker_now(w) - o->started_ms) / 1000);
     r->line(r->arg, "used_memory_rss", "%lld", resident_bytes());
     r->section(r->arg, "Clients");
-    report_counters(shared, "client", r);
-    report_counters(shared, "protocol", r);
-    report_counters(shared, "tls", r);
+    metric_table_report(&client_counters, &counters, r);
     r->line(r->arg, "maxclients", "%lld", (long long)o->maxclients);
     r->section(r->arg, "Upstreams");
     r->line(r->arg, "upstream", "%s", o->upstream_text);
@@ -124,10 +97,10 @@ void worker_report_info(struct worker *w, const struct report *r) {
     struct sentinel_lines lines = {.report = r};
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);
     evictions_report(w, r);
-    report_counters(shared, "pinned", r);
+    metric_table_report(&upstream_counters, &counters, r);
     report_locks_section(shared, r);
     r->section(r->arg, "Commands");
-    report_counters(shared, "requests", r);
+    metric_table_report(&request_counters, &counters, r);
 }
 
 /* ---- PROXY LOCKS, PROXY RULES, contention ------------------------------------------------------------------------ */

@@ -48,19 +48,19 @@ elseif kind <= 6 and not there then
     end
   end
   if type(pcall('DEL', key)) ~= 'number' then pcall('SET', key, value, 'PX', '1') end
-  if type(pcall('HSET', record, 'token', '')) == 'number' then pcall('PEXPIRE', record, '10000') end
+  if type(pcall('HSET', record, 'token', '')) == 'number' then pcall('PEXPIRE', record, 'GUARD_OUTLIVES_MS') end
   return answer
 elseif kind <= 6 then
   local g = redis.call('HMGET', record, 'token', 'value', 'fence', 'leased', 'owner', 'suspect')
   if g[2] == there and g[1] ~= '' and g[1] ~= mine then
     local left = redis.call('PTTL', record)
-    if left == -1 or left >= 10000 then
+    if left == -1 or left >= GUARD_OUTLIVES_MS then
       local flags, of, n = 48 + (tonumber(sub(g[1], -1)) or 0) % 2 * 2, nil, nil
       if g[4] == g[3] then flags = flags + 1 end
       if g[5] == argv[2] then flags = flags + 4 end
       if sub(g[1], 1, 36) ~= sub(mine, 1, 36) then flags = flags + 32 end
       if g[6] then of, n = string.match(g[6], '^(%d+):(%d+):') end
-      if of == g[3] then flags = flags + 8 * math.min(tonumber(n), 3) end
+      if of == g[3] then flags = flags + 8 * math.min(tonumber(n), SUSPECTS_MAX) end
       return 'h' .. string.char(flags) .. g[3]
     end
   end

@@ -20,7 +20,7 @@ if #ARGV == 1 then
   if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
   local there = redis.call('EXISTS', KEYS[2]) == 1
   redis.call('HSET', KEYS[2], 'vacant', there and ARGV[1] or ARGV[1] .. '!')
-  if not there then redis.call('PEXPIRE', KEYS[2], 60000) end
+  if not there then redis.call('PEXPIRE', KEYS[2], GUARD_VACANT_MS) end
   return 1
 end
 --@common

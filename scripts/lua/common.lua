@@ -31,7 +31,7 @@
 --
 -- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
 -- sending it twice with the same attempt is sending it once.
-local GUARD_OUTLIVES_MS = 10000
+-- Names in capitals that no script defines are numbers of proxy/lock/script_constants.h.
 
 local function int(n)
   return string.format('%.0f', n)
@@ -165,7 +165,7 @@ local function flags(s)
   if (tonumber(string.sub(s.token, -1)) or 0) % 2 == 1 then sum = sum + 2 end
   if s.owner == identity then sum = sum + 4 end
   if s.proxy and s.proxy ~= proxy then sum = sum + 32 end
-  return sum + 8 * math.min(suspects(s.suspect, int(s.fence)), 3)
+  return sum + 8 * math.min(suspects(s.suspect, int(s.fence)), SUSPECTS_MAX)
 end
 
 local function envelope(reply, outcome, s, pttl)

@@ -37,15 +37,14 @@
 --     lease while it is connected, until it looks again. One lease may have several such tokens (look_at_list in
 --     common.lua); its fence is one.
 -- A worker may be back before it is known that its former connection is gone: who has no node here, and was shown the head
--- shortly before (EARLY_MS), has a seat from the moment in which that is said.
+-- shortly before (QUEUE_EARLY_MS), has a seat from the moment in which that is said.
 -- A party that has left and does not come back is dead: its nodes go when nobody of its identity that has none looks for
 -- some seconds (grace), and the holder's lease runs out (where the rule releases what disconnects, both go at once).
 -- Between different identities nothing of this holds. What it costs: a node that its owner has walked away from, while
 -- colleagues of the same identity look, stays at the head for one lease; of a pool, where nobody can tell its owner's
 -- reading from a colleague's, for as long as its connections are there. S1, S2, S5, S6, L1.
 local party = string.sub(seen, 2)
-local HEAD_LOOKS_WITHIN_MS, PRUNED_AT_ONCE, VACANCY_MS, MAY_MAX, POOL = 5000, 100, 60000, 8192, 3
-local EARLY_MS = 2000
+local MAY_MAX, POOL = 8192, 3
 local shared = right == 'client' or right == 'any'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -84,7 +83,7 @@ end
 
 -- How long those that have left, or that nobody hears of, are waited for.
 local function grace()
-  return lease > 0 and math.min(lease, HEAD_LOOKS_WITHIN_MS) or HEAD_LOOKS_WITHIN_MS
+  return lease > 0 and math.min(lease, QUEUE_LOOKS_WITHIN_MS) or QUEUE_LOOKS_WITHIN_MS
 end
 
 -- Whether somebody is there for whom the node may be.
@@ -190,7 +189,7 @@ end
 
 -- Whether those of `early` came lately.
 local function early()
-  return tonumber(redis.call('HGET', guard, 'early_at') or 0) >= now - EARLY_MS
+  return tonumber(redis.call('HGET', guard, 'early_at') or 0) >= now - QUEUE_EARLY_MS
 end
 
 -- Whether the head is dead: its lease is over, nobody is there who pushed it, or its owner has not looked in time.
@@ -202,10 +201,10 @@ local function dead(s, head, since)
   if not record then return lease > 0 and now >= since + lease end
   if not attended(record) then return true end
   if right == 'own' and not newest(record, head) then return true end
-  return now >= since + HEAD_LOOKS_WITHIN_MS
+  return now >= since + QUEUE_LOOKS_WITHIN_MS
 end
 
--- Removes dead heads, no more than PRUNED_AT_ONCE; returns the head, or nil where the queue is empty now, and whether the
+-- Removes dead heads, no more than QUEUE_PRUNED_AT_ONCE; returns the head, or nil where the queue is empty now, and whether the
 -- head is one more of them. s is the state as look found it, and follows.
 local function prune(s)
   local known = redis.call('HMGET', guard, 'head', 'head_at')
@@ -221,7 +220,7 @@ local function prune(s)
       redis.call('HSET', guard, 'head', head, 'head_at', int(now), 'kind', 'list')
     end
     if not dead(s, head, since) then return head, false end
-    if lost >= PRUNED_AT_ONCE then return head, true end
+    if lost >= QUEUE_PRUNED_AT_ONCE then return head, true end
     local record = node_record(head)
     redis.call('LPOP', lock)
     unregister(head, record)

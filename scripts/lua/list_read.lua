@@ -112,7 +112,7 @@ local function read()
     if kind == 'none' and exists then
       told_vacant()
       redis.call('HSET', guard, 'token', '')
-      if redis.call('PTTL', guard) < VACANCY_MS then redis.call('PEXPIRE', guard, VACANCY_MS) end
+      if redis.call('PTTL', guard) < GUARD_VACANT_MS then redis.call('PEXPIRE', guard, GUARD_VACANT_MS) end
     end
     return queue_envelope(reply, kind == 'none' and 'free' or 'done')
   end
@@ -129,7 +129,7 @@ local function read()
   keep_queue()
   if exists and not head then
     told_vacant()
-    redis.call('PEXPIRE', guard, VACANCY_MS)
+    redis.call('PEXPIRE', guard, GUARD_VACANT_MS)
   end
   if failed(reply) then return queue_envelope(reply, 'error') end
   return queue_envelope(reply, outcome, s)

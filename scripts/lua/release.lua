@@ -15,11 +15,11 @@ if held and type(held) == 'string' then
   if argv[3] then g = call('HMGET', record, 'token', 'value', 'fence')
   else g = call('HMGET', record, 'token', 'value') end
   -- LT: not where the record outlives its lease already. Servers before 7.0 don't know it, and take the long way.
-  if g[1] == claim and g[2] == held and redis.pcall('PEXPIRE', record, '10000', 'LT') == 1 then
+  if g[1] == claim and g[2] == held and redis.pcall('PEXPIRE', record, 'GUARD_OUTLIVES_MS', 'LT') == 1 then
     local answer = redis.pcall(name, key)
     if answer ~= 1 and type(answer) == 'table' then -- refused: the record ends after the lock again
       local left = call('PTTL', key)
-      if left >= 0 and left < 9e15 then call('PEXPIRE', record, string.format('%.0f', left + 10000))
+      if left >= 0 and left < 9e15 then call('PEXPIRE', record, string.format('%.0f', left + GUARD_OUTLIVES_MS))
       else call('PERSIST', record) end
       return answer
     end

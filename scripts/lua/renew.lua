@@ -9,10 +9,10 @@
 -- Returns 'done', or 'held', 'foreign', 'free' where it is gone.
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
--- Who came early to a list lock's head (list.lua) has two seconds until it is known whether its token stands for the lease.
+-- Who came early to a list lock's head (list.lua) waits until it is known whether its token stands for the lease.
 local function early()
   local g, t = redis.call('HMGET', guard, 'early', 'early_at'), redis.call('TIME')
-  local fresh = g[2] and tonumber(g[2]) >= t[1] * 1000 + math.floor(t[2] / 1000) - 2000
+  local fresh = g[2] and tonumber(g[2]) >= t[1] * 1000 + math.floor(t[2] / 1000) - QUEUE_EARLY_MS
   return s.token and claim ~= '' and fresh and string.find(g[1], '=' .. claim .. '\n', 1, true)
 end
 local inherits = right == 'heir' and s.token and s.owner == identity

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -14,6 +15,7 @@ import pytest
 from resp import encode
 from servers import HOST, free_port, until
 
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TYPES = {"/": "text/html", "/status.json": "application/json", "/metrics": "text/plain", "/healthz": "text/plain",
          "/readyz": "text/plain"}
 
@@ -79,6 +81,46 @@ def test_metrics_are_well_formed(monitored):
         found = re.fullmatch(rf'({name})(\{{[a-z]+="[^"\n]*"(,le="[^"\n]+")?\}})? (-?[0-9.e+-]+)', line)
         assert found and found[1].startswith(last), line
     assert described == set(typed) and len(typed) > 20
+
+
+def rows_of(macro, form):
+    """The rows of the header's table of these macro calls, each as a dict by the names of its arguments."""
+    names, rows = form.split(), []
+    row = re.compile(r"\b%s\(\s*%s," % (macro, r",\s*".join([r'"?(\w+)"?'] * len(names))))
+    for folder, _, files in os.walk(os.path.join(ROOT, "proxy")):
+        for name in files:
+            if name.endswith(".h"):
+                with open(os.path.join(folder, name), encoding="utf-8") as f:
+                    rows += row.findall(f.read().replace("\\\n", " "))
+    return [dict(zip(names, row)) for row in rows if row[0] not in names]
+
+
+def sample_of(row):
+    labels = "" if row["label"] == "NULL" else '{%s="%s"}' % (row["label"], row["value"])
+    return "lockkeeper_" + row["family"] + labels
+
+
+def test_every_counter_is_in_info_json_and_metrics(monitored, connect):
+    c = connect(monitored.proxy)
+    info = dict(line.split(":", 1) for line in c("PROXY", "INFO").splitlines() if ":" in line)
+    metrics, status = monitored.metrics(), monitored.status()
+    counters = [dict(row, info=row["name"]) for row in
+                rows_of("COUNTER", "name type family label value")]
+    stats = rows_of("STAT", "field info type family label value")
+    assert len(counters) == 23 and len(stats) == 9
+    for row in counters + stats:
+        assert row["info"] in info and row["info"] in status["figures"] and sample_of(row) in metrics, row
+    incidents = {name for name in info if name.startswith("incidents_")}
+    assert incidents == {name for name in status["figures"] if name.startswith("incidents_")} and len(incidents) > 5
+    for name in incidents:
+        assert 'lockkeeper_incidents_total{kind="%s"}' % name[len("incidents_"):] in metrics
+    node = dict(pair.split("=") for pair in info["node0"].split(","))
+    in_json = {"in_flight": "in-flight", "unsent": "unsent-bytes"}
+    figures = rows_of("FIGURE", "field info type family")
+    assert len(figures) == 8
+    for row in figures:
+        assert row["info"] in node and in_json.get(row["info"], row["info"]) in status["nodes"][0], row
+        assert 'lockkeeper_%s{node="%s"}' % (row["family"], node["address"]) in metrics, row
 
 
 def test_metrics_follow_what_happens(monitored, connect):

@@ -12,7 +12,7 @@ struct model_args call_args(const struct lock_plan *plan, const struct model_com
         .claim = plan->claim_token,
         .identity = identity,
         .proxy = proxy,
-        .right = plan->right,
+        .right = lock_right_text(plan->right),
         .lease_ms = lease_ms,
         .read_fence = plan->read_fence,
         .data_free = plan->data_free && !model_may_pass(command),

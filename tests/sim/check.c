@@ -283,7 +283,7 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
     int key = lease->key.name[5] - '0';
     struct truth *t = &w->truth[key];
     const struct scenario *sc = &w->sc;
-    bool looks = strcmp(lease->right, "look") == 0;
+    bool looks = lease->right == RIGHT_LOOK;
     if (sc->rule.renew == LOCK_RENEW_NEVER && !looks)
         world_fail(w, "S3", "a renewal although the rule says never");
     if (strcmp(t->token, lease->token_text) != 0)

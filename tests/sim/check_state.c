@@ -34,7 +34,7 @@ static void check_foreign(struct world *w, const struct flight *f, const struct 
     if (!touched || (f->was_shown && strcmp(f->shown, before->value) == 0))
         return;
     /* Acquired under audit by this client: what it wrote, nobody has had to show it. */
-    if (strcmp(f->plan.right, "enrol") == 0 && strcmp(before->value, OUTSIDE) != 0)
+    if (f->plan.right == RIGHT_ENROL && strcmp(before->value, OUTSIDE) != 0)
         return;
     world_fail(w, "S1", "worker %d has touched a lock that is nobody's lease, and that it has not read", f->worker);
 }

@@ -24,7 +24,7 @@ void flight_log(struct world *w, const struct flight *f, const char *what) {
     const char *by = f->kind == FLIGHT_OPERATOR ? "operator" : f->kind == FLIGHT_COMMAND ? "worker" : "proxy";
     world_event(w, "%s %d, session %" PRIu64 ", key %d: %s (attempt %s claim %s %s) %s%s", by, f->worker, f->session_id,
                 f->key, text, f->plan.attempt_token[0] ? f->plan.attempt_token + 36 : "",
-                f->plan.claim ? f->plan.claim_token + 36 : "-", f->plan.right ? f->plan.right : "", what,
+                f->plan.claim ? f->plan.claim_token + 36 : "-", lock_right_text(f->plan.right), what,
                 f->ran ? world_outcome(f->envelope.outcome) : "");
 }
 
@@ -36,7 +36,7 @@ struct flight *flight_new(struct world *w, enum flight_kind kind) {
         memset(f, 0, offsetof(struct flight, plan));
         f->plan.attempt_token[0] = f->plan.claim_token[0] = '\0';
         f->plan.claim = 0;
-        f->plan.right = NULL;
+        f->plan.right = RIGHT_CLAIM;
         f->used = true;
         f->kind = kind;
         f->worker = f->conn = -1;

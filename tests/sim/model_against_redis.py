@@ -7,6 +7,7 @@ greater. Times to live may differ by what the run takes.
 """
 import argparse
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -97,6 +98,8 @@ def load_scripts(redis):
         common = f.read() + functions
     with open(os.path.join(folder, "list.lua"), encoding="utf-8") as f:
         queue = f.read()
+    with open(os.path.join(ROOT, "proxy", "lock", "script_constants.h"), encoding="utf-8") as f:
+        constants = re.findall(r"^    ([A-Z_]+) = ([0-9]+)", f.read(), re.M)
     shas = {}
     for name in ("acquire", "replace", "swap", "release", "extend", "count", "clobber", "read", "renew", "adopt", "list_push",
                  "list_read", "list_remove", "list_set", "list_pop", "list_trim", "list_leave", "hash", "pass"):
@@ -106,6 +109,8 @@ def load_scripts(redis):
         whole = own.replace("--@common\n", common).replace("--@functions\n", functions)
         whole = common + own if whole == own else whole
         whole = whole.replace("--@list\n", queue)
+        for constant, value in constants:
+            whole = whole.replace(constant, value)
         shas[name] = redis.call("SCRIPT", "LOAD", whole)[5:]
     return shas
 

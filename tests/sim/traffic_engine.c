@@ -83,7 +83,8 @@ static void renew(struct front *f, const struct front_note *n) {
     const struct lock_lease *l = &n->lease;
     struct lock_key key = key_named(f, n->key);
     struct model_command none = {.op = OP_GET};
-    struct model_envelope e = model_renew(f->redis, n->key, l->token_text, l->right, l->lease_ms, l->left_ms);
+    struct model_envelope e =
+        model_renew(f->redis, n->key, l->token_text, lock_right_text(l->right), l->lease_ms, l->left_ms);
     struct lock_result r = call_result(LOCK_READ, &none, &e);
     engine_renewed(f->engine, &key, l->token, &r, f->redis->now_ms);
 }
@@ -93,7 +94,7 @@ static void release(struct front *f, const struct front_note *n) {
                            .claim = n->lease.token_text,
                            .identity = "",
                            .proxy = f->id,
-                           .right = n->lease.right,
+                           .right = lock_right_text(n->lease.right),
                            .lease_ms = n->lease.lease_ms,
                            .command = {.op = OP_DEL}};
     model_script(f->redis, n->key, &a);

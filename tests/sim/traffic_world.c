@@ -326,7 +326,7 @@ static void trace(const struct traffic *t, const struct worker *k, bool done) {
     printf("%9.2f %s worker %u over %" PRIu64 ": %s %d -> %d", trips_of(traffic_now(t)), k->app->plan.identity,
            k->number, k->used->front.id, NAMES[k->deed.kind], k->deed.key, done);
     if (!t->plan->bare && k->deed.kind != DEED_RECONNECT)
-        printf(" (claim %s, right %s)", p->claim_token[0] ? p->claim_token + 36 : "-", p->right ? p->right : "-");
+        printf(" (claim %s, right %s)", p->claim_token[0] ? p->claim_token + 36 : "-", lock_right_text(p->right));
     printf("\n");
 }
 

@@ -218,7 +218,7 @@ static struct flight *lease_flight(struct proxy *p, const struct lock_lease *lea
     f->token = lease->token;
     f->lease_ms = lease->lease_ms;
     f->left_ms = lease->left_ms;
-    f->right = lease->right;
+    f->right = lock_right_text(lease->right);
     memcpy(f->token_text, lease->token_text, sizeof(f->token_text));
     f->slow = w->sc.slow && kind == FLIGHT_RENEWAL && world_chance(w, 60);
     f->waits = kind == FLIGHT_RENEWAL && !w->sc.punctual && world_chance(w, 30);

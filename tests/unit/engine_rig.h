@@ -186,7 +186,7 @@ static inline const char *would_right(struct fixture *f, struct lock_session *s,
     struct lock_result r = result(LOCK_NOT_SENT, 0);
     begin(f, s, verb, key, &plan);
     finish(f, s, &plan, &r);
-    return plan.right;
+    return lock_right_text(plan.right);
 }
 
 static inline void pass(struct fixture *f, int64_t ms) {
@@ -220,7 +220,7 @@ static inline void renewed(struct fixture *f, const struct lock_key *key, uint64
     struct lock_result r = {.outcome = outcome, .pttl_ms = -3};
     if (outcome == LOCK_DONE) {
         r.pttl_ms = f->renewed.lease_ms;
-        r.leased = strcmp(f->renewed.right, "claim") == 0;
+        r.leased = f->renewed.right == RIGHT_CLAIM;
     }
     engine_renewed(f->engine, key, token, &r, f->now_ms);
 }

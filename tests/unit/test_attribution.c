@@ -91,7 +91,7 @@ static bool attempt(struct fixture *f, struct lock_session *s, const char *key) 
     if (again) {
         char token[LOCK_TOKEN_MAX];
         snprintf(token, sizeof(token), "%s:%08" PRIu64, PROCESS, h->token);
-        assert_string_equal(plan.right, "instead");
+        assert_string_equal(lock_right_text(plan.right), "instead");
         assert_string_equal(plan.claim_token, token);
         assert_int_equal(plan.claim_len, strlen(token));
         h->token = plan.attempt;
@@ -108,15 +108,15 @@ static bool attempt(struct fixture *f, struct lock_session *s, const char *key) 
 
 /* What release.lua makes of the plan. */
 static struct lock_result released_by(struct held *h, const struct lock_session *s, const struct lock_plan *plan) {
-    bool same = h->owner == s->client, believed = same && strcmp(plan->right, "believe") == 0;
-    bool adopted = same && h->elsewhere && strcmp(plan->right, "adopt") == 0;
+    bool same = h->owner == s->client, believed = same && plan->right == RIGHT_BELIEVE;
+    bool adopted = same && h->elsewhere && plan->right == RIGHT_ADOPT;
     if (!h->token)
         return result(LOCK_FREE, 0);
     if ((plan->claim && plan->claim == h->token) || believed || adopted) {
         h->token = 0;
         return result(believed || adopted ? LOCK_ADOPTED : LOCK_RELEASED, h->fence);
     }
-    if (same && strcmp(plan->right, "suspect") == 0 && h->suspects < 3)
+    if (same && plan->right == RIGHT_SUSPECT && h->suspects < 3)
         h->suspects++;
     return refusal(h, s);
 }
@@ -365,7 +365,7 @@ static void b2_makes_way_at_once_where_nothing_is_repeated(void **state) {
         f->rule.hash = i + 1; /* another family */
         uint64_t token = take(f, &a, "lock:x");
         queue(f, &a, VERBS[i], "lock:x", &plan);
-        assert_string_equal(plan.right, "claim");
+        assert_int_equal(plan.right, RIGHT_CLAIM);
         struct lock_result unsent = result(LOCK_NOT_SENT, 0);
         finish(f, &a, &plan, &unsent);
         attempt(f, &b, "lock:x");
@@ -373,7 +373,7 @@ static void b2_makes_way_at_once_where_nothing_is_repeated(void **state) {
         /* Not sent, nothing has come of it. */
         assert_string_equal(would_right(f, &b, VERBS[i], "lock:x"), "claim");
         VERBS[i] == LOCK_ACQUIRE ? queue(f, &a, VERBS[i], "lock:x", &plan) : begin(f, &a, VERBS[i], "lock:x", &plan);
-        assert_string_equal(plan.right, "instead");
+        assert_int_equal(plan.right, RIGHT_INSTEAD);
         finish(f, &a, &plan, &unsent);
         assert_int_equal(pooled(f), i);
         VERBS[i] == LOCK_ACQUIRE ? queue(f, &a, VERBS[i], "lock:x", &plan) : begin(f, &a, VERBS[i], "lock:x", &plan);
@@ -665,7 +665,7 @@ static void rewrite_refused(struct fixture *f, struct lock_session *s, const cha
     struct held *h = lease_of(key);
     struct lock_plan plan;
     begin(f, s, LOCK_REWRITE, key, &plan);
-    assert_string_equal(plan.right, "suspect");
+    assert_int_equal(plan.right, RIGHT_SUSPECT);
     h->suspects = suspects;
     struct lock_result r = refusal(h, s);
     finish(f, s, &plan, &r);
@@ -960,7 +960,7 @@ static void f_losers_that_expire_move_nothing(void **state) {
         begin(f, &a, LOCK_EXTEND, "lock:x", &plan);
         if (i != 3) { /* it may say something itself */
             assert_int_equal(plan.claim, known ? 0 : claim);
-            assert_string_equal(plan.right, known ? "leased" : "believe");
+            assert_string_equal(lock_right_text(plan.right), known ? "leased" : "believe");
         }
         r.outcome = known ? LOCK_HELD : LOCK_DONE;
         finish(f, &a, &plan, &r);
@@ -1130,7 +1130,7 @@ static void a_lease_of_another_proxys_is_a_claim_here(void **state) {
     assert_int_equal(stats(f).leases, 0); /* none of this proxy's */
     begin(f, &a, LOCK_RELEASE, "lock:x", &plan);
     assert_int_not_equal(plan.claim, 0);
-    assert_string_equal(plan.right, "believe");
+    assert_string_equal(lock_right_text(plan.right), "believe");
     assert_string_equal(plan.claim_token, ""); /* which is another proxy's */
     assert_int_equal(plan.claim_len, 0);
     finish(f, &a, &plan, &unsent);
@@ -1308,7 +1308,7 @@ static void what_made_way_before_its_end_is_spent(void **state) {
 static unsigned families(struct fixture *f) {
     unsigned n = 0;
     for (unsigned i = 0; i < SHARDS; i++)
-        n += f->engine->shards[i].family_count;
+        n += f->engine->shards[i].families.count;
     return n;
 }
 

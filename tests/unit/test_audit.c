@@ -338,16 +338,16 @@ static void a_lock_made_under_audit_is_enrolled(void **state) {
     begin(f, &b, LOCK_ACQUIRE, &plan);
     finish(f, &b, &plan, LOCK_FOREIGN, 0); /* it has no guard record: that says nothing against it */
     begin(f, &b, LOCK_RELEASE, &plan);
-    assert_string_equal(plan.right, "claim"); /* nor does what it says of b's client */
+    assert_string_equal(lock_right_text(plan.right), "claim"); /* nor does what it says of b's client */
     assert_false(plan.seen_known);
     finish(f, &b, &plan, LOCK_FOREIGN, 0);
     begin(f, &a, LOCK_EXTEND, &plan);
-    assert_string_equal(plan.right, "enrol");
+    assert_string_equal(lock_right_text(plan.right), "enrol");
     assert_int_equal(plan.seen_len, 4);
     assert_memory_equal(plan.seen, "mine", 4);
     finish(f, &a, &plan, LOCK_DONE, 1700000000000000);
     begin(f, &a, LOCK_RELEASE, &plan);
-    assert_string_equal(plan.right, "claim"); /* it has one now */
+    assert_string_equal(lock_right_text(plan.right), "claim"); /* it has one now */
     assert_int_not_equal(plan.claim, 0);
     finish(f, &a, &plan, LOCK_RELEASED, 1700000000000000);
     assert_int_equal(f->counts[INCIDENT_LATE_RELEASE], 0);
@@ -362,7 +362,7 @@ static void what_has_ended_is_not_enrolled(void **state) {
     f->rule.mode = LOCK_MODE_ENFORCE;
     f->now_ms += 1001;
     begin(f, &a, LOCK_RELEASE, &plan);
-    assert_string_equal(plan.right, "claim");
+    assert_string_equal(lock_right_text(plan.right), "claim");
     assert_false(plan.seen_known); /* what it wrote itself is no reading of the lock */
     finish(f, &a, &plan, LOCK_FOREIGN, 0);
     assert_int_equal(f->counts[INCIDENT_LATE_RELEASE], 1);

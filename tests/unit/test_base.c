@@ -1,4 +1,4 @@
-/* The base: lists, memory, units, output buffers. Globs and the log have tests of their own. */
+/* The base: lists, hash tables, memory, units, output buffers. Globs and the log have tests of their own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +17,7 @@
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/table.h"
 #include "proxy/base/text.h"
 #include "proxy/base/units.h"
 
@@ -495,10 +496,62 @@ static void test_iobuf_broken(void **state) {
     close(fds[0]);
 }
 
+/* ---- hash tables ------------------------------------------------------------------------------- */
+
+struct numbered {
+    struct table_link link;
+    uint64_t number;
+};
+
+static uint64_t number_of(const struct table_link *link) {
+    return LIST_ENTRY(link, struct numbered, link)->number / 2; /* pairs share a hash */
+}
+
+static struct numbered *find_number(const struct table *t, uint64_t number) {
+    for (struct table_link *it = table_chain(t, number / 2); it; it = it->next)
+        if (LIST_ENTRY(it, struct numbered, link)->number == number)
+            return LIST_ENTRY(it, struct numbered, link);
+    return NULL;
+}
+
+static void test_table(void **state) {
+    (void)state;
+    enum { MANY = 1000, FEW = 10 };
+    static struct numbered all[MANY];
+    struct table t;
+    uint64_t sum = 0;
+    table_init(&t, number_of);
+    uint32_t first = t.size;
+    for (uint64_t i = 0; i < MANY; i++) {
+        all[i].number = i;
+        table_insert(&t, &all[i].link, i / 2);
+    }
+    assert_int_equal(t.count, MANY);
+    assert_true(t.size >= MANY);
+    for (uint64_t i = 0; i < MANY; i++)
+        assert_ptr_equal(find_number(&t, i), &all[i]);
+    assert_null(find_number(&t, MANY));
+    TABLE_FOREACH(it, &t) {
+        struct numbered *n = LIST_ENTRY(it, struct numbered, link);
+        sum += n->number;
+        if (n->number >= FEW)
+            table_remove(&t, it, n->number / 2);
+    }
+    assert_int_equal(sum, MANY * (MANY - 1) / 2);
+    assert_int_equal(t.count, FEW);
+    for (uint32_t size; size = t.size, table_trim(&t), t.size < size;)
+        assert_int_equal(t.size, size / 2);
+    assert_true(t.size >= first && t.size <= FEW * 8);
+    for (uint64_t i = 0; i < MANY; i++)
+        assert_ptr_equal(find_number(&t, i), i < FEW ? &all[i] : NULL);
+    table_clear(&t);
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list),
+        cmocka_unit_test(test_table),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_sizes),

@@ -173,7 +173,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct command *
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* what it waits for may be in one of them */
     int slot = pin_slot(s, c, r, bytes);
-    if (slot == -2) {
+    if (slot == SLOT_SEVERAL) {
         session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
     }

@@ -226,7 +226,7 @@ static void forward_keys(const struct answer *a) {
 
 /* What any node may answer, in its own way if it does not know it. */
 static void forward_any(const struct answer *a) {
-    session_forward(a->s, a->c, a->r, a->bytes, -1);
+    session_forward(a->s, a->c, a->r, a->bytes, SLOT_NONE);
 }
 
 /* ---- the way ------------------------------------------------------------------------------------------ */
@@ -289,7 +289,7 @@ const char *cluster_wrong(const struct resp_request *r, const char *bytes, char 
 enum dispatch_result cluster_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                       const char *bytes) {
     if (!upstream_is_cluster(s->worker->upstream)) {
-        session_forward(s, c, r, bytes, -1);
+        session_forward(s, c, r, bytes, SLOT_NONE);
         return DISPATCHED;
     }
     struct answer a = {s, c, r, bytes};

@@ -174,7 +174,7 @@ static void ask(struct worker *w, struct request *request, const struct session 
     build_text(w, "COMMAND");
     build_text(w, "INFO");
     build_bulk(w, name, len);
-    call_submit_lane(&request->call, -1, &lane, w->build.data, w->build.len);
+    call_submit_lane(&request->call, SLOT_NONE, &lane, w->build.data, w->build.len);
 }
 
 enum discovery discover(struct session *s, const struct resp_request *r, const char *bytes,
@@ -222,19 +222,21 @@ struct held {
     char bytes[];
 };
 
-/* The one slot of the keys that the node names: -1 none, -2 several, -3 a guard record among them. */
+enum { SLOT_OF_GUARD = -3 /* a guard record is among the keys */ };
+
+/* The one slot of the keys that the node names, SLOT_NONE, SLOT_SEVERAL or SLOT_OF_GUARD. */
 static int keys_slot(const struct request *r, const struct call_end *end) {
     const char *p = end->reply, *stop = p + end->len;
     struct resp_item array, key;
-    int slot = -1;
+    int slot = SLOT_NONE;
     if (!resp_item_read(&p, stop, &array) || array.type != '*' || array.null)
-        return -1; /* an error: there are none, or the node has something to say about the request */
+        return SLOT_NONE; /* an error: there are none, or the node has something to say about the request */
     for (int64_t i = 0; i < array.num && resp_item_read(&p, stop, &key); i++) {
         if (!(r->command->flags & COMMAND_READONLY) && lock_guard_is(key.str, key.len))
-            return -3;
+            return SLOT_OF_GUARD;
         int at = slot_of_key(key.str, key.len);
         if (slot >= 0 && at != slot)
-            return -2;
+            return SLOT_SEVERAL;
         slot = at;
     }
     return slot;
@@ -250,9 +252,9 @@ static void keys_done(struct call *c, const struct call_end *end) {
         return;
     }
     int slot = keys_slot(r, end);
-    if (slot == -3) {
+    if (slot == SLOT_OF_GUARD) {
         request_error(r, GUARD_REFUSED);
-    } else if (slot == -2) {
+    } else if (slot == SLOT_SEVERAL) {
         request_error(r, "CROSSSLOT Keys in request don't hash to the same slot");
     } else {
         call_init(c, r, NULL);
@@ -278,5 +280,5 @@ void discover_keys(struct session *s, const struct command *c, const struct resp
     build_text(w, "GETKEYS");
     for (size_t i = 0; i < r->argc; i++)
         build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
-    call_submit_lane(&request->call, -1, &lane, w->build.data, w->build.len);
+    call_submit_lane(&request->call, SLOT_NONE, &lane, w->build.data, w->build.len);
 }

@@ -217,7 +217,7 @@ static void scan_dispatch(struct session *s, struct request *request, const stru
     request->call.done = scan_done;
     if (!upstream_is_cluster(w->upstream) || k->masters == 0 || !resp_integer(text, len, &cursor) || cursor < 0) {
         request->call.done = keys_filter_done;
-        call_submit(&request->call, -1, bytes, r->len);
+        call_submit(&request->call, SLOT_NONE, bytes, r->len);
         return;
     }
     cursor = scan_place(k, upstream_map_print(w->upstream), cursor);

@@ -460,7 +460,7 @@ enum dispatch_result masters_dispatch(struct session *s, const struct command *c
         return DISPATCH_WAIT;
     bool merged = masters > 1 || way->apart || (c->id == COMMAND_INFO && atomic_load(&s->worker->shared->paused) > 0);
     if (masters == 0 || way->merge == MERGE_ONE || way->merge == MERGE_REFUSED || !merged)
-        session_forward(s, c, r, bytes, -1);
+        session_forward(s, c, r, bytes, SLOT_NONE);
     else
         ask_all(s, c, way, count_argument(r, bytes), bytes, r->len);
     return DISPATCHED;

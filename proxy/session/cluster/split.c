@@ -193,7 +193,6 @@ static void build_args(struct worker *w, const struct command *c, const struct r
 /* A part that is one lock key of DEL or UNLINK. */
 static void split_lock_part(struct request *request, const struct resp_request *r, const char *bytes,
                             const struct item *item, uint32_t index) {
-    static const struct lock_command release = {LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
     struct call *call = call_new(request, split_part_done);
     const char *words[2];
     size_t lens[2];
@@ -202,7 +201,7 @@ static void split_lock_part(struct request *request, const struct resp_request *
     struct lock_words list = {words, lens, 2};
     call->index = index;
     call->count = 1;
-    lock_call(call, item->rule, &release, words[1], lens[1], &list);
+    lock_call(call, item->rule, &lock_release_of_one, words[1], lens[1], &list);
 }
 
 /* A part of several keys; lock keys among those of an MSET make it a script. */

@@ -197,6 +197,6 @@ enum dispatch_result client_dispatch(struct session *s, const struct command *c,
         return tracking_dispatch(s, c, r, bytes);
     if ((own && own->answer(s, c, r, bytes)) || client_admin(s, c, r, bytes))
         return DISPATCHED;
-    session_forward(s, c, r, bytes, -1);
+    session_forward(s, c, r, bytes, SLOT_NONE);
     return DISPATCHED;
 }

@@ -369,7 +369,7 @@ static void probe(struct admin *a, const struct resp_request *r, const char *byt
     if (a->verb == ADMIN_LIST)
         build_text(w, "ID");
     build_text(w, kill ? "-" : unblock || a->verb == ADMIN_LIST ? "0" : "-1");
-    call_submit(&a->request->call, -1, w->build.data, w->build.len);
+    call_submit(&a->request->call, SLOT_NONE, w->build.data, w->build.len);
 }
 
 bool client_admin(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {

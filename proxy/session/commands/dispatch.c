@@ -135,9 +135,9 @@ static enum dispatch_result dispatch_keys(struct session *s, const struct comman
     struct key_rules rules = rules_of_keys(s, r, bytes, keys, count);
     if ((rules.enforced && s->audits > 0) || ((rules.enforced || rules.audited) && lock_any_busy(s)))
         return DISPATCH_WAIT;
-    if (c->split != SPLIT_NONE && (slot == -2 || (rules.enforced && locks_matter(c))))
+    if (c->split != SPLIT_NONE && (slot == SLOT_SEVERAL || (rules.enforced && locks_matter(c))))
         return split_dispatch(s, c, r, bytes, keys, count);
-    if (slot == -2) {
+    if (slot == SLOT_SEVERAL) {
         session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
     }
@@ -221,7 +221,7 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
 /* A command that is neither in the table nor known to the node that was asked: to the node of its first argument, where
  * most commands have their key, and that one's answer counts. */
 void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
-    int slot = -1;
+    int slot = SLOT_NONE;
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
         slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
     session_forward(s, NULL, r, bytes, slot);
@@ -268,7 +268,7 @@ static bool can_stream(struct session *s, const struct resp_request *r, const ch
         return false;
     const struct command *c = command_of_request(r, bytes);
     *command = c;
-    *slot = -1;
+    *slot = SLOT_NONE;
     if (!c || !command_arity_ok(c, r->argc + r->args_left))
         return false;
     if (c->need == NEED_NODE)
@@ -350,7 +350,7 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
         c = known;
     }
     if (!command_arity_ok(c, r->argc) && c->need != NEED_PROXY && c->need != NEED_CLOSE) {
-        session_forward(s, c, r, bytes, -1); /* harmless, and Redis has the words for it */
+        session_forward(s, c, r, bytes, SLOT_NONE); /* harmless, and Redis has the words for it */
         return DISPATCHED;
     }
     if (c->need == NEED_KEY) /* nearly all are */
@@ -376,7 +376,7 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
         return wait_is(c) ? wait_dispatch(s, c, r, bytes) : blocking_dispatch(s, c, r, bytes);
     case NEED_NODE:
         note_subcommand(s, c, r, bytes);
-        session_forward(s, c, r, bytes, -1);
+        session_forward(s, c, r, bytes, SLOT_NONE);
         return DISPATCHED;
     case NEED_MASTERS:
         note_subcommand(s, c, r, bytes);

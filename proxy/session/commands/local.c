@@ -125,7 +125,7 @@ static void change_start(struct session *s, const struct command *c, struct chan
     request->call.done = change_done;
     request_barrier(request);
     if (!pin)
-        call_submit_lane(&request->call, -1, &change->lane, probe, len);
+        call_submit_lane(&request->call, SLOT_NONE, &change->lane, probe, len);
     else if (own_password)
         call_submit_pin(&request->call, pin, probe, len, false);
     else
@@ -383,7 +383,7 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
         if (upstream_is_cluster(s->worker->upstream))
             session_answer(s, c, "+OK\r\n", 5);
         else
-            session_forward(s, c, r, bytes, -1);
+            session_forward(s, c, r, bytes, SLOT_NONE);
         break;
     }
     return DISPATCHED;

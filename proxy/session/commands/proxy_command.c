@@ -15,47 +15,6 @@ enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 4, RELOAD_ERR
 
 /* ---- EXPLAIN ------------------------------------------------------------------------------------- */
 
-static const char *verb_name(enum lock_verb verb) {
-    switch (verb) {
-    case LOCK_ACQUIRE:
-        return "acquire";
-    case LOCK_REPLACE:
-    case LOCK_REWRITE:
-        return "replace";
-    case LOCK_SWAP:
-        return "swap";
-    case LOCK_RELEASE:
-        return "release";
-    case LOCK_EXTEND:
-        return "extend";
-    case LOCK_COUNT_UP:
-        return "count up";
-    case LOCK_COUNT_DOWN:
-        return "count down";
-    case LOCK_READ:
-        return "read";
-    case LOCK_PASS:
-        return "write: data, unless a lease is there";
-    case LOCK_CLOBBER:
-        return "remove or replace";
-    case LOCK_SCRIPT:
-        return "a script of the application's";
-    case LOCK_QUEUE_PUSH:
-        return "queue push";
-    case LOCK_QUEUE_READ:
-        return "queue read";
-    case LOCK_QUEUE_REMOVE:
-        return "queue remove";
-    case LOCK_QUEUE_SET:
-        return "queue change";
-    case LOCK_INSPECT:
-        return "inspect";
-    case LOCK_OPERATOR:
-        return "operator release";
-    }
-    return "";
-}
-
 static void bulk(struct text *out, const char *data, size_t len) {
     char *at = text_reserve(out, resp_bulk_size(len));
     text_commit(out, (size_t)(resp_bulk_write(at, data, len) - at));
@@ -86,7 +45,7 @@ static void explain_lock(struct session *s, struct text *out, size_t *count, con
         pair(out, count, "lock-command", "none: forwarded as it is");
         return;
     }
-    pair(out, count, "lock-command", verb_name(verb));
+    pair(out, count, "lock-command", lock_verb_text(verb));
     if (rule->mode == LOCK_MODE_AUDIT) {
         pair(out, count, "script", "none under audit: forwarded as it is");
         return;

@@ -236,7 +236,6 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
 
 /* DEL and UNLINK of several keys: each lock key is a script of its own, the others are one command. */
 static void queue_release(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    static const struct lock_command release = {LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
     struct transaction *t = s->transaction;
     struct worker *w = s->worker;
     size_t locks = 0, others = 0, lens[2];
@@ -257,7 +256,7 @@ static void queue_release(struct session *s, const struct command *c, const stru
         const struct lock_rule *rule = lock_rule_for(s, texts[1], lens[1]);
         if (!rule)
             continue;
-        struct lock_call *lock = lock_prepare(s, &t->locks, rule, &release, texts[1], lens[1], &words);
+        struct lock_call *lock = lock_prepare(s, &t->locks, rule, &lock_release_of_one, texts[1], lens[1], &words);
         queue_script(s, call_new(request, queued_part_done), c, ITEM_LOCK, lock, group);
         group = 0;
     }
@@ -420,7 +419,7 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
     if (dispatch_writes_guard(c, r, bytes))
         return transaction_refuse(s, c, "%s", GUARD_REFUSED);
     int slot = pin_slot(s, c, r, bytes);
-    if (slot == -2)
+    if (slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
     if (slot < 0) { /* no keys, or so malformed that the node may see some where this does not, as in MSET k */
         bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
@@ -441,7 +440,7 @@ static enum dispatch_result queue_state(struct session *s, const struct command 
                                         const char *bytes) {
     bool own_password = s->worker->shared->options.requirepass != NULL;
     if (own_password && c->id == COMMAND_AUTH)
-        return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
     if (own_password && c->id == COMMAND_HELLO && r->argc > 2)
         return transaction_refuse(s, c,
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
@@ -453,7 +452,7 @@ static enum dispatch_result queue_state(struct session *s, const struct command 
     if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
         s->queued_db = (uint32_t)db;
     t->unclean = true;
-    return queue_as(s, c, r, bytes, -1, QUEUED_CHANGE);
+    return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_CHANGE);
 }
 
 static enum dispatch_result queue_session(struct session *s, const struct command *c, const struct resp_request *r,
@@ -469,15 +468,16 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
     case COMMAND_CLIENT:
         switch (client_way_in_multi(s, r, bytes)) {
         case CLIENT_ANSWERED:
-            return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+            return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
         case CLIENT_SHOWN:
-            return queue_as(s, c, r, bytes, -1, QUEUED_SHOWN);
+            return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_SHOWN);
         case CLIENT_FORWARDED:
-            return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
+            return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
         }
         return DISPATCHED;
     default: /* READONLY, READWRITE, ASKING */
-        return queue_as(s, c, r, bytes, -1, upstream_is_cluster(s->worker->upstream) ? QUEUED_LOCAL : QUEUED_PLAIN);
+        return queue_as(s, c, r, bytes, SLOT_NONE,
+                        upstream_is_cluster(s->worker->upstream) ? QUEUED_LOCAL : QUEUED_PLAIN);
     }
 }
 
@@ -485,9 +485,9 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
 static enum dispatch_result queue_pubsub(struct session *s, const struct command *c, const struct resp_request *r,
                                          const char *bytes) {
     if (c->id != COMMAND_MONITOR && c->id != COMMAND_SSUBSCRIBE)
-        return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
     int slot = pin_slot(s, c, r, bytes);
-    if (slot == -2)
+    if (slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
     s->transaction->unclean = true;
     return queue_as(s, c, r, bytes, slot, QUEUED_PLAIN);
@@ -497,15 +497,15 @@ static enum dispatch_result queue_cluster(struct session *s, const struct comman
                                           const char *bytes) {
     char text[CLUSTER_WRONG_MAX];
     if (!upstream_is_cluster(s->worker->upstream))
-        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     if (cluster_wrong(r, bytes, text, sizeof(text)))
         return transaction_refuse(s, c, "%s", text);
-    return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+    return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
 }
 
 /* A command that isn't in the table: as dispatch has it outside of transactions. */
 static enum dispatch_result queue_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
-    int slot = -1;
+    int slot = SLOT_NONE;
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
         slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
     s->transaction->unclean = true;
@@ -534,24 +534,24 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
         return queue_by_key(s, c, r, bytes);
     case NEED_NODE:
     case NEED_TRANSACTION:
-        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     case NEED_MASTERS:
         if (masters_refuses(s, c, r, bytes))
             return transaction_refuse(s, c, "ERR %s is not supported by lockkeeper", masters_refuses(s, c, r, bytes));
-        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     case NEED_CLUSTER:
         return queue_cluster(s, c, r, bytes);
     case NEED_KEYSPACE:
         if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is the proxy's */
-            return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
-        return queue_as(s, c, r, bytes, -1, QUEUED_KEYS);
+            return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_KEYS);
     case NEED_PROXY:
-        return queue_as(s, c, r, bytes, -1, QUEUED_LOCAL);
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
     case NEED_PUBSUB:
         return queue_pubsub(s, c, r, bytes);
     case NEED_REPLICATION: /* the node refuses some, and has a word for others */
         s->transaction->unclean = true;
-        return queue_as(s, c, r, bytes, -1, QUEUED_PLAIN);
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     case NEED_REFUSED:
         return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper", c->name);
     case NEED_CLOSE:

@@ -15,7 +15,7 @@ struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enu
     __attribute__((warn_unused_result));
 void pin_give(struct worker *w, struct upstream_pin *pin, enum pin_reason why, bool clean);
 
-/* The one slot of all keys; 0 on a standalone, -1 without keys, -2 where they differ. */
+/* The one slot of all keys; 0 on a standalone, or SLOT_NONE, SLOT_SEVERAL. */
 int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 /* The node for it: the slot's, or where that is negative always the same one for a session. NULL: there is none. */
 struct upstream_node *pin_node(const struct session *s, int slot);

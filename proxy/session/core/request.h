@@ -144,7 +144,7 @@ struct key_list {
 };
 void key_list_find(struct key_list *list, const struct command *c, const struct resp_request *r, const char *bytes);
 void key_list_clear(struct key_list *list);
-/* The slot of all keys, -1 where there are none, or -2 where they differ. */
+/* The slot of all keys, SLOT_NONE or SLOT_SEVERAL. */
 int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count);
 
 /* Guard records are the scripts' alone: whoever could write one could take a lock. */

@@ -170,7 +170,7 @@ static inline void session_uses(struct session *s, int slot) {
 
 /* ---- ways that most requests go -------------------------------------------------------------------- */
 
-/* Forwards the request as it is to the node of `slot` (-1: any). */
+/* Forwards the request as it is to the node of `slot` (SLOT_NONE: any). */
 static inline __attribute__((always_inline)) void
 session_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes, int slot) {
     counter_add(&s->worker->counters.requests_forwarded, 1);

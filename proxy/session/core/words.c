@@ -51,13 +51,13 @@ void key_list_clear(struct key_list *list) {
 }
 
 int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count) {
-    int slot = -1;
+    int slot = SLOT_NONE;
     for (size_t i = 0; i < count; i++) {
         size_t len;
         const char *key = request_arg(r, bytes, keys[i], &len);
         int this = slot_of_key(key, len);
         if (slot >= 0 && this != slot)
-            return -2;
+            return SLOT_SEVERAL;
         slot = this;
     }
     return slot;

@@ -168,28 +168,19 @@ static void note_sight(struct session *s, struct advise_sight *sight) {
     advisor_note(s->worker->shared->advisor, sight, worker_now(s->worker));
 }
 
-/* The command counts nodes or fields, or writes one. */
-static unsigned kind_of(const char *command) {
-    if (strncmp(command, "INCR", 4) == 0)
-        return ADVISE_COUNTER;
-    return command[0] == 'H' ? ADVISE_HASH : ADVISE_STRING;
-}
-
 /* An event that a lock script's outcome says. `known`: the key may be one that commands of another kind acquire: what
  * the script took for data may be that. */
-static bool script_event(const struct lock_plan *plan, const struct lock_result *result, const char *command,
-                         bool known, enum advise_event *event) {
+static bool script_event(const struct lock_plan *plan, const struct lock_result *result, unsigned advises, bool known,
+                         enum advise_event *event) {
     bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
     bool open = result->outcome == LOCK_OPEN && (known || !plan->data_free);
     bool freed = result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED || open;
-    bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_COUNT_DOWN || plan->verb == LOCK_QUEUE_REMOVE;
-    bool attempts = plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_QUEUE_PUSH ||
-                    (plan->verb == LOCK_CLOBBER && strcmp(command, "MSETNX") == 0);
+    bool attempts = lock_verb_is(plan->verb, VERB_ATTEMPTS) || (plan->verb == LOCK_CLOBBER && advises & ADVISES_ALL);
     if (result->outcome == LOCK_GRANTED)
         *event = ADVISE_ACQUIRED;
     else if ((refused && attempts) || (result->outcome == LOCK_COUNTED && plan->verb == LOCK_COUNT_UP))
         *event = ADVISE_LOST;
-    else if (refused && releases)
+    else if (refused && lock_verb_is(plan->verb, VERB_RELEASES))
         *event = ADVISE_REFUSED;
     else if ((plan->verb == LOCK_RELEASE && freed) || result->outcome == LOCK_RELEASED)
         *event = ADVISE_RELEASED;
@@ -207,52 +198,51 @@ static bool script_event(const struct lock_plan *plan, const struct lock_result 
 }
 
 static __attribute__((noinline)) void note_script(struct session *s, const struct lock_plan *plan,
-                                                  const struct lock_result *result, const char *command) {
+                                                  const struct lock_result *result, unsigned advises) {
     struct advise_sight sight = {.key = plan->key,
                                  .rule = plan->rule,
                                  .queue = plan->verb == LOCK_QUEUE_PUSH || plan->verb == LOCK_QUEUE_READ,
                                  .renewed = result->leased,
-                                 .kind = kind_of(command),
-                                 .pttl_ms = result->leased ? -1 : result->pttl_ms};
+                                 .kind = advises & ADVISES_KIND,
+                                 .pttl_ms = result->leased ? PTTL_NONE : result->pttl_ms};
     bool known = plan->data_free && advisor_knows(s->worker->shared->advisor, plan->key.name, plan->key.len);
-    if (!script_event(plan, result, command, known, &sight.event))
+    if (!script_event(plan, result, advises, known, &sight.event))
         return;
     if (sight.event == ADVISE_ACQUIRED) {
         sight.value = result->value;
         sight.value_len = result->value_len;
     }
     if (sight.queue)
-        sight.pttl_ms = -1;
+        sight.pttl_ms = PTTL_NONE;
     sight.renewed |= sight.queue;
     note_sight(s, &sight);
 }
 
 inline void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result,
-                          const char *command) {
+                          unsigned advises) {
     if (plan->rule && plan->verb != LOCK_OPERATOR && sampled(s, plan->key.name, plan->key.len))
-        note_script(s, plan, result, command);
+        note_script(s, plan, result, advises);
 }
 
-/* INCR and HSETNX acquire where they answer 1. */
-static bool passed(const char *command, int64_t number, struct advise_sight *to) {
+/* Some acquire where they answer 1. */
+static bool passed(unsigned advises, int64_t number, struct advise_sight *to) {
     to->event = number == 1 ? ADVISE_ACQUIRED : ADVISE_LOST;
     to->beside = true;
     to->value = NULL;
-    to->pttl_ms = -1;
-    return strcmp(command, "INCR") == 0 || strcmp(command, "HSETNX") == 0;
+    to->pttl_ms = PTTL_NONE;
+    return advises & ADVISES_FIRST;
 }
 
-void advise_passed(struct session *s, const struct lock_plan *plan, const char *command, const char *reply,
-                   size_t len) {
-    struct advise_sight to = {.key = plan->key, .rule = plan->rule, .kind = kind_of(command)};
+void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len) {
+    struct advise_sight to = {.key = plan->key, .rule = plan->rule, .kind = advises & ADVISES_KIND};
     struct resp_item item;
-    if (reply && resp_item_read(&reply, reply + len, &item) && item.type == ':' && passed(command, item.num, &to) &&
+    if (reply && resp_item_read(&reply, reply + len, &item) && item.type == ':' && passed(advises, item.num, &to) &&
         count_wanted(s, plan->key.name, plan->key.len) && sampled(s, plan->key.name, plan->key.len))
         note_sight(s, &to);
 }
 
 /* What a command has done that ran as it was. False: nothing to a lock, as far as is known. */
-static bool sight_done(const struct lock_sight *from, struct advise_sight *to) {
+static bool sight_done(const struct lock_sight *from, unsigned advises, struct advise_sight *to) {
     bool first = from->count > 0 && from->count <= from->by;
     switch (from->verb) {
     case LOCK_ACQUIRE:
@@ -287,10 +277,10 @@ static bool sight_done(const struct lock_sight *from, struct advise_sight *to) {
         return from->count <= 0;
     case LOCK_EXTEND:
         to->event = ADVISE_EXTENDED;
-        return from->pttl_ms != -3;
+        return from->pttl_ms != PTTL_UNKNOWN;
     case LOCK_REWRITE:
         to->event = ADVISE_REWRITTEN;
-        return from->pttl_ms != -3;
+        return from->pttl_ms != PTTL_UNKNOWN;
     case LOCK_REPLACE:
         to->event = ADVISE_WRITTEN;
         return true;
@@ -300,9 +290,9 @@ static bool sight_done(const struct lock_sight *from, struct advise_sight *to) {
     case LOCK_CLOBBER:
         to->event = ADVISE_ACQUIRED;
         to->value = NULL;
-        return strcmp(from->command, "MSETNX") == 0;
+        return advises & ADVISES_ALL;
     case LOCK_PASS:
-        return passed(from->command, from->count, to);
+        return passed(advises, from->count, to);
     case LOCK_READ:
     case LOCK_SCRIPT:
     case LOCK_INSPECT:
@@ -312,10 +302,10 @@ static bool sight_done(const struct lock_sight *from, struct advise_sight *to) {
     return false;
 }
 
-static bool sight_says(const struct lock_sight *from, struct advise_sight *to) {
+static bool sight_says(const struct lock_sight *from, unsigned advises, struct advise_sight *to) {
     switch (from->effect) {
     case EFFECT_DONE:
-        return sight_done(from, to);
+        return sight_done(from, advises, to);
     case EFFECT_REMOVED: /* by an expiry in the past */
         to->event = ADVISE_RELEASED;
         return from->verb == LOCK_EXTEND || from->verb == LOCK_REWRITE;
@@ -334,18 +324,18 @@ static bool sight_says(const struct lock_sight *from, struct advise_sight *to) {
     return false;
 }
 
-void advise_sight(struct session *s, const struct lock_sight *from, const struct lock_rule *rule, bool scripted,
-                  bool watched) {
+void advise_sight(struct session *s, const struct lock_sight *from, const struct lock_rule *rule, unsigned advises,
+                  bool scripted, bool watched) {
     struct advise_sight to = {.key = from->key,
                               .rule = rule,
                               .beside = rule && !from->rule,
                               .scripted = scripted,
                               .watched = watched,
                               .waits = from->count > from->by,
-                              .kind = scripted ? ADVISE_STRING : kind_of(from->command),
+                              .kind = scripted ? ADVISE_STRING : advises & ADVISES_KIND,
                               .value = from->value,
                               .value_len = from->value_len,
                               .pttl_ms = from->pttl_ms};
-    if (sight_says(from, &to) && (from->verb != LOCK_PASS || count_wanted(s, from->key.name, from->key.len)))
+    if (sight_says(from, advises, &to) && (from->verb != LOCK_PASS || count_wanted(s, from->key.name, from->key.len)))
         note_sight(s, &to);
 }

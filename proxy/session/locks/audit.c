@@ -12,7 +12,7 @@
 #include "proxy/lock/audit.h"
 #include "proxy/session/locks/private.h"
 
-enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24, NO_EXPIRY = -1, KEPT = -3, PAST = -2 };
+enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24 };
 
 struct audit_key {
     struct lock_sight sight;      /* key.name: within the note's texts */
@@ -48,9 +48,9 @@ static bool number_at(const struct resp_request *r, const char *bytes, size_t i,
 /* Milliseconds from now on: of a number in seconds or milliseconds, from now or since 1970. */
 static int64_t expiry_ms(int64_t n, bool seconds, bool absolute, int64_t now_ms) {
     if (n > INT64_MAX / 2000 || n < -(INT64_MAX / 2000))
-        return n < 0 ? PAST : INT64_MAX / 4;
+        return n < 0 ? PTTL_GONE : INT64_MAX / 4;
     int64_t ms = (seconds ? n * 1000 : n) - (absolute ? now_ms : 0);
-    return ms > 0 ? ms : PAST;
+    return ms > 0 ? ms : PTTL_GONE;
 }
 
 /* The expiry that SET's or GETEX's options from argument `i` on give. */
@@ -61,9 +61,9 @@ static int64_t expiry_of_options(const struct resp_request *r, const char *bytes
         bool absolute = request_arg_is(r, bytes, i, "exat") || request_arg_is(r, bytes, i, "pxat");
         int64_t n;
         if (request_arg_is(r, bytes, i, "keepttl"))
-            return KEPT;
+            return PTTL_UNKNOWN;
         if (request_arg_is(r, bytes, i, "persist"))
-            return NO_EXPIRY;
+            return PTTL_NONE;
         if ((seconds || absolute || request_arg_is(r, bytes, i, "px")) && number_at(r, bytes, i + 1, &n))
             return expiry_ms(n, seconds, absolute, now_ms);
     }
@@ -71,67 +71,53 @@ static int64_t expiry_of_options(const struct resp_request *r, const char *bytes
 }
 
 static int64_t expiry_of(const struct command *c, const struct resp_request *r, const char *bytes, int64_t now_ms) {
+    enum lock_row_expiry how = lock_row_of(c)->expiry;
     int64_t n;
-    switch ((int)c->id) {
-    case COMMAND_SET:
-        return expiry_of_options(r, bytes, 3, NO_EXPIRY, now_ms);
-    case COMMAND_GETEX:
-        return expiry_of_options(r, bytes, 2, KEPT, now_ms);
-    case COMMAND_SETEX:
-    case COMMAND_EXPIRE:
-    case COMMAND_PSETEX:
-    case COMMAND_PEXPIRE:
-    case COMMAND_EXPIREAT:
-    case COMMAND_PEXPIREAT:
-        return number_at(r, bytes, 2, &n)
-                   ? expiry_ms(n, c->id == COMMAND_SETEX || c->id == COMMAND_EXPIRE || c->id == COMMAND_EXPIREAT,
-                               c->id == COMMAND_EXPIREAT || c->id == COMMAND_PEXPIREAT, now_ms)
-                   : KEPT;
-    case COMMAND_SETNX:
-    case COMMAND_PERSIST:
-    case COMMAND_GETSET:
-    case COMMAND_INCR:
-    case COMMAND_INCRBY:
-    case COMMAND_APPEND:
-        return NO_EXPIRY;
-    default:
-        return KEPT;
+    switch (how) {
+    case EXPIRY_KEPT:
+        break;
+    case EXPIRY_NONE:
+        return PTTL_NONE;
+    case EXPIRY_SET:
+        return expiry_of_options(r, bytes, 3, PTTL_NONE, now_ms);
+    case EXPIRY_GETEX:
+        return expiry_of_options(r, bytes, 2, PTTL_UNKNOWN, now_ms);
+    case EXPIRY_SECONDS:
+    case EXPIRY_MILLISECONDS:
+    case EXPIRY_AT_SECONDS:
+    case EXPIRY_AT_MILLISECONDS:
+        if (number_at(r, bytes, 2, &n))
+            return expiry_ms(n, how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS,
+                             how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS, now_ms);
     }
+    return PTTL_UNKNOWN;
 }
 
 /* ---- noting a command ---------------------------------------------------------------------------- */
 
 /* What enforcing answers where it refuses. */
 static const char *refusal_of(const struct lock_command *lc) {
-    bool locked = lc->verb == LOCK_CLOBBER || lc->verb == LOCK_QUEUE_PUSH || lc->verb == LOCK_QUEUE_SET ||
-                  lc->verb == LOCK_REPLACE || lc->verb == LOCK_PASS;
-    if (locked)
+    if (lock_verb_is(lc->verb, VERB_LOCKED))
         return "LOCKED";
-    return lc->verb == LOCK_SWAP ? "the present value" : strcmp(lc->shape, "int") == 0 ? "0" : "nil";
+    return lc->verb == LOCK_SWAP ? "the present value" : lc->shape == SHAPE_INT ? "0" : "nil";
 }
 
-/* INCR, DECR, INCRBY, DECRBY, APPEND, RPUSH: by how much; 0: the reply can't tell who has the lock. */
+/* By how much the command counts; 0: the reply can't tell who has the lock. */
 static int64_t counts_by(const struct command *c, const struct resp_request *r, const char *bytes) {
     int64_t n;
-    switch ((int)c->id) {
-    case COMMAND_INCR:
-    case COMMAND_DECR:
+    switch ((enum lock_row_count)lock_row_of(c)->counts) {
+    case COUNTS_NOT:
+        break;
+    case COUNTS_ONE:
         return 1;
-    case COMMAND_APPEND:
-        return (int64_t)r->argv[2].len;
-    case COMMAND_RPUSH:
-    case COMMAND_RPUSHX:
-    case COMMAND_LPUSH:
-    case COMMAND_LPUSHX:
-        return (int64_t)r->argc - 2;
-    case COMMAND_LINSERT:
-        return 1;
-    case COMMAND_INCRBY:
-    case COMMAND_DECRBY:
+    case COUNTS_ARGUMENT:
         return number_at(r, bytes, 2, &n) && n != INT64_MIN ? (n < 0 ? -n : n) : 0;
-    default:
-        return 0;
+    case COUNTS_BYTES:
+        return (int64_t)r->argv[2].len;
+    case COUNTS_ARGUMENTS:
+        return (int64_t)r->argc - 2;
     }
+    return 0;
 }
 
 /* What the command means to one of its keys, whose rule has these kinds. False: nothing that could be told. */
@@ -140,64 +126,41 @@ static bool command_on_key(const struct command *c, const struct resp_request *r
     uint32_t clobbered[KEYS_MAX];
     *effect = EFFECT_DONE;
     if (c->id == COMMAND_MGET) {
-        *lc = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
+        *lc = (struct lock_command){.verb = LOCK_READ, .script = SCRIPT_READ};
         return true;
     }
     if (c->id == COMMAND_GETEX && r->argc == 2) {
-        *lc = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
+        *lc = (struct lock_command){.verb = LOCK_READ, .script = SCRIPT_READ};
         return true;
     }
     if (index == 1 && lock_command_of(c, r, bytes, kinds, lc))
         return true;
     if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK) {
-        *lc = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
+        *lc = lock_release_of_one;
         return true;
     }
     size_t n = lock_clobbers_kinds(c, kinds) ? lock_clobbered_keys(c, r, bytes, clobbered, KEYS_MAX) : 0;
     for (size_t i = 0; i < n && i < KEYS_MAX; i++)
         if (clobbered[i] == index) {
-            *lc = (struct lock_command){LOCK_CLOBBER, SCRIPT_CLOBBER, 0, "int", 0, NULL};
+            *lc = (struct lock_command){.verb = LOCK_CLOBBER, .script = SCRIPT_CLOBBER, .shape = SHAPE_INT};
             return true;
         }
     *effect = EFFECT_SCRIPTED;
-    *lc = (struct lock_command){LOCK_SCRIPT, SCRIPT_INSPECT, 0, "nil", 0, NULL};
+    *lc = (struct lock_command){.verb = LOCK_SCRIPT, .script = SCRIPT_INSPECT};
     return script_is(c);
 }
 
 /* What the command does to a list lock's queue; *place is LSET's. */
 static enum lock_queue_sight queue_of(const struct command *c, const struct resp_request *r, const char *bytes,
                                       int64_t *place) {
+    enum lock_queue_sight queue = lock_row_of(c)->queue;
     int64_t first;
     *place = -1;
-    switch ((int)c->id) {
-    case COMMAND_RPUSH:
-    case COMMAND_RPUSHX:
-        return QUEUE_APPEND;
-    case COMMAND_LPUSH:
-    case COMMAND_LPUSHX:
-    case COMMAND_LINSERT:
-        return QUEUE_BEFORE;
-    case COMMAND_LRANGE:
-    case COMMAND_LINDEX:
-        return number_at(r, bytes, 2, &first) && first == 0 ? QUEUE_HEAD : QUEUE_LOOK;
-    case COMMAND_LLEN:
-    case COMMAND_LPOS:
-        return QUEUE_LOOK;
-    case COMMAND_EXISTS:
-        return QUEUE_EXISTS;
-    case COMMAND_LREM:
-        return QUEUE_REMOVE;
-    case COMMAND_LSET:
+    if (queue == QUEUE_SET)
         number_at(r, bytes, 2, place);
-        return QUEUE_SET;
-    case COMMAND_LTRIM:
-        return QUEUE_TRIM;
-    case COMMAND_LPOP:
-    case COMMAND_RPOP:
-        return QUEUE_POP;
-    default:
-        return QUEUE_NONE;
-    }
+    if (queue == QUEUE_HEAD && !(number_at(r, bytes, 2, &first) && first == 0))
+        return QUEUE_LOOK;
+    return queue;
 }
 
 static void key_note(struct session *s, struct audit_note *note, const struct lock_rule *rule,
@@ -272,7 +235,7 @@ static int64_t script_expiry(const struct resp_request *r, const char *bytes, co
     uint32_t at = script_arg(r, text->expiry, keys);
     int64_t n;
     if (text->endless)
-        return NO_EXPIRY;
+        return PTTL_NONE;
     return at && number_at(r, bytes, at, &n) && n > 0 ? expiry_ms(n, text->seconds, false, 0) : INT64_MAX;
 }
 
@@ -297,9 +260,10 @@ static void script_note(struct session *s, struct audit_note *note, const struct
  * keys, and HDEL releases. */
 static void outside_command(const struct command *c, uint32_t index, struct lock_command *lc) {
     if (c->id == COMMAND_MSETNX)
-        *lc = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, index + 1, "int", 0, NULL};
+        *lc = (struct lock_command){
+            .verb = LOCK_ACQUIRE, .script = SCRIPT_ACQUIRE, .value_at = index + 1, .shape = SHAPE_INT};
     else if (c->id == COMMAND_HDEL)
-        *lc = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, NULL};
+        *lc = lock_release_of_one;
 }
 
 struct audit_note *audit_note(struct session *s, const struct command *c, const struct resp_request *r,
@@ -319,7 +283,7 @@ struct audit_note *audit_note(struct session *s, const struct command *c, const 
         if (!note)
             note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
         note->keys[note->count].order = i;
-        note->expects_ok = strcmp(lc.shape, "ok") == 0;
+        note->expects_ok = lc.shape == SHAPE_OK;
         note->keys[note->count].rule = rule;
         if (!audited && script_is(c))
             script_note(s, note, c, r, bytes, &lc, &effect);
@@ -446,7 +410,7 @@ static void sight_reply(const struct audit_note *note, struct lock_sight *sight,
     case LOCK_OPERATOR:
         break;
     }
-    if (sight->effect == EFFECT_DONE && sight->pttl_ms == PAST)
+    if (sight->effect == EFFECT_DONE && sight->pttl_ms == PTTL_GONE)
         sight->effect = EFFECT_REMOVED;
 }
 
@@ -492,7 +456,8 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
         else
             sight->effect = EFFECT_NOTHING;
         if (s)
-            advise_sight(s, sight, note->keys[i].rule, note->script.kind != ADVISE_SCRIPT_OTHER, note->watched);
+            advise_sight(s, sight, note->keys[i].rule, lock_row_of(note->command)->advises,
+                         note->script.kind != ADVISE_SCRIPT_OTHER, note->watched);
         if (sight->rule)
             engine_observe(w->shared->engine, sight, worker_now(w));
     }

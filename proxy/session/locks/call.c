@@ -40,7 +40,8 @@ static inline struct lock_call *lock_new(struct session *s, const char *key, siz
     l->session_id = s->lock.id;
     l->next = NULL;
     l->asks = l->clobbers = l->acquires = l->again = false;
-    l->shape = "nil";
+    l->shape = SHAPE_NIL;
+    l->advises = 0;
     l->protocol = s->lane.protocol;
     l->begun = ev_now(w->loop);
     l->waited_ms = 0;
@@ -131,10 +132,10 @@ static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
     return true;
 }
 
-/* The expiry that an attempt has asked for, or been given; -1 none. */
+/* The expiry that an attempt has asked for, or been given; PTTL_NONE. */
 static int64_t expiry_asked(const struct lock_call *l) {
     int64_t ms = l->expiry_ms ? l->expiry_ms : l->plan.rule->lease_ms;
-    return ms > 0 ? ms : -1;
+    return ms > 0 ? ms : PTTL_NONE;
 }
 
 /* The sixth element of an envelope, as common.lua's flags has it. */
@@ -156,7 +157,7 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
         return false;
     if (*p == 'r') {
         r->outcome = LOCK_RELEASED;
-        r->pttl_ms = -2;
+        r->pttl_ms = PTTL_GONE;
         r->fence = l ? l->plan.claim_fence : 0;
         return p + 1 == end || read_fence(p + 1, end, &r->fence);
     }
@@ -164,19 +165,19 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
         if (end - p < 3)
             return false;
         r->outcome = LOCK_HELD;
-        r->pttl_ms = -3;
+        r->pttl_ms = PTTL_UNKNOWN;
         read_flags((uint64_t)(p[1] - '0'), r);
         return read_fence(p + 2, end, &r->fence);
     }
     r->leased = *p == 'g';
     r->outcome = LOCK_GRANTED;
-    r->pttl_ms = l ? expiry_asked(l) : -3;
+    r->pttl_ms = l ? expiry_asked(l) : PTTL_UNKNOWN;
     return end - p > r->leased && read_fence(p + r->leased, end, &r->fence);
 }
 
 /* What Redis answers where the outcome came as such a text. */
 inline const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len) {
-    bool done = outcome != LOCK_HELD, number = !l || l->shape[0] == 'i';
+    bool done = outcome != LOCK_HELD, number = !l || l->shape == SHAPE_INT;
     *len = number ? 4 : 5;
     if (number)
         return done ? ":1\r\n" : ":0\r\n";
@@ -232,7 +233,7 @@ static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
     const char *p = e->reply;
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
     bool counts = (verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN) && !l->value; /* a hash lock has a field instead */
-    bool shows = verb == LOCK_READ || verb == LOCK_SCRIPT || counts || (verb == LOCK_SWAP && refused);
+    bool shows = lock_verb_is(verb, VERB_SHOWS) || counts || (verb == LOCK_SWAP && refused);
     if (verb == LOCK_QUEUE_READ)
         return; /* the envelope says which node the lease is for */
     e->result.value = l->value;
@@ -280,7 +281,7 @@ static void answer_map(struct worker *w, const struct lock_call *l, struct lock_
 static void answer_number(const struct lock_call *l, struct lock_envelope *e, char *out) {
     struct resp_item item;
     const char *p = e->reply;
-    if (l->plan.verb != LOCK_PASS || l->shape[0] != 'i' || e->reply[0] != '$' ||
+    if (l->plan.verb != LOCK_PASS || l->shape != SHAPE_INT || e->reply[0] != '$' ||
         !resp_item_read(&p, e->reply + e->reply_len, &item) || item.null || item.len + 3 > LOCK_ANSWER_MAX)
         return;
     out[0] = ':';
@@ -292,7 +293,7 @@ static void answer_number(const struct lock_call *l, struct lock_envelope *e, ch
 
 /* A script can't say that there is no array, as RESP2 does it. */
 static void answer_array(const struct lock_call *l, struct lock_envelope *e) {
-    if (l->shape[0] == 'a' && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
+    if (l->shape == SHAPE_ARRAY && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
         e->reply = "*-1\r\n";
 }
 
@@ -320,7 +321,7 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
 
 inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
     if (s)
-        advise_script(s, &l->plan, result, l->command);
+        advise_script(s, &l->plan, result, l->advises);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   worker_now(w));
     lock_free(w, l);
@@ -404,7 +405,7 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
             lock_error_words(&e, answer);
     }
     if (s && l->plan.verb == LOCK_PASS)
-        advise_passed(s, &l->plan, l->command, e.reply, e.reply_len);
+        advise_passed(s, &l->plan, l->advises, e.reply, e.reply_len);
     *out =
         (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
     if (l->clobbers) {

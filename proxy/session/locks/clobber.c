@@ -52,7 +52,8 @@ static struct lock_call *begin(struct session *s, struct lock_queue *queue, cons
     struct lock_call *l = lock_begin_in(s, LOCK_CLOBBER, rule, db, key, len);
     lock_call_command(l, name, name_len);
     l->clobbers = true;
-    l->acquires = c->id == COMMAND_MSETNX;
+    l->advises = lock_row_of(c)->advises;
+    l->acquires = l->advises & ADVISES_ALL;
     if (l->acquires && at + 1 < r->argc) {
         const char *value = request_arg(r, bytes, at + 1, &len);
         lock_call_value(l, value, len);
@@ -78,11 +79,11 @@ static void build(struct session *s, struct lock_queue *queue, const struct comm
     }
     for (size_t i = 0; i < other_count; i++)
         build_bulk(w, bytes + r->argv[others[i]].off, r->argv[others[i]].len);
-    lock_build_header(w, s->lock.client, &calls[0]->plan, count, 0, "int");
+    lock_build_header(w, s->lock.client, &calls[0]->plan, count, 0, SHAPE_INT);
     for (size_t i = 0; i < locks; i++)
         build_text(w, calls[i]->plan.claim_token);
     for (size_t i = 0; i < locks; i++)
-        build_text(w, calls[i]->plan.right);
+        build_text(w, lock_right_text(calls[i]->plan.right));
     for (size_t i = 0; i < locks; i++)
         build_text(w, calls[i]->plan.attempt_token);
     for (size_t i = 0; i < locks; i++)

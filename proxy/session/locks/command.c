@@ -64,201 +64,194 @@ static bool set_options(const struct resp_request *r, const char *bytes, struct 
     return !(o->nx && o->xx);
 }
 
-/* What only writes: data, or the caller's own lock. `value_at` as in struct lock_command. */
-static struct lock_command passes(uint32_t value_at, const char *shape) {
-    return (struct lock_command){LOCK_PASS, SCRIPT_PASS, value_at, shape, 0, NULL};
+/* ---- the table ---------------------------------------------------------------------------------- */
+
+/* What a command's arguments change of its form. */
+enum lock_options {
+    OPTIONS_NONE,
+    OPTIONS_SET,
+    OPTIONS_SIGN,     /* a negative number counts the other way */
+    OPTIONS_ONE_KEY,  /* more keys: nothing */
+    OPTIONS_ONE_PAIR, /* likewise; the script runs the command as it is */
+    OPTIONS_COUNT     /* with a count the reply is an array */
+};
+
+#define FORM(verb, script, value_at, shape)                                                                            \
+    { true, LOCK_##verb, SCRIPT_##script, value_at, SHAPE_##shape }
+/* What only writes: data, or the caller's own lock. */
+#define DATA(value_at, shape) FORM(PASS, PASS, value_at, shape)
+#define NOTHING                                                                                                        \
+    { .known = false }
+#define ROW(command, ...) [COMMAND_##command] = {#command, __VA_ARGS__}
+#define STRING            LOCK_KIND_STRING
+#define COUNTER           LOCK_KIND_COUNTER
+#define HASH              LOCK_KIND_HASH
+#define LIST              LOCK_KIND_LIST
+
+static const struct lock_row rows[COMMAND_COUNT] = {
+    /*  command, kinds, its form, and the other one. SET's are set_command's. */
+    ROW(SET, STRING, NOTHING, NOTHING, OPTIONS_SET, EXPIRY_SET),
+    ROW(SETNX, STRING, FORM(ACQUIRE, ACQUIRE, 2, INT), NOTHING, .expiry = EXPIRY_NONE),
+    ROW(MSETNX, STRING, FORM(ACQUIRE, ACQUIRE, 2, INT), NOTHING, OPTIONS_ONE_PAIR, .replaces = REPLACES_PAIRS,
+        .advises = ADVISES_ALL),
+    ROW(SETEX, STRING, FORM(REPLACE, REPLACE, 3, OK), DATA(3, OK), .expiry = EXPIRY_SECONDS),
+    ROW(PSETEX, STRING, FORM(REPLACE, REPLACE, 3, OK), DATA(3, OK), .expiry = EXPIRY_MILLISECONDS),
+    ROW(GETSET, STRING, FORM(SWAP, SWAP, 2, NIL), DATA(2, NIL), .expiry = EXPIRY_NONE),
+    ROW(DEL, 0, FORM(RELEASE, RELEASE, 0, INT)),
+    ROW(UNLINK, 0, FORM(RELEASE, RELEASE, 0, INT)),
+    ROW(GETDEL, 0, FORM(RELEASE, RELEASE, 0, NIL)),
+    ROW(EXPIRE, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_SECONDS),
+    ROW(PEXPIRE, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_MILLISECONDS),
+    ROW(EXPIREAT, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_AT_SECONDS),
+    ROW(PEXPIREAT, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_AT_MILLISECONDS),
+    ROW(PERSIST, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_NONE),
+    ROW(GETEX, 0, FORM(EXTEND, EXTEND, 0, NIL), .expiry = EXPIRY_GETEX),
+    ROW(GET, 0, FORM(READ, READ, 0, NIL)),
+    ROW(APPEND, 0, DATA(0, INT), .expiry = EXPIRY_NONE, .counts = COUNTS_BYTES),
+    ROW(SETRANGE, 0, DATA(0, INT)),
+    ROW(SETBIT, 0, DATA(0, INT)),
+    ROW(INCRBYFLOAT, 0, DATA(0, NIL), .advises = ADVISE_COUNTER),
+
+    ROW(INCR, COUNTER, FORM(COUNT_UP, COUNT, 0, INT), DATA(0, INT), .expiry = EXPIRY_NONE, .counts = COUNTS_ONE,
+        .advises = ADVISE_COUNTER | ADVISES_FIRST),
+    ROW(DECR, COUNTER, FORM(COUNT_DOWN, COUNT, 0, INT), DATA(0, INT), .counts = COUNTS_ONE),
+    ROW(INCRBY, COUNTER, FORM(COUNT_UP, COUNT, 0, INT), DATA(0, INT), OPTIONS_SIGN, .expiry = EXPIRY_NONE,
+        .counts = COUNTS_ARGUMENT, .advises = ADVISE_COUNTER),
+    ROW(DECRBY, COUNTER, FORM(COUNT_DOWN, COUNT, 0, INT), DATA(0, INT), OPTIONS_SIGN, .counts = COUNTS_ARGUMENT),
+
+    ROW(HSETNX, HASH, FORM(ACQUIRE, HASH, 2, INT), DATA(0, INT), .advises = ADVISE_HASH | ADVISES_FIRST),
+    ROW(HSET, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, INT), .advises = ADVISE_HASH),
+    ROW(HMSET, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, OK), .advises = ADVISE_HASH),
+    ROW(HINCRBY, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, INT), .advises = ADVISE_HASH),
+    ROW(HINCRBYFLOAT, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, NIL), .advises = ADVISE_HASH),
+    /* It may release a lock that a script has made. */
+    ROW(HDEL, HASH, FORM(COUNT_DOWN, HASH, 2, INT), FORM(COUNT_DOWN, PASS, 2, INT), .advises = ADVISE_HASH),
+
+    ROW(RPUSH, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 2, INT), NOTHING, .counts = COUNTS_ARGUMENTS, .queue = QUEUE_APPEND),
+    ROW(RPUSHX, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 2, INT), NOTHING, .counts = COUNTS_ARGUMENTS, .queue = QUEUE_APPEND),
+    ROW(LPUSH, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 2, INT), NOTHING, .counts = COUNTS_ARGUMENTS, .queue = QUEUE_BEFORE),
+    ROW(LPUSHX, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 2, INT), NOTHING, .counts = COUNTS_ARGUMENTS, .queue = QUEUE_BEFORE),
+    ROW(LINSERT, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 4, INT), NOTHING, .counts = COUNTS_ONE, .queue = QUEUE_BEFORE),
+    ROW(LRANGE, LIST, FORM(QUEUE_READ, LIST_READ, 0, NIL), NOTHING, .queue = QUEUE_HEAD),
+    ROW(LINDEX, LIST, FORM(QUEUE_READ, LIST_READ, 0, NIL), NOTHING, .queue = QUEUE_HEAD),
+    ROW(LLEN, LIST, FORM(QUEUE_READ, LIST_READ, 0, NIL), NOTHING, .queue = QUEUE_LOOK),
+    ROW(LPOS, LIST, FORM(QUEUE_READ, LIST_READ, 0, NIL), NOTHING, .queue = QUEUE_LOOK),
+    ROW(EXISTS, LIST, FORM(QUEUE_READ, LIST_READ, 0, INT), NOTHING, OPTIONS_ONE_KEY, .queue = QUEUE_EXISTS),
+    ROW(LREM, LIST, FORM(QUEUE_REMOVE, LIST_REMOVE, 3, INT), NOTHING, .queue = QUEUE_REMOVE),
+    ROW(LSET, LIST, FORM(QUEUE_SET, LIST_SET, 3, OK), NOTHING, .queue = QUEUE_SET),
+    ROW(LTRIM, LIST, FORM(QUEUE_SET, LIST_TRIM, 0, OK), NOTHING, .queue = QUEUE_TRIM),
+    ROW(LPOP, LIST, FORM(RELEASE, LIST_POP, 0, NIL), NOTHING, OPTIONS_COUNT, .queue = QUEUE_POP),
+    ROW(RPOP, LIST, FORM(RELEASE, LIST_POP, 0, NIL), NOTHING, OPTIONS_COUNT, .queue = QUEUE_POP),
+
+    /* What removes or replaces whole keys. */
+    ROW(RENAME, .replaces = REPLACES_TWO),
+    ROW(RENAMENX, .replaces = REPLACES_TWO),
+    ROW(COPY, .replaces = REPLACES_SECOND),
+    ROW(BITOP, .replaces = REPLACES_SECOND),
+    ROW(MOVE, .replaces = REPLACES_FIRST),
+    ROW(RESTORE, .replaces = REPLACES_FIRST),
+    ROW(RESTORE_ASKING, .replaces = REPLACES_FIRST),
+    ROW(BITFIELD, .replaces = REPLACES_FIRST),
+    ROW(SUNIONSTORE, .replaces = REPLACES_FIRST),
+    ROW(SINTERSTORE, .replaces = REPLACES_FIRST),
+    ROW(SDIFFSTORE, .replaces = REPLACES_FIRST),
+    ROW(ZUNIONSTORE, .replaces = REPLACES_FIRST),
+    ROW(ZINTERSTORE, .replaces = REPLACES_FIRST),
+    ROW(ZDIFFSTORE, .replaces = REPLACES_FIRST),
+    ROW(ZRANGESTORE, .replaces = REPLACES_FIRST),
+    ROW(GEOSEARCHSTORE, .replaces = REPLACES_FIRST),
+    ROW(PFMERGE, .replaces = REPLACES_FIRST),
+    ROW(HSETEX, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
+    ROW(HGETEX, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
+    ROW(HGETDEL, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
+    ROW(HEXPIRE, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
+    ROW(HPEXPIRE, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
+    ROW(HEXPIREAT, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
+    ROW(HPEXPIREAT, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
+    ROW(HPERSIST, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
+    ROW(MSET, .replaces = REPLACES_PAIRS),
+    ROW(SORT, .replaces = REPLACES_STORE),
+    ROW(GEORADIUS, .replaces = REPLACES_STORE),
+    ROW(GEORADIUSBYMEMBER, .replaces = REPLACES_STORE),
+    ROW(MIGRATE, .replaces = REPLACES_ALL),
+    ROW(MSETEX, .replaces = REPLACES_ALL),
+    /* These refuse what is no list. */
+    ROW(LMOVE, LIST, .replaces = REPLACES_TWO),
+    ROW(RPOPLPUSH, LIST, .replaces = REPLACES_TWO),
+    ROW(LMPOP, LIST, .replaces = REPLACES_ALL),
+    ROW(BLPOP, LIST, .replaces = REPLACES_ALL),
+    ROW(BRPOP, LIST, .replaces = REPLACES_ALL),
+    ROW(BLMOVE, LIST, .replaces = REPLACES_ALL),
+    ROW(BRPOPLPUSH, LIST, .replaces = REPLACES_ALL),
+    ROW(BLMPOP, LIST, .replaces = REPLACES_ALL),
+};
+
+const struct lock_command lock_release_of_one = {.verb = LOCK_RELEASE, .script = SCRIPT_RELEASE, .shape = SHAPE_INT};
+
+inline const struct lock_row *lock_row_of(const struct command *c) {
+    return &rows[c->id];
 }
 
-static bool set_command(const struct resp_request *r, const char *bytes, bool strings, struct lock_command *out) {
+/* ---- what a command means ------------------------------------------------------------------------ */
+
+static inline bool take_form(const struct lock_row *row, const struct lock_form *form, struct lock_command *out) {
+    *out = (struct lock_command){.verb = form->verb,
+                                 .script = form->script,
+                                 .value_at = form->value_at,
+                                 .shape = form->shape,
+                                 .advises = row->advises,
+                                 .name = row->name};
+    return form->known;
+}
+
+/* What SET means by its options, to a string. */
+static bool set_command(const struct lock_row *row, const struct resp_request *r, const char *bytes, bool strings,
+                        struct lock_command *out) {
+    static const struct lock_form nx = FORM(ACQUIRE, ACQUIRE, 2, OK), nx_get = FORM(ACQUIRE, ACQUIRE, 2, NIL),
+                                  get = FORM(SWAP, SWAP, 2, NIL), xx = FORM(REWRITE, REPLACE, 2, NIL),
+                                  ex = FORM(REPLACE, REPLACE, 2, OK), data = DATA(2, OK), data_get = DATA(2, NIL);
     struct set_options o;
     if (!set_options(r, bytes, &o))
         return false;
-    int64_t expiry_ms = o.keeps || o.get ? LOCK_EXPIRY_OTHER : o.expiry_ms; /* with GET the reply is the value */
-    if (o.nx)
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, o.get ? "nil" : "ok", expiry_ms, "SET"};
-    else if (o.get && strings)
-        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0, NULL};
-    else if (o.xx && !o.get)
-        *out = (struct lock_command){LOCK_REWRITE, SCRIPT_REPLACE, 2, "nil", 0, NULL};
-    else if (o.expiry_ms && strings)
-        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 2, "ok", 0, NULL};
-    else
-        *out = passes(2, o.get ? "nil" : "ok");
-    return !o.nx || strings;
-}
-
-/* INCRBY with a negative number counts down, DECRBY with a negative one up. */
-static enum lock_verb count_verb(const struct resp_request *r, const char *bytes, bool decrement) {
-    size_t len;
-    const char *by = request_arg(r, bytes, 2, &len);
-    bool negative = len > 0 && by[0] == '-';
-    return negative != decrement ? LOCK_COUNT_DOWN : LOCK_COUNT_UP;
-}
-
-/* What acquires a lock that is a string: the rest of set_command's. Without that kind, what writes a string only
- * writes. */
-static bool string_command(const struct command *c, const struct resp_request *r, const char *bytes, bool strings,
-                           struct lock_command *out) {
-    switch ((int)c->id) {
-    case COMMAND_SETNX:
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", 0, "SETNX"};
+    if (o.nx) {
+        take_form(row, o.get ? &nx_get : &nx, out);
+        out->expiry_ms = o.keeps || o.get ? LOCK_EXPIRY_OTHER : o.expiry_ms; /* with GET the reply is the value */
         return strings;
-    case COMMAND_MSETNX: /* of one key */
-        *out = (struct lock_command){LOCK_ACQUIRE, SCRIPT_ACQUIRE, 2, "int", LOCK_EXPIRY_OTHER, NULL};
-        return strings && r->argc == 3;
-    case COMMAND_SET:
-        return set_command(r, bytes, strings, out);
-    case COMMAND_SETEX:
-    case COMMAND_PSETEX:
-        *out = (struct lock_command){LOCK_REPLACE, SCRIPT_REPLACE, 3, "ok", 0, NULL};
-        break;
-    default: /* GETSET */
-        *out = (struct lock_command){LOCK_SWAP, SCRIPT_SWAP, 2, "nil", 0, NULL};
     }
-    if (!strings)
-        *out = passes(out->value_at, out->shape);
-    return true;
-}
-
-/* INCR, DECR, INCRBY, DECRBY. */
-static bool count_command(const struct command *c, const struct resp_request *r, const char *bytes, bool counters,
-                          struct lock_command *out) {
-    if (!counters) {
-        *out = passes(0, "int");
-        return true;
-    }
-    enum lock_verb verb = c->id == COMMAND_INCR   ? LOCK_COUNT_UP
-                          : c->id == COMMAND_DECR ? LOCK_COUNT_DOWN
-                                                  : count_verb(r, bytes, c->id == COMMAND_DECRBY);
-    *out = (struct lock_command){verb, SCRIPT_COUNT, 0, "int", 0, NULL};
-    return true;
-}
-
-/* Commands on one field of a hash, or several. HDEL may release a lock that a script has made. */
-static bool hash_command(const struct command *c, bool hashes, struct lock_command *out) {
-    enum script_id script = hashes ? SCRIPT_HASH : SCRIPT_PASS;
-    bool number = c->id == COMMAND_HSETNX || c->id == COMMAND_HSET || c->id == COMMAND_HINCRBY;
-    if (c->id == COMMAND_HDEL)
-        *out = (struct lock_command){LOCK_COUNT_DOWN, script, 2, "int", 0, NULL};
-    else if (!hashes)
-        *out = passes(0, number ? "int" : c->id == COMMAND_HMSET ? "ok" : "nil");
-    else
-        *out = (struct lock_command){c->id == COMMAND_HSETNX ? LOCK_ACQUIRE : LOCK_REPLACE,
-                                     script,
-                                     2,
-                                     c->id == COMMAND_HSETNX ? "int" : "ok",
-                                     0,
-                                     NULL};
-    return true;
-}
-
-/* The queue idioms. */
-static bool list_command(const struct command *c, const struct resp_request *r, struct lock_command *out) {
-    switch ((int)c->id) {
-    case COMMAND_RPUSH:
-    case COMMAND_RPUSHX:
-    case COMMAND_LPUSH:
-    case COMMAND_LPUSHX:
-        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 2, "int", 0, NULL};
-        return true;
-    case COMMAND_LINSERT:
-        *out = (struct lock_command){LOCK_QUEUE_PUSH, SCRIPT_LIST_PUSH, 4, "int", 0, NULL};
-        return true;
-    case COMMAND_LRANGE:
-    case COMMAND_LINDEX:
-    case COMMAND_LLEN:
-    case COMMAND_LPOS:
-        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "nil", 0, NULL};
-        return true;
-    case COMMAND_EXISTS: /* of one key */
-        *out = (struct lock_command){LOCK_QUEUE_READ, SCRIPT_LIST_READ, 0, "int", 0, NULL};
-        return r->argc == 2;
-    case COMMAND_LREM:
-        *out = (struct lock_command){LOCK_QUEUE_REMOVE, SCRIPT_LIST_REMOVE, 3, "int", 0, NULL};
-        return true;
-    case COMMAND_LSET:
-        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_SET, 3, "ok", 0, NULL};
-        return true;
-    case COMMAND_LTRIM:
-        *out = (struct lock_command){LOCK_QUEUE_SET, SCRIPT_LIST_TRIM, 0, "ok", 0, NULL};
-        return true;
-    default: /* LPOP, RPOP */
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_LIST_POP, 0, r->argc > 2 ? "array" : "nil", 0, NULL};
-        return true;
-    }
+    if (o.get)
+        return take_form(row, strings ? &get : &data_get, out);
+    if (o.xx)
+        return take_form(row, &xx, out);
+    return take_form(row, o.expiry_ms && strings ? &ex : &data, out);
 }
 
 bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
                      struct lock_command *out) {
-    switch ((int)c->id) {
-    case COMMAND_SETNX:
-    case COMMAND_MSETNX:
-    case COMMAND_SET:
-    case COMMAND_SETEX:
-    case COMMAND_PSETEX:
-    case COMMAND_GETSET:
-        return string_command(c, r, bytes, kinds & LOCK_KIND_STRING, out);
-    case COMMAND_DEL:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, "DEL"};
-        return true;
-    case COMMAND_UNLINK:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "int", 0, "UNLINK"};
-        return true;
-    case COMMAND_GETDEL:
-        *out = (struct lock_command){LOCK_RELEASE, SCRIPT_RELEASE, 0, "nil", 0, "GETDEL"};
-        return true;
-    case COMMAND_EXPIRE:
-    case COMMAND_PEXPIRE:
-    case COMMAND_EXPIREAT:
-    case COMMAND_PEXPIREAT:
-    case COMMAND_PERSIST:
-        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "int", 0, NULL};
-        return true;
-    case COMMAND_GETEX:
-        *out = (struct lock_command){LOCK_EXTEND, SCRIPT_EXTEND, 0, "nil", 0, NULL};
-        return true;
-    case COMMAND_GET:
-        *out = (struct lock_command){LOCK_READ, SCRIPT_READ, 0, "nil", 0, NULL};
-        return true;
-    case COMMAND_APPEND:
-    case COMMAND_SETRANGE:
-    case COMMAND_SETBIT:
-        *out = passes(0, "int");
-        return true;
-    case COMMAND_INCRBYFLOAT:
-        *out = passes(0, "nil");
-        return true;
-    case COMMAND_INCR:
-    case COMMAND_DECR:
-    case COMMAND_INCRBY:
-    case COMMAND_DECRBY:
-        return count_command(c, r, bytes, kinds & LOCK_KIND_COUNTER, out);
-    case COMMAND_HSETNX:
-    case COMMAND_HSET:
-    case COMMAND_HMSET:
-    case COMMAND_HINCRBY:
-    case COMMAND_HINCRBYFLOAT:
-    case COMMAND_HDEL:
-        return hash_command(c, kinds & LOCK_KIND_HASH, out);
-    case COMMAND_RPUSH:
-    case COMMAND_RPUSHX:
-    case COMMAND_LPUSH:
-    case COMMAND_LPUSHX:
-    case COMMAND_LINSERT:
-    case COMMAND_LRANGE:
-    case COMMAND_LINDEX:
-    case COMMAND_LLEN:
-    case COMMAND_LPOS:
-    case COMMAND_EXISTS:
-    case COMMAND_LREM:
-    case COMMAND_LSET:
-    case COMMAND_LTRIM:
-    case COMMAND_LPOP:
-    case COMMAND_RPOP:
-        return kinds & LOCK_KIND_LIST && list_command(c, r, out);
-    default:
+    const struct lock_row *row = lock_row_of(c);
+    bool applies = !row->kinds || kinds & row->kinds;
+    size_t len;
+    if (row->options == OPTIONS_SET)
+        return set_command(row, r, bytes, applies, out);
+    if (!take_form(row, applies ? &row->form : &row->other, out))
         return false;
+    switch ((enum lock_options)row->options) {
+    case OPTIONS_NONE:
+    case OPTIONS_SET:
+        break;
+    case OPTIONS_SIGN:
+        if (applies && *request_arg(r, bytes, 2, &len) == '-' && len > 0)
+            out->verb = out->verb == LOCK_COUNT_UP ? LOCK_COUNT_DOWN : LOCK_COUNT_UP;
+        break;
+    case OPTIONS_ONE_KEY:
+        return r->argc == 2;
+    case OPTIONS_ONE_PAIR:
+        out->expiry_ms = LOCK_EXPIRY_OTHER;
+        return r->argc == 3;
+    case OPTIONS_COUNT:
+        out->shape = r->argc > 2 ? SHAPE_ARRAY : SHAPE_NIL;
+        break;
     }
+    return true;
 }
 
 /* Appends a key's index. */
@@ -273,78 +266,32 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
     size_t n = 0;
     uint32_t found[2];
     int count;
-    switch ((int)c->id) {
-    case COMMAND_RENAME:
-    case COMMAND_RENAMENX:
-    case COMMAND_LMOVE:
-    case COMMAND_RPOPLPUSH:
+    switch ((enum lock_row_keys)lock_row_of(c)->replaces) {
+    case REPLACES_NONE:
+        break;
+    case REPLACES_FIRST:
+        return add(keys, max, n, 1);
+    case REPLACES_SECOND:
+        return add(keys, max, n, 2);
+    case REPLACES_TWO:
         n = add(keys, max, n, 1);
         return add(keys, max, n, 2);
-    case COMMAND_COPY:
-    case COMMAND_BITOP:
-        return add(keys, max, n, 2);
-    case COMMAND_MOVE:
-    case COMMAND_RESTORE:
-    case COMMAND_RESTORE_ASKING:
-    case COMMAND_BITFIELD:
-    case COMMAND_SUNIONSTORE:
-    case COMMAND_SINTERSTORE:
-    case COMMAND_SDIFFSTORE:
-    case COMMAND_ZUNIONSTORE:
-    case COMMAND_ZINTERSTORE:
-    case COMMAND_ZDIFFSTORE:
-    case COMMAND_ZRANGESTORE:
-    case COMMAND_GEOSEARCHSTORE:
-    case COMMAND_PFMERGE:
-    case COMMAND_HSETEX:
-    case COMMAND_HGETEX:
-    case COMMAND_HGETDEL:
-    case COMMAND_HEXPIRE:
-    case COMMAND_HPEXPIRE:
-    case COMMAND_HEXPIREAT:
-    case COMMAND_HPEXPIREAT:
-    case COMMAND_HPERSIST:
-        return add(keys, max, n, 1);
-    case COMMAND_MSET:
-    case COMMAND_MSETNX:
+    case REPLACES_PAIRS:
         for (uint32_t i = 1; i + 1 < r->argc; i += 2)
             n = add(keys, max, n, i);
         return n;
-    case COMMAND_SORT:
-    case COMMAND_GEORADIUS:
-    case COMMAND_GEORADIUSBYMEMBER:
+    case REPLACES_STORE:
         return command_keys(c, bytes, r, found, 2) == 2 ? add(keys, max, n, found[1]) : 0; /* the source, STORE's */
-    case COMMAND_LMPOP:
-    case COMMAND_BLPOP:
-    case COMMAND_BRPOP:
-    case COMMAND_BLMOVE:
-    case COMMAND_BRPOPLPUSH:
-    case COMMAND_BLMPOP:
-    case COMMAND_MIGRATE:
-    case COMMAND_MSETEX:
+    case REPLACES_ALL:
         count = command_keys(c, bytes, r, keys, max);
         return count > 0 ? (size_t)count : 0;
-    default:
-        return 0;
     }
+    return 0;
 }
 
 bool lock_clobbers_kinds(const struct command *c, unsigned kinds) {
-    switch ((int)c->id) {
-    case COMMAND_MSETNX: /* it replaces nothing */
-        return kinds & LOCK_KIND_STRING;
-    case COMMAND_LMOVE:
-    case COMMAND_RPOPLPUSH:
-    case COMMAND_LMPOP:
-    case COMMAND_BLPOP:
-    case COMMAND_BRPOP:
-    case COMMAND_BLMOVE:
-    case COMMAND_BRPOPLPUSH:
-    case COMMAND_BLMPOP: /* they refuse what is no list */
-        return kinds & LOCK_KIND_LIST;
-    default:
-        return true;
-    }
+    const struct lock_row *row = lock_row_of(c);
+    return !row->kinds || kinds & row->kinds;
 }
 
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db) {

@@ -43,7 +43,7 @@ struct confirm {
 
 /* What a script of ours may acquire, and undo. Of list locks the node would have to go, which was there before. */
 bool lock_wants_replicas(const struct lock_call *l) {
-    return lock_verb_acquires(l->plan.verb) && !l->clobbers && l->plan.rule && l->plan.rule->replicas > 0;
+    return lock_verb_is(l->plan.verb, VERB_ACQUIRES) && !l->clobbers && l->plan.rule && l->plan.rule->replicas > 0;
 }
 
 static bool acquired(const struct lock_call *l, const struct call_end *end, struct lock_envelope *e) {
@@ -68,7 +68,7 @@ static void undo(struct worker *w, struct session *s, struct lock_call *l, uint6
                                .login = l->plan.login,
                                .token = l->plan.attempt,
                                .token_len = l->plan.attempt_len,
-                               .right = "claim",
+                               .right = RIGHT_CLAIM,
                                .lease_ms = rule->lease_ms};
     memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
     lock_release(w, &lease);

@@ -72,6 +72,7 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
     if (lc->script == SCRIPT_COUNT || lc->script == SCRIPT_HASH || lc->script == SCRIPT_LIST_POP)
         l->plan.data_free = false; /* what stands there is a lock of their kind */
     l->shape = lc->shape;
+    l->advises = lc->advises;
     l->expiry_ms = lc->expiry_ms;
     l->again = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER && !queue;
     if (lc->value_at)
@@ -192,14 +193,14 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
         l->command = "PROXY RELEASE";
     l->asks = true;
     l->ask = what;
-    l->shape = "int";
+    l->shape = SHAPE_INT;
     if (release) {
         lock_build_release(w, NULL, s->lock.client, &l->plan, l->plan.slot, "DEL");
     } else {
         lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
         build_bulk(w, key, key_len);
         lock_build_guard(w, key, key_len);
-        lock_build_header(w, s->lock.client, &l->plan, NULL, 0, "int");
+        lock_build_header(w, s->lock.client, &l->plan, NULL, 0, SHAPE_INT);
     }
     lock_submit(&request->call, l, id);
     return DISPATCHED;

@@ -58,7 +58,7 @@ static void refuse(struct lock_call *l, const struct lock_result *seen, const st
     struct call_end out = {.why = UPSTREAM_NOT_SENT};
     r.outcome = LOCK_HELD;
     r.same = seen->same && c->request->session && c->request->session->lock.client == asker;
-    r.pttl_ms = -3;
+    r.pttl_ms = PTTL_UNKNOWN;
     r.value = l->value;
     r.value_len = l->value_len;
     out.reply = lock_short_reply(l, LOCK_HELD, &out.len);

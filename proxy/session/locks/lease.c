@@ -97,7 +97,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
         lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
         build_bulk(w, work->name, work->key.len);
         lock_build_guard(w, work->name, work->key.len);
-        lock_build_header(w, NULL, &plan, NULL, 0, "int");
+        lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     } else {
         lock_build_release(w, NULL, NULL, &plan, slot_of_key(work->name, work->key.len), "DEL");
     }
@@ -115,12 +115,12 @@ void lock_release(struct worker *w, const struct lock_lease *lease) {
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits) {
     struct lease_work *work = lease_work_new(&leaving->key);
     struct lock_rule rule = {.lease_ms = lease_ms};
-    struct lock_plan plan = {.right = "auto", .rule = &rule, .seen_known = true, .seen_len = leaving->party_len};
+    struct lock_plan plan = {.right = RIGHT_AUTO, .rule = &rule, .seen_known = true, .seen_len = leaving->party_len};
     plan.read_fence = waits;
     memcpy(plan.seen, leaving->party, leaving->party_len);
     lock_build_script(w, SCRIPT_LIST_LEAVE, NULL, 2, LOCK_HEADER_ARGS);
     build_bulk(w, work->name, work->key.len);
     lock_build_guard(w, work->name, work->key.len);
-    lock_build_header(w, NULL, &plan, NULL, 0, "int");
+    lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     lease_submit(w, work, SCRIPT_LIST_LEAVE, leaving->login);
 }

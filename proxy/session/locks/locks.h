@@ -13,16 +13,85 @@
 #include "proxy/session/core/session.h"
 #include "proxy/upstream/script.h"
 
+/* The client's reply, as the scripts are told (ARGV 10). */
+enum lock_shape {
+    SHAPE_NIL,
+    SHAPE_OK,
+    SHAPE_INT,
+    SHAPE_ARRAY,   /* its nil is an array's */
+    SHAPE_TOGETHER /* no reply: adopt.lua in one transaction with its script */
+};
+/* In the scripts' words; static. */
+const char *lock_shape_text(enum lock_shape shape);
+
 /* What a command means to a lock. */
 struct lock_command {
     enum lock_verb verb;
     enum script_id script;
     uint32_t value_at; /* argument index of the value, 0 none */
-    const char *shape; /* the scripts' ARGV 10 */
+    enum lock_shape shape;
+    uint8_t advises;   /* as in struct lock_row */
     int64_t expiry_ms; /* SCRIPT_ACQUIRE: the command's own; 0 it has none; LOCK_EXPIRY_OTHER: as the command says */
     const char *name;  /* in capitals, static; NULL: as the client wrote it */
 };
 enum { LOCK_EXPIRY_OTHER = -1 };
+
+/* What a command makes of the expiry of its key. */
+enum lock_row_expiry {
+    EXPIRY_KEPT,
+    EXPIRY_NONE,         /* there is none afterwards */
+    EXPIRY_SET,          /* as SET's options say, none without them */
+    EXPIRY_GETEX,        /* as GETEX's say, kept without them */
+    EXPIRY_SECONDS,      /* in argument 2: from now on */
+    EXPIRY_MILLISECONDS, /* likewise */
+    EXPIRY_AT_SECONDS,   /* and since 1970 */
+    EXPIRY_AT_MILLISECONDS
+};
+
+/* By how much a command counts: a number, or nodes. */
+enum lock_row_count {
+    COUNTS_NOT, /* its reply can't tell who has the lock */
+    COUNTS_ONE,
+    COUNTS_ARGUMENT, /* argument 2 */
+    COUNTS_BYTES,    /* so many as argument 2 has */
+    COUNTS_ARGUMENTS /* so many as there are from argument 2 on */
+};
+
+/* Which of its keys a command removes or replaces as a whole. */
+enum lock_row_keys {
+    REPLACES_NONE,
+    REPLACES_FIRST,
+    REPLACES_SECOND,
+    REPLACES_TWO,
+    REPLACES_PAIRS,
+    REPLACES_STORE,
+    REPLACES_ALL
+};
+
+/* What PROXY ADVISE makes of a command, beside the kind of lock (enum advise_kind, 0 a string). */
+enum {
+    ADVISES_KIND = 15,
+    ADVISES_FIRST = 16 /* it acquires where it answers 1 */,
+    ADVISES_ALL = 32 /* all of its keys */
+};
+
+/* A meaning that a command may have. */
+struct lock_form {
+    bool known; /* false: none. The command is forwarded */
+    uint8_t verb, script, value_at, shape;
+};
+
+/* A row of the table of commands on locks. */
+struct lock_row {
+    const char *name;             /* in capitals; NULL: no command on locks */
+    unsigned kinds;               /* the command is about locks of these kinds (enum lock_kind), 0 of all */
+    struct lock_form form, other; /* `other`: where the key's rule has none of them */
+    uint8_t options;              /* private to lock_command.c: what its arguments change of its form */
+    uint8_t expiry, counts, replaces, advises;
+    uint8_t queue; /* enum lock_queue_sight; QUEUE_HEAD: where argument 2 is 0 */
+};
+/* Never NULL. */
+const struct lock_row *lock_row_of(const struct command *c);
 
 /* Classifies a command with its options, for a key whose rule has these kinds (enum lock_kind). False: it is not one
  * that the lock plane changes (it is forwarded, and Redis answers). */
@@ -36,6 +105,9 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
 bool lock_clobbers_kinds(const struct command *c, unsigned kinds);
 /* COPY with DB: true, and the database in which its destination stands. */
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
+
+/* DEL or UNLINK of one key of several. */
+extern const struct lock_command lock_release_of_one;
 
 /* The rule in force for a key (enforce), or NULL: not a lock key, or not to be enforced. */
 const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);

@@ -44,12 +44,13 @@ struct lock_call {
     call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
     enum lock_ask ask;
     bool asks, clobbers;
-    bool again;        /* it may be sent once more (engine_again) */
-    bool acquires;     /* a clobbering command that acquires all of its lock keys, or none: MSETNX */
-    const char *shape; /* of the client's reply, as in arguments.lua; "array": its nil is an array's; static */
-    uint8_t protocol;  /* the client's */
-    double begun;      /* by the loop's clock; 0: not timed */
-    int64_t waited_ms; /* since the script's answer, for replicas */
+    bool again;            /* it may be sent once more (engine_again) */
+    bool acquires;         /* a clobbering command that acquires all of its lock keys, or none: MSETNX */
+    enum lock_shape shape; /* of the client's reply */
+    uint8_t advises;       /* as in struct lock_row */
+    uint8_t protocol;      /* the client's */
+    double begun;          /* by the loop's clock; 0: not timed */
+    int64_t waited_ms;     /* since the script's answer, for replicas */
     size_t value_len;
     char *value, *key; /* short ones inside, long ones allocated */
     char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
@@ -105,7 +106,7 @@ void lock_joined_end(struct list_node *joined, const struct call_end *end, const
 void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args);
 void lock_build_guard(struct worker *w, const char *key, size_t len);
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
-                       const char *claim, uint32_t at, const char *shape);
+                       const char *claim, uint32_t at, enum lock_shape shape);
 /* ARGV 8. */
 void lock_build_seen(struct worker *w, const struct lock_plan *plan);
 /* acquire.lua's whole call, and release.lua's. `slot` is the key's; `words` are the command's, with its value at
@@ -146,16 +147,15 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 /* What a script is known to be. */
 struct advise_text advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
-/* A lock script's outcome; `command` is what the client has sent, in capitals. */
-void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result,
-                   const char *command);
+/* A lock script's outcome; `advises` is the command's, as in struct lock_row. */
+void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
 /* A command of a kind that the rule lacks was answered with this, whole. */
-void advise_passed(struct session *s, const struct lock_plan *plan, const char *command, const char *reply, size_t len);
+void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
 /* A command that ran as it was; `rule` may be NULL, and the sight's is where the command is of a kind that it lacks.
  * `scripted`: a script of the application's did what it says;
  * `watched`: in a transaction behind WATCH. */
-void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, bool scripted,
-                  bool watched);
+void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, unsigned advises,
+                  bool scripted, bool watched);
 
 /* ---- lease.c ------------------------------------------------------------------------------------------ */
 

@@ -84,7 +84,7 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
         count += may_be_value(r, i);
     lock_build_script(w, SCRIPT_ADOPT, queue, 2, LOCK_HEADER_ARGS + count);
     build_keys(w, l);
-    lock_build_header(w, s->lock.client, &l->plan, NULL, 0, together ? "together" : "nil");
+    lock_build_header(w, s->lock.client, &l->plan, NULL, 0, together ? SHAPE_TOGETHER : SHAPE_NIL);
     for (size_t i = first; i < end; i++)
         if (may_be_value(r, i))
             build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);

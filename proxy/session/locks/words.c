@@ -9,12 +9,20 @@
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/script_constants.h"
 #include "proxy/session/locks/private.h"
 
 enum {
-    ROOM = 384 + LOCK_GUARD_EXTRA, /* for headers, numbers and short words of a call, besides what is counted */
-    GUARD_OUTLIVES_MS = 10000
+    ROOM = 384 + LOCK_GUARD_EXTRA /* for headers, numbers and short words of a call, besides what is counted */
 };
+
+const char *lock_shape_text(enum lock_shape shape) {
+    static const char *const texts[] = {
+        [SHAPE_NIL] = "nil",           [SHAPE_OK] = "ok", [SHAPE_INT] = "int", [SHAPE_ARRAY] = "array",
+        [SHAPE_TOGETHER] = "together",
+    };
+    return texts[shape];
+}
 
 /* ---- scripts that take arguments.lua ------------------------------------------------------------ */
 
@@ -70,19 +78,19 @@ void lock_build_seen(struct worker *w, const struct lock_plan *plan) {
 }
 
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
-                       const char *claim, uint32_t at, const char *shape) {
+                       const char *claim, uint32_t at, enum lock_shape shape) {
     size_t len = 0;
     const char *identity = client ? lock_client_name(client, &len) : "";
     build_text(w, plan->attempt_token);
     build_text(w, claim ? claim : plan->claim_token);
     build_bulk(w, identity, len);
     build_text(w, w->shared->options.process_id);
-    build_text(w, plan->right);
+    build_text(w, lock_right_text(plan->right));
     build_number(w, plan->rule ? plan->rule->lease_ms : 0);
     build_number(w, (int64_t)plan->read_fence);
     lock_build_seen(w, plan);
     build_number(w, at);
-    build_text(w, shape);
+    build_text(w, lock_shape_text(shape));
 }
 
 /* ---- the two short ones ------------------------------------------------------------------------- */
@@ -176,7 +184,7 @@ static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words) {
-    bool instead = plan->right[0] == 'i', other = instead || lc->expiry_ms == LOCK_EXPIRY_OTHER;
+    bool instead = plan->right == RIGHT_INSTEAD, other = instead || lc->expiry_ms == LOCK_EXPIRY_OTHER;
     size_t identity_len, args = other ? 6 + words->count : lc->expiry_ms ? 5 : 6;
     const char *identity = lock_client_name(client, &identity_len);
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + words->lens[lc->value_at];
@@ -188,7 +196,7 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     p = put_word(p, words->words[lc->value_at], words->lens[lc->value_at]);
     if (other) {
         p = put_number(p, plan->rule->lease_ms);
-        p = resp_bulk_write(p, lc->shape, strlen(lc->shape));
+        p = resp_bulk_write(p, lock_shape_text(lc->shape), strlen(lock_shape_text(lc->shape)));
         p = put_token(p, plan->claim_token, instead ? plan->claim_len : 0);
         for (size_t i = 0; i < words->count; i++)
             p = resp_bulk_write(p, words->words[i], words->lens[i]);
@@ -196,14 +204,14 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
         p = put_expiry(w, p, lc->expiry_ms);
     } else {
         p = put_expiry(w, p, plan->rule->lease_ms);
-        p = lc->shape[0] == 'i' ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
+        p = lc->shape == SHAPE_INT ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
     }
     end(w, p);
 }
 
 void lock_build_instead(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
     const struct lock_plan *plan = &l->plan;
-    bool setnx = l->shape[0] == 'i', expires = l->expiry_ms > 0;
+    bool setnx = l->shape == SHAPE_INT, expires = l->expiry_ms > 0;
     size_t identity_len;
     const char *identity = lock_client_name(client, &identity_len);
     lock_build_script(w, SCRIPT_ACQUIRE, NULL, 2, 6 + (setnx ? 3 : expires ? 6 : 4));
@@ -213,7 +221,7 @@ void lock_build_instead(struct worker *w, const struct lock_client *client, cons
     build_bulk(w, identity, identity_len);
     build_bulk(w, l->value, l->value_len);
     build_number(w, plan->rule->lease_ms);
-    build_text(w, l->shape);
+    build_text(w, lock_shape_text(l->shape));
     build_text(w, plan->claim_token);
     build_text(w, setnx ? "SETNX" : "SET");
     build_bulk(w, l->key, plan->key.len);
@@ -229,7 +237,7 @@ void lock_build_instead(struct worker *w, const struct lock_client *client, cons
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
-    bool whole = plan->seen_known || plan->right[0] != 'c' || plan->data_free;
+    bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
     bool least = !whole && plan->claim_fence && command[0] == 'D'; /* DEL */
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
@@ -239,7 +247,7 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
     if (!least)
         p = put_word(p, command, strlen(command));
     if (whole) {
-        p = resp_bulk_write(p, plan->right, strlen(plan->right));
+        p = resp_bulk_write(p, lock_right_text(plan->right), strlen(lock_right_text(plan->right)));
         p = resp_bulk_write(p, identity, identity_len);
         p = put_number(p, plan->rule ? plan->rule->lease_ms : 0);
         p += resp_header_write(p, '$', (int64_t)seen_len(plan));

@@ -73,7 +73,7 @@ static struct feed *feed_main(struct pubsub *p, const char **error) {
     if (!p->main && !list_empty(&p->feeds))
         p->main = LIST_ENTRY(list_first(&p->feeds), struct feed, link);
     if (!p->main)
-        p->main = feed_to(p, pin_node(s, -1), error);
+        p->main = feed_to(p, pin_node(s, SLOT_NONE), error);
     return p->main;
 }
 
@@ -137,8 +137,8 @@ static enum dispatch_result subscribe(struct session *s, const struct command *c
     struct pubsub *p = pubsub_get(s);
     const char *error = NULL;
     bool shards = c->id == COMMAND_SSUBSCRIBE;
-    int slot = shards ? pin_slot(s, c, r, bytes) : -1;
-    if (slot == -2)
+    int slot = shards ? pin_slot(s, c, r, bytes) : SLOT_NONE;
+    if (slot == SLOT_SEVERAL)
         return no_feed(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
     struct feed *f = shards ? feed_to(p, pin_node(s, slot), &error) : feed_main(p, &error);
     if (!f && pin_await_map_first(s, pin_node(s, slot))) {
@@ -192,8 +192,8 @@ static enum dispatch_result sunsubscribe(struct session *s, const struct command
                                          const char *bytes) {
     struct pubsub *p = s->pubsub;
     int64_t shards = p ? pubsub_shards(p) : 0;
-    int slot = r->argc > 1 ? pin_slot(s, c, r, bytes) : -1;
-    if (slot == -2) {
+    int slot = r->argc > 1 ? pin_slot(s, c, r, bytes) : SLOT_NONE;
+    if (slot == SLOT_SEVERAL) {
         session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
     }

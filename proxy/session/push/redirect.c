@@ -153,6 +153,6 @@ bool redirect_show(struct session *s, const struct command *c, const struct resp
     }
     struct request *request = request_new(s, c);
     request->call.done = info_done;
-    call_submit(&request->call, -1, bytes, r->len);
+    call_submit(&request->call, SLOT_NONE, bytes, r->len);
     return true;
 }

@@ -277,7 +277,7 @@ enum dispatch_result tracking_dispatch(struct session *s, const struct command *
                                        const char *bytes) {
     if (request_arg_is(r, bytes, 1, "trackinginfo") || request_arg_is(r, bytes, 1, "getredir")) {
         if (!redirect_show(s, c, r, bytes))
-            session_forward(s, c, r, bytes, -1);
+            session_forward(s, c, r, bytes, SLOT_NONE);
         return DISPATCHED;
     }
     if (s->in_flight > 0)
@@ -290,6 +290,6 @@ enum dispatch_result tracking_dispatch(struct session *s, const struct command *
     else
         done = caching(s, c, r, bytes);
     if (!done)
-        session_forward(s, c, r, bytes, -1);
+        session_forward(s, c, r, bytes, SLOT_NONE);
     return DISPATCHED;
 }

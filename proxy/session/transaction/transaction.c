@@ -42,7 +42,7 @@ static struct transaction *transaction_get(struct session *s) {
         return s->transaction;
     struct transaction *t = memory_zalloc(sizeof(*t));
     t->worker = s->worker;
-    t->slot = -1;
+    t->slot = SLOT_NONE;
     list_init(&t->early);
     list_init(&t->items);
     list_init(&t->locks.calls);
@@ -195,7 +195,7 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
     struct upstream_node *node = upstream_node_of_slot(u, slot);
     struct transaction *t = transaction_get(s);
     const char *error = NULL;
-    if (slot == -2 || (t->pin && node != upstream_pin_node(t->pin)))
+    if (slot == SLOT_SEVERAL || (t->pin && node != upstream_pin_node(t->pin)))
         error = "CROSSSLOT Keys in request don't hash to the same slot";
     else if (t->lost)
         error = t->error;
@@ -445,7 +445,7 @@ static enum dispatch_result exec(struct session *s, const struct command *c) {
         transaction_drop(s);
         return DISPATCHED;
     }
-    enum ready ready = transaction_ready(s, c, -1);
+    enum ready ready = transaction_ready(s, c, SLOT_NONE);
     if (ready == READY_NEVER)
         transaction_drop(s);
     if (ready != READY)

@@ -105,7 +105,7 @@ enum ready {
     READY_NEVER  /* the client was told why */
 };
 
-/* Sees to it that the transaction's node takes commands; `slot` is that of the command at hand, -1: none. */
+/* Sees to it that the transaction's node takes commands; `slot` is that of the command at hand, or SLOT_NONE. */
 enum ready transaction_ready(struct session *s, const struct command *c, int slot);
 /* Answers a request inside MULTI that will not be queued: EXEC fails. */
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...)

@@ -78,7 +78,7 @@ static const char *pin_submit(struct upstream_pin *pin, struct upstream_request 
                               bool asking, bool open) {
     if (!pin->conn)
         return not_sent(pin->u, "UPSTREAM the connection to the node was lost");
-    request_begin(r, -1, pin->conn->node, &pin->lane, bytes, len);
+    request_begin(r, SLOT_NONE, pin->conn->node, &pin->lane, bytes, len);
     r->pinned = true;
     r->asking = asking;
     r->in_flight = true;

@@ -169,7 +169,7 @@ const char *upstream_submit_together(struct upstream *u, struct upstream_request
 
 const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
                                const struct upstream_lane *lane, const char *bytes, size_t len) {
-    return submit(u, r, -1, node, lane, bytes, len);
+    return submit(u, r, SLOT_NONE, node, lane, bytes, len);
 }
 
 void upstream_secret(struct upstream_request *r) {
@@ -179,7 +179,7 @@ void upstream_secret(struct upstream_request *r) {
 
 void upstream_await_map(struct upstream *u, struct upstream_request *r) {
     static const struct upstream_lane none;
-    request_begin(r, -1, NULL, &none, "", 0);
+    request_begin(r, SLOT_NONE, NULL, &none, "", 0);
     r->pinned = r->in_flight = true;
     if (!wait_map(u, r)) /* it has not waited yet */
         router_fail(r, false, "UPSTREAM the node can't be reached");

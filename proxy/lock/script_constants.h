@@ -1,0 +1,17 @@
+/*
+ * Numbers that the engine and its Lua scripts have in common. They are given here alone: where a script of scripts/lua/
+ * has one of these names, scripts/embed_lua.cmake puts its value. A row is one line, the value a plain number.
+ */
+#ifndef LOCKKEEPER_LOCK_SCRIPT_CONSTANTS_H
+#define LOCKKEEPER_LOCK_SCRIPT_CONSTANTS_H
+
+enum {
+    GUARD_OUTLIVES_MS = 10000,    /* a guard record is there for so long after its lock */
+    GUARD_VACANT_MS = 60000,      /* one that says only that a lock is not there lives so long */
+    SUSPECTS_MAX = 3,             /* so many refused releases of losers are told of a lease: more say no more */
+    QUEUE_LOOKS_WITHIN_MS = 5000, /* the owner of a list lock's head looks at it within so many ms, or it is dead */
+    QUEUE_EARLY_MS = 2000,        /* who comes back before its former connection is seen to close is waited for */
+    QUEUE_PRUNED_AT_ONCE = 100    /* dead heads that one script removes at most */
+};
+
+#endif
