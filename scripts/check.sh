@@ -1,11 +1,12 @@
 #!/bin/sh
-# Layout and layering: clang-format over all C files, then who includes whom. Changes nothing; exits 1 on an offence.
+# Rules of the source: clang-format over all C files, who includes whom, what clang-tidy finds in the program (.clang-tidy
+# says which checks). Changes nothing; exits 1 on an offence.
 #
 #   scripts/check.sh          say what is wrong
 #   scripts/check.sh --fix    let clang-format lay out the files, then check
 #
 # clang-format's versions differ in what they make of the same style, so layout is held to version 14 alone (Debian
-# 12's); where there is no such version, this says so and checks the rest.
+# 12's); where there is no such version, or no clang-tidy, this says so and checks the rest.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -44,5 +45,22 @@ fi
 
 echo "includes:"
 python3 tests/unit/test_includes.py || status=1
+
+# Groups of files on all processors; what is found in a header is found with each file that includes it, and said once.
+if ! command -v clang-tidy >/dev/null 2>&1; then
+    echo "clang-tidy: not run, there is none here"
+else
+    found=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-tidy.XXXXXX")
+    trap 'rm -f "$found"' EXIT
+    flags="-std=c11 -D_GNU_SOURCE -I. -DLOCKKEEPER_VERSION=\"\" $(pkg-config --cflags hiredis uuid 2>/dev/null)"
+    if find parser proxy -name '*.c' | sort |
+        xargs -n 8 -P "$(nproc)" sh -c 'flags=$1; shift; exec clang-tidy --quiet "$@" -- $flags 2>&1' sh "$flags" >"$found"; then
+        echo "clang-tidy: $(find parser proxy -name '*.c' | wc -l) files without a finding"
+    else
+        sed -n -E "s|^$PWD/(\./)?(.*: )(warning\|error): |\2|p" "$found" | sort -u
+        echo "clang-tidy: findings, see above"
+        status=1
+    fi
+fi
 
 exit $status
