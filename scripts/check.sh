@@ -1,6 +1,6 @@
 #!/bin/sh
-# Rules of the source: clang-format over all C files, who includes whom, what clang-tidy finds in the program (.clang-tidy
-# says which checks). Changes nothing; exits 1 on an offence.
+# Rules of the source: clang-format over all C files, who includes whom, whether the pages say so, what clang-tidy finds in
+# the program (.clang-tidy says which checks). Changes nothing; exits 1 on an offence.
 #
 #   scripts/check.sh          say what is wrong
 #   scripts/check.sh --fix    let clang-format lay out the files, then check
@@ -45,6 +45,8 @@ fi
 
 echo "includes:"
 python3 tests/unit/test_includes.py || status=1
+echo "pages:"
+python3 tests/unit/test_pages.py || status=1
 
 # Groups of files on all processors; what is found in a header is found with each file that includes it, and said once.
 if ! command -v clang-tidy >/dev/null 2>&1; then
