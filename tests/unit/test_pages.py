@@ -9,7 +9,6 @@ Codes are defined in docs/locks.md: rules S1, L3, T1 and A to G with their numbe
 heading "### A. ...", lines of the table of commands and idioms by rows; traps by rows of docs/traps.md.
 """
 import fnmatch
-import glob
 import os
 import re
 import sys
@@ -116,10 +115,10 @@ def check_rules_have_keepers(results):
 
 # ---- layers ----------------------------------------------------------------------------------------
 
-def cell_of(names, everything, quoted):
+def cell_of(names, everything, quoted, own=None):
     if names and set(names) >= set(everything):
         return "all"
-    return ", ".join("`%s`" % n if quoted else n for n in names) or "-"
+    return ", ".join("`%s`" % n if quoted else n for n in names if n != own) or "-"
 
 
 def names_of(cell, everything):
@@ -143,8 +142,8 @@ def check_layers(results):
                 why = None
                 if len(row) != cells:
                     why = "it has %d cells" % len(row)
-                elif names_of(row[-2], test_includes.EVERYTHING) != set(folders):
-                    why = "it may include %s" % cell_of(folders, test_includes.EVERYTHING, True)
+                elif names_of(row[-2], test_includes.EVERYTHING) | {name} != set(folders) | {name}:
+                    why = "it may include %s" % cell_of(folders, test_includes.EVERYTHING, True, name)
                 elif names_of(row[-1], test_includes.LIBRARIES) != set(libraries):
                     why = "its libraries are %s" % cell_of(libraries, test_includes.LIBRARIES, False)
             results.append([] if why is None else ["%s: %s: %s" % (ARCHITECTURE, name, why)])
@@ -164,7 +163,8 @@ def write_layers():
             cells = ["`%s`" % name.replace("|", "\\|")]
             if first == "folder":
                 cells.append(jobs.get(name, ""))
-            cells += [cell_of(folders, test_includes.EVERYTHING, True), cell_of(libraries, test_includes.LIBRARIES, False)]
+            cells += [cell_of(folders, test_includes.EVERYTHING, True, name),
+                      cell_of(libraries, test_includes.LIBRARIES, False)]
             made.append("| %s |" % " | ".join(cells))
         lines[start:end] = made
     with open(os.path.join(ROOT, ARCHITECTURE), "w", encoding="utf-8") as f:
@@ -189,14 +189,11 @@ def anchors(text):
 
 
 def check_names(results):
-    known = {os.path.basename(p) for p in tree("parser", "proxy", "scripts", "tests", "docs", "conf")}
-    known |= set(os.listdir(ROOT))
+    known = ["/" + p for p in (*tree("parser", "proxy", "scripts", "tests", "docs", "conf"), *os.listdir(ROOT))]
     for page in pages():
         text, offences = read(page), []
         for name in FILE.findall(text):
-            near = (ROOT, os.path.join(ROOT, os.path.dirname(page)))
-            there = any(glob.glob(os.path.join(folder, name)) for folder in near)
-            if not there and ("/" in name or not fnmatch.filter(known, name)):
+            if not fnmatch.filter(known, "*/" + os.path.normpath(name)):
                 offences.append("%s: there is no file %s" % (page, name))
         for link in LINK.findall(text):
             target, _, anchor = link.partition("#")
