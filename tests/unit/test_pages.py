@@ -142,6 +142,8 @@ def check_layers(results):
                 why = None
                 if len(row) != cells:
                     why = "it has %d cells" % len(row)
+                elif not all(row):
+                    why = "a cell is empty"
                 elif names_of(row[-2], test_includes.EVERYTHING) | {name} != set(folders) | {name}:
                     why = "it may include %s" % cell_of(folders, test_includes.EVERYTHING, True, name)
                 elif names_of(row[-1], test_includes.LIBRARIES) != set(libraries):
