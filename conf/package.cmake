@@ -39,9 +39,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/changelog.gz DESTINATION ${CMAKE_INSTA
 install(FILES ${CONF}/standalone.conf ${CONF}/cluster.conf ${CONF}/sentinel.conf ${CONF}/embedded.conf
               ${CMAKE_CURRENT_SOURCE_DIR}/README.md ${CMAKE_CURRENT_SOURCE_DIR}/SECURITY.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
-# What concerns those who run it; who changes it has the source.
-install(FILES docs/operations.md docs/advise.md docs/cluster.md docs/limits.md docs/locks.md docs/benchmarks.md
-        DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 # Debian's name for whose work this is, and under which licence.
 file(READ ${CMAKE_CURRENT_SOURCE_DIR}/LICENSE LICENCE_TEXT)
 string(REGEX REPLACE "^.*(Redistribution and use in .*)\n$" " \\1" LICENCE_TEXT "${LICENCE_TEXT}")
