@@ -1,9 +1,10 @@
 # What is installed where, and the Debian package (cpack -G DEB in the build folder).
+# lintian has nothing to say of that beyond hints (tests/integration/test_package.py).
 include(GNUInstallDirs)
 
 set(CONF ${CMAKE_CURRENT_LIST_DIR})
 # Who builds packages for others says who he is, as to Debian's own tools.
-set(CPACK_PACKAGE_CONTACT "lockkeeper maintainers <root@localhost>")
+set(CPACK_PACKAGE_CONTACT "the lockkeeper authors <maintainers@lockkeeper.example>")
 if(DEFINED ENV{DEBEMAIL})
   set(CPACK_PACKAGE_CONTACT "$ENV{DEBEMAIL}")
   if(DEFINED ENV{DEBFULLNAME})
@@ -36,8 +37,16 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockkeeper.1.gz DESTINATION ${CMAKE_IN
 install(FILES ${CONF_MAN}.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/changelog.gz DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT package EXCLUDE_FROM_ALL)
 install(FILES ${CONF}/standalone.conf ${CONF}/cluster.conf ${CONF}/sentinel.conf ${CONF}/embedded.conf
-              ${CMAKE_CURRENT_SOURCE_DIR}/README.md
+              ${CMAKE_CURRENT_SOURCE_DIR}/README.md ${CMAKE_CURRENT_SOURCE_DIR}/SECURITY.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
+# Debian's name for whose work this is, and under which licence.
+file(READ ${CMAKE_CURRENT_SOURCE_DIR}/LICENSE LICENCE_TEXT)
+string(REGEX REPLACE "^.*(Redistribution and use in .*)\n$" " \\1" LICENCE_TEXT "${LICENCE_TEXT}")
+string(REPLACE "\n" "\n " LICENCE_TEXT "${LICENCE_TEXT}")
+string(REPLACE "\n \n" "\n .\n" LICENCE_TEXT "${LICENCE_TEXT}")
+configure_file(${CONF}/debian/copyright.in ${CMAKE_CURRENT_BINARY_DIR}/copyright @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # Paths of a package, not of a prefix: the unit names them.
 install(FILES ${CONF}/lockkeeper.conf DESTINATION /etc/lockkeeper COMPONENT package EXCLUDE_FROM_ALL)
 install(FILES ${CONF}/lockkeeper.service DESTINATION /lib/systemd/system COMPONENT package EXCLUDE_FROM_ALL)

@@ -1,24 +1,28 @@
 #!/bin/sh
-# Layout and layering: clang-format over all C files, then who includes whom. Changes nothing; exits 1 on an offence.
+# Rules of the source: clang-format over all C files, who includes whom, whether the pages say so, what clang-tidy finds in
+# the program (.clang-tidy says which checks). Changes nothing; exits 1 on an offence.
 #
 #   scripts/check.sh          say what is wrong
 #   scripts/check.sh --fix    let clang-format lay out the files, then check
 #
-# clang-format's versions differ in what they make of the same style, so layout is held to version 14 alone (Debian
-# 12's); where there is no such version, this says so and checks the rest.
+# Versions of clang-format differ in what they make of the same style, and those of clang-tidy in what they look for: both
+# are held to version 14 (Debian 12's); where there is no such version, this says so and checks the rest.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
 status=0
 
-clang_format=
-for name in clang-format-14 clang-format; do
-    if command -v "$name" >/dev/null 2>&1 && "$name" --version | grep -q 'version 14\.'; then
-        clang_format=$name
-        break
-    fi
-done
+# The program of that name whose version is 14; nothing if there is none.
+version_14() {
+    for name in "$1-14" "$1"; do
+        if command -v "$name" >/dev/null 2>&1 && "$name" --version | grep -q 'version 14\.'; then
+            echo "$name"
+            return
+        fi
+    done
+}
 
+clang_format=$(version_14 clang-format)
 if [ -z "$clang_format" ]; then
     echo "layout: not checked, there is no clang-format 14 here"
 else
@@ -44,5 +48,26 @@ fi
 
 echo "includes:"
 python3 tests/unit/test_includes.py || status=1
+echo "pages:"
+python3 tests/unit/test_pages.py || status=1
+
+# Groups of files on all processors; what is found in a header is found with each file that includes it, and said once.
+clang_tidy=$(version_14 clang-tidy)
+if [ -z "$clang_tidy" ]; then
+    echo "clang-tidy: not run, there is no clang-tidy 14 here"
+else
+    found=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-tidy.XXXXXX")
+    trap 'rm -f "$found"' EXIT
+    flags="-std=c11 -D_GNU_SOURCE -I. -DLOCKKEEPER_VERSION=\"\" $(pkg-config --cflags hiredis uuid 2>/dev/null)"
+    if find parser proxy -name '*.c' | sort |
+        xargs -n 8 -P "$(nproc)" sh -c 'tidy=$1 flags=$2; shift 2; exec "$tidy" --quiet "$@" -- $flags 2>&1' sh "$clang_tidy" "$flags" \
+            >"$found"; then
+        echo "clang-tidy: $(find parser proxy -name '*.c' | wc -l) files without a finding"
+    else
+        sed -n -E "s|^$PWD/(\./)?(.*: )(warning\|error): |\2|p" "$found" | sort -u
+        echo "clang-tidy: findings, see above"
+        status=1
+    fi
+fi
 
 exit $status

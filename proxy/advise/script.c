@@ -233,7 +233,7 @@ struct advise_text advise_script_read(const char *source, size_t len) {
     struct reading r = {.source = source, .end = source + len};
     read_words(&r);
     for (size_t i = 0; i < sizeof(FIRST) / sizeof(FIRST[0]); i++)
-        for (uint8_t n = 1; n < KEYS_TOLD; n++) {
+        for (unsigned n = 1; n < KEYS_TOLD; n++) {
             const struct script_key *k = &r.keys[n];
             if (kind_of(&r, k) != FIRST[i])
                 continue;

@@ -95,7 +95,7 @@ struct config {
 struct config *config_load(int argc, char *const *argv, char *error, size_t error_size);
 void config_free(struct config *config);
 
-/* For --help, and for the test that holds conf/lockkeeper.conf and the README against the table. */
+/* For --help, and for the test that holds conf/lockkeeper.conf, README.md and docs/ against the table. */
 struct config_directive {
     const char *name;
     const char *value;    /* "PORT", "yes|no", ... */

@@ -10,7 +10,7 @@
  * scripts in scripts/lua/) has the last word on every lease; the engine only remembers which session
  * acquired what, and chooses on whose behalf a command speaks.
  *
- * The words are those of the project's lock semantics: claim, spent, outstanding, sighted, family.
+ * The words (claim, spent, outstanding, sighted, family) are those of docs/locks.md.
  *
  * One engine serves many threads: it is split into shards by key, each with its mutex. The sink is called
  * with a shard locked and must only take notes; it must not call the engine.

@@ -65,12 +65,12 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
 void settle_granted(struct finish *f);
 /* The same for a lock that the engine knew nothing of, which is acquired with the application's own expiry. */
 void settle_acquired(struct finish *f);
-/* The command was carried out on the live lease. */
+/* The command was carried out on the live lease: its claim follows, whoever's it is. */
 void settle_done(struct finish *f);
 /* The command has freed the lock. */
 void settle_freed(struct finish *f);
 void claim_value(struct finish *f, struct claim *c);
-/* A claim is used up. */
+/* A claim is used up; NULL is allowed. */
 void settle_spend(struct finish *f, struct claim *c);
 /* Reports what was refused, and why, or under audit what would be. */
 void settle_refusal(struct finish *f, enum lock_incident_kind kind, const char *why);
@@ -81,12 +81,6 @@ void queue_settle(struct finish *f);
 
 /* The consequences for claims, renewals and incidents, by the command's verb. */
 void settle(struct finish *f);
-/* The attempt is the live lease: its claim. */
-void settle_granted(struct finish *f);
-/* Something was changed within the live lease: its claim follows, whoever's it is. */
-void settle_done(struct finish *f);
-/* The claim is used up; NULL is allowed. */
-void settle_spend(struct finish *f, struct claim *c);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 

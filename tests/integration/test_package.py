@@ -4,6 +4,7 @@ import configparser
 import gzip
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -86,3 +87,13 @@ def test_files_are_root_s_and_only_the_program_is_executable(package):
         assert owner == "root/root" and mode[5] == "-" and mode[8] == "-", line
         if mode[0] == "-":
             assert ("x" in mode) == (path == "./usr/bin/lockkeeper"), line
+
+
+def test_lintian_has_nothing_to_say(package):
+    """Errors and warnings, that is, but for what comes of a build with sanitizers and without stripping."""
+    if not shutil.which("lintian"):
+        pytest.skip("there is no lintian here")
+    of_the_build = "unstripped-binary-or-object"
+    done = subprocess.run(["lintian", "--allow-root", "--suppress-tags", of_the_build, str(next(package.glob("*.deb")))],
+                          capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "" and done.returncode == 0, done.stdout + done.stderr

@@ -705,7 +705,7 @@ static bool next_cell(char **row, char *out, size_t size) {
 }
 
 /* A row of a table of directives: the name is known, and the default, if there is one, is the table's. */
-static void check_row(char *row, int default_column) {
+static void check_row(const char *page, char *row, int default_column) {
     char name[200] = "", cell[200] = "";
     for (int column = 0; next_cell(&row, column == 0 ? name : cell, 200); column++) {
         if (column == default_column)
@@ -721,18 +721,17 @@ static void check_row(char *row, int default_column) {
         size_t len = strlen(d.fallback); /* "0 (off)" is 0, "5sec" is not 5s */
         bool same = strncmp(cell, d.fallback, len) == 0 && !isalnum((unsigned char)cell[len]);
         if (*cell && *d.fallback && !none && !same)
-            fail_msg("README.md: the default of %s is '%s', not '%s'", name, d.fallback, cell);
+            fail_msg("%s: the default of %s is '%s', not '%s'", page, name, d.fallback, cell);
         return;
     }
-    fail_msg("README.md: there is no directive '%s'", name);
+    fail_msg("%s: there is no directive '%s'", page, name);
 }
 
-/* The README's tables of directives, if it has any. */
-static void test_readme(void **state) {
-    (void)state;
-    char *text = read_home("README.md"), *rest = text;
-    if (!text)
-        skip();
+/* A page's tables of directives; returns how many rows they have. */
+static size_t check_page(const char *page) {
+    char *text = read_home(page), *rest = text;
+    assert_non_null(text);
+    size_t rows = 0;
     int default_column = -2; /* not in a table of directives */
     for (char *line; (line = strsep(&rest, "\n"));) {
         char cell[200], *row = line + 1;
@@ -741,7 +740,8 @@ static void test_readme(void **state) {
         } else if (strncmp(line, "| ---", 5) == 0 || strncmp(line, "|--", 3) == 0) {
             continue;
         } else if (default_column > -2) {
-            check_row(row, default_column);
+            check_row(page, row, default_column);
+            rows++;
         } else if (next_cell(&row, cell, sizeof(cell)) && strcasecmp(cell, "directive") == 0) {
             default_column = -1;
             for (int column = 1; next_cell(&row, cell, sizeof(cell)); column++) {
@@ -751,6 +751,13 @@ static void test_readme(void **state) {
         }
     }
     free(text);
+    return rows;
+}
+
+static void test_pages(void **state) {
+    (void)state;
+    assert_true(check_page("README.md") >= 10);
+    assert_true(check_page("docs/operations.md") >= 10);
 }
 
 int main(void) {
@@ -763,7 +770,7 @@ int main(void) {
         CONFIG_TEST(test_long_values),    CONFIG_TEST(test_command_line_errors),
         CONFIG_TEST(test_garbage),        CONFIG_TEST(test_conf_file),
         CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_conf_comments),
-        CONFIG_TEST(test_readme),
+        CONFIG_TEST(test_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
