@@ -14,7 +14,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 # Folder: (folders whose headers it may include besides its own, libraries besides libc).
 LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
-             "libmicrohttpd": "microhttpd.h", "openssl": "openssl/", "cmocka": "cmocka.h"}
+             "libmicrohttpd": "microhttpd.h", "openssl": "openssl/", "cmocka": "cmocka.h",
+             "lua": "lua.h", "lauxlib": "lauxlib.h", "lualib": "lualib.h"}
 EVERYTHING = ("parser", "proxy/base", "proxy/net", "proxy/lock", "proxy/upstream", "proxy/session", "proxy/admin", "proxy")
 LAYERS = {
     "parser": ((), ()),
@@ -26,8 +27,8 @@ LAYERS = {
                       ("libev", "hiredis", "libuuid")),
     "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
     "proxy": (EVERYTHING, ("libev", "hiredis", "libuuid")),
-    # The simulator drives the engine, which has no input or output.
-    "tests/sim": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
+    # The simulator drives the engine, which has no input or output, and the scripts as the proxy sends them.
+    "tests/sim": (("parser", "proxy/base", "proxy/lock", "proxy/upstream"), ("lua", "lauxlib", "lualib")),
     "tests/fuzz": (EVERYTHING, ("libev",)),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),
@@ -125,7 +126,7 @@ def check_includes(path, results):
 
 def compile_flags():
     flags = []
-    for package in ("hiredis", "uuid"):
+    for package in ("hiredis", "uuid", "lua5.1"):
         try:
             out = subprocess.run(["pkg-config", "--cflags", package], stdout=subprocess.PIPE, text=True, check=True)
             flags += shlex.split(out.stdout)
