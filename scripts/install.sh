@@ -15,8 +15,8 @@ for purpose in "$@"; do
     build) ;;
     package) need="$need dpkg-dev file" ;;
     test)
-        need="$need ninja-build libcmocka-dev python3-pytest python3-pytest-xdist python3-redis netcat-openbsd openssl spin"
-        need="$need dpkg-dev file groff-base"
+        need="$need ninja-build libcmocka-dev liblua5.1-0-dev python3-pytest python3-pytest-xdist python3-redis"
+        need="$need netcat-openbsd openssl spin dpkg-dev file groff-base"
         want="$want clang libclang-rt-dev clang-format valgrind chromium iproute2"
         want="$want clang-tidy lintian"
         ;;

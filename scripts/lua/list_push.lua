@@ -19,7 +19,8 @@ local head = kind == 'list' and prune(s)
 for i = first, #ARGV do
   local record = node_record(ARGV[i])
   if record and record.attempt == attempt then
-    return queue_envelope(redis.call('LPOS', lock, ARGV[i]) + 1, s.token == attempt and 'granted' or 'done', s)
+    local at = redis.call('LPOS', lock, ARGV[i]) or 0 -- gone meanwhile: it was pushed all the same
+    return queue_envelope(at + 1, s.token == attempt and 'granted' or 'done', s)
   end
 end
 local function refused()

@@ -15,6 +15,7 @@ struct model_args call_args(const struct lock_plan *plan, const struct model_com
         .right = lock_right_text(plan->right),
         .lease_ms = lease_ms,
         .read_fence = plan->read_fence,
+        .claim_fence = plan->claim_fence,
         .data_free = plan->data_free && !model_may_pass(command),
         .command = *command,
     };

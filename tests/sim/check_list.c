@@ -151,18 +151,15 @@ static bool party_session(const struct world *w, const char *party, uint64_t *id
 
 /* How long a node may be the head whose owner has disconnected: until nobody can come back for it any more, and for one
  * lease more where a colleague was shown it. */
-static bool lingers(const struct world *w, const struct model_queue *q, const struct queue_record *record,
-                    uint64_t id) {
+static bool lingers(const struct world *w, int key, const struct queue_node *node, uint64_t id) {
     const struct scenario *sc = &w->sc;
     int64_t slack_ms = sc->slow || sc->pauses ? 15000 : 3000;
     if (sc->rule.on_disconnect != LOCK_DISCONNECT_KEEP)
         return false;
     if (sc->connections != CONN_OWN || sc->reconnects) /* somebody may have come back for it */
         return true;
-    for (unsigned i = 0; i < q->party_count; i++) /* nor one that looks without having a node */
-        if (strcmp(q->parties[i].name, record->identity) == 0 &&
-            q->parties[i].homeless_ms > w->redis.now_ms - sc->rule.lease_ms - slack_ms)
-            return true;
+    if (model_queue_homeless(&w->redis, key, node->identity) > w->redis.now_ms - sc->rule.lease_ms - slack_ms)
+        return true; /* one looks that has no node */
     int64_t closed_ms = w->closed_ms[id % SESSIONS_KNOWN];
     return w->redis.now_ms <= closed_ms + QUEUE_LOOKS_WITHIN_MS + sc->rule.lease_ms + slack_ms;
 }
@@ -170,14 +167,12 @@ static bool lingers(const struct world *w, const struct model_queue *q, const st
 /* The queue has been pruned: a node whose owner has disconnected is not its head, once Redis was told. */
 static void check_head_left(struct world *w, const struct flight *f) {
     const struct model_queue *q = &w->redis.queues[f->key];
-    const struct queue_record *record = NULL;
+    struct queue_node node;
     uint64_t id;
-    for (unsigned i = 0; q->count && i < q->record_count; i++)
-        if (strcmp(q->records[i].node, q->nodes[0]) == 0)
-            record = &q->records[i];
-    if (!record || w->sc.loses || w->sc.rule.owner == LOCK_OWNER_ANY || f->envelope.lost >= QUEUE_PRUNED_AT_ONCE ||
-        model_queue_live(&w->redis, f->key) || !party_session(w, record->party, &id) || session_open(w, id) ||
-        lingers(w, q, record, id))
+    if (!q->count || !model_queue_node(&w->redis, f->key, q->nodes[0], &node) || w->sc.loses ||
+        w->sc.rule.owner == LOCK_OWNER_ANY || f->envelope.lost >= QUEUE_PRUNED_AT_ONCE ||
+        model_queue_live(&w->redis, f->key) || !party_session(w, node.party, &id) || session_open(w, id) ||
+        lingers(w, f->key, &node, id))
         return;
     for (size_t i = 0; i < FLIGHTS; i++) {
         const struct flight *o = &w->flights[i];

@@ -62,14 +62,16 @@ static void check_adopted(struct world *w, const struct flight *f) {
         world_fail(w, "adoption", "worker %d's script has made a lock, and it is nobody's lease", f->worker);
 }
 
-/* The guard record ends with its lock. */
+/* The guard record ends with its lock, or as close to it as scripts leave it alone. */
 static void check_together(struct world *w, const struct flight *f) {
     const struct model_key *k = &w->redis.keys[f->key];
     const struct model_guard *g = model_live(&w->redis, f->key);
     bool around = w->sc.outside || (w->sc.audit && !w->sc.audit_exact) || w->stirred[f->key];
     if (!g || around)
         return;
-    if (k->expire_ms ? g->expire_ms != k->expire_ms + MODEL_GUARD_OUTLIVES_MS : g->expire_ms != 0)
+    int64_t apart_ms = g->expire_ms - k->expire_ms - MODEL_GUARD_OUTLIVES_MS;
+    bool close = apart_ms >= -MODEL_SLACK_MS && apart_ms <= MODEL_SLACK_MS;
+    if (k->expire_ms ? !g->expire_ms || !close : g->expire_ms != 0)
         world_fail(w, "S3", "the lock ends at %" PRId64 ", its guard record at %" PRId64, k->expire_ms, g->expire_ms);
 }
 

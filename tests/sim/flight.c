@@ -114,8 +114,11 @@ void flight_run(struct world *w, struct flight *f) {
     char seen[LOCK_SEEN_MAX + 1];
     struct model_args a =
         call_args(&f->plan, &f->command, f->identity, w->proxies[f->proxy].id, w->sc.rule.lease_ms, seen);
-    if (f->kind == FLIGHT_RELEASE)
-        a.seen = NULL; /* its plan was not begun */
+    if (f->kind == FLIGHT_RELEASE) { /* its plan was not begun */
+        a.seen = NULL;
+        a.claim_fence = 0;
+        a.data_free = false;
+    }
     if (f->plan.verb == LOCK_SCRIPT && !f->scripted) {
         f->found_free = !before.exists;
         if (f->together)

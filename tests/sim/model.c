@@ -1,5 +1,5 @@
 /*
- * Redis's own commands on a lock key, in the model.
+ * Redis's own commands on a lock key, in the model, and what its guard record says.
  */
 #include "tests/sim/model.h"
 
@@ -7,15 +7,82 @@
 #include <stdlib.h>
 #include <string.h>
 
+void model_reset(struct model *m) {
+    for (int key = 0; key < MODEL_KEYS; key++) {
+        model_guard_clear(m, key);
+        memset(&m->keys[key], 0, sizeof(m->keys[key]));
+        m->queues[key].count = 0;
+    }
+    m->now_ms = 0;
+    m->us = 0;
+}
+
+void model_free(struct model *m) {
+    model_reset(m);
+    for (int key = 0; key < MODEL_KEYS; key++)
+        record_free(&m->records[key]);
+}
+
+/* ---- the guard record -------------------------------------------------------------------------- */
+
 void model_guard_clear(struct model *m, int key) {
     struct model_queue *q = &m->queues[key];
+    record_clear(&m->records[key]);
     memset(&m->keys[key].guard, 0, sizeof(m->keys[key].guard));
-    m->suspects[key] = (struct model_suspect){.fence = 0};
-    q->record_count = q->party_count = q->may.count = q->early.count = 0;
-    q->kind = q->seen_head = false;
-    q->until_ms = q->head_at_ms = q->early_at_ms = 0;
-    q->head[0] = q->by[0] = '\0';
+    q->kind = false;
+    q->until_ms = 0;
 }
+
+/* Copies a text of the record, as much as there is room for; what is behind it is zero already. */
+static bool text_of(const struct record *r, const char *name, char *out, size_t size) {
+    const struct record_text *t = record_get(r, name, strlen(name));
+    if (t)
+        memcpy(out, t->data, t->len < size ? t->len : size - 1);
+    return t;
+}
+
+static bool text_is(const struct record *r, const char *name, const char *text) {
+    const struct record_text *t = record_get(r, name, strlen(name));
+    return t && strcmp(t->data, text) == 0;
+}
+
+static int64_t number_of(const struct record *r, const char *name) {
+    const struct record_text *t = record_get(r, name, strlen(name));
+    return t ? strtoll(t->data, NULL, 10) : 0;
+}
+
+/* What others have counted, if it is said of this lease: FENCE:COUNT. */
+static int64_t extra_of(const struct record *r, uint64_t fence) {
+    const struct record_text *t = record_get(r, "extra", 5);
+    char *colon = NULL;
+    uint64_t of = t ? strtoull(t->data, &colon, 10) : 0;
+    return colon && *colon == ':' && of == fence ? strtoll(colon + 1, NULL, 10) : 0;
+}
+
+void model_guard_read(struct model *m, int key) {
+    const struct record *r = &m->records[key];
+    struct model_guard *g = &m->keys[key].guard;
+    int64_t expire_ms = g->expire_ms;
+    if (r->count == 0) {
+        model_guard_clear(m, key);
+        return;
+    }
+    memset(g, 0, sizeof(*g));
+    g->exists = true;
+    g->expire_ms = expire_ms;
+    text_of(r, "token", g->token, sizeof(g->token));
+    g->has_value = text_of(r, "value", g->value, sizeof(g->value));
+    text_of(r, "owner", g->owner, sizeof(g->owner));
+    text_of(r, "proxy", g->proxy, sizeof(g->proxy));
+    g->fence = (uint64_t)number_of(r, "fence");
+    g->leased = g->fence && (uint64_t)number_of(r, "leased") == g->fence;
+    g->extra = extra_of(r, g->fence);
+    g->hash = text_is(r, "kind", "hash");
+    m->queues[key].kind = text_is(r, "kind", "list");
+    m->queues[key].until_ms = number_of(r, "until");
+}
+
+/* ---- keys -------------------------------------------------------------------------------------- */
 
 void model_expire(struct model *m, int key) {
     struct model_key *k = &m->keys[key];
@@ -75,13 +142,15 @@ static void set(struct model *m, struct model_key *k, const struct model_command
         k->expire_ms = expire_ms;
 }
 
+bool model_expires(enum model_condition when, int64_t expire_ms, int64_t until_ms) {
+    return when == WHEN_ALWAYS || (when == WHEN_NX && !expire_ms) || (when == WHEN_XX && expire_ms) ||
+           (when == WHEN_GT && expire_ms && until_ms > expire_ms) ||
+           (when == WHEN_LT && (!expire_ms || until_ms < expire_ms));
+}
+
 static struct model_reply pexpire(struct model *m, struct model_key *k, const struct model_command *c) {
     int64_t until = m->now_ms + c->ms;
-    bool allowed = c->when == WHEN_ALWAYS || (c->when == WHEN_NX && !k->expire_ms) ||
-                   (c->when == WHEN_XX && k->expire_ms) ||
-                   (c->when == WHEN_GT && k->expire_ms && until > k->expire_ms) ||
-                   (c->when == WHEN_LT && (!k->expire_ms || until < k->expire_ms));
-    if (!k->exists || !allowed)
+    if (!k->exists || !model_expires(c->when, k->expire_ms, until))
         return int_reply(0);
     if (c->ms <= 0)
         model_gone(k);
@@ -168,20 +237,15 @@ static struct model_reply native(struct model *m, int key, const struct model_co
         return incrby(k, c);
     case OP_GET:
         return other ? WRONG : old;
+    case OP_EXISTS:
+        return int_reply(k->exists);
     case OP_RPUSH:
-        if (text || k->hash)
-            return WRONG;
-        if (!k->exists)
-            k->expire_ms = 0;
-        k->exists = k->list = true;
-        snprintf(m->queues[key].nodes[m->queues[key].count++], QUEUE_NODE, "%s", c->value);
-        return int_reply(m->queues[key].count);
     case OP_LPUSH:
     case OP_LINDEX:
-    case OP_EXISTS:
     case OP_LREM:
     case OP_LSET:
     case OP_LPOP:
+        return model_list_native(m, key, c);
     case OP_LUA_SET:
         if (k->exists)
             return NIL;

@@ -1,8 +1,13 @@
 /*
- * A model of Redis as far as string locks need it: keys with a value and an expiry, guard records, and what the
- * scripts of scripts/lua/ do with them, each in the words of its Lua. Virtual time, no I/O.
+ * A model of Redis as far as locks need it: keys with a value, a list or a hash and an expiry, guard records, the
+ * commands that applications send, and those that the scripts of scripts/lua/ call. The scripts themselves run in it as
+ * they run in Redis. Virtual time, no I/O.
  *
- * model_dump.c and model_against_redis.py hold it against the real scripts in a real Redis.
+ *   world, traffic ──> model_script, model_renew, ... (scripts.c) ──> the script in liblua (lua.c)
+ *          │                                                           │ redis.call (commands.c)
+ *          └──> model_native ────────────────────────────────────────> model.c, hashes.c, lists.c
+ *
+ * model_dump.c and model_against_redis.py hold it against a real Redis.
  */
 #ifndef LOCKKEEPER_SIM_MODEL_H
 #define LOCKKEEPER_SIM_MODEL_H
@@ -11,8 +16,10 @@
 #include <stdint.h>
 
 #include "proxy/lock/engine.h"
+#include "proxy/upstream/script.h"
 #include "tests/sim/hashes.h"
 #include "tests/sim/lists.h"
+#include "tests/sim/record.h"
 
 enum {
     MODEL_KEYS = 3,
@@ -20,19 +27,17 @@ enum {
     MODEL_TOKEN = LOCK_TOKEN_MAX,
     MODEL_NAME = 40,
     MODEL_GUARD_OUTLIVES_MS = 10000,
-    MODEL_VACANT_MS = 60000
+    MODEL_SLACK_MS = 2 /* renew.lua and adopt.lua: a guard record so much off is not moved */
 };
 
+/* What the guard record says of a lease (common.lua has its fields); read from the record after each script. */
 struct model_guard {
-    bool exists, has_value, has_attempt, leased;
+    bool exists, has_value, leased;
     bool hash;         /* kind: its value is a hash lock's field */
     int64_t expire_ms; /* 0 none */
     uint64_t fence;
     int64_t extra;
     char token[MODEL_TOKEN], value[MODEL_VALUE], owner[MODEL_NAME], proxy[MODEL_NAME];
-    char attempt[MODEL_TOKEN], reply[MODEL_VALUE];
-    char vacant[MODEL_TOKEN]; /* the attempt that found no lock before its script */
-    bool fresh;               /* the record was made for that */
 };
 
 struct model_key {
@@ -43,19 +48,12 @@ struct model_key {
     struct model_guard guard;
 };
 
-/* Refused releases of losers, as the guard record's field `suspect` has them. */
-struct model_suspect {
-    uint64_t fence;
-    unsigned count;
-    char attempt[MODEL_TOKEN];
-};
-
 struct model {
     int64_t now_ms;
-    uint64_t us; /* the clock that fences take */
+    uint64_t us; /* the clock that fences take: no two leases begin in the same microsecond */
     struct model_key keys[MODEL_KEYS];
     struct model_queue queues[MODEL_KEYS]; /* beside the keys */
-    struct model_suspect suspects[MODEL_KEYS];
+    struct record records[MODEL_KEYS];     /* the guard records themselves */
 };
 
 enum model_op {
@@ -106,6 +104,13 @@ struct model_command {
     char value[MODEL_VALUE];
 };
 
+/* A command as it is sent; NULL stands for the key. */
+struct model_words {
+    unsigned count, number_count;
+    const char *words[8];
+    char numbers[2][24];
+};
+
 enum model_reply_kind { REPLY_INT, REPLY_OK, REPLY_NIL, REPLY_TEXT, REPLY_ERROR };
 struct model_reply {
     enum model_reply_kind kind;
@@ -118,10 +123,11 @@ struct model_args {
     const char *attempt, *claim, *identity, *proxy, *right;
     int64_t lease_ms;
     uint64_t read_fence;
-    const char *seen; /* NULL: not known; for list locks the party */
-    bool together;    /* adopt.lua: nobody came between the script and its two steps */
-    bool data_free;   /* what stands there without a live lease is data for the caller */
-    bool pass;        /* the rule lacks the command's kind */
+    const char *seen;     /* NULL: not known; for list locks the party */
+    bool together;        /* adopt.lua: nobody came between the script and its two steps */
+    uint64_t claim_fence; /* of the claim's lease, 0: the caller does not know it */
+    bool data_free;       /* what stands there without a live lease is data for the caller */
+    bool pass;            /* the rule lacks the command's kind */
     struct model_command command;
 };
 
@@ -138,6 +144,11 @@ struct model_envelope {
     char granted[QUEUE_NODE];
 };
 
+/* A model is zero at first, but for its clock. Removes all that is in it, and puts the clock to 0; gives back its
+ * memory, after which it is zero again. */
+void model_reset(struct model *m);
+void model_free(struct model *m);
+
 /* The command as Redis runs it by itself. */
 struct model_reply model_native(struct model *m, int key, const struct model_command *c);
 /* Removes what has expired. */
@@ -146,7 +157,7 @@ int64_t model_pttl(struct model *m, int key);
 /* The live lease's guard record, or NULL. */
 const struct model_guard *model_live(struct model *m, int key);
 
-/* adopt.lua before a script of the application's. */
+/* scripts.c: adopt.lua before a script of the application's. */
 void model_before(struct model *m, int key, const char *attempt);
 /* The script for the command; for a script of the application's adopt.lua behind it alone. */
 struct model_envelope model_script(struct model *m, int key, const struct model_args *a);
@@ -154,25 +165,34 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
 struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms,
                                   int64_t left_ms);
 
-/* Whether a list lock is there; its live lease's guard record, or NULL. */
+/* The words of a command that is no script of the application's. They live as long as `c` and `out`. */
+void model_command_words(const struct model_command *c, struct model_words *out);
+/* list_leave.lua. `waits`: the party's nodes are kept for a while. */
+void model_queue_leave(struct model *m, int key, const char *party, bool waits, int64_t lease_ms);
+/* The number of the script that the command goes through, as script_get knows it. */
+enum script_id model_script_id(const struct model_args *a);
+
+/* lists.c: whether a list lock is there; its live lease's guard record, or NULL. */
 bool model_is_queue(const struct model *m, int key);
 const struct model_guard *model_queue_live(struct model *m, int key);
-/* lists.c: the scripts for list locks, and the others' where the key is one; model_script and model_renew call them. */
-struct model_envelope model_queue_script(struct model *m, int key, const struct model_args *a);
-struct model_envelope model_queue_renew(struct model *m, int key, const char *claim, const char *right,
-                                        int64_t lease_ms, int64_t left_ms);
-/* `waits`: its nodes are kept for a while. */
-void model_queue_leave(struct model *m, int key, const char *party, bool waits, int64_t lease_ms);
-/* Whether the lease is live for the token as well. */
+/* Whether the lease is live for the token as well; whether it will be if the head's own party leaves soon. */
 bool model_queue_seated(const struct model *m, int key, const char *token);
-/* Whether it will be if the head's own party leaves soon. */
 bool model_queue_early(const struct model *m, int key, const char *token);
+/* Who pushed the node, as far as the guard record knows it. False: it does not. */
+bool model_queue_node(const struct model *m, int key, const char *node, struct queue_node *out);
+/* Until when somebody of the identity looks who has no node there, in ms; 0: nobody does. */
+int64_t model_queue_homeless(const struct model *m, int key, const char *identity);
+/* Redis's commands for lists. */
+struct model_reply model_list_native(struct model *m, int key, const struct model_command *c);
+/* hashes.c: Redis's commands and the application's scripts for hashes. */
+struct model_reply model_hash_native(struct model *m, int key, const struct model_command *c);
+
 /* Nothing is left of the guard record. */
 void model_guard_clear(struct model *m, int key);
-
-/* hashes.c: Redis's commands and the application's scripts for them, and hash.lua. */
-struct model_reply model_hash_native(struct model *m, int key, const struct model_command *c);
-struct model_envelope model_hash_script(struct model *m, int key, const struct model_args *a);
+/* keys[key].guard and the queue's part of it are what the record says. */
+void model_guard_read(struct model *m, int key);
+/* Whether an expiry with that condition is set; expire_ms 0: there is none yet. */
+bool model_expires(enum model_condition when, int64_t expire_ms, int64_t until_ms);
 /* The key is gone. */
 void model_gone(struct model_key *k);
 

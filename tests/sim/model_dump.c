@@ -85,109 +85,11 @@ static void draw_command(struct dump *d, int key, struct model_command *c) {
     }
 }
 
-static void print_set(const struct model_command *c, const char *options) {
-    printf("SET\tK\t=%s", c->value);
-    if (c->ms > 0)
-        printf("\tPX\t%" PRId64, c->ms);
-    else if (c->ms < 0)
-        printf("\tPXAT\t1");
-    if (c->keepttl)
-        printf("\tKEEPTTL");
-    printf("%s", options);
-}
-
 static void print_command(const struct model_command *c) {
-    static const char *const WHEN[] = {"", "\tNX", "\tXX", "\tGT", "\tLT"};
-    switch (c->op) {
-    case OP_SETNX:
-        printf("SETNX\tK\t=%s", c->value);
-        break;
-    case OP_SET_NX:
-        print_set(c, "\tNX");
-        break;
-    case OP_SET_NX_GET:
-        print_set(c, "\tNX\tGET");
-        break;
-    case OP_SET:
-        print_set(c, "");
-        break;
-    case OP_SET_XX:
-        print_set(c, "\tXX");
-        break;
-    case OP_GETSET:
-        printf("GETSET\tK\t=%s", c->value);
-        break;
-    case OP_SET_GET:
-        print_set(c, "\tGET");
-        break;
-    case OP_DEL:
-        printf("DEL\tK");
-        break;
-    case OP_GETDEL:
-        printf("GETDEL\tK");
-        break;
-    case OP_PEXPIRE:
-        printf("PEXPIRE\tK\t%" PRId64 "%s", c->ms, WHEN[c->when]);
-        break;
-    case OP_PERSIST:
-        printf("PERSIST\tK");
-        break;
-    case OP_GETEX:
-        printf("GETEX\tK");
-        if (c->ms > 0)
-            printf("\tPX\t%" PRId64, c->ms);
-        else if (c->ms < 0)
-            printf("\tPXAT\t1");
-        break;
-    case OP_INCRBY:
-        printf("INCRBY\tK\t%" PRId64, c->by);
-        break;
-    case OP_MSET:
-        printf("MSET\tK\t=%s", c->value);
-        break;
-    case OP_GET:
-        printf("GET\tK");
-        break;
-    case OP_RPUSH:
-        printf("RPUSH\tK\t=%s", c->value);
-        break;
-    case OP_LPUSH:
-        printf("LPUSH\tK\t=%s", c->value);
-        break;
-    case OP_LINDEX:
-        printf("LINDEX\tK\t0");
-        break;
-    case OP_EXISTS:
-        printf("EXISTS\tK");
-        break;
-    case OP_LREM:
-        printf("LREM\tK\t1\t=%s", c->value);
-        break;
-    case OP_LSET:
-        printf("LSET\tK\t0\t=%s", c->value);
-        break;
-    case OP_LPOP:
-        printf("LPOP\tK");
-        break;
-    case OP_HSETNX:
-        printf("HSETNX\tK\t=%s\t%s", c->value, strcmp(c->value, HASH_MODE) == 0 ? "read" : "1");
-        break;
-    case OP_HINCRBY:
-        printf("HINCRBY\tK\t=%s\t%" PRId64, c->value, c->by);
-        break;
-    case OP_HDEL:
-        printf("HDEL\tK\t=%s", c->value);
-        break;
-    case OP_LUA_SET: /* these are not sent: adopt.lua is, by itself */
-    case OP_LUA_DEL:
-    case OP_LUA_PEXPIRE:
-    case OP_LUA_ENTER:
-    case OP_LUA_READ:
-    case OP_LUA_LEAVE:
-    case OP_LUA_RENEW:
-    case OP_KINDS:
-        abort();
-    }
+    struct model_words w;
+    model_command_words(c, &w);
+    for (unsigned i = 0; i < w.count; i++)
+        printf("%s%s%s", i ? "\t" : "", !w.words[i] ? "K" : i ? "=" : "", w.words[i] ? w.words[i] : "");
 }
 
 static void print_reply(const struct model_reply *r) {
@@ -237,45 +139,7 @@ static void print_state(struct dump *d, int key) {
 }
 
 static const char *script_name(const struct model_args *a) {
-    const struct model_command *c = &a->command;
-    if (a->pass && model_may_pass(c))
-        return "pass";
-    if (c->op == OP_LPOP)
-        return "list_pop";
-    if (c->op == OP_HSETNX || c->op == OP_HINCRBY || c->op == OP_HDEL)
-        return "hash";
-    switch (model_verb(c)) {
-    case LOCK_ACQUIRE:
-        return "acquire";
-    case LOCK_REPLACE:
-    case LOCK_REWRITE:
-        return "replace";
-    case LOCK_SWAP:
-        return "swap";
-    case LOCK_RELEASE:
-        return "release";
-    case LOCK_EXTEND:
-        return "extend";
-    case LOCK_COUNT_UP:
-    case LOCK_COUNT_DOWN:
-        return "count";
-    case LOCK_PASS:
-        return "pass";
-    case LOCK_CLOBBER:
-        return "clobber";
-    case LOCK_READ:
-        return "read";
-    case LOCK_QUEUE_PUSH:
-        return "list_push";
-    case LOCK_QUEUE_READ:
-        return "list_read";
-    case LOCK_QUEUE_REMOVE:
-        return "list_remove";
-    case LOCK_QUEUE_SET:
-        return "list_set";
-    default:
-        abort();
-    }
+    return script_get(model_script_id(a))->name;
 }
 
 /* A list lock's caller: one of four sessions, or its identity where connections are shared. */

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Shows that a broken engine would be noticed: breaks one check of the engine (or of the model's scripts) at a time, as
+# Shows that a broken engine would be noticed: breaks one check of the engine (or of a Lua script) at a time, as
 # mutations.txt says, and expects the simulator to fail; where it does not, its runs of list locks alone; then the unit
 # tests of the engine, the search of short histories (traffic_hunt), and the cells of the
 # traffic. Says of each mutation who has noticed it. The exit status is 0 if somebody has noticed each.
@@ -15,10 +15,18 @@ STEPS=${STEPS:-6000000}
 SEEDS=${SEEDS:-1 2 3}
 JOBS=${JOBS:-2}
 UNITS="test_engine test_audit test_attribution"
-export ROOT WORK STEPS SEEDS UNITS
+LUA_FLAGS=$(pkg-config --cflags lua5.1)
+LUA_LIBRARY=$(pkg-config --libs lua5.1)
+LUA_NAMES=$(sed -n '/^set(LUA_SCRIPTS /,/)/p' "$ROOT/CMakeLists.txt" | sed 's/set(LUA_SCRIPTS//; s/)//' | xargs | tr ' ' ,)
+export ROOT WORK STEPS SEEDS UNITS LUA_FLAGS LUA_LIBRARY LUA_NAMES
 
 compile() { # SOURCE OBJECT
-    cc -std=c11 -D_GNU_SOURCE -O1 -fno-strict-aliasing -w -I"$ROOT" -c "$1" -o "$2"
+    cc -std=c11 -D_GNU_SOURCE -O1 -fno-strict-aliasing -w -I"$ROOT" $LUA_FLAGS -c "$1" -o "$2"
+}
+
+# The scripts of a folder, as the proxy has them.
+compile_scripts() { # FOLDER OBJECT
+    cmake -DFOLDER="$1" -DNAMES="$LUA_NAMES" -DOUT="$2.c" -P "$ROOT/scripts/embed_lua.cmake" && compile "$2.c" "$2"
 }
 
 # The programs of a folder: its own objects take the place of those of the unbroken engine.
@@ -28,9 +36,9 @@ link() { # FOLDER
         [ ! -e "$1/${o##*/}" ] || o=$1/${o##*/}
         objects+=("$o")
     done
-    cc "${objects[@]}" "$WORK"/sim/*.o -o "$1/sim" -lpthread || return
-    cc "${objects[@]}" "$WORK"/traffic/*.o "$WORK"/traffic_main/*.o -o "$1/traffic" -lm -lpthread || return
-    cc "${objects[@]}" "$WORK"/traffic/*.o "$WORK/traffic_hunt.o" -o "$1/traffic_hunt" -lm -lpthread || return
+    cc "${objects[@]}" "$WORK"/sim/*.o -o "$1/sim" $LUA_LIBRARY -lpthread || return
+    cc "${objects[@]}" "$WORK"/traffic/*.o "$WORK"/traffic_main/*.o -o "$1/traffic" $LUA_LIBRARY -lm -lpthread || return
+    cc "${objects[@]}" "$WORK"/traffic/*.o "$WORK/traffic_hunt.o" -o "$1/traffic_hunt" $LUA_LIBRARY -lm -lpthread || return
     local unit engine=()
     for o in "${objects[@]}"; do
         case $o in */proxy_* | */parser_*) engine+=("$o") ;; esac
@@ -41,7 +49,25 @@ link() { # FOLDER
 }
 
 object_of() { # FILE
-    echo "${1//\//_}.o"
+    case $1 in
+    *.lua) echo scripts.lua.o ;;
+    *) echo "${1//\//_}.o" ;;
+    esac
+}
+
+# The broken file's object in place of the whole one's.
+compile_broken() { # FOLDER FILE
+    case $2 in
+    *.lua)
+        cp -r "$ROOT/scripts/lua" "$1/lua"
+        cp "$1/broken" "$1/lua/$(basename "$2")"
+        compile_scripts "$1/lua" "$1/$(object_of "$2")"
+        ;;
+    *)
+        cp "$1/broken" "$1/broken.c"
+        compile "$1/broken.c" "$1/$(object_of "$2")"
+        ;;
+    esac
 }
 
 out_of_bounds() { # FOLDER
@@ -78,10 +104,10 @@ mutate() { # NAME|FILE|EXPRESSION
     IFS='|' read -r name file expression <<<"$1"
     d=$WORK/mutants/$name
     mkdir -p "$d"
-    sed "$expression" "$ROOT/$file" >"$d/broken.c"
-    if cmp -s "$d/broken.c" "$ROOT/$file"; then
+    sed "$expression" "$ROOT/$file" >"$d/broken"
+    if cmp -s "$d/broken" "$ROOT/$file"; then
         who="NOT NOTICED: the expression finds nothing in $file"
-    elif ! { compile "$d/broken.c" "$d/$(object_of "$file")" && link "$d"; } >"$d/out" 2>&1; then
+    elif ! { compile_broken "$d" "$file" && link "$d"; } >"$d/out" 2>&1; then
         who="NOT NOTICED: it does not compile"
     else
         who=$(noticed "$d")
@@ -90,17 +116,17 @@ mutate() { # NAME|FILE|EXPRESSION
     echo "$name: $who"
     rm -rf "$d"
 }
-export -f compile link object_of out_of_bounds noticed mutate
+export -f compile compile_scripts compile_broken link object_of out_of_bounds noticed mutate
 
 mkdir "$WORK"/{whole,sim,traffic,traffic_main,unit,mutants}
-for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,hashes,script,scripts,lists,list_scripts,call}.c; do
+for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,hashes,lists,record,commands,interpreter,scripts,call}.c; do
     for found in "$ROOT"/$file; do
         echo "$found $WORK/whole/$(object_of "${found#"$ROOT/"}")"
     done
 done >"$WORK/sources"
 for found in "$ROOT"/tests/sim/*.c; do
     case $found in
-    */model.c | */hashes.c | */script.c | */scripts.c | */lists.c | */list_scripts.c) continue ;;
+    */model.c | */hashes.c | */lists.c | */record.c | */commands.c | */interpreter.c | */scripts.c) continue ;;
     */call.c | */model_dump.c) continue ;;
     */traffic_hunt.c) echo "$found $WORK/traffic_hunt.o" ;;
     */traffic.c | */traffic_cells.c) echo "$found $WORK/traffic_main/$(basename "$found").o" ;;
@@ -112,6 +138,7 @@ for unit in $UNITS; do
     echo "$ROOT/tests/unit/$unit.c $WORK/unit/$unit.o"
 done >>"$WORK/sources"
 xargs -P "$JOBS" -L 1 bash -c 'compile "$@"' compile <"$WORK/sources" || exit 1
+compile_scripts "$ROOT/scripts/lua" "$WORK/whole/scripts.lua.o" || exit 1
 link "$WORK/whole" || exit 1
 
 LIMIT=600

@@ -316,7 +316,7 @@ static unsigned options_of_player(const struct history *h, int worker, struct op
 static void play(struct history *h, const struct scope *s, struct chooser *chooser) {
     static const char *const NAMES[MODEL_KEYS] = {"lock:1", "lock:2", "lock:3"};
     struct option options[OPTIONS_MAX];
-    memset(&h->redis, 0, sizeof(h->redis));
+    model_reset(&h->redis);
     memset(h->players, 0, sizeof(h->players));
     memset(h->live, 0, sizeof(h->live));
     h->scope = s;

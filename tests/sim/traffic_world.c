@@ -670,6 +670,7 @@ static void free_all(struct traffic *t) {
         free(t->apps[i].handed);
     }
     free(t->heap);
+    model_free(&t->redis);
     free(t);
 }
 

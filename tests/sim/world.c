@@ -381,6 +381,7 @@ void world_close(struct world *w) {
     for (size_t i = 0; i < FLIGHTS; i++)
         flight_free(&w->flights[i]);
     rules_close(w);
+    model_free(&w->redis);
 }
 
 /* L1: with everybody gone, each lock is free within its lease. */

@@ -15,7 +15,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 # Folder: (folders whose headers it may include besides its own, libraries besides libc).
 LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
-             "libmicrohttpd": "microhttpd.h", "openssl": "openssl/", "cmocka": "cmocka.h"}
+             "libmicrohttpd": "microhttpd.h", "openssl": "openssl/", "cmocka": "cmocka.h",
+             "lua": "lua.h", "lauxlib": "lauxlib.h", "lualib": "lualib.h"}
 GROUND = ("parser", "proxy/base", "proxy/net")
 UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
 SESSION = tuple("proxy/session/" + room for room in
@@ -51,8 +52,8 @@ LAYERS = {
     # The configuration knows nothing of what its values do.
     "proxy/config": (("proxy/base", "proxy/lock"), ()),
     "proxy": (EVERYTHING, ("libev", "hiredis", "libuuid")),
-    # The simulator drives the engine, which has no input or output.
-    "tests/sim": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
+    # The simulator drives the engine, which has no input or output, and the scripts as the proxy sends them.
+    "tests/sim": (("parser", "proxy/base", "proxy/lock", "proxy/upstream"), ("lua", "lauxlib", "lualib")),
     "tests/fuzz": (EVERYTHING, ("libev",)),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),
@@ -149,7 +150,7 @@ def check_includes(path, results):
 
 def compile_flags():
     flags = []
-    for package in ("hiredis", "uuid"):
+    for package in ("hiredis", "uuid", "lua5.1"):
         try:
             out = subprocess.run(["pkg-config", "--cflags", package], stdout=subprocess.PIPE, text=True, check=True)
             flags += shlex.split(out.stdout)

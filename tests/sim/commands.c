@@ -1,0 +1,551 @@
+/*
+ * redis.call and redis.pcall: the commands that the scripts use, and those that applications send through them, on the
+ * lock key and its guard record. Who calls what is not here ends the program.
+ *
+ * Numbers become texts and answers become values as Redis has it: an integer is a number, nil is false, a status is a
+ * table with `ok`, an error one with `err`.
+ */
+#include <inttypes.h>
+#include <lauxlib.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/interpreter.h"
+
+/* What commands are for. */
+static struct model *model;
+static int key_number;
+static const char *lock_name, *guard_name;
+
+/* Pushes the answer; false: it is an error. */
+typedef bool (*command_fn)(lua_State *L, int count);
+
+/* ---- words and answers --------------------------------------------------------------------------- */
+
+static void unknown(lua_State *L, const char *what) {
+    const char *name = lua_tostring(L, 1);
+    fprintf(stderr, "redis.call: %s: %s\n", name ? name : "", what);
+    abort();
+}
+
+/* The command's word, of which the first is its name. Borrowed from Lua. */
+static const char *word(lua_State *L, int i, size_t *len) {
+    const char *text = lua_tolstring(L, i, len);
+    if (!text)
+        unknown(L, "a word is missing, or is neither text nor number");
+    return text;
+}
+
+static const char *text_at(lua_State *L, int i) {
+    return word(L, i, NULL);
+}
+
+static int64_t number_at(lua_State *L, int i) {
+    char *end;
+    const char *text = text_at(L, i);
+    long long n = strtoll(text, &end, 10);
+    if (*end || end == text)
+        unknown(L, "a word is no number");
+    return n;
+}
+
+static bool word_is(lua_State *L, int i, const char *name) {
+    return strcmp(text_at(L, i), name) == 0;
+}
+
+/* Whether the command is for the guard record, and not for the lock. */
+static bool of_guard(lua_State *L) {
+    const char *name = text_at(L, 2);
+    if (name != guard_name && name != lock_name) /* Lua has each text once */
+        unknown(L, "the key is not one of KEYS");
+    return name == guard_name;
+}
+
+static bool push_number(lua_State *L, int64_t n) {
+    lua_pushnumber(L, (lua_Number)n);
+    return true;
+}
+
+static bool push_nil(lua_State *L) {
+    lua_pushboolean(L, 0);
+    return true;
+}
+
+static bool push_table(lua_State *L, const char *field, const char *text) {
+    lua_createtable(L, 0, 1);
+    lua_pushstring(L, text);
+    lua_setfield(L, -2, field);
+    return strcmp(field, "ok") == 0;
+}
+
+static bool push_wrong_type(lua_State *L) {
+    return push_table(L, "err", "WRONGTYPE Operation against a key holding the wrong kind of value");
+}
+
+static bool push_reply(lua_State *L, const struct model_reply *r) {
+    switch (r->kind) {
+    case REPLY_INT:
+        return push_number(L, r->number);
+    case REPLY_OK:
+        return push_table(L, "ok", "OK");
+    case REPLY_NIL:
+        return push_nil(L);
+    case REPLY_TEXT:
+        lua_pushstring(L, r->text);
+        return true;
+    case REPLY_ERROR:
+        break;
+    }
+    return push_wrong_type(L);
+}
+
+static struct model_key *lock_key(void) {
+    return &model->keys[key_number];
+}
+
+static struct record *guard_record(void) {
+    return &model->records[key_number];
+}
+
+/* Runs the command on the lock key as an application's. */
+static bool native(lua_State *L, const struct model_command *c) {
+    if (of_guard(L))
+        unknown(L, "it is none for guard records");
+    struct model_reply r = model_native(model, key_number, c);
+    return push_reply(L, &r);
+}
+
+static struct model_command command_with(lua_State *L, enum model_op op, int value_at) {
+    struct model_command c = {.op = op};
+    if (value_at)
+        snprintf(c.value, sizeof(c.value), "%s", text_at(L, value_at));
+    return c;
+}
+
+static bool plain(lua_State *L, enum model_op op, int value_at) {
+    struct model_command c = command_with(L, op, value_at);
+    return native(L, &c);
+}
+
+/* ---- any key ------------------------------------------------------------------------------------- */
+
+static bool do_exists(lua_State *L, int count) {
+    (void)count;
+    return push_number(L, of_guard(L) ? guard_record()->count > 0 : lock_key()->exists);
+}
+
+static bool do_type(lua_State *L, int count) {
+    (void)count;
+    const struct model_key *k = lock_key();
+    bool guard = of_guard(L), there = guard ? guard_record()->count > 0 : k->exists;
+    return push_table(L, "ok", !there ? "none" : guard || k->hash ? "hash" : k->list ? "list" : "string");
+}
+
+static bool do_pttl(lua_State *L, int count) {
+    (void)count;
+    if (!of_guard(L))
+        return push_number(L, model_pttl(model, key_number));
+    const struct model_guard *g = &lock_key()->guard;
+    if (guard_record()->count == 0)
+        return push_number(L, -2);
+    return push_number(L, g->expire_ms ? g->expire_ms - model->now_ms : -1);
+}
+
+static enum model_condition condition_at(lua_State *L, int i, int count) {
+    static const char *const NAMES[] = {"", "NX", "XX", "GT", "LT"};
+    for (int when = WHEN_NX; i <= count && when <= WHEN_LT; when++)
+        if (word_is(L, i, NAMES[when]))
+            return (enum model_condition)when;
+    if (i <= count)
+        unknown(L, "a condition that it does not have");
+    return WHEN_ALWAYS;
+}
+
+static bool do_pexpire(lua_State *L, int count) {
+    struct model_command c = {.op = OP_PEXPIRE, .ms = number_at(L, 3), .when = condition_at(L, 4, count)};
+    if (!of_guard(L))
+        return native(L, &c);
+    struct model_guard *g = &lock_key()->guard;
+    int64_t until_ms = model->now_ms + c.ms;
+    if (guard_record()->count == 0 || !model_expires(c.when, g->expire_ms, until_ms))
+        return push_number(L, 0);
+    if (c.ms <= 0)
+        model_guard_clear(model, key_number);
+    else
+        g->expire_ms = until_ms;
+    return push_number(L, 1);
+}
+
+static bool do_persist(lua_State *L, int count) {
+    (void)count;
+    if (!of_guard(L))
+        return plain(L, OP_PERSIST, 0);
+    struct model_guard *g = &lock_key()->guard;
+    bool had = guard_record()->count > 0 && g->expire_ms;
+    g->expire_ms = 0;
+    return push_number(L, had);
+}
+
+static bool do_del(lua_State *L, int count) {
+    (void)count;
+    if (!of_guard(L))
+        return plain(L, OP_DEL, 0);
+    bool there = guard_record()->count > 0;
+    model_guard_clear(model, key_number);
+    return push_number(L, there);
+}
+
+/* The clock: a microsecond that no lease has begun in. */
+static uint64_t clock_us(void) {
+    uint64_t now_us = (uint64_t)model->now_ms * 1000;
+    return model->us + 1 > now_us ? model->us + 1 : now_us;
+}
+
+static bool do_time(lua_State *L, int count) {
+    (void)count;
+    uint64_t us = clock_us(), parts[] = {us / 1000000, us % 1000000};
+    lua_createtable(L, 2, 0);
+    for (int i = 0; i < 2; i++) {
+        interpreter_push_digits(L, (int64_t)parts[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return true;
+}
+
+/* ---- strings ------------------------------------------------------------------------------------- */
+
+static bool do_get(lua_State *L, int count) {
+    (void)count;
+    return plain(L, OP_GET, 0);
+}
+
+static bool do_getset(lua_State *L, int count) {
+    (void)count;
+    return plain(L, OP_GETSET, 3);
+}
+
+static bool do_getdel(lua_State *L, int count) {
+    (void)count;
+    return plain(L, OP_GETDEL, 0);
+}
+
+static bool do_setnx(lua_State *L, int count) {
+    (void)count;
+    return plain(L, OP_SETNX, 3);
+}
+
+static bool do_mset(lua_State *L, int count) {
+    if (count != 3)
+        unknown(L, "of one key alone");
+    return plain(L, OP_MSET, 3);
+}
+
+/* An expiry's two words; one at a time of day is in the past. */
+static int64_t expiry_at(lua_State *L, int i) {
+    if (!word_is(L, i, "PX") && !word_is(L, i, "PXAT"))
+        unknown(L, "an option that it does not have");
+    return word_is(L, i, "PX") ? number_at(L, i + 1) : -1;
+}
+
+static bool do_set(lua_State *L, int count) {
+    struct model_command c = command_with(L, OP_SET, 3);
+    bool nx = false, xx = false, get = false;
+    for (int i = 4; i <= count; i++) {
+        if (word_is(L, i, "NX"))
+            nx = true;
+        else if (word_is(L, i, "XX"))
+            xx = true;
+        else if (word_is(L, i, "GET"))
+            get = true;
+        else if (word_is(L, i, "KEEPTTL"))
+            c.keepttl = true;
+        else
+            c.ms = expiry_at(L, i++);
+    }
+    c.op = nx ? (get ? OP_SET_NX_GET : OP_SET_NX) : xx ? OP_SET_XX : get ? OP_SET_GET : OP_SET;
+    return native(L, &c);
+}
+
+static bool do_getex(lua_State *L, int count) {
+    struct model_command c = {.op = OP_GETEX, .ms = count > 2 ? expiry_at(L, 3) : 0};
+    return native(L, &c);
+}
+
+static bool do_incrby(lua_State *L, int count) {
+    (void)count;
+    struct model_command c = {.op = OP_INCRBY, .by = number_at(L, 3)};
+    const struct model_key *k = lock_key();
+    bool text = k->exists && !k->list && !k->hash;
+    if (!native(L, &c) && text) {
+        lua_pop(L, 1);
+        push_table(L, "err", "ERR value is not an integer or out of range");
+    }
+    return !lua_istable(L, -1);
+}
+
+/* ---- hashes -------------------------------------------------------------------------------------- */
+
+/* A field of the lock, or of the guard record; false where there is none. */
+static void push_field(lua_State *L, bool guard, int i) {
+    size_t len;
+    const char *name = word(L, i, &len);
+    const struct record_text *t = guard ? record_get(guard_record(), name, len) : NULL;
+    int at = guard ? -1 : hash_find(&lock_key()->fields, name);
+    if (t)
+        lua_pushlstring(L, t->data, t->len);
+    else if (at < 0)
+        lua_pushboolean(L, 0);
+    else if (strcmp(name, HASH_MODE) == 0)
+        lua_pushstring(L, "read");
+    else
+        lua_pushfstring(L, "%d", (int)lock_key()->fields.at[at].count);
+}
+
+/* Whether the key is there and no hash. */
+static bool no_hash(bool guard) {
+    return !guard && lock_key()->exists && !lock_key()->hash;
+}
+
+static bool do_hget(lua_State *L, int count) {
+    (void)count;
+    bool guard = of_guard(L);
+    if (no_hash(guard))
+        return push_wrong_type(L);
+    push_field(L, guard, 3);
+    return true;
+}
+
+static bool do_hmget(lua_State *L, int count) {
+    bool guard = of_guard(L);
+    if (no_hash(guard))
+        return push_wrong_type(L);
+    lua_createtable(L, count - 2, 0);
+    for (int i = 3; i <= count; i++) {
+        push_field(L, guard, i);
+        lua_rawseti(L, -2, i - 2);
+    }
+    return true;
+}
+
+static bool do_hexists(lua_State *L, int count) {
+    (void)count;
+    size_t len;
+    const char *name = word(L, 3, &len);
+    bool guard = of_guard(L);
+    if (no_hash(guard))
+        return push_wrong_type(L);
+    return push_number(L, guard ? record_get(guard_record(), name, len) != NULL : hash_has(&lock_key()->fields, name));
+}
+
+static bool do_hset(lua_State *L, int count) {
+    int added = 0;
+    if (!of_guard(L) || count % 2 != 0)
+        unknown(L, "of guard records alone, fields and values");
+    for (int i = 3; i < count; i += 2) {
+        size_t name_len, len;
+        const char *name = word(L, i, &name_len), *value = word(L, i + 1, &len);
+        if (strcmp(name, "fence") == 0)
+            model->us = clock_us();
+        added += record_set(guard_record(), name, name_len, value, len);
+    }
+    return push_number(L, added);
+}
+
+static bool do_hdel(lua_State *L, int count) {
+    size_t len;
+    int gone = 0;
+    if (!of_guard(L))
+        return plain(L, OP_HDEL, 3);
+    for (int i = 3; i <= count; i++) {
+        const char *name = word(L, i, &len);
+        gone += record_remove(guard_record(), name, len);
+    }
+    if (gone && guard_record()->count == 0)
+        model_guard_clear(model, key_number);
+    return push_number(L, gone);
+}
+
+static bool do_hincrby(lua_State *L, int count) {
+    (void)count;
+    size_t len;
+    const char *name = word(L, 3, &len);
+    if (!of_guard(L)) {
+        struct model_command c = command_with(L, OP_HINCRBY, 3);
+        c.by = number_at(L, 4);
+        return native(L, &c);
+    }
+    const struct record_text *old = record_get(guard_record(), name, len);
+    int64_t n = (old ? strtoll(old->data, NULL, 10) : 0) + number_at(L, 4);
+    char text[24];
+    record_set(guard_record(), name, len, text, (size_t)snprintf(text, sizeof(text), "%" PRId64, n));
+    return push_number(L, n);
+}
+
+static bool do_hsetnx(lua_State *L, int count) {
+    (void)count;
+    return plain(L, OP_HSETNX, 3);
+}
+
+static bool do_hlen(lua_State *L, int count) {
+    (void)count;
+    if (no_hash(of_guard(L)))
+        return push_wrong_type(L);
+    return push_number(L, of_guard(L) ? guard_record()->count : lock_key()->fields.count);
+}
+
+static bool do_hkeys(lua_State *L, int count) {
+    (void)count;
+    const struct model_fields *h = &lock_key()->fields;
+    if (of_guard(L))
+        unknown(L, "it is none for guard records");
+    if (no_hash(false))
+        return push_wrong_type(L);
+    lua_createtable(L, (int)h->count, 0);
+    for (unsigned i = 0; i < h->count; i++) {
+        lua_pushstring(L, h->at[i].name);
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    return true;
+}
+
+/* ---- lists --------------------------------------------------------------------------------------- */
+
+static bool do_rpush(lua_State *L, int count) {
+    if (count != 3)
+        unknown(L, "of one node alone");
+    return plain(L, OP_RPUSH, 3);
+}
+
+static bool do_lpush(lua_State *L, int count) {
+    if (count != 3)
+        unknown(L, "of one node alone");
+    return plain(L, OP_LPUSH, 3);
+}
+
+static bool do_lindex(lua_State *L, int count) {
+    (void)count;
+    if (!word_is(L, 3, "0"))
+        unknown(L, "of the head alone");
+    return plain(L, OP_LINDEX, 0);
+}
+
+static bool do_lset(lua_State *L, int count) {
+    (void)count;
+    if (!word_is(L, 3, "0"))
+        unknown(L, "of the head alone");
+    return plain(L, OP_LSET, 4);
+}
+
+static bool do_lrem(lua_State *L, int count) {
+    (void)count;
+    if (!word_is(L, 3, "1"))
+        unknown(L, "of one node alone");
+    return plain(L, OP_LREM, 4);
+}
+
+static bool do_lpop(lua_State *L, int count) {
+    if (count != 2)
+        unknown(L, "of one node alone");
+    return plain(L, OP_LPOP, 0);
+}
+
+static bool no_list(lua_State *L) {
+    if (of_guard(L))
+        unknown(L, "it is none for guard records");
+    return lock_key()->exists && !lock_key()->list;
+}
+
+static bool do_llen(lua_State *L, int count) {
+    (void)count;
+    return no_list(L) ? push_wrong_type(L) : push_number(L, model->queues[key_number].count);
+}
+
+static bool do_lpos(lua_State *L, int count) {
+    (void)count;
+    const struct model_queue *q = &model->queues[key_number];
+    const char *node = text_at(L, 3);
+    if (no_list(L))
+        return push_wrong_type(L);
+    for (unsigned i = 0; i < q->count; i++)
+        if (strcmp(q->nodes[i], node) == 0)
+            return push_number(L, i);
+    return push_nil(L);
+}
+
+/* ---- calls --------------------------------------------------------------------------------------- */
+
+static const struct named_command {
+    const char *name;
+    command_fn run;
+} COMMANDS[] = {
+    {"EXISTS", do_exists}, {"TYPE", do_type},     {"PTTL", do_pttl},       {"PEXPIRE", do_pexpire},
+    {"DEL", do_del},       {"UNLINK", do_del},    {"PERSIST", do_persist}, {"TIME", do_time},
+    {"GET", do_get},       {"SET", do_set},       {"SETNX", do_setnx},     {"GETSET", do_getset},
+    {"MSET", do_mset},     {"GETEX", do_getex},   {"GETDEL", do_getdel},   {"INCRBY", do_incrby},
+    {"HGET", do_hget},     {"HMGET", do_hmget},   {"HEXISTS", do_hexists}, {"HINCRBY", do_hincrby},
+    {"HSET", do_hset},     {"HSETNX", do_hsetnx}, {"HDEL", do_hdel},       {"HLEN", do_hlen},
+    {"HKEYS", do_hkeys},   {"RPUSH", do_rpush},   {"LPUSH", do_lpush},     {"LINDEX", do_lindex},
+    {"LSET", do_lset},     {"LREM", do_lrem},     {"LPOP", do_lpop},       {"LLEN", do_llen},
+    {"LPOS", do_lpos},
+};
+
+/* Redis writes a number with as many digits as tell it from others, 17 at most. */
+static void number_to_text(lua_State *L, int i) {
+    const lua_Number EXACT = 1e15;
+    char text[40];
+    lua_Number n = lua_tonumber(L, i);
+    if (n > -EXACT && n < EXACT && n == (lua_Number)(int64_t)n)
+        interpreter_push_digits(L, (int64_t)n);
+    else
+        lua_pushlstring(L, text, (size_t)snprintf(text, sizeof(text), "%.17g", n));
+    lua_replace(L, i);
+}
+
+static void numbers_to_texts(lua_State *L, int count) {
+    for (int i = 2; i <= count; i++)
+        if (lua_type(L, i) == LUA_TNUMBER)
+            number_to_text(L, i);
+}
+
+static bool call(lua_State *L) {
+    int count = lua_gettop(L);
+    lua_pushvalue(L, 1);
+    lua_rawget(L, lua_upvalueindex(1));
+    const struct named_command *c = lua_touserdata(L, -1);
+    lua_pop(L, 1);
+    if (!c)
+        unknown(L, "there is no such command here");
+    numbers_to_texts(L, count);
+    return c->run(L, count);
+}
+
+static int redis_call(lua_State *L) {
+    return call(L) ? 1 : lua_error(L);
+}
+
+static int redis_pcall(lua_State *L) {
+    call(L);
+    return 1;
+}
+
+void commands_open(lua_State *L) {
+    lua_createtable(L, 0, 2);
+    lua_createtable(L, 0, sizeof(COMMANDS) / sizeof(COMMANDS[0]));
+    for (size_t i = 0; i < sizeof(COMMANDS) / sizeof(COMMANDS[0]); i++) {
+        lua_pushlightuserdata(L, (void *)(uintptr_t)&COMMANDS[i]);
+        lua_setfield(L, -2, COMMANDS[i].name);
+    }
+    lua_pushvalue(L, -1);
+    lua_pushcclosure(L, redis_call, 1);
+    lua_setfield(L, -3, "call");
+    lua_pushcclosure(L, redis_pcall, 1);
+    lua_setfield(L, -2, "pcall");
+}
+
+void commands_begin(struct model *m, int key, const char *lock, const char *guard) {
+    model = m;
+    key_number = key;
+    lock_name = lock;
+    guard_name = guard;
+}
