@@ -134,7 +134,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     struct occasion on = proxys_occasion(c, now_ms);
     if (report)
         incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the lease was found gone; renewal ended");
-    if (why == LEASE_OVER && !c->reported && !c->shown && lease_owner_here(c) && release_expected(sh, c))
+    if (by_itself && !report && !c->reported && !c->shown && lease_owner_here(c) && release_expected(sh, c))
         incident_report(sh, INCIDENT_OVERRUN, &on,
                         "lease ended after %lld ms, its owner is connected; what it still sends %s be refused",
                         (long long)(c->end_ms - c->granted_ms), c->observed ? "would" : "will");

@@ -915,6 +915,20 @@ static void e_is_not_for_who_closed_or_is_just_releasing(void **state) {
     assert_int_equal(pooled(f), 0);
 }
 
+/* The next holder may be faster than the clock here. */
+static void an_overrun_is_told_by_who_acquires_next(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    assert_true(give(f, &a, "lock:x")); /* its releases are expected */
+    take(f, &a, "lock:x");
+    f->now_ms += 990;
+    free_lock("lock:x");
+    take(f, &b, "lock:x");
+    assert_int_equal(incidents(f, INCIDENT_OVERRUN), 1);
+}
+
 /* ---- F: extended -------------------------------------------------------------------------------- */
 
 static void f_who_may_set_an_expiry(void **state) {
@@ -1475,6 +1489,7 @@ int main(void) {
         CASE(e_also_where_the_next_holder_is_faster),
         CASE(e_is_not_for_who_releases_over_its_own_session),
         CASE(e_is_not_for_who_closed_or_is_just_releasing),
+        CASE(an_overrun_is_told_by_who_acquires_next),
         CASE(f_who_may_set_an_expiry),
         CASE(f_losers_that_expire_move_nothing),
         CASE(f_renewal_ends_for_who_asks_for_its_own),
