@@ -110,7 +110,7 @@ static inline size_t put_word(struct pattern *t, const char *p, size_t len) {
     return n;
 }
 
-static inline __attribute__((always_inline)) void pattern_of(struct pattern *t, const char *key, size_t len) {
+static inline void pattern_of(struct pattern *t, const char *key, size_t len) {
     for (size_t i = 0; i < len && t->len + 4 <= ADVISE_PATTERN_MAX;) {
         if (kind(key[i]) & HEX && is_uuid(key + i, len - i)) {
             put_star(t);

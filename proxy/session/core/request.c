@@ -236,7 +236,7 @@ static __attribute__((noinline)) void request_hold(struct request *r, const char
         session_mark_dirty(s);
 }
 
-static inline __attribute__((always_inline)) void reply(struct request *r, const char *data, size_t len, bool last) {
+static inline void reply(struct request *r, const char *data, size_t len, bool last) {
     struct session *s = r->session;
     if (last) {
         if (r->lock_busy)

@@ -30,6 +30,7 @@ struct lock_command {
     enum script_id script;
     uint32_t value_at; /* argument index of the value, 0 none */
     enum lock_shape shape;
+    bool known;        /* false: it means nothing, and is forwarded */
     uint8_t advises;   /* as in struct lock_row */
     int64_t expiry_ms; /* SCRIPT_ACQUIRE: the command's own; 0 it has none; LOCK_EXPIRY_OTHER: as the command says */
     const char *name;  /* in capitals, static; NULL: as the client wrote it */
@@ -75,18 +76,12 @@ enum {
     ADVISES_ALL = 32 /* all of its keys */
 };
 
-/* A meaning that a command may have. */
-struct lock_form {
-    bool known; /* false: none. The command is forwarded */
-    uint8_t verb, script, value_at, shape;
-};
-
 /* A row of the table of commands on locks. */
 struct lock_row {
-    const char *name;             /* in capitals; NULL: no command on locks */
-    unsigned kinds;               /* the command is about locks of these kinds (enum lock_kind), 0 of all */
-    struct lock_form form, other; /* `other`: where the key's rule has none of them */
-    uint8_t options;              /* private to lock_command.c: what its arguments change of its form */
+    const char *name;                /* in capitals; NULL: no command on locks */
+    unsigned kinds;                  /* the command is about locks of these kinds (enum lock_kind), 0 of all */
+    struct lock_command form, other; /* `other`: where the key's rule has none of them */
+    uint8_t options;                 /* private to lock_command.c: what its arguments change of its form */
     uint8_t expiry, counts, replaces, advises;
     uint8_t queue; /* enum lock_queue_sight; QUEUE_HEAD: where argument 2 is 0 */
 };

@@ -79,8 +79,7 @@ const char *router_no_node(struct upstream *u) {
 }
 
 /* Queues a request on a node, or on the one that serves its slot (`to` NULL). NULL, or an error for router_outcome. */
-static inline __attribute__((always_inline)) const char *place(struct upstream *u, struct upstream_request *r,
-                                                               struct upstream_node *to) {
+static inline const char *place(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
     struct upstream_node *n = u->closing ? NULL : to ? to : choose_node(u, r);
     if (!n)
         return router_no_node(u);
