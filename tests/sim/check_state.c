@@ -14,8 +14,7 @@
 static bool was_live(const struct world *w, const struct model_key *k) {
     const struct model_guard *g = &k->guard;
     return k->exists && !k->list && !k->hash && g->exists && g->token[0] && g->has_value &&
-           strcmp(g->value, k->value) == 0 &&
-           (!g->expire_ms || g->expire_ms - w->redis.now_ms >= MODEL_GUARD_OUTLIVES_MS);
+           strcmp(g->value, k->value) == 0 && (!g->expire_ms || g->expire_ms - w->redis.now_ms >= GUARD_OUTLIVES_MS);
 }
 
 /* The lock was nobody's lease: who has tried for it in vain, or may be late with a release, can't touch it without
@@ -69,7 +68,7 @@ static void check_together(struct world *w, const struct flight *f) {
     bool around = w->sc.outside || (w->sc.audit && !w->sc.audit_exact) || w->stirred[f->key];
     if (!g || around)
         return;
-    int64_t apart_ms = g->expire_ms - k->expire_ms - MODEL_GUARD_OUTLIVES_MS;
+    int64_t apart_ms = g->expire_ms - k->expire_ms - GUARD_OUTLIVES_MS;
     bool close = apart_ms >= -MODEL_SLACK_MS && apart_ms <= MODEL_SLACK_MS;
     if (k->expire_ms ? !g->expire_ms || !close : g->expire_ms != 0)
         world_fail(w, "S3", "the lock ends at %" PRId64 ", its guard record at %" PRId64, k->expire_ms, g->expire_ms);

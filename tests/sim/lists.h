@@ -8,13 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum {
-    QUEUE_NODES = 96,
-    QUEUE_TEXT = 64,
-    QUEUE_NODE = 40,
-    QUEUE_PRUNED_AT_ONCE = 100, /* these two as list.lua has them */
-    QUEUE_LOOKS_WITHIN_MS = 5000
-};
+enum { QUEUE_NODES = 96, QUEUE_TEXT = 64, QUEUE_NODE = 40 };
 
 /* n:NODE, without the attempt */
 struct queue_node {

@@ -109,7 +109,7 @@ const struct model_guard *model_live(struct model *m, int key) {
     bool hash = k->hash && g->hash && !m->queues[key].kind && hash_has(&k->fields, g->value);
     bool string = !k->list && !k->hash && strcmp(g->value, k->value) == 0;
     bool live = k->exists && (hash || string) && g->exists && g->token[0] && g->has_value &&
-                (!g->expire_ms || g->expire_ms - m->now_ms >= MODEL_GUARD_OUTLIVES_MS);
+                (!g->expire_ms || g->expire_ms - m->now_ms >= GUARD_OUTLIVES_MS);
     return live ? g : NULL;
 }
 

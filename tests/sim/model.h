@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "proxy/lock/engine.h"
+#include "proxy/lock/script_constants.h"
 #include "proxy/upstream/script.h"
 #include "tests/sim/hashes.h"
 #include "tests/sim/lists.h"
@@ -26,7 +27,6 @@ enum {
     MODEL_VALUE = 40,
     MODEL_TOKEN = LOCK_TOKEN_MAX,
     MODEL_NAME = 40,
-    MODEL_GUARD_OUTLIVES_MS = 10000,
     MODEL_SLACK_MS = 2 /* renew.lua and adopt.lua: a guard record so much off is not moved */
 };
 

@@ -233,7 +233,7 @@ static void call_script(struct dump *d, int key) {
 
 /* Not for queues; nor where a guard record is about to be one that outlives its lease, which in Redis it is already. */
 static bool may_adopt(struct dump *d, int key) {
-    return !model_is_queue(&d->m, key) && d->m.keys[key].guard.expire_ms != d->m.now_ms + MODEL_GUARD_OUTLIVES_MS;
+    return !model_is_queue(&d->m, key) && d->m.keys[key].guard.expire_ms != d->m.now_ms + GUARD_OUTLIVES_MS;
 }
 
 static void call_native(struct dump *d, int key);

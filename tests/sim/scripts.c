@@ -161,7 +161,7 @@ static void pass_to_acquire(const struct model_args *a) {
     int64_t ends_ms = c->ms ? c->ms : a->lease_ms;
     for (int i = 0; i < 2; i++)
         if (ends_ms)
-            interpreter_number(ends_ms + i * MODEL_GUARD_OUTLIVES_MS);
+            interpreter_number(ends_ms + i * GUARD_OUTLIVES_MS);
         else
             interpreter_text("");
     if (!c->ms)
