@@ -31,7 +31,7 @@ LAYERS = {
     "proxy/lock": (("parser", "proxy/base"), ()),
     "proxy/advise": (("parser", "proxy/base", "proxy/lock"), ()),
     # The upstream's face, and its rooms from the ground.
-    "proxy/upstream": (("proxy/base",), ()),
+    "proxy/upstream": (("parser", "proxy/base"), ()),
     "proxy/upstream/connection": ((*GROUND, "proxy/upstream"), ("libev", "hiredis")),
     "proxy/upstream/routing": ((*GROUND, "proxy/upstream", "proxy/upstream/connection"), ("libev",)),
     "proxy/upstream/topology": ((*GROUND, "proxy/upstream", "proxy/upstream/connection", "proxy/upstream/routing"),
