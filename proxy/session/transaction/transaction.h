@@ -14,9 +14,9 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct comman
 /* The connection of a session that watches, for SELECT, AUTH and HELLO, which change it too: it serves nobody else
  * afterwards. NULL: there is none. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
-/* Whether a change is among them. */
+/* Whether a change is queued. */
 bool transaction_writes(const struct session *s);
-/* How many, -1 outside of MULTI. */
+/* How many commands are queued, -1 outside of MULTI. */
 int64_t transaction_count(const struct session *s);
 /* Ends it without EXEC: RESET, or the session is gone. */
 void transaction_drop(struct session *s);
