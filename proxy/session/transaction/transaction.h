@@ -99,14 +99,14 @@ struct early {
     char bytes[];
 };
 
-enum ready {
+enum readiness {
     READY,
     READY_LATER, /* the node has to answer first */
     READY_NEVER  /* the client was told why */
 };
 
 /* Sees to it that the transaction's node takes commands; `slot` is that of the command at hand, -1: none. */
-enum ready transaction_ready(struct session *s, const struct command *c, int slot);
+enum readiness transaction_ready(struct session *s, const struct command *c, int slot);
 /* Answers a request inside MULTI that will not be queued: EXEC fails. */
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
