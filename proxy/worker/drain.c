@@ -6,8 +6,7 @@
  *
  *        0 s      connections whose handshake has begun are still accepted; new ones get no answer here, so that the
  *                 client's system repeats its SYN, by default after a second
- *        0.3 s    the listeners close (TLS handshakes go on): all new connections, and those repeated SYNs, are the
- * other process's
+ *        0.3 s    the listeners close (TLS handshakes go on): new connections and those repeated SYNs are the other's
  *        ...      sessions are served as ever, until they leave or fall silent for 0.5 s
  *        bound    those that do neither are closed between two requests in the last second, at the end in any case
  *

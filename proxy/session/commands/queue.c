@@ -187,7 +187,7 @@ static enum dispatch_result queue_as(struct session *s, const struct command *c,
                                      const char *bytes, int slot, enum queued_form form) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct transaction *t = s->transaction;
-    enum ready ready = transaction_ready(s, c, slot);
+    enum readiness ready = transaction_ready(s, c, slot);
     if (ready != READY)
         return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
     const char *sent = form == QUEUED_LOCAL ? ping : bytes;
@@ -427,7 +427,7 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
             slot = slot_of_key(bytes + r->argv[c->first].off, r->argv[c->first].len);
         return queue_as(s, c, r, bytes, slot, QUEUED_PLAIN);
     }
-    enum ready ready = transaction_ready(s, c, slot);
+    enum readiness ready = transaction_ready(s, c, slot);
     if (ready == READY)
         queue_keys(s, c, r, bytes);
     return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;

@@ -25,7 +25,7 @@
 
 struct call;
 struct discovery_rows;
-struct locks;
+struct worker_locks;
 
 enum { WORKER_BYTES_FULL = 128 * 1024 * 1024 };
 
@@ -58,7 +58,7 @@ struct worker {
     size_t free_request_count, free_call_count;
     struct list_node jobs;             /* struct worker_job: for the end of the turn */
     size_t own_works;                  /* requests of the proxy's own under way, which a stop waits for */
-    struct locks *locks;               /* locks/ */
+    struct worker_locks *locks;        /* locks/ */
     struct discovery_rows *discovered; /* cluster/discover.c */
     struct resp_request scanner;       /* for input that is complete in `scratch` */
     char *scratch;                     /* what a read puts its bytes in */

@@ -23,7 +23,7 @@ struct lock_expiry {
 };
 
 /* A worker's part in locks: worker->locks. */
-struct locks {
+struct worker_locks {
     struct list_node *free; /* struct lock_call, a stack */
     size_t free_count;
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */

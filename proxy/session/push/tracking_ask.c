@@ -2,8 +2,7 @@
  * CLIENT TRACKING, CACHING and NO-TOUCH as commands: what a client wishes, and whether all masters agree.
  *
  *      words ──> wish ──> the client that REDIRECT names, if any ──> all masters ──> OK: the lane is the session's
- *                                                                              └──> the first error, and nothing
- * changes
+ *                                                                              └──> the first error: nothing changes
  */
 #include <string.h>
 

@@ -383,7 +383,7 @@ static bool multi_pending(const struct transaction *t) {
     return t->multi_sent && !t->multi_ok && !t->lost;
 }
 
-enum ready transaction_ready(struct session *s, const struct command *c, int slot) {
+enum readiness transaction_ready(struct session *s, const struct command *c, int slot) {
     struct transaction *t = s->transaction;
     const char *error = NULL;
     if (multi_pending(t))
@@ -445,7 +445,7 @@ static enum dispatch_result exec(struct session *s, const struct command *c) {
         transaction_drop(s);
         return DISPATCHED;
     }
-    enum ready ready = transaction_ready(s, c, SLOT_NONE);
+    enum readiness ready = transaction_ready(s, c, SLOT_NONE);
     if (ready == READY_NEVER)
         transaction_drop(s);
     if (ready != READY)

@@ -14,9 +14,9 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct comman
 /* The connection of a session that watches, for SELECT, AUTH and HELLO, which change it too: it serves nobody else
  * afterwards. NULL: there is none. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
-/* Whether a change is among them. */
+/* Whether a change is queued. */
 bool transaction_writes(const struct session *s);
-/* How many, -1 outside of MULTI. */
+/* How many commands are queued, -1 outside of MULTI. */
 int64_t transaction_count(const struct session *s);
 /* Ends it without EXEC: RESET, or the session is gone. */
 void transaction_drop(struct session *s);
@@ -99,14 +99,14 @@ struct early {
     char bytes[];
 };
 
-enum ready {
+enum readiness {
     READY,
     READY_LATER, /* the node has to answer first */
     READY_NEVER  /* the client was told why */
 };
 
 /* Sees to it that the transaction's node takes commands; `slot` is that of the command at hand, or SLOT_NONE. */
-enum ready transaction_ready(struct session *s, const struct command *c, int slot);
+enum readiness transaction_ready(struct session *s, const struct command *c, int slot);
 /* Answers a request inside MULTI that will not be queued: EXEC fails. */
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

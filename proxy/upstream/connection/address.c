@@ -3,7 +3,7 @@
  *
  * Addresses come from nodes too, and go into logs and error replies: a host is only taken with harmless bytes.
  */
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -76,13 +76,6 @@ bool address_host_ok(const char *host, size_t len);
 /* The one text of an address, at most `size` with its NUL. */
 void address_text(const struct address *a, char *out, size_t size);
 
-/* ---- login.c ---- */
-
-/* Appends the AUTH of a login. Returns how many replies will come (0: nobody is to log in), -1: no such login. */
-int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out);
-/* Whether there is such a login; never of login 0. */
-bool login_known(uint32_t login);
-
 /* ---- the upstream ---- */
 
 struct topology;
@@ -186,8 +179,6 @@ static inline int64_t clock_ms(void) {
 #define TICK_FAST_S 0.1
 #define TICK_SLOW_S 10.
 void upstream_set_tick(struct upstream *u, bool fast);
-/* Something is in flight: look for timeouts. */
-void upstream_wake(struct upstream *u);
 /* ms, 25 % more or less. */
 int64_t upstream_jitter(struct upstream *u, int64_t ms);
 uint32_t upstream_random(struct upstream *u, uint32_t below);
@@ -286,26 +277,17 @@ static inline struct upstream_conn *node_conn(struct upstream_node *n, const str
     }
     return node_conn_find(n, lane, index);
 }
-/* Frees the pool if it has no connection any more. */
-void pool_release(struct upstream_pool *p);
 /* Whether it is spoken to without TLS: always over a unix socket. */
 static inline bool node_is_plain(const struct upstream_node *n) {
     return !n->u->config->tls || n->at.port == 0;
 }
 /* Whether a new connection is refused for now. */
 bool node_backing_off(const struct upstream_node *n);
-/* Whether its addresses are known. Where they are not, its name is being looked up from now on, and conn_all_resolved
- * follows. */
-bool node_resolve(struct upstream_node *n) __attribute__((warn_unused_result));
 /* Its name may mean another machine by now, since this one serves no writes any more: that is looked up, once a second
  * at most, and new requests go where it leads. */
 void node_doubt_name(struct upstream_node *n);
-/* A connection could not be made, or was lost before it gave one reply. */
-void node_failed(struct upstream_node *n, const char *reason);
 /* It gave a reply. */
 void node_works(struct upstream_node *n);
-/* One line in the log; the same again only after a while. */
-void node_log(struct upstream_node *n, const char *what, const char *reason);
 /* Closes idle connections (all of nodes that serve nothing), and frees nodes nobody needs. */
 void node_sweep(struct upstream *u);
 
@@ -366,13 +348,6 @@ struct upstream_conn {
     struct upstream_ear *ear;
 };
 
-/* Opens a connection; NULL: u->error says why. */
-struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index);
-struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
-/* The one place where the state changes, with what belongs to each. */
-void conn_set_state(struct upstream_conn *c, enum conn_state state);
-/* No requests are to follow: its pool (c->pool is not NULL) forgets it, and goes if it was the last. */
-void conn_leave_pool(struct upstream_conn *c);
 /* Frees one that is in the graveyard. */
 void conn_free(struct upstream_conn *c);
 /* There is something to write. */
@@ -414,29 +389,12 @@ void conn_retire(struct upstream_conn *c);
 /* Takes an abandoned request out, or puts the stand-in into its place where the bytes have to go. */
 void conn_drop(struct upstream_conn *c, struct upstream_request *r);
 void conn_flush(struct upstream_conn *c);
-/* Queues the next bytes of the newest request, which is open. */
-void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last);
-/* Queues bytes that are no request. */
-void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
 /* Why reading or writing has failed. */
 static inline const char *conn_errno_text(const struct upstream_conn *c) {
     return c->tls ? tls_error(c->tls) : strerror(errno);
 }
-/* There is more of the handshake to write. */
-void conn_go_on(struct upstream_conn *c);
 /* All replies of the handshake are in, or, of one that is in doubt, a round has ended. */
 void conn_ready(struct upstream_conn *c);
-/* The node's number for the ear, which the handshake goes on with; and the ear is gone. */
-void conn_ear_known(struct upstream_conn *c, int64_t number);
-void conn_ear_lost(struct upstream_conn *c, const char *reason);
-
-/* ---- handshake.c ---- */
-
-/* Puts the handshake together. False: u->error says why that can't be done. */
-bool handshake_append(struct upstream_conn *c);
-/* A reply is in; an error (not `ok`) only in the prelude. False: the connection was closed. */
-bool handshake_taken(struct upstream_conn *c, bool ok);
-
 /* ---- end.c ---- */
 
 /* Why a connection ended, as an error; it says nothing of any request's outcome. */
@@ -449,9 +407,6 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
 void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
 /* The node's name was looked up: those that waited for it connect, or end with `error` (NULL: there is none). */
 void conn_all_resolved(struct upstream_node *n, const char *error);
-/* What is under way on the node's connections is answered; nothing new goes over them. */
-void conn_retire_all(struct upstream_node *n);
-
 /* ---- late.c ---- */
 
 /* Looks for timeouts; returns whether something is in flight. May close it. */
@@ -477,67 +432,18 @@ struct upstream_pin {
     bool full; /* its owner waits for `drained` */
 };
 
-/* Some of what was queued on the pin's connection has been written. */
-void pin_written(struct upstream_pin *pin);
-/* Bytes that arrived on the pin's connection and answer no request. */
-void pin_message(struct upstream_pin *pin, const char *data, size_t len, bool last);
-/* Its connection is closed; the requests have not failed yet. */
-void pin_detach(struct upstream_pin *pin, struct upstream_node *n);
-/* They have. An idle pin is freed at the end of the turn. */
-void pin_lost(struct upstream_pin *pin, const char *error);
 /* Closes and frees what was given back. */
 void pin_close_unpinned(struct upstream *u);
 
-/* ---- probe.c ---- */
-
-/* Whether the node has answered a question put to it on another connection, as far as is known: one is put where the
- * last answer is old, and while that is under way the answer is yes. */
-bool probe_answers(struct upstream_node *n, int64_t now);
-/* The node goes. */
-void probe_free(struct upstream_node *n);
-
 /* ---- own.c ---- */
 
-/* Appends what a lane's connections begin with, `ear` being the number of the connection's ear, if it has one; returns
- * how many replies will come. */
-unsigned own_handshake(struct upstream *u, uint32_t own, int64_t ear, struct iobuf *out);
-/* Whether they have ears. */
-bool own_wants_ear(const struct upstream *u, uint32_t own);
-/* The next bytes of a push on a connection whose lane has an owner, or on its ear. *partial is NULL between two
- * pushes, or what has come of one, and is let go of by own_drop_push. */
-void own_push(const struct upstream_conn *c, struct text **partial, const char *data, size_t len, bool last);
-void own_drop_push(struct text **partial);
-/* Such a connection is gone. */
-void own_lost(struct upstream *u, uint32_t own);
-/* Whether a connection is kept although it is idle: its node remembers something for it. */
-bool own_keeps(const struct upstream_conn *c);
 /* Closes what belongs to nobody any more; not from inside a connection's callback. */
 void own_sweep(struct upstream *u);
-
-/* ---- ear.c ---- */
-
-/* Opens the ear of a connection; what it hears goes to own_push as that connection's. Calls conn_ear_known or
- * conn_ear_lost later. NULL: u->error says why. */
-struct upstream_ear *ear_open(struct upstream_conn *c, const struct upstream_lane *lane);
-void ear_close(struct upstream_ear *e);
-
-/* ---- standin.c ---- */
-
-/* Makes a stand-in for r, with its bytes and its place in the list. */
-struct upstream_request *standin_make(struct upstream *u, struct upstream_request *r);
 
 /* ---- together.c ---- */
 
 /* The request's bytes with EVAL and the source in the place of EVALSHA and the SHA1, in the command that begins `at`;
  * the caller frees them. NULL: there is no such command. */
 char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) __attribute__((warn_unused_result));
-/* The next bytes of one of the oldest request's leading replies, the final ones with `last`. */
-void together_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last);
-/* The request has its end: the connection forgets its leading replies. `executed`: EXEC's array has come. */
-void together_end(struct upstream_conn *c, bool executed);
-
-/* ---- reply.c ---- */
-
-void conn_read(struct upstream_conn *c);
 
 #endif

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 struct upstream_ear {
     struct upstream_conn *conn;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "proxy/base/log.h"
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 /* ---- what is said of it ---- */
 

@@ -13,7 +13,7 @@
  */
 #include <stdio.h>
 
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 static void append_select(struct upstream_conn *c, uint32_t db) {
     char number[16], select[64];

@@ -5,7 +5,7 @@
 #include <poll.h>
 #include <stdio.h>
 
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 enum { SILENT_MS = 1000 }; /* then the topology is looked at, before upstream-timeout is over */
 

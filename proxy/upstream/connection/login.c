@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 enum { LOGIN_BUCKETS = 1024 };
 

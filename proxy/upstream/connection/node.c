@@ -13,7 +13,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 enum { LOG_AGAIN_MS = 10 * 1000, LOOK_AGAIN_MS = 1000 };
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 /* Takes a pin out of its node's idle ones. */
 static void idle_remove(struct upstream_pin *pin, struct upstream_node *n) {

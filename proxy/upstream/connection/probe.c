@@ -8,7 +8,7 @@
  * Knows nothing of scripts: late.c asks, as often as it looks.
  */
 #include "proxy/base/memory.h"
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 struct node_probe {
     struct upstream_request request;

@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 enum { QUOTE_MAX = 100 };
 

@@ -3,7 +3,7 @@
  * Knows nothing of why.
  */
 #include "proxy/base/memory.h"
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 enum { STAND_INS_MAX = 1024 }; /* free ones that are kept */
 

@@ -1,7 +1,7 @@
 /*
  * The upstream's tick, which runs fast while something is in flight, and chance; and that it is ready.
  */
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 
 /* splitmix64, for jitter. */
 static uint64_t next_random(struct upstream *u) {

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/upstream/connection/connection.h"
+#include "proxy/upstream/connection/private.h"
 #include "proxy/upstream/script.h"
 
 char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) {
