@@ -173,7 +173,8 @@ struct claim *settle_touched(struct finish *f) {
 
 /* Whether the lease is known to end then, as exactly as an answer can say it. */
 static bool lease_end_is(const struct finish *f, const struct claim *c, int64_t pttl_ms) {
-    int64_t inexact_ms = f->now_ms - f->plan->begun_ms + 50, moved_ms = f->now_ms + pttl_ms - c->end_ms;
+    /* The longest expiry that Redis takes ends beyond all numbers of this clock. */
+    int64_t inexact_ms = f->now_ms - f->plan->begun_ms + 50, moved_ms = pttl_ms - (c->end_ms - f->now_ms);
     return pttl_ms >= 0 && c->end_ms && moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
 }
 

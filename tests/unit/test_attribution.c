@@ -929,6 +929,20 @@ static void an_overrun_is_told_by_who_acquires_next(void **state) {
     assert_int_equal(incidents(f, INCIDENT_OVERRUN), 1);
 }
 
+static void the_longest_expiry_of_all_is_one(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    begin(f, &b, LOCK_EXTEND, "lock:x", &plan);
+    struct lock_result r = result(LOCK_ADOPTED, f->fence);
+    r.pttl_ms = INT64_MAX - 1;
+    finish(f, &b, &plan, &r);
+    pass(f, 1000000);
+    assert_true(give(f, &a, "lock:x"));
+}
+
 /* ---- F: extended -------------------------------------------------------------------------------- */
 
 static void f_who_may_set_an_expiry(void **state) {
@@ -1490,6 +1504,7 @@ int main(void) {
         CASE(e_is_not_for_who_releases_over_its_own_session),
         CASE(e_is_not_for_who_closed_or_is_just_releasing),
         CASE(an_overrun_is_told_by_who_acquires_next),
+        CASE(the_longest_expiry_of_all_is_one),
         CASE(f_who_may_set_an_expiry),
         CASE(f_losers_that_expire_move_nothing),
         CASE(f_renewal_ends_for_who_asks_for_its_own),
