@@ -119,8 +119,8 @@ static bool is_of(enum whose whose, const struct claim *c, const struct speaker 
     switch (whose) {
     case OWN:
         return c->peer == s->self && !(c->taken && (s->loser || s->released));
-    case THE_CLIENTS:
-        return same && !c->taken;
+    case THE_CLIENTS: /* what made way before its end was spent elsewhere, also before they were known to share */
+        return same && !c->taken && !(c->ended && c->cut_short);
     case OF_CLOSED:
         return same && c->peer->closed;
     }
@@ -279,6 +279,12 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     /* If that lease has made way at another proxy, a colleague's that was given there is the one to release. */
     if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms))
         plan->right = RIGHT_ADOPT;
+    /* Unless it is live, its lease made way before its end: released through another proxy, perhaps, and this release
+     * is the one of the lease that is live. */
+    bool early = c && (c->ended ? c->cut_short : claim_is_live(c, s->now_ms));
+    if (early && !s->shared && !strict && !c->taken && c->peer == s->self && plan->rule &&
+        plan->rule->owner == LOCK_OWNER_AUTO)
+        plan->right = RIGHT_SUSPECT;
     if (c || strict || release_under_way(s))
         return;
     /* Where connections are shared, such a release is a colleague's, for a lease that another proxy gave. Else a

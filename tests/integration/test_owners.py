@@ -6,6 +6,9 @@ kernel likes; there are enough of them for several.
 """
 
 import itertools
+import queue
+import random
+import threading
 import time
 
 import pytest
@@ -372,3 +375,47 @@ def test_a_successor_serves_its_predecessors_locks(backend, start_proxy, people,
     assert acquire(stranger, late)
     assert mine[0]("DEL", late) == 0, "late, though nobody here remembers its lease"
     gone(direct, leased)  # not renewed any more
+
+
+@pytest.mark.parametrize("idle", [queue.LifoQueue, queue.Queue], ids=["last-one-first", "by-turns"])
+def test_a_pool_over_two_proxies(backend, start_proxy, key, idle):
+    """Nobody is late and nobody crashes: the pool is known for one at both proxies within a few releases, whichever of them
+    its connections lead to."""
+    proxies = [start_proxy(backend) for _ in range(2)]
+    clients = [Client(proxies[i % 2].address) for i in range(6)]
+    connections, name, until_s = idle(), key("lock:two-proxies"), time.monotonic() + 20
+    counts, guard, inside = {"acquired": 0, "refused": 0, "double": 0}, threading.Lock(), []
+    for client in clients:
+        connections.put(client)
+
+    def send(*words):
+        client = connections.get()
+        try:
+            return client(*words)
+        finally:
+            connections.put(client)
+
+    def note(what, step=1):
+        with guard:
+            counts[what] += step
+
+    def work(number):
+        rng = random.Random(number)
+        while counts["acquired"] < 150 and time.monotonic() < until_s:
+            if send("SET", name, "1", "NX", "PX", 1000) == "OK":
+                note("acquired")
+                note("double", len(inside))
+                inside.append(number)
+                time.sleep(rng.uniform(0.001, 0.005))
+                inside.remove(number)
+                note("refused", send("DEL", name) != 1)
+            time.sleep(rng.uniform(0.001, 0.005))
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for client in clients:
+        client.close()
+    assert counts["acquired"] >= 150 and counts["double"] == 0 and counts["refused"] <= 4, counts

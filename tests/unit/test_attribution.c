@@ -1191,6 +1191,37 @@ static void a_lease_of_another_proxys_is_known_by_a_reading(void **state) {
     assert_int_equal(stats(f).claims, 1);
 }
 
+/* A release by what made way at another proxy may be the live lease's holder's, and is no more than that: refused. */
+static void what_made_way_at_another_proxy_makes_the_next_suspect(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    free_lock("lock:x"); /* released there */
+    take_elsewhere(f, &b, "lock:x");
+    assert_false(give(f, &a, "lock:x"));
+    assert_int_equal(lease_of("lock:x")->suspects, 1);
+    free_lock("lock:x");
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    assert_true(give(f, &a, "lock:x")); /* its own is just released */
+}
+
+/* What is learnt late counts for what made way before: nobody's release is expected of it. */
+static void what_made_way_before_a_pool_was_known_is_spent(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    uint64_t used;
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    free_lock("lock:x"); /* released through another proxy */
+    uint64_t live = take(f, &b, "lock:x");
+    engine_session_overlapped(f->engine, &a);
+    assert_true(give_by(f, &a, "lock:x", &used));
+    assert_int_equal(used, live);
+}
+
 static void what_another_proxy_gave_is_gone_with_the_next_lease(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -1515,6 +1546,8 @@ int main(void) {
         CASE(g_a_nil_exec_is_no_loser_that_releases),
         CASE(a_lease_of_another_proxys_is_a_claim_here),
         CASE(a_lease_of_another_proxys_is_known_by_a_reading),
+        CASE(what_made_way_at_another_proxy_makes_the_next_suspect),
+        CASE(what_made_way_before_a_pool_was_known_is_spent),
         CASE(what_another_proxy_gave_is_gone_with_the_next_lease),
         CASE(what_another_proxy_learnt_counts_here),
         CASE(l6_another_familys_pool_changes_nothing),
