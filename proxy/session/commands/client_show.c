@@ -14,8 +14,6 @@
 
 enum client_kind client_kind_of(const struct session *s) {
     struct pubsub_counts n = pubsub_count(s);
-    if (replica_streams(s))
-        return CLIENT_REPLICA;
     return n.channels + n.patterns + n.shards > 0 ? CLIENT_PUBSUB : CLIENT_NORMAL;
 }
 
@@ -61,8 +59,6 @@ void client_address(const struct session *s, char *out) {
 /* Redis's letters, in its order. */
 static void flags_text(const struct session *s, const struct pubsub_counts *n, char *out) {
     char *p = out;
-    if (replica_streams(s))
-        *p++ = 'S';
     if (n->monitor)
         *p++ = 'O';
     if (n->channels + n->patterns + n->shards > 0)

@@ -102,7 +102,6 @@ static const char *node_without_keys(const struct session *s, const struct comma
     case NEED_TRANSACTION:
     case NEED_PUBSUB:
     case NEED_BLOCKING:
-    case NEED_REPLICATION:
     case NEED_REFUSED:
     case NEED_CLOSE:
         return NULL;

@@ -549,9 +549,6 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
         return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
     case NEED_PUBSUB:
         return queue_pubsub(s, c, r, bytes);
-    case NEED_REPLICATION: /* the node refuses some, and has a word for others */
-        s->transaction->unclean = true;
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     case NEED_REFUSED:
         return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper", c->name);
     case NEED_CLOSE:

@@ -25,8 +25,7 @@ enum session_hears {
     HEARS_REQUEST = 1, /* request_over */
     HEARS_REPLY = 2,   /* reply_over */
     HEARS_CALL = 4,    /* before_call */
-    HEARS_WRITTEN = 8, /* written */
-    HEARS_TICK = 16    /* tick */
+    HEARS_TICK = 8     /* tick */
 };
 
 /* What a room wants to hear. Each may be NULL. */
@@ -58,8 +57,6 @@ struct session_room {
     void (*reply_over)(struct session *s);
     /* What has to go right before a call, as a call of nobody's with its bytes; NULL: nothing. */
     struct call *(*before_call)(struct session *s, struct call *c, const char **bytes, size_t *len);
-    /* Some output has been written. True: the limits on output are not for this session. */
-    bool (*written)(struct session *s);
     /* Once a second. */
     void (*tick)(struct session *s);
 };

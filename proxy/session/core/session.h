@@ -13,7 +13,6 @@
 
 struct pubsub;
 struct replay;
-struct replica;
 struct stream;
 struct tracking;
 struct transaction;
@@ -90,7 +89,6 @@ struct session {
     struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
     struct replay *replay;           /* NULL, or the rest of an EXEC's array; it counts as one in flight */
     struct pubsub *pubsub;           /* NULL: neither subscriptions nor MONITOR */
-    struct replica *replica;         /* NULL: no REPLCONF or SYNC yet */
     struct tracking *tracking;       /* NULL: neither CLIENT TRACKING nor NO-TOUCH */
     const struct command *last;      /* command; NULL: not in the table */
     char last_word[16];              /* its subcommand, "" none */

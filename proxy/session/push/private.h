@@ -87,11 +87,6 @@ void tracking_replayed(struct session *s, bool stale);
 void tracking_pin_lane(const struct session *s, struct upstream_lane *lane);
 struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len);
 
-/* ---- replica.c ------------------------------------------------------------------------------------- */
-
-/* Some of a replica's stream has been written; false: the session is none. */
-bool replica_written(struct session *s);
-
 /* ---- redirect.c ---------------------------------------------------------------------------------- */
 
 /* Looks for a client of any thread's, who from then on may be sent messages. `id` and `done` are the caller's, as is

@@ -336,7 +336,6 @@ enum dispatch_result pubsub_restricted(struct session *s, const struct command *
 
 static void session_leaves(struct session *s) {
     pubsub_drop(s);
-    replica_drop(s);
     tracking_drop(s);
 }
 
@@ -347,6 +346,5 @@ const struct session_room push_room = {
     .request_over = tracking_request_over,
     .reply_over = pubsub_release,
     .before_call = tracking_before_call,
-    .written = replica_written,
     .tick = tracking_tick,
 };

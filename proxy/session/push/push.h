@@ -1,6 +1,5 @@
 /*
- * What nodes say without being asked: subscriptions and MONITOR (pubsub.c), client-side caching (tracking.c), and what
- * a master sends its replicas (replica.c).
+ * What nodes say without being asked: subscriptions and MONITOR (pubsub.c), client-side caching (tracking.c).
  */
 #ifndef LOCKKEEPER_SESSION_PUSH_PUSH_H
 #define LOCKKEEPER_SESSION_PUSH_PUSH_H
@@ -25,19 +24,6 @@ struct pubsub_counts {
 struct pubsub_counts pubsub_count(const struct session *s);
 /* Ends all subscriptions: RESET, or the session is gone. */
 void pubsub_drop(struct session *s);
-
-/* ---- replica.c ----------------------------------------------------------------------------------- */
-
-/* REPLCONF, SYNC, PSYNC. */
-enum dispatch_result replica_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                      const char *bytes);
-/* Whether what the session is sent is a master's stream: its requests are for replica_request then; c NULL: not in the
- * table. Works with no session->replica too. */
-bool replica_streams(const struct session *s);
-enum dispatch_result replica_request(struct session *s, const struct command *c, const struct resp_request *r,
-                                     const char *bytes);
-/* The session is no replica any more, if it was one: RESET, another user, or it is gone. */
-void replica_drop(struct session *s);
 
 /* ---- tracking.c ---------------------------------------------------------------------------------- */
 

@@ -51,7 +51,7 @@ struct parcel {
 
 static bool subscribed(const struct session *s) {
     struct pubsub_counts n = pubsub_count(s);
-    return n.channels + n.patterns + n.shards > 0 && !replica_streams(s);
+    return n.channels + n.patterns + n.shards > 0;
 }
 
 static void deliver(struct session *s, const struct parcel *p) {

@@ -470,7 +470,7 @@ struct upstream_pin {
     struct upstream_pin_events events;
     bool owned; /* by a caller; else idle or to be closed */
     bool idle;
-    bool stream, raw, mark;
+    bool stream, mark;
     int64_t patient_ms; /* upstream_pin_patient */
     int64_t number;
     bool open; /* the request in flight goes on: upstream_pin_more */

@@ -279,10 +279,6 @@ static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, 
 }
 
 static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
-    if (c->pin && c->pin->raw && c->state == CONN_READY) {
-        pin_message(c->pin, data, len, false);
-        return;
-    }
     while (len > 0) {
         size_t used = conn_take_usual(c, data, len);
         if (used > 0) {
