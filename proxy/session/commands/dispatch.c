@@ -393,9 +393,8 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
         return pubsub_dispatch(s, c, r, bytes);
     case NEED_REFUSED:
         refuse_command(s, c,
-                       c->id == COMMAND_UNKNOWN
-                           ? ": it would change the state of a connection that many clients share"
-                           : ": replicas, and tools that copy as they do, ask the server itself");
+                       c->id == COMMAND_UNKNOWN ? ": it would change the state of a connection that many clients share"
+                                                : ": replicas, and tools that copy as they do, ask the server itself");
         return DISPATCHED;
     case NEED_CLOSE:
         session_finish(s);
