@@ -200,11 +200,8 @@ struct upstream_own_events {
  * upstream_lane. */
 uint32_t upstream_own_new(struct upstream *u, const struct upstream_own_events *events);
 /* One more command (whole RESP, copied) that every connection opened from now on begins with. A node that refuses it
- * refuses the lane. With `ear` its last argument is missing: the number of a second connection to the same node, which
- * speaks RESP3, and over which the pushes come; should it be lost, the first one ends as well. */
-void upstream_own_begin(struct upstream *u, uint32_t own, const char *command, size_t len, bool ear);
-/* All that the connections of another lane begin with. */
-void upstream_own_begin_like(struct upstream *u, uint32_t own, uint32_t other);
+ * refuses the lane. */
+void upstream_own_begin(struct upstream *u, uint32_t own, const char *command, size_t len);
 /* No event comes any more; the connections are closed once nothing is in flight on them. 0 is ignored. */
 void upstream_own_free(struct upstream *u, uint32_t own);
 

@@ -240,7 +240,6 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     thread_of(w)->ready_arg = ready_arg;
     atomic_init(&thread_of(w)->stop_ms, -1);
     list_init(&w->sessions);
-    list_init(&w->hearing);
     list_init(&w->dirty);
     list_init(&w->runnable);
     list_init(&w->closed);

@@ -30,7 +30,6 @@ struct session *session_new(struct worker *w, int fd, struct tls *tls, const cha
     list_init(&s->link);
     list_init(&s->dirty_link);
     list_init(&s->runnable_link);
-    list_init(&s->hearing);
     list_init(&s->requests);
     iobuf_init(&s->out, &w->chunks);
     list_append(&w->sessions, &s->link);
@@ -80,7 +79,6 @@ void session_close(struct session *s, const char *reason) {
     session_input_free(s);
     list_remove(&s->dirty_link);
     list_remove(&s->runnable_link);
-    list_remove(&s->hearing);
     list_remove(&s->link);
     list_append(&w->closed, &s->link);
     counter_sub(&w->counters.clients_connected, 1);

@@ -81,7 +81,7 @@ struct session {
     struct upstream_lane lane;
     uint64_t used_slots; /* bit by bit: of which a request has gone to a node (WAIT) */
     uint64_t epoch;      /* of the slot map that requests in flight were routed by */
-    struct list_node link, dirty_link, runnable_link, hearing;
+    struct list_node link, dirty_link, runnable_link;
     struct list_node requests;
     struct iobuf out;
     struct text *held;               /* NULL, or messages that wait for the end of a reply; they count as held_bytes */

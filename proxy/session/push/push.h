@@ -32,8 +32,6 @@ enum dispatch_result tracking_dispatch(struct session *s, const struct command *
                                        const char *bytes);
 struct tracking_state {
     bool on, bcast;
-    uint64_t redirect; /* the client who is told, 0: itself */
-    bool broken;       /* and is gone */
 };
 struct tracking_state tracking_state(const struct session *s);
 /* RESET, or the session is gone; does nothing where there is none. */
