@@ -244,23 +244,6 @@ static void note_subcommand(struct session *s, const struct command *c, const st
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
 }
 
-enum dispatch_result dispatch_own(struct session *s, const struct command *c, const struct resp_request *r,
-                                  const char *bytes) {
-    switch ((int)c->need) {
-    case NEED_PROXY:
-        return proxy_dispatch(s, c, r, bytes);
-    case NEED_CLUSTER:
-        return cluster_dispatch(s, c, r, bytes);
-    case NEED_KEYSPACE:
-        keyspace_dispatch(s, c, r, bytes);
-        return DISPATCHED;
-    case NEED_PUBSUB:
-        return pubsub_dispatch(s, c, r, bytes);
-    default:
-        return local_dispatch(s, c, r, bytes);
-    }
-}
-
 static bool can_stream(struct session *s, const struct resp_request *r, const char *bytes,
                        const struct command **command, int *slot) {
     if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->lane.own != 0 || session_unauthenticated(s) ||

@@ -53,7 +53,7 @@ void session_held_free(struct session *s) {
 }
 
 void session_release(struct session *s) {
-    if (session_amid_reply(s) || s->replay)
+    if (session_amid_reply(s))
         return;
     iobuf_append(&s->out, s->held->data, s->held->len);
     s->held_bytes -= s->held->len;
@@ -63,7 +63,7 @@ void session_release(struct session *s) {
 
 void session_tell(struct session *s, const char *data, size_t len) {
     session_mark_dirty(s); /* also where it is held: the limits are looked at then */
-    if (!s->held && !session_amid_reply(s) && !s->replay) {
+    if (!s->held && !session_amid_reply(s)) {
         iobuf_append(&s->out, data, len);
         return;
     }

@@ -39,13 +39,6 @@ struct session_room {
 
     /* The session is gone, and its socket closed: the room lets go of what it has for it. */
     void (*closes)(struct session *s);
-    /* It ends behind the replies that it has: what would follow is dropped. */
-    void (*finishes)(struct session *s);
-    /* It may go on with what waited, where there is a session->replay. */
-    void (*resumes)(struct session *s);
-    /* Its session->replay is over. `stale`: what it has read meanwhile may have gone over a connection that tracks no
-     * keys for it. */
-    void (*replayed)(struct session *s, bool stale);
     /* The client of a blocked session will say no more. May close the session. */
     void (*half_closed)(struct session *s);
     /* A connection of the session's own is about to be opened over this lane, which belongs to the session alone. */

@@ -111,7 +111,7 @@ void session_mark_dirty(struct session *s) {
 }
 
 void session_mark_runnable(struct session *s) {
-    if (s->is_runnable || (s->state != SESSION_OPEN && !s->replay))
+    if (s->is_runnable || s->state != SESSION_OPEN)
         return;
     s->is_runnable = true;
     list_append(&s->worker->runnable, &s->runnable_link);
@@ -168,13 +168,6 @@ void session_tick(struct session *s) {
     for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
         if ((*room)->tick)
             (*room)->tick(s);
-}
-
-void session_replayed(struct session *s, bool stale) {
-    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
-        if ((*room)->replayed)
-            (*room)->replayed(s, stale);
-    session_reply_over(s);
 }
 
 void session_reply_over(struct session *s) {

@@ -72,7 +72,6 @@ void tracking_take(struct session *s, struct tracking *t);
 /* What struct session_room has for sessions that track keys. */
 void tracking_tick(struct session *s);
 void tracking_request_over(struct session *s);
-void tracking_replayed(struct session *s, bool stale);
 void tracking_pin_lane(const struct session *s, struct upstream_lane *lane);
 struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len);
 

@@ -341,7 +341,6 @@ static void session_leaves(struct session *s) {
 
 const struct session_room push_room = {
     .closes = session_leaves,
-    .replayed = tracking_replayed,
     .pin_lane = tracking_pin_lane,
     .request_over = tracking_request_over,
     .reply_over = pubsub_release,

@@ -178,14 +178,3 @@ void tracking_request_over(struct session *s) {
         s->caching = CACHING_NONE;
     t->caching_new = false;
 }
-
-/* CACHING does not outlast an EXEC that it may have been said within. */
-void tracking_replayed(struct session *s, bool stale) {
-    struct tracking *t = s->tracking;
-    if (!t)
-        return;
-    s->caching = CACHING_NONE;
-    t->caching_new = false;
-    if (stale)
-        all_stale(t);
-}
