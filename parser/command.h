@@ -34,8 +34,7 @@ enum command_need {
     NEED_TRANSACTION, /* MULTI EXEC DISCARD WATCH UNWATCH */
     NEED_PUBSUB,      /* SUBSCRIBE and its kin; PUBLISH is NEED_NODE or NEED_KEY */
     NEED_BLOCKING,    /* may block: BLPOP, BRPOP, XREAD BLOCK ... (see command_blocks) */
-    NEED_REPLICATION, /* SYNC, PSYNC, REPLCONF: what makes a client a replica */
-    NEED_REFUSED,     /* makes no sense through a proxy */
+    NEED_REFUSED,     /* makes no sense through a proxy: what makes a client a replica, say */
     NEED_CLOSE        /* POST and Host:, which Redis takes for an attack: the connection is closed */
 };
 

@@ -8,7 +8,7 @@
  * is one row, with the flags that all of its subcommands except HELP have. The need is ours:
  *
  *   - What leaves something behind on the connection is NEED_SESSION, NEED_TRANSACTION or NEED_PUBSUB, since
- *     upstream connections are shared; what turns it into something else is NEED_REPLICATION or NEED_REFUSED.
+ *     upstream connections are shared; what turns it into something else is NEED_REFUSED.
  *   - What an operator does to a server (SHUTDOWN, REPLICAOF, CONFIG, ...) is forwarded as Redis would run it.
  */
 /* clang-format off */
@@ -271,15 +271,15 @@ COMMAND(LOLWUT, "lolwut", -1, COMMAND_READONLY, 0, 0, 0, NULL, SPLIT_NONE, NEED_
 COMMAND(MEMORY, "memory", -2, COMMAND_MOVABLE_KEYS, 0, 0, 0, keys_memory, SPLIT_NONE, NEED_KEY)
 COMMAND(MODULE, "module", -2, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_MASTERS)
 COMMAND(MONITOR, "monitor", 1, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_PUBSUB)
-COMMAND(PSYNC, "psync", -3, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_REPLICATION)
-COMMAND(REPLCONF, "replconf", -1, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_REPLICATION)
+COMMAND(PSYNC, "psync", -3, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_REFUSED)
+COMMAND(REPLCONF, "replconf", -1, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_REFUSED)
 COMMAND(REPLICAOF, "replicaof", 3, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_NODE)
 COMMAND(ROLE, "role", 1, 0, 0, 0, 0, NULL, SPLIT_NONE, NEED_NODE)
 COMMAND(SAVE, "save", 1, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_MASTERS)
 COMMAND(SHUTDOWN, "shutdown", -1, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_MASTERS)
 COMMAND(SLAVEOF, "slaveof", 3, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_NODE)
 COMMAND(SLOWLOG, "slowlog", -2, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_MASTERS)
-COMMAND(SYNC, "sync", 1, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_REPLICATION)
+COMMAND(SYNC, "sync", 1, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_REFUSED)
 COMMAND(TIME, "time", 1, 0, 0, 0, 0, NULL, SPLIT_NONE, NEED_NODE)
 COMMAND(WAIT, "wait", 3, 0, 0, 0, 0, NULL, SPLIT_NONE, NEED_BLOCKING)
 

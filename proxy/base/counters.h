@@ -35,7 +35,6 @@
             "Connections to nodes that one client has for itself, by its reason.")                                     \
     COUNTER(pinned_blocking, "gauge", "pinned_connections", "reason", "blocking", NULL)                                \
     COUNTER(pinned_subscribed, "gauge", "pinned_connections", "reason", "subscribed", NULL)                            \
-    COUNTER(pinned_replicas, "gauge", "pinned_connections", "reason", "replica", NULL)                                 \
     COUNTER(pinned_monitor, "gauge", "pinned_connections", "reason", "monitor", NULL)                                  \
     COUNTER(pinned_streams, "gauge", "pinned_connections", "reason", "stream", NULL)
 #define REQUEST_COUNTERS(COUNTER)                                                                                      \

@@ -5,7 +5,18 @@
  *
  * A lease's fence is a number of the engine's own here, greater than all before it on the key; Redis knows none.
  */
-#include "proxy/lock/audit_private.h"
+#include "proxy/lock/audit.h"
+#include "proxy/lock/finish.h"
+
+/* One engine_observe under way. */
+struct audit {
+    struct finish *f;
+    const struct lock_sight *sight;
+    struct lock_result *result; /* what its script would have said, as far as it is inferred */
+    struct claim *live;         /* believed live when Redis ran the command; NULL: none is known of */
+    bool mine;                  /* it is the claim by which the command speaks */
+    bool late;                  /* that claim's lease was certainly over */
+};
 
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key) {
     struct shard *sh = ledger_shard(e, ledger_hash(e, key, NULL));
@@ -58,7 +69,8 @@ static uint64_t next_fence(const struct audit *a) {
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
-enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outcome, uint64_t fence) {
+/* Its script would have said this; returns the outcome. */
+static enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outcome, uint64_t fence) {
     struct lock_result *r = a->result;
     r->outcome = outcome;
     r->fence = fence;
@@ -73,7 +85,7 @@ enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outcome, uin
     return outcome;
 }
 
-enum lock_outcome audit_grant(struct audit *a) {
+static enum lock_outcome audit_grant(struct audit *a) {
     uint64_t fence = next_fence(a);
     audit_conclude(a, LOCK_GRANTED, fence);
     learn_wrote(a->f);
@@ -88,7 +100,9 @@ static enum lock_outcome grant_over(struct audit *a) {
     return outcome;
 }
 
-enum lock_outcome audit_refuse(struct audit *a, bool takes) {
+/* Somebody else's lease, or a lock of which only that is known: it would have been refused, and has happened, so that
+ * the lease is over. `takes`: the caller has it now. */
+static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
     uint64_t fence = a->live ? a->live->fence : 0;
     enum lock_outcome outcome = audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, fence);
     learn_gone(a->f, fence, LEASE_TAKEN);
@@ -228,13 +242,12 @@ static enum lock_outcome scripted(struct audit *a) {
 }
 
 static enum lock_outcome done(struct audit *a) {
-    enum lock_outcome outcome;
     switch (a->sight->verb) {
     case LOCK_ACQUIRE:
         return audit_grant(a);
     case LOCK_RELEASE:
     case LOCK_CLOBBER:
-        return audit_queue_released(a, &outcome) ? outcome : removed(a);
+        return removed(a);
     case LOCK_REPLACE:
     case LOCK_REWRITE:
     case LOCK_EXTEND:
@@ -256,8 +269,7 @@ static enum lock_outcome done(struct audit *a) {
     case LOCK_QUEUE_PUSH:
     case LOCK_QUEUE_READ:
     case LOCK_QUEUE_REMOVE:
-    case LOCK_QUEUE_SET:
-        return audit_queue(a);
+    case LOCK_QUEUE_SET: /* rules in audit know no list locks */
     case LOCK_INSPECT:
     case LOCK_OPERATOR:
         break;
@@ -272,8 +284,6 @@ static enum lock_outcome infer(struct audit *a) {
     case EFFECT_LOST:
         return audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, a->live ? a->live->fence : 0);
     case EFFECT_ABSENT:
-        if (lock_verb_is(a->sight->verb, VERB_QUEUE))
-            return audit_queue(a);
         return audit_conclude(a, LOCK_FREE, 0);
     case EFFECT_REMOVED:
         return a->sight->verb == LOCK_ACQUIRE || !(a->live || a->f->claim) ? audit_conclude(a, LOCK_FREE, 0)

@@ -30,18 +30,12 @@ enum lock_effect {
  * Returns the number that engine_observe wants to have. */
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key);
 
-/* What a command does to a list lock's queue, besides its verb. */
+/* What a command does to a queue, besides its verb, as PROXY ADVISE wants to know it. */
 enum lock_queue_sight {
     QUEUE_NONE,
-    QUEUE_APPEND, /* RPUSH: `count` nodes are there afterwards, `by` of them new */
-    QUEUE_BEFORE, /* LPUSH, LINSERT: likewise, before others */
-    QUEUE_HEAD,   /* a read that shows the head: `value` */
-    QUEUE_LOOK,   /* one that does not */
-    QUEUE_EXISTS,
-    QUEUE_REMOVE, /* LREM */
-    QUEUE_SET,    /* LSET: `count` is the place, 0 the head */
-    QUEUE_TRIM,
-    QUEUE_POP /* LPOP, RPOP: `value` is the node; the verb is LOCK_RELEASE */
+    QUEUE_HEAD, /* a read that shows the head: `value` */
+    QUEUE_SET,  /* LSET: `count` is the place, 0 the head */
+    QUEUE_POP   /* LPOP, RPOP: `value` is the node; the verb is LOCK_RELEASE */
 };
 
 struct lock_sight {

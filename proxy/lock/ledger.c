@@ -75,7 +75,6 @@ void ledger_clear(struct lock_engine *e) {
         table_clear(&sh->entries);
         table_clear(&sh->peers);
         memory_free(sh->contention);
-        watched_queues_clear(sh);
         timer_heap_clear(&sh->timers);
         pthread_mutex_destroy(&sh->mutex);
     }

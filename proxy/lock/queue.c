@@ -72,8 +72,6 @@ bool queue_leave(struct shard *sh, struct witness *w) {
 
 static void note_push(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
-    if (f->audit) /* nobody is to be told when it leaves */
-        return;
     struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
     if (w->queue_rule != rule) {
         queue_forget(w);
@@ -142,9 +140,8 @@ static void settle_push(struct finish *f) {
     case LOCK_FOREIGN:
         f->sh->stats.lost++;
         settle_refusal(f, INCIDENT_OVERWRITE,
-                       f->audit ? "it comes before a node of somebody else, or takes itself for the holder"
-                                : "it would come before a node of somebody else, or take itself for the holder; "
-                                  "nothing was pushed");
+                       "it would come before a node of somebody else, or take itself for the holder; nothing was "
+                       "pushed");
         break;
     default:
         break;
@@ -214,8 +211,7 @@ void queue_settle(struct finish *f) {
             note_push(f);
         else if (finish_refused(f))
             settle_refusal(f, INCIDENT_OVERWRITE,
-                           f->audit ? "it changes or removes a node of somebody else"
-                                    : "it would change or remove a node of somebody else; nothing was done");
+                           "it would change or remove a node of somebody else; nothing was done");
         break;
     }
 }

@@ -242,8 +242,6 @@ struct witness {
     char *seen;
 };
 
-struct watched_queue; /* audit_queue.c's */
-
 /* A row of contention.c's table. */
 enum { CONTENTION_SETS = 16, CONTENTION_WAYS = 4, CONTENTION_KEY_MAX = 160 };
 struct contention {
@@ -267,7 +265,6 @@ struct shard {
     struct table_link *free_entries;
     uint32_t free_claim_count, free_entry_count;
     struct lock_stats stats;       /* the counters in it */
-    struct watched_queue *queues;  /* NULL until a list lock is audited */
     struct contention *contention; /* NULL until an attempt is lost */
 };
 
@@ -465,11 +462,6 @@ bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
 void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms);
 /* After how long to look again whether somebody has come. */
 int64_t heir_look_ms(const struct claim *c);
-
-/* ---- audit_queue.c ----------------------------------------------------------------------------- */
-
-/* Forgets the list locks that were audited. */
-void watched_queues_clear(struct shard *sh);
 
 /* ---- contention.c ------------------------------------------------------------------------------ */
 

@@ -200,11 +200,8 @@ struct upstream_own_events {
  * upstream_lane. */
 uint32_t upstream_own_new(struct upstream *u, const struct upstream_own_events *events);
 /* One more command (whole RESP, copied) that every connection opened from now on begins with. A node that refuses it
- * refuses the lane. With `ear` its last argument is missing: the number of a second connection to the same node, which
- * speaks RESP3, and over which the pushes come; should it be lost, the first one ends as well. */
-void upstream_own_begin(struct upstream *u, uint32_t own, const char *command, size_t len, bool ear);
-/* All that the connections of another lane begin with. */
-void upstream_own_begin_like(struct upstream *u, uint32_t own, uint32_t other);
+ * refuses the lane. */
+void upstream_own_begin(struct upstream *u, uint32_t own, const char *command, size_t len);
 /* No event comes any more; the connections are closed once nothing is in flight on them. 0 is ignored. */
 void upstream_own_free(struct upstream *u, uint32_t own);
 
@@ -215,7 +212,7 @@ struct upstream_pin;
 struct upstream_pin_events {
     void *arg;
     /* Bytes that answer no request: of a RESP3 push, and in stream mode of every message. `data` is borrowed; `last`
-     * is set with the final bytes of a message (never in raw mode, which knows none). May be NULL. */
+     * is set with the final bytes of a message. May be NULL. */
     void (*message)(void *arg, const char *data, size_t len, bool last);
     /* What was queued by upstream_pin_more has gone to the socket, but for little. May be NULL. */
     void (*drained)(void *arg);
@@ -250,11 +247,6 @@ bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, 
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len);
 /* Stream mode: all that arrives from now on goes to `message`. No request may be in flight. */
 void upstream_pin_stream(struct upstream_pin *pin, bool on);
-/* All that arrives from now on goes to `message` as it comes, whatever it is; no request may be in flight, then or
- * later, and the connection serves nobody else afterwards. */
-void upstream_pin_raw(struct upstream_pin *pin);
-/* Stops and goes on reading what the node sends. */
-void upstream_pin_pause(struct upstream_pin *pin, bool pause);
 /* Once it is connected, a reply is due only so many ms after the last byte that was exchanged; PIN_PATIENT: never. The
  * upstream's timeout begins then, and while the node answers others it is not late either. */
 enum { PIN_PATIENT = -1 };

@@ -130,9 +130,8 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         struct session *s = LIST_ENTRY(it, struct session, link);
         if (s->blocked && !s->half_closed && session_left(s))
             session_close(s, "the client left while it was blocked");
-        else if (timeout > 0 && (list_empty(&s->requests) || s->stream) &&
-                 !(s->hears & (HEARS_REPLY | HEARS_WRITTEN)) && w->pause == PAUSE_NONE &&
-                 now - s->last_active > timeout)
+        else if (timeout > 0 && (list_empty(&s->requests) || s->stream) && !(s->hears & HEARS_REPLY) &&
+                 w->pause == PAUSE_NONE && now - s->last_active > timeout)
             session_close(s, "idle");
         else if (s->over_soft_since > 0)
             session_mark_dirty(s);
@@ -241,7 +240,6 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     thread_of(w)->ready_arg = ready_arg;
     atomic_init(&thread_of(w)->stop_ms, -1);
     list_init(&w->sessions);
-    list_init(&w->hearing);
     list_init(&w->dirty);
     list_init(&w->runnable);
     list_init(&w->closed);

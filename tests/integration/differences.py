@@ -33,7 +33,10 @@ LEFT_OUT = {
 }
 
 # Inside MULTI the proxy refuses these: they are about more than the transaction's one node, or about its own clients.
-NOT_QUEUED = {"client|list", "client|unpause"}
+NOT_QUEUED = {"subscribe", "psubscribe", "unsubscribe", "punsubscribe", "sunsubscribe",
+              *("client|" + name for name in ("id", "getname", "setname", "setinfo", "info", "list", "kill", "pause", "unpause",
+                                              "unblock", "reply", "no-evict", "no-touch", "tracking", "trackinginfo",
+                                              "getredir"))}
 
 
 def by_chance(words):

@@ -30,7 +30,6 @@ def audited(farm, request):
     proxy = servers.Proxy(
         farm.backend(request.param),
         "lock lock:any:* mode audit owner any",
-        "lock lock:list:* mode audit kind list",
         "lock lock:client:* mode audit owner client",
         "lock lock:nolease:* mode audit lease 0",
         AUDIT,
@@ -431,56 +430,3 @@ def test_reload_by_signal(switched, connect):
     switched.proxy.signal(signal.SIGHUP)
     until(lambda: "mode enforce" in a("PROXY", "RULES")[0][1])
     assert a("DEL", "lock:x") == 1
-
-
-# ---- list locks --------------------------------------------------------------------------------------------
-
-
-def test_list_lock_used_right_is_silent(three):
-    a, b, _ = three
-    key = "lock:list:right"
-    assert a("RPUSH", key, "na") == 1 and a("LRANGE", key, 0, 0) == ["na"]
-    assert b("RPUSH", key, "nb") == 2 and b("LINDEX", key, 0) == "na"
-    assert a("LREM", key, 1, "na") == 1
-    assert b("LRANGE", key, 0, -1) == ["nb"] and b("LPOP", key) == "nb"
-    assert a("EXISTS", key) == 0 and a("RPUSH", key, "x") == 1 and a("LSET", key, 0, "y") == "OK"
-    assert a("LREM", key, 1, "y") == 1
-    assert kinds(a, key) == ["no_expiry"] * 3
-
-
-def test_list_lock_used_wrong(audited, three, connect):
-    a, b, c = three
-    key = "lock:list:wrong"
-    assert b("CLIENT", "SETNAME", "another") == "OK"
-    dying = connect(audited, commands=[("CLIENT", "SETNAME", "dying")])
-    assert dying("RPUSH", key, "nd") == 1
-    dying.close()
-    until(lambda: not any("name=dying" in line for line in a("CLIENT", "LIST").splitlines()))
-    assert a("RPUSH", key, "na") == 2 and a("LRANGE", key, 0, 0) == ["nd"], "not a byte is changed"
-    assert kinds(a, key) == ["lost_head"]
-    assert a("LREM", key, 1, "nd") == 1
-    assert kinds(a, key) == ["lost_head", "foreign_release"]
-    assert a("LINDEX", key, 0) == "na" and b("LREM", key, 1, "na") == 1
-    assert kinds(a, key)[2:] == ["no_expiry", "foreign_release"]
-    assert incidents(a, key)[-1]["holder"]
-    assert b("EXISTS", key) == 0 and c("EXISTS", key) == 0
-    assert b("RPUSH", key, "nb") == 1 and c("RPUSH", key, "nc") == 2, "both hold"
-    assert kinds(a, key)[4:] == ["no_expiry", "overwrite"]
-    assert c("LSET", key, 0, "nc2") == "OK"
-    assert kinds(a, key)[6:] == ["overwrite"]
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_list_lock_in_a_transaction(audited, connect, protocol):
-    a, b = (connect(audited, commands=[("HELLO", protocol), ("CLIENT", "SETNAME", name)]) for name in ("queue", "other"))
-    key = "lock:list:multi%d" % protocol
-    assert [a("MULTI"), a("RPUSH", key, "na"), a("LRANGE", key, 0, 0), a("EXEC")][-1] == [1, ["na"]]
-    assert kinds_of(a, key) == ["no_expiry"]
-    assert [b("MULTI"), b("LREM", key, 1, "na"), b("LINDEX", key, 0), b("EXEC")][-1] == [1, None]
-    assert kinds_of(a, key) == ["no_expiry", "foreign_release"]
-
-
-def kinds_of(client, key):
-    rows = client("PROXY", "INCIDENTS", "1000")
-    rows = [row if isinstance(row, dict) else dict(zip(row[::2], row[1::2])) for row in rows]
-    return [row["kind"] for row in reversed(rows) if row["key"] == key]

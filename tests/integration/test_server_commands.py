@@ -106,17 +106,6 @@ def test_cluster_of_a_standalone_is_its_own(farm, connect):
         assert client.raw(name) == direct.raw(name)
 
 
-def test_cluster_in_a_transaction(cluster_proxy, connect):
-    client = connect(cluster_proxy)
-    assert [client("MULTI"), client("CLUSTER", "KEYSLOT", "a"), client("CLUSTER", "SLOTS"), client("SET", "a", 1)] == [
-        "OK", "QUEUED", "QUEUED", "QUEUED"]
-    slot, slots, ok = client("EXEC")
-    assert (slot, slots[0][0], slots[0][1], ok) == (servers.slot_of("a"), 0, SLOTS - 1, "OK")
-    assert [client("MULTI"), client("CLUSTER", "MEET", "127.0.0.1", 1), client("SET", "a", 2)] == ["OK", "QUEUED", "QUEUED"]
-    refused, ok = client("EXEC")
-    assert isinstance(refused, Error) and "send it to a node" in refused and ok == "OK"
-
-
 def test_keys_of_a_slot(cluster_proxy, connect):
     client = connect(cluster_proxy)
     for name in ("{lock:s}a", "{lock:s}b", "lock:s"):

@@ -35,7 +35,7 @@ STATES = {
 }
 QUESTIONS = [["GET", "k"], ["HGETALL", "h"], ["ZRANGE", "z", "0", "-1", "WITHSCORES"], ["CLIENT", "GETNAME"], ["ACL", "WHOAMI"],
              ["SET", "k", "in 0"], ["CLIENT", "TRACKINGINFO"], ["CLIENT", "GETREDIR"], ["EXEC"], ["BLPOP", "none", "0.01"],
-             ["MULTI"], ["GET", "k"], ["CLIENT", "GETNAME"], ["EXEC"], ["WATCH", "k"], ["MULTI"], ["GET", "k"], ["EXEC"], ["PING"]]
+             ["MULTI"], ["GET", "k"], ["ACL", "WHOAMI"], ["EXEC"], ["WATCH", "k"], ["MULTI"], ["GET", "k"], ["EXEC"], ["PING"]]
 
 
 @pytest.fixture(scope="module")

@@ -132,7 +132,6 @@ static void test_rows_make_sense(void **state) {
         case NEED_KEYSPACE:
         case NEED_SESSION:
         case NEED_PROXY:
-        case NEED_REPLICATION:
         case NEED_REFUSED:
         case NEED_CLOSE:
             assert_false(keys);
@@ -161,7 +160,7 @@ static void test_needs(void **state) {
         {NEED_TRANSACTION, "multi exec discard watch unwatch"},
         {NEED_PUBSUB, "subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe monitor"},
         {NEED_BLOCKING, "blpop brpop blmove brpoplpush blmpop bzpopmin bzpopmax bzmpop xread xreadgroup wait"},
-        {NEED_REPLICATION, "sync psync replconf"},
+        {NEED_REFUSED, "sync psync replconf"},
         {NEED_CLOSE, "post host:"},
     };
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {

@@ -100,10 +100,17 @@ static void test_options(void **state) {
     char text[300];
     lock_rule_text(r, text, sizeof(text));
     assert_non_null(strstr(text, " replicas 1 200ms"));
+    assert_null(add(rules, "f mode audit kind any"));
+    lock_rule_text(lock_rules_get(rules, 5), text, sizeof(text));
+    assert_non_null(strstr(text, " kind string,hash,counter "));
     lock_rules_unref(rules);
 }
 
-#define KINDS    "string, list, hash, counter, some of these with commas between them, or any"
+#define KINDS "string, list, hash, counter, some of these with commas between them, or any"
+#define AUDIT_LISTS                                                                                                    \
+    "mode audit knows no list locks: expected mode off or enforce for kind list (what a queue looks like, PROXY "      \
+    "ADVISE "                                                                                                          \
+    "says under mode off, too)"
 #define REPLICAS "a number of replicas, like 1, and if you like a time up to 60s, like 200ms"
 
 static void test_errors(void **state) {
@@ -113,6 +120,8 @@ static void test_errors(void **state) {
     } CASES[] = {
         {"", "expected a key pattern, then options and their values"},
         {"x owner me", "option owner 'me': expected auto, connection, client or any"},
+        {"x mode audit kind list", AUDIT_LISTS},
+        {"x kind hash,list mode audit", AUDIT_LISTS},
         {"x mode on", "option mode 'on': expected enforce, audit or off"},
         {"x kind set", "option kind 'set': expected " KINDS},
         {"x kind string,", "option kind 'string,': expected " KINDS},

@@ -140,15 +140,10 @@ static const struct own {
     const char *name;
     size_t argc;
     bool (*answer)(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
-    enum client_way way; /* inside MULTI */
 } owns[] = {
-    {"setname", 3, client_setname, CLIENT_ANSWERED},
-    {"getname", 2, client_getname, CLIENT_SHOWN},
-    {"id", 2, client_id, CLIENT_SHOWN},
-    {"setinfo", 4, client_setinfo, CLIENT_ANSWERED},
-    {"info", 2, client_info, CLIENT_SHOWN},
-    {"reply", 3, client_reply, CLIENT_ANSWERED},
-    {"no-evict", 3, client_no_evict, CLIENT_ANSWERED},
+    {"setname", 3, client_setname},   {"getname", 2, client_getname}, {"id", 2, client_id},
+    {"setinfo", 4, client_setinfo},   {"info", 2, client_info},       {"reply", 3, client_reply},
+    {"no-evict", 3, client_no_evict},
 };
 
 static const struct own *own_of(const struct resp_request *r, const char *bytes) {
@@ -165,29 +160,17 @@ static bool of_the_connection(const struct resp_request *r, const char *bytes) {
            request_arg_is(r, bytes, 1, "getredir");
 }
 
-enum client_way client_way_in_multi(const struct session *s, const struct resp_request *r, const char *bytes) {
-    static const char *const shown[] = {"trackinginfo", "getredir", "no-touch"};
+bool client_is_own(const struct resp_request *r, const char *bytes) {
     static const struct {
         const char *name;
         size_t least, most; /* words; with others the node says what is wrong */
-    } others[] = {{"list", 2, SIZE_MAX}, {"kill", 3, SIZE_MAX},    {"pause", 3, SIZE_MAX},
-                  {"unpause", 2, 2},     {"unblock", 3, SIZE_MAX}, {"tracking", 3, SIZE_MAX}};
-    const struct own *own = own_of(r, bytes);
-    if (own)
-        return own->way;
-    for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++)
-        if (request_arg_is(r, bytes, 1, shown[i]))
-            return CLIENT_SHOWN;
-    if (r->argc == 3 && request_arg_is(r, bytes, 1, "caching")) /* the transaction's connection tracks keys already */
-        return tracking_state(s).on ? CLIENT_FORWARDED : CLIENT_ANSWERED;
+    } others[] = {{"list", 2, SIZE_MAX},  {"kill", 3, SIZE_MAX},    {"pause", 3, SIZE_MAX},
+                  {"unpause", 2, 2},      {"unblock", 3, SIZE_MAX}, {"tracking", 3, SIZE_MAX},
+                  {"trackinginfo", 2, 2}, {"getredir", 2, 2},       {"no-touch", 3, 3}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         if (r->argc >= others[i].least && r->argc <= others[i].most && request_arg_is(r, bytes, 1, others[i].name))
-            return CLIENT_ANSWERED;
-    return CLIENT_FORWARDED;
-}
-
-bool client_is_tracking(const struct command *c, const struct resp_request *r, const char *bytes) {
-    return c->id == COMMAND_CLIENT && request_arg_is(r, bytes, 1, "tracking");
+            return true;
+    return own_of(r, bytes) != NULL;
 }
 
 enum dispatch_result client_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

@@ -14,8 +14,6 @@
 
 enum client_kind client_kind_of(const struct session *s) {
     struct pubsub_counts n = pubsub_count(s);
-    if (replica_streams(s))
-        return CLIENT_REPLICA;
     return n.channels + n.patterns + n.shards > 0 ? CLIENT_PUBSUB : CLIENT_NORMAL;
 }
 
@@ -61,8 +59,6 @@ void client_address(const struct session *s, char *out) {
 /* Redis's letters, in its order. */
 static void flags_text(const struct session *s, const struct pubsub_counts *n, char *out) {
     char *p = out;
-    if (replica_streams(s))
-        *p++ = 'S';
     if (n->monitor)
         *p++ = 'O';
     if (n->channels + n->patterns + n->shards > 0)
@@ -73,8 +69,6 @@ static void flags_text(const struct session *s, const struct pubsub_counts *n, c
         *p++ = 'b';
     if (tracking_state(s).on)
         *p++ = 't';
-    if (tracking_state(s).broken)
-        *p++ = 'R';
     if (tracking_state(s).bcast)
         *p++ = 'B';
     if (s->state == SESSION_FINISHING)
@@ -101,13 +95,13 @@ void client_show(struct session *s, struct text *out) {
     text_printf(out,
                 "id=%llu addr=%s laddr=%s fd=%d name=%s age=%lld idle=%lld flags=%s db=%u sub=%lld psub=%lld ssub=%lld "
                 "multi=%lld qbuf=%zu qbuf-free=%zu argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=%zu "
-                "tot-mem=%zu events=%s cmd=%s%s%s user=%s redir=%lld resp=%d lib-name=%s lib-ver=%s\n",
+                "tot-mem=%zu events=%s cmd=%s%s%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s\n",
                 (unsigned long long)s->lock.id, address, local, s->fd, s->name ? s->name : "",
                 (long long)(worker_now(s->worker) - s->opened_ms) / 1000, (long long)idle, flags, s->lane.db,
                 (long long)n.channels, (long long)n.patterns, (long long)n.shards, (long long)transaction_count(s),
                 waiting + s->reading, s->input ? s->input->cap - waiting : 0, output,
                 sizeof(*s) + (s->input ? s->input->cap : 0) + s->in_flight_bytes + output,
                 s->io.events & EV_WRITE ? "rw" : "r", s->last ? s->last->name : "NULL", *sub ? "|" : "", sub,
-                s->user ? s->user : "default", tracking_state(s).on ? (long long)tracking_state(s).redirect : -1LL,
-                s->lane.protocol, s->lib_name ? s->lib_name : "", s->lib_version ? s->lib_version : "");
+                s->user ? s->user : "default", tracking_state(s).on ? 0 : -1, s->lane.protocol,
+                s->lib_name ? s->lib_name : "", s->lib_version ? s->lib_version : "");
 }

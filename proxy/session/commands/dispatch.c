@@ -245,23 +245,6 @@ static void note_subcommand(struct session *s, const struct command *c, const st
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
 }
 
-enum dispatch_result dispatch_own(struct session *s, const struct command *c, const struct resp_request *r,
-                                  const char *bytes) {
-    switch ((int)c->need) {
-    case NEED_PROXY:
-        return proxy_dispatch(s, c, r, bytes);
-    case NEED_CLUSTER:
-        return cluster_dispatch(s, c, r, bytes);
-    case NEED_KEYSPACE:
-        keyspace_dispatch(s, c, r, bytes);
-        return DISPATCHED;
-    case NEED_PUBSUB:
-        return pubsub_dispatch(s, c, r, bytes);
-    default:
-        return local_dispatch(s, c, r, bytes);
-    }
-}
-
 static bool can_stream(struct session *s, const struct resp_request *r, const char *bytes,
                        const struct command **command, int *slot) {
     if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->lane.own != 0 || session_unauthenticated(s) ||
@@ -314,10 +297,6 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         refuse_unauthenticated(s, c, r, bytes);
         return true;
     }
-    if (s->replica && replica_streams(s)) {
-        *result = replica_request(s, c, r, bytes);
-        return true;
-    }
     *result = DISPATCH_WAIT;
     if (!c && !(s->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c) == DISCOVERED_LATER)
         return true;
@@ -341,8 +320,7 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
 static enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
     const struct command *c = command_of_request(r, bytes);
     s->last = c;
-    bool special =
-        ((uintptr_t)s->transaction | (uintptr_t)s->pubsub | (uintptr_t)s->replica | (uintptr_t)s->worker->pause) != 0;
+    bool special = ((uintptr_t)s->transaction | (uintptr_t)s->pubsub | (uintptr_t)s->worker->pause) != 0;
     if (special | !c | session_unauthenticated(s)) {
         enum dispatch_result result;
         const struct command *known = c;
@@ -397,13 +375,10 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
         return transaction_dispatch(s, c, r, bytes);
     case NEED_PUBSUB:
         return pubsub_dispatch(s, c, r, bytes);
-    case NEED_REPLICATION:
-        if (!upstream_is_cluster(s->worker->upstream))
-            return replica_dispatch(s, c, r, bytes);
-        refuse_command(s, c, " on a cluster: each of its masters has replicas of its own");
-        return DISPATCHED;
     case NEED_REFUSED:
-        refuse_command(s, c, ": it would change the state of a connection that many clients share");
+        refuse_command(s, c,
+                       c->id == COMMAND_UNKNOWN ? ": it would change the state of a connection that many clients share"
+                                                : ": replicas, and tools that copy as they do, ask the server itself");
         return DISPATCHED;
     case NEED_CLOSE:
         session_finish(s);

@@ -61,7 +61,6 @@ static void reply_hello(struct request *r, const struct call_end *end) {
 }
 
 static void change_apply(struct session *s, struct change *change) {
-    replica_drop(s); /* its connection is the former user's */
     s->lane.db = change->lane.db;
     s->lane.protocol = change->lane.protocol;
     if (change->login) {
@@ -308,7 +307,6 @@ static void do_reset(struct session *s, const struct command *c) {
     const struct session_options *o = &s->worker->shared->options;
     transaction_drop(s);
     pubsub_drop(s);
-    replica_drop(s);
     tracking_drop(s);
     s->lane.db = 0;
     upstream_login_release(s->lane.login);

@@ -10,10 +10,6 @@
 
 /* Whether a command that is no mere reading names a guard record as a key. */
 bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes);
-/* A command that the proxy answers itself, whatever holds others up: it was queued in MULTI, and EXEC was executed. */
-enum dispatch_result dispatch_own(struct session *s, const struct command *c, const struct resp_request *r,
-                                  const char *bytes);
-
 /* A command that isn't in the table. */
 void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes);
 /* ---- refuse.c ---------------------------------------------------------------------------------------- */
@@ -47,15 +43,9 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
 enum dispatch_result client_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                      const char *bytes);
 
-/* What becomes of a CLIENT command inside MULTI. */
-enum client_way {
-    CLIENT_ANSWERED,  /* by the proxy at EXEC */
-    CLIENT_SHOWN,     /* the same, and the node may be sent it as well, which says what is wrong with it */
-    CLIENT_FORWARDED, /* by the node */
-};
-enum client_way client_way_in_multi(const struct session *s, const struct resp_request *r, const char *bytes);
-/* Whether it is CLIENT TRACKING. */
-bool client_is_tracking(const struct command *c, const struct resp_request *r, const char *bytes);
+/* Whether the proxy answers such a CLIENT command itself: the words are right, and it is not for a node. CACHING inside
+ * MULTI is: the transaction's connection tracks keys already. */
+bool client_is_own(const struct resp_request *r, const char *bytes);
 
 /* Redis's rule for names that appear in CLIENT LIST. */
 bool client_name_ok(const char *name, size_t len);

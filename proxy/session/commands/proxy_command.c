@@ -102,7 +102,6 @@ static const char *node_without_keys(const struct session *s, const struct comma
     case NEED_TRANSACTION:
     case NEED_PUBSUB:
     case NEED_BLOCKING:
-    case NEED_REPLICATION:
     case NEED_REFUSED:
     case NEED_CLOSE:
         return NULL;
@@ -145,7 +144,7 @@ static enum dispatch_result proxy_explain(struct session *s, const struct comman
     sub.argv = r->argv + 2;
     sub.argc = r->argc - 2;
     const struct command *target = command_lookup(bytes + sub.argv[0].off, sub.argv[0].len);
-    if (!target && !s->replay && discover(s, &sub, bytes, &target) == DISCOVERED_LATER)
+    if (!target && discover(s, &sub, bytes, &target) == DISCOVERED_LATER)
         return DISPATCH_WAIT;
     uint32_t keys[KEYS_EXPLAINED];
     bool fits = target && command_arity_ok(target, sub.argc);

@@ -4,8 +4,7 @@
  *      as it is                 most commands; the node says +QUEUED or what is wrong
  *      as a script              lock commands; DEL of several keys becomes several elements of EXEC's array
  *      between two steps        the application's own scripts on lock keys
- *      as a PING in its place   what the proxy answers itself, at EXEC
- *      not at all               what can't be served: EXEC fails then
+ *      not at all               what the proxy answers itself, and what can't be served: EXEC fails then
  *
  * What becomes of the elements is exec_array.c's.
  */
@@ -146,8 +145,6 @@ static bool keep_early(struct transaction *t, const char *bytes, size_t len) {
 /* A command whose element is no lock's: as it is, or ... */
 enum queued_form {
     QUEUED_PLAIN,  /* its element is the client's */
-    QUEUED_LOCAL,  /* a PING in its place: the proxy answers at EXEC */
-    QUEUED_SHOWN,  /* the same, and the node hears it as well, which says what is wrong with it */
     QUEUED_CHANGE, /* it changes the session, once the node has said yes */
     QUEUED_KEYS    /* its element is an array of keys: guard records are left out */
 };
@@ -170,33 +167,26 @@ static void element_of_keys(struct session *s, const struct transaction_item *it
     keyspace_filter(item->command, s && s->lane.protocol == 3, element, len, out);
 }
 
-static void item_of_form(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                         enum queued_form form) {
-    struct transaction *t = s->transaction;
-    bool local = form == QUEUED_LOCAL || form == QUEUED_SHOWN;
-    struct transaction_item *item =
-        item_add(t, local ? ITEM_LOCAL : ITEM_MADE, 1, NULL, c, bytes, form == QUEUED_KEYS ? 0 : r->len);
-    t->locals += local;
-    item->answer = local ? dispatch_own : NULL;
-    item->element = form == QUEUED_KEYS ? element_of_keys : element_of_change;
-    item->tracks = local && client_is_tracking(c, r, bytes);
+/* Answers what the proxy would answer itself: the node could not do it in its turn. */
+static enum dispatch_result refuse_own(struct session *s, const struct command *c) {
+    return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper: send it before MULTI",
+                              c->name);
 }
 
-/* What the node can be asked as it is, and what it need not hear of. */
+/* What the node can be asked as it is. */
 static enum dispatch_result queue_as(struct session *s, const struct command *c, const struct resp_request *r,
                                      const char *bytes, int slot, enum queued_form form) {
-    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct transaction *t = s->transaction;
     enum readiness ready = transaction_ready(s, c, slot);
     if (ready != READY)
         return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
-    const char *sent = form == QUEUED_LOCAL ? ping : bytes;
-    size_t len = form == QUEUED_LOCAL ? sizeof(ping) - 1 : r->len;
-    if (t->scouting && !keep_early(t, sent, len))
+    if (t->scouting && !keep_early(t, bytes, r->len))
         return transaction_refuse(s, c, "ERR too many commands in a transaction before the first one with a key");
-    if (form != QUEUED_PLAIN)
-        item_of_form(s, c, r, bytes, form);
-    queue_one(s, c, sent, len, form != QUEUED_PLAIN);
+    if (form != QUEUED_PLAIN) {
+        struct transaction_item *item = item_add(t, ITEM_MADE, 1, NULL, c, bytes, form == QUEUED_KEYS ? 0 : r->len);
+        item->element = form == QUEUED_KEYS ? element_of_keys : element_of_change;
+    }
+    queue_one(s, c, bytes, r->len, form != QUEUED_PLAIN);
     return DISPATCHED;
 }
 
@@ -440,7 +430,7 @@ static enum dispatch_result queue_state(struct session *s, const struct command 
                                         const char *bytes) {
     bool own_password = s->worker->shared->options.requirepass != NULL;
     if (own_password && c->id == COMMAND_AUTH)
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
+        return refuse_own(s, c);
     if (own_password && c->id == COMMAND_HELLO && r->argc > 2)
         return transaction_refuse(s, c,
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
@@ -466,26 +456,21 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
     case COMMAND_SELECT:
         return queue_state(s, c, r, bytes);
     case COMMAND_CLIENT:
-        switch (client_way_in_multi(s, r, bytes)) {
-        case CLIENT_ANSWERED:
-            return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
-        case CLIENT_SHOWN:
-            return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_SHOWN);
-        case CLIENT_FORWARDED:
-            return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
-        }
-        return DISPATCHED;
+        if (client_is_own(r, bytes))
+            return refuse_own(s, c);
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     default: /* READONLY, READWRITE, ASKING */
-        return queue_as(s, c, r, bytes, SLOT_NONE,
-                        upstream_is_cluster(s->worker->upstream) ? QUEUED_LOCAL : QUEUED_PLAIN);
+        if (upstream_is_cluster(s->worker->upstream))
+            return refuse_own(s, c);
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     }
 }
 
-/* Redis runs these at EXEC, but for two that it has an error for then. */
+/* For two of them Redis has an error at EXEC. */
 static enum dispatch_result queue_pubsub(struct session *s, const struct command *c, const struct resp_request *r,
                                          const char *bytes) {
     if (c->id != COMMAND_MONITOR && c->id != COMMAND_SSUBSCRIBE)
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
+        return refuse_own(s, c);
     int slot = pin_slot(s, c, r, bytes);
     if (slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
@@ -500,7 +485,7 @@ static enum dispatch_result queue_cluster(struct session *s, const struct comman
         return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     if (cluster_wrong(r, bytes, text, sizeof(text)))
         return transaction_refuse(s, c, "%s", text);
-    return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
+    return refuse_own(s, c);
 }
 
 /* A command that isn't in the table: as dispatch has it outside of transactions. */
@@ -543,15 +528,12 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
         return queue_cluster(s, c, r, bytes);
     case NEED_KEYSPACE:
         if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is the proxy's */
-            return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
+            return refuse_own(s, c);
         return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_KEYS);
     case NEED_PROXY:
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
+        return refuse_own(s, c);
     case NEED_PUBSUB:
         return queue_pubsub(s, c, r, bytes);
-    case NEED_REPLICATION: /* the node refuses some, and has a word for others */
-        s->transaction->unclean = true;
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     case NEED_REFUSED:
         return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper", c->name);
     case NEED_CLOSE:

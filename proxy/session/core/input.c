@@ -312,19 +312,10 @@ static void session_scan_input(struct session *s) {
                               s->half_closed || (waits && input_len(in) >= session_ahead(s)) || session_stream_full(s));
 }
 
-/* More of a reply that comes in parts. */
-static void session_replay(struct session *s) {
-    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
-        if ((*room)->resumes)
-            (*room)->resumes(s);
-}
-
 void session_resume(struct session *s) {
     s->is_runnable = false;
     list_remove(&s->runnable_link);
-    if (s->replay)
-        session_replay(s);
-    if (s->state != SESSION_OPEN || s->replay)
+    if (s->state != SESSION_OPEN)
         return;
     if (s->input)
         session_scan_input(s);

@@ -53,7 +53,7 @@ void session_held_free(struct session *s) {
 }
 
 void session_release(struct session *s) {
-    if (session_amid_reply(s) || s->replay)
+    if (session_amid_reply(s))
         return;
     iobuf_append(&s->out, s->held->data, s->held->len);
     s->held_bytes -= s->held->len;
@@ -63,7 +63,7 @@ void session_release(struct session *s) {
 
 void session_tell(struct session *s, const char *data, size_t len) {
     session_mark_dirty(s); /* also where it is held: the limits are looked at then */
-    if (!s->held && !session_amid_reply(s) && !s->replay) {
+    if (!s->held && !session_amid_reply(s)) {
         iobuf_append(&s->out, data, len);
         return;
     }
@@ -90,15 +90,6 @@ static void session_hold(struct session *s) {
     s->holding = upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up);
 }
 
-/* Whether the limits are not for this session. */
-static bool session_written(struct session *s) {
-    bool unlimited = false;
-    for (const struct session_room *const *room = s->worker->hooks->rooms; (s->hears & HEARS_WRITTEN) && *room; room++)
-        if ((*room)->written)
-            unlimited |= (*room)->written(s);
-    return unlimited;
-}
-
 void session_flush(struct session *s) {
     struct worker *w = s->worker;
     s->is_dirty = false;
@@ -115,7 +106,7 @@ void session_flush(struct session *s) {
         session_close(s, "finished");
         return;
     }
-    if (!session_written(s) && session_over_limit(s)) {
+    if (session_over_limit(s)) {
         log_warning("client %llu (%s): closed: it does not read its replies (client-output-buffer-limit)",
                     (unsigned long long)s->lock.id, s->address);
         session_close(s, "output buffer limit");

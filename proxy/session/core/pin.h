@@ -1,13 +1,13 @@
 /*
  * Sessions in a state that shared connections can't carry, each with connections of its own meanwhile: transactions,
- * blocking commands, subscriptions and MONITOR, replicas, requests that are passed on while they come.
+ * blocking commands, subscriptions and MONITOR, requests that are passed on while they come.
  */
 #ifndef LOCKKEEPER_SESSION_CORE_PIN_H
 #define LOCKKEEPER_SESSION_CORE_PIN_H
 
 #include "proxy/session/core/session.h"
 
-enum pin_reason { PIN_TRANSACTION, PIN_BLOCKING, PIN_SUBSCRIBED, PIN_MONITOR, PIN_REPLICA, PIN_STREAM };
+enum pin_reason { PIN_TRANSACTION, PIN_BLOCKING, PIN_SUBSCRIBED, PIN_MONITOR, PIN_STREAM };
 
 /* upstream_pin_open in the session's lane, and upstream_unpin, counted for PROXY INFO. */
 struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,

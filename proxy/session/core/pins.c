@@ -20,8 +20,6 @@ static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
         return &w->counters.pinned_subscribed;
     case PIN_MONITOR:
         return &w->counters.pinned_monitor;
-    case PIN_REPLICA:
-        return &w->counters.pinned_replicas;
     case PIN_STREAM:
         return &w->counters.pinned_streams;
     }
@@ -32,7 +30,7 @@ struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enu
                               const struct upstream_pin_events *events, const char **error) {
     struct worker *w = s->worker;
     struct upstream_lane lane = session_pin_lane(s);
-    if (why == PIN_SUBSCRIBED || why == PIN_MONITOR || why == PIN_REPLICA)
+    if (why == PIN_SUBSCRIBED || why == PIN_MONITOR)
         lane.own = 0; /* it reads no keys */
     struct upstream_pin *pin = upstream_pin_open(w->upstream, node, &lane, events, error);
     if (!pin)

@@ -164,31 +164,19 @@ bool session_amid_reply(const struct session *s) {
     return head && head->started && !head->done;
 }
 
-/* What would follow the replies that there are is dropped. */
-static void session_ends_behind(struct session *s) {
-    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
-        if ((*room)->finishes)
-            (*room)->finishes(s);
-}
-
 /* Lets go on what the head has held up. False: the session is to end behind it. */
 static __attribute__((noinline)) bool head_ends_specially(struct session *s, struct request *r) {
     bool close_after = r->close_after;
     if (r->redirected)
         s->redirected--;
-    if (r->ends_barrier) {
+    if (r->ends_barrier)
         s->barrier--;
-        if (s->replay)
-            session_mark_runnable(s);
-    }
     if (s->input)
         session_mark_runnable(s);
     request_free(r);
     session_reply_over(s);
-    if (close_after) {
-        session_ends_behind(s);
+    if (close_after)
         session_finish(s);
-    }
     return !close_after;
 }
 

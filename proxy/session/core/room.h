@@ -25,8 +25,7 @@ enum session_hears {
     HEARS_REQUEST = 1, /* request_over */
     HEARS_REPLY = 2,   /* reply_over */
     HEARS_CALL = 4,    /* before_call */
-    HEARS_WRITTEN = 8, /* written */
-    HEARS_TICK = 16    /* tick */
+    HEARS_TICK = 8     /* tick */
 };
 
 /* What a room wants to hear. Each may be NULL. */
@@ -40,13 +39,6 @@ struct session_room {
 
     /* The session is gone, and its socket closed: the room lets go of what it has for it. */
     void (*closes)(struct session *s);
-    /* It ends behind the replies that it has: what would follow is dropped. */
-    void (*finishes)(struct session *s);
-    /* It may go on with what waited, where there is a session->replay. */
-    void (*resumes)(struct session *s);
-    /* Its session->replay is over. `stale`: what it has read meanwhile may have gone over a connection that tracks no
-     * keys for it. */
-    void (*replayed)(struct session *s, bool stale);
     /* The client of a blocked session will say no more. May close the session. */
     void (*half_closed)(struct session *s);
     /* A connection of the session's own is about to be opened over this lane, which belongs to the session alone. */
@@ -58,8 +50,6 @@ struct session_room {
     void (*reply_over)(struct session *s);
     /* What has to go right before a call, as a call of nobody's with its bytes; NULL: nothing. */
     struct call *(*before_call)(struct session *s, struct call *c, const char **bytes, size_t *len);
-    /* Some output has been written. True: the limits on output are not for this session. */
-    bool (*written)(struct session *s);
     /* Once a second. */
     void (*tick)(struct session *s);
 };

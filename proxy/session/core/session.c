@@ -30,7 +30,6 @@ struct session *session_new(struct worker *w, int fd, struct tls *tls, const cha
     list_init(&s->link);
     list_init(&s->dirty_link);
     list_init(&s->runnable_link);
-    list_init(&s->hearing);
     list_init(&s->requests);
     iobuf_init(&s->out, &w->chunks);
     list_append(&w->sessions, &s->link);
@@ -80,7 +79,6 @@ void session_close(struct session *s, const char *reason) {
     session_input_free(s);
     list_remove(&s->dirty_link);
     list_remove(&s->runnable_link);
-    list_remove(&s->hearing);
     list_remove(&s->link);
     list_append(&w->closed, &s->link);
     counter_sub(&w->counters.clients_connected, 1);
@@ -113,7 +111,7 @@ void session_mark_dirty(struct session *s) {
 }
 
 void session_mark_runnable(struct session *s) {
-    if (s->is_runnable || (s->state != SESSION_OPEN && !s->replay))
+    if (s->is_runnable || s->state != SESSION_OPEN)
         return;
     s->is_runnable = true;
     list_append(&s->worker->runnable, &s->runnable_link);
@@ -170,13 +168,6 @@ void session_tick(struct session *s) {
     for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
         if ((*room)->tick)
             (*room)->tick(s);
-}
-
-void session_replayed(struct session *s, bool stale) {
-    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
-        if ((*room)->replayed)
-            (*room)->replayed(s, stale);
-    session_reply_over(s);
 }
 
 void session_reply_over(struct session *s) {

@@ -12,8 +12,6 @@
 #include "proxy/session/core/request.h"
 
 struct pubsub;
-struct replay;
-struct replica;
 struct stream;
 struct tracking;
 struct transaction;
@@ -82,15 +80,13 @@ struct session {
     struct upstream_lane lane;
     uint64_t used_slots; /* bit by bit: of which a request has gone to a node (WAIT) */
     uint64_t epoch;      /* of the slot map that requests in flight were routed by */
-    struct list_node link, dirty_link, runnable_link, hearing;
+    struct list_node link, dirty_link, runnable_link;
     struct list_node requests;
     struct iobuf out;
     struct text *held;               /* NULL, or messages that wait for the end of a reply; they count as held_bytes */
     struct session_input *input;     /* NULL while nothing waits */
     struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
-    struct replay *replay;           /* NULL, or the rest of an EXEC's array; it counts as one in flight */
     struct pubsub *pubsub;           /* NULL: neither subscriptions nor MONITOR */
-    struct replica *replica;         /* NULL: no REPLCONF or SYNC yet */
     struct tracking *tracking;       /* NULL: neither CLIENT TRACKING nor NO-TOUCH */
     const struct command *last;      /* command; NULL: not in the table */
     char last_word[16];              /* its subcommand, "" none */
@@ -147,8 +143,6 @@ void session_address_text(const struct sockaddr_storage *a, char *out, size_t si
 
 /* Tells the rooms that want to hear it: once a second. */
 void session_tick(struct session *s);
-/* Where EXEC's array is over that came in parts: struct session_room. */
-void session_replayed(struct session *s, bool stale);
 /* A request or a reply in parts has ended: messages that waited for that go out, where no reply is being written. */
 void session_reply_over(struct session *s);
 /* The lane of a connection of the session's own. */

@@ -48,7 +48,6 @@ struct worker {
     struct chunk_pool chunks;
     struct counters counters;
     struct list_node sessions;       /* open */
-    struct list_node hearing;        /* of these: redirect.c's, to whom other clients' messages may be redirected */
     struct list_node dirty;          /* have output to write */
     struct list_node runnable;       /* may go on with requests that waited */
     struct list_node closed;         /* to be freed at the end of the turn */

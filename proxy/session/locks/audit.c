@@ -150,7 +150,7 @@ static bool command_on_key(const struct command *c, const struct resp_request *r
     return script_is(c);
 }
 
-/* What the command does to a list lock's queue; *place is LSET's. */
+/* What the command does to a queue; *place is LSET's. */
 static enum lock_queue_sight queue_of(const struct command *c, const struct resp_request *r, const char *bytes,
                                       int64_t *place) {
     enum lock_queue_sight queue = lock_row_of(c)->queue;
@@ -159,7 +159,7 @@ static enum lock_queue_sight queue_of(const struct command *c, const struct resp
     if (queue == QUEUE_SET)
         number_at(r, bytes, 2, place);
     if (queue == QUEUE_HEAD && !(number_at(r, bytes, 2, &first) && first == 0))
-        return QUEUE_LOOK;
+        return QUEUE_NONE;
     return queue;
 }
 
@@ -304,12 +304,12 @@ static bool is_text(const struct resp_item *item) {
     return item->type == '$' && !item->null;
 }
 
-/* The head as a text; an empty array or nil, where there is no list; EXISTS's number; or what does not say. */
+/* The head as a text; an empty array or nil, where there is no list. */
 static void sight_queue_read(struct lock_sight *sight, const struct resp_item *item) {
     if (sight->queue == QUEUE_HEAD && is_text(item)) {
         sight->value = item->str;
         sight->value_len = item->len;
-    } else if (sight->queue == QUEUE_HEAD || (sight->queue == QUEUE_EXISTS && item->num == 0)) {
+    } else {
         sight->effect = EFFECT_ABSENT;
     }
 }

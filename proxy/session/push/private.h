@@ -60,53 +60,19 @@ struct tracking {
     bool no_touch;
     bool reopen; /* BCAST: a connection is missing */
     uint64_t epoch;
-    bool caching_new;  /* session->caching was said by the command at hand */
-    uint64_t redirect; /* the client who is told; 0: this one */
-    bool broken;       /* it is gone */
-    struct text said;  /* REDIRECT's last command, as wish->command; may be empty */
-    /* The lane that was used before, for what was read over it, and the one that has taken its place. */
-    struct tracking *before, *after;
-    unsigned befores;
+    bool caching_new; /* session->caching was said by the command at hand */
 };
 
 /* A lane of its own that nobody has yet; the caller's until it is taken or freed. */
 struct tracking *tracking_new(struct worker *w);
-/* With those that it has replaced. */
 void tracking_free(struct worker *w, struct tracking *t);
-/* The session's from now on: its requests go over that lane. It had none, or has put it aside. */
+/* The session's from now on: its requests go over that lane. It had none. */
 void tracking_take(struct session *s, struct tracking *t);
-/* Tells who is told that all that the client has cached may be stale, if it is tracking. */
-void tracking_all_stale(struct tracking *t);
 
-/* The client who is to be told (if it is still the same) is gone. */
-void tracking_broken(struct session *s, uint64_t redirect);
 /* What struct session_room has for sessions that track keys. */
 void tracking_tick(struct session *s);
 void tracking_request_over(struct session *s);
-void tracking_replayed(struct session *s, bool stale);
 void tracking_pin_lane(const struct session *s, struct upstream_lane *lane);
 struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len);
-
-/* ---- replica.c ------------------------------------------------------------------------------------- */
-
-/* Some of a replica's stream has been written; false: the session is none. */
-bool replica_written(struct session *s);
-
-/* ---- redirect.c ---------------------------------------------------------------------------------- */
-
-/* Looks for a client of any thread's, who from then on may be sent messages. `id` and `done` are the caller's, as is
- * the memory until `done` has been called, in the same thread, at once where there is only one. */
-struct redirect_look {
-    struct tour tour;
-    uint64_t id;
-    bool found;
-    void (*done)(struct redirect_look *look);
-};
-void redirect_look(struct redirect_look *look, struct worker *w);
-/* Tells client `to` that what `s` has cached of these keys (an array, RESP, copied; len 0: all) is stale. Where it is
- * gone tracking_broken is called, maybe at once. */
-void redirect_send(struct session *s, uint64_t to, const char *keys, size_t len);
-/* CLIENT TRACKINGINFO and GETREDIR of a session that redirects. False: it does not, or the words are not right. */
-bool redirect_show(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
 #endif

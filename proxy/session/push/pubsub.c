@@ -336,17 +336,14 @@ enum dispatch_result pubsub_restricted(struct session *s, const struct command *
 
 static void session_leaves(struct session *s) {
     pubsub_drop(s);
-    replica_drop(s);
     tracking_drop(s);
 }
 
 const struct session_room push_room = {
     .closes = session_leaves,
-    .replayed = tracking_replayed,
     .pin_lane = tracking_pin_lane,
     .request_over = tracking_request_over,
     .reply_over = pubsub_release,
     .before_call = tracking_before_call,
-    .written = replica_written,
     .tick = tracking_tick,
 };

@@ -61,16 +61,15 @@ static size_t held_max(const struct session *s) {
 
 void pubsub_release(struct session *s) {
     struct pubsub *p = s->pubsub;
-    if (!p || p->held.len == 0 || session_amid_reply(s) || s->replay)
+    if (!p || p->held.len == 0 || session_amid_reply(s))
         return;
     iobuf_append(&s->out, p->held.data, p->held.len);
     session_mark_dirty(s);
     text_clear(&p->held);
 }
 
-/* Confirmations belong into the array of an EXEC that is not over. */
-static void put(struct session *s, const char *data, size_t len, bool confirms) {
-    if (!session_amid_reply(s) && (!s->replay || confirms)) {
+static void put(struct session *s, const char *data, size_t len) {
+    if (!session_amid_reply(s)) {
         iobuf_append(&s->out, data, len);
         session_mark_dirty(s);
         return;
@@ -79,10 +78,10 @@ static void put(struct session *s, const char *data, size_t len, bool confirms) 
 }
 
 /* A message in the client's protocol. */
-static void put_message(struct feed *f, const char *data, size_t len, bool confirms) {
+static void put_message(struct feed *f, const char *data, size_t len) {
     struct session *s = f->of->session;
     if (f->protocol == s->lane.protocol || (data[0] != '*' && data[0] != '>')) {
-        put(s, data, len, confirms);
+        put(s, data, len);
         return;
     }
     static const char old_null[] = "\r\n$-1\r\n:", new_null[] = "\r\n_\r\n:"; /* UNSUBSCRIBE's of nothing */
@@ -97,7 +96,7 @@ static void put_message(struct feed *f, const char *data, size_t len, bool confi
         at += strlen(null);
         text_append(&whole, at, len - (size_t)(at - data));
     }
-    put(s, whole.data, whole.len, confirms);
+    put(s, whole.data, whole.len);
     text_clear(&whole);
 }
 
@@ -185,10 +184,10 @@ static void confirmed(struct feed *f, const struct message *m, const char *data,
         struct text whole = {0};
         text_append(&whole, data, (size_t)(m->tail - data));
         text_append(&whole, number, resp_header_write(number, ':', pubsub_shards(p)));
-        put_message(f, whole.data, whole.len, true);
+        put_message(f, whole.data, whole.len);
         text_clear(&whole);
     } else {
-        put_message(f, data, len, true);
+        put_message(f, data, len);
     }
     if (p->waiting && --p->expected <= 0)
         waiting_done(p);
@@ -238,7 +237,7 @@ static void message(struct feed *f, const char *data, size_t len) {
     struct session *s = p->session;
     if (p->monitor) {
         if (!greeting(f, data, len))
-            put(s, data, len, false);
+            put(s, data, len);
     } else if (data[0] == '+') {
         return; /* an ASKING's */
     } else if (data[0] == '-' && p->waiting) {
@@ -248,7 +247,7 @@ static void message(struct feed *f, const char *data, size_t len) {
         if (m.kind != MESSAGE_OTHER && m.kind != MESSAGE_PONG) {
             confirmed(f, &m, data, len);
         } else if (m.kind == MESSAGE_PONG || !tells_of_guard(data, len)) {
-            put_message(f, data, len, m.kind == MESSAGE_PONG);
+            put_message(f, data, len);
             if (m.kind == MESSAGE_PONG && p->waiting)
                 waiting_done(p);
         }

@@ -1,6 +1,5 @@
 /*
- * What nodes say without being asked: subscriptions and MONITOR (pubsub.c), client-side caching (tracking.c), and what
- * a master sends its replicas (replica.c).
+ * What nodes say without being asked: subscriptions and MONITOR (pubsub.c), client-side caching (tracking.c).
  */
 #ifndef LOCKKEEPER_SESSION_PUSH_PUSH_H
 #define LOCKKEEPER_SESSION_PUSH_PUSH_H
@@ -26,19 +25,6 @@ struct pubsub_counts pubsub_count(const struct session *s);
 /* Ends all subscriptions: RESET, or the session is gone. */
 void pubsub_drop(struct session *s);
 
-/* ---- replica.c ----------------------------------------------------------------------------------- */
-
-/* REPLCONF, SYNC, PSYNC. */
-enum dispatch_result replica_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                      const char *bytes);
-/* Whether what the session is sent is a master's stream: its requests are for replica_request then; c NULL: not in the
- * table. Works with no session->replica too. */
-bool replica_streams(const struct session *s);
-enum dispatch_result replica_request(struct session *s, const struct command *c, const struct resp_request *r,
-                                     const char *bytes);
-/* The session is no replica any more, if it was one: RESET, another user, or it is gone. */
-void replica_drop(struct session *s);
-
 /* ---- tracking.c ---------------------------------------------------------------------------------- */
 
 /* CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR: tracking_ask.c. */
@@ -46,8 +32,6 @@ enum dispatch_result tracking_dispatch(struct session *s, const struct command *
                                        const char *bytes);
 struct tracking_state {
     bool on, bcast;
-    uint64_t redirect; /* the client who is told, 0: itself */
-    bool broken;       /* and is gone */
 };
 struct tracking_state tracking_state(const struct session *s);
 /* RESET, or the session is gone; does nothing where there is none. */

@@ -7,9 +7,7 @@
  *                                                           >2 invalidate k  <── between two replies ──┘
  *
  * A connection that is lost takes with it what the node knew of the client's cache: the client is told that all of it
- * may be stale. With REDIRECT all these messages are another client's: a client's lane may speak RESP2 then, and the
- * messages come over a second connection to each node; redirect.c has the rest of their way. tracking_ask.c has the
- * commands.
+ * may be stale. tracking_ask.c has the commands.
  */
 #include <string.h>
 
@@ -49,20 +47,11 @@ static bool keys_shown(const char *data, size_t len, struct text *out) {
     return shown > 0;
 }
 
-static struct tracking *newest(struct tracking *t) {
-    while (t->after)
-        t = t->after;
-    return t;
-}
-
 /* An array of keys; len 0: all of them. */
 static void tell(struct tracking *t, const char *keys, size_t len) {
-    t = newest(t);
     struct session *s = t->session;
     struct text message = {0};
-    if (s && t->redirect != 0) {
-        redirect_send(s, t->redirect, keys, len);
-    } else if (s && s->lane.protocol == 3) { /* else Redis has nowhere to send it either */
+    if (s && s->lane.protocol == 3) { /* else Redis has nowhere to send it either */
         text_printf(&message, ">2\r\n$10\r\ninvalidate\r\n%s", len == 0 ? "_\r\n" : "");
         text_append(&message, keys, len);
         session_tell(s, message.data, message.len);
@@ -77,29 +66,16 @@ static void tracking_push(void *arg, const char *data, size_t len) {
     text_clear(&keys);
 }
 
-void tracking_all_stale(struct tracking *t) {
+/* Tells the client that all that it has cached may be stale, if it is tracking. */
+static void all_stale(struct tracking *t) {
     if (t->on)
         tell(t, "", 0);
 }
 
-void tracking_broken(struct session *s, uint64_t redirect) {
-    struct tracking *t = s->tracking;
-    struct text message = {0};
-    if (!t || t->redirect != redirect)
-        return;
-    t->broken = true;
-    if (s->lane.protocol != 3)
-        return;
-    text_printf(&message, ">2\r\n$21\r\ntracking-redir-broken\r\n:%llu\r\n", (unsigned long long)redirect);
-    session_tell(s, message.data, message.len);
-    text_clear(&message);
-}
-
 static void tracking_lost(void *arg) {
     struct tracking *t = arg;
-    t = newest(t);
     t->reopen = true;
-    tracking_all_stale(t);
+    all_stale(t);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------ */
@@ -113,10 +89,7 @@ struct tracking *tracking_new(struct worker *w) {
 }
 
 void tracking_free(struct worker *w, struct tracking *t) {
-    if (t->before)
-        tracking_free(w, t->before);
     upstream_own_free(w->upstream, t->own);
-    text_clear(&t->said);
     memory_free(t);
 }
 
@@ -145,7 +118,7 @@ struct tracking_state tracking_state(const struct session *s) {
     const struct tracking *t = s->tracking;
     if (!t || !t->on)
         return (struct tracking_state){0};
-    return (struct tracking_state){true, t->bcast, t->redirect, t->broken};
+    return (struct tracking_state){true, t->bcast};
 }
 
 void tracking_pin_lane(const struct session *s, struct upstream_lane *lane) {
@@ -204,15 +177,4 @@ void tracking_request_over(struct session *s) {
     if (!t->caching_new)
         s->caching = CACHING_NONE;
     t->caching_new = false;
-}
-
-/* CACHING does not outlast an EXEC that it may have been said within. */
-void tracking_replayed(struct session *s, bool stale) {
-    struct tracking *t = s->tracking;
-    if (!t)
-        return;
-    s->caching = CACHING_NONE;
-    t->caching_new = false;
-    if (stale)
-        tracking_all_stale(t);
 }

@@ -1,66 +1,31 @@
 /*
  * CLIENT TRACKING, CACHING and NO-TOUCH as commands: what a client wishes, and whether all masters agree.
  *
- *      words ──> wish ──> the client that REDIRECT names, if any ──> all masters ──> OK: the lane is the session's
- *                                                                              └──> the first error: nothing changes
+ *      words ──> wish ──> all masters ──> OK: the lane is the session's
+ *                                   └──> the first error, and nothing changes
  */
 #include <string.h>
 
 #include "proxy/base/memory.h"
 #include "proxy/session/push/private.h"
 
-enum { BEFORES_MAX = 4 };
-
 /* A change that the nodes are asked about. */
 struct wish {
     struct request_owner owner; /* first */
     struct tracking *fresh;     /* the session's, once they agree; NULL: it has one */
     bool on, bcast, optin, optout, no_touch;
-    uint64_t redirect;
-    bool as_before;            /* the nodes know it already */
-    struct redirect_look look; /* for that client */
     struct request *request;
-    struct text command; /* lacking, if it redirects, its last argument: a number that each node has for itself */
-    struct text error;   /* the first one */
+    struct text command;
+    struct text error; /* the first one */
 };
 
 /* ---- asking the nodes ------------------------------------------------------------------------------ */
 
-/* The lane made anew takes the old one's place, which is kept for what was read over it: the nodes go on to tell of
- * that. Only so many are: who changes its mind again and again is told that all may be stale. */
-static void lane_changes(struct session *s, struct wish *wish) {
-    struct tracking *t = wish->fresh, *old = s->tracking;
-    bool keeps = old->on && !old->bcast && (old->redirect != 0 || s->lane.protocol == 3);
-    bool full = old->befores == BEFORES_MAX, gap = old->on && !old->bcast && (!keeps || full);
-    t->no_touch = old->no_touch;
-    if (keeps) {
-        if (full) {
-            tracking_free(s->worker, old->before);
-            old->before = NULL;
-            old->befores = 0;
-        }
-        old->after = t;
-        t->before = old;
-        t->befores = old->befores + 1;
-        s->tracking = NULL;
-        counter_sub(&s->worker->counters.clients_tracking, 1);
-    } else {
-        tracking_drop(s);
-    }
-    tracking_take(s, t);
-    t->on = true;
-    t->redirect = wish->redirect;
-    if (gap)
-        tracking_all_stale(t);
-}
-
 static void wish_granted(struct session *s, struct wish *wish) {
-    if (wish->fresh && s->tracking)
-        lane_changes(s, wish);
-    else if (wish->fresh)
+    if (wish->fresh)
         tracking_take(s, wish->fresh);
-    else if (!wish->as_before)
-        upstream_own_begin(s->worker->upstream, s->lane.own, wish->command.data, wish->command.len, false);
+    else
+        upstream_own_begin(s->worker->upstream, s->lane.own, wish->command.data, wish->command.len);
     wish->fresh = NULL;
     struct tracking *t = s->tracking;
     t->no_touch = t->no_touch || wish->no_touch;
@@ -70,11 +35,6 @@ static void wish_granted(struct session *s, struct wish *wish) {
     t->bcast = wish->bcast;
     t->optin = wish->optin;
     t->optout = wish->optout;
-    t->redirect = wish->redirect;
-    t->broken = false;
-    text_clear(&t->said);
-    if (wish->redirect != 0)
-        text_append(&t->said, wish->command.data, wish->command.len);
 }
 
 static void wish_finish(struct request *r) {
@@ -106,27 +66,17 @@ static void wish_part(struct call *c, const struct call_end *end) {
         wish_finish(r);
 }
 
-/* The first such command makes the lane, whose connections begin with it; later ones go over it as they are. One that
- * has to do with REDIRECT makes it anew: it has another text for each connection. */
+/* The first such command makes the lane, whose connections begin with it; later ones go over it as they are. */
 static void ask_nodes(struct wish *wish) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct request *request = wish->request;
     struct session *s = request->session;
     struct upstream *u = s->worker->upstream;
     struct upstream_lane lane = s->lane;
-    struct tracking *old = s->tracking;
-    if (old && wish->redirect != 0 && old->said.len == wish->command.len &&
-        memcmp(old->said.data, wish->command.data, old->said.len) == 0) { /* to another client, perhaps */
-        wish->as_before = true;
-        wish_finish(request);
-        return;
-    }
-    if (!old || (wish->on && (wish->redirect != 0 || old->redirect != 0))) {
+    if (!s->tracking) {
         wish->fresh = tracking_new(s->worker);
         lane.own = wish->fresh->own;
-        if (old)
-            upstream_own_begin_like(u, lane.own, old->own);
-        upstream_own_begin(u, lane.own, wish->command.data, wish->command.len, wish->redirect != 0);
+        upstream_own_begin(u, lane.own, wish->command.data, wish->command.len);
     }
     const char *bytes = wish->fresh ? ping : wish->command.data;
     size_t len = wish->fresh ? sizeof(ping) - 1 : wish->command.len;
@@ -138,17 +88,6 @@ static void ask_nodes(struct wish *wish) {
         wish_finish(request);
 }
 
-static void looked(struct redirect_look *look) {
-    static const char unknown[] = "ERR The client ID you want redirect to does not exist";
-    struct wish *wish = LIST_ENTRY(look, struct wish, look);
-    if (look->found && wish->request->session) {
-        ask_nodes(wish);
-        return;
-    }
-    text_append(&wish->error, unknown, sizeof(unknown) - 1);
-    wish_finish(wish->request);
-}
-
 static void wish_begin(struct session *s, const struct command *c, const struct wish *words, const char *bytes,
                        size_t len) {
     struct wish *wish = memory_alloc(sizeof(*wish));
@@ -157,13 +96,7 @@ static void wish_begin(struct session *s, const struct command *c, const struct 
     request_own(wish->request, &wish->owner, &request_owner_silent);
     request_barrier(wish->request);
     text_append(&wish->command, bytes, len);
-    if (wish->redirect == 0) {
-        ask_nodes(wish);
-        return;
-    }
-    wish->look.id = wish->redirect;
-    wish->look.done = looked;
-    redirect_look(&wish->look, s->worker);
+    ask_nodes(wish);
 }
 
 /* ---- the commands ----------------------------------------------------------------------------------- */
@@ -175,57 +108,27 @@ static void tracking_off(struct session *s, const struct command *c) {
     if (keeps) {
         struct tracking *t = tracking_new(s->worker);
         t->no_touch = true;
-        upstream_own_begin(s->worker->upstream, t->own, no_touch, sizeof(no_touch) - 1, false);
+        upstream_own_begin(s->worker->upstream, t->own, no_touch, sizeof(no_touch) - 1);
         tracking_take(s, t);
     }
     session_answer(s, c, "+OK\r\n", 5);
 }
 
-/* Reads what follows ON. NULL, or what is wrong; what is wrong without REDIRECT the node says, which otherwise would be
- * sent a number that is not its own. */
-static const char *words_read(const struct resp_request *r, const char *bytes, struct wish *wish) {
-    bool redirects = false;
+/* Reads what follows ON; what is wrong with it the node says. False: there is a REDIRECT. */
+static bool words_read(const struct resp_request *r, const char *bytes, struct wish *wish) {
     for (size_t i = 3; i < r->argc; i++) {
-        if (request_arg_is(r, bytes, i, "redirect") && i + 1 < r->argc) {
-            size_t len;
-            int64_t id;
-            const char *text = request_arg(r, bytes, ++i, &len);
-            if (redirects)
-                return "ERR A client can only redirect to a single other client";
-            if (!resp_integer(text, len, &id))
-                return "ERR value is not an integer or out of range";
-            redirects = true;
-            wish->redirect = id > 0 ? (uint64_t)id : UINT64_MAX; /* there is no such client */
-        } else if (request_arg_is(r, bytes, i, "prefix") && i + 1 < r->argc) {
+        if (request_arg_is(r, bytes, i, "redirect"))
+            return false;
+        if (request_arg_is(r, bytes, i, "prefix"))
             i++;
-        } else if (request_arg_is(r, bytes, i, "bcast")) {
+        else if (request_arg_is(r, bytes, i, "bcast"))
             wish->bcast = true;
-        } else if (request_arg_is(r, bytes, i, "optin")) {
+        else if (request_arg_is(r, bytes, i, "optin"))
             wish->optin = true;
-        } else if (request_arg_is(r, bytes, i, "optout")) {
+        else if (request_arg_is(r, bytes, i, "optout"))
             wish->optout = true;
-        } else if (!request_arg_is(r, bytes, i, "noloop")) {
-            return redirects ? "ERR syntax error" : NULL;
-        }
     }
-    return NULL;
-}
-
-/* The command with REDIRECT as its last word, into w->build. */
-static void words_build(struct worker *w, const struct resp_request *r, const char *bytes) {
-    build_start(w, r->argc);
-    for (size_t i = 0; i < r->argc; i++) {
-        if (i >= 3 && request_arg_is(r, bytes, i, "redirect")) {
-            i++;
-            continue;
-        }
-        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
-        if (i >= 3 && request_arg_is(r, bytes, i, "prefix")) {
-            i++;
-            build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
-        }
-    }
-    build_text(w, "REDIRECT");
+    return true;
 }
 
 static bool tracking(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -240,15 +143,12 @@ static bool tracking(struct session *s, const struct command *c, const struct re
     if (!request_arg_is(r, bytes, 2, "on"))
         return false;
     struct wish wish = {.on = true};
-    const char *error = words_read(r, bytes, &wish);
-    if (error) {
-        session_refuse(s, c, "%s", error);
-    } else if (wish.redirect != 0) {
-        words_build(s->worker, r, bytes);
-        wish_begin(s, c, &wish, s->worker->build.data, s->worker->build.len);
-    } else {
+    if (words_read(r, bytes, &wish))
         wish_begin(s, c, &wish, bytes, r->len);
-    }
+    else
+        session_refuse(s, c,
+                       "ERR CLIENT TRACKING with REDIRECT is not supported by lockkeeper: after HELLO 3 the messages "
+                       "come over the client's own connection");
     return true;
 }
 
@@ -275,8 +175,7 @@ static bool caching(struct session *s, const struct command *c, const struct res
 enum dispatch_result tracking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes) {
     if (request_arg_is(r, bytes, 1, "trackinginfo") || request_arg_is(r, bytes, 1, "getredir")) {
-        if (!redirect_show(s, c, r, bytes))
-            session_forward(s, c, r, bytes, SLOT_NONE);
+        session_forward(s, c, r, bytes, SLOT_NONE);
         return DISPATCHED;
     }
     if (s->in_flight > 0)

@@ -1,12 +1,11 @@
 /*
  * What EXEC's array is to the client:
  *
- *      node:    *4  envelope  +PONG  :1  envelope        queued: EVAL..., PING, DEL a, EVAL... (lock keys)
- *                      │        │     └──sum───┘
- *      client:  *3  its reply  name        :2            sent: SETNX lock, CLIENT GETNAME, DEL a lock:b
+ *      node:    *4  envelope  $1 v  :1  envelope        queued: EVAL..., GET k, DEL a, EVAL... (lock keys)
+ *                      │       │     └──sum───┘
+ *      client:  *3  its reply  $1 v      :2             sent: SETNX lock, GET k, DEL a lock:b
  *
- * Without such elements the array goes to the client as it comes, and is not seen here. What the proxy answers itself
- * is dispatched in its turn, as if it came now, and the elements behind it wait for its reply: the replay.
+ * Without such elements the array goes to the client as it comes, and is not seen here.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,18 +19,6 @@ struct elements {
     const char *at, *end;
     uint32_t index;
     struct list_node *item; /* the next one's, or the list's head */
-};
-
-/* The rest of an array that waits for answers of the proxy's own. */
-struct replay {
-    struct transaction *transaction;
-    struct elements place;
-    struct text bytes; /* the node's array */
-    struct text out;   /* what the client has not been given yet */
-    bool skips;        /* CLIENT REPLY SKIP: of the request behind EXEC */
-    bool counted;      /* in session->in_flight */
-    bool tracks;       /* CLIENT TRACKING has been run; `stale`: what may have read keys over another connection, too */
-    bool stale;
 };
 
 /* ---- elements ------------------------------------------------------------------------------------ */
@@ -64,11 +51,10 @@ static void item_lock(struct transaction *t, struct session *s, struct transacti
         text_append(out, part.reply, part.len);
 }
 
-/* Appends the client's part of an element. ITEM_LOCAL has none here, but for the node's refusal. */
+/* Appends the client's part of an element. */
 static void item_reply(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
                        size_t len, struct text *out) {
     struct call_end end = {.reply = element, .len = len};
-    bool refused = element[0] == '-';
     switch (item->kind) {
     case ITEM_PLAIN:
         text_append(out, element, len);
@@ -77,10 +63,6 @@ static void item_reply(struct transaction *t, struct session *s, struct transact
         text_append(out, element, len);
         audit_end(t->worker, s, item->note, &end);
         item->note = NULL;
-        break;
-    case ITEM_LOCAL:
-        if (refused)
-            text_append(out, element, len);
         break;
     case ITEM_MADE:
         item->element(s, item, element, len, out);
@@ -179,120 +161,8 @@ static struct elements elements_of(const struct transaction *t, const char *arra
     return e;
 }
 
-/* ---- the replay ---------------------------------------------------------------------------------- */
-
-static void replay_free(struct session *s, struct replay *p) {
-    transaction_free(p->transaction, s, true);
-    text_clear(&p->bytes);
-    text_clear(&p->out);
-    memory_free(p);
-}
-
-/* Nobody waits for it any more: what the elements say of locks counts all the same. */
-void replay_drop(struct session *s) {
-    struct replay *p = s->replay;
-    if (!p)
-        return;
-    s->replay = NULL;
-    s->in_flight -= p->counted;
-    s->barrier--;
-    while (p->place.index < p->transaction->count && next_any(p->transaction, NULL, &p->place, &p->out))
-        p->out.len = 0;
-    replay_free(NULL, p);
-}
-
-/* Gives the client what there is. */
-static void replay_flush(struct session *s, struct replay *p) {
-    if (p->out.len > 0)
-        request_reply(request_new(s, NULL), p->out.data, p->out.len, true);
-    p->out.len = 0;
-}
-
-/* Has the proxy answer the next element. Its reply ends before the array goes on. */
-static void replay_own(struct session *s, struct replay *p, const struct transaction_item *item) {
-    struct resp_request r;
-    replay_flush(s, p);
-    p->place.at = resp_item_end(p->place.at, p->place.end);
-    p->place.item = p->place.item->next;
-    p->place.index++;
-    (void)transaction_item_request(item, &r);
-    p->tracks |= item->tracks;
-    p->counted = false; /* these commands wait for what is in flight */
-    s->in_flight--;
-    (void)item->answer(s, item->command, &r, item->bytes);
-    resp_request_clear(&r);
-    if (s->replay != p)
-        return;
-    p->counted = true;
-    s->in_flight++;
-    if (!list_empty(&s->requests))
-        request_barrier(LIST_ENTRY(s->requests.prev, struct request, link));
-    if (s->reply_mode == REPLY_SKIP_NEXT) {
-        s->reply_mode = REPLY_ON;
-        p->skips = true;
-    }
-}
-
-static void replay_end(struct session *s) {
-    struct replay *p = s->replay;
-    replay_flush(s, p);
-    s->replay = NULL;
-    s->in_flight--;
-    s->barrier--;
-    if (p->skips && s->reply_mode == REPLY_ON)
-        s->reply_mode = REPLY_SKIP;
-    else if (s->reply_mode == REPLY_SKIP)
-        s->reply_mode = REPLY_ON;
-    session_replayed(s, p->stale);
-    replay_free(s, p);
-    session_mark_dirty(s);
-    session_mark_runnable(s);
-}
-
-void replay_go_on(struct session *s) {
-    struct replay *p;
-    while ((p = s->replay) && s->barrier == 1 && p->place.index < p->transaction->count) {
-        const struct transaction_item *item = item_here(p->transaction, &p->place);
-        if (item && item->kind == ITEM_LOCAL && *p->place.at != '-') {
-            replay_own(s, p, item);
-            continue;
-        }
-        (void)next_any(p->transaction, s, &p->place, &p->out);
-        p->stale = p->tracks;
-    }
-    if (p && s->barrier == 1)
-        replay_end(s);
-}
-
-int64_t replay_count(const struct session *s) {
-    return s->replay->transaction->count;
-}
-
-static void replay_start(struct transaction *t, struct request *r, const struct call_end *end) {
-    struct session *s = r->session;
-    struct replay *p = memory_zalloc(sizeof(*p));
-    struct text header = {0};
-    p->transaction = t;
-    text_append(&p->bytes, end->reply, end->len);
-    p->place = elements_of(t, p->bytes.data, p->bytes.len);
-    append_header(t, &header);
-    s->replay = p;
-    p->counted = true;
-    s->in_flight++;
-    s->barrier++;
-    if (r->muted && s->reply_mode == REPLY_ON)
-        s->reply_mode = REPLY_SKIP;
-    request_reply(r, header.data, header.len, true);
-    text_clear(&header);
-    replay_go_on(s);
-}
-
 void exec_array_reply(struct transaction *t, struct request *r, const struct call_end *end) {
     struct session *s = r->session;
-    if (s && t->locals > 0) {
-        replay_start(t, r, end);
-        return;
-    }
     struct text out = {0};
     struct elements e = elements_of(t, end->reply, end->len);
     append_header(t, &out);

@@ -15,12 +15,6 @@ void transaction_free(struct transaction *t, struct session *s, bool clean);
 bool exec_array_whole(const struct transaction *t, const struct call_end *end);
 /* Answers the request with such an array, and frees the transaction, which has no pin any more. */
 void exec_array_reply(struct transaction *t, struct request *r, const struct call_end *end);
-/* Where there is a session->replay (the rest of EXEC's array): goes on, once what it waited for has been answered. */
-void replay_go_on(struct session *s);
-/* The session ends behind what it has: does nothing where there is none. */
-void replay_drop(struct session *s);
-/* The commands that were queued. */
-int64_t replay_count(const struct session *s);
 /* Sends EXEC; the request is the transaction's owner from here on. */
 void transaction_exec(struct transaction *t, struct request *request);
 /* Sends DISCARD or UNWATCH, and answers with `reply` where it is given, else with the node's reply. */

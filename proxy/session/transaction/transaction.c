@@ -76,10 +76,7 @@ bool transaction_writes(const struct session *s) {
 }
 
 int64_t transaction_count(const struct session *s) {
-    const struct transaction *t = s->transaction;
-    if (s->replay)
-        return replay_count(s);
-    return s->queues ? (int64_t)t->count : -1;
+    return s->queues ? (int64_t)s->transaction->count : -1;
 }
 
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...) {
@@ -483,13 +480,4 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct comman
     }
 }
 
-static void session_leaves(struct session *s) {
-    transaction_drop(s);
-    replay_drop(s);
-}
-
-const struct session_room transaction_room = {
-    .closes = session_leaves,
-    .finishes = replay_drop,
-    .resumes = replay_go_on,
-};
+const struct session_room transaction_room = {.closes = transaction_drop};

@@ -35,14 +35,10 @@ enum item_kind {
     ITEM_STEP,  /* a lock script's envelope behind such a script: no element of the client's */
     ITEM_AUDIT, /* looked at, and passed on as it is */
     ITEM_PLAIN, /* an integer that is summed up */
-    ITEM_LOCAL, /* a PING in the place of what the proxy answers itself */
     ITEM_MADE   /* what `element` makes of it */
 };
 
 struct transaction_item;
-/* Has the proxy answer a request that was queued, in its turn. */
-typedef enum dispatch_result (*item_answer_fn)(struct session *s, const struct command *c, const struct resp_request *r,
-                                               const char *bytes);
 /* Appends what the node's element is to the client. s NULL: it is gone. */
 typedef void (*item_element_fn)(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                                 struct text *out);
@@ -56,9 +52,7 @@ struct transaction_item {
     struct audit_note *note; /* ITEM_AUDIT's */
     const struct command *command;
     size_t len;
-    item_answer_fn answer;   /* ITEM_LOCAL's */
     item_element_fn element; /* ITEM_MADE's */
-    bool tracks;             /* what follows may be read over another connection than one that tracks keys */
     char bytes[];            /* the request, where that is needed */
 };
 
@@ -83,7 +77,6 @@ struct transaction {
     struct list_node items;  /* in the order of their elements */
     struct lock_queue locks; /* the items' lock calls */
     size_t lock_count;
-    size_t locals;                          /* ITEM_LOCAL */
     struct exec_wait *wait;                 /* for replicas, behind EXEC; NULL: not asked, or answered */
     int64_t replicas;                       /* that have what EXEC did */
     uint8_t caching;                        /* enum caching: of a MULTI that has not been sent */

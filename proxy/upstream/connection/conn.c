@@ -68,11 +68,8 @@ void conn_set_state(struct upstream_conn *c, enum conn_state state) {
         iobuf_clear(&c->handshake);
         memory_free(c->held);
         c->held = NULL;
-        own_drop_push(&c->push);
+        own_drop_push(c);
         together_end(c, false);
-        if (c->ear)
-            ear_close(c->ear);
-        c->ear = NULL;
         list_remove(&c->dirty);
         for (struct conn_walk *walk = u->walks; walk; walk = walk->outer)
             if (walk->next == &c->link)
@@ -137,14 +134,6 @@ void conn_go_on(struct upstream_conn *c) {
     want_write(c, true);
 }
 
-void conn_ear_known(struct upstream_conn *c, int64_t number) {
-    c->handshake_left += own_handshake(c->u, c->own, number, &c->handshake);
-    if (--c->handshake_left > 0)
-        conn_go_on(c);
-    else if (c->state == CONN_HANDSHAKE) /* its owner has gone */
-        conn_ready(c);
-}
-
 static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
     struct upstream *u = n->u;
     struct upstream_conn *c = memory_zalloc(sizeof(*c));
@@ -181,8 +170,6 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
 
 void conn_free(struct upstream_conn *c) {
     list_remove(&c->link);
-    if (c->ear)
-        ear_close(c->ear);
     iobuf_clear(&c->handshake);
     memory_free(c);
 }
@@ -396,18 +383,6 @@ static void conn_set_aside(struct upstream_conn *c) {
 void conn_retire(struct upstream_conn *c) {
     if (c->pool && !c->own) /* nobody else is on its lane */
         conn_set_aside(c);
-}
-
-/* What has been sent is answered; the owner hears of it now, and again when that has ended. */
-void conn_ear_lost(struct upstream_conn *c, const char *reason) {
-    if (c->state != CONN_READY) {
-        conn_close(c, CONN_UNREACHABLE, reason);
-    } else if (c->in_flight == 0 || !c->pool) {
-        conn_close(c, c->in_flight == 0 ? CONN_IDLE : CONN_LOST, reason);
-    } else {
-        conn_set_aside(c);
-        own_lost(c->u, c->own);
-    }
 }
 
 void conn_drop(struct upstream_conn *c, struct upstream_request *r) {

@@ -345,7 +345,6 @@ struct upstream_conn {
     char *held;          /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
     size_t held_len;
     struct text *push; /* own.c's: the beginning of a push, or NULL */
-    struct upstream_ear *ear;
 };
 
 /* Frees one that is in the graveyard. */
@@ -425,7 +424,7 @@ struct upstream_pin {
     struct upstream_pin_events events;
     bool owned; /* by a caller; else idle or to be closed */
     bool idle;
-    bool stream, raw, mark;
+    bool stream, mark;
     int64_t patient_ms; /* upstream_pin_patient */
     int64_t number;
     bool open; /* the request in flight goes on: upstream_pin_more */

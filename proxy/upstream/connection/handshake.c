@@ -41,12 +41,7 @@ static bool append_login(struct upstream_conn *c, const struct upstream_lane *la
         iobuf_append(&c->handshake, hello, sizeof(hello) - 1);
         c->handshake_left++;
     }
-    if (own_wants_ear(c->u, lane->own)) {
-        c->ear = ear_open(c, lane);
-        c->handshake_left++; /* conn_ear_known goes on */
-        return c->ear != NULL;
-    }
-    c->handshake_left += own_handshake(c->u, lane->own, 0, &c->handshake);
+    c->handshake_left += own_handshake(c->u, lane->own, &c->handshake);
     return true;
 }
 

@@ -5,10 +5,8 @@
  *      upstream_own_new ──> lane.own ──> connections to whatever nodes the lane's requests go
  *      upstream_own_free ──> closed as soon as nothing is in flight on them
  *
- * A command that ends with REDIRECT gets the number of an ear (ear.c) for its last word; the pushes come over that.
  * Requests over such a lane are routed, redirected and repeated like all others.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "proxy/base/memory.h"
@@ -19,12 +17,11 @@ struct upstream_own {
     uint32_t number;
     struct upstream_own_events events;
     struct list_node commands;
-    unsigned count, ears; /* commands; those among them that want an ear's number */
+    unsigned count; /* of the commands */
 };
 
 struct command {
     struct list_node link;
-    bool ear; /* it lacks its last argument */
     size_t len;
     char bytes[];
 };
@@ -48,28 +45,18 @@ uint32_t upstream_own_new(struct upstream *u, const struct upstream_own_events *
     return own->number;
 }
 
-void upstream_own_begin(struct upstream *u, uint32_t number, const char *command, size_t len, bool ear) {
+void upstream_own_begin(struct upstream *u, uint32_t number, const char *command, size_t len) {
     struct upstream_own *own = own_find(u, number);
     const struct command *last =
         list_empty(&own->commands) ? NULL : LIST_ENTRY(own->commands.prev, struct command, link);
-    if (last && last->ear == ear && last->len == len && memcmp(last->bytes, command, len) == 0)
+    if (last && last->len == len && memcmp(last->bytes, command, len) == 0)
         return; /* said again it changes nothing */
     struct command *c = memory_alloc(sizeof(*c) + len);
-    c->ear = ear;
     c->len = len;
     memcpy(c->bytes, command, len);
     list_init(&c->link);
     list_append(&own->commands, &c->link);
     own->count++;
-    own->ears += ear;
-}
-
-void upstream_own_begin_like(struct upstream *u, uint32_t number, uint32_t other) {
-    const struct upstream_own *own = own_find(u, other);
-    LIST_FOREACH(it, &own->commands) {
-        const struct command *c = LIST_ENTRY(it, struct command, link);
-        upstream_own_begin(u, number, c->bytes, c->len, c->ear);
-    }
 }
 
 void upstream_own_free(struct upstream *u, uint32_t number) {
@@ -84,39 +71,28 @@ void upstream_own_free(struct upstream *u, uint32_t number) {
     u->own_ended = true;
 }
 
-bool own_wants_ear(const struct upstream *u, uint32_t number) {
-    const struct upstream_own *own = number ? own_find(u, number) : NULL;
-    return own && own->ears > 0;
-}
-
-unsigned own_handshake(struct upstream *u, uint32_t number, int64_t ear, struct iobuf *out) {
+unsigned own_handshake(struct upstream *u, uint32_t number, struct iobuf *out) {
     const struct upstream_own *own = number ? own_find(u, number) : NULL;
     if (!own)
         return 0;
-    char id[24];
-    int len = snprintf(id, sizeof(id), "%lld", (long long)ear);
     LIST_FOREACH(it, &own->commands) {
         const struct command *c = LIST_ENTRY(it, struct command, link);
         iobuf_append(out, c->bytes, c->len);
-        if (!c->ear)
-            continue;
-        char *at = iobuf_reserve(out, resp_bulk_size((size_t)len));
-        iobuf_commit(out, (size_t)(resp_bulk_write(at, id, (size_t)len) - at));
     }
     return own->count;
 }
 
-void own_push(const struct upstream_conn *c, struct text **partial, const char *data, size_t len, bool last) {
+void own_push(struct upstream_conn *c, const char *data, size_t len, bool last) {
     const struct upstream_own *own = own_find(c->u, c->own);
-    if (!last || *partial) {
-        if (!*partial)
-            *partial = memory_zalloc(sizeof(**partial));
-        text_append(*partial, data, len);
+    if (!last || c->push) {
+        if (!c->push)
+            c->push = memory_zalloc(sizeof(*c->push));
+        text_append(c->push, data, len);
     }
     if (!last)
         return;
-    struct text *whole = *partial;
-    *partial = NULL;
+    struct text *whole = c->push;
+    c->push = NULL;
     if (own)
         own->events.push(own->events.arg, whole ? whole->data : data, whole ? whole->len : len);
     if (whole)
@@ -124,11 +100,11 @@ void own_push(const struct upstream_conn *c, struct text **partial, const char *
     memory_free(whole);
 }
 
-void own_drop_push(struct text **partial) {
-    if (*partial)
-        text_clear(*partial);
-    memory_free(*partial);
-    *partial = NULL;
+void own_drop_push(struct upstream_conn *c) {
+    if (c->push)
+        text_clear(c->push);
+    memory_free(c->push);
+    c->push = NULL;
 }
 
 void own_lost(struct upstream *u, uint32_t number) {

@@ -123,15 +123,6 @@ void upstream_pin_stream(struct upstream_pin *pin, bool on) {
     pin->stream = on;
 }
 
-void upstream_pin_raw(struct upstream_pin *pin) {
-    pin->stream = pin->raw = true;
-}
-
-void upstream_pin_pause(struct upstream_pin *pin, bool pause) {
-    if (pin->conn)
-        conn_pause(pin->conn, pause);
-}
-
 void upstream_pin_patient(struct upstream_pin *pin, int64_t ms) {
     pin->patient_ms = ms;
 }

@@ -45,9 +45,6 @@ void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last
 void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
 /* There is more of the handshake to write. */
 void conn_go_on(struct upstream_conn *c);
-/* The node's number for the ear, which the handshake goes on with; and the ear is gone. */
-void conn_ear_known(struct upstream_conn *c, int64_t number);
-void conn_ear_lost(struct upstream_conn *c, const char *reason);
 
 /* ---- handshake.c ---- */
 
@@ -82,26 +79,16 @@ void probe_free(struct upstream_node *n);
 
 /* ---- own.c ---- */
 
-/* Appends what a lane's connections begin with, `ear` being the number of the connection's ear, if it has one; returns
- * how many replies will come. */
-unsigned own_handshake(struct upstream *u, uint32_t own, int64_t ear, struct iobuf *out);
-/* Whether they have ears. */
-bool own_wants_ear(const struct upstream *u, uint32_t own);
-/* The next bytes of a push on a connection whose lane has an owner, or on its ear. *partial is NULL between two
- * pushes, or what has come of one, and is let go of by own_drop_push. */
-void own_push(const struct upstream_conn *c, struct text **partial, const char *data, size_t len, bool last);
-void own_drop_push(struct text **partial);
+/* Appends what a lane's connections begin with; returns how many replies will come. */
+unsigned own_handshake(struct upstream *u, uint32_t own, struct iobuf *out);
+/* The next bytes of a push on a connection whose lane has an owner. c->push is NULL between two pushes, or what has
+ * come of one, and is let go of by own_drop_push. */
+void own_push(struct upstream_conn *c, const char *data, size_t len, bool last);
+void own_drop_push(struct upstream_conn *c);
 /* Such a connection is gone. */
 void own_lost(struct upstream *u, uint32_t own);
 /* Whether a connection is kept although it is idle: its node remembers something for it. */
 bool own_keeps(const struct upstream_conn *c);
-
-/* ---- ear.c ---- */
-
-/* Opens the ear of a connection; what it hears goes to own_push as that connection's. Calls conn_ear_known or
- * conn_ear_lost later. NULL: u->error says why. */
-struct upstream_ear *ear_open(struct upstream_conn *c, const struct upstream_lane *lane);
-void ear_close(struct upstream_ear *e);
 
 /* ---- standin.c ---- */
 

@@ -220,7 +220,7 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
     if (c->scan.type == '-' && conn_full(c, data, len))
         return false;
     if (push && c->own && !(c->pin && c->pin->stream)) {
-        own_push(c, &c->push, data, len, last);
+        own_push(c, data, len, last);
         return true;
     }
     if (c->pin && c->state == CONN_READY && (push || c->pin->stream || c->pin->open)) {
@@ -280,10 +280,6 @@ static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, 
 }
 
 static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
-    if (c->pin && c->pin->raw && c->state == CONN_READY) {
-        pin_message(c->pin, data, len, false);
-        return;
-    }
     while (len > 0) {
         size_t used = conn_take_usual(c, data, len);
         if (used > 0) {
