@@ -117,6 +117,7 @@ static void ask_around(struct worker *w, double now) {
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     worker_trim(w);
+    worker_arrivals_look(w);
     if (w->index == 0)
         ask_around(w, ev_now(loop));
     if (w->shared->options.monitored || w->shared->options.threads > 1)

@@ -3,7 +3,8 @@
  *
  * A session's database, protocol and user are those of the shared connections that it uses (its lane). A change is
  * tried on a connection of the new lane; where the node refuses it, the client gets the node's own words and nothing
- * has changed. Requests behind such a change wait for it.
+ * has changed. A login is tried first, on a connection for that: those of its lane are logged in already, with what may
+ * have been revoked since. Requests behind such a change wait for it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include "proxy/session/push/push.h"
 #include "proxy/session/transaction/transaction.h"
 
-enum { DATABASES_MAX = 1000000 };
+enum { DATABASES_MAX = 1000000, LOGIN_WORD_MAX = 16384 /* a node ends a connection that says more before its login */ };
 
 static const char PING[] = "*1\r\n$4\r\nPING\r\n";
 
@@ -24,6 +25,7 @@ struct change {
     struct request_owner owner; /* first */
     struct upstream_lane lane;
     bool hello, authenticates, selects;
+    const char *probe; /* what a login's lane is tried with once the login is right, or NULL; borrowed */
     uint32_t login;    /* interned for this change, 0 none; the session's once it is applied */
     char *user, *name; /* NULL: not given */
     char *wrong;       /* NULL, or what is wrong with HELLO behind its login: the answer once the login is right */
@@ -111,6 +113,25 @@ static void change_done(struct call *c, const struct call_end *end) {
     memory_free(wrong);
 }
 
+/* A login is right, or not. A lane of the session's own begins with more than that, and HELLO has a reply. */
+static void login_tried(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    const struct change *change = REQUEST_OWNER(r, struct change);
+    if (end->error || end->reply[0] == '-' || !change->probe || !r->session) {
+        change_done(c, end);
+        return;
+    }
+    call_init(c, r, change_done);
+    call_submit_lane(c, SLOT_NONE, &change->lane, change->probe, strlen(change->probe));
+}
+
+/* Tries the change's login, then `probe` over its lane where that has something to say. */
+static void login_start(struct request *request, struct change *change, const char *probe) {
+    change->probe = !change->wrong && (change->hello || change->lane.own != 0) ? probe : NULL;
+    request->call.done = login_tried;
+    call_submit_login(&request->call, change->login);
+}
+
 /* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until it has been answered. A
  * connection that watches keys has to follow: there it is the client's own words, if the proxy has no password of its
  * own in them. */
@@ -118,13 +139,16 @@ static void change_start(struct session *s, const struct command *c, struct chan
                          const struct resp_request *r, const char *bytes) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
     bool own_password = change->authenticates && s->worker->shared->options.requirepass;
+    const char *words = probe;
     size_t len = probe ? strlen(probe) : r->len;
     probe = probe ? probe : bytes;
     struct request *request = request_new(s, c);
     request_own(request, &change->owner, &request_owner_silent);
     request->call.done = change_done;
     request_barrier(request);
-    if (!pin)
+    if (!pin && change->login)
+        login_start(request, change, words);
+    else if (!pin)
         call_submit_lane(&request->call, SLOT_NONE, &change->lane, probe, len);
     else if (own_password)
         call_submit_pin(&request->call, pin, probe, len, false);
@@ -164,6 +188,8 @@ static bool change_login(struct session *s, struct change *change, const char *u
     if (required)
         return (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
                password_is(required, password, password_len);
+    if (user_len > LOGIN_WORD_MAX || password_len > LOGIN_WORD_MAX)
+        return false;
     upstream_login_release(change->login); /* HELLO with AUTH twice: the last one counts */
     change->login = change->lane.login = upstream_login_intern(user, user_len, password, password_len);
     return true;
@@ -315,6 +341,7 @@ static void do_reset(struct session *s, const struct command *c) {
     s->lane.login = 0;
     s->lane.protocol = 2;
     s->authenticated = o->requirepass == NULL;
+    s->arrival = worker_arrival(s->worker);
     client_set_text(&s->name, "", 0);
     client_set_text(&s->user, "", 0);
     s->no_evict = false;

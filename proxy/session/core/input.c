@@ -177,7 +177,8 @@ static bool session_must_wait(struct session *s) {
 }
 
 bool session_unauthenticated(const struct session *s) {
-    return !s->authenticated || (s->worker->upstream_needs_auth && s->lane.login == 0);
+    const struct worker *w = s->worker;
+    return !s->authenticated || (w->strangers == STRANGERS_REFUSED && s->lane.login == 0 && s->arrival > w->served);
 }
 
 /* Whether a request that isn't complete is too long to be waited for. */

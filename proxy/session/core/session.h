@@ -101,6 +101,7 @@ struct session {
     double last_active;
     double careful_until;   /* locks/script.c's: what follows a script waits for it; by the loop's clock */
     double over_soft_since; /* output above the soft limit since; 0: it isn't */
+    uint64_t arrival;       /* as a stranger: worker_arrival's */
     int64_t opened_ms;
     char *name, *user, *lib_name, *lib_version; /* NULL: none */
     char address[SESSION_ADDRESS_MAX];

@@ -61,23 +61,54 @@ void worker_run_jobs(struct worker *w) {
 
 /* ---- who is let in ---------------------------------------------------------------------------------- */
 
-/* Tells whether the node serves those who have not logged in; if it doesn't, they get Redis's limits for them. */
+static const double ASK_SECONDS = 1.0;
+
+/* The node's word counts for those who had come when it was asked: as at a node itself, who was served then stays
+ * served when a password is set later. */
 static void probed(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    if (!end->error)
-        w->upstream_needs_auth = strncmp(end->reply, "-NOAUTH", 7) == 0;
+    if (!end->error) {
+        w->strangers = strncmp(end->reply, "-NOAUTH", 7) == 0 ? STRANGERS_REFUSED : STRANGERS_SERVED;
+        if (w->strangers == STRANGERS_SERVED)
+            w->served = w->asked;
+    }
     w->probing = false;
     request_reply(c->request, "", 0, true);
     w->probed(w, end->error);
 }
 
+static void forgotten(struct call *c, const struct call_end *end) {
+    request_reply(c->request, "", 0, true);
+}
+
+static void ask(struct worker *w, const struct upstream_lane *lane, const char *command, call_done_fn done) {
+    struct request *request = request_internal(w);
+    request->call.done = done;
+    call_submit_lane(&request->call, SLOT_NONE, lane, command, strlen(command));
+}
+
+/* A connection that nobody logs in over is not what a new one would be: it was let in once. RESET makes it that. */
 void worker_probe(struct worker *w) {
-    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     if (w->probing)
         return;
     w->probing = true;
-    struct upstream_lane lane = {.protocol = 2};
-    struct request *request = request_internal(w);
-    request->call.done = probed;
-    call_submit_lane(&request->call, -1, &lane, ping, sizeof(ping) - 1);
+    w->asked = w->arrivals;
+    w->probed_at = ev_now(w->loop);
+    bool known = w->shared->upstream.password != NULL; /* strangers are who the proxy is */
+    struct upstream_lane lane = {.login = known ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
+    if (!known)
+        ask(w, &lane, "*1\r\n$5\r\nRESET\r\n", forgotten);
+    ask(w, &lane, "*1\r\n$4\r\nPING\r\n", probed);
+}
+
+uint64_t worker_arrival(struct worker *w) {
+    w->arrivals++;
+    if (w->opened && ev_now(w->loop) - w->probed_at >= ASK_SECONDS && !w->shared->upstream.password)
+        worker_probe(w);
+    return w->arrivals;
+}
+
+void worker_arrivals_look(struct worker *w) {
+    if (w->opened && w->asked < w->arrivals && !w->shared->upstream.password)
+        worker_probe(w);
 }

@@ -29,6 +29,9 @@ struct locks;
 
 enum { WORKER_BYTES_FULL = 128 * 1024 * 1024 };
 
+/* What a node grants to those who have not logged in, as far as is known. */
+enum strangers { STRANGERS_UNKNOWN, STRANGERS_REFUSED, STRANGERS_SERVED };
+
 enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
 
 /* Something to be done at the end of the turn, in the worker's thread. Embedded first in memory that is the worker's to
@@ -74,9 +77,13 @@ struct worker {
     bool stopping;
     bool opened;                                         /* clients have been let in */
     void (*probed)(struct worker *w, const char *error); /* the answer to worker_probe is there */
-    bool upstream_needs_auth;                            /* the node answers NOAUTH to who has not logged in */
-    bool probing;                                        /* it is being asked whether it still does */
-    struct histogram lock_commands;                      /* how long they took */
+    enum strangers strangers;                            /* the node's last word */
+    bool probing;                                        /* it is being asked again */
+    double probed_at;                                    /* when it was asked last, by the loop's clock */
+    uint64_t arrivals;                                   /* sessions that have come, or have become strangers again */
+    uint64_t asked;                                      /* of these, when the node was asked last */
+    uint64_t served; /* of these, when it was asked last and said that it serves them: they stay served */
+    struct histogram lock_commands; /* how long they took */
 };
 
 enum { WORKER_SCRATCH = 64 * 1024 };
@@ -96,5 +103,9 @@ void worker_add_job(struct worker *w, struct worker_job *job);
 void worker_run_jobs(struct worker *w);
 /* Asks the node again whether it serves those who have not logged in; w->probed is called then. */
 void worker_probe(struct worker *w);
+/* Somebody has come who has not logged in; returns who of them he is. The node is asked, if it was not just before. */
+uint64_t worker_arrival(struct worker *w);
+/* For once a second: the node is asked for those who have come since it was asked last. */
+void worker_arrivals_look(struct worker *w);
 
 #endif
