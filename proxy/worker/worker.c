@@ -235,6 +235,8 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     w->hooks = &commands_hooks;
     w->probed = probed;
     w->index = index;
+    if (shared->options.requirepass) /* who has given that is known */
+        w->strangers = STRANGERS_SERVED;
     w->loop = ev_loop_new(EVFLAG_AUTO);
     readable_init(&w->readable, w->loop);
     w->rules = lock_rules_ref(rules);

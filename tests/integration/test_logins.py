@@ -7,7 +7,7 @@ import time
 import pytest
 
 from resp import Error
-from servers import until
+from servers import RedisServer, free_port, until
 
 WRONG = "WRONGPASS invalid username-password pair or user is disabled."
 
@@ -75,3 +75,66 @@ def test_who_comes_after_a_password_was_set_needs_it(start_redis, start_proxy, c
     assert old("GET", "k") == "v"
     assert old("RESET") == "RESET" and refused(old("GET", "k"), "NOAUTH")
     assert old("AUTH", "root", "p") == "OK" and old("GET", "k") == "v"
+
+
+# ---- before a node has said anything ----------------------------------------------------------------
+
+
+class Absent:
+    """Where a Redis will be."""
+
+    def __init__(self):
+        self.port = free_port()
+
+    def upstream(self):
+        return "standalone 127.0.0.1:%d" % self.port
+
+
+POWERS = [("CLIENT", "LIST"), ("CLIENT", "PAUSE", "100000", "ALL"), ("CLIENT", "KILL", "SKIPME", "no"), ("CLIENT", "ID"),
+          ("PROXY", "INFO"), ("PROXY", "RELOAD"), ("PROXY", "LOCKS"), ("CLIENT", "SETNAME", "me"), ("MULTI",), ("SUBSCRIBE", "c"),
+          ("COMMAND", "COUNT"), ("GET", "k"), ("NOSUCH",), ("HELLO", "3")]
+
+
+@pytest.fixture
+def absent():
+    return Absent()
+
+
+@pytest.fixture
+def arriving(absent):
+    started = []
+
+    def start(*options):
+        started.append(RedisServer(*options, port=absent.port))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+def test_nobody_is_trusted_before_a_node_has_spoken(absent, arriving, start_proxy, connect):
+    proxy = start_proxy(absent)
+    clients = [connect(proxy) for _ in POWERS]
+    for client, words in zip(clients, POWERS):
+        answer = client(*words)
+        assert refused(answer, "UPSTREAM ") and str(answer).endswith("; the request was not sent"), (words, answer)
+    assert clients[0]("RESET") == "RESET" and refused(clients[0]("AUTH", "x"), "UPSTREAM ")
+    server = arriving("--requirepass", "secret")
+    until(lambda: refused(clients[0]("GET", "k"), "NOAUTH"), what="the node's word")
+    for client, words in zip(clients, POWERS):
+        assert refused(client(*words), "ERR unknown command" if words == ("NOSUCH",) else "NOAUTH"), words
+    assert clients[0]("AUTH", "secret") == "OK" and clients[0]("SET", "k", "v") == "OK"
+    assert server.client(commands=[("AUTH", "secret")])("GET", "k") == "v"
+
+
+def test_the_first_request_waits_for_the_node_s_word(absent, arriving, start_proxy, connect):
+    """Who needs no login notices nothing of it, whatever he begins with."""
+    proxy = start_proxy(absent)
+    clients = [connect(proxy) for _ in range(5)]
+    assert refused(clients[0]("GET", "k"), "UPSTREAM ")
+    arriving()
+    until(lambda: clients[0]("PING") == "PONG", what="the node")
+    assert clients[1]("MSET", *"abcdefghijklmnop") == "OK"
+    assert clients[2]("PROXY", "INFO") and clients[3]("CLIENT", "SETNAME", "me") == "OK"
+    assert not isinstance(clients[4]("HELLO", "3"), Error)

@@ -310,7 +310,7 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     const struct command *c = *command;
     *result = DISPATCHED;
     if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
-        refuse_unauthenticated(s, c, r, bytes);
+        *result = refuse_unauthenticated(s, c, r, bytes);
         return true;
     }
     if (s->replica && replica_streams(s)) {

@@ -269,6 +269,13 @@ static void hello_wrong(struct session *s, const struct command *c, struct chang
     session_refuse(s, c, "%s", wrong);
 }
 
+static bool hello_logs_in(const struct resp_request *r, const char *bytes) {
+    size_t i = 2;
+    while (i < r->argc && !request_arg_is(r, bytes, i, "auth"))
+        i++;
+    return i < r->argc;
+}
+
 static void do_hello(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     size_t len;
     const char *version = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
@@ -393,6 +400,8 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
         do_auth(s, c, r, bytes);
         break;
     case COMMAND_HELLO:
+        if (session_doubted(s) && !hello_logs_in(r, bytes))
+            return refuse_doubted(s, c);
         do_hello(s, c, r, bytes);
         break;
     case COMMAND_SELECT:

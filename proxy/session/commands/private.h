@@ -20,9 +20,11 @@ void dispatch_unknown(struct session *s, const struct resp_request *r, const cha
 
 /* It is not to be had through the proxy; `what` ends the sentence with the reason. */
 void refuse_command(struct session *s, const struct command *c, const char *what);
-/* It comes before authentication, and does not lead to it. `c` NULL: the table lacks it. */
-void refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
-                            const char *bytes);
+/* It waits for a node's first word on who needs a login, or there is none to be had. */
+enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
+/* It comes before authentication, and does not lead to it. `c` NULL: the table lacks it. It may have to wait. */
+enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
+                                            const char *bytes);
 
 /* ---- local.c, proxy_command.c, queue.c ----------------------------------------------------------------- */
 

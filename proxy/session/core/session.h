@@ -162,6 +162,8 @@ static inline uint32_t session_db(const struct session *s) {
 
 /* Who has not logged in, to the proxy or (login 0) to a node that wants it. */
 bool session_unauthenticated(const struct session *s);
+/* Of these, who may need no login: no node has said yet whether it wants one. */
+bool session_doubted(const struct session *s);
 
 /* A request goes to the node of this slot; -1: of none. */
 static inline void session_uses(struct session *s, int slot) {

@@ -1,11 +1,12 @@
 /*
  * What sessions ask of their worker: the time, the end of the turn, and whether the node lets everybody in.
  */
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/session/core/request.h"
+#include "proxy/session/core/session.h"
 
 static int64_t wall_ms(void) {
     struct timespec t;
@@ -61,18 +62,43 @@ void worker_run_jobs(struct worker *w) {
 
 /* ---- who is let in ---------------------------------------------------------------------------------- */
 
-static const double ASK_SECONDS = 1.0;
+static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05;
 
 /* The node's word counts for those who had come when it was asked: as at a node itself, who was served then stays
  * served when a password is set later. */
+static void take_word(struct worker *w, const char *reply) {
+    w->strangers = strncmp(reply, "-NOAUTH", 7) == 0 ? STRANGERS_REFUSED : STRANGERS_SERVED;
+    if (w->strangers == STRANGERS_SERVED)
+        w->served = w->asked;
+}
+
+/* There is no word; what waited for it was not sent, whatever became of the question. */
+static void note_failure(struct worker *w, const char *error) {
+    w->probe_failed_at = ev_now(w->loop);
+    bool own = strncmp(error, "UPSTREAM ", 9) == 0;
+    int len = own ? (int)strcspn(error, ";") : (int)strlen(error);
+    snprintf(w->probe_error, sizeof(w->probe_error), "%.*s%s", len < PROBE_ERROR_MAX - 64 ? len : PROBE_ERROR_MAX - 64,
+             error, own ? "; the request was not sent" : "");
+}
+
+static void wake_waiting(struct worker *w) {
+    LIST_FOREACH(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (s->input)
+            session_mark_runnable(s);
+    }
+}
+
 static void probed(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    if (!end->error) {
-        w->strangers = strncmp(end->reply, "-NOAUTH", 7) == 0 ? STRANGERS_REFUSED : STRANGERS_SERVED;
-        if (w->strangers == STRANGERS_SERVED)
-            w->served = w->asked;
-    }
+    bool first = w->strangers == STRANGERS_UNKNOWN;
+    if (end->error)
+        note_failure(w, end->error);
+    else
+        take_word(w, end->reply);
     w->probing = false;
+    if (first)
+        wake_waiting(w);
     request_reply(c->request, "", 0, true);
     w->probed(w, end->error);
 }
@@ -99,6 +125,13 @@ void worker_probe(struct worker *w) {
     if (!known)
         ask(w, &lane, "*1\r\n$5\r\nRESET\r\n", forgotten);
     ask(w, &lane, "*1\r\n$4\r\nPING\r\n", probed);
+}
+
+const char *worker_await_word(struct worker *w) {
+    bool failed = w->probe_failed_at > 0 && ev_now(w->loop) - w->probe_failed_at < ASK_AGAIN_SECONDS;
+    if (!failed)
+        worker_probe(w);
+    return w->probing ? NULL : w->probe_error;
 }
 
 uint64_t worker_arrival(struct worker *w) {

@@ -27,9 +27,9 @@ struct call;
 struct discovery_rows;
 struct locks;
 
-enum { WORKER_BYTES_FULL = 128 * 1024 * 1024 };
+enum { WORKER_BYTES_FULL = 128 * 1024 * 1024, PROBE_ERROR_MAX = 256 };
 
-/* What a node grants to those who have not logged in, as far as is known. */
+/* What a node grants to those who have not logged in, as far as is known. Until it is, they are nobody. */
 enum strangers { STRANGERS_UNKNOWN, STRANGERS_REFUSED, STRANGERS_SERVED };
 
 enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
@@ -80,6 +80,8 @@ struct worker {
     enum strangers strangers;                            /* the node's last word */
     bool probing;                                        /* it is being asked again */
     double probed_at;                                    /* when it was asked last, by the loop's clock */
+    double probe_failed_at;                              /* when there was no answer; 0: there always was */
+    char probe_error[PROBE_ERROR_MAX];                   /* why: the error for who waited for it */
     uint64_t arrivals;                                   /* sessions that have come, or have become strangers again */
     uint64_t asked;                                      /* of these, when the node was asked last */
     uint64_t served; /* of these, when it was asked last and said that it serves them: they stay served */
@@ -101,6 +103,8 @@ struct worker *worker_here(void);
 void worker_add_job(struct worker *w, struct worker_job *job);
 /* Does those that there are. */
 void worker_run_jobs(struct worker *w);
+/* NULL: whoever waits for the node's first word goes on waiting, it is being asked; or why there is none now. */
+const char *worker_await_word(struct worker *w);
 /* Asks the node again whether it serves those who have not logged in; w->probed is called then. */
 void worker_probe(struct worker *w);
 /* Somebody has come who has not logged in; returns who of them he is. The node is asked, if it was not just before. */
