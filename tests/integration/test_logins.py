@@ -138,3 +138,73 @@ def test_the_first_request_waits_for_the_node_s_word(absent, arriving, start_pro
     assert clients[1]("MSET", *"abcdefghijklmnop") == "OK"
     assert clients[2]("PROXY", "INFO") and clients[3]("CLIENT", "SETNAME", "me") == "OK"
     assert not isinstance(clients[4]("HELLO", "3"), Error)
+
+
+# ---- who may look into the proxy ------------------------------------------------------------------------
+
+
+LOOKS = [("INFO",), ("LOCKS",), ("INCIDENTS",), ("RULES",), ("ADVISE",), ("EXPLAIN", "GET", "k")]
+
+
+@pytest.fixture
+def users(start_redis):
+    server = start_redis()
+    server.run("ACL", "SETUSER", "app", "on", ">p", "~*", "+@all", "-config")
+    server.run("ACL", "SETUSER", "viewer", "on", ">p", "~*", "+@all", "-config", "+config|get")
+    server.run("ACL", "SETUSER", "root", "on", ">p", "~*", "+@all")
+    return server
+
+
+def test_the_proxy_is_looked_into_by_who_may_config(users, start_proxy, connect):
+    proxy = start_proxy(users)
+    app, viewer, root = (connect(proxy, commands=[("AUTH", user, "p")]) for user in ("app", "viewer", "root"))
+    for words in LOOKS:
+        assert refused(app("PROXY", *words), "NOPERM PROXY %s" % words[0]), words
+        assert not isinstance(viewer("PROXY", *words), Error) and not isinstance(root("PROXY", *words), Error), words
+    assert refused(app("PROXY", "RELOAD"), "NOPERM") and refused(viewer("PROXY", "RELOAD"), "NOPERM")
+    assert root("PROXY", "RELOAD") == "OK"
+    assert not isinstance(app("PROXY", "HELP"), Error)
+    assert app("SET", "lock:a", "1", "NX") == "OK" and app("PROXY", "TOKEN", "lock:a") is not None
+    users.run("ACL", "SETUSER", "viewer", "-config|get")
+    assert refused(viewer("PROXY", "INFO"), "NOPERM")
+    for client, words in ((app, "NOPERM"), (root, "QUEUED")):
+        assert client("MULTI") == "OK"
+        assert str(client("PROXY", "INFO")).startswith(words)
+        assert isinstance(client("EXEC"), list)
+
+
+def test_admins_and_the_unix_socket_need_no_right(users, start_proxy, connect, tmp_path):
+    path = str(tmp_path / "proxy.sock")
+    proxy = start_proxy(users, "admin-user app other", "unixsocket " + path)
+    app, viewer, local = connect(proxy), connect(proxy), connect(path)
+    assert app("AUTH", "app", "p") == "OK" and viewer("AUTH", "viewer", "p") == "OK" and local("AUTH", "app", "p") == "OK"
+    for client in (app, local):
+        assert client("PROXY", "RELOAD") == "OK" and client("PROXY", "INFO")
+    assert refused(viewer("PROXY", "RELOAD"), "NOPERM")
+
+
+def test_where_redis_has_no_config_only_admins_look_in(start_redis, start_proxy, connect):
+    server = start_redis("--rename-command", "CONFIG", "")
+    assert refused(connect(start_proxy(server))("PROXY", "INFO"), "NOPERM")
+    assert connect(start_proxy(server, "admin-user default"))("PROXY", "INFO")
+
+
+def test_who_could_look_in_can_while_redis_is_away(users, start_proxy, connect):
+    proxy = start_proxy(users)
+    root, viewer, nobody = connect(proxy), connect(proxy), connect(proxy)
+    assert root("AUTH", "root", "p") == "OK" and root("PROXY", "INFO") and viewer("AUTH", "viewer", "p") == "OK"
+    assert nobody("GET", "k") is None
+    users.stop()
+    assert not isinstance(root("PROXY", "INFO"), Error) and not isinstance(nobody("PROXY", "INFO"), Error)
+    assert refused(viewer("PROXY", "INFO"), "UPSTREAM ")
+
+
+def test_reload_shows_nobody_what_is_in_a_file(start_redis, start_proxy, connect, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("root:x:$6$hash\n")
+    proxy = start_proxy(start_redis())
+    with open(proxy.config, "a") as f:
+        f.write("include %s\n" % secret)
+    answer = connect(proxy)("PROXY", "RELOAD")
+    assert refused(answer, "ERR the configuration is wrong") and "root" not in str(answer) and "secret" not in str(answer)
+    assert "root:x" in proxy.log()

@@ -248,7 +248,7 @@ enum dispatch_result dispatch_own(struct session *s, const struct command *c, co
                                   const char *bytes) {
     switch ((int)c->need) {
     case NEED_PROXY:
-        return proxy_dispatch(s, c, r, bytes);
+        return proxy_run(s, c, r, bytes);
     case NEED_CLUSTER:
         return cluster_dispatch(s, c, r, bytes);
     case NEED_KEYSPACE:

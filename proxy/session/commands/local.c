@@ -66,6 +66,7 @@ static void change_apply(struct session *s, struct change *change) {
     replica_drop(s); /* its connection is the former user's */
     s->lane.db = change->lane.db;
     s->lane.protocol = change->lane.protocol;
+    s->looked_in = false;
     if (change->login) {
         upstream_login_release(s->lane.login);
         s->lane.login = change->login;
@@ -349,6 +350,7 @@ static void do_reset(struct session *s, const struct command *c) {
     s->lane.protocol = 2;
     s->authenticated = o->requirepass == NULL;
     s->arrival = worker_arrival(s->worker);
+    s->looked_in = false;
     client_set_text(&s->name, "", 0);
     client_set_text(&s->user, "", 0);
     s->no_evict = false;

@@ -40,6 +40,15 @@ void local_changed(struct session *s, const struct command *c, const struct resp
 /* The PROXY family. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
+/* The same for who has the right to it, at EXEC. */
+enum dispatch_result proxy_run(struct session *s, const struct command *c, const struct resp_request *r,
+                               const char *bytes);
+
+/* ---- rights.c ---------------------------------------------------------------------------------------- */
+
+/* A PROXY command: whether its way ends here, with *result: its client's rights are being asked for, or are missing. */
+bool rights_wanted(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                   enum dispatch_result *result);
 
 /* A request inside MULTI; c NULL: not in the table. */
 enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

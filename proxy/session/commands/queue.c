@@ -512,6 +512,12 @@ static enum dispatch_result queue_unknown(struct session *s, const struct resp_r
     return queue_as(s, NULL, r, bytes, slot, QUEUED_PLAIN);
 }
 
+static enum dispatch_result queue_proxy(struct session *s, const struct command *c, const struct resp_request *r,
+                                        const char *bytes) {
+    enum dispatch_result result;
+    return rights_wanted(s, c, r, bytes, &result) ? result : queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
+}
+
 enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
     if (c && !command_arity_ok(c, r->argc) && c->id != COMMAND_EXEC)
@@ -546,7 +552,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
             return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
         return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_KEYS);
     case NEED_PROXY:
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_LOCAL);
+        return queue_proxy(s, c, r, bytes);
     case NEED_PUBSUB:
         return queue_pubsub(s, c, r, bytes);
     case NEED_REPLICATION: /* the node refuses some, and has a word for others */

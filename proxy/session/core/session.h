@@ -45,6 +45,9 @@ struct session_input {
 /* CLIENT REPLY. */
 enum reply_mode { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP };
 
+/* Whether the client may look into the proxy: the node's answer, until it is taken. */
+enum rights { RIGHTS_UNKNOWN, RIGHTS_GRANTED, RIGHTS_REFUSED, RIGHTS_NOT_KNOWN_NOW };
+
 /* What CLIENT CACHING said of the next command. */
 enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
 
@@ -70,6 +73,8 @@ struct session {
     bool left_endless; /* it has acquired a lock without an expiry, outside of enforced rules */
     uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
     enum reply_mode reply_mode;
+    uint8_t rights;                      /* enum rights */
+    bool looked_in;                      /* as this user it had the right to, when that was last asked */
     uint8_t caching;                     /* enum caching: of the command at hand, while the session tracks keys */
     uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
     uint16_t lock_busy_all;              /* those that concern several keys */

@@ -78,6 +78,7 @@ struct worker {
     bool opened;                                         /* clients have been let in */
     void (*probed)(struct worker *w, const char *error); /* the answer to worker_probe is there */
     enum strangers strangers;                            /* the node's last word */
+    bool strangers_barred;                               /* they may not look into the proxy, as far as is known */
     bool probing;                                        /* it is being asked again */
     double probed_at;                                    /* when it was asked last, by the loop's clock */
     double probe_failed_at;                              /* when there was no answer; 0: there always was */
