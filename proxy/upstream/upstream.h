@@ -54,6 +54,9 @@ uint32_t upstream_login_intern(const char *user, size_t user_len, const char *pa
 /* Gives back what one upstream_login_intern took (a client may try passwords for ever). When as many were given
  * back as taken the login is forgotten; numbers are never used again. Optional; 0 is ignored. Thread-safe. */
 void upstream_login_release(uint32_t login);
+/* The login was right; and whether it ever was, since it was interned first. Thread-safe. */
+void upstream_login_prove(uint32_t login);
+bool upstream_login_proven(uint32_t login);
 /* Logins that are nobody's: connections of such a lane begin without AUTH. Clients' logins are tried over the first
  * one's, and over the second one's the proxy asks what a node grants to who has not logged in. */
 #define UPSTREAM_LOGIN_TRIED UINT32_MAX

@@ -208,3 +208,24 @@ def test_reload_shows_nobody_what_is_in_a_file(start_redis, start_proxy, connect
     answer = connect(proxy)("PROXY", "RELOAD")
     assert refused(answer, "ERR the configuration is wrong") and "root" not in str(answer) and "secret" not in str(answer)
     assert "root:x" in proxy.log()
+
+
+# ---- wrong passwords ----------------------------------------------------------------------------------
+
+
+def test_wrong_passwords_cost_redis_one_connection(users, start_proxy, connect):
+    """And the log one line; who tries many is refused for a moment, and whose neighbour he is not."""
+    proxy = start_proxy(users, "loglevel verbose")
+    before = int(users.client()("INFO", "stats").split("total_connections_received:")[1].split()[0])
+    guesser, friend, other = connect(proxy), connect(proxy), connect(proxy)
+    assert friend("AUTH", "root", "p") == "OK"
+    answers = [guesser("AUTH", "app", "guess%d" % n) for n in range(300)]
+    answers += [guesser("HELLO", "3", "AUTH", "app", "guess%d" % n) for n in range(300)]
+    late = [answer for answer in answers if refused(answer, "ERR too many wrong passwords from this address")]
+    assert all(refused(answer, WRONG) for answer in answers if answer not in late)
+    assert 300 < len(late) < 501
+    assert other("AUTH", "root", "p") == "OK"
+    assert int(users.client()("INFO", "stats").split("total_connections_received:")[1].split()[0]) - before < 8
+    assert proxy.log().lower().count("wrong password") <= 2 and proxy.log().count("WRONGPASS") == 0
+    assert "logins_refused:%d" % (600 - len(late)) in friend("PROXY", "INFO", "clients")
+    until(lambda: guesser("AUTH", "app", "p") == "OK", what="another try")

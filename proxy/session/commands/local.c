@@ -69,6 +69,7 @@ static void change_apply(struct session *s, struct change *change) {
     s->looked_in = false;
     if (change->login) {
         upstream_login_release(s->lane.login);
+        upstream_login_prove(change->login);
         s->lane.login = change->login;
         change->login = 0;
     }
@@ -90,6 +91,8 @@ static void change_done(struct call *c, const struct call_end *end) {
     if (wrong && refused && !end->error) /* on a connection that watches the node has had the client's own words */
         refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
     request_disown(r);
+    if (refused && !end->error && r->session && strncmp(end->reply, "-WRONGPASS", 10) == 0)
+        wrong_note(r->session);
     if (!refused && r->session)
         change_apply(r->session, change);
     bool hello = change->hello;
@@ -140,6 +143,11 @@ static void change_start(struct session *s, const struct command *c, struct chan
                          const struct resp_request *r, const char *bytes) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
     bool own_password = change->authenticates && s->worker->shared->options.requirepass;
+    if (!pin && change->login && wrong_too_often(s) && !upstream_login_proven(change->login)) {
+        change_free(change);
+        session_refuse(s, c, "ERR too many wrong passwords from this address: try again in a second");
+        return;
+    }
     const char *words = probe;
     size_t len = probe ? strlen(probe) : r->len;
     probe = probe ? probe : bytes;
@@ -186,9 +194,13 @@ static bool change_login(struct session *s, struct change *change, const char *u
     change->user = NULL;
     if (user)
         change->user = memory_strndup(user, user_len);
-    if (required)
-        return (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
-               password_is(required, password, password_len);
+    if (required) {
+        bool right = (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
+                     password_is(required, password, password_len);
+        if (!right)
+            wrong_note(s);
+        return right;
+    }
     if (user_len > LOGIN_WORD_MAX || password_len > LOGIN_WORD_MAX)
         return false;
     upstream_login_release(change->login); /* HELLO with AUTH twice: the last one counts */

@@ -44,6 +44,15 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
 enum dispatch_result proxy_run(struct session *s, const struct command *c, const struct resp_request *r,
                                const char *bytes);
 
+/* ---- wrong.c ----------------------------------------------------------------------------------------- */
+
+void wrong_open(struct worker *w);
+void wrong_close(struct worker *w);
+/* The session has given a wrong password. */
+void wrong_note(struct session *s);
+/* Whether its address has done so too often just now. */
+bool wrong_too_often(const struct session *s);
+
 /* ---- rights.c ---------------------------------------------------------------------------------------- */
 
 /* A PROXY command: whether its way ends here, with *result: its client's rights are being asked for, or are missing. */

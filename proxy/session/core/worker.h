@@ -26,6 +26,7 @@
 struct call;
 struct discovery_rows;
 struct locks;
+struct wrong_logins;
 
 enum { WORKER_BYTES_FULL = 128 * 1024 * 1024, PROBE_ERROR_MAX = 256 };
 
@@ -62,6 +63,7 @@ struct worker {
     struct list_node jobs;             /* struct worker_job: for the end of the turn */
     size_t own_works;                  /* requests of the proxy's own under way, which a stop waits for */
     struct locks *locks;               /* locks/ */
+    struct wrong_logins *wrong_logins; /* commands/wrong.c */
     struct discovery_rows *discovered; /* cluster/discover.c */
     struct resp_request scanner;       /* for input that is complete in `scratch` */
     char *scratch;                     /* what a read puts its bytes in */

@@ -17,7 +17,7 @@ struct login {
     struct login *next;
     uint32_t id;
     uint32_t refs;
-    bool has_user;
+    bool has_user, proven;
     size_t user_len, password_len;
     char bytes[]; /* user, password */
 };
@@ -89,6 +89,22 @@ void upstream_login_release(uint32_t login) {
         memory_free(l);
     }
     pthread_mutex_unlock(&mutex);
+}
+
+void upstream_login_prove(uint32_t login) {
+    pthread_mutex_lock(&mutex);
+    struct login *l = login_get(login);
+    if (l)
+        l->proven = true;
+    pthread_mutex_unlock(&mutex);
+}
+
+bool upstream_login_proven(uint32_t login) {
+    pthread_mutex_lock(&mutex);
+    const struct login *l = login_get(login);
+    bool proven = l && l->proven;
+    pthread_mutex_unlock(&mutex);
+    return proven;
 }
 
 static size_t auth_size(size_t user_len, size_t password_len) {
