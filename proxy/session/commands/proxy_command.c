@@ -205,15 +205,21 @@ static bool proxy_shown(struct session *s, const struct command *c, const struct
 
 static void proxy_reload(struct session *s, const struct command *c) {
     struct proxy_shared *shared = s->worker->shared;
-    char error[RELOAD_ERROR_SIZE] = "no configuration file is in use";
+    char error[RELOAD_ERROR_SIZE]; /* has words of files in it, which are not for everybody: the log has it */
     if (shared->reload && shared->reload(shared->reload_arg, error, sizeof(error)))
         session_answer(s, c, "+OK\r\n", 5);
     else
-        session_refuse(s, c, "ERR %s; nothing was changed", error);
+        session_refuse(s, c, "ERR the configuration is wrong: the proxy's log says where; nothing was changed");
 }
 
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
+    enum dispatch_result result;
+    return rights_wanted(s, c, r, bytes, &result) ? result : proxy_run(s, c, r, bytes);
+}
+
+enum dispatch_result proxy_run(struct session *s, const struct command *c, const struct resp_request *r,
+                               const char *bytes) {
     char word[64];
     if (r->argc < 2)
         session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");
