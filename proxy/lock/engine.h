@@ -83,6 +83,9 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
 /* The session is gone; its id stays valid for engine_finish. Abandoned leases are reported to the sink; on-disconnect
  * release asks it for releases. */
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
+/* Whether what closed sessions have left is still being gone through: who had very much, a few hundred leases at each
+ * engine_tick, which is to be called soon. Their logins are still needed. */
+bool engine_departs(struct lock_engine *e);
 /* The identity as text, borrowed, for guard records and people. */
 const char *lock_client_name(const struct lock_client *c, size_t *len);
 /* A keyed hash of it. */

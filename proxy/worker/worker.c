@@ -84,7 +84,8 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
     } while (!list_empty(&w->runnable) || !list_empty(&w->jobs));
     if (looked)
         ev_idle_stop(w->loop, &thread_of(w)->look);
-    worker_free_closed(w);
+    if (!engine_departs(w->shared->engine)) /* their logins may be needed */
+        worker_free_closed(w);
     if (w->stopping)
         drain_turn(w);
     w->now_ms = 0;

@@ -163,7 +163,8 @@ static void put_line(struct text *out, const struct text *pages, size_t count, i
     const char *colon = memchr(line, ':', len);
     size_t name = colon ? (size_t)(colon - line) : 0, tail = sizeof(human) - 1;
     if (is_blocked_clients(line, name)) {
-        text_printf(out, "blocked_clients:%" PRId64 "\r\n", sum_add(field_merged(pages, count, line, name, true), paused));
+        text_printf(out, "blocked_clients:%" PRId64 "\r\n",
+                    sum_add(field_merged(pages, count, line, name, true), paused));
         return;
     }
     if (count == 1) {
