@@ -504,6 +504,14 @@ struct lock_contention {
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg);
 
+/* The newest leases believed live, at most max, found in steps: engine_walk_step looks at a part of the keys and
+ * returns whether there is more to look at; engine_walk_each then calls fn for each, newest first. */
+struct lock_walk;
+struct lock_walk *engine_walk_new(size_t max);
+void engine_walk_free(struct lock_walk *walk);
+bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms);
+void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const struct lock_view *v), void *arg);
+
 /* Calls fn for leases believed live, newest first, at most max. fn must not call the engine. */
 void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
                        void (*fn)(void *arg, const struct lock_view *v), void *arg);

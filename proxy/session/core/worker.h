@@ -25,6 +25,7 @@
 
 struct call;
 struct discovery_rows;
+struct lock_walk;
 struct locks;
 
 enum { WORKER_BYTES_FULL = 128 * 1024 * 1024 };
@@ -36,6 +37,13 @@ enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
 struct worker_job {
     struct list_node link;
     void (*run)(struct worker *w, struct worker_job *job);
+};
+
+/* Long work, done a step each turn so that it holds up nobody: one after another. Embedded first in memory that is the
+ * worker's to free, once it is done. */
+struct worker_slices {
+    struct list_node link;
+    bool (*step)(struct worker *w, struct worker_slices *work); /* returns whether there is more */
 };
 
 struct worker {
@@ -57,8 +65,10 @@ struct worker {
     struct list_node free_calls;
     size_t free_request_count, free_call_count;
     struct list_node jobs;             /* struct worker_job: for the end of the turn */
+    struct list_node slices;           /* struct worker_slices: the first one is being done */
     size_t own_works;                  /* requests of the proxy's own under way, which a stop waits for */
     struct locks *locks;               /* locks/ */
+    struct lock_walk *walk;            /* the leases that PROXY LOCKS shows now; else NULL */
     struct discovery_rows *discovered; /* cluster/discover.c */
     struct resp_request scanner;       /* for input that is complete in `scratch` */
     char *scratch;                     /* what a read puts its bytes in */
@@ -79,7 +89,7 @@ struct worker {
     struct histogram lock_commands;                      /* how long they took */
 };
 
-enum { WORKER_SCRATCH = 64 * 1024 };
+enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000 };
 
 /* The wall clock of this turn of the loop. It is read when it is first asked for: most turns don't. */
 int64_t worker_now(struct worker *w);
@@ -94,6 +104,10 @@ struct worker *worker_here(void);
 void worker_add_job(struct worker *w, struct worker_job *job);
 /* Does those that there are. */
 void worker_run_jobs(struct worker *w);
+/* Has long work be begun, behind what others want, in a later turn. */
+void worker_add_slices(struct worker *w, struct worker_slices *work);
+/* Takes one step. Returns whether there are more to be taken. */
+bool worker_run_slice(struct worker *w);
 /* Asks the node again whether it serves those who have not logged in; w->probed is called then. */
 void worker_probe(struct worker *w);
 
