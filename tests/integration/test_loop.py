@@ -83,3 +83,25 @@ def test_many_clients_are_listed_and_killed_in_slices(start_redis, start_proxy, 
     assert slices == 40 * 4
     assert client("CLIENT", "KILL", "TYPE", "normal") >= 700
     assert len(client("CLIENT", "LIST").splitlines()) == 1
+
+
+def test_a_script_is_sent_once_for_many_requests(start_redis, start_proxy, connect):
+    """10,000 requests are under way when the first answer says that the node does not know the script."""
+    server = start_redis()
+    proxy = start_proxy(server, "lock lock:*")
+    client, direct = connect(proxy), connect(server)
+    names = ["lock:%d" % n for n in range(10000)]
+    for flush in range(2):
+        direct("SCRIPT", "FLUSH")
+        before = input_bytes(direct)
+        assert client("DEL", *names) == 0
+        each = (input_bytes(direct) - before) / len(names)
+        assert each < 1500, "bytes that Redis was sent for a key: %d" % each
+    direct("SCRIPT", "FLUSH")
+    for n in range(10):
+        assert client("SETNX", "lock:again", "1") == 1
+        assert client("DEL", "lock:again") == 1
+
+
+def input_bytes(client):
+    return int(re.search(r"total_net_input_bytes:(\d+)", client("INFO", "stats")).group(1))
