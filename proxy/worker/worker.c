@@ -278,6 +278,7 @@ void worker_run(struct worker *w) {
     ev_run(w->loop, 0);
     while (worker_run_slice(w))
         ;
+    w->over = true;
     tour_stop_close(w);
     worker_enter(NULL);
 }

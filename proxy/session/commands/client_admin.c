@@ -394,6 +394,12 @@ static void probed(struct call *c, const struct call_end *end) {
             request_reply(r, end->reply, end->len, true);
         return;
     }
+    if (r->worker->over) { /* all clients are gone, or about to be */
+        request_disown(r);
+        admin_free(a);
+        request_reply(r, "", 0, true);
+        return;
+    }
     tour_start(&a->tour, r->worker, admin_visit, admin_done); /* also where the node is down: operators need it then */
 }
 
