@@ -84,8 +84,8 @@ static void admin_info(void *worker, const struct report *report) {
     worker_report_info(worker, report);
 }
 
-static void admin_locks(void *worker, const char *pattern, size_t len, const struct report *report) {
-    worker_report_locks(worker, pattern, len, report);
+static bool admin_locks(void *worker, const char *pattern, size_t len, const struct report *report) {
+    return worker_report_locks(worker, pattern, len, report);
 }
 
 static void admin_rules(void *worker, const struct report *report) {

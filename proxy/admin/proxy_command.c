@@ -226,8 +226,12 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
     } else if (word_is(words[0], lens[0], "incidents")) {
         do_incidents(source, arg, arg_len, resp3, reply);
     } else if (word_is(words[0], lens[0], "locks")) {
-        source->locks(source->arg, arg, arg_len, &report);
+        bool matched = source->locks(source->arg, arg, arg_len, &report);
         rows_finish(&rows, reply);
+        if (!matched) {
+            reply->len = 0;
+            text_printf(reply, "-ERR the pattern takes too long to match\r\n");
+        }
     } else if (word_is(words[0], lens[0], "advise") && count == 1) {
         do_advise(source, reply);
     } else if (word_is(words[0], lens[0], "rules") && count == 1) {

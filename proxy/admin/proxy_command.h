@@ -15,8 +15,8 @@
 struct admin_source {
     void *arg;
     void (*info)(void *arg, const struct report *report);
-    /* pattern NULL: all */
-    void (*locks)(void *arg, const char *pattern, size_t len, const struct report *report);
+    /* pattern NULL: all. False: the pattern takes too long to match. */
+    bool (*locks)(void *arg, const char *pattern, size_t len, const struct report *report);
     void (*rules)(void *arg, const struct report *report);
     void (*contention)(void *arg, const struct report *report); /* rows, for the status page */
     void (*shared)(void *arg, const struct report *report);     /* the same */

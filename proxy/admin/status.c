@@ -90,7 +90,7 @@ static void put_incident(void *arg, const struct incident *i) {
 
 static void all_locks(void *arg, const struct report *r) {
     const struct admin_source *source = arg;
-    source->locks(source->arg, NULL, 0, r);
+    (void)source->locks(source->arg, NULL, 0, r);
 }
 
 void status_json(const struct admin_source *source, bool ready, struct text *out) {

@@ -24,6 +24,8 @@
             "Clients with connections of their own for CLIENT TRACKING or NO-TOUCH.")                                  \
     COUNTER(client_bytes_in, "counter", "client_received_bytes_total", NULL, NULL, "Bytes read from clients.")         \
     COUNTER(client_bytes_out, "counter", "client_sent_bytes_total", NULL, NULL, "Bytes written to clients.")           \
+    COUNTER(slices, "counter", "slices_total", NULL, NULL,                                                             \
+            "Turns in which a part of a long command was done (PROXY LOCKS, RELOAD, CLIENT LIST, KILL).")              \
     COUNTER(protocol_errors, "counter", "protocol_errors_total", NULL, NULL,                                           \
             "Clients closed for bytes that are no RESP.")                                                              \
     COUNTER(tls_handshakes_failed, "counter", "tls_handshakes_failed_total", NULL, NULL,                               \

@@ -51,7 +51,19 @@ static const char *element_match(const char *p, const char *end, char c) {
     return *p == c ? p + 1 : NULL;
 }
 
-bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_t len) {
+/* What the next element costs; false: more than there is. */
+static inline bool take_steps(const char *p, const char *end, size_t *steps) {
+    size_t need = p < end && *p == '[' ? (size_t)(end - p) : 1;
+    if (need >= *steps) {
+        *steps = 0;
+        return false;
+    }
+    *steps -= need;
+    return true;
+}
+
+static inline __attribute__((always_inline)) bool match(const char *pattern, size_t pattern_len, const char *text,
+                                                        size_t len, size_t *steps) {
     if (len == 0)
         return pattern_len == 0 || (pattern_len == 1 && pattern[0] == '*');
 
@@ -59,6 +71,8 @@ bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_
     const char *t = text, *text_end = text + len;
     const char *star = NULL, *star_text = NULL; /* behind the last star; where its rest was last tried */
     while (t < text_end) {
+        if (steps && !take_steps(p, pattern_end, steps))
+            return false;
         if (p < pattern_end && *p == '*') {
             star = ++p;
             star_text = t;
@@ -80,4 +94,12 @@ bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_
     while (p < pattern_end && *p == '*')
         p++;
     return p == pattern_end;
+}
+
+bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_t len) {
+    return match(pattern, pattern_len, text, len, NULL);
+}
+
+bool glob_match_within(const char *pattern, size_t pattern_len, const char *text, size_t len, size_t *steps) {
+    return match(pattern, pattern_len, text, len, steps);
 }

@@ -74,6 +74,7 @@ static struct lock_client *find_or_make(struct client_table *t, const char *name
     c->len = len;
     list_init(&c->sessions);
     list_init(&c->estates);
+    list_init(&c->orphans);
     memcpy(c->name, name, len);
     table_insert(&t->table, &c->link, hash);
     return c;
@@ -94,6 +95,23 @@ struct lock_client *client_get(struct client_table *t, const char *name, size_t 
 void client_ref(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
     c->refs++;
+    pthread_mutex_unlock(&t->mutex);
+}
+
+bool client_orphan(struct client_table *t, struct peer *p) {
+    pthread_mutex_lock(&t->mutex);
+    bool here = client_still_here(p);
+    if (here && list_empty(&p->orphan))
+        list_append(&p->client->orphans, &p->orphan);
+    pthread_mutex_unlock(&t->mutex);
+    return here;
+}
+
+void client_orphan_freed(struct client_table *t, struct peer *p) {
+    if (!p->closed)
+        return; /* it has never been one */
+    pthread_mutex_lock(&t->mutex);
+    list_remove(&p->orphan);
     pthread_mutex_unlock(&t->mutex);
 }
 

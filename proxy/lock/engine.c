@@ -17,6 +17,7 @@ struct lock_engine *engine_new(const char *process, uint64_t seed, const struct 
     memset(e->process, '-', PROCESS_ID_LEN);
     memcpy(e->process, process, len);
     e->sink = *sink;
+    list_init(&e->departing);
     client_table_init(&e->clients, seed);
     ledger_init(e, seed);
     return e;

@@ -83,6 +83,9 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
 /* The session is gone; its id stays valid for engine_finish. Abandoned leases are reported to the sink; on-disconnect
  * release asks it for releases. */
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
+/* Whether what closed sessions have left is still being gone through: who had very much, a few hundred leases at each
+ * engine_tick, which is to be called soon. Their logins are still needed. */
+bool engine_departs(struct lock_engine *e);
 /* The identity as text, borrowed, for guard records and people. */
 const char *lock_client_name(const struct lock_client *c, size_t *len);
 /* A keyed hash of it. */
@@ -500,6 +503,14 @@ struct lock_contention {
 /* Calls fn for the locks that were fought over most in the last minutes, in no order; fn must not call the engine. */
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg);
+
+/* The newest leases believed live, at most max, found in steps: engine_walk_step looks at a part of the keys and
+ * returns whether there is more to look at; engine_walk_each then calls fn for each, newest first. */
+struct lock_walk;
+struct lock_walk *engine_walk_new(size_t max);
+void engine_walk_free(struct lock_walk *walk);
+bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms);
+void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const struct lock_view *v), void *arg);
 
 /* Calls fn for leases believed live, newest first, at most max. fn must not call the engine. */
 void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,

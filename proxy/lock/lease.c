@@ -372,6 +372,7 @@ static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
 
 unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
+    (void)member_departures(e, now_ms);
     for (unsigned i = part; i < SHARDS && asked < max; i += parts) {
         struct shard *sh = &e->shards[i];
         shard_lock(sh);
@@ -415,7 +416,7 @@ static void witness_due(struct shard *sh, struct witness *w, int64_t now_ms) {
 }
 
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms) {
-    int64_t next = now_ms + TICK_MAX_MS;
+    int64_t next = member_departures(e, now_ms) ? now_ms : now_ms + TICK_MAX_MS;
     for (unsigned i = part; i < SHARDS; i += parts) {
         struct shard *sh = &e->shards[i];
         shard_lock(sh);

@@ -186,6 +186,8 @@ struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client)
     list_init(&p->claims);
     list_init(&p->witnesses);
     list_init(&p->habits);
+    list_init(&p->orphan);
+    p->shard = sh;
     table_insert(&sh->peers, &p->link, id);
     return p;
 }
@@ -214,6 +216,7 @@ inline void peer_settle(struct shard *sh, struct peer *p) {
     habits_clear(p);
     table_remove(&sh->peers, &p->link, p->id);
     heir_peer_freed(sh->engine, p);
+    client_orphan_freed(&sh->engine->clients, p);
     client_put(&sh->engine->clients, p->client);
     memory_free(p);
 }
@@ -258,9 +261,9 @@ static void claim_free(struct shard *sh, struct claim *c) {
 }
 
 /* A closed session has left something, before anybody looks whether others of its client are there: see last_left. */
-static inline void note_orphan(struct peer *p) {
+static inline void note_orphan(struct shard *sh, struct peer *p) {
     if (p->closed)
-        atomic_fetch_add(&p->client->orphans, 1);
+        (void)client_orphan(&sh->engine->clients, p);
 }
 
 inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
@@ -289,7 +292,8 @@ inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *
     *at = c;
     en->claim_count++;
     list_append(&p->claims, &c->of_peer);
-    note_orphan(p);
+    p->claim_count++;
+    note_orphan(sh, p);
     sh->claims++;
     sh->live += !p->remote;
     return c;
@@ -315,6 +319,7 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
     *at = c->next;
     c->entry->claim_count--;
     list_remove(&c->of_peer);
+    c->peer->claim_count--;
     timer_set(&sh->timers, &c->timer, NO_DEADLINE);
     sh->claims--;
     if (!c->ended)
@@ -367,7 +372,7 @@ struct witness *witness_get(struct shard *sh, struct entry *en, struct peer *p) 
         w->next->at = &w->next;
     *first = w;
     list_append(&p->witnesses, &w->of_peer);
-    note_orphan(p);
+    note_orphan(sh, p);
     p->witness_count++;
     return w;
 }

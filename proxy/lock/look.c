@@ -135,23 +135,60 @@ static int newest_first(const void *a, const void *b) {
     return older(a, b) ? 1 : older(b, a) ? -1 : 0;
 }
 
+struct lock_walk {
+    struct newest newest;
+    size_t shard, cap; /* the next shard to be looked at; views that there is room for */
+};
+
+struct lock_walk *engine_walk_new(size_t max) {
+    struct lock_walk *walk = memory_zalloc(sizeof(*walk));
+    walk->newest.max = max;
+    return walk;
+}
+
+void engine_walk_free(struct lock_walk *walk) {
+    for (size_t i = 0; i < walk->newest.count; i++)
+        memory_free(walk->newest.views[i].text);
+    memory_free(walk->newest.views);
+    memory_free(walk);
+}
+
+/* Room for those that a shard may have to offer. */
+static void walk_room(struct lock_walk *walk, size_t more) {
+    size_t need = walk->newest.count + more;
+    if (need > walk->newest.max)
+        need = walk->newest.max;
+    if (need <= walk->cap)
+        return;
+    walk->cap = need;
+    walk->newest.views = memory_realloc(walk->newest.views, need * sizeof(*walk->newest.views));
+}
+
+bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms) {
+    if (walk->shard == SHARDS || walk->newest.max == 0)
+        return false;
+    struct shard *sh = &e->shards[walk->shard++];
+    shard_lock(sh);
+    walk_room(walk, sh->live);
+    offer_shard(sh, &walk->newest, now_ms);
+    shard_unlock(sh);
+    if (walk->shard < SHARDS)
+        return true;
+    if (walk->newest.count > 1)
+        qsort(walk->newest.views, walk->newest.count, sizeof(*walk->newest.views), newest_first);
+    return false;
+}
+
+void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const struct lock_view *v), void *arg) {
+    for (size_t i = 0; i < walk->newest.count; i++)
+        fn(arg, &walk->newest.views[i].view);
+}
+
 void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
                        void (*fn)(void *arg, const struct lock_view *v), void *arg) {
-    struct lock_stats stats;
-    engine_stats(e, &stats);
-    struct newest n = {.max = stats.leases < max ? stats.leases : max};
-    if (n.max == 0)
-        return;
-    n.views = memory_alloc(n.max * sizeof(*n.views));
-    for (size_t i = 0; i < SHARDS; i++) {
-        shard_lock(&e->shards[i]);
-        offer_shard(&e->shards[i], &n, now_ms);
-        shard_unlock(&e->shards[i]);
-    }
-    qsort(n.views, n.count, sizeof(*n.views), newest_first);
-    for (size_t i = 0; i < n.count; i++) {
-        fn(arg, &n.views[i].view);
-        memory_free(n.views[i].text);
-    }
-    memory_free(n.views);
+    struct lock_walk *walk = engine_walk_new(max);
+    while (engine_walk_step(e, walk, now_ms))
+        ;
+    engine_walk_each(walk, fn, arg);
+    engine_walk_free(walk);
 }

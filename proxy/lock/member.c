@@ -35,58 +35,170 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
     return multiplexes;
 }
 
-/* A closed session's leases: kept for its client's other sessions where those share, abandoned otherwise. Those may
- * come and go meanwhile, in other threads. The peer is not freed. */
-static void leave(struct shard *sh, struct peer *p, int64_t now_ms) {
-    p->in_flight++;
-    LIST_FOREACH_SAFE(n, &p->witnesses) {
-        struct witness *w = LIST_ENTRY(n, struct witness, of_peer);
+/* ---- what closed sessions leave -------------------------------------------------------------------- */
+
+enum { LEAVE_STEPS = 256 }; /* leases and readings a moment: somebody may have 200,000 */
+
+/* How many steps may still be taken now. */
+static unsigned steps_left(struct lock_engine *e, int64_t now_ms) {
+    if (atomic_load(&e->leaving))
+        return UINT32_MAX;
+    pthread_mutex_lock(&e->clients.mutex);
+    if (e->leave_ms != now_ms) {
+        e->leave_ms = now_ms;
+        e->leave_steps = LEAVE_STEPS;
+    }
+    unsigned steps = e->leave_steps;
+    pthread_mutex_unlock(&e->clients.mutex);
+    return steps;
+}
+
+static void steps_taken(struct lock_engine *e, unsigned steps) {
+    pthread_mutex_lock(&e->clients.mutex);
+    e->leave_steps -= steps < e->leave_steps ? steps : e->leave_steps;
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+/* Goes on in engine_tick. */
+static void leave_later(struct lock_engine *e, struct peer *p) {
+    pthread_mutex_lock(&e->clients.mutex);
+    list_remove(&p->orphan);
+    list_append(&e->departing, &p->orphan);
+    atomic_store(&e->departs, true);
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+/* Each is put at the end of the list: once around, and they are in their order again. */
+static void leave_witnesses(struct shard *sh, struct peer *p, unsigned *steps) {
+    for (; p->witnesses_left > 0 && *steps > 0 && !list_empty(&p->witnesses); p->witnesses_left--, --*steps) {
+        struct witness *w = LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer);
         struct entry *en = w->entry;
+        list_remove(&w->of_peer);
+        list_append(&p->witnesses, &w->of_peer);
         if (!atomic_load(&sh->engine->leaving) && queue_leave(sh, w))
             continue;
         witness_remove(sh, w);
         entry_settle(sh, en);
     }
-    LIST_FOREACH_SAFE(n, &p->claims) {
-        struct claim *c = LIST_ENTRY(n, struct claim, of_peer);
+}
+
+static void leave_claims(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
+    for (; p->claims_left > 0 && *steps > 0 && !list_empty(&p->claims); p->claims_left--, --*steps) {
+        struct claim *c = LIST_ENTRY(list_first(&p->claims), struct claim, of_peer);
         struct entry *en = c->entry;
+        list_remove(&c->of_peer);
+        list_append(&p->claims, &c->of_peer);
         if (!lease_owner_here(c))
             lease_abandon(sh, c, now_ms);
         if (!lease_schedule(sh, c, now_ms))
             entry_settle(sh, en);
     }
-    p->in_flight--;
 }
 
-static void close_peer(struct shard *sh, struct lock_session *s, int64_t now_ms) {
+static void leave_begin(struct peer *p) {
+    p->leaving = true;
+    p->left_early = client_still_here(p);
+    p->claims_left = p->claim_count;
+    p->witnesses_left = p->witness_count;
+}
+
+/* Takes up to so many steps; returns whether all is done. Where the client's last session has closed meanwhile, what
+ * was kept for the others is still to be abandoned. */
+static bool leave_some(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
+    while (*steps > 0) {
+        --*steps;
+        if (!p->leaving)
+            leave_begin(p);
+        leave_witnesses(sh, p, steps);
+        leave_claims(sh, p, steps, now_ms);
+        bool none = list_empty(&p->claims) && list_empty(&p->witnesses);
+        if (!none && p->witnesses_left + p->claims_left > 0)
+            continue;
+        p->leaving = false;
+        if (none || client_orphan(&sh->engine->clients, p) || !p->left_early)
+            return true;
+    }
+    return false;
+}
+
+/* A closed session's leases: kept for its client's other sessions where those share, abandoned otherwise. Those may
+ * come and go meanwhile, in other threads. The peer may be freed. */
+static void leave(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
+    p->in_flight++;
+    bool done = leave_some(sh, p, steps, now_ms);
+    p->in_flight--;
+    if (!done)
+        leave_later(sh->engine, p);
+    peer_settle(sh, p);
+}
+
+static void close_peer(struct shard *sh, struct lock_session *s, unsigned *steps, int64_t now_ms) {
     struct peer *p = peer_find(sh, s->id);
     p->closed = true;
     heir_peer_closed(sh->engine, s, p, now_ms);
     p->closed_at = atomic_load(&sh->engine->newest_session);
-    if (!list_empty(&p->claims) || !list_empty(&p->witnesses))
-        atomic_fetch_add(&p->client->orphans, 1); /* before looking whether others are there: see last_left */
-    leave(sh, p, now_ms);
-    peer_settle(sh, p);
+    if (list_empty(&p->claims) && list_empty(&p->witnesses))
+        peer_settle(sh, p);
+    else
+        leave(sh, p, steps, now_ms);
+}
+
+/* Takes the first of a list of peers, any of which another thread may be freeing: its number and its shard. */
+static bool orphan_shift(struct lock_engine *e, struct list_node *from, uint64_t *id, struct shard **sh) {
+    pthread_mutex_lock(&e->clients.mutex);
+    struct list_node *n = list_shift(from);
+    if (n) {
+        const struct peer *p = LIST_ENTRY(n, struct peer, orphan);
+        *id = p->id;
+        *sh = p->shard;
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+    return n != NULL;
+}
+
+/* Lets those in the list leave, for as long as there are steps. */
+static void leave_all(struct lock_engine *e, struct list_node *from, unsigned *steps, int64_t now_ms) {
+    struct shard *sh;
+    uint64_t id;
+    while (*steps > 0 && orphan_shift(e, from, &id, &sh)) {
+        shard_lock(sh);
+        struct peer *p = peer_find(sh, id);
+        if (p)
+            leave(sh, p, steps, now_ms);
+        shard_unlock(sh);
+    }
 }
 
 /* The client's last session closed, or calls itself otherwise: what its earlier ones left is abandoned now. Either this
  * sees that a session closing at the same time left something, or that one sees that nobody is there. */
-static void last_left(struct lock_engine *e, struct lock_client *client, int64_t now_ms) {
-    if (atomic_exchange(&client->orphans, 0) == 0)
-        return;
-    for (size_t i = 0; i < SHARDS; i++) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        TABLE_FOREACH(it, &sh->peers) {
-            struct peer *p = LIST_ENTRY(it, struct peer, link);
-            if (p->client == client && p->closed && !(list_empty(&p->claims) && list_empty(&p->witnesses))) {
-                leave(sh, p, now_ms);
-                peer_settle(sh, p);
-            }
-        }
-        shard_unlock(sh);
+static void last_left(struct lock_engine *e, struct lock_client *client, unsigned *steps, int64_t now_ms) {
+    leave_all(e, &client->orphans, steps, now_ms);
+    pthread_mutex_lock(&e->clients.mutex);
+    if (!list_empty(&client->orphans)) {
+        list_splice(&e->departing, &client->orphans);
+        atomic_store(&e->departs, true);
     }
+    pthread_mutex_unlock(&e->clients.mutex);
 }
+
+bool member_departures(struct lock_engine *e, int64_t now_ms) {
+    if (!atomic_load(&e->departs))
+        return false;
+    unsigned steps = steps_left(e, now_ms), before = steps;
+    leave_all(e, &e->departing, &steps, now_ms);
+    steps_taken(e, before - steps);
+    pthread_mutex_lock(&e->clients.mutex);
+    bool more = !list_empty(&e->departing);
+    atomic_store(&e->departs, more);
+    pthread_mutex_unlock(&e->clients.mutex);
+    return more;
+}
+
+bool engine_departs(struct lock_engine *e) {
+    return atomic_load(&e->departs);
+}
+
+/* ---- sessions --------------------------------------------------------------------------------------- */
 
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
                              int64_t now_ms) {
@@ -115,24 +227,29 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         }
         shard_unlock(sh);
     }
-    if (last)
-        last_left(e, old, now_ms);
+    if (last) {
+        unsigned steps = steps_left(e, now_ms), before = steps;
+        last_left(e, old, &steps, now_ms);
+        steps_taken(e, before - steps);
+    }
     client_put(&e->clients, old);
 }
 
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
     bool last = client_close(&e->clients, s->client);
+    unsigned steps = steps_left(e, now_ms), before = steps;
     heir_go(e, s, true, now_ms);
     for (size_t i = 0; i < SHARDS; i++) {
         if (!(s->shards & (1u << i)))
             continue;
         struct shard *sh = &e->shards[i];
         shard_lock(sh);
-        close_peer(sh, s, now_ms);
+        close_peer(sh, s, &steps, now_ms);
         shard_unlock(sh);
     }
     if (last)
-        last_left(e, s->client, now_ms);
+        last_left(e, s->client, &steps, now_ms);
+    steps_taken(e, before - steps);
     heir_gone(e, s);
     client_put(&e->clients, s->client);
     s->client = NULL;

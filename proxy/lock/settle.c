@@ -173,9 +173,11 @@ struct claim *settle_touched(struct finish *f) {
 
 /* Whether the lease is known to end then, as exactly as an answer can say it. */
 static bool lease_end_is(const struct finish *f, const struct claim *c, int64_t pttl_ms) {
-    /* The longest expiry that Redis takes ends beyond all numbers of this clock. */
-    int64_t inexact_ms = f->now_ms - f->plan->begun_ms + 50, moved_ms = pttl_ms - (c->end_ms - f->now_ms);
-    return pttl_ms >= 0 && c->end_ms && moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
+    if (pttl_ms < 0 || !c->end_ms)
+        return false;
+    int64_t left_ms = pttl_ms < FAR_MS ? pttl_ms : FAR_MS;
+    int64_t inexact_ms = f->now_ms - f->plan->begun_ms + 50, moved_ms = f->now_ms + left_ms - c->end_ms;
+    return moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
 }
 
 /* SET XX that leaves the lock less than half of its time is how some release it: its end is then the end of it. One

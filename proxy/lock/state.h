@@ -81,10 +81,10 @@ void timer_heap_clear(struct timer_heap *h);
 struct lock_client {
     struct table_link link; /* in its table */
     uint64_t hash;
-    size_t refs;         /* sessions and peers; under the clients' mutex */
-    uint32_t open;       /* open sessions; under the clients' mutex */
-    atomic_uint epoch;   /* how often its last session closed */
-    atomic_uint orphans; /* what closed sessions have left while others of it were open; a hint */
+    size_t refs;              /* sessions and peers; under the clients' mutex */
+    uint32_t open;            /* open sessions; under the clients' mutex */
+    atomic_uint epoch;        /* how often its last session closed */
+    struct list_node orphans; /* peers of closed sessions that others of it may go on for; under the clients' mutex */
     /* heir.c's, under the clients' mutex but for the atomics: those who came to this identity, in that order; what
      * waits for one of them; where its connections are shared, whether anybody has come back since the last one left.
      */
@@ -110,6 +110,11 @@ struct lock_client *client_get(struct client_table *t, const char *name, size_t 
 void client_ref(struct client_table *t, struct lock_client *c);
 /* Gives a reference back. */
 void client_put(struct client_table *t, struct lock_client *c);
+/* A closed session's peer has left something: it is looked at again when the client's last one closes. Nothing, where
+ * that has happened. Returns whether it has not. */
+bool client_orphan(struct client_table *t, struct peer *p);
+/* The peer is about to be freed. */
+void client_orphan_freed(struct client_table *t, struct peer *p);
 /* One open session less, the reference is kept. Returns whether it was the last. */
 bool client_close(struct client_table *t, struct lock_client *c);
 
@@ -125,7 +130,13 @@ struct peer {
     uint32_t epoch;     /* the client's, when this session came to this shard */
     uint32_t in_flight; /* commands begun and not finished */
     bool closed;
-    bool overlapped;       /* its commands may be several workers' */
+    struct shard *shard;
+    bool leaving;    /* its session has closed, and what it leaves is gone through: so many are still to come */
+    bool left_early; /* others of its client were there when that began */
+    uint32_t claims_left, witnesses_left;
+    uint32_t claim_count;
+    struct list_node orphan; /* of its client's orphans, or of those that depart; under the clients' mutex */
+    bool overlapped;         /* its commands may be several workers' */
     bool remote;           /* no session: the owner of a lease that another proxy gave, or this one before a restart */
     struct estate *estate; /* with a reference; of a closed session: what it left */
     uint32_t witness_count, habit_count;
@@ -275,6 +286,12 @@ struct lock_engine {
     atomic_uint_fast64_t attempts;       /* token numbers given out */
     atomic_uint_fast64_t newest_session; /* greatest id opened */
     struct client_table clients;
+    /* Under the clients' mutex: closed sessions' peers that are still to be gone through, and how many steps that may
+     * take at the time `leave_ms`. */
+    struct list_node departing;
+    int64_t leave_ms;
+    unsigned leave_steps;
+    atomic_bool departs;                       /* there are some */
     atomic_uint_fast64_t releasers[RELEASERS]; /* hashes of (rule, identity) that released once */
     atomic_bool leaving;                       /* this process stops */
     struct shard shards[SHARDS];
@@ -407,6 +424,11 @@ void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan
 bool queue_leave(struct shard *sh, struct witness *w);
 /* Gives back what a witness holds for its nodes. */
 void queue_forget(struct witness *w);
+
+/* ---- member.c --------------------------------------------------------------------------------- */
+
+/* Goes on with what closed sessions have left. Returns whether there is more. No shard is locked. */
+bool member_departures(struct lock_engine *e, int64_t now_ms);
 
 /* ---- lease.c ---------------------------------------------------------------------------------- */
 

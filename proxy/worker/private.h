@@ -71,7 +71,8 @@ struct worker_thread {
     double ticked;                       /* when it was last */
     unsigned punctual_ticks, held_ticks; /* in a row; without a question */
     struct ev_prepare prepare;
-    struct ev_idle look; /* active: the loop's next look at who is readable does not wait */
+    struct ev_idle look;  /* active: the loop's next look at who is readable does not wait */
+    struct ev_idle slice; /* active: there is long work, so that no turn waits */
     struct ev_timer tick, accept_pause;
     bool engine_waits; /* the engine's tick came late, and lets others go first */
     void (*ready)(void *arg, const char *error);

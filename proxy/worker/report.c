@@ -13,7 +13,7 @@
 #include "proxy/worker/evictions.h"
 #include "proxy/worker/private.h"
 
-enum { LOCKS_MAX = 1000, RULE_TEXT_MAX = 512, SHARED_TEXT_MAX = 2048, SHARED_ROWS_MAX = 100, NODE_LINE_MAX = 768 };
+enum { GLOB_STEPS = 1000000, RULE_TEXT_MAX = 512, SHARED_TEXT_MAX = 2048, SHARED_ROWS_MAX = 100, NODE_LINE_MAX = 768 };
 
 /* ---- PROXY INFO ------------------------------------------------------------------------------------ */
 
@@ -110,12 +110,14 @@ struct lock_rows {
     const char *pattern;
     size_t pattern_len;
     int64_t now_ms;
+    size_t steps; /* that may still be taken to match the pattern; 0: too few */
 };
 
 static void report_lease(void *arg, const struct lock_view *v) {
     struct lock_rows *rows = arg;
     const struct report *r = rows->report;
-    if (rows->pattern && !glob_match(rows->pattern, rows->pattern_len, v->key.name, v->key.len))
+    if (rows->pattern && (rows->steps == 0 ||
+                          !glob_match_within(rows->pattern, rows->pattern_len, v->key.name, v->key.len, &rows->steps)))
         return;
     char owner[LOCK_IDENTITY_MAX + 48];
     int n = snprintf(owner, sizeof(owner), "%.*s id=%llu%s", (int)v->client_len, v->client,
@@ -130,9 +132,14 @@ static void report_lease(void *arg, const struct lock_view *v) {
     r->number(r->arg, "renewals", (int64_t)v->renewals);
 }
 
-void worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
-    struct lock_rows rows = {.report = r, .pattern = pattern, .pattern_len = len, .now_ms = worker_now(w)};
-    engine_each_lease(w->shared->engine, worker_now(w), LOCKS_MAX, report_lease, &rows);
+bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
+    struct lock_rows rows = {
+        .report = r, .pattern = pattern, .pattern_len = len, .now_ms = worker_now(w), .steps = GLOB_STEPS};
+    if (w->walk)
+        engine_walk_each(w->walk, report_lease, &rows);
+    else
+        engine_each_lease(w->shared->engine, worker_now(w), LOCKS_SHOWN_MAX, report_lease, &rows);
+    return rows.steps > 0;
 }
 
 /* Behind those that have room. */

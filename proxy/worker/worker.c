@@ -71,6 +71,10 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
     struct worker *w = prepare->data;
     struct list_node *n;
     bool looked = ev_is_active(&thread_of(w)->look);
+    if (worker_run_slice(w))
+        ev_idle_start(w->loop, &thread_of(w)->slice);
+    else
+        ev_idle_stop(w->loop, &thread_of(w)->slice);
     do {
         while ((n = list_first(&w->runnable)))
             session_resume(LIST_ENTRY(n, struct session, runnable_link));
@@ -82,9 +86,12 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
         while ((n = list_first(&w->dirty)))
             session_flush(LIST_ENTRY(n, struct session, dirty_link));
     } while (!list_empty(&w->runnable) || !list_empty(&w->jobs));
+    if (!list_empty(&w->slices))
+        ev_idle_start(w->loop, &thread_of(w)->slice);
     if (looked)
         ev_idle_stop(w->loop, &thread_of(w)->look);
-    worker_free_closed(w);
+    if (!engine_departs(w->shared->engine)) /* their logins may be needed */
+        worker_free_closed(w);
     if (w->stopping)
         drain_turn(w);
     w->now_ms = 0;
@@ -213,6 +220,7 @@ static void worker_watchers(struct worker *w) {
     thread_of(w)->prepare.data = w;
     ev_prepare_start(w->loop, &thread_of(w)->prepare);
     ev_idle_init(&thread_of(w)->look, look_again);
+    ev_idle_init(&thread_of(w)->slice, look_again);
     ev_async_init(&w->wake, woken);
     w->wake.data = w;
     ev_async_start(w->loop, &w->wake);
@@ -248,6 +256,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     list_init(&w->closed);
     list_init(&w->free_calls);
     list_init(&w->jobs);
+    list_init(&w->slices);
     chunk_pool_init(&w->chunks, CHUNKS_KEPT);
     resp_request_init(&w->scanner);
     text_init(&w->build);
@@ -268,6 +277,9 @@ struct ev_loop *worker_loop(struct worker *w) {
 void worker_run(struct worker *w) {
     worker_enter(w);
     ev_run(w->loop, 0);
+    while (worker_run_slice(w))
+        ;
+    w->over = true;
     tour_stop_close(w);
     worker_enter(NULL);
 }

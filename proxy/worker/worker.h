@@ -43,7 +43,8 @@ void worker_stop(struct worker *w, int64_t drain_ms);
 void worker_set_rules(struct worker *w, struct lock_rules *rules);
 /* What operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY RULES. */
 void worker_report_info(struct worker *w, const struct report *r);
-void worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
+/* False: the pattern is one that takes too long to match. Where w->walk is set, it has the leases. */
+bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
 void worker_report_rules(struct worker *w, const struct report *r);
 /* For the status page: families whose workers share connections, locks that are fought over, nodes; one row each. */
 void worker_report_shared(struct worker *w, const struct report *r);

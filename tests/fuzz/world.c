@@ -50,8 +50,8 @@ static void info(void *worker, const struct report *report) {
     worker_report_info(worker, report);
 }
 
-static void locks(void *worker, const char *pattern, size_t len, const struct report *report) {
-    worker_report_locks(worker, pattern, len, report);
+static bool locks(void *worker, const char *pattern, size_t len, const struct report *report) {
+    return worker_report_locks(worker, pattern, len, report);
 }
 
 static void rules(void *worker, const struct report *report) {

@@ -67,7 +67,8 @@ class Farm:
         if proxy is None or not proxy.running() or servers.REPORT.search(proxy.log()):
             if proxy is not None:
                 proxy.kill()
-                servers.Proxy.started.remove(proxy)
+                if proxy in servers.Proxy.started:
+                    servers.Proxy.started.remove(proxy)
             proxy = self.proxies[kind] = servers.Proxy(self.backend(kind), "loglevel verbose", *RULES)
         return proxy
 

@@ -508,6 +508,7 @@ class Proxy(Process):
 
     started = []  # all that were started and not removed yet
     measured = False
+    told = 0  # characters of the log whose report has failed a test
     before = ()  # words in front of its command line
 
     def __init__(self, upstream, *lines, args=(), wait=True, measured=False, before=()):
@@ -569,15 +570,25 @@ class Proxy(Process):
                 pass
 
     def check(self):
-        """Fails if it crashed, or if a sanitizer has something to say."""
-        report = REPORT.search(self.log())
+        """Fails if it crashed, or if a sanitizer has something to say; once for each report, so that a proxy which tests
+        share fails the one that has caused it."""
+        gone = self.expected and not self.running()
+        if gone and self in Proxy.started:
+            Proxy.started.remove(self)
+        self.check_report()
+        assert not gone, "the proxy ended with %s:\n%s" % (self.process.returncode, tail(self.log_path))
+
+    def check_report(self):
+        text = self.log()
+        report = REPORT.search(text, self.told)
         assert not report, "the proxy's log has a report:\n" + self.report_text()
-        if self.expected:
-            assert self.running(), "the proxy ended with %s:\n%s" % (self.process.returncode, tail(self.log_path))
+        self.told = len(text)
 
     def report_text(self):
+        """The first report that has not failed a test yet, or the end of the log; it counts as told from now on."""
         text = self.log()
-        found = REPORT.search(text)
+        found = REPORT.search(text, self.told)
+        self.told = len(text)
         start = text.rfind("\n", 0, found.start()) + 1 if found else max(0, len(text) - 6000)
         return text[start : start + 6000]
 
@@ -597,8 +608,7 @@ class Proxy(Process):
                 status = self.process.wait(30)
             except subprocess.TimeoutExpired:
                 raise AssertionError("the proxy did not stop within 30 s of SIGTERM:\n" + tail(self.log_path)) from None
-            report = REPORT.search(self.log())
-            assert not report, "the proxy's log has a report:\n" + self.report_text()
+            self.check_report()
             assert status == 0, "the proxy ended with %s:\n%s" % (status, tail(self.log_path))
         finally:
             self.kill()

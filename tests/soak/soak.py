@@ -85,6 +85,7 @@ class SoakProxy(servers.Proxy):
         """After a kill, on the same port."""
         with open(self.log_path, "wb"):
             pass
+        self.told = 0
         self.launch()
         self.await_ready()
 

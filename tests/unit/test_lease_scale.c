@@ -275,8 +275,105 @@ static void renewing_costs_what_is_due(void **state) {
     assert_true(many.nothing <= few.nothing);
 }
 
+/* ---- leaving ------------------------------------------------------------------------------------------ */
+
+enum { MANY = 200000, LEFT = 100000, STEPS_MAX = 300, BLOCKS_A_STEP = 2000, TICKS_MAX = 2000 };
+
+static uint64_t told; /* leases that the sink was told of */
+
+static void on_left(void *arg, const struct lock_left *left) {
+    (void)arg, (void)left;
+    told++;
+}
+
+/* Ticks until all is gone through; no tick takes more than its steps. Returns how many leases were told of. */
+static uint64_t depart(struct fixture *f) {
+    uint64_t all = 0;
+    for (int i = 0; i < TICKS_MAX && engine_departs(f->engine); i++) {
+        f->now_ms++;
+        blocks = told = 0;
+        int64_t next = engine_tick(f->engine, 0, 1, f->now_ms);
+        assert_true(next == 1 || !engine_departs(f->engine));
+        assert_true(told <= STEPS_MAX && blocks < STEPS_MAX * BLOCKS_A_STEP);
+        all += told;
+    }
+    assert_false(engine_departs(f->engine));
+    return all;
+}
+
+static void who_leaves_with_many_leases_stops_nobody(void **state) {
+    struct fixture *f;
+    struct lock_stats stats;
+    (void)state;
+    set_up((void **)&f);
+    struct lock_sink sink = {
+        .arg = f, .incident = on_incident, .renew = on_renew, .release = on_release, .left = on_left};
+    struct lock_engine *plain = f->engine;
+    f->engine = engine_new(PROCESS, 42, &sink);
+    for (int i = 0; i < SESSIONS; i++) {
+        struct lock_session *s = &f->sessions[i];
+        engine_session_close(plain, s, f->now_ms);
+        engine_session_open(f->engine, s, (uint64_t)i + 1, i ? "10.1.1.2 app" : "10.1.1.1 app", 12);
+    }
+    engine_free(plain);
+    for (int i = 0; i < MANY; i++) {
+        f->now_ms += i % 100 == 0;
+        acquire(f, i * SESSIONS, 1); /* all are the first session's */
+    }
+    uint64_t before = f->renewals, all = told = 0;
+    blocks = 0;
+    engine_session_close(f->engine, &f->sessions[0], f->now_ms);
+    print_message("leaving with %d leases: %" PRIu64 " told of and %" PRIu64 " blocks at once\n", MANY, told, blocks);
+    assert_true(told <= STEPS_MAX && blocks < STEPS_MAX * BLOCKS_A_STEP);
+    all = told;
+    all += depart(f);
+    assert_int_equal(all, MANY);
+    assert_int_equal(f->renewals, before);
+    engine_stats(f->engine, &stats);
+    assert_int_equal(stats.leases, MANY);
+    f->now_ms += LEASE_MS;
+    engine_tick(f->engine, 0, 1, f->now_ms);
+    engine_stats(f->engine, &stats);
+    assert_int_equal(stats.leases, 0);
+    tear_down((void **)&f);
+}
+
+/* Locks whose owners have left cost who leaves after them nothing, whoever it is. */
+static void who_leaves_behind_many_owners_pays_nothing(void **state) {
+    struct fixture *f = *state;
+    uint64_t id = SESSIONS;
+    for (int i = 0; i < LEFT; i++) { /* others of their identity are there all the time */
+        engine_session_close(f->engine, &f->sessions[0], f->now_ms);
+        engine_session_open(f->engine, &f->sessions[0], ++id, "10.1.1.1 app", 12);
+        f->now_ms += i % 100 == 0;
+        acquire(f, i * SESSIONS, 1);
+    }
+    for (int i = 1; i < SESSIONS; i++) {
+        engine_session_close(f->engine, &f->sessions[i], f->now_ms);
+        f->now_ms++;
+    }
+    blocks = 0;
+    engine_session_close(f->engine, &f->sessions[0], f->now_ms); /* the last one */
+    print_message("the last one of %d: %" PRIu64 " blocks\n", LEFT, blocks);
+    assert_true(blocks < STEPS_MAX * BLOCKS_A_STEP);
+    (void)depart(f);
+    static const char *const NAMES[] = {"10.1.1.1 app", "10.1.1.2 app"};
+    for (int i = 0; i < 10; i++) {
+        engine_session_open(f->engine, &f->sessions[0], ++id, NAMES[i % 2], 12);
+        f->now_ms++;
+        acquire(f, i * SESSIONS + (LEFT + 1) * SESSIONS, 1);
+        blocks = 0;
+        engine_session_close(f->engine, &f->sessions[0], f->now_ms);
+        if (i == 0)
+            print_message("one more: %" PRIu64 " blocks\n", blocks);
+        assert_true(blocks < BLOCKS_A_STEP);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_leaves_with_many_leases_stops_nobody),
+        cmocka_unit_test_setup_teardown(who_leaves_behind_many_owners_pays_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_million_leases_are_light, set_up, tear_down),
         cmocka_unit_test(renewing_costs_what_is_due),
     };

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proxy/base/sum.h"
 #include "proxy/session/cluster/private.h"
 #include "proxy/session/core/session.h"
 
@@ -83,17 +84,23 @@ static const char *field_value(const char *page, const char *name, size_t len) {
     return NULL;
 }
 
+/* A line's number. Redis writes a size that has fallen below zero as 2^64 less it: 18446744073709551360 is -256. */
+static int64_t number_of(const char *value) {
+    return (int64_t)(*value == '-' ? (uint64_t)strtoll(value, NULL, 10) : strtoull(value, NULL, 10));
+}
+
+/* What the pages say of a field; a size below zero is shown as none. */
 static int64_t field_merged(const struct text *pages, size_t count, const char *name, size_t len, bool add) {
     int64_t merged = 0;
     for (size_t i = 0; i < count; i++) {
         const char *value = pages[i].len > 0 ? field_value(pages[i].data, name, len) : NULL;
-        int64_t n = value ? strtoll(value, NULL, 10) : 0;
+        int64_t n = value ? number_of(value) : 0;
         if (add)
-            merged += n;
+            merged = sum_add(merged, n);
         else if (n > merged)
             merged = n;
     }
-    return merged;
+    return merged > 0 ? merged : 0;
 }
 
 /* A size as Redis writes it for people. */
@@ -113,6 +120,11 @@ static void put_human(struct text *out, int64_t n) {
 
 /* ---- the keyspace ------------------------------------------------------------------------------ */
 
+static int64_t mean_of(double total, int64_t count) {
+    double mean = total / (double)count;
+    return mean > 0 && mean < (double)INT64_MAX ? (int64_t)mean : 0;
+}
+
 /* "db0:keys=5,expires=1,avg_ttl=99" of all pages, added. The mean is that of the keys that expire. */
 static void put_keyspace(struct text *out, const struct text *pages, size_t count) {
     for (int db = 0; db < DATABASES_SHOWN; db++) {
@@ -124,13 +136,13 @@ static void put_keyspace(struct text *out, const struct text *pages, size_t coun
             const char *value = pages[i].len > 0 ? field_value(pages[i].data, name, len) : NULL;
             if (!value || sscanf(value, "keys=%" SCNd64 ",expires=%" SCNd64 ",avg_ttl=%" SCNd64, &n, &e, &ttl) != 3)
                 continue;
-            keys += n;
-            expires += e;
+            keys = sum_add(keys, n);
+            expires = sum_add(expires, e);
             total += (double)ttl * (double)e;
         }
         if (keys > 0)
             text_printf(out, "%s:keys=%" PRId64 ",expires=%" PRId64 ",avg_ttl=%" PRId64 "\r\n", name, keys, expires,
-                        expires > 0 ? (int64_t)(total / (double)expires) : 0);
+                        expires > 0 ? mean_of(total, expires) : 0);
     }
 }
 
@@ -151,7 +163,8 @@ static void put_line(struct text *out, const struct text *pages, size_t count, i
     const char *colon = memchr(line, ':', len);
     size_t name = colon ? (size_t)(colon - line) : 0, tail = sizeof(human) - 1;
     if (is_blocked_clients(line, name)) {
-        text_printf(out, "blocked_clients:%" PRId64 "\r\n", field_merged(pages, count, line, name, true) + paused);
+        text_printf(out, "blocked_clients:%" PRId64 "\r\n",
+                    sum_add(field_merged(pages, count, line, name, true), paused));
         return;
     }
     if (count == 1) {

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/base/sum.h"
 #include "proxy/session/cluster/private.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
@@ -148,7 +149,7 @@ static bool merge_integers(const struct masters *m, struct text *out) {
         if (!read_integer(&m->replies[i], &n))
             return false;
         if (m->merge == MERGE_SUM)
-            merged += n;
+            merged = sum_add(merged, n);
         else if (i == 0 || (m->merge == MERGE_MIN ? n < merged : n > merged))
             merged = n;
     }

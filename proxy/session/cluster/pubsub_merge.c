@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/base/sum.h"
 #include "proxy/session/cluster/private.h"
 #include "proxy/session/core/session.h"
 
@@ -80,7 +81,7 @@ bool pubsub_merge_counts(const struct text *replies, size_t count, struct text *
             if (right && i == 0)
                 text_append(out, start, (size_t)(at[i] - start));
             right = right && resp_item_read(&at[i], end, &number) && number.type == ':';
-            sum += right ? number.num : 0;
+            sum = sum_add(sum, right ? number.num : 0);
         }
         text_printf(out, ":%lld\r\n", (long long)sum);
     }

@@ -13,6 +13,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/sum.h"
 #include "proxy/session/cluster/private.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
@@ -162,7 +163,7 @@ static void split_part_done(struct call *c, const struct call_end *end) {
         split_note_error(split, end->reply + 1, end->len - 3);
     } else if (split->kind == SPLIT_SUM) {
         if (resp_item_read(&p, end->reply + end->len, &item) && item.type == ':')
-            split->sum += item.num;
+            split->sum = sum_add(split->sum, item.num);
     } else if (split->kind == SPLIT_MGET) {
         if (!split_take_array(split, c, end))
             split_note_error(split, "UPSTREAM a node's reply has another shape than MGET's", 53);

@@ -18,6 +18,9 @@
 
 static const int64_t PAUSE_LONGEST_MS = INT64_MAX / 2; /* beyond, Redis has an error */
 
+/* More numbers than this in one CLIENT LIST ID are refused; so many clients are looked at in a step. */
+enum { IDS_MAX = 10000, CLIENTS_A_STEP = 200 };
+
 enum admin_verb { ADMIN_LIST, ADMIN_KILL, ADMIN_PAUSE, ADMIN_UNPAUSE, ADMIN_UNBLOCK };
 
 /* A line of CLIENT LIST. */
@@ -37,7 +40,7 @@ struct admin {
     enum client_kind kind;
     char *user, *address, *local_address;
     bool spare_self, by_address; /* CLIENT KILL ADDRESS: the answer is OK or an error */
-    int64_t *ids;                /* CLIENT LIST ID */
+    int64_t *ids, *sorted;       /* CLIENT LIST ID: as they came, and in their order */
     size_t id_count;
     /* PAUSE */
     bool all;
@@ -60,6 +63,7 @@ static void admin_free(struct admin *a) {
         memory_free(a->shown[i].line);
     memory_free(a->shown);
     memory_free(a->ids);
+    memory_free(a->sorted);
     memory_free(a->user);
     memory_free(a->address);
     memory_free(a->local_address);
@@ -68,6 +72,11 @@ static void admin_free(struct admin *a) {
 }
 
 /* ---- words -------------------------------------------------------------------------------------- */
+
+static int by_number(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
 
 static bool list_words(struct admin *a, const struct resp_request *r, const char *bytes) {
     size_t len;
@@ -87,6 +96,9 @@ static bool list_words(struct admin *a, const struct resp_request *r, const char
         if (!resp_integer(id, len, &a->ids[i]))
             return false;
     }
+    a->sorted = memory_alloc(a->id_count * sizeof(*a->sorted));
+    memcpy(a->sorted, a->ids, a->id_count * sizeof(*a->sorted));
+    qsort(a->sorted, a->id_count, sizeof(*a->sorted), by_number);
     return true;
 }
 
@@ -181,10 +193,8 @@ static bool meant(const struct admin *a, const struct session *s) {
         if (strcmp(a->local_address, address) != 0)
             return false;
     }
-    for (size_t i = 0; i < a->id_count; i++)
-        if (a->ids[i] == (int64_t)s->lock.id)
-            return true;
-    return a->id_count == 0;
+    int64_t id = (int64_t)s->lock.id;
+    return a->id_count == 0 || bsearch(&id, a->sorted, a->id_count, sizeof(id), by_number);
 }
 
 static void visit_list(struct admin *a, struct session *s) {
@@ -216,6 +226,41 @@ static void blocked_at(void *arg, const char *node, int64_t client) {
     a->at_node = client;
 }
 
+static void visit(struct admin *a, struct session *s) {
+    if (!meant(a, s))
+        return;
+    if (a->verb == ADMIN_LIST)
+        visit_list(a, s);
+    else if (a->verb == ADMIN_KILL)
+        visit_kill(a, s);
+    else
+        a->unblocked = blocking_unblock(s, a->error, blocked_at, a);
+}
+
+/* A worker's clients, some in each turn. They are in the order of their numbers. */
+struct round {
+    struct worker_slices slices; /* first */
+    struct admin *admin;
+    uint64_t seen; /* those up to this number have been visited */
+};
+
+static bool round_step(struct worker *w, struct worker_slices *slices) {
+    struct round *round = (struct round *)(void *)slices;
+    struct admin *a = round->admin;
+    size_t visited = 0;
+    LIST_FOREACH_SAFE(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (s->lock.id <= round->seen)
+            continue;
+        if (visited++ == CLIENTS_A_STEP)
+            return true;
+        round->seen = s->lock.id;
+        visit(a, s);
+    }
+    tour_leave(&a->tour, w);
+    return false;
+}
+
 static void admin_visit(struct tour *t, struct worker *w) {
     struct admin *a = LIST_ENTRY(t, struct admin, tour);
     if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE) {
@@ -225,17 +270,11 @@ static void admin_visit(struct tour *t, struct worker *w) {
             pause_end(w);
         return;
     }
-    LIST_FOREACH_SAFE(it, &w->sessions) {
-        struct session *s = LIST_ENTRY(it, struct session, link);
-        if (!meant(a, s))
-            continue;
-        if (a->verb == ADMIN_LIST)
-            visit_list(a, s);
-        else if (a->verb == ADMIN_KILL)
-            visit_kill(a, s);
-        else
-            a->unblocked = blocking_unblock(s, a->error, blocked_at, a);
-    }
+    struct round *round = memory_zalloc(sizeof(*round));
+    round->slices.step = round_step;
+    round->admin = a;
+    t->stays = true;
+    worker_add_slices(w, &round->slices);
 }
 
 /* ---- at home again ------------------------------------------------------------------------------ */
@@ -252,10 +291,13 @@ static void reply_list(struct admin *a, struct request *r) {
         qsort(a->shown, a->shown_count, sizeof(*a->shown), by_id);
     for (size_t i = 0; i < a->shown_count && a->id_count == 0; i++)
         text_append(&lines, a->shown[i].line, strlen(a->shown[i].line));
-    for (size_t i = 0; i < a->id_count; i++)
-        for (size_t k = 0; k < a->shown_count; k++)
-            if ((int64_t)a->shown[k].id == a->ids[i])
-                text_append(&lines, a->shown[k].line, strlen(a->shown[k].line));
+    for (size_t i = 0; i < a->id_count; i++) {
+        struct shown wanted = {.id = (uint64_t)a->ids[i]}, *found = NULL;
+        if (a->shown_count > 0)
+            found = bsearch(&wanted, a->shown, a->shown_count, sizeof(wanted), by_id);
+        if (found)
+            text_append(&lines, found->line, strlen(found->line));
+    }
     bool resp3 = r->session && r->session->lane.protocol == 3;
     text_printf(&reply, resp3 ? "=%zu\r\ntxt:" : "$%zu\r\n", lines.len + (resp3 ? 4 : 0));
     text_printf(&reply, "%s\r\n", lines.len > 0 ? lines.data : "");
@@ -352,6 +394,12 @@ static void probed(struct call *c, const struct call_end *end) {
             request_reply(r, end->reply, end->len, true);
         return;
     }
+    if (r->worker->over) { /* all clients are gone, or about to be */
+        request_disown(r);
+        admin_free(a);
+        request_reply(r, "", 0, true);
+        return;
+    }
     tour_start(&a->tour, r->worker, admin_visit, admin_done); /* also where the node is down: operators need it then */
 }
 
@@ -387,6 +435,10 @@ bool client_admin(struct session *s, const struct command *c, const struct resp_
         i++;
     if (i == sizeof(verbs) / sizeof(verbs[0]))
         return false;
+    if (verbs[i].verb == ADMIN_LIST && r->argc > IDS_MAX + 3) {
+        session_refuse(s, c, "ERR too many client IDs for one CLIENT LIST; at most %d", IDS_MAX);
+        return true;
+    }
     struct admin *a = memory_zalloc(sizeof(*a));
     a->verb = verbs[i].verb;
     a->kind = CLIENT_KIND_UNKNOWN;

@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "parser/slot.h"
+#include "proxy/base/memory.h"
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
 
-enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 4, RELOAD_ERROR_SIZE = 512 };
+enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 4, RELOAD_ERROR_SIZE = 512, PATTERN_MAX = 256 };
 
 /* ---- EXPLAIN ------------------------------------------------------------------------------------- */
 
@@ -203,13 +204,76 @@ static bool proxy_shown(struct session *s, const struct command *c, const struct
     return known;
 }
 
-static void proxy_reload(struct session *s, const struct command *c) {
-    struct proxy_shared *shared = s->worker->shared;
+/* ---- in slices: LOCKS goes through all leases, RELOAD reads files ----------------------------------------- */
+
+struct proxy_work {
+    struct worker_slices slices; /* first */
+    struct request *request;
+    struct lock_walk *walk; /* LOCKS */
+    char *pattern;          /* NULL: all */
+    size_t pattern_len;
+};
+
+/* Later requests of the client wait. */
+static void work_begin(struct session *s, const struct command *c, struct proxy_work *work,
+                       bool (*step)(struct worker *w, struct worker_slices *slices)) {
+    work->slices.step = step;
+    work->request = request_new(s, c);
+    request_barrier(work->request);
+    worker_add_slices(s->worker, &work->slices);
+}
+
+static void locks_show(struct worker *w, const struct proxy_work *work, struct text *reply) {
+    struct proxy_shared *shared = w->shared;
+    const struct session *s = work->request->session;
+    const char *words[] = {"locks", work->pattern};
+    size_t lens[] = {5, work->pattern_len};
+    w->walk = work->walk;
+    (void)shared->admin(shared->admin_arg, w, words, lens, work->pattern ? 2 : 1, s && s->lane.protocol == 3, reply);
+    w->walk = NULL;
+}
+
+static bool locks_step(struct worker *w, struct worker_slices *slices) {
+    struct proxy_work *work = (struct proxy_work *)(void *)slices;
+    if (work->request->session && engine_walk_step(w->shared->engine, work->walk, worker_now(w)))
+        return true;
+    struct text reply = {0};
+    if (work->request->session)
+        locks_show(w, work, &reply);
+    request_reply(work->request, reply.len > 0 ? reply.data : "", reply.len, true);
+    engine_walk_free(work->walk);
+    memory_free(work->pattern);
+    text_clear(&reply);
+    return false;
+}
+
+static void proxy_locks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    size_t len = 0;
+    const char *pattern = r->argc == 3 ? request_arg(r, bytes, 2, &len) : NULL;
+    if (len > PATTERN_MAX) {
+        session_refuse(s, c, "ERR the pattern is longer than %d bytes", PATTERN_MAX);
+        return;
+    }
+    struct proxy_work *work = memory_zalloc(sizeof(*work));
+    work->walk = engine_walk_new(LOCKS_SHOWN_MAX);
+    work->pattern = pattern ? memory_strndup(pattern, len) : NULL;
+    work->pattern_len = len;
+    work_begin(s, c, work, locks_step);
+}
+
+static bool reload_step(struct worker *w, struct worker_slices *slices) {
+    struct proxy_work *work = (struct proxy_work *)(void *)slices;
+    struct proxy_shared *shared = w->shared;
     char error[RELOAD_ERROR_SIZE]; /* has words of files in it, which are not for everybody: the log has it */
     if (shared->reload && shared->reload(shared->reload_arg, error, sizeof(error)))
-        session_answer(s, c, "+OK\r\n", 5);
+        request_reply(work->request, "+OK\r\n", 5, true);
     else
-        session_refuse(s, c, "ERR the configuration is wrong: the proxy's log says where; nothing was changed");
+        request_error(work->request, "ERR the configuration is wrong: the proxy's log says where; nothing was changed");
+    return false;
+}
+
+static void proxy_reload(struct session *s, const struct command *c) {
+    work_begin(s, c, memory_zalloc(sizeof(struct proxy_work)), reload_step);
 }
 
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
@@ -233,6 +297,8 @@ enum dispatch_result proxy_run(struct session *s, const struct command *c, const
         return proxy_explain(s, c, r, bytes);
     else if (request_arg_is(r, bytes, 1, "reload") && r->argc == 2)
         proxy_reload(s, c);
+    else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "locks") && r->argc <= 3)
+        proxy_locks(s, c, r, bytes);
     else if (!proxy_shown(s, c, r, bytes))
         session_refuse(s, c, "ERR unknown subcommand or wrong number of arguments for '%s'. Try PROXY HELP.",
                        request_arg_text(r, bytes, 1, word, sizeof(word)));

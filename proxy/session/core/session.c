@@ -75,6 +75,8 @@ void session_close(struct session *s, const char *reason) {
             (*room)->closes(s);
     s->in_flight = 0;
     engine_session_close(w->shared->engine, &s->lock, worker_now(w));
+    if (engine_departs(w->shared->engine))
+        worker_engine_due(w, 1);
     iobuf_clear(&s->out);
     session_held_free(s);
     session_input_free(s);

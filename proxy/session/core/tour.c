@@ -46,6 +46,13 @@ static void tour_go(struct tour *t, struct worker *w) {
         (void)tour_send(t, t->home); /* where home's loop has ended, tour_stop_clear finds it */
 }
 
+static void tour_visit(struct tour *t, struct worker *w) {
+    t->stays = false;
+    t->visit(t, w);
+    if (!t->stays)
+        tour_go(t, w);
+}
+
 void tour_start(struct tour *t, struct worker *home, void (*visit)(struct tour *t, struct worker *w),
                 void (*done)(struct tour *t)) {
     t->home = home;
@@ -55,8 +62,11 @@ void tour_start(struct tour *t, struct worker *home, void (*visit)(struct tour *
     list_init(&t->link);
     list_init(&t->at_home);
     list_append(&home->tours.begun, &t->at_home);
-    visit(t, home);
-    tour_go(t, home);
+    tour_visit(t, home);
+}
+
+void tour_leave(struct tour *t, struct worker *w) {
+    tour_go(t, w);
 }
 
 static struct tour *tour_arrived(struct tour_stop *stop) {
@@ -72,8 +82,7 @@ void tour_arrivals(struct worker *w) {
         if (t->home == w) {
             tour_end(t);
         } else {
-            t->visit(t, w);
-            tour_go(t, w);
+            tour_visit(t, w);
         }
     }
 }

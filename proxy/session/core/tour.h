@@ -17,6 +17,7 @@ struct tour {
     struct worker *home;
     struct list_node link;    /* in a mailbox */
     struct list_node at_home; /* in home's tours */
+    bool stays;               /* set by `visit`: it goes on with tour_leave */
     unsigned next;            /* the worker to be visited next */
     void (*visit)(struct tour *t, struct worker *w);
     void (*done)(struct tour *t);
@@ -34,6 +35,9 @@ struct tour_stop {
  * at once where there is one thread. The tour is the callee's of `done` again. */
 void tour_start(struct tour *t, struct worker *home, void (*visit)(struct tour *t, struct worker *w),
                 void (*done)(struct tour *t));
+
+/* The visit to w is over, which had set `stays`: from w's thread, in a later callback. */
+void tour_leave(struct tour *t, struct worker *w);
 
 void tour_stop_init(struct tour_stop *stop);
 /* The worker was woken: what has arrived goes on. */

@@ -60,6 +60,24 @@ void worker_run_jobs(struct worker *w) {
     }
 }
 
+void worker_add_slices(struct worker *w, struct worker_slices *work) {
+    list_init(&work->link);
+    list_append(&w->slices, &work->link);
+}
+
+bool worker_run_slice(struct worker *w) {
+    struct list_node *n = list_first(&w->slices);
+    if (!n)
+        return false;
+    struct worker_slices *work = LIST_ENTRY(n, struct worker_slices, link);
+    counter_add(&w->counters.slices, 1);
+    if (!work->step(w, work)) {
+        list_remove(&work->link);
+        memory_free(work);
+    }
+    return !list_empty(&w->slices);
+}
+
 /* ---- who is let in ---------------------------------------------------------------------------------- */
 
 static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05;

@@ -27,6 +27,7 @@ struct call;
 struct discovery_rows;
 struct worker_locks;
 struct wrong_logins;
+struct lock_walk;
 
 enum { WORKER_BYTES_FULL = 128 * 1024 * 1024, PROBE_ERROR_MAX = 256 };
 
@@ -40,6 +41,13 @@ enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
 struct worker_job {
     struct list_node link;
     void (*run)(struct worker *w, struct worker_job *job);
+};
+
+/* Long work, done a step each turn so that it holds up nobody: one after another. Embedded first in memory that is the
+ * worker's to free, once it is done. */
+struct worker_slices {
+    struct list_node link;
+    bool (*step)(struct worker *w, struct worker_slices *work); /* returns whether there is more */
 };
 
 struct worker {
@@ -60,9 +68,11 @@ struct worker {
     struct list_node free_calls;
     size_t free_request_count, free_call_count;
     struct list_node jobs;             /* struct worker_job: for the end of the turn */
+    struct list_node slices;           /* struct worker_slices: the first one is being done */
     size_t own_works;                  /* requests of the proxy's own under way, which a stop waits for */
     struct worker_locks *locks;        /* locks/ */
     struct wrong_logins *wrong_logins; /* commands/wrong.c */
+    struct lock_walk *walk;            /* the leases that PROXY LOCKS shows now; else NULL */
     struct discovery_rows *discovered; /* cluster/discover.c */
     struct resp_request scanner;       /* for input that is complete in `scratch` */
     char *scratch;                     /* what a read puts its bytes in */
@@ -76,6 +86,7 @@ struct worker {
     struct ev_timer pause_timer;
     struct tour_stop tours;
     bool stopping;
+    bool over;                                           /* its loop has ended: no turn comes any more */
     bool opened;                                         /* clients have been let in */
     void (*probed)(struct worker *w, const char *error); /* the answer to worker_probe is there */
     enum strangers strangers;                            /* the node's last word */
@@ -90,7 +101,7 @@ struct worker {
     struct histogram lock_commands; /* how long they took */
 };
 
-enum { WORKER_SCRATCH = 64 * 1024 };
+enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000 };
 
 /* The wall clock of this turn of the loop. It is read when it is first asked for: most turns don't. */
 int64_t worker_now(struct worker *w);
@@ -107,6 +118,10 @@ void worker_add_job(struct worker *w, struct worker_job *job);
 void worker_run_jobs(struct worker *w);
 /* NULL: whoever waits for the node's first word goes on waiting, it is being asked; or why there is none now. */
 const char *worker_await_word(struct worker *w);
+/* Has long work be begun, behind what others want, in a later turn. */
+void worker_add_slices(struct worker *w, struct worker_slices *work);
+/* Takes one step. Returns whether there are more to be taken. */
+bool worker_run_slice(struct worker *w);
 /* Asks the node again whether it serves those who have not logged in; w->probed is called then. */
 void worker_probe(struct worker *w);
 /* Somebody has come who has not logged in; returns who of them he is. The node is asked, if it was not just before. */

@@ -25,6 +25,8 @@
 
 static const char LIST[] = "lockkeeper-left";
 
+#define FAR_MS ((int64_t)1 << 50) /* no clock says that, and sums don't overflow */
+
 enum { ENTRIES_AT_ONCE = 1000, LIST_MS = 3600 * 1000, SLACK_MS = 1000, LOOKS_MS = 5000, FIELDS = 6 };
 
 /* ---- entries ----------------------------------------------------------------------------------------- */
@@ -66,7 +68,7 @@ static bool entry_read(const char *entry, size_t len, struct lock_left *left) {
     };
     memcpy(left->token, fields[3], sizeof(left->token));
     memcpy(left->group, fields[4], sizeof(left->group));
-    return true;
+    return left->left_ms >= 0 && left->left_ms < FAR_MS && left->until_ms >= 0 && left->until_ms < FAR_MS;
 }
 
 /* ---- the list ------------------------------------------------------------------------------------------ */

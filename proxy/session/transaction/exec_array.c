@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/base/sum.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/session/transaction/private.h"
 
@@ -113,7 +114,7 @@ static bool next_group(struct transaction *t, struct session *s, struct elements
         if (!whole || !resp_item_read(&p, part.data + part.len, &item))
             continue;
         if (item.type == ':')
-            sum += item.num;
+            sum = sum_add(sum, item.num);
         else if (error.len == 0)
             text_append(&error, part.data, part.len);
     }

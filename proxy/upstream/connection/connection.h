@@ -35,6 +35,7 @@
 #include "proxy/net/readable.h"
 #include "proxy/net/resolve.h"
 #include "proxy/net/tls.h"
+#include "proxy/upstream/script.h"
 #include "proxy/upstream/upstream.h"
 
 enum {
@@ -333,7 +334,12 @@ struct upstream_conn {
     bool doubted;             /* it is over, and doubt.c waits for the Sentinels' word */
     struct list_node pending; /* requests, oldest first */
     size_t in_flight;
-    uint64_t replies;      /* so many requests have ended */
+    uint64_t replies; /* so many requests have ended */
+    /* Which request carried a script's source, counted as those; 0 none. */
+    struct {
+        const struct script *script;
+        uint64_t at;
+    } sourced[SCRIPT_TOTAL];
     uint64_t timed_reply;  /* with so many the request has that is timed */
     int64_t timed_from_us; /* when it was written; 0: none is timed */
     bool rebuild;          /* a request in `out` was abandoned before the connection was ready */

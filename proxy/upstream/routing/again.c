@@ -101,8 +101,35 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     return true;
 }
 
+/* Where the connection remembers which request carried the source; NULL: nowhere. */
+static uint64_t *sourced_at(struct upstream_conn *c, const struct script *script) {
+    size_t i = 0;
+    while (c && i < SCRIPT_TOTAL && c->sourced[i].script && c->sourced[i].script != script)
+        i++;
+    if (!c || i == SCRIPT_TOTAL)
+        return NULL;
+    c->sourced[i].script = script;
+    return &c->sourced[i].at;
+}
+
+/* The request went before one that has taken the script's source over the same connection since: it goes again as it
+ * is, behind that one. Of 10,000 that were under way one alone carries the source. */
+static bool repeat_behind_source(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
+    const uint64_t *at = sourced_at(r->conn, r->script);
+    if (!at || r->conn->replies >= *at || r->hops >= HOPS_MAX)
+        return false;
+    r->hops++;
+    r->sent_before = false;
+    r->conn = NULL;
+    router_place_again(u, r, from);
+    return true;
+}
+
 static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
     size_t len;
+    struct upstream_conn *conn = r->conn;
+    uint64_t *at = sourced_at(conn, r->script);
+    size_t before = conn ? conn->in_flight : 0;
     char *bytes = request_by_source(r, 0, &len);
     if (!bytes)
         return false;
@@ -113,6 +140,8 @@ static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, stru
     r->len = len;
     router_place_again(u, r, from); /* copies the bytes, or ends the request */
     memory_free(bytes);
+    if (at && conn->in_flight == before + 1)
+        *at = conn->replies + conn->in_flight;
     return true;
 }
 
@@ -137,7 +166,7 @@ bool again_error(struct upstream *u, struct upstream_node *from, struct upstream
         return false;
     }
     if (r->script && !r->eval && !r->leading && word_is(text, len, "NOSCRIPT"))
-        return rewrite_as_eval(u, from, r);
+        return repeat_behind_source(u, from, r) || rewrite_as_eval(u, from, r);
     char plain[REPLY_HELD_MAX];
     if (r->script && script_error_plain(text, len, plain, sizeof(plain), &len))
         text = plain;

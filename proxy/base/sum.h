@@ -1,0 +1,17 @@
+/*
+ * Sums of numbers that somebody else chose: a node's counts may be anything.
+ */
+#ifndef LOCKKEEPER_BASE_SUM_H
+#define LOCKKEEPER_BASE_SUM_H
+
+#include <stdint.h>
+
+/* a + b, or the end of the range that the sum is beyond. */
+static inline int64_t sum_add(int64_t a, int64_t b) {
+    int64_t sum;
+    if (__builtin_add_overflow(a, b, &sum))
+        return b > 0 ? INT64_MAX : INT64_MIN;
+    return sum;
+}
+
+#endif

@@ -1,0 +1,107 @@
+"""Nothing that one client sends holds up the others: what is long is done in slices, or refused.
+
+Counted are the turns of the loop in which a part of it was done, since times differ between machines.
+"""
+
+import re
+
+import pytest
+
+from resp import Error, encode
+
+
+def slices_of(connect, proxy, request, times):
+    """The replies to so many requests that are sent at once, and in how many turns they were worked on."""
+    client, other = connect(proxy), connect(proxy)
+
+    def slices():
+        return int(re.search(r"slices:(\d+)", other("PROXY", "INFO", "clients")).group(1))
+
+    before = slices()
+    client.send(encode(*request) * times)
+    replies = [client.read() for _ in range(times)]
+    return replies, slices() - before
+
+
+def test_locks_are_shown_in_slices(start_redis, start_proxy, connect):
+    proxy = start_proxy(start_redis(), "lock lock:*")
+    holder = connect(proxy)
+    for n in range(20):
+        assert holder("SETNX", "lock:%d" % n, "1") == 1
+    replies, slices = slices_of(connect, proxy, ("PROXY", "LOCKS", "lock:1*"), 200)
+    assert all(len(reply) == 11 for reply in replies), replies[0]
+    assert slices >= 200 * 10
+
+
+def test_reloads_take_turns(start_redis, start_proxy, connect):
+    proxy = start_proxy(start_redis(), "lock lock:*")
+    replies, slices = slices_of(connect, proxy, ("PROXY", "RELOAD"), 300)
+    assert replies == ["OK"] * 300
+    assert slices == 300
+
+
+def test_long_work_ends_with_its_client(start_redis, start_proxy, connect):
+    proxy = start_proxy(start_redis(), "lock lock:*")
+    for request in (("PROXY", "LOCKS"), ("PROXY", "RELOAD"), ("CLIENT", "LIST")):
+        client = connect(proxy)
+        client.send(encode(*request) * 100)
+        client.close()
+    assert connect(proxy)("PROXY", "LOCKS") == []
+
+
+@pytest.mark.parametrize("pattern", ["*" + "a" * 40000 + "b", "*" + "a" * 200 + "b", "*" + "[a]" * 80 + "b"],
+                         ids=["long", "letters", "classes"])
+def test_patterns_that_take_long(start_redis, start_proxy, connect, pattern):
+    proxy = start_proxy(start_redis(), "lock lock:*")
+    client = connect(proxy)
+    for n in range(100):
+        assert client("SETNX", "lock:" + "a" * 2000 + str(n), "1") == 1
+    reply = client("PROXY", "LOCKS", pattern)
+    assert isinstance(reply, Error) and "pattern" in reply, reply
+    assert len(client("PROXY", "LOCKS", "lock:a*")) == 100
+    assert len(client("PROXY", "LOCKS", "lock:*a99")) == 1
+
+
+def test_client_list_of_many_numbers(start_redis, start_proxy, connect):
+    client = connect(start_proxy(start_redis()))
+    reply = client("CLIENT", "LIST", "ID", *range(1, 300001))
+    assert isinstance(reply, Error) and "too many client IDs" in reply, str(reply)[:100]
+    mine = client("CLIENT", "ID")
+    lines = client("CLIENT", "LIST", "ID", mine + 1, mine, 0, *range(mine + 2, mine + 5000), mine).splitlines()
+    assert [line.split()[0] for line in lines] == ["id=%d" % mine] * 2, "as often as it was asked for"
+
+
+def test_many_clients_are_listed_and_killed_in_slices(start_redis, start_proxy, connect):
+    proxy = start_proxy(start_redis())
+    client = connect(proxy)
+    others = [connect(proxy) for _ in range(700)]
+    numbers = sorted(other("CLIENT", "ID") for other in others)
+    lines = client("CLIENT", "LIST").splitlines()
+    assert [int(line.split()[0][3:]) for line in lines] == [client("CLIENT", "ID"), *numbers]
+    replies, slices = slices_of(connect, proxy, ("CLIENT", "LIST"), 40)
+    assert all(len(reply.splitlines()) == 703 for reply in replies)
+    assert slices == 40 * 4
+    assert client("CLIENT", "KILL", "TYPE", "normal") >= 700
+    assert len(client("CLIENT", "LIST").splitlines()) == 1
+
+
+def test_a_script_is_sent_once_for_many_requests(start_redis, start_proxy, connect):
+    """10,000 requests are under way when the first answer says that the node does not know the script."""
+    server = start_redis()
+    proxy = start_proxy(server, "lock lock:*")
+    client, direct = connect(proxy), connect(server)
+    names = ["lock:%d" % n for n in range(10000)]
+    for flush in range(2):
+        direct("SCRIPT", "FLUSH")
+        before = input_bytes(direct)
+        assert client("DEL", *names) == 0
+        each = (input_bytes(direct) - before) / len(names)
+        assert each < 1500, "bytes that Redis was sent for a key: %d" % each
+    direct("SCRIPT", "FLUSH")
+    for n in range(10):
+        assert client("SETNX", "lock:again", "1") == 1
+        assert client("DEL", "lock:again") == 1
+
+
+def input_bytes(client):
+    return int(re.search(r"total_net_input_bytes:(\d+)", client("INFO", "stats")).group(1))
