@@ -281,7 +281,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         plan->right = RIGHT_ADOPT;
     /* Unless it is live, its lease made way before its end: released through another proxy, perhaps, and this release
      * is the one of the lease that is live. */
-    bool early = c && (c->ended ? c->cut_short : claim_is_live(c, s->now_ms));
+    bool early = c && s->contest && (c->ended ? c->cut_short : claim_is_live(c, s->now_ms));
     if (early && !s->shared && !strict && !c->taken && c->peer == s->self && plan->rule &&
         plan->rule->owner == LOCK_OWNER_AUTO)
         plan->right = RIGHT_SUSPECT;
