@@ -14,7 +14,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct command *c, 
 /* masters.c: commands about the whole server, on a cluster for one or all of its masters. */
 enum dispatch_result masters_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                       const char *bytes);
-/* Whether it makes no sense through a proxy; `what` for the error then, which ends "is not supported by lockkeeper". */
+/* NULL, or the error for what makes no sense through a proxy. */
 const char *masters_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
                             const char *bytes);
 /* Whether a cluster's masters are all asked. */

@@ -10,7 +10,6 @@
  * the very one on which that script's client waits.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proxy/base/memory.h"
@@ -26,14 +25,13 @@ enum merge {
     MERGE_SUM,     /* of integers */
     MERGE_MIN,     /* of integers, or of each element of arrays of them */
     MERGE_MAX,     /* the same */
-    MERGE_APPEND,  /* arrays, one behind the other; of other replies the first (ACL LOG RESET has an OK) */
+    MERGE_APPEND,  /* arrays, one behind the other; of other replies the first */
     MERGE_UNION,   /* of arrays of bulks: each once */
     MERGE_COUNTS,  /* of arrays of names and numbers: the sums */
-    MERGE_LATEST,  /* SLOWLOG GET: the arrays' entries, latest first, as many as were asked for */
     MERGE_ANY,     /* one that is no error, or the error that says most */
     MERGE_RUNNING, /* FUNCTION STATS: of the master that runs something */
     MERGE_INFO,    /* info.c; masters that fail are left out */
-    MERGE_REFUSED
+    MERGE_REFUSED  /* masters_refuses has the words */
 };
 
 struct way {
@@ -44,29 +42,47 @@ struct way {
 };
 
 static const struct way WAYS[] = {
-    {COMMAND_DBSIZE, NULL, MERGE_SUM, false},         {COMMAND_FLUSHALL, NULL, MERGE_SAME, false},
-    {COMMAND_FLUSHDB, NULL, MERGE_SAME, false},       {COMMAND_SCRIPT, "load", MERGE_SAME, false},
-    {COMMAND_SCRIPT, "flush", MERGE_SAME, false},     {COMMAND_SCRIPT, "exists", MERGE_MIN, false},
-    {COMMAND_SCRIPT, "kill", MERGE_ANY, true},        {COMMAND_SCRIPT, "debug", MERGE_REFUSED, false},
-    {COMMAND_FUNCTION, "load", MERGE_SAME, false},    {COMMAND_FUNCTION, "delete", MERGE_SAME, false},
-    {COMMAND_FUNCTION, "flush", MERGE_SAME, false},   {COMMAND_FUNCTION, "restore", MERGE_SAME, false},
-    {COMMAND_FUNCTION, "kill", MERGE_ANY, true},      {COMMAND_FUNCTION, "stats", MERGE_RUNNING, true},
-    {COMMAND_CONFIG, "set", MERGE_SAME, false},       {COMMAND_CONFIG, "resetstat", MERGE_SAME, false},
-    {COMMAND_CONFIG, "rewrite", MERGE_SAME, false},   {COMMAND_SLOWLOG, "get", MERGE_LATEST, false},
-    {COMMAND_SLOWLOG, "len", MERGE_SUM, false},       {COMMAND_SLOWLOG, "reset", MERGE_SAME, false},
-    {COMMAND_LATENCY, "latest", MERGE_APPEND, false}, {COMMAND_LATENCY, "history", MERGE_APPEND, false},
-    {COMMAND_LATENCY, "reset", MERGE_SUM, false},     {COMMAND_MEMORY, "purge", MERGE_SAME, false},
-    {COMMAND_DEBUG, "help", MERGE_ONE, false},        {COMMAND_DEBUG, NULL, MERGE_SAME, false},
-    {COMMAND_SAVE, NULL, MERGE_SAME, false},          {COMMAND_BGSAVE, NULL, MERGE_SAME, false},
-    {COMMAND_BGREWRITEAOF, NULL, MERGE_SAME, false},  {COMMAND_LASTSAVE, NULL, MERGE_MIN, false},
-    {COMMAND_MODULE, "load", MERGE_SAME, false},      {COMMAND_MODULE, "loadex", MERGE_SAME, false},
-    {COMMAND_MODULE, "unload", MERGE_SAME, false},    {COMMAND_ACL, "setuser", MERGE_SAME, false},
-    {COMMAND_ACL, "deluser", MERGE_SAME, false},      {COMMAND_ACL, "load", MERGE_SAME, false},
-    {COMMAND_ACL, "save", MERGE_SAME, false},         {COMMAND_ACL, "log", MERGE_APPEND, false},
-    {COMMAND_PUBSUB, "channels", MERGE_UNION, false}, {COMMAND_PUBSUB, "shardchannels", MERGE_UNION, false},
-    {COMMAND_PUBSUB, "numsub", MERGE_COUNTS, false},  {COMMAND_PUBSUB, "shardnumsub", MERGE_COUNTS, false},
-    {COMMAND_PUBSUB, "numpat", MERGE_SUM, false},     {COMMAND_INFO, NULL, MERGE_INFO, false},
+    {COMMAND_DBSIZE, NULL, MERGE_SUM, false},
+    {COMMAND_FLUSHALL, NULL, MERGE_SAME, false},
+    {COMMAND_FLUSHDB, NULL, MERGE_SAME, false},
+    {COMMAND_SCRIPT, "load", MERGE_SAME, false},
+    {COMMAND_SCRIPT, "flush", MERGE_SAME, false},
+    {COMMAND_SCRIPT, "exists", MERGE_MIN, false},
+    {COMMAND_SCRIPT, "kill", MERGE_ANY, true},
+    {COMMAND_SCRIPT, "debug", MERGE_REFUSED, false},
+    {COMMAND_FUNCTION, "load", MERGE_SAME, false},
+    {COMMAND_FUNCTION, "delete", MERGE_SAME, false},
+    {COMMAND_FUNCTION, "flush", MERGE_SAME, false},
+    {COMMAND_FUNCTION, "restore", MERGE_SAME, false},
+    {COMMAND_FUNCTION, "kill", MERGE_ANY, true},
+    {COMMAND_FUNCTION, "stats", MERGE_RUNNING, true},
+    {COMMAND_CONFIG, "set", MERGE_SAME, false},
+    {COMMAND_CONFIG, "resetstat", MERGE_SAME, false},
+    {COMMAND_CONFIG, "rewrite", MERGE_SAME, false},
+    {COMMAND_MEMORY, "purge", MERGE_SAME, false},
+    {COMMAND_DEBUG, "help", MERGE_ONE, false},
+    {COMMAND_DEBUG, NULL, MERGE_SAME, false},
+    {COMMAND_SAVE, NULL, MERGE_SAME, false},
+    {COMMAND_BGSAVE, NULL, MERGE_SAME, false},
+    {COMMAND_BGREWRITEAOF, NULL, MERGE_SAME, false},
+    {COMMAND_LASTSAVE, NULL, MERGE_MIN, false},
+    {COMMAND_MODULE, "load", MERGE_SAME, false},
+    {COMMAND_MODULE, "loadex", MERGE_SAME, false},
+    {COMMAND_MODULE, "unload", MERGE_SAME, false},
+    {COMMAND_ACL, "setuser", MERGE_SAME, false},
+    {COMMAND_ACL, "deluser", MERGE_SAME, false},
+    {COMMAND_ACL, "load", MERGE_SAME, false},
+    {COMMAND_ACL, "save", MERGE_SAME, false},
+    {COMMAND_PUBSUB, "channels", MERGE_UNION, false},
+    {COMMAND_PUBSUB, "shardchannels", MERGE_UNION, false},
+    {COMMAND_PUBSUB, "numsub", MERGE_COUNTS, false},
+    {COMMAND_PUBSUB, "shardnumsub", MERGE_COUNTS, false},
+    {COMMAND_PUBSUB, "numpat", MERGE_SUM, false},
+    {COMMAND_INFO, NULL, MERGE_INFO, false},
     {COMMAND_SHUTDOWN, NULL, MERGE_REFUSED, false},
+    {COMMAND_SLOWLOG, NULL, MERGE_REFUSED, false},
+    {COMMAND_LATENCY, NULL, MERGE_REFUSED, false},
+    {COMMAND_ACL, "log", MERGE_REFUSED, false},
 };
 
 /* The ways of commands that the table lacks. */
@@ -92,8 +108,19 @@ const char *masters_refuses(const struct session *s, const struct command *c, co
     if (way_of(c, r, bytes)->merge != MERGE_REFUSED)
         return NULL;
     if (c->id == COMMAND_SCRIPT)
-        return "SCRIPT DEBUG";
-    return upstream_is_cluster(s->worker->upstream) ? "SHUTDOWN of a cluster's node" : NULL;
+        return "ERR SCRIPT DEBUG is not supported by lockkeeper";
+    if (!upstream_is_cluster(s->worker->upstream))
+        return NULL;
+    switch ((int)c->id) {
+    case COMMAND_SLOWLOG:
+        return "ERR SLOWLOG is not supported by lockkeeper on a cluster: ask a node";
+    case COMMAND_LATENCY:
+        return "ERR LATENCY is not supported by lockkeeper on a cluster: ask a node";
+    case COMMAND_ACL:
+        return "ERR ACL LOG is not supported by lockkeeper on a cluster: ask a node";
+    default:
+        return "ERR SHUTDOWN of a cluster's node is not supported by lockkeeper";
+    }
 }
 
 bool masters_asks_all(const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -107,7 +134,6 @@ struct masters {
     struct request_owner owner; /* first */
     enum merge merge;
     size_t count;
-    int64_t most;               /* MERGE_LATEST: entries wanted, -1 all */
     struct text *replies;       /* of each master; empty where it failed */
     struct text error;          /* the one to be told, whole RESP */
     struct upstream_pin **pins; /* NULL where none is needed */
@@ -219,58 +245,6 @@ static bool merge_append(const struct masters *m, struct text *out) {
     return true;
 }
 
-/* An entry of SLOWLOG GET: [id, time, ...]. */
-struct entry {
-    const char *start, *end;
-    int64_t time;
-    size_t order;
-};
-
-static int entry_compare(const void *a, const void *b) {
-    const struct entry *x = a, *y = b;
-    if (x->time != y->time)
-        return x->time > y->time ? -1 : 1;
-    return x->order < y->order ? -1 : x->order > y->order;
-}
-
-static bool read_entry(const char **p, const char *end, size_t order, struct entry *out) {
-    struct resp_item item, id, time;
-    const char *at = *p, *next = resp_item_end(*p, end);
-    if (!next || !resp_item_read(&at, end, &item) || item.num < 2 || !resp_item_read(&at, end, &id) ||
-        !resp_item_read(&at, end, &time) || time.type != ':')
-        return false;
-    *out = (struct entry){.start = *p, .end = next, .time = time.num, .order = order};
-    *p = next;
-    return true;
-}
-
-static bool merge_latest(const struct masters *m, struct text *out) {
-    const char *p, *end;
-    size_t total = 0, at = 0;
-    int64_t count;
-    for (size_t i = 0; i < m->count; i++) {
-        if (!read_array(&m->replies[i], &p, &end, &count))
-            return false;
-        total += (size_t)count;
-    }
-    struct entry *entries = memory_alloc((total + 1) * sizeof(*entries));
-    bool right = true;
-    for (size_t i = 0; right && i < m->count; i++) {
-        right = read_array(&m->replies[i], &p, &end, &count);
-        for (int64_t k = 0; right && k < count; k++, at++)
-            right = read_entry(&p, end, at, &entries[at]);
-    }
-    if (right) {
-        qsort(entries, total, sizeof(*entries), entry_compare);
-        size_t shown = m->most < 0 || (size_t)m->most > total ? total : (size_t)m->most;
-        text_printf(out, "*%zu\r\n", shown);
-        for (size_t i = 0; i < shown; i++)
-            text_append(out, entries[i].start, (size_t)(entries[i].end - entries[i].start));
-    }
-    memory_free(entries);
-    return right;
-}
-
 /* The reply begins with "running_script" and what runs, or null. */
 static bool merge_running(const struct masters *m, struct text *out) {
     for (size_t i = 0; i < m->count; i++) {
@@ -328,8 +302,6 @@ static bool merge(const struct masters *m, int64_t paused, struct text *out) {
         return pubsub_merge_names(m->replies, m->count, out);
     case MERGE_COUNTS:
         return pubsub_merge_counts(m->replies, m->count, out);
-    case MERGE_LATEST:
-        return merge_latest(m, out);
     case MERGE_RUNNING:
         return merge_running(m, out);
     case MERGE_INFO:
@@ -412,13 +384,11 @@ static void ask_apart(struct session *s, struct request *request, size_t i, cons
     call_submit_pin(call, m->pins[i], bytes, len, false);
 }
 
-static void ask_all(struct session *s, const struct command *c, const struct way *way, int64_t most, const char *bytes,
-                    size_t len) {
+static void ask_all(struct session *s, const struct command *c, const struct way *way, const char *bytes, size_t len) {
     counter_add(&s->worker->counters.requests_split, 1);
     struct request *request = request_new(s, c);
     struct masters *m = memory_zalloc(sizeof(*m));
     m->merge = way->merge;
-    m->most = most;
     m->count = upstream_master_count(s->worker->upstream);
     m->replies = memory_zalloc(m->count * sizeof(*m->replies));
     m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
@@ -437,14 +407,6 @@ static void ask_all(struct session *s, const struct command *c, const struct way
         masters_finish(request);
 }
 
-/* SLOWLOG GET's count: 10 where it isn't given, -1 for all. */
-static int64_t count_argument(const struct resp_request *r, const char *bytes) {
-    size_t len;
-    int64_t n;
-    const char *text = r->argc > 2 ? request_arg(r, bytes, 2, &len) : NULL;
-    return text && resp_integer(text, len, &n) ? n : 10;
-}
-
 enum dispatch_result masters_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                       const char *bytes) {
     if (c->id == COMMAND_SCRIPT)
@@ -453,7 +415,7 @@ enum dispatch_result masters_dispatch(struct session *s, const struct command *c
     const char *refused = masters_refuses(s, c, r, bytes);
     size_t masters = upstream_master_count(s->worker->upstream);
     if (refused) {
-        session_refuse(s, c, "ERR %s is not supported by lockkeeper", refused);
+        session_refuse(s, c, "%s", refused);
         return DISPATCHED;
     }
     /* Redis looks at it when everything before it has been done. */
@@ -463,6 +425,6 @@ enum dispatch_result masters_dispatch(struct session *s, const struct command *c
     if (masters == 0 || way->merge == MERGE_ONE || way->merge == MERGE_REFUSED || !merged)
         session_forward(s, c, r, bytes, SLOT_NONE);
     else
-        ask_all(s, c, way, count_argument(r, bytes), bytes, r->len);
+        ask_all(s, c, way, bytes, r->len);
     return DISPATCHED;
 }

@@ -522,7 +522,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
         return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     case NEED_MASTERS:
         if (masters_refuses(s, c, r, bytes))
-            return transaction_refuse(s, c, "ERR %s is not supported by lockkeeper", masters_refuses(s, c, r, bytes));
+            return transaction_refuse(s, c, "%s", masters_refuses(s, c, r, bytes));
         return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     case NEED_CLUSTER:
         return queue_cluster(s, c, r, bytes);
