@@ -84,7 +84,7 @@ int login_append(uint32_t login, const struct upstream_config *config, struct io
 bool login_known(uint32_t login);
 /* Whether it is one of those that begin with nobody logged in. */
 static inline bool login_is_nobody(uint32_t login) {
-    return login >= UPSTREAM_LOGIN_ASKED;
+    return login >= UPSTREAM_LOGIN_STRANGER;
 }
 /* The AUTH of a login as RESP, the caller's to overwrite and free; NULL: no such login. */
 char *login_text(uint32_t login, size_t *len) __attribute__((warn_unused_result));
