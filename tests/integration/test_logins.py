@@ -231,6 +231,21 @@ def test_wrong_passwords_cost_redis_one_connection(users, start_proxy, connect):
     until(lambda: guesser("AUTH", "app", "p") == "OK", what="another try")
 
 
+def test_a_login_that_was_revoked_is_not_tried_for_each_request(users, start_proxy, connect):
+    client = connect(start_proxy(users), commands=[("AUTH", "app", "p")])
+    assert client("SET", "k", "v") == "OK"
+    users.run("ACL", "SETUSER", "app", "off")
+    watcher = users.client()
+    assert watcher("CLIENT", "KILL", "USER", "app") >= 1
+    before = int(watcher("INFO", "stats").split("total_connections_received:")[1].split()[0])
+    until(lambda: refused(client("GET", "k"), WRONG), what="the end of the connection")
+    for _ in range(200):
+        assert refused(client("GET", "k"), WRONG)
+    assert int(watcher("INFO", "stats").split("total_connections_received:")[1].split()[0]) - before < 6
+    users.run("ACL", "SETUSER", "app", "on")
+    until(lambda: client("GET", "k") == "v", what="the login to be right again")
+
+
 # ---- the proxy's own login ------------------------------------------------------------------------------
 
 
