@@ -24,6 +24,9 @@ void refuse_command(struct session *s, const struct command *c, const char *what
 void refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
                             const char *bytes);
 
+/* Whether one of its keys is longer than a lock's name may be, and matches an enforced rule. */
+bool refuse_long_names(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
 /* ---- local.c, proxy_command.c, queue.c ----------------------------------------------------------------- */
 
 /* AUTH HELLO SELECT QUIT RESET, and CLIENT by client.c; READONLY READWRITE ASKING. */

@@ -82,7 +82,7 @@ struct worker {
     struct ev_timer pause_timer;
     struct tour_stop tours;
     bool stopping;
-    bool over; /* its loop has ended: no turn comes any more */
+    bool over;                                           /* its loop has ended: no turn comes any more */
     bool opened;                                         /* clients have been let in */
     void (*probed)(struct worker *w, const char *error); /* the answer to worker_probe is there */
     bool upstream_needs_auth;                            /* the node answers NOAUTH to who has not logged in */
