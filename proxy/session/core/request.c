@@ -295,7 +295,7 @@ void request_fail(struct request *r, const char *error) {
 static void call_fail_end(struct call *c, enum upstream_failure why, const char *error);
 
 /* A node that answers a lock's script without an end takes no memory for it: what has come is dropped. */
-static bool call_overruns(struct call *c, size_t len, bool last) {
+static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, bool last) {
     int64_t most = c->request->worker->shared->options.bulk_max;
     if (most < COLLECTED_LEAST)
         most = COLLECTED_LEAST;
@@ -311,7 +311,8 @@ static bool call_overruns(struct call *c, size_t len, bool last) {
 
 /* For who wants the reply whole. */
 static __attribute__((noinline)) void call_collect(struct call *c, const char *data, size_t len, bool last) {
-    if (call_overruns(c, len, last))
+    bool whole = last && c->held_len == 0;
+    if ((!whole || c->overrun) && call_overruns(c, len, last))
         return;
     if (!last || c->held_len > 0)
         call_hold(c, data, len);
