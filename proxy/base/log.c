@@ -7,17 +7,23 @@
  *
  * A message is one line whatever is in it: names that clients chose get into messages, and must not be able to
  * write lines of their own.
+ *
+ * Nobody waits for the log: where it is no file (a pipe, a terminal, journald) and its reader does not read, lines are
+ * lost, and counted in the next one that goes. Of lines that are longer than PIPE_BUF there the end may be.
  */
 #include "proxy/base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,6 +39,9 @@ static atomic_bool log_json = false;
 /* Held while the descriptor is used or replaced. */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = STDOUT_FILENO;
+static enum { LOG_UNKNOWN, LOG_FILE, LOG_READER } log_kind; /* of log_fd */
+static unsigned long log_lost;                              /* lines since the last one that went */
+static bool log_torn;                                       /* the last one that went has no end */
 
 bool log_open(const char *path) {
     int fd = STDOUT_FILENO;
@@ -44,6 +53,8 @@ bool log_open(const char *path) {
     pthread_mutex_lock(&log_lock);
     int old = log_fd;
     log_fd = fd;
+    log_kind = LOG_UNKNOWN;
+    log_torn = false;
     pthread_mutex_unlock(&log_lock);
     if (old != STDOUT_FILENO)
         close(old);
@@ -104,6 +115,52 @@ static size_t format_text(char *line, enum log_level level, const struct timespe
     return (size_t)(p - line);
 }
 
+static size_t format_line(char *line, enum log_level level, const char *message, size_t len) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return atomic_load_explicit(&log_json, memory_order_relaxed) ? format_json(line, level, &now, message, len)
+                                                                 : format_text(line, level, &now, message, len);
+}
+
+/* Whether a write does not wait. A pipe that is writable has room for PIPE_BUF bytes. */
+static bool takes_more(void) {
+    struct stat st;
+    if (log_kind == LOG_UNKNOWN)
+        log_kind = fstat(log_fd, &st) == 0 && S_ISREG(st.st_mode) ? LOG_FILE : LOG_READER;
+    struct pollfd p = {.fd = log_fd, .events = POLLOUT};
+    return log_kind == LOG_FILE || (poll(&p, 1, 0) == 1 && (p.revents & POLLOUT));
+}
+
+/* Returns whether any of it was written. The lock is held. */
+static bool put_line(const char *line, size_t len) {
+    const char *p = line, *end = line + len;
+    while (p < end && takes_more()) {
+        size_t part = (size_t)(end - p);
+        if (log_kind == LOG_READER && part > PIPE_BUF)
+            part = PIPE_BUF;
+        ssize_t n = write(log_fd, p, part);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        p += n;
+    }
+    log_torn = p < end && (p > line || log_torn);
+    return p > line;
+}
+
+/* What was lost before, in a line of its own. */
+static void put_lost(void) {
+    char message[64], line[sizeof(message) * JSON_ESCAPED_MAX + LOG_FRAME_MAX];
+    if (log_torn && !put_line("\n", 1))
+        return;
+    if (log_lost == 0)
+        return;
+    int n = snprintf(message, sizeof(message), "%lu lines of the log were lost: nobody took them", log_lost);
+    if (put_line(line, format_line(line, LOG_LEVEL_WARNING, message, (size_t)n)))
+        log_lost = 0;
+}
+
 void log_write(enum log_level level, const char *format, ...) {
     if (!log_enabled(level))
         return;
@@ -120,17 +177,12 @@ void log_write(enum log_level level, const char *format, ...) {
         memcpy(message + n - 3, "...", 3);
     }
 
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     char line[LOG_MESSAGE_MAX * JSON_ESCAPED_MAX + LOG_FRAME_MAX];
-    size_t len = atomic_load_explicit(&log_json, memory_order_relaxed)
-                     ? format_json(line, level, &now, message, (size_t)n)
-                     : format_text(line, level, &now, message, (size_t)n);
+    size_t len = format_line(line, level, message, (size_t)n);
     pthread_mutex_lock(&log_lock);
-    ssize_t done;
-    do {
-        done = write(log_fd, line, len);
-    } while (done < 0 && errno == EINTR);
+    put_lost();
+    if (log_lost > 0 || !put_line(line, len))
+        log_lost++;
     pthread_mutex_unlock(&log_lock);
     errno = saved; /* callers log in the middle of handling an error */
 }

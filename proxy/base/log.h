@@ -17,7 +17,8 @@ void log_set_level(enum log_level level);
 void log_set_json(bool json);
 
 bool log_enabled(enum log_level level);
-/* Writes one line. Control characters in it are escaped; more than 2047 bytes are cut. Keeps errno. */
+/* Writes one line. Control characters in it are escaped; more than 2047 bytes are cut. Keeps errno. Never waits: where
+ * nobody reads the pipe or the terminal that the log is, the line is lost, and counted in the next one that goes. */
 void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_debug(...)   (log_enabled(LOG_LEVEL_DEBUG) ? log_write(LOG_LEVEL_DEBUG, __VA_ARGS__) : (void)0)

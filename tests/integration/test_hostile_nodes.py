@@ -2,10 +2,10 @@
 
 import pytest
 
-from fake import FakeNode, slot_map
-from helpers import polite
-from resp import Error, encode
-from servers import HOST, SLOTS, Proxy, slot_of
+from fake import FakeNode, slot_map, whole_map
+from helpers import polite, works_again
+from resp import Error
+from servers import HOST, SLOTS, Proxy, slot_of, until
 
 GREATEST = 2**63 - 1
 BELOW_ZERO = 2**64 - 256  # what Redis 8 writes for a size of -256
@@ -109,6 +109,53 @@ def test_expiries_that_no_clock_reaches(fake, start_proxy, connect, pttl):
     assert client("EXPIRE", "lock:a", "10") == 1
     assert client("GET", "lock:a") in ("1", 1)
     assert isinstance(client("PROXY", "LOCKS"), list)
+
+
+# ---- lengths ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reply", [b"*2147483646\r\n", b"*1\r\n*2147483646\r\n", b"*1\r\n*3\r\n:0\r\n:1\r\n*2147483646\r\n"])
+def test_an_array_that_is_never_sent(fake, start_proxy, connect, reply):
+    """hiredis takes memory for all elements of an array when it hears how many there are: 16 GB, and 12 s to give them back."""
+    state = {"asked": 0}
+
+    def handler(words, connection):
+        if words[0].upper() == b"CLUSTER":
+            state["asked"] += 1
+            return reply if state["asked"] <= 2 else whole_map(node.port)
+        return polite(words) or b"+fine\r\n"
+
+    node = fake(handler)
+    proxy = start_proxy("cluster %s:%d" % node.address, wait=False, measured=True)
+    until(lambda: "Ready to accept connections" in proxy.log(), 30, "the proxy")
+    client = connect(proxy)
+    works_again(client, ("GET", "k"), "fine", timeout=60)
+    assert state["asked"] > 2
+    assert "CLUSTER SLOTS" in proxy.log() or "what it was not asked for" in proxy.log(), proxy.log()
+    peak = int(next(line for line in open("/proc/%d/status" % proxy.pid) if line.startswith("VmHWM")).split()[1])
+    assert peak < 400 * 1024, "kB at most: %d" % peak
+
+
+def test_an_answer_to_a_script_without_an_end(fake, start_proxy, connect):
+    """It is not collected: 256 MB come, and are dropped."""
+    megabyte = b"x" * (1 << 20)
+
+    def handler(words, connection):
+        if words[0].upper() not in (b"EVAL", b"EVALSHA"):
+            return polite(words) or b"+fine\r\n"
+        connection.send(b"$%d\r\n" % (256 << 20))
+        for _ in range(256):
+            connection.send(megabyte)
+        return b"\r\n"
+
+    proxy = start_proxy("standalone %s:%d" % fake(handler).address, "lock lock:*", "proto-max-bulk-len 1mb", measured=True)
+    client = connect(proxy, timeout=60)
+    before = proxy.memory()
+    reply = client("SETNX", "lock:a", "1")
+    assert isinstance(reply, Error) and "too long" in reply, str(reply)[:100]
+    peak = int(next(line for line in open("/proc/%d/status" % proxy.pid) if line.startswith("VmHWM")).split()[1])
+    assert peak * 1024 - before < 220 << 20, "a buffer of 64 MB grows by a half, and both are there meanwhile"
+    assert client("GET", "k") == "fine"
 
 
 # ---- the tests' own ---------------------------------------------------------------------------------------

@@ -105,3 +105,23 @@ def test_a_script_is_sent_once_for_many_requests(start_redis, start_proxy, conne
 
 def input_bytes(client):
     return int(re.search(r"total_net_input_bytes:(\d+)", client("INFO", "stats")).group(1))
+
+
+def test_names_of_locks_have_a_length(start_redis, start_proxy, connect):
+    server = start_redis()
+    proxy = start_proxy(server, "lock audit:* mode audit", "lock lock:*")
+    client = connect(proxy)
+    fits, long = "lock:" + "x" * (32768 - 5), "lock:" + "x" * (32768 - 4)
+    assert client("SETNX", fits, "1") == 1
+    assert client("PROXY", "LOCK", fits)
+    for words in (("SETNX", long, "1"), ("SET", long, "1"), ("DEL", "a", long), ("MSET", "a", "1", long, "1"), ("GET", long),
+                  ("EVAL", "return 1", 1, long), ("RENAME", "a", long), ("PROXY", "LOCK", long), ("RPUSH", long, "a"),
+                  ("BLPOP", long, 0), ("WATCH", long)):
+        reply = client(*words)
+        assert isinstance(reply, Error) and "longer than 32768" in reply, (words[0], reply)
+    assert connect(server)("KEYS", "[^l]*") == [] and connect(server)("KEYS", "lock:*") == [fits]
+    assert client("MULTI") == "OK"
+    assert "longer than 32768" in client("SETNX", long, "1")
+    assert client("EXEC").startswith("EXECABORT")
+    assert client("SET", "x" * 100000, "1") == "OK", "data may be called as it likes"
+    assert client("SETNX", "audit:" + "x" * 100000, "1") == 1, "nothing is refused under audit"

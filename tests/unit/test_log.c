@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "proxy/base/log.h"
@@ -243,12 +244,50 @@ static void test_rotate(void **state) {
     free(second);
 }
 
+/* A pipe that nobody reads takes nobody's time; what was lost is counted when somebody reads on. */
+static void test_nobody_reads(void **state) {
+    (void)state;
+    enum { WRITTEN = 2000, ROOM = 1 << 20 };
+    char path[96], *text = calloc(1, ROOM), wide[1500];
+    assert_non_null(text);
+    path_of("pipe", path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0);
+    assert_true(log_open(path));
+    memset(wide, 'w', sizeof(wide) - 1);
+    wide[sizeof(wide) - 1] = '\0';
+    alarm(20); /* a log that waits ends the test */
+    for (int i = 0; i < WRITTEN; i++)
+        log_notice("line %d %s", i, wide);
+    alarm(0);
+    size_t len = 0;
+    ssize_t n;
+    while (len < ROOM - 1 && (n = read(reader, text + len, ROOM - 1 - len)) > 0)
+        len += (size_t)n;
+    int whole = 0;
+    for (const char *p = text; (p = strstr(p, "* line ")); p++)
+        whole++;
+    assert_true(whole > 10 && whole < WRITTEN);
+    assert_int_equal(text[len - 1], '\n');
+    log_notice("somebody reads on");
+    memset(text, 0, ROOM);
+    assert_true(read(reader, text, ROOM - 1) > 0);
+    char lost[80];
+    snprintf(lost, sizeof(lost), "# %d lines of the log were lost: nobody took them\n", WRITTEN - whole);
+    assert_non_null(strstr(text, lost));
+    assert_non_null(strstr(text, "* somebody reads on\n"));
+    close(reader);
+    unlink(path);
+    free(text);
+}
+
 int main(void) {
 #define LOG_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        LOG_TEST(test_text),      LOG_TEST(test_levels),  LOG_TEST(test_one_line),
-        LOG_TEST(test_json),      LOG_TEST(test_long),    LOG_TEST(test_errno),
-        LOG_TEST(test_one_write), LOG_TEST(test_threads), LOG_TEST(test_rotate),
+        LOG_TEST(test_text),   LOG_TEST(test_levels),       LOG_TEST(test_one_line),  LOG_TEST(test_json),
+        LOG_TEST(test_long),   LOG_TEST(test_errno),        LOG_TEST(test_one_write), LOG_TEST(test_threads),
+        LOG_TEST(test_rotate), LOG_TEST(test_nobody_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -320,6 +320,12 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
 static enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
     const struct command *c = command_of_request(r, bytes);
     s->last = c;
+    if (r->len > LOCK_NAME_MAX && c && !session_unauthenticated(s) && refuse_long_names(s, c, r, bytes)) {
+        if (s->queues)
+            return transaction_refuse(s, c, "%s", LOCK_NAME_REFUSED);
+        session_refuse(s, c, "%s", LOCK_NAME_REFUSED);
+        return DISPATCHED;
+    }
     bool special = ((uintptr_t)s->transaction | (uintptr_t)s->pubsub | (uintptr_t)s->worker->pause) != 0;
     if (special | !c | session_unauthenticated(s)) {
         enum dispatch_result result;

@@ -22,6 +22,9 @@ enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
 enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
                                             const char *bytes);
 
+/* Whether one of its keys is longer than a lock's name may be, and matches an enforced rule. */
+bool refuse_long_names(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+
 /* ---- local.c, proxy_command.c, queue.c ----------------------------------------------------------------- */
 
 /* AUTH HELLO SELECT QUIT RESET, and CLIENT by client.c; READONLY READWRITE ASKING. */

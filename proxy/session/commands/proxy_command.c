@@ -183,6 +183,10 @@ static enum dispatch_result proxy_lock(struct session *s, const struct command *
         session_refuse(s, c, "ERR the key matches no lock rule that is enforced; see PROXY RULES");
         return DISPATCHED;
     }
+    if (len > LOCK_NAME_MAX) {
+        session_refuse(s, c, "%s", LOCK_NAME_REFUSED);
+        return DISPATCHED;
+    }
     return lock_ask(s, c, what, key, len);
 }
 

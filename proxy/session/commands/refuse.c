@@ -6,6 +6,7 @@
 
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
+#include "proxy/session/locks/locks.h"
 
 void refuse_command(struct session *s, const struct command *c, const char *what) {
     char name[32];
@@ -56,4 +57,26 @@ enum dispatch_result refuse_unauthenticated(struct session *s, const struct comm
     if (s->authenticated)
         worker_probe(s->worker); /* refused for the node's sake: it may have changed its mind */
     return DISPATCHED;
+}
+
+static bool has_long_word(const struct resp_request *r) {
+    for (size_t i = 1; i < r->argc; i++)
+        if (r->argv[i].len > LOCK_NAME_MAX)
+            return true;
+    return false;
+}
+
+bool refuse_long_names(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    if (!has_long_word(r) || !command_arity_ok(c, r->argc))
+        return false;
+    struct key_list list;
+    bool found = false;
+    key_list_find(&list, c, r, bytes);
+    for (int i = 0; i < list.count && !found; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, list.keys[i], &len);
+        found = len > LOCK_NAME_MAX && lock_rule_for(s, key, len);
+    }
+    key_list_clear(&list);
+    return found;
 }

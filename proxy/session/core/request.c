@@ -280,8 +280,28 @@ void request_fail(struct request *r, const char *error) {
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 
+static void call_fail_end(struct call *c, enum upstream_failure why, const char *error);
+
+/* A node that answers a lock's script without an end takes no memory for it: what has come is dropped. */
+static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, bool last) {
+    int64_t most = c->request->worker->shared->options.bulk_max;
+    if (most < COLLECTED_LEAST)
+        most = COLLECTED_LEAST;
+    if (!c->overrun && (!c->lock || (int64_t)(c->held_len + len) <= most))
+        return false;
+    call_drop_held(c);
+    c->overrun = !last;
+    if (last)
+        call_fail_end(c, UPSTREAM_UNKNOWN,
+                      "UPSTREAM the node's answer to a lock's script is too long; it may have run");
+    return true;
+}
+
 /* For who wants the reply whole. */
 static __attribute__((noinline)) void call_collect(struct call *c, const char *data, size_t len, bool last) {
+    bool whole = last && c->held_len == 0;
+    if ((!whole || c->overrun) && call_overruns(c, len, last))
+        return;
     if (!last || c->held_len > 0)
         call_hold(c, data, len);
     if (!last)
@@ -396,6 +416,7 @@ void call_init(struct call *c, struct request *r, call_done_fn done) {
     c->request = r;
     c->done = done;
     c->lock = NULL;
+    c->overrun = false;
     c->index = c->count = 0;
 }
 

@@ -22,6 +22,7 @@ struct call;
 struct lock_call;
 struct request_owner;
 
+enum { COLLECTED_LEAST = 64 * 1024 * 1024 /* bytes of a lock script's reply: as long as a value may be, or this */ };
 enum { CALL_INLINE = 88 /* bytes of a waiting reply kept without an allocation */ };
 
 /* ---- calls ------------------------------------------------------------------------------------- */
@@ -42,6 +43,7 @@ struct call {
     struct list_node link;  /* in request->parts, or the worker's free list */
     call_done_fn done;      /* NULL: bytes go straight to the request's reply */
     struct lock_call *lock; /* the lock command that it carries, or NULL */
+    bool overrun;           /* its reply is longer than any that is collected: the rest of it is dropped */
     uint32_t index, count;  /* of a split: first item, items */
     size_t held_len, held_cap;
     char *held_big; /* NULL: held is inline */

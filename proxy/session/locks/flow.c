@@ -18,7 +18,8 @@ inline const struct lock_rule *lock_rule_for(struct session *s, const char *key,
 
 inline const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len) {
     const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
-    return rule && rule->mode != LOCK_MODE_OFF && !lock_guard_is(key, len) ? rule : NULL;
+    bool watched = rule && (rule->mode == LOCK_MODE_ENFORCE || (rule->mode == LOCK_MODE_AUDIT && len <= LOCK_NAME_MAX));
+    return watched && !lock_guard_is(key, len) ? rule : NULL;
 }
 
 /* A few of its bytes: two keys that share a place only wait for each other. */

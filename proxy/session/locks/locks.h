@@ -24,6 +24,10 @@ enum lock_shape {
 /* In the scripts' words; static. */
 const char *lock_shape_text(enum lock_shape shape);
 
+/* A longer key that matches an enforced rule is refused: a lock's name is kept, sent and shown in many places. */
+enum { LOCK_NAME_MAX = 32 * 1024 };
+#define LOCK_NAME_REFUSED "ERR the name of a lock is longer than 32768 bytes; nothing was done"
+
 /* What a command means to a lock. */
 struct lock_command {
     enum lock_verb verb;

@@ -8,7 +8,9 @@
 
 #include "proxy/upstream/connection/control.h"
 
-enum { MESSAGE_ELEMENTS = 3 };
+/* Of an array: memory for all its elements is taken when its length is known, and nothing else bounds that. A cluster
+ * has 16384 slots at most, and what is said of one of them, or of a master, is short. */
+enum { MESSAGE_ELEMENTS = 3, ELEMENTS_MAX = 16384, NESTED_MAX = 1024 };
 
 #if HIREDIS_MAJOR >= 1
 typedef size_t array_size;
@@ -36,6 +38,8 @@ static bool message_part_ok(const redisReadTask *task, const char *text, size_t 
 /* Whether the object may begin. `text` of strings, `elements` of arrays. */
 static bool object_ok(const redisReadTask *task, const char *text, size_t len, int64_t elements) {
     const redisAsyncContext *ctx = task->privdata;
+    if (elements > (task->parent ? NESTED_MAX : ELEMENTS_MAX))
+        return false;
     if (task->type > REDIS_REPLY_ERROR) /* nobody said HELLO 3 */
         return false;
     if (ctx->replies.head) /* somebody waits for it */
