@@ -307,6 +307,10 @@ void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_
         .left_ms = now_ms,
         .until_ms = until_ms,
     };
+    pthread_mutex_lock(&e->clients.mutex);
+    if (c->peer->leaving && c->peer->estate) /* who has left much is gone through for seconds */
+        left.left_ms = c->peer->estate->left_ms;
+    pthread_mutex_unlock(&e->clients.mutex);
     token_write(e, c->token, left.token);
     snprintf(left.group, sizeof(left.group), "%.*s:%llu", PROCESS_ID_LEN, e->process, (unsigned long long)c->peer->id);
     e->sink.left(e->sink.arg, &left);

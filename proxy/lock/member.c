@@ -37,7 +37,8 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
 
 /* ---- what closed sessions leave -------------------------------------------------------------------- */
 
-enum { LEAVE_STEPS = 256 }; /* leases and readings a moment: somebody may have 200,000 */
+/* Leases and readings a millisecond: somebody may have 200,000, and Redis is told of each. */
+enum { LEAVE_STEPS = 64 };
 
 /* How many steps may still be taken now. */
 static unsigned steps_left(struct lock_engine *e, int64_t now_ms) {

@@ -277,7 +277,7 @@ static void renewing_costs_what_is_due(void **state) {
 
 /* ---- leaving ------------------------------------------------------------------------------------------ */
 
-enum { MANY = 200000, LEFT = 100000, STEPS_MAX = 300, BLOCKS_A_STEP = 2000, TICKS_MAX = 2000 };
+enum { MANY = 200000, LEFT = 100000, STEPS_MAX = 300, BLOCKS_A_STEP = 2000, TICKS_MAX = 8000 };
 
 static uint64_t told; /* leases that the sink was told of */
 
