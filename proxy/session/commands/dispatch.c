@@ -27,34 +27,34 @@
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* Whether rules are enforced on some of the keys, or audit them. */
-struct key_rules {
-    bool enforced, audited;
-};
-
-static struct key_rules rules_of_keys(struct session *s, const struct resp_request *r, const char *bytes,
-                                      const uint32_t *keys, size_t count) {
-    struct key_rules found = {false, false};
-    for (size_t i = 0; i < count && !found.enforced; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, keys[i], &len);
-        const struct lock_rule *rule = lock_rule_watched(s, key, len);
-        found.enforced = rule && rule->mode == LOCK_MODE_ENFORCE;
-        found.audited = found.audited || (rule && rule->mode == LOCK_MODE_AUDIT);
-    }
-    return found;
-}
-
-bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct key_list list;
-    key_list_find(&list, c, r, bytes);
-    bool found = list.count > 0 && keys_write_guard(c, r, bytes, list.keys, (size_t)list.count);
-    key_list_clear(&list);
-    return found;
-}
-
 static int slot_for(const struct session *s, const char *key, size_t len) {
     return upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
+}
+
+/* A command of which this is the one key, whose reply is looked at on its way back. */
+static __attribute__((noinline)) void forward_watched(struct session *s, const struct command *c,
+                                                      const struct resp_request *r, const char *bytes,
+                                                      uint32_t key_index, const struct lock_rule *rule) {
+    struct request_class k;
+    class_of_key(&k, s, c, r, bytes, key_index, rule);
+    if (rule && rule->mode == LOCK_MODE_AUDIT)
+        audit_forward(s, &k);
+    else
+        audit_forward_outside(s, &k);
+    class_clear(&k);
+}
+
+/* A command of which this is the one key, a lock that it may remove or replace. */
+static __attribute__((noinline)) bool dispatch_clobbering(struct session *s, const struct command *c,
+                                                          const struct resp_request *r, const char *bytes,
+                                                          uint32_t key_index, const struct lock_rule *rule) {
+    struct request_class k;
+    class_of_key(&k, s, c, r, bytes, key_index, rule);
+    bool clobbers = lock_clobbers(&k);
+    if (clobbers)
+        lock_dispatch_clobber(s, &k);
+    class_clear(&k);
+    return clobbers;
 }
 
 static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c,
@@ -67,19 +67,17 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
     if (rule->mode == LOCK_MODE_AUDIT) {
         if (lock_script_busy(s, key, len))
             return DISPATCH_WAIT;
-        audit_forward(s, c, r, bytes, slot_for(s, key, len), &key_index, 1);
+        forward_watched(s, c, r, bytes, key_index, rule);
         return DISPATCHED;
     }
     if (lock_must_wait(s, key, len))
         return DISPATCH_WAIT;
     if (lock_command_of(c, r, bytes, rule->kinds, &lc))
         return lock_dispatch(s, c, r, bytes, &lc, key_index, rule);
-    if (script_is(c))
-        script_dispatch(s, c, r, bytes, &key_index, 1, slot_for(s, key, len));
-    else if (lock_clobbers(s, c, r, bytes))
-        lock_dispatch_clobber(s, c, r, bytes);
-    else if (advise_wants(s, c, r, bytes, key, len)) /* of a kind that the rule lacks */
-        audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), &key_index, 1);
+    if (dispatch_clobbering(s, c, r, bytes, key_index, rule))
+        return DISPATCHED;
+    if (advise_wants(s, c, r, bytes, key, len)) /* of a kind that the rule lacks */
+        forward_watched(s, c, r, bytes, key_index, rule);
     else
         session_forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
@@ -93,7 +91,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_single_outside(st
     size_t len;
     const char *key = request_arg(r, bytes, key_index, &len);
     if (advise_wants(s, c, r, bytes, key, len))
-        audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), &key_index, 1);
+        forward_watched(s, c, r, bytes, key_index, NULL);
     else
         session_forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
@@ -111,17 +109,17 @@ static inline enum dispatch_result dispatch_single(struct session *s, const stru
 }
 
 /* A command with keys outside of all rules: PROXY ADVISE looks at scripts, and at MSETNX. */
-static void forward_keys_outside(struct session *s, const struct command *c, const struct resp_request *r,
-                                 const char *bytes, int slot, const uint32_t *keys, size_t count) {
+static void forward_keys_outside(struct session *s, const struct request_class *k) {
     size_t len;
-    const char *key = request_arg(r, bytes, keys[0], &len);
-    uint32_t lock = script_is(c) ? advise_script_key(s, c, r, bytes, keys[0], count) : 0;
+    const char *key = class_key(k, 0, &len);
+    const struct command *c = k->command;
+    uint32_t lock = script_is(c) ? advise_script_key(s, c, k->request, k->bytes, k->keys[0], k->key_count) : 0;
     if (lock)
-        audit_forward_outside(s, c, r, bytes, slot, &lock, 1);
-    else if (c->id == COMMAND_MSETNX && advise_wants(s, c, r, bytes, key, len))
-        audit_forward_outside(s, c, r, bytes, slot, keys, count);
+        forward_watched(s, c, k->request, k->bytes, lock, NULL);
+    else if (c->id == COMMAND_MSETNX && advise_wants(s, c, k->request, k->bytes, key, len))
+        audit_forward_outside(s, k);
     else
-        session_forward(s, c, r, bytes, slot);
+        session_forward(s, c, k->request, k->bytes, k->slot);
 }
 
 /* Whether a splittable command's lock keys need more than forwarding. */
@@ -129,28 +127,24 @@ static bool locks_matter(const struct command *c) {
     return c->id == COMMAND_DEL || c->id == COMMAND_UNLINK || c->split == SPLIT_MGET || c->split == SPLIT_MSET;
 }
 
-static enum dispatch_result dispatch_keys(struct session *s, const struct command *c, const struct resp_request *r,
-                                          const char *bytes, const uint32_t *keys, size_t count) {
-    int slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, keys, count) : 0;
-    struct key_rules rules = rules_of_keys(s, r, bytes, keys, count);
-    if ((rules.enforced && s->audits > 0) || ((rules.enforced || rules.audited) && lock_any_busy(s)))
+static enum dispatch_result dispatch_keys(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
+    if ((k->enforced && s->audits > 0) || ((k->enforced || k->audited) && lock_any_busy(s)))
         return DISPATCH_WAIT;
-    if (c->split != SPLIT_NONE && (slot == SLOT_SEVERAL || (rules.enforced && locks_matter(c))))
-        return split_dispatch(s, c, r, bytes, keys, count);
-    if (slot == SLOT_SEVERAL) {
+    if (c->split != SPLIT_NONE && (k->slot == SLOT_SEVERAL || (k->enforced && locks_matter(c))))
+        return split_dispatch(s, k);
+    if (k->slot == SLOT_SEVERAL)
         session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-        return DISPATCHED;
-    }
-    if (rules.enforced && script_is(c))
-        script_dispatch(s, c, r, bytes, keys, count, slot);
-    else if (rules.enforced && lock_clobbers(s, c, r, bytes))
-        lock_dispatch_clobber(s, c, r, bytes);
-    else if (rules.audited)
-        audit_forward(s, c, r, bytes, slot, keys, count);
-    else if (!rules.enforced)
-        forward_keys_outside(s, c, r, bytes, slot, keys, count);
+    else if (k->enforced && script_is(c))
+        script_dispatch(s, k);
+    else if (k->enforced && lock_clobbers(k))
+        lock_dispatch_clobber(s, k);
+    else if (k->audited)
+        audit_forward(s, k);
+    else if (!k->enforced)
+        forward_keys_outside(s, k);
     else
-        session_forward(s, c, r, bytes, slot);
+        session_forward(s, c, k->request, k->bytes, k->slot);
     return DISPATCHED;
 }
 
@@ -171,19 +165,18 @@ dispatch_by_key_list(struct session *s, const struct command *c, const struct re
         discover_keys(s, c, r, bytes);
         return DISPATCHED;
     }
-    struct key_list list;
-    key_list_find(&list, c, r, bytes);
-    size_t count = list.count > 0 ? (size_t)list.count : 0;
+    struct request_class k;
+    class_find(&k, s, c, r, bytes);
     enum dispatch_result result = DISPATCHED;
-    if (count == 0) /* malformed, and Redis says what is wrong, or no key after all, as in MEMORY PURGE */
+    if (k.key_count == 0) /* malformed, and Redis says what is wrong, or no key after all, as in MEMORY PURGE */
         result = masters_dispatch(s, c, r, bytes);
-    else if (keys_write_guard(c, r, bytes, list.keys, count))
+    else if (k.writes_guard)
         session_refuse(s, c, "%s", GUARD_REFUSED);
-    else if (count == 1 && (c->split == SPLIT_SUM || c->id == COMMAND_MSETNX))
-        result = dispatch_single(s, c, r, bytes, list.keys[0]);
+    else if (k.key_count == 1 && (c->split == SPLIT_SUM || c->id == COMMAND_MSETNX))
+        result = dispatch_single(s, c, r, bytes, k.keys[0]);
     else
-        result = dispatch_keys(s, c, r, bytes, list.keys, count);
-    key_list_clear(&list);
+        result = dispatch_keys(s, &k);
+    class_clear(&k);
     return secret_end(s, c, r, bytes, result);
 }
 
@@ -208,8 +201,7 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
         }
         /* A plain SET is no lock's. */
         if ((c->id != COMMAND_SET || r->argc > 3) && advise_wants(s, c, r, bytes, key, len)) {
-            uint32_t index = (uint32_t)c->only;
-            audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), &index, 1);
+            forward_watched(s, c, r, bytes, (uint32_t)c->only, NULL);
             return DISPATCHED;
         }
     }
@@ -338,6 +330,23 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     return c == NULL;
 }
 
+/* A command that may block. */
+static enum dispatch_result dispatch_blocking(struct session *s, const struct command *c, const struct resp_request *r,
+                                              const char *bytes) {
+    struct request_class k;
+    enum dispatch_result result = DISPATCHED;
+    class_find(&k, s, c, r, bytes);
+    if (k.writes_guard)
+        session_refuse(s, c, "%s", GUARD_REFUSED);
+    else if (lock_clobbers(&k))
+        session_refuse(s, c,
+                       "LOCKED a blocking command would take or displace a node of a list lock; nothing was done");
+    else
+        result = wait_is(c) ? wait_dispatch(s, c, r, bytes) : blocking_dispatch(s, &k);
+    class_clear(&k);
+    return result;
+}
+
 static enum dispatch_result dispatch_request(struct session *s, const struct resp_request *r, const char *bytes) {
     const struct command *c = command_of_request(r, bytes);
     s->last = c;
@@ -364,17 +373,7 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
     case NEED_BLOCKING:
         if (!command_blocks(c, bytes, r)) /* XREAD without BLOCK */
             return dispatch_by_key_list(s, c, r, bytes);
-        if (dispatch_writes_guard(c, r, bytes)) {
-            session_refuse(s, c, "%s", GUARD_REFUSED);
-            return DISPATCHED;
-        }
-        if (lock_clobbers(s, c, r, bytes)) {
-            session_refuse(s, c,
-                           "LOCKED a blocking command would take or displace a node of a list lock; nothing "
-                           "was done");
-            return DISPATCHED;
-        }
-        return wait_is(c) ? wait_dispatch(s, c, r, bytes) : blocking_dispatch(s, c, r, bytes);
+        return dispatch_blocking(s, c, r, bytes);
     case NEED_NODE:
         note_subcommand(s, c, r, bytes);
         session_forward(s, c, r, bytes, SLOT_NONE);

@@ -8,8 +8,6 @@
 #include "proxy/session/commands/commands.h"
 #include "proxy/session/core/session.h"
 
-/* Whether a command that is no mere reading names a guard record as a key. */
-bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes);
 /* A command that the proxy answers itself, whatever holds others up: it was queued in MULTI, and EXEC was executed. */
 enum dispatch_result dispatch_own(struct session *s, const struct command *c, const struct resp_request *r,
                                   const char *bytes);
