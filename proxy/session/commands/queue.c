@@ -369,20 +369,25 @@ static void queue_clobber(struct session *s, const struct request_class *k) {
 static void queue_keys(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     struct lock_command lc;
-    bool deletes = c->id == COMMAND_DEL || c->id == COMMAND_UNLINK;
-    const struct lock_rule *rule = k->key_count == 1 && k->keys[0] == 1 ? class_enforced(k, 0) : NULL;
-    if (rule && lock_command_of(c, k->request, k->bytes, rule->kinds, &lc)) {
+    switch (lock_meaning_of(k, &lc)) {
+    case MEANS_LOCK:
         if (!too_many_locks(s, c, 1))
-            queue_lock(s, c, k->request, k->bytes, &lc, rule);
-    } else if (deletes && k->enforced) {
+            queue_lock(s, c, k->request, k->bytes, &lc, k->rules[0]);
+        break;
+    case MEANS_RELEASES:
         queue_release(s, k);
-    } else if (script_is(c)) {
+        break;
+    case MEANS_SCRIPT:
         queue_application(s, k);
-    } else if (lock_clobbers(k)) {
+        break;
+    case MEANS_CLOBBERS:
         queue_clobber(s, k);
-    } else {
+        break;
+    case MEANS_SHOWS:
+    case MEANS_NOTHING:
         queue_audited(s, k);
         queue_one(s, c, k->bytes, k->request->len, false);
+        break;
     }
 }
 

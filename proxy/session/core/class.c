@@ -13,12 +13,14 @@ inline const struct lock_rule *lock_rule_watched(struct session *s, const char *
     return rule && rule->mode != LOCK_MODE_OFF && !lock_guard_is(key, len) ? rule : NULL;
 }
 
-static void begin(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes) {
+void class_begin(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes) {
     k->command = c;
     k->request = r;
     k->bytes = bytes;
+    k->key_count = 0;
+    k->keys = k->list.keys = k->list.on_stack;
     k->rules = k->few_rules;
-    k->enforced = k->audited = false;
+    k->enforced = k->audited = k->writes_guard = false;
     k->slot = SLOT_NONE;
 }
 
@@ -30,7 +32,7 @@ static void take_rule(struct request_class *k, size_t i, const struct lock_rule 
 
 void class_find(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
                 const char *bytes) {
-    begin(k, c, r, bytes);
+    class_begin(k, c, r, bytes);
     key_list_find(&k->list, c, r, bytes);
     k->key_count = k->list.count > 0 ? (size_t)k->list.count : 0;
     k->keys = k->list.keys;
@@ -46,14 +48,18 @@ void class_find(struct request_class *k, struct session *s, const struct command
         k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, k->keys, k->key_count) : 0;
 }
 
-void class_of_key(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
-                  const char *bytes, uint32_t key, const struct lock_rule *rule) {
-    begin(k, c, r, bytes);
-    k->list.keys = k->list.on_stack;
+void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule *rule) {
     k->one_key = key;
     k->keys = &k->one_key;
     k->key_count = 1;
+    k->enforced = k->audited = false;
     take_rule(k, 0, rule);
+}
+
+void class_of_key(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
+                  const char *bytes, uint32_t key, const struct lock_rule *rule) {
+    class_begin(k, c, r, bytes);
+    class_narrow(k, key, rule);
     k->writes_guard = keys_write_guard(c, r, bytes, k->keys, 1);
     k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, k->keys, 1) : 0;
 }

@@ -33,12 +33,16 @@ struct request_class {
     uint32_t one_key;
 };
 
+/* Fills *k with a request as one that has no keys. */
+void class_begin(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes);
 /* Fills *k. Every find is followed by a clear; the request and its bytes outlive the value. */
 void class_find(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
                 const char *bytes);
 /* The same where argument `key` is known to be the only key (or the only one that matters), and `rule` its rule. */
 void class_of_key(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
                   const char *bytes, uint32_t key, const struct lock_rule *rule);
+/* Leaves no key but argument `key`, whose rule this is, of a request whose slot stays. */
+void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule *rule);
 void class_clear(struct request_class *k);
 
 /* Key i: *len bytes, borrowed. */

@@ -98,6 +98,17 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
                            size_t max);
 /* Whether such a command can remove or replace a lock of one of these kinds. */
 bool lock_clobbers_kinds(const struct command *c, unsigned kinds);
+/* What a request means to the locks among its keys, those of rules that are enforced. */
+enum lock_meaning {
+    MEANS_NOTHING,  /* there are none, or they do not mind */
+    MEANS_LOCK,     /* a command on one lock, as lock_command_of has it */
+    MEANS_RELEASES, /* DEL, UNLINK of several keys */
+    MEANS_SHOWS,    /* MGET: what it shows is seen */
+    MEANS_SCRIPT,   /* a script of the application's */
+    MEANS_CLOBBERS  /* locks are removed or replaced as a whole, or it has too many keys to tell */
+};
+/* *lc is filled for MEANS_LOCK. */
+enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc);
 /* COPY with DB: true, and the database in which its destination stands. */
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
 
