@@ -757,6 +757,14 @@ def test_too_many_lock_commands(client, direct, lock):
     assert transact(client, ["DEL", "x" + lock, *[lock + str(i) for i in range(500)]]) == [0]
 
 
+def test_many_keys_that_are_no_locks(client, direct, lock):
+    """Commands that could remove or replace more locks than one script can ask for, where there are none."""
+    keys = ["x%s%d" % (lock, i) for i in range(300)]
+    assert transact(client, ["MSET", *[word for key in keys for word in (key, "1")]]) == ["OK"]
+    assert direct("DEL", *keys) == 300
+    assert client("BLPOP", *keys, "0.01") is None
+
+
 @pytest.mark.parametrize("count", [1, 13, 14, 200, 1100])
 def test_commands_of_many_words(proxy, connect, direct, lock, count):
     """Redis takes an option as often as it is said; a lock is checked all the same."""

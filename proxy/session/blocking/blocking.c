@@ -168,11 +168,13 @@ int64_t blocking_patience(const struct command *c, const struct resp_request *r,
     return ms > 0 ? ms : PIN_PATIENT;
 }
 
-enum dispatch_result blocking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                       const char *bytes) {
+enum dispatch_result blocking_dispatch(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
+    const struct resp_request *r = k->request;
+    const char *bytes = k->bytes;
+    int slot = k->slot;
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* what it waits for may be in one of them */
-    int slot = pin_slot(s, c, r, bytes);
     if (slot == SLOT_SEVERAL) {
         session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;

@@ -5,11 +5,11 @@
 #ifndef LOCKKEEPER_SESSION_BLOCKING_BLOCKING_H
 #define LOCKKEEPER_SESSION_BLOCKING_BLOCKING_H
 
+#include "proxy/session/core/class.h"
 #include "proxy/session/core/pin.h"
 
-/* BLPOP and its kin; *r may block. */
-enum dispatch_result blocking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                       const char *bytes);
+/* BLPOP and its kin, in a form that may block. */
+enum dispatch_result blocking_dispatch(struct session *s, const struct request_class *k);
 /* Whether such a request may take as long as it likes: its client waits. */
 bool blocking_lasts(const struct request *r);
 /* For upstream_pin_patient: as long as the command says that it may wait. */

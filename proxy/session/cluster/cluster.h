@@ -9,8 +9,8 @@
 #include "proxy/session/core/request.h"
 
 /* split.c: multi-key commands over slots, or with lock keys among the others. */
-enum dispatch_result split_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes, const uint32_t *keys, size_t key_count);
+struct request_class;
+enum dispatch_result split_dispatch(struct session *s, const struct request_class *k);
 /* masters.c: commands about the whole server, on a cluster for one or all of its masters. */
 enum dispatch_result masters_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                       const char *bytes);

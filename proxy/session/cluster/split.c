@@ -223,11 +223,15 @@ static void split_part(struct session *s, struct request *request, const struct 
     struct text part;
     text_init(&part);
     text_append(&part, s->worker->build.data, s->worker->build.len);
+    struct request_class k;
     struct resp_request scanned;
     resp_request_init(&scanned);
     struct resp_limits limits = {.bulk_max = INT64_MAX};
-    if (resp_request_scan(&scanned, part.data, part.len, &limits) == RESP_OK)
-        lock_call_clobber(call, s, c, &scanned, part.data);
+    if (resp_request_scan(&scanned, part.data, part.len, &limits) == RESP_OK) {
+        class_find(&k, s, c, &scanned, part.data);
+        lock_call_clobber(call, s, &k);
+        class_clear(&k);
+    }
     resp_request_clear(&scanned);
     text_clear(&part);
 }
@@ -236,14 +240,13 @@ static bool own_part(const struct command *c, const struct item *item) {
     return item->rule && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK);
 }
 
-static void item_set(struct session *s, struct item *item, const struct command *c, const struct resp_request *r,
-                     const char *bytes, uint32_t arg, size_t order) {
+static void item_set(struct item *item, const struct request_class *k, size_t i) {
     size_t len;
-    const char *key = request_arg(r, bytes, arg, &len);
-    *item = (struct item){.arg = arg, .order = (uint32_t)order};
-    item->slot = upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
-    item->rule = lock_rule_for(s, key, len);
-    if (item->rule && c->split == SPLIT_MGET) {
+    const char *key = class_key(k, i, &len);
+    *item = (struct item){.arg = k->keys[i], .order = (uint32_t)i, .slot = k->slot, .rule = class_enforced(k, i)};
+    if (k->slot == SLOT_SEVERAL)
+        item->slot = slot_of_key(key, len);
+    if (item->rule && k->command->split == SPLIT_MGET) {
         item->shown = memory_strndup(key, len);
         item->shown_len = len;
     }
@@ -265,12 +268,12 @@ static void split_send(struct session *s, struct request *request, const struct 
     }
 }
 
-enum dispatch_result split_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes, const uint32_t *keys, size_t key_count) {
+enum dispatch_result split_dispatch(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
+    size_t key_count = k->key_count, locks = 0, lock_parts = 0;
     struct item *items = memory_alloc(key_count * sizeof(*items));
-    size_t locks = 0, lock_parts = 0;
     for (size_t i = 0; i < key_count; i++) {
-        item_set(s, &items[i], c, r, bytes, keys[i], i);
+        item_set(&items[i], k, i);
         locks += items[i].rule != NULL;
         lock_parts += own_part(c, &items[i]);
     }
@@ -294,11 +297,11 @@ enum dispatch_result split_dispatch(struct session *s, const struct command *c, 
         split->pieces = memory_zalloc(key_count * sizeof(*split->pieces));
         split->kept = memory_zalloc(key_count * sizeof(*split->kept));
     }
-    split->note = audit_note(s, c, r, bytes, keys, key_count, false);
+    split->note = audit_note(s, k, false);
     s->audits += split->note != NULL;
     request_own(request, &split->owner, &request_owner_silent);
     request->parts_left = 1; /* held here until all parts are on their way: some may end at once */
-    split_send(s, request, c, r, bytes, items, key_count);
+    split_send(s, request, c, k->request, k->bytes, items, key_count);
     if (--request->parts_left == 0)
         split_finish(request);
     return DISPATCHED;

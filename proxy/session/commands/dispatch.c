@@ -9,9 +9,9 @@
  *                                 ├─ stream ──── long ones, passed on while they come
  *                                 └─ forward ─── everything else, byte for byte
  *
- * What a command is says the table, or else the node (cluster/discover.c). Decides, and leaves the doing to the other
- * rooms of the session (locks, transaction, push, blocking, cluster) and to local.c, client.c, proxy_command.c, queue.c
- * and refuse.c here.
+ * What a command is says the table, or else the node (cluster/discover.c); which way a request goes, classify.c. The
+ * doing is left to the other rooms of the session (locks, transaction, push, blocking, cluster), which are handed what
+ * the request was classified as, and to local.c, client.c, proxy_command.c, queue.c and refuse.c here.
  */
 #include <string.h>
 
@@ -25,38 +25,143 @@
 #include "proxy/session/push/push.h"
 #include "proxy/session/transaction/transaction.h"
 
-/* ---- keys ---------------------------------------------------------------------------------------- */
+/* ---- one request's way --------------------------------------------------------------------------- */
 
-/* Whether rules are enforced on some of the keys, or audit them. */
-struct key_rules {
-    bool enforced, audited;
-};
+/* For CLIENT LIST. Commands on keys are left out: most traffic has none. */
+static void note_subcommand(struct session *s, const struct command *c, const struct resp_request *r,
+                            const char *bytes) {
+    if (c->need != NEED_NODE && c->need != NEED_MASTERS && c->need != NEED_CLUSTER && c->need != NEED_SESSION)
+        return;
+    s->last_word[0] = '\0';
+    if (r->argc < 2 || !command_has_subcommands(c))
+        return;
+    request_arg_text(r, bytes, 1, s->last_word, sizeof(s->last_word));
+    for (char *p = s->last_word; *p; p++)
+        *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
+}
 
-static struct key_rules rules_of_keys(struct session *s, const struct resp_request *r, const char *bytes,
-                                      const uint32_t *keys, size_t count) {
-    struct key_rules found = {false, false};
-    for (size_t i = 0; i < count && !found.enforced; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, keys[i], &len);
-        const struct lock_rule *rule = lock_rule_watched(s, key, len);
-        found.enforced = rule && rule->mode == LOCK_MODE_ENFORCE;
-        found.audited = found.audited || (rule && rule->mode == LOCK_MODE_AUDIT);
+static enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c, const struct resp_request *r,
+                                              const char *bytes, uint32_t key_index, const struct lock_rule *rule);
+
+/* The request goes the way that it was classified for. */
+static enum dispatch_result dispatch_way(struct session *s, const struct classified *to) {
+    const struct request_class *k = &to->class;
+    const struct command *c = k->command;
+    const struct resp_request *r = k->request;
+    const char *bytes = k->bytes;
+    switch (to->way) {
+    case WAY_LATER:
+        return DISPATCH_WAIT;
+
+    case WAY_SESSION:
+        return local_dispatch(s, c, r, bytes);
+    case WAY_PROXY:
+        return proxy_dispatch(s, c, r, bytes);
+    case WAY_REFUSED:
+        session_refuse(s, c, "%s", to->error);
+        break;
+    case WAY_UNSUPPORTED:
+        refuse_command(s, c, to->error);
+        break;
+    case WAY_CLOSE:
+        session_finish(s);
+        break;
+
+    case WAY_LOCK:
+        return dispatch_lock_key(s, c, r, bytes, k->keys[0], k->rules[0]);
+    case WAY_CLOBBER:
+        lock_dispatch_clobber(s, k);
+        break;
+    case WAY_SCRIPT:
+        script_dispatch(s, k);
+        break;
+
+    case WAY_SPLIT:
+        return split_dispatch(s, k);
+    case WAY_MASTERS:
+        return masters_dispatch(s, c, r, bytes);
+    case WAY_CLUSTER:
+        return cluster_dispatch(s, c, r, bytes);
+    case WAY_KEYSPACE:
+        keyspace_dispatch(s, c, r, bytes);
+        break;
+
+    case WAY_BLOCKING:
+        return blocking_dispatch(s, k);
+    case WAY_WAIT:
+        return wait_dispatch(s, c, r, bytes);
+    case WAY_TRANSACTION:
+        return transaction_dispatch(s, c, r, bytes);
+    case WAY_PUBSUB:
+        return pubsub_dispatch(s, c, r, bytes);
+
+    case WAY_AUDIT:
+        audit_forward(s, k);
+        break;
+    case WAY_ADVISE:
+        audit_forward_outside(s, k);
+        break;
+    case WAY_ASK_KEYS:
+        discover_keys(s, c, r, bytes);
+        break;
+    case WAY_FORWARD:
+        session_forward(s, c, r, bytes, k->slot);
+        break;
     }
-    return found;
+    return DISPATCHED;
 }
 
-bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct key_list list;
-    key_list_find(&list, c, r, bytes);
-    bool found = list.count > 0 && keys_write_guard(c, r, bytes, list.keys, (size_t)list.count);
-    key_list_clear(&list);
-    return found;
+static __attribute__((noinline)) enum dispatch_result
+dispatch_classified(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct classified to;
+    classify(s, c, r, bytes, &to);
+    if (to.way != WAY_LATER)
+        note_subcommand(s, c, r, bytes);
+    enum dispatch_result result = dispatch_way(s, &to);
+    class_clear(&to.class);
+    return secret_end(s, c, r, bytes, result);
 }
+
+/* ---- one key ------------------------------------------------------------------------------------- */
 
 static int slot_for(const struct session *s, const char *key, size_t len) {
     return upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
 }
 
+static __attribute__((noinline)) enum dispatch_result dispatch_one(struct session *s, const struct command *c,
+                                                                   const struct resp_request *r, const char *bytes,
+                                                                   uint32_t key_index, const struct lock_rule *rule) {
+    struct classified to;
+    classify_key(s, c, r, bytes, key_index, rule, &to);
+    enum dispatch_result result = dispatch_way(s, &to);
+    class_clear(&to.class);
+    return result;
+}
+
+/* A command on one key outside of all rules that PROXY ADVISE wants to see. */
+static __attribute__((noinline)) enum dispatch_result dispatch_advised(struct session *s, const struct command *c,
+                                                                       const struct resp_request *r, const char *bytes,
+                                                                       uint32_t key_index) {
+    struct request_class k;
+    class_of_key(&k, s, c, r, bytes, key_index, NULL);
+    audit_forward_outside(s, &k);
+    class_clear(&k);
+    return DISPATCHED;
+}
+
+/* DEL or UNLINK of one key outside of all rules. */
+static __attribute__((noinline)) enum dispatch_result
+dispatch_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    const char *key = request_arg(r, bytes, 1, &len);
+    if (advise_wants(s, c, r, bytes, key, len))
+        return dispatch_advised(s, c, r, bytes, 1);
+    session_forward(s, c, r, bytes, slot_for(s, key, len));
+    return DISPATCHED;
+}
+
+/* A command on one key that a rule watches. On a lock of a rule that is enforced it needs no more than is known here:
+ * the one call of lock_dispatch is inline, which earns 2 % of the bound on acquire and release. */
 static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c,
                                                                         const struct resp_request *r, const char *bytes,
                                                                         uint32_t key_index,
@@ -64,160 +169,55 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
     size_t len;
     const char *key = request_arg(r, bytes, key_index, &len);
     struct lock_command lc;
-    if (rule->mode == LOCK_MODE_AUDIT) {
-        if (lock_script_busy(s, key, len))
-            return DISPATCH_WAIT;
-        audit_forward(s, c, r, bytes, slot_for(s, key, len), &key_index, 1);
-        return DISPATCHED;
-    }
+    if (rule->mode != LOCK_MODE_ENFORCE)
+        return dispatch_one(s, c, r, bytes, key_index, rule);
     if (lock_must_wait(s, key, len))
         return DISPATCH_WAIT;
     if (lock_command_of(c, r, bytes, rule->kinds, &lc))
         return lock_dispatch(s, c, r, bytes, &lc, key_index, rule);
-    if (script_is(c))
-        script_dispatch(s, c, r, bytes, &key_index, 1, slot_for(s, key, len));
-    else if (lock_clobbers(s, c, r, bytes))
-        lock_dispatch_clobber(s, c, r, bytes);
-    else if (advise_wants(s, c, r, bytes, key, len)) /* of a kind that the rule lacks */
-        audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), &key_index, 1);
-    else
-        session_forward(s, c, r, bytes, slot_for(s, key, len));
-    return DISPATCHED;
+    return dispatch_one(s, c, r, bytes, key_index, rule);
 }
 
-/* A command of which this is the one key, which no rule matches. */
-static __attribute__((noinline)) enum dispatch_result dispatch_single_outside(struct session *s,
-                                                                              const struct command *c,
-                                                                              const struct resp_request *r,
-                                                                              const char *bytes, uint32_t key_index) {
+/* DEL or UNLINK of one key. */
+static inline enum dispatch_result dispatch_release(struct session *s, const struct command *c,
+                                                    const struct resp_request *r, const char *bytes) {
     size_t len;
-    const char *key = request_arg(r, bytes, key_index, &len);
-    if (advise_wants(s, c, r, bytes, key, len))
-        audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), &key_index, 1);
-    else
-        session_forward(s, c, r, bytes, slot_for(s, key, len));
-    return DISPATCHED;
-}
-
-/* A command of which this is the one key. */
-static inline enum dispatch_result dispatch_single(struct session *s, const struct command *c,
-                                                   const struct resp_request *r, const char *bytes,
-                                                   uint32_t key_index) {
-    size_t len;
-    const char *key = request_arg(r, bytes, key_index, &len);
+    const char *key = request_arg(r, bytes, 1, &len);
+    if (key_is_guard(key, len))
+        return dispatch_classified(s, c, r, bytes);
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
-    return rule ? dispatch_lock_key(s, c, r, bytes, key_index, rule)
-                : dispatch_single_outside(s, c, r, bytes, key_index);
-}
-
-/* A command with keys outside of all rules: PROXY ADVISE looks at scripts, and at MSETNX. */
-static void forward_keys_outside(struct session *s, const struct command *c, const struct resp_request *r,
-                                 const char *bytes, int slot, const uint32_t *keys, size_t count) {
-    size_t len;
-    const char *key = request_arg(r, bytes, keys[0], &len);
-    uint32_t lock = script_is(c) ? advise_script_key(s, c, r, bytes, keys[0], count) : 0;
-    if (lock)
-        audit_forward_outside(s, c, r, bytes, slot, &lock, 1);
-    else if (c->id == COMMAND_MSETNX && advise_wants(s, c, r, bytes, key, len))
-        audit_forward_outside(s, c, r, bytes, slot, keys, count);
-    else
-        session_forward(s, c, r, bytes, slot);
-}
-
-/* Whether a splittable command's lock keys need more than forwarding. */
-static bool locks_matter(const struct command *c) {
-    return c->id == COMMAND_DEL || c->id == COMMAND_UNLINK || c->split == SPLIT_MGET || c->split == SPLIT_MSET;
-}
-
-static enum dispatch_result dispatch_keys(struct session *s, const struct command *c, const struct resp_request *r,
-                                          const char *bytes, const uint32_t *keys, size_t count) {
-    int slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, keys, count) : 0;
-    struct key_rules rules = rules_of_keys(s, r, bytes, keys, count);
-    if ((rules.enforced && s->audits > 0) || ((rules.enforced || rules.audited) && lock_any_busy(s)))
-        return DISPATCH_WAIT;
-    if (c->split != SPLIT_NONE && (slot == SLOT_SEVERAL || (rules.enforced && locks_matter(c))))
-        return split_dispatch(s, c, r, bytes, keys, count);
-    if (slot == SLOT_SEVERAL) {
-        session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-        return DISPATCHED;
-    }
-    if (rules.enforced && script_is(c))
-        script_dispatch(s, c, r, bytes, keys, count, slot);
-    else if (rules.enforced && lock_clobbers(s, c, r, bytes))
-        lock_dispatch_clobber(s, c, r, bytes);
-    else if (rules.audited)
-        audit_forward(s, c, r, bytes, slot, keys, count);
-    else if (!rules.enforced)
-        forward_keys_outside(s, c, r, bytes, slot, keys, count);
-    else
-        session_forward(s, c, r, bytes, slot);
-    return DISPATCHED;
-}
-
-/* A script has to begin what goes over the connection for scripts: behind others it would stop their connection. */
-static bool script_must_wait(const struct session *s, const struct command *c) {
-    return (c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && !s->aside && s->lane.own == 0;
-}
-
-static __attribute__((noinline)) enum dispatch_result
-dispatch_by_key_list(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (script_must_wait(s, c))
-        return DISPATCH_WAIT;
-    if (c->split == SPLIT_MSET && r->argc % 2 == 0) { /* a node of a cluster would say CROSSSLOT first */
-        session_refuse(s, c, "ERR wrong number of arguments for 'mset' command");
-        return DISPATCHED;
-    }
-    if (discover_asks_keys(c) && upstream_is_cluster(s->worker->upstream)) {
-        discover_keys(s, c, r, bytes);
-        return DISPATCHED;
-    }
-    struct key_list list;
-    key_list_find(&list, c, r, bytes);
-    size_t count = list.count > 0 ? (size_t)list.count : 0;
-    enum dispatch_result result = DISPATCHED;
-    if (count == 0) /* malformed, and Redis says what is wrong, or no key after all, as in MEMORY PURGE */
-        result = masters_dispatch(s, c, r, bytes);
-    else if (keys_write_guard(c, r, bytes, list.keys, count))
-        session_refuse(s, c, "%s", GUARD_REFUSED);
-    else if (count == 1 && (c->split == SPLIT_SUM || c->id == COMMAND_MSETNX))
-        result = dispatch_single(s, c, r, bytes, list.keys[0]);
-    else
-        result = dispatch_keys(s, c, r, bytes, list.keys, count);
-    key_list_clear(&list);
-    return secret_end(s, c, r, bytes, result);
+    return rule ? dispatch_lock_key(s, c, r, bytes, 1, rule) : dispatch_outside(s, c, r, bytes);
 }
 
 /* The usual case has one key and no rule for it: all of its way is inline, with forward, which earns 4 % of the bound
- * on pipelined requests. DEL of one key, which may have more, comes before: 8 % of the bound on requests. */
+ * on pipelined requests; DEL of one key, which may have more, is not classified either: 8 % of the bound on requests.
+ */
 static inline __attribute__((always_inline)) enum dispatch_result
 dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (!c->only && r->argc == 2 && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK) &&
-        !key_is_guard(bytes + r->argv[1].off, r->argv[1].len))
-        return dispatch_single(s, c, r, bytes, 1); /* most of them are releases */
-    if (!c->only)
-        return dispatch_by_key_list(s, c, r, bytes);
     size_t len;
-    const char *key = request_arg(r, bytes, (size_t)c->only, &len);
+    uint32_t index = (uint32_t)c->only;
+    if (!index)
+        return r->argc == 2 && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
+                   ? dispatch_release(s, c, r, bytes) /* most of them are */
+                   : dispatch_classified(s, c, r, bytes);
+    const char *key = request_arg(r, bytes, index, &len);
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule)
-        return dispatch_lock_key(s, c, r, bytes, (uint32_t)c->only, rule);
+        return dispatch_lock_key(s, c, r, bytes, index, rule);
     if ((c->flags & (COMMAND_READONLY | COMMAND_SHOWS_HEAD)) != COMMAND_READONLY) {
         if (!(c->flags & COMMAND_READONLY) && key_is_guard(key, len)) {
             session_refuse(s, c, "%s", GUARD_REFUSED);
             return DISPATCHED;
         }
         /* A plain SET is no lock's. */
-        if ((c->id != COMMAND_SET || r->argc > 3) && advise_wants(s, c, r, bytes, key, len)) {
-            uint32_t index = (uint32_t)c->only;
-            audit_forward_outside(s, c, r, bytes, slot_for(s, key, len), &index, 1);
-            return DISPATCHED;
-        }
+        if ((c->id != COMMAND_SET || r->argc > 3) && advise_wants(s, c, r, bytes, key, len))
+            return dispatch_advised(s, c, r, bytes, index);
     }
     session_forward(s, c, r, bytes, slot_for(s, key, len));
     return DISPATCHED;
 }
 
-/* ---- the way ------------------------------------------------------------------------------------- */
+/* ---- other ways ------------------------------------------------------------------------------------- */
 
 /* A command that is neither in the table nor known to the node that was asked: to the node of its first argument, where
  * most commands have their key, and that one's answer counts. */
@@ -226,23 +226,6 @@ void dispatch_unknown(struct session *s, const struct resp_request *r, const cha
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
         slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
     session_forward(s, NULL, r, bytes, slot);
-}
-
-/* Commands on the whole keyspace are behind the lock commands before them, which may have to be sent twice. */
-static bool keyspace_must_wait(const struct session *s, const struct command *c) {
-    bool whole = c->need == NEED_KEYSPACE || c->need == NEED_MASTERS;
-    return whole && lock_any_busy(s);
-}
-
-/* For CLIENT LIST. Commands on keys are left out: most traffic has none. */
-static void note_subcommand(struct session *s, const struct command *c, const struct resp_request *r,
-                            const char *bytes) {
-    s->last_word[0] = '\0';
-    if (r->argc < 2 || !command_has_subcommands(c))
-        return;
-    request_arg_text(r, bytes, 1, s->last_word, sizeof(s->last_word));
-    for (char *p = s->last_word; *p; p++)
-        *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
 }
 
 static bool can_stream(struct session *s, const struct resp_request *r, const char *bytes,
@@ -340,57 +323,7 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
     }
     if (c->need == NEED_KEY) /* nearly all are */
         return dispatch_by_key(s, c, r, bytes);
-    if (keyspace_must_wait(s, c))
-        return DISPATCH_WAIT;
-    switch (c->need) {
-    case NEED_KEY:
-        break;
-    case NEED_BLOCKING:
-        if (!command_blocks(c, bytes, r)) /* XREAD without BLOCK */
-            return dispatch_by_key_list(s, c, r, bytes);
-        if (dispatch_writes_guard(c, r, bytes)) {
-            session_refuse(s, c, "%s", GUARD_REFUSED);
-            return DISPATCHED;
-        }
-        if (lock_clobbers(s, c, r, bytes)) {
-            session_refuse(s, c,
-                           "LOCKED a blocking command would take or displace a node of a list lock; nothing "
-                           "was done");
-            return DISPATCHED;
-        }
-        return wait_is(c) ? wait_dispatch(s, c, r, bytes) : blocking_dispatch(s, c, r, bytes);
-    case NEED_NODE:
-        note_subcommand(s, c, r, bytes);
-        session_forward(s, c, r, bytes, SLOT_NONE);
-        return DISPATCHED;
-    case NEED_MASTERS:
-        note_subcommand(s, c, r, bytes);
-        return secret_end(s, c, r, bytes, masters_dispatch(s, c, r, bytes));
-    case NEED_CLUSTER:
-        note_subcommand(s, c, r, bytes);
-        return cluster_dispatch(s, c, r, bytes);
-    case NEED_KEYSPACE:
-        keyspace_dispatch(s, c, r, bytes);
-        return DISPATCHED;
-    case NEED_SESSION:
-        note_subcommand(s, c, r, bytes);
-        return secret_end(s, c, r, bytes, local_dispatch(s, c, r, bytes));
-    case NEED_PROXY:
-        return proxy_dispatch(s, c, r, bytes);
-    case NEED_TRANSACTION:
-        return transaction_dispatch(s, c, r, bytes);
-    case NEED_PUBSUB:
-        return pubsub_dispatch(s, c, r, bytes);
-    case NEED_REFUSED:
-        refuse_command(s, c,
-                       c->id == COMMAND_UNKNOWN ? ": it would change the state of a connection that many clients share"
-                                                : ": replicas, and tools that copy as they do, ask the server itself");
-        return DISPATCHED;
-    case NEED_CLOSE:
-        session_finish(s);
-        return DISPATCHED;
-    }
-    return DISPATCHED;
+    return dispatch_classified(s, c, r, bytes);
 }
 
 /* ---- all rooms ------------------------------------------------------------------------------------- */

@@ -6,12 +6,59 @@
 #define LOCKKEEPER_SESSION_COMMANDS_PRIVATE_H
 
 #include "proxy/session/commands/commands.h"
-#include "proxy/session/core/session.h"
+#include "proxy/session/core/class.h"
+#include "proxy/session/locks/locks.h"
 
-/* Whether a command that is no mere reading names a guard record as a key. */
-bool dispatch_writes_guard(const struct command *c, const struct resp_request *r, const char *bytes);
+/* ---- classify.c -------------------------------------------------------------------------------------- */
+
+/* The ways that requests go. */
+enum way {
+    WAY_LATER, /* earlier requests have to end first */
+
+    WAY_SESSION, /* local: answered here */
+    WAY_PROXY,
+    WAY_REFUSED,     /* with the error of that name */
+    WAY_UNSUPPORTED, /* likewise, as refuse_command has it */
+    WAY_CLOSE,
+
+    WAY_LOCK,    /* lock: a script, for what the command means to its one lock */
+    WAY_CLOBBER, /* and for several locks that the command removes or replaces */
+    WAY_SCRIPT,  /* the application's own script on locks, between two steps */
+
+    WAY_SPLIT, /* split: several calls, one reply */
+    WAY_MASTERS,
+    WAY_CLUSTER,
+    WAY_KEYSPACE,
+
+    WAY_BLOCKING, /* pinned: a connection of the session's own */
+    WAY_WAIT,
+    WAY_TRANSACTION,
+    WAY_PUBSUB,
+
+    WAY_AUDIT,    /* forward: and a rule looks at the reply */
+    WAY_ADVISE,   /* and PROXY ADVISE does */
+    WAY_ASK_KEYS, /* to where a node says that its keys are */
+    WAY_FORWARD
+};
+
+/* A request with its way. */
+struct classified {
+    struct request_class class;
+    enum way way;
+    const char *error; /* WAY_REFUSED's, WAY_UNSUPPORTED's; static */
+};
+/* Fills *to, which keeps the request and its bytes borrowed; class_clear(&to->class) afterwards. */
+void classify(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+              struct classified *to);
+/* The same for a command on one key, argument `key`, with the rule that watches it. */
+void classify_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                  uint32_t key, const struct lock_rule *rule, struct classified *to);
+
+/* ---- dispatch.c -------------------------------------------------------------------------------------- */
+
 /* A command that isn't in the table. */
 void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes);
+
 /* ---- refuse.c ---------------------------------------------------------------------------------------- */
 
 /* It is not to be had through the proxy; `what` ends the sentence with the reason. */

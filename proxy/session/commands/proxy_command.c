@@ -27,6 +27,15 @@ static void pair(struct text *out, size_t *count, const char *name, const char *
     *count += 2;
 }
 
+/* Whether it removes or replaces a lock. */
+static bool clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct request_class k;
+    class_find(&k, s, c, r, bytes);
+    bool found = lock_clobbers(&k);
+    class_clear(&k);
+    return found;
+}
+
 /* What the rule makes of the command; under audit, what enforcing would make of it. */
 static void explain_lock(struct session *s, struct text *out, size_t *count, const struct command *c,
                          const struct resp_request *sub, const char *bytes, const struct lock_rule *rule) {
@@ -39,7 +48,7 @@ static void explain_lock(struct session *s, struct text *out, size_t *count, con
     } else if (rule->mode != LOCK_MODE_OFF && script_is(c)) {
         verb = LOCK_SCRIPT;
         script = SCRIPT_ADOPT;
-    } else if (rule->mode != LOCK_MODE_OFF && lock_clobbers(s, c, sub, bytes)) {
+    } else if (rule->mode != LOCK_MODE_OFF && clobbers(s, c, sub, bytes)) {
         verb = LOCK_CLOBBER;
         script = SCRIPT_CLOBBER;
     } else {

@@ -225,25 +225,22 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
 }
 
 /* DEL and UNLINK of several keys: each lock key is a script of its own, the others are one command. */
-static void queue_release(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+static void queue_release(struct session *s, const struct request_class *k) {
     struct transaction *t = s->transaction;
     struct worker *w = s->worker;
-    size_t locks = 0, others = 0, lens[2];
+    const struct command *c = k->command;
+    size_t locks = class_locks(k), others = k->key_count - locks, lens[2];
     const char *texts[2];
     struct lock_words words = {texts, lens, 2};
-    texts[0] = request_arg(r, bytes, 0, &lens[0]);
-    for (size_t i = 1; i < r->argc; i++) {
-        texts[1] = request_arg(r, bytes, i, &lens[1]);
-        *(lock_rule_for(s, texts[1], lens[1]) ? &locks : &others) += 1;
-    }
+    texts[0] = request_arg(k->request, k->bytes, 0, &lens[0]);
     if (too_many_locks(s, c, locks))
         return;
     uint32_t group = (uint32_t)(locks + (others > 0));
     struct request *request = request_new(s, c);
     request->parts_left = 1;
-    for (size_t i = 1; i < r->argc; i++) {
-        texts[1] = request_arg(r, bytes, i, &lens[1]);
-        const struct lock_rule *rule = lock_rule_for(s, texts[1], lens[1]);
+    for (size_t i = 0; i < k->key_count; i++) {
+        const struct lock_rule *rule = class_enforced(k, i);
+        texts[1] = class_key(k, i, &lens[1]);
         if (!rule)
             continue;
         struct lock_call *lock = lock_prepare(s, &t->locks, rule, &lock_release_of_one, texts[1], lens[1], &words);
@@ -253,9 +250,9 @@ static void queue_release(struct session *s, const struct command *c, const stru
     if (others > 0) {
         build_start(w, 1 + others);
         build_bulk(w, texts[0], lens[0]);
-        for (size_t i = 1; i < r->argc; i++) {
-            texts[1] = request_arg(r, bytes, i, &lens[1]);
-            if (!lock_rule_for(s, texts[1], lens[1]))
+        for (size_t i = 0; i < k->key_count; i++) {
+            texts[1] = class_key(k, i, &lens[1]);
+            if (!class_enforced(k, i))
                 build_bulk(w, texts[1], lens[1]);
         }
         item_add(t, ITEM_PLAIN, 0, NULL, c, NULL, 0);
@@ -265,16 +262,6 @@ static void queue_release(struct session *s, const struct command *c, const stru
     queued_part_done(&request->call, &none); /* gives back the part held here */
 }
 
-static bool has_lock_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    for (size_t i = 1; i < r->argc; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, i, &len);
-        if (lock_rule_for(s, key, len))
-            return true;
-    }
-    return false;
-}
-
 /* What the node says to a step is EXEC's story. */
 static void queued_step_done(struct call *c, const struct call_end *end) {
     (void)end;
@@ -282,34 +269,41 @@ static void queued_step_done(struct call *c, const struct call_end *end) {
 }
 
 /* The key, as an argument index, that PROXY ADVISE is interested in, outside of all rules; 0: none. */
-static uint32_t wanted_outside(struct session *s, const struct command *c, const struct resp_request *r,
-                               const char *bytes, const struct key_list *list) {
+static uint32_t wanted_outside(struct session *s, const struct request_class *k) {
     size_t len;
-    const char *key = request_arg(r, bytes, list->keys[0], &len);
-    if (lock_rule_watched(s, key, len))
+    const char *key = class_key(k, 0, &len);
+    if (k->rules[0])
         return 0;
-    if (script_is(c))
-        return advise_script_key(s, c, r, bytes, list->keys[0], (size_t)list->count);
-    return list->count == 1 && advise_wants(s, c, r, bytes, key, len) ? list->keys[0] : 0;
+    if (script_is(k->command))
+        return advise_script_key(s, k->command, k->request, k->bytes, k->keys[0], k->key_count);
+    return k->key_count == 1 && advise_wants(s, k->command, k->request, k->bytes, key, len) ? k->keys[0] : 0;
+}
+
+/* The note for such a key, or NULL. */
+static struct audit_note *note_outside(struct session *s, const struct request_class *k) {
+    size_t len;
+    uint32_t outside = wanted_outside(s, k);
+    if (!outside)
+        return NULL;
+    const char *key = request_arg(k->request, k->bytes, outside, &len);
+    struct request_class one;
+    class_of_key(&one, s, k->command, k->request, k->bytes, outside, lock_rule_watched(s, key, len));
+    struct audit_note *note = audit_note(s, &one, true);
+    class_clear(&one);
+    return note;
 }
 
 /* Keys that are audited: what EXEC's element says of them is noted. */
-static void queue_audited(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct key_list list;
+static void queue_audited(struct session *s, const struct request_class *k) {
     if (s->transaction->lock_count >= LOCKS_MAX)
         return;
-    key_list_find(&list, c, r, bytes);
-    struct audit_note *note = NULL;
-    if (list.count > 0)
-        note = audit_note(s, c, r, bytes, list.keys, (size_t)list.count, false);
-    uint32_t outside = list.count > 0 && !note ? wanted_outside(s, c, r, bytes, &list) : 0;
-    if (outside)
-        note = audit_note(s, c, r, bytes, &outside, 1, true);
-    key_list_clear(&list);
+    struct audit_note *note = audit_note(s, k, false);
+    if (!note)
+        note = note_outside(s, k);
     if (!note)
         return;
     s->transaction->lock_count++;
-    item_add(s->transaction, ITEM_AUDIT, 1, NULL, c, NULL, 0);
+    item_add(s->transaction, ITEM_AUDIT, 1, NULL, k->command, NULL, 0);
     struct list_node *last = s->transaction->items.prev;
     LIST_ENTRY(last, struct transaction_item, link)->note = note;
 }
@@ -321,80 +315,37 @@ static void queue_step(struct session *s, const struct command *c, enum item_kin
     queue_script(s, &request->call, c, kind, lock, 1);
 }
 
-/* The parts of a script of the application's in its lock keys, in `locks`, which has room for all of its keys. Returns
- * how many there are. */
-static size_t begin_application(struct session *s, const struct resp_request *r, const char *bytes,
-                                const struct key_list *list, struct lock_call **locks) {
-    size_t n = 0;
-    for (int i = 0; i < list->count; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, list->keys[i], &len);
-        const struct lock_rule *rule = lock_rule_for(s, key, len);
-        if (rule)
-            locks[n++] = script_begin(s, &s->transaction->locks, rule, r, bytes, list->keys[i]);
-    }
-    return n;
-}
-
 /* A script of the application's between two steps for each of its lock keys. */
-static void queue_application(struct session *s, const struct command *c, const struct resp_request *r,
-                              const char *bytes) {
-    struct key_list list;
-    key_list_find(&list, c, r, bytes);
-    size_t count = list.count > 0 ? (size_t)list.count : 0, wanted = 0;
-    for (size_t i = 0; i < count; i++)
-        wanted += lock_rule_for(s, bytes + r->argv[list.keys[i]].off, r->argv[list.keys[i]].len) != NULL;
-    if (!too_many_locks(s, c, 2 * wanted)) {
-        struct lock_queue *queue = &s->transaction->locks;
-        struct lock_call **locks = memory_alloc((count + 1) * sizeof(struct lock_call *));
-        size_t n = begin_application(s, r, bytes, &list, locks);
-        for (size_t i = 0; i < n; i++) {
-            script_build_before(s, queue, locks[i]);
-            queue_step(s, c, ITEM_FIRST, NULL);
-        }
-        queue_audited(s, c, r, bytes);
-        queue_one(s, c, bytes, r->len, false);
-        for (size_t i = 0; i < n; i++) {
-            script_build_behind(s, queue, locks[i], r, bytes, count, true);
-            queue_step(s, c, ITEM_STEP, locks[i]);
-        }
-        memory_free(locks);
+static void queue_application(struct session *s, const struct request_class *k) {
+    struct lock_queue *queue = &s->transaction->locks;
+    const struct command *c = k->command;
+    size_t locks = class_locks(k), n = 0;
+    if (too_many_locks(s, c, 2 * locks))
+        return;
+    struct lock_call **calls = memory_alloc((locks + 1) * sizeof(struct lock_call *));
+    for (size_t i = 0; i < k->key_count; i++)
+        if (class_enforced(k, i))
+            calls[n++] = script_begin(s, queue, k, i);
+    for (size_t i = 0; i < n; i++) {
+        script_build_before(s, queue, calls[i]);
+        queue_step(s, c, ITEM_FIRST, NULL);
     }
-    key_list_clear(&list);
+    queue_audited(s, k);
+    queue_one(s, c, k->bytes, k->request->len, false);
+    for (size_t i = 0; i < n; i++) {
+        script_build_behind(s, queue, calls[i], k->request, k->bytes, k->key_count, true);
+        queue_step(s, c, ITEM_STEP, calls[i]);
+    }
+    memory_free(calls);
 }
 
-/* The way of a command with keys whose node is ready: as a script, or as it is. */
-static void queue_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct lock_command lc;
-    bool deletes = c->id == COMMAND_DEL || c->id == COMMAND_UNLINK;
-    bool single = (!c->find && c->first == 1 && c->last == 1 && c->split == SPLIT_NONE) ||
-                  (c->split == SPLIT_SUM && r->argc == 2) || (c->id == COMMAND_MSETNX && r->argc == 3);
-    if (single) {
-        size_t len;
-        const char *key = request_arg(r, bytes, 1, &len);
-        const struct lock_rule *rule = lock_rule_for(s, key, len);
-        if (rule && lock_command_of(c, r, bytes, rule->kinds, &lc)) {
-            if (!too_many_locks(s, c, 1))
-                queue_lock(s, c, r, bytes, &lc, rule);
-            return;
-        }
-    } else if (deletes && has_lock_key(s, c, r, bytes)) {
-        queue_release(s, c, r, bytes);
-        return;
-    }
-    if (script_is(c)) {
-        queue_application(s, c, r, bytes);
-        return;
-    }
-    if (!lock_clobbers(s, c, r, bytes)) {
-        queue_audited(s, c, r, bytes);
-        queue_one(s, c, bytes, r->len, false);
-        return;
-    }
+/* A command that removes or replaces lock keys. */
+static void queue_clobber(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     if (too_many_locks(s, c, 1))
         return;
     counter_add(&s->worker->counters.requests_locks, 1);
-    struct lock_call *lock = lock_prepare_clobber(s, &s->transaction->locks, c, r, bytes);
+    struct lock_call *lock = lock_prepare_clobber(s, &s->transaction->locks, k);
     if (!lock) {
         transaction_refuse(s, c, "%s", LOCK_TOO_MANY_KEYS);
         return;
@@ -404,23 +355,59 @@ static void queue_keys(struct session *s, const struct command *c, const struct 
     queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
 }
 
-static enum dispatch_result queue_by_key(struct session *s, const struct command *c, const struct resp_request *r,
-                                         const char *bytes) {
-    if (dispatch_writes_guard(c, r, bytes))
+/* The way of a command with keys whose node is ready: as a script, or as it is. */
+static void queue_keys(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
+    struct lock_command lc;
+    switch (lock_meaning_of(k, &lc)) {
+    case MEANS_LOCK:
+        if (!too_many_locks(s, c, 1))
+            queue_lock(s, c, k->request, k->bytes, &lc, k->rules[0]);
+        break;
+    case MEANS_RELEASES:
+        queue_release(s, k);
+        break;
+    case MEANS_SCRIPT:
+        queue_application(s, k);
+        break;
+    case MEANS_CLOBBERS:
+        queue_clobber(s, k);
+        break;
+    case MEANS_SHOWS:
+    case MEANS_NOTHING:
+        queue_audited(s, k);
+        queue_one(s, c, k->bytes, k->request->len, false);
+        break;
+    }
+}
+
+static enum dispatch_result queue_class(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
+    const struct resp_request *r = k->request;
+    int slot = k->slot;
+    if (k->writes_guard)
         return transaction_refuse(s, c, "%s", GUARD_REFUSED);
-    int slot = pin_slot(s, c, r, bytes);
     if (slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
     if (slot < 0) { /* no keys, or so malformed that the node may see some where this does not, as in MSET k */
         bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
         if (placed)
-            slot = slot_of_key(bytes + r->argv[c->first].off, r->argv[c->first].len);
-        return queue_as(s, c, r, bytes, slot, QUEUED_PLAIN);
+            slot = slot_of_key(k->bytes + r->argv[c->first].off, r->argv[c->first].len);
+        return queue_as(s, c, r, k->bytes, slot, QUEUED_PLAIN);
     }
     enum readiness ready = transaction_ready(s, c, slot);
     if (ready == READY)
-        queue_keys(s, c, r, bytes);
+        queue_keys(s, k);
     return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
+}
+
+static enum dispatch_result queue_by_key(struct session *s, const struct command *c, const struct resp_request *r,
+                                         const char *bytes) {
+    struct request_class k;
+    class_find(&k, s, c, r, bytes);
+    enum dispatch_result result = queue_class(s, &k);
+    class_clear(&k);
+    return result;
 }
 
 /* ---- the way ----------------------------------------------------------------------------------------- */

@@ -121,8 +121,11 @@ static int64_t counts_by(const struct command *c, const struct resp_request *r, 
 }
 
 /* What the command means to one of its keys, whose rule has these kinds. False: nothing that could be told. */
-static bool command_on_key(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t index,
-                           unsigned kinds, struct lock_command *lc, enum lock_effect *effect) {
+static bool command_on_key(const struct request_class *k, uint32_t index, unsigned kinds, struct lock_command *lc,
+                           enum lock_effect *effect) {
+    const struct command *c = k->command;
+    const struct resp_request *r = k->request;
+    const char *bytes = k->bytes;
     uint32_t clobbered[KEYS_MAX];
     *effect = EFFECT_DONE;
     if (c->id == COMMAND_MGET) {
@@ -266,19 +269,20 @@ static void outside_command(const struct command *c, uint32_t index, struct lock
         *lc = lock_release_of_one;
 }
 
-struct audit_note *audit_note(struct session *s, const struct command *c, const struct resp_request *r,
-                              const char *bytes, const uint32_t *keys, size_t key_count, bool outside) {
+struct audit_note *audit_note(struct session *s, const struct request_class *k, bool outside) {
     struct audit_note *note = NULL;
+    const struct command *c = k->command;
+    const struct resp_request *r = k->request;
+    const char *bytes = k->bytes;
     session_note_overlap(s);
-    for (size_t i = 0; i < key_count && (!note || note->count < KEYS_MAX); i++) {
-        size_t len, room = key_count - i;
-        const char *key = request_arg(r, bytes, keys[i], &len);
-        const struct lock_rule *rule = lock_rule_watched(s, key, len);
+    for (size_t i = 0; i < k->key_count && (!note || note->count < KEYS_MAX); i++) {
+        size_t room = k->key_count - i;
+        uint32_t at = k->keys[i];
+        const struct lock_rule *rule = k->rules[i];
         struct lock_command lc;
         enum lock_effect effect;
-        bool audited =
-            rule && rule->mode == LOCK_MODE_AUDIT && command_on_key(c, r, bytes, keys[i], rule->kinds, &lc, &effect);
-        if (!audited && (!outside || !command_on_key(c, r, bytes, keys[i], LOCK_KIND_ANY, &lc, &effect)))
+        bool audited = rule && rule->mode == LOCK_MODE_AUDIT && command_on_key(k, at, rule->kinds, &lc, &effect);
+        if (!audited && (!outside || !command_on_key(k, at, LOCK_KIND_ANY, &lc, &effect)))
             continue;
         if (!note)
             note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
@@ -288,11 +292,11 @@ struct audit_note *audit_note(struct session *s, const struct command *c, const 
         if (!audited && script_is(c))
             script_note(s, note, c, r, bytes, &lc, &effect);
         else if (!audited)
-            outside_command(c, keys[i], &lc);
-        key_note(s, note, audited ? rule : NULL, r, bytes, keys[i], &lc, effect);
+            outside_command(c, at, &lc);
+        key_note(s, note, audited ? rule : NULL, r, bytes, at, &lc, effect);
     }
     if (note) {
-        note->key_count = key_count;
+        note->key_count = k->key_count;
         texts_place(note);
     }
     return note;
@@ -486,31 +490,28 @@ static void audited(struct call *c, const struct call_end *end) {
 }
 
 /* Sends it as it is. */
-static void watch_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                          int slot, struct audit_note *note) {
+static void watch_forward(struct session *s, const struct request_class *k, struct audit_note *note) {
     if (!note) {
-        session_forward(s, c, r, bytes, slot);
+        session_forward(s, k->command, k->request, k->bytes, k->slot);
         return;
     }
     counter_add(&s->worker->counters.requests_forwarded, 1);
-    struct request *request = request_new(s, c);
+    struct request *request = request_new(s, k->command);
     request_own(request, &note->owner, &request_owner_silent);
     request->call.done = audited;
     s->audits++;
-    call_submit(&request->call, slot, bytes, r->len);
+    call_submit(&request->call, k->slot, k->bytes, k->request->len);
 }
 
-void audit_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                   int slot, const uint32_t *keys, size_t key_count) {
+void audit_forward(struct session *s, const struct request_class *k) {
     size_t len;
-    const char *key = request_arg(r, bytes, keys[0], &len);
-    struct audit_note *note = audit_note(s, c, r, bytes, keys, key_count, false);
-    if (!note && key_count == 1 && advise_wants(s, c, r, bytes, key, len))
-        note = audit_note(s, c, r, bytes, keys, 1, true);
-    watch_forward(s, c, r, bytes, slot, note);
+    const char *key = class_key(k, 0, &len);
+    struct audit_note *note = audit_note(s, k, false);
+    if (!note && k->key_count == 1 && advise_wants(s, k->command, k->request, k->bytes, key, len))
+        note = audit_note(s, k, true);
+    watch_forward(s, k, note);
 }
 
-void audit_forward_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                           int slot, const uint32_t *keys, size_t key_count) {
-    watch_forward(s, c, r, bytes, slot, audit_note(s, c, r, bytes, keys, key_count, true));
+void audit_forward_outside(struct session *s, const struct request_class *k) {
+    watch_forward(s, k, audit_note(s, k, true));
 }

@@ -8,23 +8,26 @@
 #include "parser/slot.h"
 #include "proxy/session/locks/private.h"
 
-/* The rule of a key that the command would remove or replace, if it can where the rule's locks are concerned. */
-static const struct lock_rule *clobbered_rule(struct session *s, const struct command *c, const char *key, size_t len) {
-    const struct lock_rule *rule = lock_rule_for(s, key, len);
-    return rule && lock_clobbers_kinds(c, rule->kinds) ? rule : NULL;
+/* The rule of argument `at`, which the command would remove or replace, if it can where the rule's locks are concerned.
+ * Most such commands do that to all of their keys: `nth` is its place among those. */
+static const struct lock_rule *clobbered_rule(const struct request_class *k, uint32_t at, size_t nth) {
+    size_t i = nth < k->key_count && k->keys[nth] == at ? nth : 0;
+    while (i < k->key_count && k->keys[i] != at)
+        i++;
+    const struct lock_rule *rule = i < k->key_count ? class_enforced(k, i) : NULL;
+    return rule && lock_clobbers_kinds(k->command, rule->kinds) ? rule : NULL;
 }
 
-bool lock_clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+bool lock_clobbers(const struct request_class *k) {
     uint32_t keys[LOCK_CLOBBERED_MAX];
-    size_t n = lock_clobbered_keys(c, r, bytes, keys, LOCK_CLOBBERED_MAX);
+    if (!k->enforced)
+        return false;
+    size_t n = lock_clobbered_keys(k->command, k->request, k->bytes, keys, LOCK_CLOBBERED_MAX);
     if (n > LOCK_CLOBBERED_MAX)
         return true; /* lock_call_clobber looks again, and says no */
-    for (size_t i = 0; i < n; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, keys[i], &len);
-        if (clobbered_rule(s, c, key, len))
+    for (size_t i = 0; i < n; i++)
+        if (clobbered_rule(k, keys[i], i))
             return true;
-    }
     return false;
 }
 
@@ -41,9 +44,11 @@ static bool named_before(const struct resp_request *r, const char *bytes, const 
 }
 
 /* The command's part in one of its lock keys, the argument `at`. */
-static struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct command *c,
-                               const struct resp_request *r, const char *bytes, const struct lock_rule *rule,
-                               uint32_t at) {
+static struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct request_class *k,
+                               const struct lock_rule *rule, uint32_t at) {
+    const struct command *c = k->command;
+    const struct resp_request *r = k->request;
+    const char *bytes = k->bytes;
     size_t len, name_len;
     const char *key = request_arg(r, bytes, at, &len);
     const char *name = request_arg(r, bytes, 0, &name_len);
@@ -64,12 +69,12 @@ static struct lock_call *begin(struct session *s, struct lock_queue *queue, cons
 }
 
 /* Writes clobber.lua's call; `found` are the arguments of the `locks` calls' keys. */
-static void build(struct session *s, struct lock_queue *queue, const struct command *c, const struct resp_request *r,
-                  const char *bytes, struct lock_call *const *calls, const uint32_t *found, size_t locks) {
+static void build(struct session *s, struct lock_queue *queue, const struct request_class *k,
+                  struct lock_call *const *calls, const uint32_t *found, size_t locks) {
     struct worker *w = s->worker;
-    uint32_t others[LOCK_CLOBBERED_MAX];
-    int key_count = command_keys(c, bytes, r, others, LOCK_CLOBBERED_MAX);
-    size_t other_count = key_count > 0 && key_count <= LOCK_CLOBBERED_MAX ? (size_t)key_count : 0;
+    const struct resp_request *r = k->request;
+    const char *bytes = k->bytes;
+    size_t other_count = k->key_count <= LOCK_CLOBBERED_MAX ? k->key_count : 0;
     char count[24];
     snprintf(count, sizeof(count), "%zu", locks);
     lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + other_count, LOCK_HEADER_ARGS + 4 * locks + 2 + r->argc);
@@ -78,7 +83,7 @@ static void build(struct session *s, struct lock_queue *queue, const struct comm
         lock_build_guard(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
     }
     for (size_t i = 0; i < other_count; i++)
-        build_bulk(w, bytes + r->argv[others[i]].off, r->argv[others[i]].len);
+        build_bulk(w, bytes + r->argv[k->keys[i]].off, r->argv[k->keys[i]].len);
     lock_build_header(w, s->lock.client, &calls[0]->plan, count, 0, SHAPE_INT);
     for (size_t i = 0; i < locks; i++)
         build_text(w, calls[i]->plan.claim_token);
@@ -97,31 +102,27 @@ static void build(struct session *s, struct lock_queue *queue, const struct comm
         build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
 }
 
-struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
-                                       const struct resp_request *r, const char *bytes) {
+struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     uint32_t found[LOCK_CLOBBERED_MAX];
-    size_t n = lock_clobbered_keys(c, r, bytes, found, LOCK_CLOBBERED_MAX), locks = 0;
+    size_t n = lock_clobbered_keys(k->command, k->request, k->bytes, found, LOCK_CLOBBERED_MAX), locks = 0;
     if (n > LOCK_CLOBBERED_MAX)
         return NULL;
     struct lock_call *calls[LOCK_CLOBBERED_MAX] = {NULL};
     for (size_t i = 0; i < n; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, found[i], &len);
-        const struct lock_rule *rule = clobbered_rule(s, c, key, len);
-        if (!rule || named_before(r, bytes, found, i))
+        const struct lock_rule *rule = clobbered_rule(k, found[i], i);
+        if (!rule || named_before(k->request, k->bytes, found, i))
             continue;
-        calls[locks] = begin(s, queue, c, r, bytes, rule, found[i]);
+        calls[locks] = begin(s, queue, k, rule, found[i]);
         if (locks > 0)
             list_append(&calls[0]->link, &calls[locks]->link);
         found[locks++] = found[i];
     }
-    build(s, queue, c, r, bytes, calls, found, locks);
+    build(s, queue, k, calls, found, locks);
     return calls[0];
 }
 
-void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
-                       const char *bytes) {
-    struct lock_call *l = lock_prepare_clobber(s, NULL, c, r, bytes);
+void lock_call_clobber(struct call *call, struct session *s, const struct request_class *k) {
+    struct lock_call *l = lock_prepare_clobber(s, NULL, k);
     if (!l) {
         struct call_end end = {.error = LOCK_TOO_MANY_KEYS, .why = UPSTREAM_NOT_SENT};
         lock_deliver(call, call->done, &end);
@@ -130,11 +131,11 @@ void lock_call_clobber(struct call *call, struct session *s, const struct comman
     lock_submit(call, l, SCRIPT_CLOBBER);
 }
 
-void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r,
-                           const char *bytes) {
+/* Out of line, or lock_submit would be where acquire and release call it: 1 % of their bound. */
+__attribute__((noinline)) void lock_dispatch_clobber(struct session *s, const struct request_class *k) {
     counter_add(&s->worker->counters.requests_locks, 1);
-    struct request *request = request_new(s, c);
+    struct request *request = request_new(s, k->command);
     lock_busy_all(request);
     request_barrier(request);
-    lock_call_clobber(&request->call, s, c, r, bytes);
+    lock_call_clobber(&request->call, s, k);
 }

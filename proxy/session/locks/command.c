@@ -252,6 +252,21 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
     return true;
 }
 
+enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc) {
+    const struct command *c = k->command;
+    if (!k->enforced)
+        return MEANS_NOTHING;
+    if (k->key_count == 1 && k->keys[0] == 1 && lock_command_of(c, k->request, k->bytes, k->rules[0]->kinds, lc))
+        return MEANS_LOCK;
+    if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
+        return MEANS_RELEASES;
+    if (c->id == COMMAND_MGET)
+        return MEANS_SHOWS;
+    if (script_is(c))
+        return MEANS_SCRIPT;
+    return lock_clobbers(k) ? MEANS_CLOBBERS : MEANS_NOTHING;
+}
+
 /* Appends a key's index. */
 static size_t add(uint32_t *keys, size_t max, size_t n, uint32_t index) {
     if (n < max)

@@ -9,18 +9,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
 
-/* ---- which keys, and one after another -------------------------------------------------------- */
-
-inline const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len) {
-    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
-    return rule && rule->mode == LOCK_MODE_ENFORCE && !lock_guard_is(key, len) ? rule : NULL;
-}
-
-inline const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len) {
-    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
-    bool watched = rule && (rule->mode == LOCK_MODE_ENFORCE || (rule->mode == LOCK_MODE_AUDIT && len <= LOCK_NAME_MAX));
-    return watched && !lock_guard_is(key, len) ? rule : NULL;
-}
+/* ---- one after another on a key --------------------------------------------------------------- */
 
 /* A few of its bytes: two keys that share a place only wait for each other. */
 static inline unsigned busy_place(const char *key, size_t len) {

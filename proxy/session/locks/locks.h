@@ -10,7 +10,7 @@
 
 #include "proxy/advise/advise.h"
 #include "proxy/lock/audit.h"
-#include "proxy/session/core/session.h"
+#include "proxy/session/core/class.h"
 #include "proxy/upstream/script.h"
 
 /* The client's reply, as the scripts are told (ARGV 10). */
@@ -24,8 +24,6 @@ enum lock_shape {
 /* In the scripts' words; static. */
 const char *lock_shape_text(enum lock_shape shape);
 
-/* A longer key that matches an enforced rule is refused: a lock's name is kept, sent and shown in many places. */
-enum { LOCK_NAME_MAX = 32 * 1024 };
 #define LOCK_NAME_REFUSED "ERR the name of a lock is longer than 32768 bytes; nothing was done"
 
 /* What a command means to a lock. */
@@ -102,17 +100,22 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
                            size_t max);
 /* Whether such a command can remove or replace a lock of one of these kinds. */
 bool lock_clobbers_kinds(const struct command *c, unsigned kinds);
+/* What a request means to the locks among its keys, those of rules that are enforced. */
+enum lock_meaning {
+    MEANS_NOTHING,  /* there are none, or they do not mind */
+    MEANS_LOCK,     /* a command on one lock, as lock_command_of has it */
+    MEANS_RELEASES, /* DEL, UNLINK of several keys */
+    MEANS_SHOWS,    /* MGET: what it shows is seen */
+    MEANS_SCRIPT,   /* a script of the application's */
+    MEANS_CLOBBERS  /* locks are removed or replaced as a whole, or it has too many keys to tell */
+};
+/* *lc is filled for MEANS_LOCK. */
+enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc);
 /* COPY with DB: true, and the database in which its destination stands. */
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
 
 /* DEL or UNLINK of one key of several. */
 extern const struct lock_command lock_release_of_one;
-
-/* The rule in force for a key (enforce), or NULL: not a lock key, or not to be enforced. */
-const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
-
-/* The rule of a key that is enforced or audited, or NULL. */
-const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len);
 
 /* A session's lock commands on one key go one after another, so that each is judged by what the one before it
  * did. Whether one on this key is in flight (or on any key); and the marking of a request that concerns several.
@@ -166,8 +169,7 @@ struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, cons
 /* EXEC is being sent: what is queued is on its way. */
 void lock_queue_sent(struct worker *w, const struct lock_queue *queue);
 /* NULL: LOCK_TOO_MANY_KEYS. */
-struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct command *c,
-                                       const struct resp_request *r, const char *bytes);
+struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k);
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct call_end *out, char *answer);
 /* Whether its acquisition has to be confirmed by replicas, as its rule says. */
@@ -188,10 +190,9 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
                                    const struct lock_rule *rule);
 /* Whether the command would remove or replace a lock key; and the script that does it if it may: as a request, or as
  * a part of a split with its own `call`. */
-bool lock_clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
-void lock_dispatch_clobber(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
-void lock_call_clobber(struct call *call, struct session *s, const struct command *c, const struct resp_request *r,
-                       const char *bytes);
+bool lock_clobbers(const struct request_class *k);
+void lock_dispatch_clobber(struct session *s, const struct request_class *k);
+void lock_call_clobber(struct call *call, struct session *s, const struct request_class *k);
 
 /* The engine's sink for leases (struct lock_sink): notes them for the worker whose thread calls the engine. */
 void lock_note_renewal(void *arg, const struct lock_lease *lease);
@@ -214,13 +215,11 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
 /* Whether the command is such a script that may write. */
 bool script_is(const struct command *c);
 
-/* Sends it to the node of `slot`, between two steps for each of its keys (argument indexes) that is a lock. */
-void script_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                     const uint32_t *keys, size_t key_count, int slot);
+/* Sends it to its node, between two steps for each of its keys that is a lock. */
+void script_dispatch(struct session *s, const struct request_class *k);
 
-/* The script's part in one lock key, the argument `key`; queue: of the transaction that it is queued in, or NULL. */
-struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
-                               const struct resp_request *r, const char *bytes, uint32_t key);
+/* The script's part in its key i, which is a lock; queue: of the transaction that it is queued in, or NULL. */
+struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct request_class *k, size_t i);
 /* The two steps of such a part, each left in w->build: what goes before the script, and what goes behind it.
  * `together`: all of it is one transaction. */
 void script_build_before(struct session *s, struct lock_queue *queue, const struct lock_call *l);
@@ -237,21 +236,18 @@ struct audit_note;
 
 /* What the command does to keys under audit rules, remembered until its reply; NULL: nothing. The note is given.
  * `outside`: also to keys outside of all rules, for PROXY ADVISE. */
-struct audit_note *audit_note(struct session *s, const struct command *c, const struct resp_request *r,
-                              const char *bytes, const uint32_t *keys, size_t key_count, bool outside);
+struct audit_note *audit_note(struct session *s, const struct request_class *k, bool outside);
 /* The command's reply, or what became of it; frees the note. s NULL: it is gone. */
 void audit_end(struct worker *w, struct session *s, struct audit_note *note, const struct call_end *end);
 /* One of session->audits has ended. */
 void audit_released(struct session *s);
 
-/* Forwards a request with these keys; where rules in audit are concerned, its reply is looked at on its way back. */
-void audit_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                   int slot, const uint32_t *keys, size_t key_count);
+/* Forwards a request with keys; where rules in audit are concerned, its reply is looked at on its way back. */
+void audit_forward(struct session *s, const struct request_class *k);
 
 /* The same for keys outside of all rules, or of a kind that theirs lacks, whose command looks like a lock's; a script
  * has one. */
-void audit_forward_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                           int slot, const uint32_t *keys, size_t key_count);
+void audit_forward_outside(struct session *s, const struct request_class *k);
 
 /* ---- advise.c: what commands on locks say to PROXY ADVISE ------------------------------------------------- */
 

@@ -29,7 +29,6 @@ static const double CAREFUL = 1.0;
 
 struct lock_part {
     struct lock_call *lock; /* NULL: it has ended */
-    uint32_t key;           /* argument index */
 };
 
 /* A script under way between its steps. */
@@ -47,11 +46,10 @@ bool script_is(const struct command *c) {
 
 /* ---- the two steps ----------------------------------------------------------------------------- */
 
-struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
-                               const struct resp_request *r, const char *bytes, uint32_t key_index) {
+struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct request_class *k, size_t i) {
     size_t len, name_len;
-    const char *key = request_arg(r, bytes, key_index, &len), *name = request_arg(r, bytes, 0, &name_len);
-    struct lock_call *l = lock_begin(s, LOCK_SCRIPT, rule, key, len);
+    const char *key = class_key(k, i, &len), *name = request_arg(k->request, k->bytes, 0, &name_len);
+    struct lock_call *l = lock_begin(s, LOCK_SCRIPT, k->rules[i], key, len);
     lock_call_command(l, name, name_len);
     if (queue)
         lock_enqueue(s, queue, l);
@@ -109,16 +107,11 @@ static void step_submit(struct session *s, const struct command *c, struct lock_
     lock_submit(&request->call, l, SCRIPT_ADOPT);
 }
 
-static void dispatch_apart(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                           const uint32_t *keys, size_t key_count, int slot) {
-    session_forward(s, c, r, bytes, slot);
-    for (size_t i = 0; i < key_count; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, keys[i], &len);
-        const struct lock_rule *rule = lock_rule_for(s, key, len);
-        if (rule)
-            step_submit(s, c, script_begin(s, NULL, rule, r, bytes, keys[i]), r, bytes, key_count);
-    }
+static void dispatch_apart(struct session *s, const struct request_class *k) {
+    session_forward(s, k->command, k->request, k->bytes, k->slot);
+    for (size_t i = 0; i < k->key_count; i++)
+        if (class_enforced(k, i))
+            step_submit(s, k->command, script_begin(s, NULL, k, i), k->request, k->bytes, k->key_count);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------- */
@@ -246,17 +239,13 @@ static void bundle_done(struct call *c, const struct call_end *end) {
 
 /* ---- the beginning ----------------------------------------------------------------------------- */
 
-static struct bundle *bundle_new(struct session *s, const struct resp_request *r, const char *bytes,
-                                 const uint32_t *keys, size_t key_count, int slot) {
-    struct bundle *b = memory_zalloc(sizeof(*b) + key_count * sizeof(b->parts[0]));
-    b->slot = slot;
-    b->key_count = key_count;
-    for (size_t i = 0; i < key_count; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, keys[i], &len);
-        if (lock_rule_for(s, key, len))
-            b->parts[b->count++].key = keys[i];
-    }
+static struct bundle *bundle_new(struct session *s, const struct request_class *k, size_t locks) {
+    struct bundle *b = memory_zalloc(sizeof(*b) + locks * sizeof(b->parts[0]));
+    b->slot = k->slot;
+    b->key_count = k->key_count;
+    for (size_t i = 0; i < k->key_count; i++)
+        if (class_enforced(k, i))
+            b->parts[b->count++].lock = script_begin(s, NULL, k, i);
     return b;
 }
 
@@ -287,21 +276,17 @@ static void bundle_busy(struct request *request, const struct bundle *b) {
         lock_busy_all(request);
 }
 
-static void dispatch_together(struct session *s, const struct command *c, const struct resp_request *r,
-                              const char *bytes, struct bundle *b) {
+static void dispatch_together(struct session *s, const struct request_class *k, size_t locks) {
+    const struct resp_request *r = k->request;
     struct text all = {0};
     counter_add(&s->worker->counters.requests_forwarded, 1);
-    struct request *request = request_new(s, c);
-    for (size_t i = 0; i < b->count; i++) {
-        size_t len;
-        const char *key = request_arg(r, bytes, b->parts[i].key, &len);
-        b->parts[i].lock = script_begin(s, NULL, lock_rule_for(s, key, len), r, bytes, b->parts[i].key);
-    }
+    struct request *request = request_new(s, k->command);
+    struct bundle *b = bundle_new(s, k, locks);
     bundle_busy(request, b);
     if (ev_now(s->worker->loop) < s->careful_until)
         request_barrier(request);
-    text_append(&b->command, bytes, r->len);
-    request->call.up.script_at = (uint32_t)bundle_build(s, b, r, bytes, &all);
+    text_append(&b->command, k->bytes, r->len);
+    request->call.up.script_at = (uint32_t)bundle_build(s, b, r, k->bytes, &all);
     request->call.up.script = script_get(SCRIPT_ADOPT);
     request->call.done = bundle_done;
     request_own(request, &b->owner, &request_owner_silent);
@@ -309,13 +294,10 @@ static void dispatch_together(struct session *s, const struct command *c, const 
     text_clear(&all);
 }
 
-void script_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                     const uint32_t *keys, size_t key_count, int slot) {
-    struct bundle *b = bundle_new(s, r, bytes, keys, key_count, slot);
-    if (b->count > 0 && b->count <= LOCKS_TOGETHER_MAX) {
-        dispatch_together(s, c, r, bytes, b);
-        return;
-    }
-    bundle_free(b);
-    dispatch_apart(s, c, r, bytes, keys, key_count, slot);
+void script_dispatch(struct session *s, const struct request_class *k) {
+    size_t locks = class_locks(k);
+    if (locks > 0 && locks <= LOCKS_TOGETHER_MAX)
+        dispatch_together(s, k, locks);
+    else
+        dispatch_apart(s, k);
 }

@@ -1,0 +1,172 @@
+/*
+ * Classification: which way a request goes, from what its command needs, what rules say of its keys, and what the
+ * session has under way. Looks, and does nothing; only what PROXY ADVISE wants to see it counts.
+ */
+#include "parser/slot.h"
+#include "proxy/session/cluster/cluster.h"
+#include "proxy/session/commands/private.h"
+#include "proxy/session/blocking/blocking.h"
+
+#define CROSSSLOT "CROSSSLOT Keys in request don't hash to the same slot"
+
+static enum way refused(struct classified *to, const char *error) {
+    to->error = error;
+    return WAY_REFUSED;
+}
+
+static enum way unsupported(struct classified *to, const char *why) {
+    to->error = why;
+    return WAY_UNSUPPORTED;
+}
+
+/* ---- keys ---------------------------------------------------------------------------------------- */
+
+/* Whether the command is about one key as such: not that it happens to name one. */
+static bool one_key(const struct request_class *k) {
+    const struct command *c = k->command;
+    return k->key_count == 1 && (c->only || c->split == SPLIT_SUM || c->id == COMMAND_MSETNX);
+}
+
+/* Whether the session's earlier lock commands have to end first: those on the same key, or on any where it has several.
+ * What is audited waits for scripts alone. */
+static bool locks_are_busy(const struct session *s, const struct request_class *k) {
+    size_t len;
+    if (!k->enforced && !k->audited)
+        return false;
+    if (k->enforced && s->audits > 0)
+        return true;
+    if (!one_key(k))
+        return lock_any_busy(s);
+    const char *key = class_key(k, 0, &len);
+    return lock_script_busy(s, key, len);
+}
+
+/* Whether PROXY ADVISE wants to see the reply, though no rule does. Of a script the one key that is its lock is left.
+ */
+static bool advise_watches(struct session *s, struct request_class *k) {
+    size_t len;
+    const struct command *c = k->command;
+    const char *key = class_key(k, 0, &len);
+    if (one_key(k) || c->id == COMMAND_MSETNX)
+        return advise_wants(s, c, k->request, k->bytes, key, len);
+    uint32_t lock =
+        script_is(c) && !k->enforced ? advise_script_key(s, c, k->request, k->bytes, k->keys[0], k->key_count) : 0;
+    if (lock)
+        class_narrow(k, lock, NULL);
+    return lock != 0;
+}
+
+/* A command with keys, which are known. */
+static enum way way_of_keys(struct session *s, struct classified *to) {
+    struct request_class *k = &to->class;
+    if (locks_are_busy(s, k))
+        return WAY_LATER;
+    struct lock_command form;
+    enum lock_meaning meaning = lock_meaning_of(k, &form);
+    bool parts = meaning == MEANS_RELEASES || meaning == MEANS_SHOWS || meaning == MEANS_CLOBBERS;
+    if (k->command->split != SPLIT_NONE && (k->slot == SLOT_SEVERAL || parts))
+        return WAY_SPLIT;
+    if (k->slot == SLOT_SEVERAL)
+        return refused(to, CROSSSLOT);
+    if (meaning == MEANS_LOCK)
+        return WAY_LOCK;
+    if (meaning == MEANS_SCRIPT)
+        return WAY_SCRIPT;
+    if (meaning == MEANS_CLOBBERS)
+        return WAY_CLOBBER;
+    if (k->audited)
+        return WAY_AUDIT;
+    if ((!k->enforced || one_key(k)) && advise_watches(s, k))
+        return WAY_ADVISE;
+    return WAY_FORWARD;
+}
+
+/* A script has to begin what goes over the connection for scripts: behind others it would stop their connection. */
+static bool script_must_wait(const struct session *s, const struct command *c) {
+    return (c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && !s->aside && s->lane.own == 0;
+}
+
+static enum way way_of_key_list(struct session *s, const struct command *c, const struct resp_request *r,
+                                const char *bytes, struct classified *to) {
+    if (script_must_wait(s, c))
+        return WAY_LATER;
+    if (c->split == SPLIT_MSET && r->argc % 2 == 0) /* a node of a cluster would say CROSSSLOT first */
+        return refused(to, "ERR wrong number of arguments for 'mset' command");
+    if (discover_asks_keys(c) && upstream_is_cluster(s->worker->upstream))
+        return WAY_ASK_KEYS;
+    class_find(&to->class, s, c, r, bytes);
+    if (to->class.key_count == 0) /* malformed, and Redis says what is wrong, or no key after all, as in MEMORY PURGE */
+        return WAY_MASTERS;
+    if (to->class.writes_guard)
+        return refused(to, GUARD_REFUSED);
+    return way_of_keys(s, to);
+}
+
+static enum way way_of_blocking(struct session *s, const struct command *c, const struct resp_request *r,
+                                const char *bytes, struct classified *to) {
+    if (!command_blocks(c, bytes, r)) /* XREAD without BLOCK */
+        return way_of_key_list(s, c, r, bytes, to);
+    class_find(&to->class, s, c, r, bytes);
+    if (to->class.writes_guard)
+        return refused(to, GUARD_REFUSED);
+    if (lock_clobbers(&to->class))
+        return refused(to, "LOCKED a blocking command would take or displace a node of a list lock; nothing was done");
+    return wait_is(c) ? WAY_WAIT : WAY_BLOCKING;
+}
+
+/* ---- all requests -------------------------------------------------------------------------------- */
+
+/* Commands on the whole keyspace are behind the lock commands before them, which may have to be sent twice. */
+static bool keyspace_must_wait(const struct session *s, const struct command *c) {
+    bool whole = c->need == NEED_KEYSPACE || c->need == NEED_MASTERS;
+    return whole && lock_any_busy(s);
+}
+
+static enum way way_of(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                       struct classified *to) {
+    if (keyspace_must_wait(s, c))
+        return WAY_LATER;
+    switch (c->need) {
+    case NEED_KEY:
+        return way_of_key_list(s, c, r, bytes, to);
+    case NEED_BLOCKING:
+        return way_of_blocking(s, c, r, bytes, to);
+    case NEED_NODE:
+        return WAY_FORWARD;
+    case NEED_MASTERS:
+        return WAY_MASTERS;
+    case NEED_CLUSTER:
+        return WAY_CLUSTER;
+    case NEED_KEYSPACE:
+        return WAY_KEYSPACE;
+    case NEED_SESSION:
+        return WAY_SESSION;
+    case NEED_PROXY:
+        return WAY_PROXY;
+    case NEED_TRANSACTION:
+        return WAY_TRANSACTION;
+    case NEED_PUBSUB:
+        return WAY_PUBSUB;
+    case NEED_REFUSED:
+        return unsupported(to, c->id == COMMAND_UNKNOWN
+                                   ? ": it would change the state of a connection that many clients share"
+                                   : ": replicas, and tools that copy as they do, ask the server itself");
+    case NEED_CLOSE:
+        break;
+    }
+    return WAY_CLOSE;
+}
+
+void classify(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+              struct classified *to) {
+    class_begin(&to->class, c, r, bytes);
+    to->error = NULL;
+    to->way = way_of(s, c, r, bytes, to);
+}
+
+void classify_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                  uint32_t key, const struct lock_rule *rule, struct classified *to) {
+    class_of_key(&to->class, s, c, r, bytes, key, rule);
+    to->error = NULL;
+    to->way = way_of_keys(s, to);
+}

@@ -1,0 +1,79 @@
+/* Classes of requests: keys, rules and slot, each looked for once. Knows no lock commands. */
+#include "proxy/session/core/class.h"
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+
+inline const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len) {
+    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
+    return rule && rule->mode == LOCK_MODE_ENFORCE && !lock_guard_is(key, len) ? rule : NULL;
+}
+
+inline const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len) {
+    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
+    bool watched = rule && (rule->mode == LOCK_MODE_ENFORCE || (rule->mode == LOCK_MODE_AUDIT && len <= LOCK_NAME_MAX));
+    return watched && !lock_guard_is(key, len) ? rule : NULL;
+}
+
+void class_begin(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes) {
+    k->command = c;
+    k->request = r;
+    k->bytes = bytes;
+    k->key_count = 0;
+    k->keys = k->list.keys = k->list.on_stack;
+    k->rules = k->few_rules;
+    k->enforced = k->audited = k->writes_guard = false;
+    k->slot = SLOT_NONE;
+}
+
+static void take_rule(struct request_class *k, size_t i, const struct lock_rule *rule) {
+    k->rules[i] = rule;
+    k->enforced = k->enforced || (rule && rule->mode == LOCK_MODE_ENFORCE);
+    k->audited = k->audited || (rule && rule->mode == LOCK_MODE_AUDIT);
+}
+
+void class_find(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
+                const char *bytes) {
+    class_begin(k, c, r, bytes);
+    key_list_find(&k->list, c, r, bytes);
+    k->key_count = k->list.count > 0 ? (size_t)k->list.count : 0;
+    k->keys = k->list.keys;
+    if (k->key_count > KEYS_ON_STACK)
+        k->rules = memory_alloc(k->key_count * sizeof(struct lock_rule *));
+    for (size_t i = 0; i < k->key_count; i++) {
+        size_t len;
+        const char *key = class_key(k, i, &len);
+        take_rule(k, i, lock_rule_watched(s, key, len));
+    }
+    k->writes_guard = keys_write_guard(c, r, bytes, k->keys, k->key_count);
+    if (k->key_count > 0)
+        k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, k->keys, k->key_count) : 0;
+}
+
+void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule *rule) {
+    k->one_key = key;
+    k->keys = &k->one_key;
+    k->key_count = 1;
+    k->enforced = k->audited = false;
+    take_rule(k, 0, rule);
+}
+
+void class_of_key(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
+                  const char *bytes, uint32_t key, const struct lock_rule *rule) {
+    class_begin(k, c, r, bytes);
+    class_narrow(k, key, rule);
+    k->writes_guard = keys_write_guard(c, r, bytes, k->keys, 1);
+    k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, k->keys, 1) : 0;
+}
+
+void class_clear(struct request_class *k) {
+    if (k->rules != k->few_rules)
+        memory_free((void *)k->rules);
+    key_list_clear(&k->list);
+}
+
+size_t class_locks(const struct request_class *k) {
+    size_t locks = 0;
+    for (size_t i = 0; i < k->key_count; i++)
+        locks += class_enforced(k, i) != NULL;
+    return locks;
+}
