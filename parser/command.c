@@ -61,8 +61,8 @@ static inline uint64_t four_bytes(const char *s) {
     return byte_at(s, 0) | byte_at(s, 1) | byte_at(s, 2) | byte_at(s, 3);
 }
 
-/* One to eight bytes, the first of them lowest. Loads that overlap save a loop: bytes that are read twice land
- * on themselves. */
+/* Packs one to eight bytes into a word, the first of them lowest. Loads that overlap save a loop: bytes that are read
+ * twice land on themselves. */
 static inline uint64_t pack_word(const char *s, size_t len) {
     if (len >= 4) {
         return lower_word(four_bytes(s) | four_bytes(s + len - 4) << 8 * (len - 4));
@@ -70,7 +70,7 @@ static inline uint64_t pack_word(const char *s, size_t len) {
     return lower_word(byte_at(s, 0) | byte_at(s, len / 2) | byte_at(s, len - 1));
 }
 
-/* One to SHORT_NAME_LEN bytes. */
+/* Packs a name of one to SHORT_NAME_LEN bytes into one word, with its length above them. */
 static inline uint64_t pack_short_name(const char *s, size_t len) {
     return pack_word(s, len) | (uint64_t)len << 56;
 }
@@ -136,7 +136,7 @@ static __attribute__((noinline)) const struct command *find_long_name(const char
     return NULL;
 }
 
-/* One word says it all: no row of a longer name has a control character in the place of the length. */
+/* Compares one word: no row of a longer name has a control character in the place of the length. */
 static inline const struct command *find_short_name(uint64_t word) {
     struct name n = {{word, 0, 0}};
     for (size_t at = hash_name(&n); table[at].command; at = (at + 1) % TABLE_SIZE) {

@@ -49,9 +49,9 @@ enum command_flag {
     COMMAND_SECRET = 1 << 7        /* a password may be among its arguments: AUTH HELLO ACL CONFIG MIGRATE */
 };
 
-/* One id a row, in the order of the table: COMMAND_GET, COMMAND_SET, COMMAND_SETNX, ... Commands with
- * subcommands (CLIENT, CONFIG, SCRIPT, XGROUP, OBJECT, ...) are one row each. COMMAND_UNKNOWN is 0. The commands
- * READONLY and READWRITE are COMMAND_READONLY_MODE and COMMAND_READWRITE_MODE; COMMAND_READONLY is the flag. */
+/* Commands have an id each, in the order of the table: COMMAND_GET, COMMAND_SET, COMMAND_SETNX, ... A command with
+ * subcommands (CLIENT, CONFIG, SCRIPT, XGROUP, OBJECT, ...) has one. COMMAND_UNKNOWN is 0. The commands READONLY and
+ * READWRITE are COMMAND_READONLY_MODE and COMMAND_READWRITE_MODE; COMMAND_READONLY is the flag. */
 enum command_id {
     COMMAND_UNKNOWN = 0,
 #define COMMAND(id, name, arity, flags, first, last, step, find, split, need) COMMAND_##id,
@@ -98,7 +98,7 @@ void command_table_init(void);
 
 /* The row of a name, in any case; NULL if there is none. */
 const struct command *command_lookup(const char *name, size_t len);
-/* The same for a multibulk that was scanned, of one argument at least. */
+/* The row of the command that a scanned multibulk (of one argument at least) names; NULL if there is none. */
 const struct command *command_of_request(const struct resp_request *request, const char *data);
 
 /* The row of an id other than COMMAND_UNKNOWN. */

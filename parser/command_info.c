@@ -116,7 +116,7 @@ static void read_find(struct cursor *c, struct key_spec *spec) {
     }
 }
 
-/* Returns whether it says all there is to know. */
+/* Reads how to find some of a command's keys; returns whether that says all there is to know. */
 static bool read_spec(struct cursor *c, struct key_spec *spec) {
     bool complete = true;
     *spec = (struct key_spec){.begin = KEYS_BEGIN_UNKNOWN, .find = KEYS_FIND_UNKNOWN, .step = 1};
@@ -227,7 +227,8 @@ static enum command_need need_of(const struct command_info *info, const struct f
     return facts->everywhere ? NEED_MASTERS : NEED_NODE;
 }
 
-/* name arity flags first last step; then, of Redis 6, categories; then, of 7, tips, specs of keys, subcommands. */
+/* Reads an element of COMMAND's reply: name arity flags first last step; then, of Redis 6, categories; then, of 7,
+ * tips, specs of keys, subcommands. */
 static bool read_info(struct cursor *c, struct command_info *info, bool nested) {
     struct facts facts = {false, false, false, false};
     struct command *command = &info->command;

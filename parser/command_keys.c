@@ -240,7 +240,7 @@ static size_t spec_begin(const struct key_spec *spec, const char *data, const st
     return 0;
 }
 
-/* False: the request is malformed. */
+/* Adds the keys that a spec finds. False: the request is malformed. */
 static bool spec_find(const struct key_spec *spec, const char *data, const struct resp_request *request,
                       struct found *f) {
     int64_t argc = (int64_t)request->argc, first = (int64_t)spec_begin(spec, data, request), last, number;

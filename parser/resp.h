@@ -39,7 +39,7 @@ struct resp_limits {
     bool unauthenticated; /* the stricter limits apply */
 };
 
-/* One argument: `len` bytes at `off` from the start of the request. */
+/* An argument has `len` bytes at `off` from the start of the request. */
 struct resp_arg {
     size_t off;
     size_t len;
@@ -76,14 +76,14 @@ struct resp_request {
 void resp_request_init(struct resp_request *r);
 /* Makes it ready for the next request; keeps an argv of moderate size for it. */
 void resp_request_reset(struct resp_request *r);
-/* The same behind RESP_OK, in a hurry. */
+/* Makes it ready for the next request behind RESP_OK, as resp_request_reset does, without a call where it was quick. */
 static inline void resp_request_next(struct resp_request *r) {
     if (r->quick)
         r->pos = 0;
     else
         resp_request_reset(r);
 }
-/* Frees argv. */
+/* Frees what the scanner has allocated (argv). */
 void resp_request_clear(struct resp_request *r);
 /* Moves a scanner with its place to `to`, which holds nothing; `from` is ready for another request afterwards. */
 void resp_request_move(struct resp_request *to, struct resp_request *from);
@@ -142,7 +142,7 @@ struct resp_reply {
 };
 
 void resp_reply_init(struct resp_reply *r);
-/* Nothing of the reply has come yet. */
+/* Whether nothing of the reply has come yet. */
 static inline bool resp_reply_begins(const struct resp_reply *r) {
     return r->type == 0;
 }
@@ -162,7 +162,7 @@ int64_t resp_reply_ahead(const struct resp_reply *r);
 
 /* ---- looking into a complete reply ------------------------------------------------------- */
 
-/* One element of a well-formed reply that is complete in memory. */
+/* An element of a well-formed reply that is complete in memory. */
 struct resp_item {
     char type;       /* its first byte */
     bool null;       /* $-1, *-1 or _ */

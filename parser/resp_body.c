@@ -57,7 +57,7 @@ static enum resp_status take_line_byte(struct resp_body *b, char c, const struct
     return ++b->line_len > RESP_INLINE_MAX ? bad(b, resp_too_big_bulk_line) : RESP_MORE;
 }
 
-/* The line at *p as it nearly always is. */
+/* Takes the line at *p where it is whole and canonical, as it nearly always is. */
 static bool take_whole_line(struct resp_body *b, const char **p, const char *end, const struct resp_limits *limits) {
     uint64_t n;
     if (b->line_len > 0 || b->line_ended || **p != '$') {

@@ -15,7 +15,7 @@
 
 const char resp_unbalanced_quotes[] = "Protocol error: unbalanced quotes in request";
 
-/* isspace() of the C locale. */
+/* Whether a byte is white space, as isspace() of the C locale has it. */
 static bool is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }

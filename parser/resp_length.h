@@ -15,14 +15,14 @@
 /* What is wrong with a "$N" line in Redis's words, or NULL. `type` is its first byte; `text` may hold the result. */
 const char *resp_bulk_line_error(char type, bool valid, int64_t bulk_len, const struct resp_limits *limits,
                                  char text[RESP_ERROR_TEXT]);
-/* Where it has no end within RESP_INLINE_MAX bytes. */
+/* The error for a "$N" line that has no end within RESP_INLINE_MAX bytes. */
 extern const char resp_too_big_bulk_line[];
 
 static inline bool resp_is_crlf(const char *p) {
     return memcmp(p, "\r\n", 2) == 0;
 }
 
-/* Eleven digits at most: far from an overflow. */
+/* Reads "N\r\n" with at most eleven digits, which is far from an overflow. Returns the byte behind it, or NULL. */
 static inline const char *resp_length_of_digits(const char *p, const char *end, uint64_t *number) {
     const char *far = end - p < 12 ? end : p + 11;
     uint64_t n = 0;

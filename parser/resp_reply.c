@@ -114,7 +114,7 @@ static bool length_done(struct resp_reply *r) {
     return false;
 }
 
-/* One byte of a length line, in the states from STATE_LENGTH to STATE_LF. */
+/* Takes a byte of a length line, in the states from STATE_LENGTH to STATE_LF. */
 static bool length_byte(struct resp_reply *r, char c) {
     unsigned digit = (unsigned char)c - (unsigned)'0';
     switch ((enum state)r->state) {
@@ -186,8 +186,8 @@ static inline const char *short_line(const char *p, const char *end) {
  * for the bytes behind its type. Returns the byte behind what it took, NULL for an unknown type. */
 static inline const char *element(struct resp_reply *r, const char *p, const char *end) {
     char type = *p++;
-    /* Only the top-level reply, or an attribute in front of it, begins with one element pending and no other
-     * type known. */
+    /* The top-level reply alone, or an attribute in front of it, begins with one element pending and no other type
+     * known. */
     if (r->type == 0 || (r->type == '|' && r->pending == 1)) {
         r->type = type;
     }

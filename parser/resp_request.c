@@ -79,7 +79,7 @@ void resp_request_move(struct resp_request *to, struct resp_request *from) {
 
 const char *resp_bulk_line_error(char type, bool valid, int64_t bulk_len, const struct resp_limits *limits,
                                  char text[RESP_ERROR_TEXT]) {
-    /* Before the number is judged: a wrong type byte is the error that Redis reports first. */
+    /* The type byte is judged before the number: a wrong one is the error that Redis reports first. */
     if (type != '$') {
         /* Redis keeps its error replies to one line. */
         type = type == '\r' || type == '\n' ? ' ' : type;
@@ -168,7 +168,7 @@ static enum resp_status scan_length_line(struct resp_request *r, const char *dat
     return RESP_OK;
 }
 
-/* "*N": how many arguments come. */
+/* Takes the line "*N", which says how many arguments come. */
 static enum resp_status scan_count(struct resp_request *r, const char *data, size_t len,
                                    const struct resp_limits *limits) {
     int64_t count;
@@ -187,7 +187,7 @@ static enum resp_status scan_count(struct resp_request *r, const char *data, siz
     return RESP_OK;
 }
 
-/* "$N": how long the next argument is. */
+/* Takes the line "$N", which says how long the next argument is. */
 static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, size_t len,
                                       const struct resp_limits *limits) {
     int64_t bulk_len;
@@ -267,7 +267,7 @@ static enum resp_status scan_argument(struct resp_request *r, const char *data, 
     return RESP_OK;
 }
 
-/* No argument that is complete in so many bytes can be too long. */
+/* Whether no argument that is complete in `len` bytes can be too long. */
 static inline bool all_short(size_t len, const struct resp_limits *limits) {
     return len <= (uint64_t)limits->bulk_max && (len <= RESP_UNAUTH_BULK_MAX || !limits->unauthenticated);
 }
@@ -290,7 +290,7 @@ static enum resp_status scan_arguments(struct resp_request *r, const char *data,
     return RESP_OK;
 }
 
-/* What is not in canonical form from its first byte on, or not complete. */
+/* Scans what is not in canonical form from its first byte on, or not complete. */
 static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_request *r, const char *data, size_t len,
                                                               const struct resp_limits *limits) {
     if (r->quick) { /* the request before; nothing was kept of this one */

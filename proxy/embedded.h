@@ -12,9 +12,9 @@ struct embedded;
 /* Starts redis-server (found by PATH) and waits until it answers. Returns NULL with one line in error. The server
  * dies with the process. */
 struct embedded *embedded_start(char *error, size_t error_size);
-/* "unix:/tmp/.../redis.sock"; borrowed. */
+/* The server's address, "unix:/tmp/.../redis.sock"; borrowed. */
 const char *embedded_address(const struct embedded *e);
-/* Stops it and removes its folder. */
+/* Stops the server and removes its folder. */
 void embedded_stop(struct embedded *e);
 
 #endif

@@ -13,7 +13,7 @@
 
 #include "proxy/base/memory.h"
 
-/* Redis's rule: a leading '-' marks an address that may be missing on this machine. */
+/* Whether an address may be missing on this machine: a leading '-' says so, as in Redis. */
 static bool optional_address(const char **address) {
     bool optional = (*address)[0] == '-';
     if (optional)
@@ -62,7 +62,7 @@ int listen_address(const char *address, int64_t port, bool reuse_port, int backl
     return fd;
 }
 
-/* One address for all threads, who have `most` places each. Returns 1 opened, 0 skipped (optional and missing), -1
+/* Opens an address for all threads, who have `most` places each. Returns 1 opened, 0 skipped (optional and missing), -1
  * failed. */
 static int open_address(struct listen_set *set, const struct config *c, const char *address, bool tls, size_t most,
                         size_t at, char *error, size_t size) {

@@ -22,7 +22,7 @@ struct listen_set {
     struct text text;
 };
 
-/* One TCP socket that listens on an address of this machine, or -1 with errno (0: it is no address). With reuse_port
+/* Opens a TCP socket that listens on an address of this machine; -1 with errno (0: it is no address). With reuse_port
  * other processes may have the same one. */
 int listen_address(const char *address, int64_t port, bool reuse_port, int backlog);
 /* Opens bind x port and bind x tls-port for each thread (SO_REUSEPORT where there are several, or reuse-port says so),
@@ -30,7 +30,7 @@ int listen_address(const char *address, int64_t port, bool reuse_port, int backl
 bool listen_open(struct listen_set *set, const struct config *config, char *error, size_t error_size);
 /* The descriptors of one thread. */
 const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count);
-/* "127.0.0.1:6380, unix:/run/..."; borrowed. */
+/* What is listened on, "127.0.0.1:6380, unix:/run/..."; borrowed. */
 const char *listen_text(const struct listen_set *set);
 /* Frees the set (not the descriptors) and removes the unix socket's file, if it is still this
  * process's. */

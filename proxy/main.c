@@ -179,7 +179,8 @@ static void stop_at_once(int signal) {
     _exit(0);
 }
 
-/* The first worker's loop is over and will be gone, others may still have work: a second signal needs another way. */
+/* Stops watching signals in the first worker's loop, which is over and will be gone, while others may still have work:
+ * a second signal needs another way. */
 static void unwatch_signals(struct application *app) {
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
     struct ev_signal *const watchers[] = {&app->on_term, &app->on_int, &app->on_hup};
@@ -286,7 +287,8 @@ static bool start_upstream(struct application *app, char *error, size_t size) {
     return true;
 }
 
-/* maxclients needs that many descriptors; as Redis does, fewer clients are allowed where the system gives fewer. */
+/* Raises the limit on descriptors to what maxclients needs; as Redis does, fewer clients are allowed where the system
+ * gives fewer. */
 static void raise_descriptor_limit(struct application *app) {
     struct rlimit limit;
     rlim_t need = (rlim_t)app->config->maxclients + SPARE_DESCRIPTORS;
@@ -380,7 +382,7 @@ static bool write_pid(const char *path) {
     return fclose(f) == 0;
 }
 
-/* A process that took over has written its own. */
+/* Removes the pid file, unless a process that took over has written its own. */
 static void remove_pid(const char *path) {
     int pid = 0;
     FILE *f = fopen(path, "r");
@@ -390,7 +392,7 @@ static void remove_pid(const char *path) {
         fclose(f);
 }
 
-/* Everything that can go wrong before clients are served; error says what. */
+/* Does everything that can go wrong before clients are served; error says what. */
 static bool start(struct application *app, char *error, size_t size) {
     const struct config *c = app->config;
     if (!log_open(c->logfile)) {

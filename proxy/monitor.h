@@ -19,9 +19,9 @@ struct monitor *monitor_open(const struct config *config, char *error, size_t er
 /* Serves from now on: `admin` is copied. unready: as in struct pages_source. False if the server can't start. */
 bool monitor_start(struct monitor *m, struct worker *first, const struct admin_source *admin,
                    const char *(*unready)(void *arg), void *unready_arg);
-/* "127.0.0.1:9090"; borrowed. */
+/* The address it listens on, "127.0.0.1:9090"; borrowed. */
 const char *monitor_text(const struct monitor *m);
-/* In the loop's thread or after its end, before the worker is freed. NULL is allowed. */
+/* Ends the server: called in the loop's thread or after its end, before the worker is freed. NULL is allowed. */
 void monitor_close(struct monitor *m);
 
 #endif

@@ -24,13 +24,13 @@ struct http_page {
 /* Serves `pages` (borrowed, `count` of them) on a listening socket, which is given: http_close closes it. NULL if
  * libmicrohttpd can't start. */
 struct http *http_open(int listen_fd, const struct http_page *pages, size_t count, void *arg);
-/* Readable when http_run has something to do. */
+/* A descriptor that is readable when http_run has something to do. */
 int http_fd(const struct http *h);
-/* ms after which http_run wants to be called although nothing was readable; -1: never. */
+/* The ms after which http_run wants to be called although nothing was readable; -1: never. */
 long long http_wait_ms(struct http *h);
-/* Does what there is to do, without waiting. */
+/* Answers the requests that have come, without waiting. */
 void http_run(struct http *h);
-/* NULL is allowed. */
+/* Closes the server and its socket; NULL is allowed. */
 void http_close(struct http *h);
 
 #endif

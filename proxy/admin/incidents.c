@@ -43,7 +43,7 @@ static void copy(char *to, size_t size, const char *from) {
     snprintf(to, size, "%s", from ? from : "");
 }
 
-/* A key as it may stand in a log line: other than printable ASCII becomes a dot. */
+/* Writes a key as it may stand in a log line: other than printable ASCII becomes a dot. */
 static void printable(char *to, size_t size, const char *key, size_t len) {
     size_t n = len < size - 1 ? len : size - 1;
     for (size_t k = 0; k < n; k++)

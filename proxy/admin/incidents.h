@@ -19,12 +19,12 @@ struct incident {
     const char *client, *holder, *command, *action;
 };
 
-/* Keeps the last `capacity`. */
+/* Makes a store that keeps the last `capacity` incidents. */
 struct incidents *incidents_new(size_t capacity);
 void incidents_free(struct incidents *i);
-/* Records, and logs at notice. Long texts are cut. Thread-safe. */
+/* Records an incident, and logs it at notice. Long texts are cut. Thread-safe. */
 void incidents_add(struct incidents *i, const struct incident *incident);
-/* Newest first, at most max. `fn` must not call this module. Thread-safe. */
+/* Calls `fn` for the incidents, newest first, at most max; it must not call this module. Thread-safe. */
 void incidents_each(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg);
 
 #endif

@@ -29,7 +29,7 @@ static void put_label_value(struct text *out, const char *value) {
     }
 }
 
-/* NAME="VALUE" of the caller's label, if there is one. */
+/* Puts NAME="VALUE" of the caller's label, if there is one. */
 static void put_label(struct text *out, const char *label, const char *value) {
     if (!label)
         return;

@@ -4,7 +4,7 @@
 #include "proxy/admin/metrics.h"
 #include "proxy/admin/status.h"
 
-/* page.html, embedded at build time. */
+/* The bytes of page.html, embedded at build time. */
 extern const unsigned char page_html[];
 extern const unsigned page_html_len;
 
@@ -26,7 +26,7 @@ static unsigned page_metrics(void *arg, struct text *body) {
     return 200;
 }
 
-/* That it answers at all is the news. */
+/* Says that the process is alive: that it answers at all is the news. */
 static unsigned page_alive(void *arg, struct text *body) {
     (void)arg;
     text_printf(body, "ok\n");

@@ -14,7 +14,7 @@ struct pages_source {
     struct admin_source admin;
     void *arg;
     void (*metrics)(void *arg, const struct metric_sink *sink);
-    /* NULL if clients are served now, else what is missing, as a sentence's part. */
+    /* Tells what is missing until clients are served, as a sentence's part; NULL: they are. */
     const char *(*unready)(void *arg);
 };
 

@@ -140,7 +140,7 @@ static void add_incident(void *arg, const struct incident *i) {
     rows_text(rows, "action", i->action, strlen(i->action));
 }
 
-/* A count of at most DIGITS_MAX digits; more counts as all. False if it is no number. */
+/* Reads a count of at most DIGITS_MAX digits; more counts as all. False if it is no number. */
 static bool read_count(const char *text, size_t len, size_t *count) {
     *count = 0;
     for (size_t i = 0; i < len; i++) {

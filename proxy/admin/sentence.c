@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* What a client did, by kind of incident: before the key, and behind it. */
+/* Words for what a client did, by kind of incident: before the key, and behind it. */
 struct deed {
     const char *kind, *before, *behind;
     bool against; /* the holder is somebody else, and worth a word */

@@ -12,7 +12,7 @@ enum { LINE_MAX = 512, INCIDENTS_SHOWN = 50 };
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-/* A string of bytes as people may read them, as keys may be any bytes. */
+/* Puts a string of bytes as people may read them, as keys may be any bytes. */
 static void put_string(struct text *out, const char *data, size_t len) {
     struct text visible = {0};
     text_append_visible(&visible, data, len);
@@ -68,7 +68,7 @@ static void json_line(void *arg, const char *name, const char *format, ...) {
     json_text(arg, name, value, strlen(value));
 }
 
-/* "name":[{...},...] of what `report` hands over. */
+/* Puts "name":[{...},...] of what `report` hands over. */
 static void put_rows(struct text *out, const char *name, void (*report)(void *arg, const struct report *r), void *arg) {
     struct json j = {.out = out};
     struct report r = {.arg = &j, .row = json_row, .text = json_text, .number = json_number};

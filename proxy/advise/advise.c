@@ -68,12 +68,12 @@ void advisor_free(struct advisor *a) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* What is kept of its number, never 0. */
+/* What is kept of a session's number, never 0. */
 static uint32_t session_id(uint64_t session) {
     return (uint32_t)session | 1u << 31;
 }
 
-/* The session's place among those that have tried; it is another's where `id` says so. */
+/* Finds the session's place among those that have tried; it is another's where `id` says so. */
 static struct advise_session *row_session(struct advise_row *row, uint64_t session) {
     return &row->sessions[session_id(session) % ADVISE_SESSIONS];
 }
@@ -84,7 +84,8 @@ static void row_tried(struct advise_row *row, uint64_t session) {
         *at = (struct advise_session){.id = session_id(session)};
 }
 
-/* What is remembered of too few sessions is no evidence against them. */
+/* Whether the session is remembered as one that has tried for locks of the row. Only a few are: one whose place was
+ * taken is not. */
 static bool row_has_tried(struct advise_row *row, uint64_t session) {
     return row_session(row, session)->id == session_id(session);
 }
@@ -130,8 +131,8 @@ static struct advise_row *row_find(struct advise_shard *sh, const char *pattern,
     return NULL;
 }
 
-/* Where a stem has become many patterns they are one from now on: `pattern` is changed to it. The first of their rows
- * is that one's; NULL if they are few. */
+/* Makes the patterns of a stem that has become many one: `pattern` is changed to it. The first of their rows is that
+ * one's; NULL if they are few. */
 static struct advise_row *row_widen(struct advise_shard *sh, char *pattern, size_t stem, uint64_t client) {
     struct advise_row *first = NULL;
     size_t count = 0;
@@ -203,7 +204,7 @@ static struct advise_place *place_find(struct advise_shard *sh, uint64_t hash, u
     return NULL;
 }
 
-/* The key's, or a free one, or that of the key which was acquired first. */
+/* Finds the key's place, or a free one, or that of the key which was acquired first. */
 static struct advise_place *place_get(struct advise_shard *sh, uint64_t hash, unsigned epoch) {
     struct advise_place *set = &sh->places[hash % (PLACES / WAYS) * WAYS], *best = place_find(sh, hash, epoch);
     for (size_t i = 0; !best && i < WAYS; i++)
@@ -243,7 +244,7 @@ static bool stands(struct advise_place *p, uint64_t session, unsigned how) {
     return party && party->stands & how;
 }
 
-/* A free place, or that of one of which nothing matters, or each in its turn. */
+/* Finds a free place for a session, or that of one of which nothing matters, or each in its turn. */
 static struct advise_party *party_get(struct advise_place *p, uint64_t session) {
     struct advise_party *party = place_party(p, session);
     for (size_t i = 0; !party && i < PARTIES; i++)
@@ -305,7 +306,7 @@ static struct advise_place *place_make(const struct note *n, uint64_t hash) {
     return p;
 }
 
-/* The lock is this session's from now on. */
+/* Makes the lock this session's. */
 static void place_take(const struct note *n, struct advise_place *p) {
     p->session = n->session;
     p->client = n->client;
@@ -347,7 +348,7 @@ static void note_acquired(struct note *n) {
     party_get(p, n->session)->stands = HOLDS;
 }
 
-/* An attempt on a lock that nobody will release: no expiry, and its owner has left. */
+/* Notes an attempt on a lock that nobody will release: no expiry, and its owner has left. */
 static void note_dead(struct note *n) {
     struct advise_place *p = n->place;
     const _Atomic uint64_t *left = &n->advisor->left[p->session % ADVISE_LEFT];
@@ -377,7 +378,7 @@ static void note_lost(struct note *n) {
     note_dead(n);
 }
 
-/* A release over the session that has acquired. */
+/* Notes a release over the session that has acquired. */
 static void by_holder(struct advise_row *row, const struct note *n) {
     row->by_holder++;
     if (!n->place->contended || n->place->self_lost)
@@ -387,7 +388,7 @@ static void by_holder(struct advise_row *row, const struct note *n) {
         row_session(row, n->session)->row++;
 }
 
-/* Somebody has released it in the stead of who had acquired it, or against him: nobody knows. */
+/* Notes that somebody has released a lock in the stead of who had acquired it, or against that one: nobody knows. */
 static void place_taken(struct advise_place *p) {
     if (!stands(p, p->session, HOLDS))
         return;
@@ -395,7 +396,7 @@ static void place_taken(struct advise_place *p) {
     party_is(p, p->session, TAKEN);
 }
 
-/* A release over another session of the same client. It crosses where that session has tried itself, and owes no
+/* Notes a release over another session of the same client. It crosses where that session has tried itself, and owes no
  * release. */
 static void by_sibling(struct advise_row *row, const struct note *n) {
     struct advise_place *p = n->place;
@@ -412,7 +413,7 @@ static void by_sibling(struct advise_row *row, const struct note *n) {
     party_is_not(p, p->session, HOLDS);
 }
 
-/* Who released a lock that is held. */
+/* Notes who released a lock that is held. */
 static void note_releaser(struct note *n, struct advise_row *row, bool refused) {
     struct advise_place *p = n->place;
     if (p->session == n->session) {
@@ -469,8 +470,8 @@ static void note_in_vain(struct note *n) {
         party_is_not(p, n->session, HOLDS | TAKEN);
 }
 
-/* A new expiry under the same value, or instead of it. Less than half of what was left is a release that keeps others
- * away for a while; more, behind that, says that it was none. */
+/* Notes a new expiry under the same value, or instead of it. Less than half of what was left is a release that keeps
+ * others away for a while; more, behind that, says that it was none. */
 static void note_rewritten(struct note *n) {
     struct advise_place *p = n->place;
     int64_t left_ms = p && p->end_ms ? p->end_ms - n->now_ms : INT64_MAX;
@@ -493,7 +494,7 @@ static void note_rewritten(struct note *n) {
     }
 }
 
-/* Who has the lock from now on the wire does not say. */
+/* Notes that the wire does not say who has the lock from now on. */
 static void note_unsure(struct note *n) {
     struct advise_place *p = n->place;
     if (!held_now(n))
@@ -503,7 +504,8 @@ static void note_unsure(struct note *n) {
     party_is_not(p, n->session, LOST);
 }
 
-/* SET with an expiry acquires where there was nothing: in a transaction behind WATCH, or under a rule. */
+/* Notes a SET with an expiry, which acquires where there was nothing: in a transaction behind WATCH, or under a
+ * rule. */
 static void note_written(struct note *n) {
     bool held = held_now(n);
     if (held && (n->place->session == n->session || n->sight->watched))
@@ -551,8 +553,8 @@ static void note_event(struct note *n, enum advise_event event) {
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
-/* A list is a lock where its clients look whether the head is a node that they have pushed. What that says in the terms
- * of other locks is left in *event; false: nothing, so far. */
+/* Reads an event of a list, which is a lock where its clients look whether the head is a node that they have pushed.
+ * What it says in the terms of other locks is left in *event; false: nothing, so far. */
 static bool queue_event(struct note *n, enum advise_event *event) {
     uint64_t hash = (hash_number(n->hash ^ n->value) + 1) | 1;
     struct advise_place *p = place_find(n->sh, hash, n->epoch);
@@ -583,8 +585,8 @@ static bool queue_event(struct note *n, enum advise_event *event) {
     }
 }
 
-/* Of keys that are not known for locks: what changes an expiry says nothing, nor does what deletes data under a rule.
- */
+/* Whether an event says anything of a key that is not known for a lock: what changes an expiry does not, nor does what
+ * deletes data under a rule. */
 static bool may_say(const struct note *n, enum advise_event event) {
     const struct lock_rule *rule = n->sight->rule;
     bool expiry = event == ADVISE_EXTENDED || event == ADVISE_REWRITTEN || event == ADVISE_SWAPPED ||
@@ -657,7 +659,7 @@ struct advice {
     size_t count;
 };
 
-/* Locks whose time is up and that nobody has asked for since, and dead ones. */
+/* Looks for locks whose time is up and that nobody has asked for since, and for dead ones. */
 static void shard_look(struct advisor *a, struct advise_shard *sh, int64_t now_ms, uint64_t dead[ROWS]) {
     memset(dead, 0, ROWS * sizeof(*dead));
     for (size_t i = 0; i < PLACES; i++) {

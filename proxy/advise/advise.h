@@ -72,13 +72,13 @@ void advisor_free(struct advisor *a);
  * stand for all. To be asked once for each event, before it is put together. */
 bool advisor_samples(struct advisor *a, const char *key, size_t len, int64_t now_ms);
 void advisor_note(struct advisor *a, const struct advise_sight *sight, int64_t now_ms);
-/* A session is gone that has acquired a lock without an expiry: to be told of these alone. */
+/* Notes that a session is gone that has acquired a lock without an expiry; others need not be told. */
 void advisor_left(struct advisor *a, uint64_t session_id);
 
 /* Whether a key outside of all rules was seen to be acquired lately (or another with the same few bytes): a cheap look,
  * before the replies of its releases are looked at. */
 bool advisor_knows(const struct advisor *a, const char *key, size_t len);
-/* The key is of interest from now on, for five to ten minutes. */
+/* Makes the key of interest for five to ten minutes. */
 void advisor_arm(struct advisor *a, const char *key, size_t len, int64_t now_ms);
 
 /* What a script of the application's does to one of its keys, as far as its text tells. */
@@ -101,9 +101,9 @@ struct advise_text {
     bool endless;          /* it sets none */
 };
 struct advise_text advise_script_read(const char *source, size_t len);
-/* The kind alone. */
+/* Reads only the kind of a script from its text. */
 enum advise_script advise_script_kind(const char *source, size_t len);
-/* Remembers a script by the first 8 bytes of its SHA1; and what is known of one. */
+/* Remember a script by the first 8 bytes of its SHA1; and tell what is known of one. */
 void advisor_script_note(struct advisor *a, uint64_t sha1, const struct advise_text *text);
 struct advise_text advisor_script(struct advisor *a, uint64_t sha1);
 

@@ -32,18 +32,18 @@ enum {
     ROW_ADVISED = 16 /* and to be relied on; of one session half of them are enough */
 };
 
-/* Acquirers that never release, and others that do: not by scripts, which nobody stops. */
+/* Whether acquirers never release, and others do: not by scripts, which nobody stops. */
 static bool handed_over(const struct advise_row *r) {
     return r->by_other >= HANDED_OVER && r->sent == 0;
 }
 
-/* An expiry of its own, and no release ever. */
+/* Whether the lock is a throttle: an expiry of its own, and no release ever. */
 static bool throttle(const struct advise_row *r) {
     return r->sent == 0 && r->by_other == 0 && r->refused == 0 && r->endless == 0;
 }
 
-/* Releases over a connection whose last attempt was lost are a loser's where each lost attempt brings one release more;
- * where there are no more than acquisitions it is a pool that hands connections round. */
+/* Whether losers delete: releases over a connection whose last attempt was lost are a loser's where each lost attempt
+ * brings one release more; where there are no more than acquisitions it is a pool that hands connections round. */
 static bool losers_delete(const struct advise_row *r) {
     return r->losers > 0 && r->sent >= r->acquired + SURPLUS && (r->sent - r->acquired) * 2 >= r->losers;
 }
@@ -85,8 +85,8 @@ static void add_model(struct line *l, const struct advise_row *r) {
         add(l, " (%s)", r->library);
 }
 
-/* The default rule finds out what `connection` and `client` say; they save it the finding out, where there is no doubt.
- */
+/* Adds the option `owner`. The default rule finds out what `connection` and `client` say; they save it the finding out,
+ * where nothing speaks against it. */
 static void add_owner(struct line *l, const struct advise_row *r) {
     if (handed_over(r) && r->by_other_bare >= HANDED_OVER)
         add(l, " owner any");
@@ -108,7 +108,7 @@ static void add_kind(struct line *l, const struct advise_row *r) {
         }
 }
 
-/* ", late 3", where there are any. */
+/* Adds a count, ", late 3", where there are any. */
 static void add_count(struct line *l, const char *what, uint64_t count) {
     if (count > 0)
         add(l, ", %s %llu", what, (unsigned long long)count);
@@ -139,7 +139,7 @@ static const char *where(const struct advise_row *r) {
     return !r->ruled ? "outside of the rules" : r->audited ? "audited" : "enforced";
 }
 
-/* The pattern in the syntax of the configuration. */
+/* Adds the pattern in the syntax of the configuration. */
 static void add_pattern(struct line *l, const char *pattern) {
     char word[ADVISE_PATTERN_MAX * 4 + 3];
     lock_rule_word(pattern, word, sizeof(word));

@@ -16,8 +16,8 @@ struct advise_session {
 
 enum { ADVISE_SESSIONS = 32, ADVISE_DEAD_LOST = 3 /* attempts lost, and a lock without an owner is dead */ };
 
-/* What releases are is counted once each: where the lock was acquired, or, of losers, late and in vain, where they
- * come from. */
+/* A row is what is known of a client's locks of a pattern. Each release is counted once: where the lock was acquired,
+ * or, of losers, late and in vain, where it comes from. */
 struct advise_row {
     char pattern[ADVISE_PATTERN_MAX]; /* "": the row is empty */
     char client[ADVISE_CLIENT_MAX];
@@ -48,7 +48,7 @@ struct advise_row {
 
 enum { ADVISE_SHARDS = 16, ADVISE_GROUPS = 64, ADVISE_SCRIPTS = 256, FILTER_BITS = 1 << 16, ADVISE_LEFT = 4096 };
 
-/* Keys that begin with the same few bytes (sample.c). */
+/* A group of keys that begin with the same few bytes (sample.c). */
 struct advise_group {
     atomic_int_fast64_t minute; /* that events counts */
     atomic_uint events, epoch;

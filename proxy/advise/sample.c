@@ -13,7 +13,7 @@
 
 enum { FULL_EVENTS = 1000, KEYS_SAMPLED = 64, MINUTE_SHIFT = 16, GROUP_BYTES = 4, FILTER_MS = 300000 };
 
-/* A few bytes of the key: it only has to be cheap, and to tell most keys apart. */
+/* A key's bit in the filter, by a few of its bytes: it only has to be cheap, and to tell most keys apart. */
 static inline unsigned filter_bit(const char *key, size_t len) {
     struct bytes_ends e = bytes_ends(key, len);
     uint64_t x = (e.head ^ (e.tail * 0x9e3779b97f4a7c15u) ^ len) * 0xff51afd7ed558ccdu;

@@ -98,7 +98,7 @@ static bool is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/* Behind a text between quotes that begins at p. */
+/* Skips a text between quotes that begins at p. */
 static const char *skip_text(const char *p, const char *end) {
     char quote = *p;
     for (p++; p < end && *p != quote && *p != '\n'; p++)
@@ -106,7 +106,7 @@ static const char *skip_text(const char *p, const char *end) {
     return p < end ? p + 1 : end;
 }
 
-/* Operand n of a call, where p is behind the word of it. */
+/* Finds operand n of a call, where p is behind the word of it. */
 static struct piece operand(const char *p, const char *end, unsigned n) {
     unsigned at = 0, depth = 0;
     const char *from = NULL;
@@ -132,7 +132,7 @@ static struct piece operand(const char *p, const char *end, unsigned n) {
     return (struct piece){from, from ? (size_t)(p - from) : 0};
 }
 
-/* N of KEYS[N] or ARGV[N]; 0: it is something else. */
+/* Reads the N of KEYS[N] or ARGV[N]; 0: it is something else. */
 static unsigned number_of(struct piece p, const char *table) {
     if (p.len < 7 || p.len > 8 || memcmp(p.text, table, 4) != 0 || p.text[4] != '[' || p.text[p.len - 1] != ']')
         return 0;
@@ -142,7 +142,8 @@ static unsigned number_of(struct piece p, const char *table) {
     return n <= NUMBER_MAX ? n : 0;
 }
 
-/* N of the KEYS[N] or ARGV[N] that a name stands for, by the first place that says NAME = KEYS[N]; 0: none. */
+/* Finds the N of the KEYS[N] or ARGV[N] that a name stands for, by the first place that says NAME = KEYS[N]; 0:
+ * none. */
 static unsigned number_named(const struct reading *r, struct piece name, const char *table) {
     for (size_t i = 0; i < name.len; i++)
         if (!is_name(name.text[i]))
@@ -225,7 +226,7 @@ static enum advise_script kind_of(const struct reading *r, const struct script_k
     return deletes ? ADVISE_SCRIPT_RELEASES : k->does & EXPIRES ? ADVISE_SCRIPT_EXTENDS : ADVISE_SCRIPT_OTHER;
 }
 
-/* Where it does several things, to several keys, the first of these. */
+/* What a script is that does several things, to several keys: the first of these. */
 static const enum advise_script FIRST[] = {ADVISE_SCRIPT_ENTERS, ADVISE_SCRIPT_LEAVES, ADVISE_SCRIPT_ACQUIRES,
                                            ADVISE_SCRIPT_RELEASES, ADVISE_SCRIPT_EXTENDS};
 

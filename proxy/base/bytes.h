@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* As memcpy; quick for up to 64 bytes. Returns the end of the copy. */
+/* Copies like memcpy, without a call for up to 64 bytes. Returns the end of the copy. */
 static inline char *bytes_copy(char *to, const char *from, size_t len) {
     if (len > 64) {
         memcpy(to, from, len);

@@ -68,7 +68,7 @@ struct counter_sums {
 #undef COUNTER_FIELD
 };
 
-/* One writer a counter: a relaxed load and store, no locked instruction. */
+/* Adds to a counter that this thread alone writes: a relaxed load and store do, no locked instruction. */
 static inline void counter_add(_Atomic uint64_t *counter, uint64_t n) {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
 }

@@ -12,13 +12,13 @@ enum { HISTOGRAM_BOUNDS = 17 };
 /* The bounds, in µs, growing. */
 extern const int64_t histogram_bounds[HISTOGRAM_BOUNDS];
 
-/* {0} is an empty one. */
+/* A histogram of durations; {0} is an empty one. */
 struct histogram {
     uint64_t counts[HISTOGRAM_BOUNDS + 1]; /* up to this bound, and above the one before; the last: above all */
     uint64_t sum_us;
 };
 
-/* Less than nothing (a clock that was set back) counts as nothing. */
+/* Counts a duration; less than nothing (a clock that was set back) counts as nothing. */
 void histogram_note(struct histogram *h, int64_t us);
 void histogram_add(struct histogram *to, const struct histogram *from);
 

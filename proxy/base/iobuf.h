@@ -50,12 +50,12 @@ struct iobuf {
 };
 
 void chunk_pool_init(struct chunk_pool *pool, size_t free_max);
-/* Gives malloc the chunks that nobody has needed since the last call: for once in a while. */
+/* Gives malloc the chunks that nobody has needed since the last call; to be called now and then. */
 void chunk_pool_shrink(struct chunk_pool *pool);
 /* Frees the pool's unused chunks. Chunks still in use must be released before. */
 void chunk_pool_clear(struct chunk_pool *pool);
 
-/* `pool` is borrowed and outlives the buffer. */
+/* Makes an empty buffer of a pool's chunks; the pool is borrowed and outlives it. */
 void iobuf_init(struct iobuf *b, struct chunk_pool *pool);
 /* Drops all bytes; referenced chunks live on until they are released. */
 void iobuf_clear(struct iobuf *b);
@@ -68,9 +68,9 @@ static inline struct chunk *iobuf_room(const struct iobuf *b, size_t len) {
     return c->cap - c->used >= len ? c : NULL;
 }
 
-/* The same, made if there is none: what goes there stays in one piece. */
+/* A chunk at the end with room for `len` bytes, made if there is none: what goes there stays in one piece. */
 struct chunk *iobuf_make_room(struct iobuf *b, size_t len);
-/* The bytes appended last are secret: see chunk. */
+/* Marks the bytes appended last as secret: see chunk. */
 void iobuf_secret(struct iobuf *b);
 void iobuf_append_spread(struct iobuf *b, const char *data, size_t len);
 
@@ -99,8 +99,8 @@ static inline void iobuf_append(struct iobuf *b, const void *data, size_t len) {
     b->unsent += len;
 }
 
-/* Room for `len` bytes in one piece at the tail; the caller fills it and calls iobuf_commit with as
- * many bytes as were written to it, at most `len`. */
+/* Makes room for `len` bytes in one piece at the tail; the caller fills it and calls iobuf_commit with as many bytes as
+ * were written to it, at most `len`. */
 char *iobuf_reserve(struct iobuf *b, size_t len);
 void iobuf_commit(struct iobuf *b, size_t len);
 
@@ -118,7 +118,7 @@ static inline char *iobuf_append_held(struct iobuf *b, const void *data, size_t 
     return at;
 }
 
-/* A chunk goes back when neither a buffer nor a holder needs it. */
+/* Takes back a chunk that neither a buffer nor a holder needs. */
 void chunk_recycle(struct chunk *c);
 static inline void chunk_release(struct chunk *holder) {
     if (--holder->refs == 0 && !holder->linked)
@@ -130,10 +130,10 @@ static inline bool iobuf_sent(const struct chunk *holder, const char *bytes) {
     return holder->data + holder->sent > bytes;
 }
 
-/* The unsent bytes from the head on, up to `max` of them in one piece: *at is where they are, in a chunk or copied to
- * `copy` (room for max). At least one byte has to be unsent. Returns how many. */
+/* Shows the unsent bytes from the head on, up to `max` of them in one piece: *at is where they are, in a chunk or
+ * copied to `copy` (room for max). At least one byte has to be unsent. Returns how many. */
 size_t iobuf_peek(const struct iobuf *b, char *copy, size_t max, const char **at);
-/* So many unsent bytes have been written. */
+/* Notes that the first n unsent bytes have been written. */
 void iobuf_skip(struct iobuf *b, size_t n);
 
 /* Writes as much as the socket takes. Returns the bytes written (0 where the socket is full, or

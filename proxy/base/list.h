@@ -74,13 +74,13 @@ static inline struct list_node *list_shift(struct list_node *head) {
     return node;
 }
 
-/* Free lists: a stack of nodes that are in no list. Only `next` means anything there. */
+/* Pushes a node that is in no list on a stack (a free list), where only `next` means anything. */
 static inline void stack_push(struct list_node **top, struct list_node *node) {
     node->next = *top;
     *top = node;
 }
 
-/* Takes one, which is in no list and not initialised, or NULL. */
+/* Pops a node off a stack, which is in no list and not initialised; NULL: there is none. */
 static inline struct list_node *stack_pop(struct list_node **top) {
     struct list_node *node = *top;
     if (node)

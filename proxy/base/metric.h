@@ -23,7 +23,8 @@ struct metric_sink {
     void (*histogram)(void *arg, const char *label, const char *label_value, const struct histogram *h);
 };
 
-/* A number in a struct of them. A family's rows may stand apart; its first one has the help text, the others NULL. */
+/* A row describes one number in a struct of them. A family's rows may stand apart; its first one has the help text, the
+ * others NULL. */
 struct metric_row {
     const char *name; /* in INFO and in /status.json */
     const char *type, *family, *label, *value, *help;

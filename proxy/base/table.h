@@ -30,7 +30,7 @@ struct table {
         for (struct table_link *it = (t)->buckets[it##_b], *it##_next = it ? it->next : it; it;                        \
              it = it##_next, it##_next = it ? it->next : it)
 
-/* An empty table. */
+/* Makes an empty table. `hash_of` is asked for an element's hash where the table changes its size. */
 void table_init(struct table *t, uint64_t (*hash_of)(const struct table_link *link));
 /* Frees what the table has allocated. The elements are the caller's. */
 void table_clear(struct table *t);

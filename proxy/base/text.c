@@ -1,4 +1,4 @@
-/* Growing text. */
+/* Growing text: one allocation, which doubles. */
 #include "proxy/base/text.h"
 
 #include <stdio.h>

@@ -13,16 +13,16 @@ struct text {
     size_t cap;
 };
 
-/* {0} is an empty text too. */
+/* Makes an empty text; {0} is one too. */
 void text_init(struct text *t);
-/* Frees the bytes. */
+/* Frees the bytes; the text is empty then. */
 void text_clear(struct text *t);
 void text_append(struct text *t, const void *data, size_t len);
 void text_printf(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_vprintf(struct text *t, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
 /* Appends bytes as people may read them: what is no printable ASCII becomes \xNN. */
 void text_append_visible(struct text *t, const char *data, size_t len);
-/* Room for len more bytes at the end; commit what was written with text_commit. */
+/* Makes room for len more bytes at the end; text_commit adds what was written there. */
 char *text_reserve(struct text *t, size_t len);
 void text_commit(struct text *t, size_t len);
 

@@ -46,7 +46,7 @@ struct reader {
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
-/* Writes the one line: where, then what. Always returns false. */
+/* Writes the one line of an error: where, then what. Always returns false. */
 static bool __attribute__((format(printf, 3, 4)))
 fail(struct reader *r, const struct place *at, const char *format, ...) {
     char where[SHOWN_MAX + 32] = "command line", what[2 * SHOWN_MAX + CONFIG_WHY_MAX];
@@ -107,17 +107,17 @@ static bool directive_take(struct reader *r, const struct place *at, const struc
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-/* Standard input can be read once; a reload needs its text again. */
+/* The text of standard input, which can be read once; a reload needs it again. */
 static char *stdin_text;
 static size_t stdin_len;
 
-/* Passwords don't stay behind in memory that is free. */
+/* Frees a text, and overwrites it before: passwords don't stay behind in memory that is free. */
 static void forget_text(char *text, size_t len) {
     explicit_bzero(text, len);
     memory_free(text);
 }
 
-/* Twice the room, for a text that is as long as its buffer. */
+/* Gives a text that is as long as its buffer twice the room. */
 static char *grow_text(char *text, size_t *cap) {
     char *larger = memory_alloc(*cap * 2);
     memcpy(larger, text, *cap);
@@ -170,7 +170,8 @@ static char *read_stdin(size_t *len) {
     return memory_strndup(stdin_text, stdin_len);
 }
 
-/* A line whose quotes don't balance is not shown, as it may hold a password; its directive is. */
+/* Says what is wrong with a line, and in which directive. The line is not shown: its quotes don't balance, and it may
+ * hold a password. */
 static bool fail_line(struct reader *r, const struct place *at, const char *line, size_t len, const char *wrong) {
     char name[64];
     size_t n = 0;
@@ -229,7 +230,8 @@ static bool include_file(struct reader *r, const struct place *at, const char *p
     return done;
 }
 
-/* As in Redis: a name with wildcards includes what there is, in order, maybe nothing; another one has to be there. */
+/* Includes files as Redis does: a name with wildcards includes what there is, in order, maybe nothing; another one has
+ * to be there. */
 static bool include_read(struct reader *r, const struct place *at, const char *pattern) {
     if (!strpbrk(pattern, "*?["))
         return include_file(r, at, pattern);

@@ -14,7 +14,7 @@
 
 enum config_upstream { CONFIG_EMBEDDED, CONFIG_STANDALONE, CONFIG_CLUSTER, CONFIG_SENTINEL };
 
-/* Fields of client-identity. */
+/* Fields of client-identity, as bits. */
 enum { IDENTITY_ADDRESS = 1, IDENTITY_USER = 2, IDENTITY_NAME = 4, IDENTITY_PORT = 8 };
 
 /* Whose certificates have to be right: nobody's; SOME: of a client that shows one, of a node for any host; YES. */
@@ -23,7 +23,7 @@ enum config_verify { CONFIG_VERIFY_NO, CONFIG_VERIFY_SOME, CONFIG_VERIFY_YES };
 /* share-upstream-user. */
 enum config_share { CONFIG_SHARE_NO, CONFIG_SHARE_YES, CONFIG_SHARE_AUTO };
 
-/* Bits of tls-protocols. */
+/* Versions of TLS in tls-protocols, as bits. */
 enum { CONFIG_TLS_1_0 = 1, CONFIG_TLS_1_1 = 2, CONFIG_TLS_1_2 = 4, CONFIG_TLS_1_3 = 8 };
 
 /* Files of one side; NULL: none. */
@@ -102,7 +102,8 @@ void config_free(struct config *config);
 /* Whether clients that have not logged in are who the proxy is, which matters where it logs in. */
 bool config_shares_user(const struct config *config);
 
-/* For --help, and for the test that holds conf/lockkeeper.conf, README.md and docs/ against the table. */
+/* What the table tells of a directive: for --help, and for the test that holds conf/lockkeeper.conf, README.md and
+ * docs/ against the table. */
 struct config_directive {
     const char *name;
     const char *value;    /* "PORT", "yes|no", ... */

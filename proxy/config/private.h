@@ -41,7 +41,7 @@ struct directive {
 
 /* The directive of that name in any case, or NULL. */
 const struct directive *directive_find(const char *name);
-/* The one whose name is most like it, or NULL if none is close. */
+/* The directive whose name is most like this one, or NULL if none is close. */
 const struct directive *directive_nearest(const char *name);
 /* Sets a directive. False with the complaint, without place, name and value, in b->why. */
 bool directive_apply(struct config_build *b, const struct directive *d, const struct config_words *words)
@@ -55,13 +55,13 @@ void directive_default_locks(struct config_build *b);
 
 /* Writes the complaint into b->why; returns false. */
 bool config_complain(struct config_build *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* That the value is not what the directive expects. */
+/* Writes the complaint that the value is not what the directive expects; returns false. */
 bool config_complain_expected(struct config_build *b, const struct directive *d);
 
-/* By kind of value: a field at the directive's offset, within its bounds. */
+/* Readers by kind of value, for a field at the directive's offset, within its bounds. */
 directive_read config_read_number, config_read_octal, config_read_size, config_read_time, config_read_text,
     config_read_socket_path, config_read_address, config_read_yes_no;
-/* Those of one directive each. */
+/* Readers of one directive each. */
 directive_read config_read_bind, config_read_loglevel, config_read_log_format, config_read_supervised,
     config_read_output_limit, config_read_upstream, config_read_lock, config_read_identity, config_read_admin_user,
     config_read_share, config_read_auth_clients, config_read_verify, config_read_protocols, config_read_tls_unknown,
@@ -69,7 +69,7 @@ directive_read config_read_bind, config_read_loglevel, config_read_log_format, c
 
 /* ---- words.c ------------------------------------------------------------------------ */
 
-/* Appends a copy of `len` bytes. What is cleared is overwritten first: it may be a password. */
+/* Append a copy of `len` bytes, and clear the words, which are overwritten first: they may be passwords. */
 void words_add(struct config_words *w, const char *text, size_t len);
 void words_clear(struct config_words *w);
 /* Overwrites a text that may be a secret, and frees it; NULL is ignored. */

@@ -249,7 +249,7 @@ static const struct directive TABLE[] = {
 };
 enum { TABLE_COUNT = sizeof(TABLE) / sizeof(TABLE[0]) };
 
-/* Every other tls-* directive of a redis.conf: known, and refused. */
+/* The directive that every other tls-* one of a redis.conf is taken for: known, and refused. */
 static const struct directive TLS_OTHER = {
     {"tls-*", "", "", ""}, LIST(config_read_tls_unknown), .flags = DIRECTIVE_SECRET};
 
@@ -299,7 +299,7 @@ bool directive_apply(struct config_build *b, const struct directive *d, const st
     return done;
 }
 
-/* Defaults are right, and the unit test reads them all. */
+/* Applies a default, which is right, as the unit test reads them all. */
 static void apply_fallback(struct config_build *b, const struct directive *d) {
     struct config_words words = {0};
     if (words_split(&words, d->shown.fallback, strlen(d->shown.fallback)) == NULL && words.count > 0)

@@ -32,7 +32,7 @@ bool config_complain_expected(struct config_build *b, const struct directive *d)
     return config_complain(b, "expected a number from %lld to %lld", (long long)d->min, (long long)d->max);
 }
 
-/* A complaint about one of several words. */
+/* Writes a complaint about one of several words; returns false. */
 static bool config_complain_word(struct config_build *b, const char *word, const char *expected) {
     char shown[100];
     words_show_word(word, shown, sizeof(shown));
@@ -54,7 +54,7 @@ static void set_number(struct config_build *b, const struct directive *d, int64_
     memcpy((char *)b->config + d->offset, &value, sizeof(value));
 }
 
-/* Takes `copy` over. */
+/* Sets a text, which takes `copy` over. */
 static void set_text(struct config_build *b, const struct directive *d, char *copy) {
     char *old;
     memcpy(&old, (char *)b->config + d->offset, sizeof(old));
@@ -62,7 +62,7 @@ static void set_text(struct config_build *b, const struct directive *d, char *co
     memcpy((char *)b->config + d->offset, &copy, sizeof(copy));
 }
 
-/* Digits in base 8 or 10; no sign, no blanks. */
+/* Reads digits in base 8 or 10; no sign, no blanks. */
 static bool parse_digits(const char *text, int base, int64_t *out) {
     int64_t n = 0;
     if (!*text)
@@ -186,8 +186,8 @@ bool config_read_supervised(struct config_build *b, const struct directive *d, c
     return true;
 }
 
-/* CLASS HARD SOFT SECONDS, once or several times. A proxy has normal clients alone; the limits of the other classes are
- * checked and left aside, so that lines of a redis.conf can stay as they are. */
+/* Reads CLASS HARD SOFT SECONDS, once or several times. A proxy has normal clients alone; the limits of the other
+ * classes are checked and left aside, so that lines of a redis.conf can stay as they are. */
 bool config_read_output_limit(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const CLASSES[] = {"normal", "replica", "slave", "pubsub", NULL};
     if (words->count % 4 != 0)
@@ -220,7 +220,7 @@ static bool host_valid(const char *host, size_t len) {
     return len > 0 && len <= 253 && strspn(host, ALLOWED) == len;
 }
 
-/* An IPv6 address, with or without a zone ("fe80::1%eth0"). */
+/* Whether a text is an IPv6 address, with or without a zone ("fe80::1%eth0"). */
 static bool ipv6_valid(const char *text, size_t len) {
     char address[INET6_ADDRSTRLEN];
     struct in6_addr parsed;
@@ -233,7 +233,7 @@ static bool ipv6_valid(const char *text, size_t len) {
     return inet_pton(AF_INET6, address, &parsed) == 1;
 }
 
-/* HOST:PORT or [V6]:PORT. */
+/* Whether a text is HOST:PORT or [V6]:PORT. */
 static bool address_valid(const char *text) {
     const char *colon = strrchr(text, ':');
     int64_t port;
@@ -245,7 +245,7 @@ static bool address_valid(const char *text) {
     return host_valid(text, len);
 }
 
-/* unix:PATH. */
+/* Whether a text is unix:PATH. */
 static bool unix_valid(const char *text) {
     size_t len = strlen(text);
     return strncmp(text, "unix:", 5) == 0 && len > 5 && len - 5 <= SOCKET_PATH_MAX;
@@ -364,7 +364,7 @@ bool config_read_tls_unknown(struct config_build *b, const struct directive *d, 
                               "upstream-tls-* are for connections to Redis");
 }
 
-/* The including itself is config.c's, which has the files. */
+/* Takes an include as a value; the including itself is config.c's, which has the files. */
 bool config_read_include(struct config_build *b, const struct directive *d, const struct config_words *words) {
     return *words->words[0] ? true : config_complain_expected(b, d);
 }

@@ -13,8 +13,8 @@ static void spend(struct finish *f, struct claim *c) {
     settle_spend(f, c);
 }
 
-/* The lease was ended by a script of the client that acquired it, over whichever connection. What another client has
- * ended (it knew the value) leaves its owner with a release to come, which is expected as ever. */
+/* Ends a lease that a script of the client which acquired it has released, over whichever connection. What another
+ * client has ended (it knew the value) leaves its owner with a release to come, which is expected as ever. */
 static void script_released(struct finish *f) {
     struct claim *c = entry_claims(f->entry);
     while (c && (c->fence != f->result->fence || c->peer->client != f->peer->client))
@@ -23,8 +23,8 @@ static void script_released(struct finish *f) {
         spend(f, c);
 }
 
-/* Another command came between the script and the step behind it, so that Redis can't tell who ended the session's
- * lease. It is gone before its time, and who sends a script on a lock of its own is the first to be asked. */
+/* Ends a lease of which Redis can't tell who ended it, since another command came between the script and the step
+ * behind it: it is gone before its time, and who sends a script on a lock of its own is the first to be asked. */
 static void overtaken(struct finish *f, struct claim *c) {
     if (c->ended && c->cut_short && !c->uses && c->fence != f->result->fence)
         spend(f, c);

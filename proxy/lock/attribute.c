@@ -45,8 +45,9 @@ int64_t claim_memory(const struct claim *c) {
     return within(MEMORY_LEASES * claim_length(c), MEMORY_LEAST_MS, MEMORY_MOST_MS);
 }
 
-/* A late release that is not known for one any more would be believed, so claims are remembered for long where they
- * stand in nobody's way: where a session's are its own worker's. Who never releases is not expected to (a throttle). */
+/* When a claim whose lease has ended is forgotten. A late release that is not known for one any more would be believed,
+ * so claims are remembered for long where they stand in nobody's way: where a session's are its own worker's. Who never
+ * releases is not expected to (a throttle). */
 int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
     bool shared = claim_shared(c);
     if (c->peer->remote || (shared && c->peer->closed))
@@ -65,7 +66,8 @@ bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms
     bool ended = c->ended || (c->end_ms && now_ms >= c->end_ms);
     if (!ended || c->uses || c->asked)
         return false;
-    /* Where a connection is its own worker's by the rule, or nobody asks whose a release is, nobody is left for it. */
+    /* Nobody is left for the claim where a connection is its own worker's by the rule, or nobody asks whose a release
+     * is. */
     bool left = c->peer->closed && (c->rule->owner == LOCK_OWNER_CONNECTION || c->rule->owner == LOCK_OWNER_ANY);
     return left || now_ms >= claim_deadline(sh, c);
 }
@@ -95,7 +97,7 @@ bool claim_suspicious(const struct claim *c, uint32_t suspects) {
 }
 
 static bool usable(const struct shard *sh, const struct claim *c, int64_t now_ms) {
-    return !c->aside && !c->doubtful && !claim_is_over(sh, c, now_ms);
+    return !c->reserved && !c->doubtful && !claim_is_over(sh, c, now_ms);
 }
 
 /* ---- whose claims a command may mean ------------------------------------------------------------- */
@@ -169,16 +171,17 @@ static struct offer offers_for(const struct speaker *s) {
     return o;
 }
 
-/* The session's own claim whose release got lost on the way: a repeated release may mean it, if it means anything. */
+/* Finds the session's own claim whose release got lost on the way: a repeated release may mean it, if it means
+ * anything. */
 static struct claim *doubtful_claim(const struct speaker *s) {
     for (struct claim *c = entry_claims(s->en); c; c = c->next)
-        if (c->doubtful && !c->aside && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
+        if (c->doubtful && !c->reserved && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
             return c;
     return NULL;
 }
 
-/* E: a lease whose release was thought to have been sent, where its session has neither tried nor released since: its
- * worker was late, and sends it now. */
+/* Finds (E) a lease whose release was thought to have been sent, where its session has neither tried nor released
+ * since: its worker was late, and sends it now. */
 static struct claim *presumed_claim(const struct speaker *s) {
     for (struct claim *c = entry_claims(s->en); c && !s->shared && !s->loser && !s->released; c = c->next)
         if (c->presumed && c->peer == s->self && usable(s->sh, c, s->now_ms))
@@ -189,7 +192,7 @@ static struct claim *presumed_claim(const struct speaker *s) {
 /* Whether a release of the identity's is on its way, which may be the one of the lease that is live. */
 static bool release_under_way(const struct speaker *s) {
     for (const struct claim *c = entry_claims(s->en); c; c = c->next)
-        if (c->aside && c->peer->client == s->self->client)
+        if (c->reserved && c->peer->client == s->self->client)
             return true;
     return false;
 }
@@ -206,7 +209,7 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
     else
         plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
     if (lock_verb_is(plan->verb, VERB_SPENDS) && !plan->queued)
-        c->aside = true;
+        c->reserved = true;
 }
 
 /* ---- C, D: releases ------------------------------------------------------------------------------- */
@@ -231,8 +234,8 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     return true;
 }
 
-/* A session that has released since its last attempt: what it sends next is no holder's, unless it has another claim.
- */
+/* Notes that a session has released since its last attempt: what it sends next is no holder's, unless it has another
+ * claim. */
 static void note_release(const struct speaker *s, struct lock_plan *plan) {
     struct witness *w = s->witness;
     if (plan->queued || !(w || s->contest))
@@ -252,8 +255,8 @@ static bool has_claim(const struct speaker *s) {
     return c != NULL;
 }
 
-/* One worker takes back what it has counted, and no more: a second DECR in a row over one session that holds nothing is
- * another worker's. */
+/* Whether a DECR is a session's second in a row and it holds nothing: one worker takes back what it has counted, and no
+ * more, so that this one is another worker's. */
 static bool counts_down_again(const struct speaker *s, const struct lock_plan *plan) {
     return plan->verb == LOCK_COUNT_DOWN && plan->rule->owner == LOCK_OWNER_AUTO &&
            plan->rule->mode == LOCK_MODE_ENFORCE && !plan->queued && !s->shared && s->released && s->family &&
@@ -276,7 +279,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
-    /* If that lease has made way at another proxy, a colleague's that was given there is the one to release. */
+    /* The lease to release is a colleague's that was given at another proxy, if the chosen one has made way there. */
     if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms))
         plan->right = RIGHT_ADOPT;
     /* Unless it is live, its lease made way before its end: released through another proxy, perhaps, and this release
@@ -287,8 +290,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         plan->right = RIGHT_SUSPECT;
     if (c || strict || release_under_way(s))
         return;
-    /* Where connections are shared, such a release is a colleague's, for a lease that another proxy gave. Else a
-     * worker's second one in a row is no more a holder's than a loser's is: some release twice. */
+    /* A release is a colleague's where connections are shared, for a lease that another proxy gave. Else a worker's
+     * second one in a row is no more a holder's than a loser's is: some release twice. */
     bool repeats = s->released && s->family && habit_find(s->self, s->family);
     plan->right = (s->loser || repeats) && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
 }
@@ -337,8 +340,8 @@ struct claim *attribute_makes_way(const struct entry *en, const struct peer *sel
     return family_losers_release(c->family, contest_find(en, c->family)) ? NULL : c;
 }
 
-/* B where no attempt can be carried out anew, in a transaction or of a counter: what will have to make way does so from
- * the start. */
+/* Plans B where no attempt can be carried out anew, in a transaction or of a counter: what will have to make way does
+ * so from the start. */
 static bool plan_instead(const struct speaker *s, struct lock_plan *plan) {
     bool once = plan->queued || plan->verb == LOCK_COUNT_UP;
     struct claim *c =
@@ -353,13 +356,14 @@ static bool plan_instead(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- all others ------------------------------------------------------------------------------------- */
 
-/* Taking a command that may be meant to acquire for the holder's would tell two that they hold the lock. */
+/* Whether a command may be meant to acquire: taken for the holder's, it would tell two that they hold the lock. */
 static bool may_acquire(enum lock_verb verb) {
     return lock_verb_is(verb, VERB_CLAIMS);
 }
 
-/* What changes a lease may use any claim whose lease is live, and only the newest can be. Where the rule does not say
- * that whatever a client holds is all its workers', an attempt over a shared connection is none of the holder's. */
+/* Plans a command that changes a lease. It may use any claim whose lease is live, and only the newest can be. Where the
+ * rule does not say that whatever a client holds is all its workers', an attempt over a shared connection is none of
+ * the holder's. */
 static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     if (plan->verb == LOCK_COUNT_UP && plan_instead(s, plan))
         return;
@@ -389,7 +393,8 @@ static bool same_value(const struct witness *a, const struct witness *b) {
            (a->seen_len == 0 || memcmp(a->seen, b->seen, a->seen_len) == 0);
 }
 
-/* Workers that share connections read over one and swap over another: what any of them was shown counts. */
+/* Whether what another session was shown counts for this one: workers that share connections read over one and swap
+ * over another. */
 static bool reading_counts(const struct witness *w, const struct peer *self, const struct family *f,
                            const struct lock_rule *rule) {
     if (w->wrote || !(w->seen_known || w->read_fence))
@@ -398,14 +403,14 @@ static bool reading_counts(const struct witness *w, const struct peer *self, con
            (w->peer->client == self->client && family_shares(f, self, rule) && family_shares(f, w->peer, rule));
 }
 
-/* Of two that both say of which lease the value was, or neither. */
+/* Whether the one reading is newer, of two that both say of which lease the value was, or neither. */
 static bool reading_newer(const struct witness *a, const struct witness *b) {
     return a->read_fence != b->read_fence ? a->read_fence > b->read_fence : a->read_at > b->read_at;
 }
 
-/* What says most of what is there now: of leases the latest one, of values that nobody said were a lease's the one that
- * was answered last, and of these two again the one that was answered last. Only where such a value is the lease's, it
- * says no more than the lease does. */
+/* Finds the reading that says most of what is there now: of leases the latest one, of values that nobody said were a
+ * lease's the one that was answered last, and of these two again the one that was answered last. Only where such a
+ * value is the lease's, it says no more than the lease does. */
 static const struct witness *newest_reading(const struct entry *en, const struct peer *self, const struct family *f,
                                             const struct lock_rule *rule, const struct witness *own) {
     const struct witness *lease = NULL, *value = NULL;
@@ -432,8 +437,9 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
     return false;
 }
 
-/* Redis has no guard record of such a lock, so that a script would let anybody touch it who has seen its value. This
- * process knows who acquired it: for the owner, `seen` is what it wrote; for others there is no right by seeing. */
+/* Plans a command on a lock that was acquired under audit. Redis has no guard record of it, so that a script would let
+ * anybody touch it who has seen its value. This process knows who acquired it: for the owner, `seen` is what it wrote;
+ * for others there is no right by seeing. */
 static void plan_enrolment(const struct entry *en, const struct lock_client *client, int64_t now_ms,
                            struct lock_plan *plan) {
     struct claim *live = NULL;
@@ -459,8 +465,8 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
     plan->right = RIGHT_ENROL;
 }
 
-/* The lease that the application's script may be meant to release. Where connections are shared it may be any
- * colleague's, and is not looked at: that release would be expected no more. */
+/* Plans a script of the application's, by the lease that it may be meant to release. Where connections are shared it
+ * may be any colleague's, and is not looked at: that release would be expected no more. */
 static void plan_script(const struct speaker *s, struct lock_plan *plan) {
     if (s->shared)
         return;
@@ -473,7 +479,7 @@ static void plan_script(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- the whole ------------------------------------------------------------------------------------- */
 
-/* Of losses too long ago nothing more is expected. */
+/* Forgets losses too long ago, of which nothing more is expected. */
 static void tidy(const struct speaker *s) {
     struct contest *c = s->contest;
     if (!c)
@@ -486,8 +492,9 @@ static void tidy(const struct speaker *s) {
         family_followed(s->family, losses_take(&c->unfollowed).followed);
 }
 
-/* HSETNX sets another field of a lock that its session holds. A session of a pool may hold what a colleague has long
- * released over another proxy, so that an attempt says nothing of that claim, and uses none. */
+/* Plans an attempt to acquire. HSETNX sets another field of a lock that its session holds. A session of a pool may hold
+ * what a colleague has long released over another proxy, so that an attempt says nothing of that claim, and uses
+ * none. */
 static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
     if (plan_instead(s, plan))
         return;
@@ -537,14 +544,14 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     data_attribute(en, self, now_ms, plan);
 }
 
-/* The usual case: the key has one claim, which is the session's own, and so what every rule offers. */
+/* Finds the claim in the usual case: the key has one, which is the session's own, and so what every rule offers. */
 static inline struct claim *only_claim(const struct shard *sh, const struct entry *en, const struct peer *self,
                                        int64_t now_ms) {
     struct claim *c = en->claims;
     return c && !c->next && c->peer == self && usable(sh, c, now_ms) ? c : NULL;
 }
 
-/* What comes of choose in the two usual cases, which earns 7 % of the bound on acquire and release: an attempt to
+/* Does what choose would do in the two usual cases, which earns 7 % of the bound on acquire and release: an attempt to
  * acquire a lock of which nothing is known, and the release of the only claim, which is the session's own, where nobody
  * lost or was shown anything. */
 static inline bool usual(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,

@@ -44,13 +44,14 @@ static struct claim *believed(const struct audit *a) {
     return NULL;
 }
 
-/* By our own clock the end is never early: it is counted from when the reply was read. */
+/* Whether the lease is certainly over: by our own clock the end is never early, as it is counted from when the reply
+ * was read. */
 static bool certainly_over(const struct audit *a) {
     const struct claim *c = a->f->claim;
     return c && c->fence && c->end_ms && c->end_ms < a->sight->begun_ms;
 }
 
-/* Nobody is known to hold the lock, but this session has asked for it and not got it. */
+/* Whether this session has asked for the lock and not got it, although nobody is known to hold it. */
 static bool lost_before(const struct audit *a) {
     const struct finish *f = a->f;
     const struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
@@ -111,8 +112,9 @@ static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
     return outcome;
 }
 
-/* The key is gone by this command. A lease that became known while it was on its way, and was written over the lock
- * that this command was for, came before it, or nobody knows: not so one that needed the key to be free. */
+/* Forgets the lease that was written over the lock that this command was for, since the key is gone by this command. A
+ * lease that became known while it was on its way came before it, or nobody knows: not so one that needed the key to be
+ * free. */
 static void forget_overwriter(struct audit *a) {
     const struct entry *en = a->f->entry;
     for (struct claim *c = entry_claims(en); c; c = c->next)
@@ -122,7 +124,7 @@ static void forget_overwriter(struct audit *a) {
         }
 }
 
-/* What removes the lock: RELEASE, CLOBBER, a counter back at zero, an expiry in the past. */
+/* Judges what removed the lock: RELEASE, CLOBBER, a counter back at zero, an expiry in the past. */
 static enum lock_outcome removed(struct audit *a) {
     if (a->mine)
         return audit_conclude(a, LOCK_RELEASED, a->live->fence);
@@ -136,7 +138,7 @@ static enum lock_outcome removed(struct audit *a) {
     return audit_conclude(a, LOCK_OPEN, 0);
 }
 
-/* What changes it and leaves it where it is. */
+/* Judges what changed the lock and left it where it is. */
 static enum lock_outcome changed(struct audit *a) {
     if (a->mine) {
         learn_wrote(a->f);
@@ -161,7 +163,7 @@ static enum lock_outcome changed(struct audit *a) {
     return audit_conclude(a, LOCK_OPEN, 0);
 }
 
-/* GETSET swaps what its sender last read; otherwise the present value would have been the answer. */
+/* Judges a GETSET, which swaps what its sender last read; otherwise the present value would have been the answer. */
 static enum lock_outcome swapped(struct audit *a) {
     const struct lock_sight *s = a->sight;
     const struct lock_plan *plan = a->f->plan;
@@ -184,7 +186,7 @@ static enum lock_outcome swapped(struct audit *a) {
     return LOCK_HELD;
 }
 
-/* What is written without a word of a lock: data, unless somebody's lease is there. */
+/* Judges what was written without a word of a lock: data, unless somebody's lease is there. */
 static enum lock_outcome passed(struct audit *a) {
     if (a->mine) {
         learn_wrote(a->f);
@@ -217,7 +219,7 @@ static enum lock_outcome counted(struct audit *a) {
     return audit_conclude(a, LOCK_COUNTED, live->fence);
 }
 
-/* A lease that a script may have released, extended or taken: it is not expected to end, or to be released. */
+/* Notes that a script may have released, extended or taken a lease, which is not expected to end, or to be released. */
 static enum lock_outcome scripted(struct audit *a) {
     struct entry *en = a->f->entry;
     if (a->f->claim)

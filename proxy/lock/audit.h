@@ -26,8 +26,8 @@ enum lock_effect {
     EFFECT_UNKNOWN /* lost on the way */
 };
 
-/* A command of this session on a key is being sent: its peer is kept until engine_observe, which follows once for each.
- * Returns the number that engine_observe wants to have. */
+/* Tells the engine that a command of this session on a key is being sent: its peer is kept until engine_observe, which
+ * follows once for each. Returns the number that engine_observe wants to have. */
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key);
 
 /* What a command does to a queue, besides its verb, as PROXY ADVISE wants to know it. */
@@ -58,7 +58,8 @@ struct lock_sight {
     const char *command, *client; /* as engine_finish has them */
 };
 
-/* How enforcing would have answered; for PROXY ADVISE and tests. */
+/* Tells the engine what a command under audit was answered. Returns how enforcing would have answered, for PROXY ADVISE
+ * and tests. */
 enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight *sight, int64_t now_ms);
 
 #endif

@@ -35,13 +35,13 @@ void data_attribute(const struct entry *en, const struct peer *self, int64_t now
         plan->data_free = !plan->claim && !(own && own->lost);
 }
 
-/* Where data stands then, a SETNX has lost; what also writes over data has done that. */
+/* A SETNX has lost where data stands; what also writes over data has done that. */
 void data_follow(struct lock_plan *plan, const struct lock_plan *earlier) {
     if (earlier->verb == LOCK_ACQUIRE && !lock_verb_is(plan->verb, VERB_WRITES))
         plan->data_free = false;
 }
 
-/* Who writes data over the key has done with what it had there, and with what it lost. */
+/* Forgets what the session had on the key, and what it lost there: who writes data over a key has done with both. */
 static void begin_anew(struct finish *f) {
     struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
     if (w)
@@ -50,7 +50,7 @@ static void begin_anew(struct finish *f) {
         return; /* a colleague's */
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;
-        if (c->peer == f->peer && c->ended && !c->uses && !c->aside)
+        if (c->peer == f->peer && c->ended && !c->uses && !c->reserved)
             settle_spend(f, c);
     }
 }

@@ -102,11 +102,11 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
         plan->counted = true;
     }
     if (c && plan->uses) /* else another release has used it up meanwhile */
-        c->aside = true;
+        c->reserved = true;
     shard_unlock(sh);
 }
 
-/* What may acquire a lease of its own. */
+/* Whether a command may acquire a lease of its own. */
 static bool may_grant(const struct lock_plan *plan) {
     if (plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT)
         return true;
@@ -213,7 +213,7 @@ inline void finish_end(struct finish *f) {
     shard_unlock(f->sh);
 }
 
-/* The script has given the lock that was acquired under audit its guard record, and with it a fence. */
+/* Notes the fence of a lock that was acquired under audit, and has its guard record from the script. */
 static void enrolled(struct finish *f) {
     struct claim *c = f->claim;
     bool done = f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_RELEASED;
@@ -233,12 +233,9 @@ static __attribute__((noinline)) void finish_other(struct finish *f) {
 
 /* ---- the usual answers ------------------------------------------------------------------------- */
 
-/*
- * What learn and settle come to in the two cases that nearly all answers are, in fewer steps, which earns 11 % of the
- * bound on acquire and release: a lock of which nothing
- * was known is acquired, with the application's own expiry; and the only claim of a lock is released by its session,
- * where nobody lost or was shown anything.
- */
+/* Do what learn and settle would do in the two cases that nearly all answers are, in fewer steps, which earns 11 % of
+ * the bound on acquire and release: a lock of which nothing was known is acquired, with the application's own expiry;
+ * and the only claim of a lock is released by its session, where nobody lost or was shown anything. */
 static inline void finish_acquired(struct finish *f) {
     const struct lock_result *r = f->result;
     struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->hash, f->plan->slot);

@@ -69,18 +69,18 @@ struct lock_session {
 /* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). It has not come to it as one
  * that may go on for another: see engine_session_identify. */
 void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len);
-/* The identity is known, or changed (AUTH, CLIENT SETNAME). The session's claims move with it; where it was the last of
- * its former identity, what earlier ones of that left is abandoned, as with engine_session_close. Where an earlier
- * session of the new one has closed, what the proxy renewed for that one is renewed for this one from now on (heir.c).
- * `s` must stay where it is until it is closed. */
+/* Tells the engine a session's identity, which is known now, or has changed (AUTH, CLIENT SETNAME). The session's
+ * claims move with it; where it was the last of its former identity, what earlier ones of that left is abandoned, as
+ * with engine_session_close. Where an earlier session of the new one has closed, what the proxy renewed for that one is
+ * renewed for this one from now on (heir.c). `s` must stay where it is until it is closed. */
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
                              int64_t now_ms);
-/* A lock command of the session's came in a later read while an earlier request had been sent and not answered: who
- * works on one thing after another does not do that. */
+/* Notes that a lock command of the session's came in a later read while an earlier request had been sent and not
+ * answered: who works on one thing after another does not do that. */
 void engine_session_overlapped(struct lock_engine *e, struct lock_session *s);
-/* CLIENT SETINFO lib-name. Returns whether the name is one of a library that multiplexes. */
+/* Notes the library that the client names (CLIENT SETINFO lib-name). Returns whether it is one that multiplexes. */
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len);
-/* The session is gone; its id stays valid for engine_finish. Abandoned leases are reported to the sink; on-disconnect
+/* Closes a session; its id stays valid for engine_finish. Abandoned leases are reported to the sink; on-disconnect
  * release asks it for releases. */
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 /* Whether what closed sessions have left is still being gone through: who had very much, a few hundred leases at each
@@ -88,7 +88,7 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
 bool engine_departs(struct lock_engine *e);
 /* The identity as text, borrowed, for guard records and people. */
 const char *lock_client_name(const struct lock_client *c, size_t *len);
-/* A keyed hash of it. */
+/* A keyed hash of the client's identity. */
 uint64_t lock_client_hash(const struct lock_client *c);
 /* Whether the name is one of a library that sends the commands of several workers over one connection. */
 bool client_library_multiplexes(const char *name, size_t len);
@@ -167,7 +167,7 @@ static inline bool lock_verb_is(enum lock_verb verb, unsigned flags) {
     return of_verbs[verb] & flags;
 }
 
-/* For people; static. */
+/* The name of a verb for people; static. */
 const char *lock_verb_text(enum lock_verb verb);
 
 /* A lock: databases are kept apart, keys are bytes. */
@@ -205,7 +205,7 @@ enum lock_right {
     LOCK_RIGHTS(RIGHT_NAME)
 #undef RIGHT_NAME
 };
-/* In the scripts' words; static. */
+/* The scripts' word for a right; static. */
 const char *lock_right_text(enum lock_right right);
 
 /* What the script may be told; filled by engine_begin. */
@@ -289,23 +289,23 @@ struct lock_result {
 };
 
 /* Chooses on whose behalf the command speaks. The shard's memory of the key is touched, and for LOCK_RELEASE
- * the chosen claim is set aside, so that a release in flight next to this one uses another. `queued`: the command waits
- * in a transaction that may be discarded, and its sender has released nothing before EXEC: the claim is set aside by
+ * the chosen claim is reserved, so that a release in flight next to this one uses another. `queued`: the command waits
+ * in a transaction that may be discarded, and its sender has released nothing before EXEC: the claim is reserved by
  * engine_sent. Every begin is followed by exactly one finish with the same plan; the session may be closed in
  * between. */
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
                   const struct lock_rule *rule, uint32_t login, bool queued, int64_t now_ms, struct lock_plan *plan);
-/* EXEC is on its way to Redis, with a command that was begun as queued. */
+/* Tells the engine that EXEC is on its way to Redis, with a command that was begun as queued. */
 void engine_sent(struct lock_engine *e, struct lock_plan *plan);
 
-/* Whose lease a command speaks for that is queued in a transaction: looks back over what is queued before it on the
- * same key, the last one first, and remembers in *acquirer (NULL at first) the one that may acquire; if several may,
- * the first behind a release is the one: where it does not, none does. `acquires`: `before` may, whatever its plan
+/* Finds whose lease a command speaks for that is queued in a transaction: looks back over what is queued before it on
+ * the same key, the last one first, and remembers in *acquirer (NULL at first) the one that may acquire; if several
+ * may, the first behind a release is the one: where it does not, none does. `acquires`: `before` may, whatever its plan
  * says. False: there is no need to look further back. */
 bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
                        const struct lock_plan **acquirer);
-/* The command runs behind `earlier`, found so, in one transaction: it speaks for the lease that `earlier` acquires, if
- * it does, and what was chosen for it is given back. Before either is finished. */
+/* Has a command speak for the lease that `earlier` acquires, if it does, behind which it runs in one transaction
+ * (engine_looks_back); what was chosen for it is given back. Before either is finished. */
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms);
 
 /* An attempt to acquire was refused by a lease of its own session, and what is known says that this lease's release was
@@ -347,17 +347,17 @@ struct lock_lease {
 /* Forgets what is over, and asks the sink for the renewals that are due. `part` of `parts`: which shards (a
  * thread serves its part). Returns the ms until it wants to be called again, at most 1000. */
 int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms);
-/* To be called once, when this process stops: owners who are sent away from then on have not abandoned their leases.
- * From any thread. */
+/* Notes, once, that this process stops: owners who are sent away from then on have not abandoned their leases. From any
+ * thread. */
 void engine_leave(struct lock_engine *e);
-/* After that, for a thread's part of the shards: asks the sink for a last renewal, for the rule's `handover`, of the
- * leases that the proxy renews and that have not had it. Returns how many that were, at most `max`; less than that:
- * all. Again, after a while, where a renewal was not done or its end has come near. */
+/* Hands over, after engine_leave, a thread's part of the shards: asks the sink for a last renewal, for the rule's
+ * `handover`, of the leases that the proxy renews and that have not had it. Returns how many that were, at most `max`;
+ * less than that: all. Again, after a while, where a renewal was not done or its end has come near. */
 unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms);
 /* Whether a renewal that has not been sent yet is still wanted: its owner has neither released nor left. */
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token);
-/* What became of a renewal, said once for each that the sink was asked for: outcome DONE, with the lease's end as it is
- * now (pttl_ms, leased: the application may have set its own), or HELD, FOREIGN, FREE (the lease is gone:
+/* Tells the engine what became of a renewal, once for each that the sink was asked for: outcome DONE, with the lease's
+ * end as it is now (pttl_ms, leased: the application may have set its own), or HELD, FOREIGN, FREE (the lease is gone:
  * renewal_lost), or UNKNOWN or NOT_SENT (it is tried again while the lease may still be live). */
 void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, const struct lock_result *r,
                     int64_t now_ms);
@@ -403,7 +403,7 @@ enum lock_incident_kind {
     INCIDENT_HELD_LONG,
     INCIDENT_KINDS
 };
-/* "late_release", ... */
+/* The name of a kind of incident, "late_release", ...; static. */
 const char *lock_incident_name(enum lock_incident_kind kind);
 
 struct lock_incident {
@@ -427,10 +427,10 @@ struct lock_sink {
     void (*left)(void *arg, const struct lock_left *left);        /* likewise, and from engine_handover; may be NULL */
 };
 
-/* `process` is this process's UUID (36 characters); `seed` keys the hash tables. */
+/* Makes an engine. `process` is this process's UUID (36 characters); `seed` keys the hash tables. */
 struct lock_engine *engine_new(const char *process, uint64_t seed, const struct lock_sink *sink);
 void engine_free(struct lock_engine *e);
-/* From now on one thread alone calls it: nothing has to be locked. */
+/* Says that one thread alone calls the engine from now on: nothing has to be locked. */
 void engine_alone(struct lock_engine *e);
 
 /* ---- what sessions of other proxies have left -------------------------------------------------- */
@@ -441,7 +441,8 @@ void engine_alone(struct lock_engine *e);
 bool engine_awaits(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t *login);
 /* A fresh token, for a lease that is taken over. Returns its number. */
 uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]);
-/* The lease was taken over under that token, and is renewed for as long as they are here. `r` has its fence and end. */
+/* Tells the engine that a lease was taken over under that token; it is renewed for as long as its owners are here. `r`
+ * has its fence and end. */
 void engine_inherited(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t login,
                       uint64_t token, const struct lock_result *r, int64_t now_ms);
 

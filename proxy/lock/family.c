@@ -52,7 +52,7 @@ static void family_remove(struct shard *sh, struct family *f) {
     memory_free(f);
 }
 
-/* The one that no session has come to for the longest time, and that nothing refers to. */
+/* Frees the family that no session has come to for the longest time, and that nothing refers to. */
 static void make_room(struct shard *sh) {
     LIST_FOREACH(it, &sh->idle_families) {
         struct family *f = LIST_ENTRY(it, struct family, idle);

@@ -48,7 +48,7 @@ struct family {
     uint16_t followed;      /* of the last losses, a bit each: an EXPIRE of the loser's came right behind */
     struct tally n;
     int64_t used_ms;
-    /* For people; cut. */
+    /* Texts for people, cut to fit. */
     char client[LOCK_FAMILY_NAME_MAX], pattern[LOCK_FAMILY_NAME_MAX], rule[LOCK_FAMILY_NAME_MAX];
 };
 
@@ -92,17 +92,17 @@ struct family *family_find(struct shard *sh, const struct peer *p, const struct 
 struct family *family_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t pattern,
                            const struct lock_key *key, int64_t now_ms);
 void family_ref(struct family *f);
-/* NULL is allowed. */
+/* Gives a reference to a family back; NULL is allowed. */
 void family_put(struct family *f);
 /* Gives memory of families that were not used for long back. */
 void family_trim(struct shard *sh, int64_t now_ms);
-/* The shard has no families yet; frees those that it has. */
+/* Prepare a shard, which has no families yet, and free those that it has. */
 void family_init(struct shard *sh);
 void family_clear(struct shard *sh);
-/* The session is forgotten. */
+/* Frees what is known of a session that is forgotten. */
 void habits_clear(struct peer *p);
 
-/* NULL: the session has never tried for a lock of the family (or that was long ago). */
+/* The session's habit in the family; NULL: it has never tried for a lock of the family (or that was long ago). */
 struct habit *habit_find(const struct peer *p, const struct family *f);
 
 /* Whether the session's commands are surely its own worker's, although the family is pooled. */
@@ -110,25 +110,26 @@ bool family_owns(const struct family *f, const struct peer *p);
 /* Whether the session's commands on the family's keys may be several workers'. f NULL: nothing is known. */
 bool family_shares(const struct family *f, const struct peer *p, const struct lock_rule *rule);
 
-/* A release came over another session than the acquisition: what was in a row is not. Either may be NULL. */
+/* Notes that a release came over another session than the acquisition: what was in a row is not. Either may be NULL. */
 void family_crossed(struct family *f, struct peer *a, struct peer *b);
-/* And proves that connections are shared. Returns whether two such have been seen: the family is to be pooled. */
+/* Notes that a release which crossed proves that connections are shared. Returns whether two such have been seen: the
+ * family is to be pooled. */
 bool family_vote(struct family *f, struct peer *a, struct peer *b);
-/* One of them proved nothing after all. */
+/* Takes a vote back: one of the crossed releases proved nothing after all. */
 void family_unvote(struct family *f);
-/* The family's workers share connections from now on, which is an incident once. */
+/* Notes that the family's workers share connections, which is an incident once. */
 void family_pool(struct shard *sh, struct family *f, const struct lock_key *key, int64_t now_ms);
-/* A contended release came over the session that acquired. */
+/* Notes that a contended release came over the session that acquired. */
 void family_uncrossed(struct family *f, struct peer *p);
 
-/* An EXPIRE came right behind a loss, or none did. */
+/* Notes that an EXPIRE came right behind a loss, or that none did. */
 void family_followed(struct family *f, bool followed);
-/* Whether its losers send an EXPIRE behind a refused attempt. */
+/* Whether the family's losers send an EXPIRE behind a refused attempt. */
 bool family_losers_expire(const struct family *f);
 
 enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
 void family_count(struct family *f, struct contest *c, enum tally_what what);
-/* A release that was counted has not come to be. c may be NULL. */
+/* Takes back a release that was counted, and has not come to be. c may be NULL. */
 void family_uncount(struct family *f, struct contest *c);
 /* Whether losers release too: so many releases more than acquisitions, compared with the lost attempts. c may be NULL.
  */
@@ -142,11 +143,11 @@ void contest_value(struct contest *c, uint64_t value);
 /* Whether the last values differ, or this one differs from them. */
 bool contest_varies(const struct contest *c, uint64_t value);
 
-/* Appends; where there is no room the oldest is to be taken out first. */
+/* Appends a loss; where there is no room the oldest is to be taken out first. */
 void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id);
-/* Whether the oldest is older than that, or stands in the way of one more. */
+/* Whether the oldest loss is older than `before_ms`, or stands in the way of one more. */
 bool losses_over(const struct losses *l, int64_t before_ms);
-/* Takes out the oldest. */
+/* Takes out the oldest loss. */
 struct loss losses_take(struct losses *l);
 
 #endif

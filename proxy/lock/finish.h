@@ -7,7 +7,7 @@
 
 #include "proxy/lock/state.h"
 
-/* One engine_finish under way, its shard locked. */
+/* An engine_finish under way, its shard locked. */
 struct finish {
     struct lock_engine *e;
     struct shard *sh;
@@ -34,62 +34,63 @@ void finish_end(struct finish *f);
 const struct occasion *finish_occasion(struct finish *f);
 /* The key's entry, made if there is none. */
 struct entry *finish_entry(struct finish *f);
-/* HELD or FOREIGN. */
+/* Whether the outcome is a refusal: HELD or FOREIGN. */
 bool finish_refused(const struct finish *f);
-/* The claim's next deadline; it may be over and is dropped then. Returns whether it is still there. */
+/* Sets the claim's next deadline, or drops a claim that is over. Returns whether it is still there. */
 bool finish_schedule(struct finish *f, struct claim *c);
 
 /* ---- learn.c ---------------------------------------------------------------------------------- */
 
-/* Which lease is live, and which are gone. */
+/* Learns from the answer which lease is live, and which are gone. */
 void learn(struct finish *f);
-/* All leases up to this fence are gone. */
+/* Ends all leases up to this fence. */
 void learn_gone(struct finish *f, uint64_t fence, enum lease_end why);
-/* The session wanted the lock and did not get it. */
+/* Notes that the session wanted the lock and did not get it. */
 void learn_loss(struct finish *f);
-/* A command that does nothing but acquire did not: besides the loss, what it says of the family is learnt. */
+/* Learns from a command that does nothing but acquire, and did not: besides the loss, what it says of the family. */
 void learn_lost_attempt(struct finish *f);
-/* GET was answered. */
+/* Learns from the answer to a GET. */
 void learn_read(struct finish *f);
-/* The witness is of use, and is kept for a while from now. */
+/* Keeps a witness, which is of use, for a while from now. */
 void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *rule, int64_t now_ms);
-/* Audit: the session holds the lease of the value that it wrote, should the rule be enforced later. */
+/* Notes, under audit, that the session holds the lease of the value that it wrote, should the rule be enforced
+ * later. */
 void learn_wrote(struct finish *f);
-/* A session was shown the key's value. */
+/* Notes that a session was shown the key's value. */
 void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct family *f,
                  const struct lock_rule *rule, uint64_t fence, const char *value, size_t len, int64_t now_ms);
 
 /* ---- settle.c --------------------------------------------------------------------------------- */
 
-/* The attempt is the live lease. */
+/* Makes the attempt the live lease. */
 void settle_granted(struct finish *f);
-/* The same for a lock that the engine knew nothing of, which is acquired with the application's own expiry. */
+/* Makes the attempt the live lease of a lock that the engine knew nothing of, with the application's own expiry. */
 void settle_acquired(struct finish *f);
-/* The command was carried out on the live lease: its claim follows, whoever's it is. */
+/* Has the claim of the live lease follow a command that was carried out on it, whoever's it is. */
 void settle_done(struct finish *f);
-/* The command has freed the lock. */
+/* Settles a command that has freed the lock. */
 void settle_freed(struct finish *f);
 void claim_value(struct finish *f, struct claim *c);
-/* A claim is used up; NULL is allowed. */
+/* Uses a claim up; NULL is allowed. */
 void settle_spend(struct finish *f, struct claim *c);
 /* Reports what was refused, and why, or under audit what would be. */
 void settle_refusal(struct finish *f, enum lock_incident_kind kind, const char *why);
 /* The claim with the live lease, where the script let the caller touch it whoever it is. */
 struct claim *settle_touched(struct finish *f);
-/* queue.c: the same as settle, for LOCK_QUEUE_*. */
+/* Draws the consequences of a command on a list lock's queue (LOCK_QUEUE_*), in queue.c. */
 void queue_settle(struct finish *f);
 
-/* The consequences for claims, renewals and incidents, by the command's verb. */
+/* Draws the consequences for claims, renewals and incidents, by the command's verb. */
 void settle(struct finish *f);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 
-/* LOCK_PASS was answered. */
+/* Settles a LOCK_PASS. */
 void settle_pass(struct finish *f);
 
 /* ---- adopt.c ---------------------------------------------------------------------------------- */
 
-/* What a script of the application's has done. */
+/* Settles what a script of the application's has done. */
 void settle_script(struct finish *f);
 
 #endif

@@ -12,7 +12,7 @@ struct hash_seed {
     uint64_t k0, k1;
 };
 
-/* Two words of key from one. Different `purpose`s give independent hashes. */
+/* Makes two words of key from one seed. Different `purpose`s give independent hashes. */
 struct hash_seed hash_seed_make(uint64_t seed, uint64_t purpose);
 uint64_t hash_bytes(const struct hash_seed *seed, const void *data, size_t len);
 /* A good mix of one number, not keyed. */

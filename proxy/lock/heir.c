@@ -73,7 +73,7 @@ static void unattend(struct estate *st) {
     atomic_store(&st->attended, false);
 }
 
-/* The first of those who came in time, and after its last heir; else it waits. */
+/* Gives an estate to the first of those who came in time, and after its last heir; else it waits. */
 static void offer(struct estate *st) {
     struct lock_session *first = NULL;
     struct list_node *all = &st->client->sessions;
@@ -261,7 +261,7 @@ static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms)
     return true;
 }
 
-/* The heir's number, or 0. One that was refused the lock by this lease does not hold it, and makes way. */
+/* The number of an estate's heir, or 0. One that was refused the lock by this lease does not hold it, and makes way. */
 static uint64_t heir_of(struct lock_engine *e, struct estate *st, uint64_t refused) {
     pthread_mutex_lock(&e->clients.mutex);
     if (st->heir && st->heir->id == refused) {
@@ -291,7 +291,7 @@ bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
 
 /* ---- at another proxy ------------------------------------------------------------------------------ */
 
-/* Peers of what was left elsewhere; sessions are counted, and have lower numbers. */
+/* The bit in the numbers of peers for what was left elsewhere; sessions are counted, and have lower numbers. */
 #define ELSEWHERE ((uint64_t)1 << 63)
 
 void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms) {
@@ -357,7 +357,7 @@ uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
     return number;
 }
 
-/* The estate that the group's leases belong to, one for all shards; waiting, or with its heir. */
+/* Settles the estate that the group's leases belong to, one for all shards: it waits, or has its heir. */
 static void settle_estate(struct lock_engine *e, struct peer *p, const struct lock_left *left, uint64_t group) {
     pthread_mutex_lock(&e->clients.mutex);
     const struct lock_session *s = come_back(p->client, left, group, false);
@@ -388,7 +388,7 @@ static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *lef
     return p;
 }
 
-/* The lease is this proxy's own from now on. */
+/* Makes a lease that was left elsewhere this proxy's own. */
 static void forget_elsewhere(struct shard *sh, struct entry *en, uint64_t fence) {
     for (struct claim *c = en->claims, *next; c; c = next) {
         next = c->next;

@@ -48,7 +48,7 @@ const char *lock_right_text(enum lock_right right) {
     return texts[right];
 }
 
-/* As the scripts write them; what became of a script that wrote nothing has no name. */
+/* The outcomes as the scripts write them; what became of a script that wrote nothing has no name. */
 static const struct {
     const char *name;
     enum lock_outcome outcome;

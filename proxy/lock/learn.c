@@ -25,8 +25,8 @@ bool finish_schedule(struct finish *f, struct claim *c) {
     return false;
 }
 
-/* The lease made way well before its end: somebody has released it. Where its session is one worker's, it may all the
- * same be lost with its node, and its late release still to come. */
+/* Whether the lease made way well before its end: somebody has released it. Where its session is one worker's, it may
+ * all the same be lost with its node, and its late release still to come. */
 static bool made_way(const struct finish *f, const struct claim *c) {
     enum { SLACK_MS = 50 };
     bool early = !c->end_ms || c->end_ms > f->now_ms + (f->now_ms - f->plan->begun_ms) + SLACK_MS;
@@ -56,8 +56,8 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
         en->live_fence = 0;
 }
 
-/* A script's answer says nothing against a lock that was acquired while its rule was in audit: such a lock has no guard
- * record, or that of an earlier lease. */
+/* Whether a script's answer says nothing against a lock, which was acquired while its rule was in audit: such a lock
+ * has no guard record, or that of an earlier lease. */
 static bool says_nothing(const struct finish *f) {
     if (f->audit || !finish_refused(f))
         return false;
@@ -67,7 +67,7 @@ static bool says_nothing(const struct finish *f) {
     return false;
 }
 
-/* The lease with this fence is live, or was when Redis ran the script. */
+/* Learns that the lease with this fence is live, or was when Redis ran the script. */
 static void learn_live(struct finish *f, uint64_t fence, enum lease_end why_others) {
     struct entry *en = f->entry;
     if (!en || !fence || fence <= en->gone_fence || fence <= en->live_fence || says_nothing(f))
@@ -77,7 +77,7 @@ static void learn_live(struct finish *f, uint64_t fence, enum lease_end why_othe
     en->live_since = atomic_load(&f->e->attempts);
 }
 
-/* A lease was granted. Its fence is greater than all that were known when the command began, but for one case: the
+/* Learns from a grant. Its fence is greater than all that were known when the command began, but for one case: the
  * guard record was lost, and with it came an earlier clock (a replica's that has taken over). The grant is the later
  * one all the same, and what was known is over; it counts as of before. */
 static void learn_back(struct finish *f) {
@@ -93,7 +93,7 @@ static void learn_back(struct finish *f) {
     en->gone_fence = fence - 1;
 }
 
-/* No lease was live. That concerns the one that was known when the command began. */
+/* Learns that no lease was live, which concerns the one that was known when the command began. */
 static void learn_none(struct finish *f) {
     if (f->entry && !says_nothing(f) && f->plan->attempt > f->entry->live_since)
         learn_gone(f, f->entry->live_fence, LEASE_GONE);
@@ -145,7 +145,7 @@ void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *
         timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
 }
 
-/* This session wanted the lock and did not get it: the lease in the way is not its own to release. */
+/* A session that wanted the lock and did not get it is a loser: the lease in the way is not its own to release. */
 void learn_loss(struct finish *f) {
     if (f->peer->closed)
         return;
@@ -161,8 +161,8 @@ void learn_loss(struct finish *f) {
     learn_live(f, f->result->fence, LEASE_GONE);
 }
 
-/* The claim with the live lease, which is of this identity. If another proxy gave it, it is a claim here, too, while
- * somebody meets it. NULL: the answer that it was acquired has not come yet, or it is not remembered. */
+/* Finds the claim with the live lease, which is of this identity. If another proxy gave it, it is a claim here, too,
+ * while somebody meets it. NULL: the answer that it was acquired has not come yet, or it is not remembered. */
 static struct claim *learn_its_own(struct finish *f, struct family *family) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;
@@ -192,7 +192,7 @@ static struct claim *learn_its_own(struct finish *f, struct family *family) {
     return c;
 }
 
-/* F: renewal ends for a session of its own that asks for its own lock for a whole lease, since it does not work under
+/* Ends renewal (F) for a session of its own that asks for its own lock for a whole lease, since it does not work under
  * it; and after ten leases for one that a refused release has made suspicious. */
 static void forgotten(struct finish *f, const struct family *family, struct contest *contest, struct claim *c) {
     enum { SUSPICIOUS_LEASES = 10 };
@@ -211,7 +211,7 @@ static void forgotten(struct finish *f, const struct family *family, struct cont
         c->renewing = false;
 }
 
-/* B: what the loss of an attempt against a lease of the same identity says of the family. */
+/* Learns (B) what the loss of an attempt against a lease of the same identity says of the family. */
 static void learn_contest(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
     struct entry *en = finish_entry(f);
@@ -239,7 +239,7 @@ static void learn_contest(struct finish *f) {
     finish_schedule(f, live);
 }
 
-/* The live lease is of the caller's identity, as the script says, or as is known here. */
+/* Whether the live lease is of the caller's identity, as the script says, or as is known here. */
 static bool against_its_own(const struct finish *f) {
     if (f->result->same)
         return true;

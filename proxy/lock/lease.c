@@ -22,9 +22,10 @@ bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, c
     return atomic_load_explicit(&e->releasers[hash % RELEASERS], memory_order_relaxed) == hash;
 }
 
-/* A lock with an expiry of the application's own whose client never released one is meant to run out. */
+/* Whether a lock's release is expected: one with an expiry of the application's own whose client never released one is
+ * meant to run out. */
 static bool release_expected(const struct shard *sh, const struct claim *c) {
-    return c->fence && !c->aside && !c->doubtful &&
+    return c->fence && !c->reserved && !c->doubtful &&
            (c->leased || (c->observed && !c->end_ms) || releaser_known(sh->engine, c->rule, c->peer->client));
 }
 
@@ -58,7 +59,7 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     int64_t inexact_ms = now_ms - since_ms + 50, moved_ms = end_ms - c->end_ms;
     if (moved_ms > inexact_ms)
         c->looked = 0;
-    /* The application's expiry is renewed for as long as it was, also when a command has left it as it is. */
+    /* An expiry of the application's is renewed for as long as it was, also when a command has left it as it is. */
     if (leased)
         c->period_ms = c->rule->lease_ms;
     else if (moved_ms > inexact_ms || moved_ms < -inexact_ms || c->leased)
@@ -68,8 +69,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
     bool left = c->reported && !c->heritable && !c->handing;
     c->renewing = wanted && c->period_ms > 0 && !c->doubtful && !left && !c->observed;
-    /* When a third of it is over, counted from when it may have begun. The application may have touched the lock
-     * without moving its end. */
+    /* Renewal is due when a third of the lease is over, counted from when it may have begun. The application may have
+     * touched the lock without moving its end. */
     c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
     if (c->renew_ms < now_ms)
         c->renew_ms = now_ms;
@@ -96,12 +97,12 @@ static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
     return (struct occasion){.now_ms = now_ms, .key = entry_key(c->entry), .client = c->peer->client->name};
 }
 
-/* E: a lease that a refused release has made suspicious ended without another one: that was its holder's, over another
- * connection of a pool. */
+/* Learns (E) from the end of a lease that a refused release has made suspicious, without another one: that was its
+ * holder's, over another connection of a pool. */
 static void learn_from_end(struct shard *sh, struct claim *c, int64_t now_ms) {
     enum { OWN_ROW = 2 };
     struct family *f = c->family;
-    bool released = c->aside || c->doubtful; /* or perhaps: its own release has been sent */
+    bool released = c->reserved || c->doubtful; /* or perhaps: its own release has been sent */
     if (!f || c->rule->owner != LOCK_OWNER_AUTO || c->peer->closed || c->peer->remote || c->observed || released ||
         f->row >= OWN_ROW || family_owns(f, c->peer) || !claim_suspicious(c, 0))
         return;
@@ -115,7 +116,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     enum { INEXACT_MS = 50 };
     if (c->ended)
         return;
-    bool report = why == LEASE_GONE && c->renewing && !c->aside && !c->doubtful && !c->scripted && !c->shown &&
+    bool report = why == LEASE_GONE && c->renewing && !c->reserved && !c->doubtful && !c->scripted && !c->shown &&
                   lease_owner_here(c);
     if (why != LEASE_OVER && c->fence) {
         struct entry *en = c->entry;
@@ -124,7 +125,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         if (en->live_fence <= en->gone_fence)
             en->live_fence = 0;
     }
-    /* Who asks again and again may be told of the end before it was noticed here. */
+    /* The lease may have ended by itself: who asks again and again may be told of that before it was noticed here. */
     bool by_itself = why == LEASE_OVER || (why == LEASE_GONE && c->end_ms && c->end_ms <= now_ms + INEXACT_MS);
     c->ended = true;
     c->cut_short = !c->end_ms || c->end_ms > now_ms || c->asked;
@@ -145,22 +146,22 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         c->renewing = false;
 }
 
-/* Under audit nothing ends a lock without an expiry; without its owner it is remembered for as long as its lease would
- * have gone on. */
+/* Bounds for how long a lock is remembered that nothing ends, one without an expiry under audit: without its owner for
+ * as long as its lease would have gone on. */
 static void bound_memory(struct claim *c, int64_t now_ms) {
     if (c->end_ms || !c->reported || !(c->observed || c->rule->lease_ms))
         return;
     c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
 }
 
-/* A renewal in flight is waited for. */
+/* For how long a lease's end is put off, as a renewal in flight is waited for. */
 static int64_t grace_of(const struct claim *c) {
     return c->asked && !c->looking ? RENEWAL_GRACE_MS : 0;
 }
 
-/* A lease with an expiry of the application's own, whose release is expected, is looked at before its end: who extends
- * it past the proxy (a watchdog that goes to Redis directly) would find its release refused, since the guard record
- * ends when it would have ended. NO_DEADLINE: it need not be, or has been. */
+/* When a lease is looked at before its end: one with an expiry of the application's own, whose release is expected. Who
+ * extends it past the proxy (a watchdog that goes to Redis directly) would find its release refused, since the guard
+ * record ends when it would have ended. NO_DEADLINE: it need not be, or has been. */
 static int64_t look_due(const struct shard *sh, const struct claim *c) {
     int64_t before = (c->end_ms - c->granted_ms) / 4;
     if (before > LOOK_BEFORE_MS)
@@ -171,7 +172,7 @@ static int64_t look_due(const struct shard *sh, const struct claim *c) {
     return c->end_ms - before;
 }
 
-/* Where the owner has left, somebody may yet come in its place. */
+/* When the lease is renewed next; where the owner has left, somebody may yet come in its place. */
 static int64_t renewal_due(const struct claim *c, int64_t now_ms) {
     if (!c->renewing || c->asked)
         return NO_DEADLINE;
@@ -230,7 +231,7 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
     return l;
 }
 
-/* Nothing is done about a lock in audit, and one without an expiry stays for ever. */
+/* Reports that a lock in audit was abandoned. Nothing is done about it, and one without an expiry stays for ever. */
 static void report_observed_abandon(struct shard *sh, const struct claim *c, const struct occasion *on, bool release,
                                     int64_t now_ms) {
     if (release)
@@ -251,10 +252,11 @@ static int64_t handover_end(const struct claim *c, int64_t now_ms) {
     return c->end_ms > end_ms ? c->end_ms : end_ms;
 }
 
-/* The process stops, and the owner was sent away: what is renewed for it gets its last expiry in engine_handover. */
+/* Whether the lease is handed over: the process stops, and the owner was sent away. What is renewed for it gets its
+ * last expiry in engine_handover. */
 static bool hands_over(struct shard *sh, struct claim *c, int64_t now_ms) {
     c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
-                 claim_is_live(c, now_ms) && !c->aside && !c->doubtful;
+                 claim_is_live(c, now_ms) && !c->reserved && !c->doubtful;
     if (c->handing)
         heir_tell(sh, c, handover_end(c, now_ms), now_ms);
     return c->handing;
@@ -273,9 +275,9 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
         return;
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
     c->renewing = !release && heir_left(sh, c, now_ms);
-    /* The answer to a renewal may be on its way, that it was in time. */
+    /* The lease is perhaps live: the answer to a renewal may be on its way, that it was in time. */
     bool perhaps_live = claim_is_live(c, now_ms) || (release && !c->ended && c->asked);
-    if (!perhaps_live || c->aside || c->doubtful)
+    if (!perhaps_live || c->reserved || c->doubtful)
         return;
     struct occasion on = proxys_occasion(c, now_ms);
     if (release || release_expected(sh, c)) {
@@ -316,7 +318,7 @@ static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
 
-/* What a look has found. Where the lease is gone, its end or another answer says so. */
+/* Takes what a look has found. Where the lease is gone, its end or another answer says so. */
 static void looked(struct shard *sh, struct claim *c, const struct lock_result *r, int64_t now_ms) {
     bool crossed = c->told_since;
     c->looking = 0;
@@ -334,7 +336,7 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
 }
 
 static bool is_handed_over(const struct claim *c, int64_t now_ms) {
-    return c->rule->handover_ms > 0 && c->renewing && !c->aside && c->end_ms && claim_is_live(c, now_ms) &&
+    return c->rule->handover_ms > 0 && c->renewing && !c->reserved && c->end_ms && claim_is_live(c, now_ms) &&
            (c->handing || lease_owner_here(c));
 }
 
@@ -462,8 +464,8 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
         } else if (outcome == LOCK_DONE) {
             c->renewals += c->renewals + 1u < 1u << RENEWAL_BITS;
             sh->stats.renewals++;
-            /* It ran before the application set the expiry that has been told meanwhile: afterwards it is none of the
-             * proxy's own. */
+            /* The renewal may have crossed the application's own expiry, which has been told meanwhile: afterwards it
+             * is none of the proxy's own. */
             bool crossed = c->told_since;
             if (!r->leased || c->leased || !crossed)
                 lease_told(sh, c, r, crossed ? 0 : UINT64_MAX, crossed ? now_ms : c->renew_ms, now_ms);

@@ -80,7 +80,7 @@ void ledger_clear(struct lock_engine *e) {
     }
 }
 
-/* The shard by the hash's top bits, which are the pattern's; the bucket by its low ones. */
+/* A hash whose top bits, the pattern's, choose the shard, and whose low ones choose the bucket. */
 uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, uint64_t *pattern) {
     static const uint64_t TOP = (uint64_t)0xf << 60;
     uint64_t hash = hash_bytes(&e->key_seed, key->name, key->len) ^ key->db * (uint64_t)0x9e3779b97f4a7c15;
@@ -260,7 +260,8 @@ static void claim_free(struct shard *sh, struct claim *c) {
     sh->free_claim_count++;
 }
 
-/* A closed session has left something, before anybody looks whether others of its client are there: see last_left. */
+/* Notes that a closed session has left something, before anybody looks whether others of its client are there: see
+ * last_left. */
 static inline void note_orphan(struct shard *sh, struct peer *p) {
     if (p->closed)
         (void)client_orphan(&sh->engine->clients, p);
@@ -284,7 +285,7 @@ inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *
         lock_rules_ref(rule->set);
     c->token = token;
     c->fence = fence;
-    /* By fence: answers may come in another order than Redis ran the scripts in. */
+    /* Claims are in the order of their fences: answers may come in another order than Redis ran the scripts in. */
     struct claim **at = &en->claims;
     while (*at && !(fence && (*at)->fence > fence))
         at = &(*at)->next;
@@ -333,7 +334,8 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
 
 /* ---- witnesses ------------------------------------------------------------------------------- */
 
-/* A contended key has many, and a session that looks at many keys: both lists are walked, and the shorter one tells. */
+/* Finds a witness by walking both lists at once, of which the shorter one tells: a contended key has many, and so has a
+ * session that looks at many keys. */
 struct witness *witness_find(const struct entry *en, const struct peer *p) {
     struct witness *of_entry = entry_witnesses(en);
     const struct list_node *n = p->witnesses.prev;

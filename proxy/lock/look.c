@@ -101,7 +101,8 @@ static void offer(struct newest *n, const struct lock_view *view) {
     }
 }
 
-/* Of a list lock several sessions may be the holder; it is one lease. */
+/* Whether a claim's lease was counted already: of a list lock several sessions may be the holder, and it is one
+ * lease. */
 static bool counted(const struct entry *en, const struct claim *c, int64_t now_ms) {
     for (const struct claim *o = en->claims; c->shown && o != c; o = o->next)
         if (o->fence == c->fence && claim_is_live(o, now_ms))

@@ -122,8 +122,8 @@ static bool leave_some(struct shard *sh, struct peer *p, unsigned *steps, int64_
     return false;
 }
 
-/* A closed session's leases: kept for its client's other sessions where those share, abandoned otherwise. Those may
- * come and go meanwhile, in other threads. The peer may be freed. */
+/* Deals with a closed session's leases: kept for its client's other sessions where those share, abandoned otherwise.
+ * Those may come and go meanwhile, in other threads. The peer is not freed. */
 static void leave(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
     p->in_flight++;
     bool done = leave_some(sh, p, steps, now_ms);
@@ -170,8 +170,8 @@ static void leave_all(struct lock_engine *e, struct list_node *from, unsigned *s
     }
 }
 
-/* The client's last session closed, or calls itself otherwise: what its earlier ones left is abandoned now. Either this
- * sees that a session closing at the same time left something, or that one sees that nobody is there. */
+/* Abandons what earlier sessions of a client left whose last one closed, or calls itself otherwise. Either this sees
+ * that a session closing at the same time left something, or that one sees that nobody is there. */
 static void last_left(struct lock_engine *e, struct lock_client *client, unsigned *steps, int64_t now_ms) {
     leave_all(e, &client->orphans, steps, now_ms);
     pthread_mutex_lock(&e->clients.mutex);

@@ -13,7 +13,7 @@
 
 enum { DIGIT = 1, HEX = 2, LETTER = 4, SPECIAL = 8, DIGITS = DIGIT | HEX };
 
-/* What a byte is. */
+/* What each byte is in a key. */
 static const uint8_t KINDS[256] = {
     ['0'] = DIGITS,       ['1'] = DIGITS,       ['2'] = DIGITS,       ['3'] = DIGITS,       ['4'] = DIGITS,
     ['5'] = DIGITS,       ['6'] = DIGITS,       ['7'] = DIGITS,       ['8'] = DIGITS,       ['9'] = DIGITS,
@@ -75,7 +75,7 @@ static inline void put_letter(struct pattern *t, char c) {
     t->star = false;
 }
 
-/* Called where there is room for three. */
+/* Writes a character; called where there is room for three. */
 static inline void put(struct pattern *t, char c) {
     if (kind(c) & SPECIAL)
         put_byte(t, '\\');
@@ -89,8 +89,8 @@ static inline void put_star(struct pattern *t) {
     t->star = true;
 }
 
-/* Letters and digits; returns how many. They are no name but a hash, an identifier: hexadecimal ones with a digit, or
- * many with several digits. */
+/* Reads letters and digits; returns how many. They are no name but a hash, an identifier: hexadecimal ones with a
+ * digit, or many with several digits. */
 static inline size_t put_word(struct pattern *t, const char *p, size_t len) {
     struct pattern before = *t;
     size_t digits = 0, hex = 0, n = 0;

@@ -16,7 +16,7 @@ static bool by_client(const struct peer *p, const struct lock_rule *rule) {
     return rule->owner == LOCK_OWNER_ANY || client_shares(rule, p->overlapped);
 }
 
-/* Not NUL-terminated where it is an identity of full length. Returns the length. */
+/* Writes a party's name, which is not NUL-terminated where it is an identity of full length. Returns the length. */
 static size_t party_write(const struct lock_engine *e, const struct peer *p, bool client, char out[PARTY_MAX]) {
     if (!client)
         return (size_t)snprintf(out, PARTY_MAX, "%.*s:%llu", PROCESS_ID_LEN, e->process, (unsigned long long)p->id);
@@ -86,7 +86,7 @@ static void note_push(struct finish *f) {
         witness_remove(f->sh, w);
 }
 
-/* The session may be the owner of the node that it was shown: the lease is renewed for it as for the owner. */
+/* Has the lease renewed for a session that may be the owner of the node that it was shown, as for the owner. */
 static void settle_shown(struct finish *f) {
     const struct lock_result *r = f->result;
     if (!r->value || f->peer->closed)
@@ -108,7 +108,7 @@ static void settle_shown(struct finish *f) {
     note_push(f);
 }
 
-/* The session looks at the head again, and so works under no lease of it. */
+/* Notes that the session looks at the head again, and so works under no lease of it. */
 static void settle_looks_again(struct finish *f) {
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;
@@ -117,7 +117,7 @@ static void settle_looks_again(struct finish *f) {
     }
 }
 
-/* It has read: what it has in the queue counts for another while. */
+/* Notes that the session has read the queue: what it has in it counts for another while. */
 static void note_read(struct finish *f) {
     struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
     if (w && w->queue_rule)

@@ -101,7 +101,7 @@ _Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) 
                    sizeof(enum lock_renew) == sizeof(int) && sizeof(enum lock_on_disconnect) == sizeof(int),
                "enumerations of a rule are ints");
 
-/* "N [TIME]"; returns how many of the words that are, 0: none. The names of options don't begin with a digit. */
+/* Reads "N [TIME]"; returns how many of the words that are, 0: none. The names of options don't begin with a digit. */
 static size_t replicas_set(struct lock_rule *rule, const char *const *words, size_t count) {
     int64_t n = 0, ms = REPLICAS_MS;
     const char *p = words[0];
@@ -117,7 +117,7 @@ static size_t replicas_set(struct lock_rule *rule, const char *const *words, siz
     return timed ? 2 : 1;
 }
 
-/* "string,list", or "any". False: it is neither. */
+/* Reads the kinds of locks, "string,list" or "any". False: it is neither. */
 static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *text) {
     *kinds = LOCK_KIND_ANY;
     if (strcasecmp(text, "any") == 0)
@@ -137,7 +137,7 @@ static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *
     }
 }
 
-/* Returns how many of the `count` words behind the option's name are its value, 0: it is none. */
+/* Sets an option to the words behind its name; returns how many of the `count` words are its value, 0: it is none. */
 static size_t option_set(const struct rule_option *o, struct lock_rule *rule, const char *const *words, size_t count) {
     char *at = (char *)rule + o->offset;
     const char *text = words[0];
@@ -247,7 +247,7 @@ static void entry_compile(struct rule_entry *entry) {
         entry->rest = REST_GLOB;
 }
 
-/* A word for an error line: one line, and not longer than a screen's. */
+/* Writes a word for an error line: one line, and not longer than a screen's. */
 static void word_show(const char *word, char *out, size_t size) {
     size_t n = 0;
     for (; *word && n + 8 < size; word++) {
@@ -480,7 +480,7 @@ bool lock_guard_is(const char *key, size_t len) {
     const char *close = memchr(tag, '}', (size_t)(end - tag));
     if (!close || end - close < 2 || close[1] != ':')
         return false;
-    /* The application's own keys may begin like this; a guard record has the one tag of the slot of its key. */
+    /* A guard record has the one tag of the slot of its key; the application's own keys may begin like one. */
     const char *own = slot_tag(slot_of_key(close + 2, (size_t)(end - close - 2)));
     size_t own_len = strlen(own);
     return own_len == (size_t)(close - tag) && memcmp(own, tag, own_len) == 0;

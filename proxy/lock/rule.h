@@ -47,7 +47,7 @@ struct lock_rule {
 
 struct lock_rules;
 
-/* An empty set with one reference. */
+/* Makes an empty set with one reference. */
 struct lock_rules *lock_rules_new(void);
 struct lock_rules *lock_rules_ref(struct lock_rules *rules);
 void lock_rules_unref(struct lock_rules *rules);
@@ -63,20 +63,21 @@ const struct lock_rule *lock_rules_get(const struct lock_rules *rules, size_t i)
 /* The first rule whose pattern matches, or NULL; counts the hit. A rule with mode off matches too: it exempts. */
 const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len);
 
-/* A pattern as a word of the configuration, quoted where it has to be. Returns the length. */
+/* Writes a pattern as a word of the configuration, quoted where it has to be. Returns the length. */
 size_t lock_rule_word(const char *pattern, char *out, size_t size);
 
-/* The rule as its directive, for PROXY RULES: "lock:* mode enforce owner auto ...". Returns the length. */
+/* Writes the rule as its directive, for PROXY RULES: "lock:* mode enforce owner auto ...". Returns the length. */
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
 
-/* A guard record's key: lockkeeper:{TAG}:KEY, TAG hashing to KEY's slot. Writes at most
- * LOCK_GUARD_EXTRA + len bytes and returns the length. */
+/* Writes a guard record's key, lockkeeper:{TAG}:KEY, TAG hashing to KEY's slot: at most LOCK_GUARD_EXTRA + len bytes.
+ * Returns the length. */
 enum { LOCK_GUARD_EXTRA = 24 };
 size_t lock_guard_key(const char *key, size_t len, char *out);
-/* The same where KEY's slot is known: the length, and the writing of it (which returns the length too). */
+/* Count and write a guard record's key where KEY's slot is known; both return the length. */
 size_t lock_guard_len(size_t len, uint16_t slot);
 size_t lock_guard_write(const char *key, size_t len, uint16_t slot, char *out);
-/* All of it but KEY, of which a few bytes of `out` may be written too. */
+/* Writes a guard record's key but for KEY at its end, where a few bytes of `out` may be written too. Returns the
+ * length. */
 size_t lock_guard_head_write(uint16_t slot, char *out);
 /* Whether a key is a guard record's name. */
 bool lock_guard_is(const char *key, size_t len);

@@ -17,9 +17,9 @@ void claim_value(struct finish *f, struct claim *c) {
     c->value = hash;
 }
 
-/* A1: one worker does one thing after another, so that what it acquires ends what it had; but a claim that its own
- * session lost attempts against may be a colleague's. A2: where values vary, who acquires with a value that it had
- * before has come back. */
+/* Whether who acquires has come back to its own lease. A1: one worker does one thing after another, so that what it
+ * acquires ends what it had; but a claim that its own session lost attempts against may be a colleague's. A2: where
+ * values vary, who acquires with a value that it had before has come back. */
 static bool comes_back(const struct finish *f, const struct family *family, const struct claim *c, bool shared,
                        bool vary, uint64_t hash) {
     bool own = c->peer == f->peer;
@@ -54,13 +54,13 @@ static void drop_older(struct finish *f, const struct family *family, const stru
     }
 }
 
-/* For claim->told_by: a command by itself is a group of its own. Half of the number tells it from all that may be under
- * way. */
+/* The group of a command, for claim->told_by: by itself it is a group of its own. Half of the number tells it from all
+ * that may be under way. */
 static uint32_t group_of(const struct lock_plan *plan) {
     return (uint32_t)(plan->group ? plan->group : plan->attempt);
 }
 
-/* The attempt's. A key with very many claims may forget for it the one that the command spoke by. */
+/* Makes the attempt's claim. A key with very many claims may forget for it the one that the command spoke by. */
 static inline struct claim *claim_made(struct finish *f, uint64_t fence) {
     struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, fence);
     if (f->claim)
@@ -93,7 +93,7 @@ void settle_acquired(struct finish *f) {
     finish_schedule(f, claim_granted(f));
 }
 
-/* B in a transaction: the lease that the attempt was to release first, if nothing else has ended it. */
+/* Ends (B in a transaction) the lease that the attempt was to release first, if nothing else has ended it. */
 static void settle_instead(struct finish *f) {
     struct claim *c = f->plan->claim_fence ? entry_claims(f->entry) : NULL;
     while (c && (c->fence != f->plan->claim_fence || c->peer != f->peer))
@@ -146,7 +146,8 @@ void settle_granted(struct finish *f) {
     finish_schedule(f, c);
 }
 
-/* It may have acquired: a release that follows is not somebody else's. Nothing is renewed for it. */
+/* Makes a claim for an attempt that may have acquired: a release that follows is not somebody else's. Nothing is
+ * renewed for it. */
 static void settle_unknown_acquisition(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
     if (f->claim && claim_is_live(f->claim, f->now_ms))
@@ -171,7 +172,7 @@ struct claim *settle_touched(struct finish *f) {
     return f->claim && !f->claim->fence ? f->claim : NULL;
 }
 
-/* Whether the lease is known to end then, as exactly as an answer can say it. */
+/* Whether the lease is known to end when the answer says, as exactly as an answer can say it. */
 static bool lease_end_is(const struct finish *f, const struct claim *c, int64_t pttl_ms) {
     if (pttl_ms < 0 || !c->end_ms)
         return false;
@@ -180,8 +181,8 @@ static bool lease_end_is(const struct finish *f, const struct claim *c, int64_t 
     return moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
 }
 
-/* SET XX that leaves the lock less than half of its time is how some release it: its end is then the end of it. One
- * that gives it more has been none. Under `owner any` it may be anybody's. */
+/* Notes a SET XX. One that leaves the lock less than half of its time is how some release it: its end is then the end
+ * of it. One that gives it more has been none. Under `owner any` it may be anybody's. */
 static void note_rewritten(const struct finish *f, struct claim *c, int64_t end_ms) {
     if (f->plan->verb != LOCK_REWRITE || !c->end_ms || c->leased || f->plan->rule->owner == LOCK_OWNER_ANY)
         return;
@@ -207,10 +208,10 @@ void settle_done(struct finish *f) {
     bool in_order = f->audit || (f->plan->group && c->told_by && c->told_by == group_of(f->plan));
     uint64_t began = in_order ? UINT64_MAX : f->plan->attempt;
     struct lock_result told = *f->result;
-    /* What a colleague found may be older than what the holder has set since. */
+    /* An expiry that a colleague found may be older than what the holder has set since. */
     if (told.outcome == LOCK_ADOPTED && began <= c->told)
         told.leased = told.leased && c->leased;
-    /* And if it was found as it is known to be, or left the proxy's own, it says nothing of what the holder may be
+    /* An expiry that was found as it is known to be, or left the proxy's own, says nothing of what the holder may be
      * setting just now. */
     uint64_t told_before = c->told;
     bool unchanged =
@@ -234,12 +235,12 @@ void settle_spend(struct finish *f, struct claim *c) {
         peer_settle(f->sh, p);
 }
 
-/* A claim set aside that was not spent after all. */
+/* Gives a reserved claim back that was not spent after all. */
 static void restore(struct finish *f) {
     struct claim *c = f->claim;
-    if (!c || !c->aside || f->plan->queued) /* queued: another release of it is in flight */
+    if (!c || !c->reserved || f->plan->queued) /* queued: another release of it is in flight */
         return;
-    c->aside = false;
+    c->reserved = false;
     if (f->plan->undone) { /* G: what had been read was so no more */
         if (c->extra)
             c->extra->sighted = 0;
@@ -249,7 +250,8 @@ static void restore(struct finish *f) {
     finish_schedule(f, c);
 }
 
-/* The release has not come to be: it was not sent, Redis refused it, or its EXEC did nothing (G). */
+/* Takes back the count of a release that has not come to be: it was not sent, Redis refused it, or its EXEC did nothing
+ * (G). */
 static void uncount(struct finish *f) {
     const struct lock_plan *plan = f->plan;
     struct family *family = family_find(f->sh, f->peer, plan->rule, plan->pattern);
@@ -303,7 +305,8 @@ static struct claim *its_own_live(const struct finish *f) {
     return c;
 }
 
-/* C3: a missed release shifts those behind it; what it shifts ends with the time that it would have had itself. */
+/* Passes a deadline on (C3): a missed release shifts those behind it; what it shifts ends with the time that it would
+ * have had itself. */
 static void inherit_deadline(const struct finish *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
     const struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
@@ -315,7 +318,7 @@ static void inherit_deadline(const struct finish *f, const struct claim *used) {
         extra->deadline_ms = deadline_ms;
 }
 
-/* Whether the release came over the session that had acquired. */
+/* Learns from whether the release came over the session that had acquired. */
 static void learn_course(struct finish *f, const struct claim *used, bool freed) {
     struct family *family = used->family;
     if (!family)
@@ -330,8 +333,8 @@ static void learn_course(struct finish *f, const struct claim *used, bool freed)
     }
 }
 
-/* A release, or what may be one, was believed of who has tried for such locks before: a worker, and it has crossed.
- * False: it has never tried. */
+/* Settles a release, or what may be one, that was believed of who has tried for such locks before: a worker, and it has
+ * crossed. False: it has never tried. */
 static bool settle_crossing(struct finish *f, const struct claim *live) {
     struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
     if (!family || !habit_find(f->peer, family))
@@ -341,8 +344,9 @@ static bool settle_crossing(struct finish *f, const struct claim *live) {
     return true;
 }
 
-/* C4: nothing spoke against it. Who has tried for such locks before is a worker, and the release has crossed; anybody
- * else is an operator, or a clean-up: the holder's own release is still to come, over its own session. */
+/* Settles a release (C4) against which nothing spoke. Who has tried for such locks before is a worker, and the release
+ * has crossed; anybody else is an operator, or a clean-up: the holder's own release is still to come, over its own
+ * session. */
 static void settle_believed(struct finish *f) {
     struct claim *live = its_own_live(f);
     bool tried = settle_crossing(f, live);
@@ -353,7 +357,7 @@ static void settle_believed(struct finish *f) {
         settle_spend(f, live);
     } else if (live) {
         live->taken = true;
-        /* No more of its lease can have been left. */
+        /* The claim is kept for as long as its lease can have gone on, and no longer. */
         claim_extra(live)->deadline_ms = f->now_ms + (claim_length(live) ? claim_length(live) : claim_memory(live));
         lease_end(f->sh, live, LEASE_TAKEN, f->now_ms);
         finish_schedule(f, live);
@@ -411,7 +415,7 @@ static void settle_release(struct finish *f) {
     settle_spend(f, f->claim);
 }
 
-/* Commands that may free the lock besides what they are for. */
+/* Settles commands that may free the lock besides what they are for. */
 void settle_freed(struct finish *f) {
     struct claim *c = settle_touched(f);
     if (!c)

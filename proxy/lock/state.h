@@ -52,7 +52,7 @@ enum {
 
 enum timer_kind { TIMER_CLAIM, TIMER_WITNESS };
 
-/* In a claim or a witness. */
+/* A place in a timer heap, embedded in a claim or a witness. */
 struct timer {
     uint32_t place : 31; /* in the heap, from 1; 0: not there */
     uint32_t kind : 1;   /* enum timer_kind */
@@ -72,7 +72,7 @@ struct timer_heap {
 void timer_set(struct timer_heap *h, struct timer *t, int64_t due_ms);
 /* The timer that is due first if it is due by now_ms, taken out of the heap; else NULL. */
 struct timer *timer_due(struct timer_heap *h, int64_t now_ms);
-/* When the next one is due, or NO_DEADLINE. */
+/* When the next timer is due, or NO_DEADLINE. */
 int64_t timer_next(const struct timer_heap *h);
 void timer_heap_clear(struct timer_heap *h);
 
@@ -105,7 +105,7 @@ struct client_table {
 
 void client_table_init(struct client_table *t, uint64_t seed);
 void client_table_clear(struct client_table *t);
-/* The client of that name, with one more reference. `opens`: and one more open session. */
+/* The client of that name, with one more reference; with `opens` one more open session, too. */
 struct lock_client *client_get(struct client_table *t, const char *name, size_t len, bool opens);
 void client_ref(struct client_table *t, struct lock_client *c);
 /* Gives a reference back. */
@@ -115,7 +115,7 @@ void client_put(struct client_table *t, struct lock_client *c);
 bool client_orphan(struct client_table *t, struct peer *p);
 /* The peer is about to be freed. */
 void client_orphan_freed(struct client_table *t, struct peer *p);
-/* One open session less, the reference is kept. Returns whether it was the last. */
+/* Notes that one of the client's sessions has closed; the reference is kept. Returns whether it was the last. */
 bool client_close(struct client_table *t, struct lock_client *c);
 
 /* ---- what a shard remembers ------------------------------------------------------------------ */
@@ -144,14 +144,14 @@ struct peer {
     struct list_node habits;            /* struct habit, the one used last first */
 };
 
-/* Who is at a lock key besides its holder. */
+/* A crowd is who is at a lock key besides its holder. */
 struct crowd {
     struct witness *witnesses;
     struct contest *contests; /* a family each */
     int64_t length_ms;        /* of the key's last lease that was given here; 0 none known */
 };
 
-/* A lock key. */
+/* An entry is what is known of a lock key. */
 struct entry {
     struct table_link link; /* in its table, or of those to be used again */
     struct claim *claims;   /* oldest first */
@@ -167,7 +167,7 @@ struct entry {
     char name[]; /* room for ENTRY_NAME_KEPT at least */
 };
 
-/* What few claims have. */
+/* What few claims have, and so is not in each. */
 struct claim_extra {
     int64_t
         deadline_ms;  /* a late release is not expected any more then; 0: as the claim's connection and lease have it */
@@ -210,7 +210,7 @@ struct claim {
     uint32_t unhanded : 1;  /* its last expiry was asked for in vain */
     uint32_t told_long : 1; /* that it is held for long was reported */
     bool ended : 1;         /* the lease is not live any more */
-    bool aside : 1;         /* a release of it is in flight, not only queued */
+    bool reserved : 1;      /* a release of it is in flight, not only queued */
     bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */
     bool queue : 1;         /* of a list lock; its value is the node */
     bool valued : 1;        /* the value is known */
@@ -228,7 +228,8 @@ struct claim {
     uint16_t others;        /* observed: what other sessions have counted on top */
 };
 
-/* What a session lost on a key, and what it was shown. */
+/* A witness is a session that may have to say something about a key's lease: what it lost there, and what it was
+ * shown. */
 struct witness {
     struct timer timer;
     struct witness *next, **at; /* of the entry, and the pointer to this one */
@@ -309,7 +310,7 @@ static inline void shard_unlock(struct shard *sh) {
 
 /* ---- ledger.c -------------------------------------------------------------------------------- */
 
-/* Of a key, and its pattern's in *pattern (NULL: not wanted). Keys of one pattern are in one shard. */
+/* The hash of a key, and its pattern's in *pattern (NULL: not wanted). Keys of one pattern are in one shard. */
 uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, uint64_t *pattern);
 struct shard *ledger_shard(struct lock_engine *e, uint64_t hash);
 /* The next number of an attempt, for its token. Even: an attempt of a family that is pooled takes the odd one before
@@ -330,36 +331,37 @@ struct lock_key entry_key(const struct entry *en);
 
 struct peer *peer_find(struct shard *sh, uint64_t id);
 struct peer *peer_get(struct shard *sh, struct lock_session *s);
-/* A new one of this number; there is none yet. */
+/* Adds a peer of this number, of which there is none yet. */
 struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client);
-/* The owner of a lease that another proxy gave to the client. Freed with its last claim. */
+/* Adds a peer for the owner of a lease that another proxy gave to the client. Freed with its last claim. */
 struct peer *peer_remote(struct shard *sh, struct lock_client *c);
 /* Frees a closed peer that nothing refers to any more. */
 void peer_settle(struct shard *sh, struct peer *p);
 
-/* A new claim in its place among the entry's. Takes a reference to the rule's set. */
+/* Adds a claim in its place among the entry's. Takes a reference to the rule's set. */
 struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
                         uint64_t token, uint64_t fence);
-/* The first of its claims, oldest first; NULL: it has none, or is none itself (NULL: nothing is known of the key). */
+/* The first of an entry's claims, oldest first; NULL: it has none, or there is no entry (nothing is known of the
+ * key). */
 static inline struct claim *entry_claims(const struct entry *en) {
     return en ? en->claims : NULL;
 }
-/* NULL: the entry has none of this number, or is none itself. */
+/* The first of an entry's witnesses; NULL: it has none, or there is no entry. */
 static inline struct witness *entry_witnesses(const struct entry *en) {
     return en->crowd ? en->crowd->witnesses : NULL;
 }
 static inline struct contest *entry_contests(const struct entry *en) {
     return en->crowd ? en->crowd->contests : NULL;
 }
-/* Makes it, if there is none; it goes with the entry. */
+/* The entry's crowd, made if there is none; it goes with the entry. */
 struct crowd *entry_crowd(struct entry *en);
 struct claim *claim_find(const struct entry *en, uint64_t token);
-/* To change it: makes it, if there is none. */
+/* What few claims have, to change it: made if there is none. */
 struct claim_extra *claim_extra(struct claim *c);
 static inline uint64_t claim_sighted(const struct claim *c) {
     return c->extra ? c->extra->sighted : 0;
 }
-/* What its expiry was set to last; 0: it has none. */
+/* What the expiry of the claim's lock was set to last; 0: it has none. */
 static inline int64_t claim_length(const struct claim *c) {
     return c->period_ms > 0 ? c->period_ms : 0;
 }
@@ -370,10 +372,10 @@ struct witness *witness_find(const struct entry *en, const struct peer *p);
 struct witness *witness_get(struct shard *sh, struct entry *en, struct peer *p);
 void witness_see(struct witness *w, uint64_t fence, const char *value, size_t len);
 void witness_forget_seen(struct witness *w);
-/* Takes it out and frees it; its entry stays, even empty. */
+/* Takes a witness out and frees it; its entry stays, even empty. */
 void witness_remove(struct shard *sh, struct witness *w);
 
-/* UUID:N, N of eight digits or more. Returns the length, without the NUL. Number 0: none. */
+/* Writes a token, UUID:N, N of eight digits or more. Returns the length, without the NUL. Number 0: there is none. */
 uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
 
 /* ---- attribute.c ------------------------------------------------------------------------------ */
@@ -389,7 +391,7 @@ int64_t claim_deadline(const struct shard *sh, const struct claim *c);
 /* Whether a claim has no say any more. */
 bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms);
 bool claim_is_live(const struct claim *c, int64_t now_ms);
-/* So many are known of now, or more. */
+/* Notes that so many refused releases are known of now, or more. */
 void claim_suspect(struct claim *c, uint32_t suspects);
 /* Refused releases make the lease suspect, and there were as many as a holder's own would be. */
 bool claim_suspicious(const struct claim *c, uint32_t suspects);
@@ -397,13 +399,13 @@ bool claim_suspicious(const struct claim *c, uint32_t suspects);
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
-/* B: the session's own live lease, whose release has been refused as far as is known, or as `suspects` says that a
- * script has counted: it makes way for the session's next attempt. NULL: there is none. */
+/* Finds (B) the session's own live lease, whose release has been refused as far as is known, or as `suspects` says that
+ * a script has counted: it makes way for the session's next attempt. NULL: there is none. */
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
 /* Whether this is the value that the session, or another whose readings count for it, was shown last. */
 bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct family *f,
                          const struct lock_rule *rule, const char *value, size_t len);
-/* The session was shown this value: which claims have been sighted by that. */
+/* Notes which claims have been sighted by a session that was shown this value. */
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct family *f,
                         const struct lock_rule *rule, const char *value, size_t len);
 
@@ -411,7 +413,7 @@ void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *s
 
 /* Decides the plan's data_free, when its claim has been chosen. */
 void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan);
-/* Whether it may touch data, for a command that speaks for the lease which `earlier`, before it in its transaction, may
+/* Decides whether a command may touch data that speaks for the lease which `earlier`, before it in its transaction, may
  * acquire. */
 void data_follow(struct lock_plan *plan, const struct lock_plan *earlier);
 
@@ -419,8 +421,8 @@ void data_follow(struct lock_plan *plan, const struct lock_plan *earlier);
 
 /* Fills in what the scripts for list locks are told: right and party. */
 void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan);
-/* What a closed session has pushed is dead, unless others of its client are there for it. Returns whether the witness
- * has to stay for that. */
+/* Declares dead what a closed session has pushed, unless others of its client are there for it. Returns whether the
+ * witness has to stay for that. */
 bool queue_leave(struct shard *sh, struct witness *w);
 /* Gives back what a witness holds for its nodes. */
 void queue_forget(struct witness *w);
@@ -441,53 +443,54 @@ enum lease_end {
 /* Starts a claim's lease, or changes its end: pttl as the script gave it, at some time since since_ms; `leased` if that
  * is the proxy's own. */
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms);
-/* The same, of what an answer told to the command with the number `began`. Where another was told meanwhile nobody
- * knows which came first in Redis: the later end is believed, for the holder's sake. Returns whether none was. */
+/* Changes a lease's end to what an answer told to the command with the number `began`. Where another was told meanwhile
+ * nobody knows which came first in Redis: the later end is believed, for the holder's sake. Returns whether none
+ * was. */
 bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
                 int64_t now_ms);
-/* The claim's lease is not live any more. The claim stays, for its late release; lease_schedule drops one that has no
- * release to come. */
+/* Ends a claim's lease. The claim stays, for its late release; lease_schedule drops one that has no release to come. */
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms);
 /* Puts the claim's next deadline into the heap, or drops the claim where it is over; false then. */
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
 /* Deals with the leases of an owner that left: incidents, renewal ends, release if the rule wants it. */
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
-/* Of a closed session: whether its client has had others open ever since. */
+/* Whether the client of a closed session has had others open ever since. */
 bool client_still_here(const struct peer *p);
 /* Whether somebody is there for whom the lease should be kept. */
 bool lease_owner_here(const struct claim *c);
 
-/* Who ever released under a rule is expected to release again; who never did is a throttle. */
+/* Notes that a client has released under a rule, and is expected to release again; who never did is a throttle. */
 void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
 bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
 
 /* ---- heir.c ------------------------------------------------------------------------------------ */
 
-/* The session has come to its identity (s->client), or goes from it; in the latter case, whether it closes. Its peers
- * are told next then, and heir_gone at last. No shard is locked. */
+/* Notes that a session has come to its identity (s->client), or goes from it; in the latter case, whether it closes.
+ * Its peers are told next then, and heir_gone at last. No shard is locked. */
 void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
 void heir_gone(struct lock_engine *e, struct lock_session *s);
-/* The session was refused a lock: it works under none that it has come back for. */
+/* Notes that a session was refused a lock: it works under none that it has come back for. */
 void heir_refused(struct lock_engine *e, const struct peer *p);
-/* A closed session's peer, before what it leaves is dealt with; when it is freed; and with all of its kind. */
+/* Tell of a closed session's peer, before what it leaves is dealt with; when it is freed; and with all of its kind. */
 void heir_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
 void heir_peer_freed(struct lock_engine *e, struct peer *p);
 void heir_peer_cleared(struct peer *p);
-/* The owner of a lease has left it. Returns whether it is renewed for who comes in its place. */
+/* Notes that the owner of a lease has left it. Returns whether it is renewed for who comes in its place. */
 bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
 /* Whether somebody has come in the place of the lease's owner. */
 bool heir_attends(const struct claim *c);
-/* Whether the lease is to be renewed for them, which is about to be done. Only where somebody attends. */
+/* Whether the lease is to be renewed for who has come in its owner's place, which is about to be done. Only where
+ * heir_attends. */
 bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
-/* Tells the sink that it was left, for other proxies: it ends at until_ms. */
+/* Tells the sink, for other proxies, that a lease was left, which ends at until_ms. */
 void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms);
-/* After how long to look again whether somebody has come. */
+/* The ms after which to look again whether somebody has come in the owner's place. */
 int64_t heir_look_ms(const struct claim *c);
 
 /* ---- contention.c ------------------------------------------------------------------------------ */
 
-/* An attempt to acquire the lock was lost; `hash` is the key's. */
+/* Counts an attempt to acquire the lock that was lost; `hash` is the key's. */
 void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash, int64_t now_ms);
 
 /* ---- incident.c -------------------------------------------------------------------------------- */

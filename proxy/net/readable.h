@@ -30,9 +30,9 @@ struct readable {
     size_t count, cap;
 };
 
-/* `loop` is borrowed. */
+/* Prepares the queue of a loop, which is borrowed. */
 void readable_init(struct readable *r, struct ev_loop *loop);
-/* Nobody is called any more. */
+/* Frees the queue: nobody is called any more. */
 void readable_clear(struct readable *r);
 
 void readable_grow(struct readable *r);

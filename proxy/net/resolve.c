@@ -20,7 +20,7 @@ struct resolve {
     char host[];
 };
 
-/* For `finished` and `cancelled` of all of them: it is held for a moment, and seldom. */
+/* Guards `finished` and `cancelled` of all look-ups: it is held for a moment, and seldom. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void resolve_free(struct resolve *r) {
@@ -56,7 +56,7 @@ static void on_answer(struct ev_loop *loop, struct ev_async *w, int events) {
     resolve_free(r);
 }
 
-/* Signals are the loops' own. */
+/* Starts the look-up's thread with all signals blocked: they are for the threads that have loops. */
 static int start_thread(struct resolve *r) {
     pthread_t thread;
     sigset_t all, before;

@@ -29,7 +29,7 @@ struct resolve *resolve_start(struct ev_loop *loop, const char *host, int port, 
 /* `done` will not be called. NULL does nothing. */
 void resolve_cancel(struct resolve *r);
 
-/* Whether it is an IPv4 or IPv6 address, which nobody has to be asked for. */
+/* Whether a host is an IPv4 or IPv6 address already, which no name server has to be asked for. */
 bool resolve_is_number(const char *host);
 /* An address that was found, as text; `out` has RESOLVE_NUMBER_MAX bytes. */
 void resolve_number(const struct addrinfo *found, char *out);

@@ -23,7 +23,7 @@ struct ev_io;
 struct tls;
 struct tls_context;
 
-/* Bits of tls_options.protocols. */
+/* Versions of TLS, as bits of tls_options.protocols. */
 enum { TLS_V1_0 = 1, TLS_V1_1 = 2, TLS_V1_2 = 4, TLS_V1_3 = 8 };
 
 enum tls_verify {
@@ -47,16 +47,16 @@ struct tls_options {
     int64_t session_cache_size, session_cache_timeout_s;
 };
 
-/* NULL with one line in error: directive, file, reason. The passphrase is not kept. */
+/* Makes a context of what the directives say, the caller's; NULL with one line in error: directive, file, reason. The
+ * passphrase is not kept. */
 struct tls_context *tls_context_new(const struct tls_options *options, char *error, size_t error_size);
-/* New connections are made with what `fresh` has; those that are open stay as they are. Thread-safe. `fresh` is freed.
- */
+/* Has new connections made with what `fresh` has, which is freed; those that are open stay as they are. Thread-safe. */
 void tls_context_replace(struct tls_context *context, struct tls_context *fresh);
-/* No connection may be made with it any more; open ones may live on. NULL is ignored. */
+/* Frees a context, with which no connection may be made any more; open ones may live on. NULL is ignored. */
 void tls_context_free(struct tls_context *context);
 
-/* The server's and the client's side of a connection. The descriptor stays the caller's, who closes it after tls_free.
- * `host` is whom the client wants to talk to. */
+/* Begin the server's and the client's side of a connection. The descriptor stays the caller's, who closes it after
+ * tls_free. `host` is whom the client wants to talk to. */
 struct tls *tls_accept(struct tls_context *context, struct ev_loop *loop, int fd);
 struct tls *tls_connect(struct tls_context *context, struct ev_loop *loop, int fd, const char *host);
 /* Tells the other side that nothing more comes, as far as the socket takes it. Watchers are stopped. NULL is ignored.
@@ -66,18 +66,18 @@ void tls_free(struct tls *t);
 /* Calls `done` once from the loop, error NULL or a text for people to read, valid until tls_free; the callee may free
  * the connection. Has no time limit: the owner frees it when it has waited long enough. */
 void tls_handshake(struct tls *t, void (*done)(void *arg, const char *error), void *arg);
-/* After the handshake: `reader` is the owner's watcher of the descriptor, called (with EV_READ) where bytes wait that
- * the descriptor does not show. Not while it is stopped, or does not watch EV_READ. */
+/* Names the owner's watcher of the descriptor, after the handshake: it is called (with EV_READ) where bytes wait that
+ * the descriptor does not show, unless it is stopped, or does not watch EV_READ. */
 void tls_attach(struct tls *t, struct ev_io *reader);
 /* Whether bytes have come that tls_read has not handed out, as far as the descriptor does not show them. */
 bool tls_has_more(const struct tls *t);
-/* The owner reads again after a pause. */
+/* Has the owner's watcher called for what came during a pause in which it did not read. */
 void tls_resume(struct tls *t);
 
-/* As read(2) and iobuf_write. tls_read fills `room` if it can; 0 is the other side's end. */
+/* Read and write as read(2) and iobuf_write do. tls_read fills `room` if it can; 0 is the other side's end. */
 ssize_t tls_read(struct tls *t, void *to, size_t room);
 ssize_t tls_write(struct tls *t, struct iobuf *from);
-/* Why the last of them returned -1, for people to read. */
+/* Why the last tls_read or tls_write returned -1, for people to read. */
 const char *tls_error(const struct tls *t);
 
 #endif

@@ -40,7 +40,8 @@ struct loading {
     size_t size;
 };
 
-/* `value` is NULL where there is none. */
+/* Refuses a directive with what OpenSSL says, or with what was expected; `value` is NULL where there is none. Returns
+ * false. */
 static bool refuse(struct loading *l, const char *directive, const char *value, const char *expected) {
     char why[COMPLAINT_MAX];
     const char *quote = value ? "'" : "";
@@ -50,7 +51,7 @@ static bool refuse(struct loading *l, const char *directive, const char *value, 
     return false;
 }
 
-/* Without this OpenSSL would ask at the terminal. */
+/* Gives OpenSSL the passphrase of the key's file, for which it would ask at the terminal. */
 static int give_passphrase(char *out, int size, int writing, void *arg) {
     const char *pass = arg;
     size_t len = pass ? strlen(pass) : 0;
@@ -84,7 +85,7 @@ static bool load_certificate(struct loading *l) {
            refuse(l, "tls-key-file", o->key_file, "the private key of the certificate");
 }
 
-/* Whom to trust, and what is asked of the other side. */
+/* Loads the authorities to trust, and sets what is asked of the other side. */
 static bool load_authorities(struct loading *l) {
     const struct tls_options *o = l->o;
     if (o->ca_file && SSL_CTX_load_verify_file(l->ctx, o->ca_file) != 1)
@@ -124,7 +125,7 @@ static bool load_dh_params(struct loading *l) {
     return refuse(l, "tls-dh-params-file", path, "Diffie-Hellman parameters in a PEM file that can be read");
 }
 
-/* These directives are for both sides. */
+/* Refuses a directive that servers (tls-...) and clients (upstream-tls-...) have; returns false. */
 static bool refuse_shared(struct loading *l, const char *directive, const char *value, const char *expected) {
     ERR_clear_error(); /* says nothing that this does not */
     snprintf(l->error, l->size, "%s '%s': expected %s", directive, value, expected);

@@ -47,11 +47,11 @@ struct upstream_config {
     struct tls_context *tls; /* for all nodes but those behind unix sockets; borrowed; NULL: plain */
 };
 
-/* Who a connection is logged in as. Interned until it is released, or for the life of the process; 0 is the
- * configuration's upstream-user and upstream-password (or nobody). Thread-safe. user may be NULL (AUTH with one
- * argument). */
+/* The number of a login, who a connection is logged in as. Interned until it is released, or for the life of the
+ * process; 0 is the configuration's upstream-user and upstream-password (or nobody). Thread-safe. user may be NULL
+ * (AUTH with one argument). */
 uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len);
-/* Gives back what one upstream_login_intern took (a client may try passwords for ever). When as many were given
+/* Gives back a login that one upstream_login_intern took (a client may try passwords for ever). When as many were given
  * back as taken the login is forgotten; numbers are never used again. Optional; 0 is ignored. Thread-safe. */
 void upstream_login_release(uint32_t login);
 /* The login was right; and whether it ever was, since it was interned first. Thread-safe. */
@@ -68,8 +68,8 @@ bool upstream_login_proven(uint32_t login);
 struct upstream_lane {
     uint32_t login;
     uint32_t db;
-    uint32_t own;      /* upstream_own_new; 0: shared with everybody */
-    uint32_t protocol; /* 2 or 3 */
+    uint32_t dedicated; /* upstream_dedicated_new; 0: shared with everybody */
+    uint32_t protocol;  /* 2 or 3 */
 };
 _Static_assert(sizeof(struct upstream_lane) == 16, "no bytes between the fields: lanes are compared as a whole");
 
@@ -86,9 +86,9 @@ struct upstream_request_ops {
      * replies come in one call. With `last` the request is the owner's again, who may free it or submit it
      * anew from inside the callback, as it may submit others. */
     void (*reply)(struct upstream_request *r, const char *data, size_t len, bool last);
-    /* No reply will come, or no more of it. `error` is a whole RESP error without '-' and CR LF, e.g.
-     * "UPSTREAM node 127.0.0.1:7001 was lost; the outcome of the request is unknown". The request is the
-     * owner's again. */
+    /* Says that no reply will come, or no more of it. `error` is a whole RESP error without '-' and CR LF, e.g.
+     * "UPSTREAM node 127.0.0.1:7001 was lost; the outcome of the request is unknown". The request is the owner's
+     * again. */
     void (*fail)(struct upstream_request *r, enum upstream_failure why, const char *error);
     /* May be NULL. The request was redirected (or has to be repeated) and is on its way to another node, so
      * later requests of the same client must not overtake it. Called at most once a request. */
@@ -110,14 +110,14 @@ struct upstream_request {
     const struct upstream_request_ops *ops;
     const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
     bool repeatable;             /* safe to send again after a lost connection (our scripts) */
-    uint32_t script_at;          /* for upstream_submit_together */
+    uint32_t script_at;          /* for upstream_submit_batch */
     uint32_t affinity;           /* requests with equal affinity (a session's id) keep to one connection of a lane */
-    bool aside;                  /* a script of the application, which may run long: over a connection for these */
+    bool slow;                   /* a script of the application, which may run long: over a connection for these */
     bool was_redirected;         /* set by the upstream */
     bool in_flight;              /* set by the upstream: between submit and its end */
-    bool alone;                  /* set by the upstream: upstream_submit_together's MULTI was refused */
+    bool multi_refused;          /* set by the upstream: upstream_submit_batch's MULTI was refused */
     /* ---- private ---- */
-    uint8_t leading; /* replies before the one that counts: upstream_submit_together; else 0 */
+    uint8_t leading; /* replies before the one that counts: upstream_submit_batch; else 0 */
     uint8_t hops;
     uint8_t attempts; /* how often it was sent again after a lost connection */
     uint8_t delays;   /* how often it waited, for TRYAGAIN and its kin or for a new map */
@@ -125,7 +125,7 @@ struct upstream_request {
     bool eval;        /* sent in full after NOSCRIPT */
     bool streaming;   /* some bytes of the reply have been handed on */
     bool sent_before; /* some bytes left on a connection that is gone */
-    bool stand_in;    /* in the place of one that was abandoned */
+    bool placeholder; /* in the place of one that was abandoned */
     bool pinned;      /* on a connection of the caller's own: neither redirected nor repeated */
     bool open;        /* more of its bytes are to come */
     bool for_map;     /* it waits for a new map; meaningful while it waits */
@@ -143,16 +143,16 @@ struct upstream_request {
 
 struct upstream_events {
     void *arg;
-    /* The upstream can serve (the first slot map is there, the master is known, or a standalone is configured), or the
-     * first attempt to get there has failed: `error` is then the reason. Called once. */
+    /* Says that the upstream can serve (the first slot map is there, the master is known, or a standalone is
+     * configured), or, with `error`, why its first attempt to get there has failed. Called once. */
     void (*ready)(void *arg, const char *error);
 };
 
-/* `config` is borrowed and outlives the upstream; `readable` (the loop's) and `pool` are the thread's. NULL where an
- * address is none, or Sentinel's master has no name. SIGPIPE has to be ignored by the process. */
+/* Makes an upstream. `config` is borrowed and outlives it; `readable` (the loop's) and `pool` are the thread's. NULL
+ * where an address is none, or Sentinel's master has no name. SIGPIPE has to be ignored by the process. */
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
                               struct chunk_pool *pool, const struct upstream_events *events);
-/* Closes everything; requests in flight are failed. */
+/* Closes all connections and frees the upstream; requests in flight fail. */
 void upstream_free(struct upstream *u);
 
 /* Sends a request to the node of `slot` (SLOT_NONE: any node). The bytes are copied. Returns NULL, or where it
@@ -164,25 +164,25 @@ const char *upstream_submit(struct upstream *u, struct upstream_request *r, int 
  * has been logged in before says nothing of whether the password still holds. */
 const char *upstream_submit_login(struct upstream *u, struct upstream_request *r, uint32_t login)
     __attribute__((warn_unused_result));
-/* The bytes are several commands, which nobody else's come between: MULTI, `leading` - 1 more, and EXEC, whose reply is
- * the request's. A redirect that keeps them from being executed is followed for all of them, and they are repeated
+/* Sends a batch: several commands, which nobody else's come between: MULTI, `leading` - 1 more, and EXEC, whose reply
+ * is the request's. A redirect that keeps them from being executed is followed for all of them, and they are repeated
  * as others are, but for TRYAGAIN; another such error is the reply (EXECABORT ...), and nothing was executed. Where the
  * node refused MULTI it ran them one by one: the reply is then that of the command in the middle (the one with leading
- * / 2 before it), and r->alone is set. The first EVALSHA of r->script, at r->script_at, goes by its source where the
- * connection may not have had that. */
-const char *upstream_submit_together(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
-                                     const struct upstream_lane *lane, const char *bytes, size_t len)
+ * / 2 before it), and r->multi_refused is set. The first EVALSHA of r->script, at r->script_at, goes by its source
+ * where the connection may not have had that. */
+const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
+                                  const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
-/* A node did not know such a script: each connection's next one goes by its source. */
+/* Notes that a node did not know a batch's script: each connection's next batch sends the script by its source. */
 void upstream_script_unknown(struct upstream *u);
-/* The same to one node; redirects are not followed (the error is the reply). */
+/* Sends a request as upstream_submit does, but to this node; redirects are not followed (the error is the reply). */
 const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
                                const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
 
-/* The owner can't take more of a reply of which parts have come: its connection is not read until upstream_go_on, which
- * has to follow before the owner loses interest. A shared connection is not used for later requests then. False, and
- * nothing happens, where requests of another affinity wait behind it. */
+/* Stops reading a connection whose oldest request's owner can't take more of its reply, of which parts have come, until
+ * upstream_go_on, which has to follow before the owner loses interest. A shared connection is not used for later
+ * requests then. False, and nothing happens, where requests of another affinity wait behind it. */
 bool upstream_hold(struct upstream_request *r) __attribute__((warn_unused_result));
 void upstream_go_on(struct upstream_request *r);
 
@@ -192,31 +192,32 @@ struct upstream_node *upstream_asked_node(const struct upstream_request *r);
 /* Whether a submitted request waits to be written: no byte of it has left, on whatever connection. */
 bool upstream_unsent(const struct upstream_request *r);
 
-/* A submitted request holds a password: its bytes are overwritten when it need not be sent again. */
+/* Marks a submitted request as holding a password: its bytes are overwritten when it need not be sent again. */
 void upstream_secret(struct upstream_request *r);
 
-/* The owner of a request loses interest: its reply will be read and dropped, no callback is called, and the
- * memory of `r` is not touched after this call (the upstream puts a stand-in into its place). */
+/* Abandons a request in which its owner has lost interest: its reply will be read and dropped, no callback is called,
+ * and the memory of `r` is not touched after this call (the upstream puts a placeholder into its place). */
 void upstream_abandon(struct upstream *u, struct upstream_request *r);
 
 /* ---- lanes of one's own ---- */
 
-struct upstream_own_events {
+struct upstream_dedicated_events {
     void *arg;
-    /* A push, whole; `data` is borrowed. */
+    /* Hands over a whole push; `data` is borrowed. */
     void (*push)(void *arg, const char *data, size_t len);
-    /* One of the connections is gone, with what the node knew by it. */
+    /* Says that one of the connections is gone, with what the node knew by it. */
     void (*lost)(void *arg);
 };
 
-/* Connections that one caller has for itself, to whatever nodes its requests over the lane go. The number is for
- * upstream_lane. */
-uint32_t upstream_own_new(struct upstream *u, const struct upstream_own_events *events);
+/* Makes a dedicated lane: connections that one caller has for itself, to whatever nodes its requests over the lane go.
+ * Returns the number for upstream_lane. */
+uint32_t upstream_dedicated_new(struct upstream *u, const struct upstream_dedicated_events *events);
 /* One more command (whole RESP, copied) that every connection opened from now on begins with. A node that refuses it
  * refuses the lane. */
-void upstream_own_begin(struct upstream *u, uint32_t own, const char *command, size_t len);
-/* No event comes any more; the connections are closed once nothing is in flight on them. 0 is ignored. */
-void upstream_own_free(struct upstream *u, uint32_t own);
+void upstream_dedicated_begin(struct upstream *u, uint32_t dedicated, const char *command, size_t len);
+/* Gives a dedicated lane up: no event comes any more, and the connections are closed once nothing is in flight on them.
+ * 0 is ignored. */
+void upstream_dedicated_free(struct upstream *u, uint32_t dedicated);
 
 /* ---- pins ---- */
 
@@ -224,56 +225,59 @@ struct upstream_pin;
 
 struct upstream_pin_events {
     void *arg;
-    /* Bytes that answer no request: of a RESP3 push, and in stream mode of every message. `data` is borrowed; `last`
-     * is set with the final bytes of a message. May be NULL. */
+    /* Hands over bytes that answer no request: of a RESP3 push, and in stream mode of every message. `data` is
+     * borrowed; `last` is set with the final bytes of a message (never in raw mode, which knows none). May be NULL. */
     void (*message)(void *arg, const char *data, size_t len, bool last);
-    /* What was queued by upstream_pin_more has gone to the socket, but for little. May be NULL. */
+    /* Says that what was queued by upstream_pin_more has gone to the socket, but for little. May be NULL. */
     void (*drained)(void *arg);
-    /* The connection is gone, after its requests have failed. The pin is still to be given back. May be NULL. */
+    /* Says that the connection is gone, after its requests have failed. The pin is still to be given back. May be
+     * NULL. */
     void (*lost)(void *arg, const char *error);
 };
 
 /* Whether another node may have taken the place of this one (NULL: no), which can't be reached, and the map is too old
  * to know. */
-bool upstream_doubts(const struct upstream *u, const struct upstream_node *node);
-/* Where there is such a doubt: has the map be asked for. `r`, which carries nothing, fails once it is there, or within
- * a second; the caller looks then for the node again. */
+bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_node *node);
+/* Asks for a new map where upstream_may_be_replaced is true. `r`, which carries nothing, fails once it is there, or
+ * within a second; the caller looks then for the node again. */
 void upstream_await_map(struct upstream *u, struct upstream_request *r);
 
-/* A connection to `node` for the caller alone, opened or taken from those that were given back. NULL with *error in
- * the form of ops->fail (valid until the next call) where the node can't be reached, or `node` is NULL. */
+/* Opens a pin: a connection to `node` for the caller alone, new or taken from those that were given back. NULL with
+ * *error in the form of ops->fail (valid until the next call) where the node can't be reached, or `node` is NULL. */
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
                                        const struct upstream_pin_events *events, const char **error)
     __attribute__((warn_unused_result));
-/* A request on it; the replies come in the order of the requests. With `asking` an ASKING goes before it. A MOVED is
- * the reply, but the map learns of it. Returns NULL, or the error if the connection is gone. */
+/* Sends a request over a pin; the replies come in the order of the requests. With `asking` an ASKING goes before it. A
+ * MOVED is the reply, but the map learns of it. Returns NULL, or the error if the connection is gone. */
 const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
                                 bool asking) __attribute__((warn_unused_result));
-/* A request whose bytes come in pieces, by upstream_pin_more; the last one with `last`. Nothing else may be in flight
- * on the pin. A node that answers before it has all of it is not listened to any longer. */
+/* Begins a request whose bytes come in pieces, by upstream_pin_more; the last one with `last`. Nothing else may be in
+ * flight on the pin. A node that answers before it has all of it is not listened to any longer. */
 const char *upstream_pin_begin(struct upstream_pin *pin, struct upstream_request *r, bool asking)
     __attribute__((warn_unused_result));
 /* Queues the next piece (copied). False where more than a moment's worth waits to be written: the caller goes on when
  * `drained` is called. Nothing happens once the connection is gone. */
 bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, bool last);
-/* Bytes without a request: what comes back is a message. Nothing happens if the connection is gone. */
+/* Sends bytes without a request: what comes back is a message. Nothing happens if the connection is gone. */
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len);
-/* Stream mode: all that arrives from now on goes to `message`. No request may be in flight. */
+/* Turns stream mode on or off, in which all that arrives goes to `message`. No request may be in flight. */
 void upstream_pin_stream(struct upstream_pin *pin, bool on);
-/* Once it is connected, a reply is due only so many ms after the last byte that was exchanged; PIN_PATIENT: never. The
- * upstream's timeout begins then, and while the node answers others it is not late either. */
+/* Says how patient the caller is: once the pin is connected, a reply is due only so many ms after the last byte that
+ * was exchanged; PIN_PATIENT: never. The upstream's timeout begins then, and while the node answers others it is not
+ * late either. */
 enum { PIN_PATIENT = -1 };
 void upstream_pin_patient(struct upstream_pin *pin, int64_t ms);
 /* A mark of the caller's on the connection, which is still there when the connection is pinned anew. */
 bool *upstream_pin_mark(struct upstream_pin *pin);
-/* The same for a number, 0 on a new connection. */
+/* A number of the caller's on the connection, 0 on a new one, which is still there when the connection is pinned
+ * anew. */
 int64_t *upstream_pin_number(struct upstream_pin *pin);
-/* NULL once it is lost. */
+/* The node that the pin is connected to; NULL once the connection is lost. */
 struct upstream_node *upstream_pin_node(const struct upstream_pin *pin);
 /* The node that a MOVED or ASK (`text` without '-' and CR LF) of the pin's node points at, NULL if it is none or the
  * node can't be known. The map learns of a MOVED. */
 struct upstream_node *upstream_pin_redirect(struct upstream_pin *pin, const char *text, size_t len, bool *ask);
-/* Gives it back. `clean`: the connection has no state left over and may be used again; if it is lost, in stream mode
+/* Gives a pin back. `clean`: the connection has no state left over and may be used again; if it is lost, in stream mode
  * or has replies outstanding it is closed, its requests fail (at the end of the turn) and no event comes any more. */
 void upstream_unpin(struct upstream_pin *pin, bool clean);
 
@@ -281,28 +285,30 @@ void upstream_unpin(struct upstream_pin *pin, bool clean);
  * that were given back (whose requests fail), and frees what was closed since, so it is never called from inside a
  * callback. */
 void upstream_flush(struct upstream *u);
-/* Whether it has something to write. */
+/* Whether any connection has something to write. */
 bool upstream_waits(const struct upstream *u);
 
 /* Whether a node's error (without '-' and CR LF) passes: the same request may do better a little later, there or at the
  * node that has taken its place. Never where nothing can take its place. `keyed`: the request names keys. */
 bool upstream_error_passes(const struct upstream *u, const char *text, size_t len, bool keyed);
-/* How many ms to wait then, after so many times before; -1: it was often enough. */
+/* How many ms to wait before a request whose error passes is repeated, after so many times before; -1: it was often
+ * enough. */
 int64_t upstream_delay_ms(unsigned times);
 
 bool upstream_is_cluster(const struct upstream *u);
 /* Whether who serves what may change: a cluster's slots, the master that Sentinels watch. */
 bool upstream_has_topology(const struct upstream *u);
-/* Changes whenever a slot moves to another node, or requests to a node to another connection. A session with requests
- * in flight waits for them before it sends on under a new epoch, so that no request overtakes an earlier one. */
+/* A number that changes whenever a slot moves to another node, or requests to a node to another connection. A session
+ * with requests in flight waits for them before it sends on under a new epoch, so that no request overtakes an earlier
+ * one. */
 uint64_t upstream_epoch(const struct upstream *u);
 /* How many slots have a node that serves them; all of a standalone's, and of Sentinel's master once it is known. */
 unsigned upstream_slots_covered(const struct upstream *u);
 /* A number for who serves what: equal in every proxy and thread that has the same map, another one after a slot has
  * moved or a master has been replaced. */
 uint64_t upstream_map_print(struct upstream *u);
-/* Masters that serve slots (standalone: the one node; Sentinel: the master, if it is known), in the order of their
- * addresses. */
+/* Count and name the masters that serve slots (standalone: the one node; Sentinel: the master, if it is known), in the
+ * order of their addresses. */
 size_t upstream_master_count(const struct upstream *u);
 struct upstream_node *upstream_master(const struct upstream *u, size_t i);
 /* The node that serves a slot, or NULL; its address as text, borrowed. */
@@ -314,7 +320,7 @@ struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity);
 bool upstream_node_lost(const struct upstream_node *node);
 const char *upstream_node_address(const struct upstream_node *node);
 
-/* For PROXY INFO: one call a node. */
+/* What PROXY INFO tells of a node; `fn` is called once for each. */
 struct upstream_node_info {
     const char *address;
     const char *state; /* "up", "connecting", "down", "idle" */
@@ -327,7 +333,7 @@ struct upstream_node_info {
 };
 void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const struct upstream_node_info *info),
                         void *arg);
-/* One call a Sentinel: "up" (subscribed), "connecting", "down". None for other kinds. */
+/* Calls `fn` for each Sentinel: "up" (subscribed), "connecting", "down". Not at all for upstreams of another kind. */
 void upstream_each_sentinel(const struct upstream *u, void (*fn)(void *arg, const char *address, const char *state),
                             void *arg);
 

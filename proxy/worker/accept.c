@@ -36,7 +36,8 @@ struct guest {
 
 /* ---- TLS ------------------------------------------------------------------------------------------ */
 
-/* A line for each would let anybody fill the log: the others of the same moment are for `verbose`. */
+/* Logs a failed handshake, one of a moment: a line for each would let anybody fill the log, so that the others are for
+ * `verbose`. */
 static void log_failure(struct guest *g, const char *reason) {
     struct worker *w = g->worker;
     double now = ev_now(w->loop);
@@ -120,7 +121,8 @@ static void listen_all(struct worker *w, bool on) {
     }
 }
 
-/* Out of descriptors: the clients wait in the backlog for a moment, instead of a loop that spins. */
+/* Stops accepting for a moment where descriptors have run out: the clients wait in the backlog, instead of a loop that
+ * spins. */
 static void accept_pause(struct worker *w) {
     log_warning("accepting pauses: %s; raise the limit of open files (ulimit -n) or lower maxclients", strerror(errno));
     listen_all(w, false);
@@ -134,7 +136,7 @@ static void accept_resume(struct ev_loop *loop, struct ev_timer *timer, int even
         listen_all(w, true);
 }
 
-/* A client too many gets the error in plain text alone: TLS would have to be agreed on first. */
+/* Refuses a client too many; it gets the error in plain text alone, as TLS would have to be agreed on first. */
 static void refuse_client(struct worker *w, int fd, bool tls) {
     static const char full[] = "-ERR max number of clients reached\r\n";
     atomic_fetch_sub(&w->shared->clients, 1);

@@ -12,7 +12,7 @@ struct worker_socket;
 
 /* Takes over the descriptors; nobody is accepted yet. */
 void accept_init(struct worker *w, const struct worker_socket *sockets, size_t count);
-/* Clients are accepted from now on. */
+/* Begins to accept clients. */
 void accept_start(struct worker *w);
 /* Closes the sockets. TLS handshakes under way go on. May be called twice. */
 void accept_close(struct worker *w);

@@ -28,8 +28,8 @@ static const double LAST_SECONDS = 1.0;
 static const double TICK_SECONDS = 0.05;
 enum { HANDOVERS_AT_ONCE = 4096 };
 
-/* A closed listener resets connections that it has not handed out, also those that were made between the last accept
- * and the close. So first a filter drops what would begin one: a SYN without an ACK. */
+/* Has the kernel drop new handshakes (a SYN without an ACK) before a listener is closed, which resets connections that
+ * it has not handed out, also those that were made between the last accept and the close. */
 static void refuse_handshakes(int fd) {
     enum { FLAGS_AT = 13, SYN = 0x02, ACK = 0x10 }; /* in the TCP header */
     struct sock_filter code[] = {
@@ -77,8 +77,8 @@ static void drain_sessions(struct worker *w, double now) {
     }
 }
 
-/* Of one part of the leases; or of all, since another thread may have ended before this one's sessions did. Returns
- * whether there is nothing left to ask for. */
+/* Hands one part of the leases over; or all, since another thread may have ended before this one's sessions did.
+ * Returns whether there is nothing left to ask for. */
 static bool hand_leases_over(struct worker *w, unsigned part, unsigned parts) {
     if (w->own_works >= HANDOVERS_AT_ONCE)
         return false;
@@ -98,7 +98,8 @@ static void drain_end(struct worker *w) {
 void drain_turn(struct worker *w) {
     double now = ev_time();
     bool handing_over = thread_of(w)->listener_count > 0;
-    /* In the last second at each turn's end: that is where a busy session is between two requests. */
+    /* Sessions are closed at each turn's end in the last second: that is where a busy session is between two
+     * requests. */
     if (!w->shared->options.reuse_port || now >= thread_of(w)->drain_until - LAST_SECONDS)
         drain_sessions(w, now);
     bool left = list_empty(&w->sessions) && list_empty(&thread_of(w)->guests) && !handing_over;
@@ -110,7 +111,8 @@ void drain_turn(struct worker *w) {
         drain_end(w);
 }
 
-/* Sessions that are still served end without an event of their own. What that leaves to do is the turn's end's. */
+/* Goes on with the stop at intervals, since sessions that are still served end without an event of their own. What that
+ * leaves to do is the turn's end's. */
 static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     double now = ev_time();

@@ -22,7 +22,7 @@ static const char *const POLICIES[] = {"unknown",      "noeviction",     "allkey
                                        "volatile-lfu", "volatile-ttl",   "volatile-random"};
 enum { UNKNOWN, NOEVICTION, OTHER = sizeof(POLICIES) / sizeof(POLICIES[0]) };
 
-/* Answers of one round that are still due, and what they said. */
+/* A round of questions: how many answers are still due, and what the others said. */
 struct round {
     struct request_owner owner; /* first */
     size_t left;
@@ -33,7 +33,7 @@ static const char *policy_name(unsigned policy) {
     return policy < OTHER ? POLICIES[policy] : "other";
 }
 
-/* What stands behind "name:" in INFO's page; *len up to the line's end. NULL: it is not there. */
+/* Finds what stands behind "name:" in INFO's page; *len up to the line's end. NULL: it is not there. */
 static const char *field(const char *page, size_t size, const char *name, size_t *len) {
     size_t name_len = strlen(name);
     const char *end = page + size;
@@ -65,7 +65,7 @@ static void read_page(const char *page, size_t size, size_t master, struct evict
     *found = (struct eviction_state){.policy = which, .evicts = evicts, .master = master};
 }
 
-/* Says what is new. What is not known any more is no news. */
+/* Logs what is new. What is not known any more is no news. */
 static void conclude(struct worker *w, const struct eviction_state *found) {
     struct eviction_state *known = &thread_of(w)->evictions;
     if (found->policy == UNKNOWN)

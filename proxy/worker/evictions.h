@@ -9,9 +9,11 @@
 
 struct worker;
 
-/* To be called once a second at most, by the first worker; asks where the last answers are old. */
+/* Asks the nodes for their policy where the last answers are old. To be called once a second at most, by the first
+ * worker. */
 void evictions_tick(struct worker *w);
-/* For PROXY INFO and the status page: the policy, and whether locks may be evicted by it. From any worker's thread. */
+/* Reports for PROXY INFO and the status page the policy, and whether locks may be evicted by it. From any worker's
+ * thread. */
 void evictions_report(struct worker *w, const struct report *r);
 
 #endif

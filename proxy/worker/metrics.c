@@ -29,7 +29,7 @@ static bool is_down(const struct node_figures *f) {
     return strcmp(f->state, "down") == 0;
 }
 
-/* Of one node's states as two threads see it, the one that an operator should hear of. */
+/* The graver one of a node's states as two threads see it, of which an operator should hear. */
 static const char *graver_state(const char *a, const char *b) {
     static const char *const order[] = {"down", "connecting", "up"};
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)

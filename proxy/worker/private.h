@@ -92,16 +92,16 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
 extern const struct metric_table node_figures_table;
 /* Writes what is known of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* The same of all workers, as one: this one's at this moment, the others' at most a second old. The caller frees
+/* Adds up the boards of all workers: this one's at this moment, the others' at most a second old. The caller frees
  * sum->nodes; sum->count is 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);
-/* worker.c: for a turn's end. */
+/* Frees, at a turn's end, the sessions that were closed (worker.c). */
 void worker_free_closed(struct worker *w);
-/* drain.c: begins to stop, to be over after so many ms; and goes on with it at each turn's end. */
+/* Begin to stop, to be over after so many ms; and go on with it at each turn's end (drain.c). */
 void drain_begin(struct worker *w, int64_t bound_ms);
 void drain_turn(struct worker *w);
 
-/* The counters' sums over all workers; the process's memory. */
+/* Add up the counters of all workers; and measure the process's memory. */
 void counters_now(const struct proxy_shared *shared, struct counter_sums *sums);
 long long resident_bytes(void);
 

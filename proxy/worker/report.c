@@ -142,7 +142,7 @@ bool worker_report_locks(struct worker *w, const char *pattern, size_t len, cons
     return rows.steps > 0;
 }
 
-/* Behind those that have room. */
+/* The end of a list of which not all has room. */
 #define MORE "; ..."
 
 /* The families of a rule whose workers share connections. */
@@ -155,7 +155,7 @@ struct shared_families {
     bool cut; /* it has not all of them */
 };
 
-/* What the family has of a rule's pattern may be its beginning. */
+/* Whether a family is a rule's; what it has of the rule's pattern may be its beginning. */
 static bool is_of_rule(const struct lock_family *f, const struct lock_rule *rule) {
     size_t len = strlen(f->rule);
     return strncmp(f->rule, rule->pattern, len) == 0 && (len == rule->pattern_len || len == LOCK_FAMILY_NAME_MAX - 1);
@@ -180,7 +180,8 @@ static void add_shared(void *arg, const struct lock_family *f) {
     }
 }
 
-/* Where the rule names the owner, what was learnt before does not count. */
+/* Collects the families of a rule that share connections. Where the rule names the owner, what was learnt before does
+ * not count. */
 static void each_shared(struct worker *w, struct shared_families *all) {
     if (all->rule->mode == LOCK_MODE_ENFORCE && all->rule->owner == LOCK_OWNER_AUTO)
         engine_each_pooled(w->shared->engine, add_shared, all);

@@ -57,15 +57,15 @@ void worker_free_closed(struct worker *w) {
 static void look_again(struct ev_loop *loop, struct ev_idle *look, int events) {
 }
 
-/* Where there are replies to write as well, the clients get these first, and what they send upon them joins what goes
- * to the nodes. Otherwise clients fall into small groups that take turns, each with its own read and write at the node:
- * where the clients and Redis share a core, a node got 2.7 requests at a time. Held back once, while the loop looks who
- * is readable without waiting. */
+/* Whether what goes to the nodes is held back. Where there are replies to write as well, the clients get these first,
+ * and what they send upon them joins what goes to the nodes. Otherwise clients fall into small groups that take turns,
+ * each with its own read and write at the node: where the clients and Redis share a core, a node got 2.7 requests at a
+ * time. Held back once, while the loop looks who is readable without waiting. */
 static bool holds_back(const struct worker *w, bool looked) {
     return !looked && !w->stopping && !list_empty(&w->dirty) && upstream_waits(w->upstream);
 }
 
-/* All that this turn's callbacks have left to do. Sessions that may go on send more upstream, and a failing
+/* Does all that this turn's callbacks have left to do. Sessions that may go on send more upstream, and a failing
  * upstream lets more sessions go on: until both are quiet. */
 static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
     struct worker *w = prepare->data;
@@ -99,7 +99,8 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
 
 /* ---- time ---------------------------------------------------------------------------------------- */
 
-/* A burst leaves memory behind: in the pools, and in malloc, where a few pieces in use keep all of those between. */
+/* Gives memory back that a burst leaves behind: in the pools, and in malloc, where a few pieces in use keep all of
+ * those between. */
 static void worker_trim(struct worker *w) {
     chunk_pool_shrink(&w->chunks);
     request_pools_shrink(w);
@@ -107,7 +108,7 @@ static void worker_trim(struct worker *w) {
         memory_trim();
 }
 
-/* The proxy's own questions to Redis. Not when the process stood still lately: first what is due. Where it does so
+/* Asks the proxy's own questions to Redis. Not when the process stood still lately: first what is due. Where it does so
  * always that is no reason. */
 static void ask_around(struct worker *w, double now) {
     double since = now - thread_of(w)->ticked; /* shorter behind a late one */
@@ -148,8 +149,9 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     }
 }
 
-/* A process that stood still has not read yet who has left meanwhile: nobody's lease is renewed before. Other threads
- * get a moment to read, too. Once: where the tick is always late that is no reason. */
+/* Whether the engine's tick is late, and put off once more: a process that stood still has not read yet who has left
+ * meanwhile, and nobody's lease is renewed before. Other threads get a moment to read, too. Once: where the tick is
+ * always late that is no reason. */
 static bool engine_is_late(struct worker *w) {
     thread_of(w)->engine_waits = !thread_of(w)->engine_waits && ev_now(w->loop) - w->engine_at > ENGINE_LATE;
     if (thread_of(w)->engine_waits)
@@ -174,7 +176,7 @@ static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events)
 static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     struct worker *w = wake->data;
     worker_new_rules(w);
-    tour_arrivals(w);
+    broadcast_arrivals(w);
     int64_t drain_ms = atomic_load(&thread_of(w)->stop_ms);
     if (drain_ms >= 0 && !w->stopping)
         drain_begin(w, drain_ms);
@@ -194,7 +196,7 @@ void worker_set_rules(struct worker *w, struct lock_rules *rules) {
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
-/* From here on clients are served. */
+/* Begins to serve clients. */
 static void worker_open(struct worker *w, const char *error) {
     w->opened = true;
     if (!w->stopping)
@@ -202,7 +204,7 @@ static void worker_open(struct worker *w, const char *error) {
     thread_of(w)->ready(thread_of(w)->ready_arg, error);
 }
 
-/* The node has said whether it serves those who have not logged in; if it doesn't, they get Redis's limits for them. */
+/* Notes whether the node serves those who have not logged in; if it doesn't, they get Redis's limits for them. */
 static void probed(struct worker *w, const char *error) {
     if (!w->opened && !w->stopping)
         worker_open(w, error);
@@ -231,7 +233,7 @@ static void worker_watchers(struct worker *w) {
     ev_set_priority(&w->engine_tick, EV_MINPRI);
     w->engine_tick.data = w;
     worker_engine_arm(w, 0.01);
-    tour_stop_init(&w->tours);
+    broadcast_inbox_init(&w->broadcasts);
 }
 
 struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
@@ -280,7 +282,7 @@ void worker_run(struct worker *w) {
     while (worker_run_slice(w))
         ;
     w->over = true;
-    tour_stop_close(w);
+    broadcast_inbox_close(w);
     worker_enter(NULL);
 }
 
@@ -295,7 +297,7 @@ void worker_free(struct worker *w) {
     LIST_FOREACH_SAFE(it, &w->sessions)
     session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
     worker_free_closed(w);
-    tour_stop_clear(w);
+    broadcast_inbox_clear(w);
     upstream_free(w->upstream); /* fails what is in flight, whose slots go back to the free lists */
     accept_drop_guests(w);
     accept_close(w);

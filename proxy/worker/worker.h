@@ -29,7 +29,7 @@ struct worker_socket {
     bool tls; /* its clients begin with a handshake */
 };
 
-/* `index` from 0. Listening descriptors are given: the worker closes them. rules: a reference is taken.
+/* Makes a worker, `index` from 0. Listening descriptors are given: the worker closes them. rules: a reference is taken.
  * `ready` is called once, in the worker's thread, when it accepts clients; error as in upstream_events. */
 struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
                           size_t socket_count, struct lock_rules *rules, void (*ready)(void *arg, const char *error),
@@ -37,26 +37,29 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
 struct ev_loop *worker_loop(struct worker *w);
 /* Runs until worker_stop has done its work. */
 void worker_run(struct worker *w);
-/* Thread-safe: stop accepting, finish what is in flight for at most drain_ms, return from worker_run. */
+/* Has the worker stop accepting, finish what is in flight for at most drain_ms, and return from worker_run.
+ * Thread-safe. */
 void worker_stop(struct worker *w, int64_t drain_ms);
-/* Thread-safe: new rules from the worker's next turn on; a reference is taken. */
+/* Gives the worker new rules from its next turn on; a reference is taken. Thread-safe. */
 void worker_set_rules(struct worker *w, struct lock_rules *rules);
-/* What operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY RULES. */
+/* Report what operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY
+ * RULES. */
 void worker_report_info(struct worker *w, const struct report *r);
 /* False: the pattern is one that takes too long to match. Where w->walk is set, it has the leases. */
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
 void worker_report_rules(struct worker *w, const struct report *r);
-/* For the status page: families whose workers share connections, locks that are fought over, nodes; one row each. */
+/* Report for the status page families whose workers share connections, locks that are fought over, nodes; one row
+ * each. */
 void worker_report_shared(struct worker *w, const struct report *r);
 void worker_report_contention(struct worker *w, const struct report *r);
 void worker_report_nodes(struct worker *w, const struct report *r);
-/* For /metrics, over all threads; and whether every slot's node can be reached, as far as is known. From the first
- * worker's own thread, where options.monitored is set. */
+/* Report for /metrics, over all threads; and whether every slot's node can be reached, as far as is known. From the
+ * first worker's own thread, where options.monitored is set. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);
 bool worker_upstream_serves(struct worker *w);
-/* PROXY ADVISE: a text without a name for each line. */
+/* Reports PROXY ADVISE: a text without a name for each line. */
 void worker_report_advice(struct worker *w, const struct report *r);
-/* After worker_run has returned. */
+/* Frees a worker, after worker_run has returned. */
 void worker_free(struct worker *w);
 
 #endif

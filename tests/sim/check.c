@@ -337,7 +337,8 @@ void check_renewal_lost(struct world *w, const struct flight *f) {
         t->renewal_lost = true;
 }
 
-/* Its holder, alone under its name, has come back in time over another connection, and has not asked for the lock. */
+/* Whether the lease's holder, alone under its name, has come back in time over another connection, and has not asked
+ * for the lock. */
 static bool returned(const struct world *w, const struct truth *t) {
     const struct scenario *sc = &w->sc;
     if (!sc->names || sc->renames || sc->loses || !worker_holds(w, t) || sc->rule.owner == LOCK_OWNER_CONNECTION ||
@@ -426,7 +427,7 @@ void check_shown(struct world *w, int process, int key, uint64_t fence) {
         w->ended_sighted[process][key]++; /* it ended while the answer was on its way */
 }
 
-/* S5, promise 4. */
+/* Checks S5, promise 4: what the proxy says is what the worker may believe. */
 void check_belief(struct world *w, int worker, const struct flight *f) {
     struct worker *k = &w->workers[worker];
     struct truth *t = &w->truth[f->key];
@@ -439,7 +440,8 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
             k->fence = UINT64_MAX; /* it believes so, and may */
         return;
     }
-    /* Its own lease, which it had left alone, or that of a colleague whom the wire does not tell from it. */
+    /* The lease that changed is the worker's own, which it had left alone, or that of a colleague whom the wire does
+     * not tell from it. */
     bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
     /* It may have looked on one connection and swapped on another, or somebody else looked on this one since;
      * who goes around the proxy writes the same value again, unless it is a deadline. */

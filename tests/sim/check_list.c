@@ -13,7 +13,7 @@ static bool same_lease(const struct truth *t, const struct model_guard *g) {
     return t->live && g && t->fence == g->fence; /* its tokens are several where several may be the holder */
 }
 
-/* Whose node it is, -1 if nobody wants it any more. */
+/* The worker whose node it is, -1 if nobody wants it any more. */
 static int owner_of(const struct world *w, int key, const char *node) {
     for (int i = 0; i < WORKERS; i++) {
         const struct worker *k = &w->workers[i];
@@ -23,7 +23,7 @@ static int owner_of(const struct world *w, int key, const char *node) {
     return -1;
 }
 
-/* S2, S5. */
+/* Checks a grant, by S2 and S5. */
 static void check_grant(struct world *w, const struct flight *f, const struct model_guard *g) {
     struct truth *t = &w->truth[f->key];
     bool stands = g && (strcmp(g->token, f->plan.attempt_token) == 0 ||
@@ -118,7 +118,7 @@ static void check_nodes(struct world *w, const struct flight *f, const struct mo
         world_fail(w, "S4", "a refused command changed the queue");
 }
 
-/* No head stays that nobody holds. */
+/* Checks that no head stays that nobody holds. */
 static void check_head(struct world *w, int key, bool live) {
     const struct model_queue *q = &w->redis.queues[key];
     const char *head = q->count ? q->nodes[0] : "";

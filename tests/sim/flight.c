@@ -64,8 +64,8 @@ unsigned flight_places(const struct world *w) {
 
 /* ---- scripts ------------------------------------------------------------------------------------ */
 
-/* It is never sent again; adopt.lua is sent right behind it, and where they are no transaction others may come between.
- */
+/* Runs a script of the application's, which is never sent again; adopt.lua is sent right behind it, and where they are
+ * no transaction others may come between. */
 static void application_script(struct world *w, struct flight *f, const struct model_key *before) {
     f->envelope = (struct model_envelope){.reply = model_native(&w->redis, f->key, &f->command), .outcome = LOCK_DONE};
     f->scripted = w->stirred[f->key] = true;
@@ -192,7 +192,7 @@ static void note_unheard(struct world *w, const struct flight *f) {
         w->ended_unreleased[w->workers[f->worker].process][f->key]++;
 }
 
-/* The answer arrives. */
+/* Has the answer arrive. */
 static void flight_answer(struct world *w, struct flight *f) {
     struct proxy *p = &w->proxies[f->proxy];
     if (f->kind == FLIGHT_RELEASE || f->kind == FLIGHT_LEAVE || f->proxy_life != p->life)
@@ -203,7 +203,7 @@ static void flight_answer(struct world *w, struct flight *f) {
     if (!f->bare && tells && f->envelope.fence == w->truth[f->key].fence) {
         check_told(w, f);
         w->exact[f->key] = !f->crossed;
-        /* Before the acquisition's own answer, nobody there to be told. */
+        /* Before the acquisition's own answer there is nobody to be told. */
         bool first = f->envelope.outcome == LOCK_GRANTED;
         w->missed[f->key] = f->crossed && (w->missed[f->key] || (!first && !w->truth[f->key].told));
     }
@@ -385,7 +385,7 @@ static int conn_for(struct world *w, int worker) {
     return -1;
 }
 
-/* Who was first in Redis, none of the two that cross knows. */
+/* Notes a command that crosses another: none of the two knows who was first in Redis. */
 void flight_crosses(struct world *w, struct flight *f) {
     for (size_t i = 0; i < FLIGHTS; i++) {
         struct flight *o = &w->flights[i];

@@ -86,7 +86,7 @@ static void no_answer(struct world *w, int worker) {
     worker_give_up(w, worker);
 }
 
-/* It takes itself for one of the holders. */
+/* Notes that the worker takes itself for one of the holders. */
 static void entered(struct world *w, int worker, const struct flight *f) {
     struct worker *k = &w->workers[worker];
     k->times++;

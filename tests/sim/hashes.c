@@ -63,7 +63,7 @@ static void pexpire(const struct model *m, struct model_key *k, int64_t ms) {
     k->expire_ms = m->now_ms + ms;
 }
 
-/* One owner, as often as it likes. */
+/* Enters a lock that one owner may enter as often as it likes. */
 static struct model_reply enter(struct model *m, struct model_key *k, const struct model_command *c) {
     if (k->exists && !hash_has(&k->fields, c->value))
         return number(k->expire_ms ? k->expire_ms - m->now_ms : -1);

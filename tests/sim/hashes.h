@@ -22,7 +22,7 @@ struct model_fields {
     struct model_field at[HASH_FIELDS]; /* what is not used is zero */
 };
 
-/* Its place, or -1. */
+/* The place of a field, or -1. */
 int hash_find(const struct model_fields *h, const char *name);
 bool hash_has(const struct model_fields *h, const char *name);
 

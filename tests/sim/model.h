@@ -178,16 +178,16 @@ const struct model_guard *model_queue_live(struct model *m, int key);
 /* Whether the lease is live for the token as well; whether it will be if the head's own party leaves soon. */
 bool model_queue_seated(const struct model *m, int key, const char *token);
 bool model_queue_early(const struct model *m, int key, const char *token);
-/* Who pushed the node, as far as the guard record knows it. False: it does not. */
+/* Finds who pushed the node, as far as the guard record knows it. False: it does not. */
 bool model_queue_node(const struct model *m, int key, const char *node, struct queue_node *out);
-/* Until when somebody of the identity looks who has no node there, in ms; 0: nobody does. */
+/* The time until which somebody of the identity looks who has no node there, in ms; 0: nobody does. */
 int64_t model_queue_homeless(const struct model *m, int key, const char *identity);
 /* Redis's commands for lists. */
 struct model_reply model_list_native(struct model *m, int key, const struct model_command *c);
 /* hashes.c: Redis's commands and the application's scripts for hashes. */
 struct model_reply model_hash_native(struct model *m, int key, const struct model_command *c);
 
-/* Nothing is left of the guard record. */
+/* Removes all of the guard record. */
 void model_guard_clear(struct model *m, int key);
 /* keys[key].guard and the queue's part of it are what the record says. */
 void model_guard_read(struct model *m, int key);

@@ -231,7 +231,8 @@ static void call_script(struct dump *d, int key) {
     print_envelope(&e);
 }
 
-/* Not for queues; nor where a guard record is about to be one that outlives its lease, which in Redis it is already. */
+/* Whether a lock may be adopted: not queues; nor where a guard record is about to be one that outlives its lease, which
+ * in Redis it is already. */
 static bool may_adopt(struct dump *d, int key) {
     return !model_is_queue(&d->m, key) && d->m.keys[key].guard.expire_ms != d->m.now_ms + GUARD_OUTLIVES_MS;
 }

@@ -196,7 +196,7 @@ static void draw_audit(struct draw *d, struct scenario *sc) {
 
 /* ---- situations that come about too rarely by themselves --------------------------------------- */
 
-/* Nothing goes wrong, and nothing is promised yet. */
+/* Draws a scenario in which nothing goes wrong, and nothing is promised yet. */
 static void draw_calm(struct draw *d, struct scenario *sc, enum connections connections, uint32_t idioms) {
     struct scenario calm = {.seed = sc->seed,
                             .connections = connections,

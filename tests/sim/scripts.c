@@ -124,7 +124,7 @@ static void pass_on(const struct model_command *c) {
             interpreter_key();
 }
 
-/* ARGV 8. */
+/* Passes what the session has seen, ARGV 8. */
 static void pass_seen(const struct model_args *a) {
     char seen[LOCK_SEEN_MAX + 3];
     int len =

@@ -127,8 +127,9 @@ static unsigned out_of_bounds(const struct cell *c, const struct figures *f) {
     return n + 1;
 }
 
-/* The same traffic on bare Redis is what the executable model's is: within a tenth, and three times the deviation that
- * is to be expected of such numbers. One wrong release leads to the next: theirs is more than twice the usual. */
+/* Counts how the traffic on bare Redis differs from the executable model's by more than a tenth, and three times the
+ * deviation that is to be expected of such numbers. One wrong release leads to the next: theirs is more than twice the
+ * usual. */
 static unsigned bare_differs(const struct cell *c, const struct options *o, const struct tally *bare) {
     double trips = (double)trips_of(c) * runs_of(c, o), acquired = (double)bare->acquired;
     double expected = c->bare.acquired * trips / 10000, wrong = c->bare.wrong * acquired / 10000;

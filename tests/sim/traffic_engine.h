@@ -67,7 +67,7 @@ void front_disconnect(struct front_line *line);
 /* Each begin is followed by run, answered (and by both once more where that says so) and finish. */
 void front_begin(struct front_call *c, struct front_line *line, int key, const struct model_command *command);
 void front_run(struct front_call *c);
-/* Whether it is to be sent once more. */
+/* Takes an answer; whether the call is to be sent once more. */
 bool front_answered(struct front_call *c);
 void front_finish(struct front_call *c);
 

@@ -131,7 +131,7 @@ static void over(struct history *h, int key) {
     h->live[key] = NULL;
 }
 
-/* Those whose time is up. */
+/* Looks for leases whose time is up. */
 static void look(struct history *h) {
     bool any = false;
     for (int key = 0; key < (int)h->scope->keys; key++) {
@@ -215,7 +215,7 @@ static void tries(struct history *h, int worker, int key, unsigned line) {
     *p = (struct player){.doing = HOLDS, .at = key, .mine = l};
 }
 
-/* GET before DEL. */
+/* Has the worker release by GET before DEL. */
 static void compares(struct history *h, int worker, unsigned line) {
     struct player *p = &h->players[worker];
     struct model_command c = {.op = OP_GET};

@@ -25,7 +25,7 @@ enum app_value { VALUE_SAME, VALUE_LEASE, VALUE_WORKER, VALUE_HOST, VALUE_KEY };
 enum app_expire { EXPIRE_WITH_SET, EXPIRE_BY_HOLDER, EXPIRE_BY_ALL }; /* SET NX PX, or SETNX and an EXPIRE behind it */
 enum app_dog { DOG_NONE, DOG_SELF, DOG_APART }; /* a watchdog's EXPIRE: over the worker's connection, or its own */
 
-/* In round trips. */
+/* A span of time, in round trips. */
 struct app_span {
     double from, to;
 };
@@ -95,7 +95,7 @@ struct traffic;
 struct app;
 struct line;
 
-/* One acquisition, as it really was. */
+/* A lease: one acquisition, as it really was. */
 struct lease {
     struct lease *next; /* of all */
     struct app *app;
@@ -108,7 +108,7 @@ struct lease {
     int64_t done_ms;
 };
 
-/* A connection. */
+/* A line: a connection of the application's. */
 struct line {
     struct line *next; /* of all */
     struct front_line front;
@@ -142,11 +142,11 @@ struct worker {
     struct deed deed;
     struct line *used; /* what the command under way goes over */
     struct front_call call;
-    /* The last answer. */
+    /* What the last answer said. */
     struct lease *got;
     bool shown;
     char seen[MODEL_VALUE];
-    /* traffic_worker.c's */
+    /* Fields that are traffic_worker.c's. */
     unsigned phase;
     int key;
     unsigned attempts;
@@ -175,14 +175,14 @@ void traffic_run(const struct world_plan *plan, struct tally tallies[TRAFFIC_APP
 
 int64_t traffic_now(const struct traffic *t);
 int64_t traffic_trips(double trips);
-/* Below 1. */
+/* A random number from 0 to below 1. */
 double traffic_random(struct traffic *t);
 unsigned traffic_below(struct traffic *t, unsigned n);
-/* In ms. */
+/* A random time within a span, in ms. */
 int64_t traffic_within(struct traffic *t, struct app_span span);
 /* With the mean 1. */
 double traffic_exponential(struct traffic *t);
-/* Its holder does not work under it any more. */
+/* Notes that a lease's holder does not work under it any more. */
 void traffic_done(struct traffic *t, struct lease *l);
 void traffic_hand(struct app *a, struct lease *l);
 struct lease *traffic_handed(struct app *a);

@@ -28,7 +28,7 @@ static struct transaction *transaction_new(struct world *w, int worker, int conn
     return NULL;
 }
 
-/* Its worker and its connection are free for others. */
+/* Frees a transaction's worker and connection for others. */
 static void let_go(struct world *w, struct transaction *t) {
     struct conn *c = &w->conns[t->conn];
     struct worker *k = &w->workers[t->worker];
@@ -46,7 +46,7 @@ static void transaction_free(struct world *w, struct transaction *t) {
     t->state = TRANSACTION_NONE;
 }
 
-/* Nothing of it was executed, as far as the proxy knows. */
+/* Undoes a transaction of which nothing was executed, as far as the proxy knows. */
 static void undo(struct world *w, struct transaction *t) {
     struct worker *k = &w->workers[t->worker];
     bool watches = t->watches && k->transaction == t;

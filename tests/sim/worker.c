@@ -308,7 +308,7 @@ void worker_left_unsent(struct world *w, const struct flight *f) {
         ended_on_its_way(w, f);
 }
 
-/* Its release did not leave: it tries again. */
+/* Has a worker whose release did not leave try again. */
 static void not_released(struct world *w, int worker, const struct flight *f) {
     struct worker *k = &w->workers[worker];
     const struct truth *t = &w->truth[f->key];
@@ -335,7 +335,7 @@ static bool releases_again(struct world *w, int worker, const struct flight *f) 
     return true;
 }
 
-/* No answer, or an error that says nothing. */
+/* Deals with no answer, or an error that says nothing. */
 static void no_answer(struct world *w, int worker, const struct flight *f) {
     struct worker *k = &w->workers[worker];
     if (releases_again(w, worker, f))

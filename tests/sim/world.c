@@ -433,8 +433,8 @@ static void land_all(struct world *w) {
         flight_progress(w, f);
 }
 
-/* Nothing is remembered for ever: with all locks gone, and nobody who sends anything. What open sessions have read is
- * kept while there are claims, and for up to its memory again. */
+/* Checks that nothing is remembered for ever: with all locks gone, and nobody who sends anything. What open sessions
+ * have read is kept while there are claims, and for up to its memory again. */
 static void check_forgotten(struct world *w, bool sessions) {
     enum { OWN_MEMORY_MS = 20 * 5000 }; /* a session's own claims are remembered for twenty of their leases */
     int64_t memory_ms = w->sc.rule.claim_memory_ms > OWN_MEMORY_MS ? w->sc.rule.claim_memory_ms : OWN_MEMORY_MS;

@@ -293,7 +293,7 @@ void scenario_print(const struct scenario *sc);
 
 void world_open(struct world *w, uint64_t seed, bool lists, bool log, bool tell);
 void world_close(struct world *w);
-/* One thing happens. */
+/* Lets one thing happen. */
 void world_step(struct world *w);
 /* Everybody leaves; time passes; L1. */
 void world_end(struct world *w);

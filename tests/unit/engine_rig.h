@@ -122,7 +122,7 @@ static inline void begin(struct fixture *f, struct lock_session *s, enum lock_ve
     engine_begin(f->engine, s, verb, &k, &f->rule, 3, false, f->now_ms, plan);
 }
 
-/* The same in a transaction. */
+/* Begins a command as one that is queued in a transaction. */
 static inline void queue(struct fixture *f, struct lock_session *s, enum lock_verb verb, const char *key,
                          struct lock_plan *plan) {
     struct lock_key k = key_of(key);

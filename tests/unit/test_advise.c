@@ -187,7 +187,7 @@ static void a_late_release_makes_no_pool(void **state) {
                  "overruns 40;");
 }
 
-/* Nor does a GETSET that takes over, as far as anybody can tell. */
+/* A GETSET that takes over makes no pool, as far as anybody can tell. */
 static void a_swap_makes_no_pool(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
         tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
@@ -260,7 +260,7 @@ static void losers_that_delete(void **state) {
     SAID(*state, ", losers delete: 40 times, in vain 40, overruns 0;");
 }
 
-/* The same where a rule refuses them: then a holder's own release says that each worker has its connection. */
+/* Losers that a rule refuses: then a holder's own release says that each worker has its connection. */
 static void losers_that_are_refused(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
         tell(*state, ADVISE_ACQUIRED, "job:lock", i % 2, "app");
@@ -371,7 +371,7 @@ static void releases_by_expiry(void **state) {
     SAID(*state, "acquired 20, lost 0, released 20, overruns 0;");
 }
 
-/* Who begins with a long expiry and keeps it alive with short ones has let nothing go. */
+/* A worker that begins with a long expiry and keeps its lock alive with short ones has let nothing go. */
 static void short_heartbeats(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
         send_value(*state, ADVISE_ACQUIRED, "k", 1, "app", "1", 300000);

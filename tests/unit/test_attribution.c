@@ -60,7 +60,7 @@ static uint64_t take(struct fixture *f, struct lock_session *s, const char *key)
     return take_with(f, s, key, "1", 1000, false);
 }
 
-/* Another proxy has given the lock to this session's client. */
+/* Has another proxy give the lock to this session's client. */
 static void take_elsewhere(struct fixture *f, const struct lock_session *s, const char *key) {
     struct held *h = lease_of(key);
     h->token = UINT64_MAX;
@@ -304,7 +304,7 @@ static void b2_a_lease_in_its_own_sessions_way_is_released(void **state) {
     assert_string_equal(incident(f, INCIDENT_SHARED)->client, "app");
     assert_int_equal(stats(f).leases, 1);
     assert_int_equal(stats(f).claims, 1);
-    /* And from now on connections are nobody's own. */
+    /* From now on connections are nobody's own. */
     uint64_t used;
     assert_true(give_by(f, &b, "lock:x", &used));
     assert_int_not_equal(used, 0);
@@ -344,7 +344,7 @@ static void b2_is_not_for_a_colleague_or_in_a_transaction(void **state) {
     queue(f, &a, LOCK_ACQUIRE, "lock:x", &plan);
     assert_false(engine_again(f->engine, &plan, &r, f->now_ms));
     finish(f, &a, &plan, &unsent);
-    /* Nor while its own release is on its way. */
+    /* No lease makes way while its own release is on its way. */
     struct lock_plan release;
     begin(f, &a, LOCK_RELEASE, "lock:x", &release);
     assert_false(attempt(f, &a, "lock:x"));
@@ -370,7 +370,7 @@ static void b2_makes_way_at_once_where_nothing_is_repeated(void **state) {
         finish(f, &a, &plan, &unsent);
         attempt(f, &b, "lock:x");
         assert_false(give(f, &b, "lock:x"));
-        /* Not sent, nothing has come of it. */
+        /* The command was not sent, and has changed nothing. */
         assert_string_equal(would_right(f, &b, VERBS[i], "lock:x"), "claim");
         VERBS[i] == LOCK_ACQUIRE ? queue(f, &a, VERBS[i], "lock:x", &plan) : begin(f, &a, VERBS[i], "lock:x", &plan);
         assert_int_equal(plan.right, RIGHT_INSTEAD);
@@ -477,7 +477,7 @@ static void c3_a_missed_release_shifts_not_for_longer_than_itself(void **state) 
     assert_true(give(f, &a, "lock:x"));
 }
 
-/* Whoever's the older claim was: its session may be known to be one worker's. */
+/* C3 holds whoever's the older claim was: its session may be known to be one worker's. */
 static void c3_holds_for_the_session_that_releases(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
@@ -508,7 +508,7 @@ static void c4_two_crossings_make_a_pool(void **state) {
     assert_int_equal(pooled(f), 1);
     assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
     assert_int_equal(f->note_count, 1); /* and nothing else */
-    /* Once is enough. */
+    /* A family that shares is reported once. */
     take(f, &a, "lock:x");
     assert_true(give(f, &b, "lock:x"));
     assert_int_equal(f->note_count, 1);
@@ -533,7 +533,7 @@ static void c4_who_never_tried_is_believed_and_proves_nothing(void **state) {
     }
     assert_int_equal(incidents(f, INCIDENT_BELIEVED), 3);
     assert_int_equal(pooled(f), 0);
-    /* It comes for no longer than a lease. */
+    /* The release is expected for no longer than a lease. */
     take(f, &a, "lock:x");
     assert_true(give(f, &cli, "lock:x"));
     pass(f, 999);
@@ -542,7 +542,7 @@ static void c4_who_never_tried_is_believed_and_proves_nothing(void **state) {
     assert_int_equal(stats(f).claims, 0);
 }
 
-/* Also where the lock would never have ended by itself. */
+/* The holder's release is to come also where the lock would never have ended by itself. */
 static void c4_a_lock_without_an_end_has_its_release_to_come(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, cli;
@@ -803,7 +803,7 @@ static void d_two_releases_in_a_row_show_a_pool_by_their_number(void **state) {
 
 /* ---- E: ended ---------------------------------------------------------------------------------- */
 
-/* Its holder's release came over another connection, and was refused as a loser's. */
+/* Makes a lease suspect: its holder's release came over another connection, and was refused as a loser's. */
 static void suspect(struct fixture *f, struct lock_session *holder, struct lock_session *loser, const char *key) {
     take(f, holder, key);
     attempt(f, loser, key);
@@ -823,7 +823,7 @@ static void e_a_suspicious_lease_that_ends_is_a_crossing(void **state) {
 }
 
 /* Others ask again and again: the first that acquires is told of the end before the clock tells it here. */
-/* Its worker was late, and its own release comes behind the end: one that a loser of its family had sent meanwhile was
+/* A worker was late, and its own release comes behind the end: one that a loser of its family had sent meanwhile was
  * just that. */
 static void e_is_taken_back_by_a_late_release(void **state) {
     struct fixture *f = *state;
@@ -844,7 +844,7 @@ static void e_is_taken_back_by_a_late_release(void **state) {
     assert_int_equal(pooled(f), 0);
 }
 
-/* Who has tried since, or acquired, is not late. */
+/* A session that has tried since, or acquired, is not late. */
 static void e_is_not_taken_back_by_a_later_lease(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
@@ -962,7 +962,7 @@ static void f_who_may_set_an_expiry(void **state) {
     assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "leased");
     assert_int_equal(would_use(f, &shared, LOCK_EXTEND, "lock:x"), claim);
     assert_string_equal(would_right(f, &shared, LOCK_EXTEND, "lock:x"), "believe");
-    /* Whose claim is of a lease that has ended is a stranger to the live one. */
+    /* A session whose claim is of a lease that has ended is a stranger to the live one. */
     assert_true(give(f, &a, "lock:x"));
     take(f, &dog, "lock:x");
     lapse(f, "lock:x", 1000);
@@ -999,7 +999,7 @@ static void f_losers_that_expire_move_nothing(void **state) {
     attempt(f, &a, "lock:x");
     pass(f, 51); /* more than a twentieth of the lease */
     assert_int_equal(would_use(f, &a, LOCK_EXTEND, "lock:x"), claim);
-    /* And it is forgotten where losses are followed by nothing. */
+    /* The habit is forgotten where losses are followed by nothing. */
     for (int i = 0; i < 8; i++) {
         attempt(f, &a, "lock:x");
         pass(f, 51);
@@ -1020,7 +1020,7 @@ static void renew_for(struct fixture *f, const char *key, uint64_t token, int64_
     }
 }
 
-/* Who asks for its own lock for a whole lease does not work under it: it has forgotten its release. */
+/* A session that asks for its own lock for a whole lease does not work under it: it has forgotten its release. */
 static void f_renewal_ends_for_who_asks_for_its_own(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -1096,7 +1096,7 @@ static void g_a_nil_exec_leaves_its_claim_unshown(void **state) {
     finish(f, &a, &release, &unsent);
     assert_int_equal(stats(f).claims, 2);
     assert_int_equal(stats(f).leases, 1);
-    /* It is not the one that was shown any more. */
+    /* The lease is not the one that was shown any more. */
     assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
 }
 
@@ -1113,7 +1113,7 @@ static void g_a_nil_exec_drops_a_claim_whose_lease_has_ended(void **state) {
     release.undone = true;
     finish(f, &a, &release, &unsent);
     assert_int_equal(stats(f).claims, 0);
-    /* One that was not sent at all leaves it as it was. */
+    /* An EXEC that was not sent at all leaves the claim as it was. */
     uint64_t claim = take(f, &a, "lock:x");
     queue(f, &a, LOCK_RELEASE, "lock:x", &release);
     engine_sent(f->engine, &release);
@@ -1269,7 +1269,7 @@ static void l6_another_familys_pool_changes_nothing(void **state) {
     assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:neighbour"), 0);
     attempt(f, &b, "lock:neighbour");
     assert_false(give(f, &b, "lock:neighbour"));
-    /* Nor that of the same keys under another rule, or of another client. */
+    /* Families of the same keys under another rule, or of another client, are others. */
     struct lock_session c, d;
     open_as(f, &c, 3, "else");
     open_as(f, &d, 4, "else");
@@ -1302,7 +1302,7 @@ static void s6_another_clients_lease_is_never_believed(void **state) {
     }
     assert_int_equal(lease_of("lock:x")->suspects, 0); /* and makes nothing suspect */
     assert_true(give(f, &a, "lock:x"));
-    /* Also of what a client has left behind. */
+    /* A claim that a client has left behind is none of other clients' either. */
     take(f, &a, "lock:x");
     engine_session_close(f->engine, &a, f->now_ms);
     engine_session_close(f->engine, &b, f->now_ms);
@@ -1339,7 +1339,7 @@ static void claims_are_remembered_as_long_as_they_may_stand_in_the_way(void **st
     }
 }
 
-/* Who never releases is not expected to: a throttle. */
+/* A client that never releases is not expected to: a throttle. */
 static void a_throttles_claims_are_not_remembered_for_long(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -1453,7 +1453,7 @@ static void a_new_identity_starts_anew(void **state) {
     uint64_t claim = take(f, &a, "lock:x");
     attempt(f, &b, "lock:x");
     engine_session_identify(f->engine, &a, "other", 5, f->now_ms);
-    /* Its claim goes with it; the family that shares stays behind. */
+    /* The session's claim goes with it; the family that shares stays behind. */
     assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
     assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
     assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), claim);
@@ -1462,7 +1462,7 @@ static void a_new_identity_starts_anew(void **state) {
     assert_int_equal(lease_of("lock:x")->token % 2, 0);
     assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
     assert_true(give(f, &a, "lock:x"));
-    /* And back. */
+    /* The session becomes what it was. */
     engine_session_identify(f->engine, &a, "app", 3, f->now_ms);
     take(f, &a, "lock:x");
     assert_int_equal(lease_of("lock:x")->token % 2, 1);

@@ -128,7 +128,7 @@ static void answers_that_cross_accuse_nobody(void **state) {
     assert_int_equal(f->total, 0);
 }
 
-/* It was written over the lock, so that the DEL behind it took it. */
+/* A lease was written over the lock, so that the DEL behind it took that. */
 static void a_release_that_crosses_an_overwriting_takes_that(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;

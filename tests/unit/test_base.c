@@ -229,7 +229,7 @@ static void small_pair(int fds[2]) {
     assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)), 0);
 }
 
-/* No chunk is out: what the pool counts is what lies in it. */
+/* Asserts that no chunk is out: what the pool counts is what lies in it. */
 static void assert_all_back(struct chunk_pool *pool) {
     assert_int_equal(pool->total_bytes, pool->free_count * IOBUF_CHUNK);
     assert_true(pool->free_count <= pool->free_max);

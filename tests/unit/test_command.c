@@ -42,7 +42,7 @@ static void test_every_row_is_found(void **state) {
     }
 }
 
-/* The same for the first argument of a request, which is read with what stands before it. */
+/* Every row is found by the first argument of a request, which is read with what stands before it. */
 static void test_every_row_is_found_in_a_request(void **state) {
     (void)state;
     for (int id = 0; id < COMMAND_COUNT; id++) {

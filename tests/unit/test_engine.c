@@ -266,7 +266,7 @@ static void nobody_acquires_by_what_a_closed_session_left(void **state) {
     assert_int_equal(would_use(f, &b, LOCK_REPLACE, "lock:x"), 0);
     assert_int_equal(would_use(f, &b, LOCK_SWAP, "lock:x"), 0);
     assert_int_equal(would_use(f, &b, LOCK_COUNT_UP, "lock:x"), 0);
-    /* Whose attempt came to nothing holds nothing, also where Redis never saw it. */
+    /* A session whose attempt came to nothing holds nothing, also where Redis never saw it. */
     assert_int_equal(would_use(f, &b, LOCK_REWRITE, "lock:x"), 0);
 }
 
@@ -398,7 +398,7 @@ static void what_is_being_released_is_not_abandoned(void **state) {
     finish(f, &a, &release, &r);
 }
 
-/* Its owner wanted to be rid of it, whatever became of that. */
+/* The owner wanted to be rid of the lock, whatever became of that. */
 static void what_may_be_released_is_not_renewed(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -536,7 +536,7 @@ static void adoption_is_not_for_losers(void **state) {
     assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:x"), "suspect");
     run(f, &c, LOCK_REPLACE, "lock:x", LOCK_HELD, 50);
     assert_string_equal(would_right(f, &c, LOCK_EXTEND, "lock:x"), "leased");
-    /* Until the claim memory is over. */
+    /* A loss counts until the claim memory is over. */
     pass(f, f->rule.claim_memory_ms + 1);
     assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "believe");
     /* A client known to share its connections: the loser was somebody else. */
@@ -723,7 +723,7 @@ static void the_plan_tells_what_was_read(void **state) {
     begin(f, &a, LOCK_RELEASE, "lock:x", &plan);
     assert_true(plan.seen_known && plan.seen_len == 0 && plan.read_fence == 0);
     finish(f, &a, &plan, &unsent);
-    /* Nothing there: nothing seen. */
+    /* A key that is not there shows nothing. */
     run(f, &a, LOCK_READ, "lock:x", LOCK_FREE, 0);
     begin(f, &a, LOCK_SWAP, "lock:x", &plan);
     assert_false(plan.seen_known);
@@ -810,7 +810,7 @@ static void a_release_by_script_is_noticed_behind_others(void **state) {
             r.pttl_ms = 30000;
         }
         finish(f, &a, &script, &r);
-        /* Nothing is left of it: what comes next is the newer one's. */
+        /* The older claim is gone: what comes next is the newer one's. */
         uint64_t next = r.outcome == LOCK_GRANTED ? script.attempt : acquire(f, &a, "lock:x", "1", 30000, false);
         assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), next);
         assert_int_equal(incidents(f, INCIDENT_RENEWAL_LOST), 0);
@@ -843,7 +843,7 @@ static void a_script_behind_the_end_of_a_lease_released_nothing(void **state) {
     finish(f, &a, &script, &r);
     assert_int_equal(incidents(f, INCIDENT_LATE_RELEASE), 0);
     assert_int_equal(stats(f).released, 0);
-    /* But it made way before its end, by whatever hand: nobody's release is expected over shared connections. */
+    /* A lease that made way before its end, by whatever hand, has no release to come over shared connections. */
     assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:y"), 0);
     /* Nobody knows whether it ran. */
     struct lock_session c;
@@ -977,7 +977,7 @@ static void releases_in_flight_use_different_claims(void **state) {
     begin(f, &b, LOCK_RELEASE, "lock:x", &second);
     assert_int_equal(first.claim, older);
     assert_int_equal(second.claim, newer);
-    /* Another command's answer does not put a claim back that is set aside. */
+    /* Another command's answer does not put a claim back that is reserved. */
     lose(f, &a, "lock:x");
     begin(f, &a, LOCK_RELEASE, "lock:x", &third);
     assert_int_equal(third.claim, 0);
@@ -996,7 +996,7 @@ static void a_lost_release_may_be_repeated(void **state) {
     uint64_t claim = acquire(f, &a, "lock:x", "1", 10000, false);
     run(f, &a, LOCK_RELEASE, "lock:x", LOCK_UNKNOWN, 0);
     assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_UNKNOWN, 0), claim);
-    /* Only where there is nothing better. */
+    /* A doubtful claim is used only where there is nothing better. */
     uint64_t newer = acquire(f, &a, "lock:x", "1", 10000, false);
     assert_int_equal(run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence), newer);
 }
@@ -1160,7 +1160,7 @@ static void the_last_reading_is_swapped(void **state) {
     finish(f, &a, &plan, &r);
 }
 
-/* Its answers come together, in the order in which its commands ran: none of them crosses another. */
+/* A transaction's answers come together, in the order in which its commands ran: none of them crosses another. */
 static void the_last_word_of_a_transaction_on_an_expiry_counts(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -1468,14 +1468,14 @@ static void on_disconnect_release_asks_for_it(void **state) {
     assert_int_equal(f->released.login, 3);
     assert_string_equal(lock_right_text(f->released.right), "claim");
     assert_int_equal(incidents(f, INCIDENT_ABANDONED), 1);
-    /* Its late release may come over another connection. */
+    /* A late release may come over another connection. */
     assert_int_equal(stats(f).leases, 0);
     assert_int_equal(stats(f).claims, 1);
     pass(f, 60000);
     assert_int_equal(stats(f).claims, 0);
 }
 
-/* Its end has come, and the answer to a renewal that may have been in time has not. */
+/* The lease's end has come, and the answer to a renewal that may have been in time has not. */
 static void what_a_renewal_may_have_kept_is_released(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -1737,7 +1737,7 @@ static void a_renewal_that_finds_the_lease_gone_is_reported(void **state) {
     assert_int_equal(stats(f).leases, 0);
     pass(f, 10000);
     assert_int_equal(f->renew_count, 1);
-    /* Not where the holder's own release was faster. */
+    /* Nothing is reported where the holder's own release was faster. */
     claim = acquire(f, &a, "lock:x", "1", 30000, true);
     pass(f, 10000);
     run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);

@@ -124,7 +124,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* As the session layer has it: who it is becomes known after it was opened. */
+/* Opens a session as the session layer does: who it is becomes known afterwards. */
 static void come(struct fixture *f, int s, const char *identity) {
     engine_session_open(f->engine, &f->sessions[s], ++f->ids, "", 0);
     engine_session_identify(f->engine, &f->sessions[s], identity, strlen(identity), f->now_ms);
@@ -300,7 +300,7 @@ static void a_crashed_workers_lock_is_free(void **state) {
     assert_int_equal(f->incidents[INCIDENT_ABANDONED], 1);
 }
 
-/* Who asks for the lock does not hold it: the next one who came does, perhaps, and at last nobody. */
+/* A session that asks for the lock does not hold it: the next one who came does, perhaps, and at last nobody. */
 static void who_asks_for_it_does_not_hold_it(void **state) {
     struct fixture *f = *state;
     come(f, 0, "app");
@@ -403,7 +403,7 @@ static void names_are_kept_apart(void **state) {
     assert_int_equal(live(f), 0);
 }
 
-/* Where its commands would not count for the lease, it would only keep it from everybody. */
+/* A session whose commands would not count for the lease would only keep it from everybody. */
 static void nobody_comes_back_to_a_connections_own(void **state) {
     struct fixture *f = *state;
     f->rule.owner = LOCK_OWNER_CONNECTION;
@@ -665,7 +665,7 @@ static void who_came_from_another_proxy_and_left_is_gone(void **state) {
     assert_int_equal(live(f), 0);
 }
 
-/* Its release counts for what was its own elsewhere. */
+/* A session's release counts for what was its own elsewhere. */
 static void what_came_from_another_proxy_is_released(void **state) {
     struct fixture *f = *state;
     struct lock_left x = elsewhere(f, "lock:x", "p:1");

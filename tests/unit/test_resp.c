@@ -85,7 +85,8 @@ static void check_request(struct text t, size_t first, size_t step, const struct
     resp_request_clear(&r);
 }
 
-/* The same end, or the same error, when what is left behind the first `head` bytes is scanned by itself. */
+/* Checks that what is left behind the first `head` bytes has the same end, or the same error, when it is scanned by
+ * itself. */
 static void check_body(struct text t, size_t head, size_t step, const struct resp_limits *limits,
                        const char *expected) {
     struct resp_request r;

@@ -414,7 +414,7 @@ static void call_together(struct rig *rig, struct call *c, const struct upstream
     call_init(c);
     c->r.script = script;
     c->r.script_at = sizeof(multi) - 1;
-    assert_null(upstream_submit_together(rig->u, &c->r, 4, -1, lane, bytes, len));
+    assert_null(upstream_submit_batch(rig->u, &c->r, 4, -1, lane, bytes, len));
 }
 
 /* The script fails for want of keys, in its own words: it is known to the node. */
@@ -424,7 +424,7 @@ static bool is_array_behind(const struct call *c, const char *last) {
            c->reply_len > len && memcmp(c->reply + c->reply_len - len, last, len) == 0;
 }
 
-static void test_together(void **state) {
+static void test_batch(void **state) {
     enum { COUNT = 200 };
     struct rig rig;
     rig_open(&rig, UPSTREAM_STANDALONE, server.address);
@@ -460,8 +460,8 @@ static void test_together(void **state) {
     rig_close(&rig);
 }
 
-/* Who may not MULTI gets the reply of the command in the middle. */
-static void test_together_refused(void **state) {
+/* A user who may not MULTI gets the reply of the command in the middle. */
+static void test_batch_refused(void **state) {
     struct rig rig;
     rig_open(&rig, UPSTREAM_STANDALONE, server.address);
     rig_start(&rig);
@@ -472,7 +472,7 @@ static void test_together_refused(void **state) {
     call_together(&rig, &c, &lane, "GETSET", "alone", "v");
     CALL_ON(&rig, &next, &lane, -1, "GET", "alone");
     AWAIT(&rig, next.done);
-    assert_true(c.r.alone);
+    assert_true(c.r.multi_refused);
     ASSERT_REPLY(&c, "$-1\r\n");
     ASSERT_REPLY(&next, "$1\r\nv\r\n");
     call_clear(&c);
@@ -959,8 +959,8 @@ int main(void) {
         cmocka_unit_test(test_abandoned_inside_its_reply),
         cmocka_unit_test(test_submitting_from_a_reply),
         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_together),
-        cmocka_unit_test(test_together_refused),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_batch_refused),
         cmocka_unit_test(test_killed_and_back),
         cmocka_unit_test(test_unsent_is_sent_again),
         cmocka_unit_test(test_repeatable_is_sent_again),

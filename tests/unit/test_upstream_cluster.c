@@ -422,7 +422,7 @@ static void open_fakes(struct rig *rig, struct fake *a, struct fake *b) {
     rig_open(rig, UPSTREAM_CLUSTER, "");
     fake_open(a, rig, "+a\r\n");
     fake_open(b, rig, "+b\r\n");
-    /* Both say that the first serves everything, so that refreshing changes nothing. */
+    /* Both nodes say that the first serves everything, so that refreshing changes nothing. */
     memcpy(b->slots, a->slots, sizeof(b->slots));
     rig->addresses[0] = a->address;
     rig_start(rig);
@@ -689,7 +689,7 @@ static void test_slot_maps_from_hell(void **state) {
         AWAIT(&rig, rig.ready);
         if (!strstr(rig.ready_error, "no seed node answers"))
             fail_msg("map %zu was taken: %s", i, maps[i]);
-        /* It goes on asking: once there is a map, it serves. Nil and empty hosts are the node itself. */
+        /* The upstream goes on asking: once there is a map, it serves. Nil and empty hosts are the node itself. */
         snprintf(f.slots, sizeof(f.slots),
                  "*3\r\n*3\r\n:0\r\n:99\r\n*3\r\n$-1\r\n:%d\r\n$2\r\nid\r\n"
                  "*4\r\n:100\r\n:16383\r\n*2\r\n$0\r\n\r\n:%d\r\n*2\r\n$9\r\n127.0.0.1\r\n:1\r\n*1\r\n:3\r\n",

@@ -266,7 +266,7 @@ static void rig_close(struct rig *rig) {
 static void rig_wake(struct ev_loop *loop, ev_timer *w, int revents) {
 }
 
-/* One turn of the loop, of at most 10 ms. */
+/* Runs one turn of the loop, of at most 10 ms. */
 static void rig_turn(struct rig *rig) {
     ev_timer limit;
     ev_timer_init(&limit, rig_wake, 0.01, 0.);

@@ -61,7 +61,7 @@ static void blocked_number(struct call *c, const struct call_end *end) {
         pin_number_learnt(b->pin, end);
 }
 
-/* It gets what need not wait: the node is asked to end the command. */
+/* Asks the node to end the command for a client that will say no more, and gets what need not wait. */
 static void blocked_leaves(struct blocked *b) {
     b->meant = true;
     if (b->pin && !b->unblock)
@@ -93,8 +93,8 @@ static void blocked_again(struct ev_loop *loop, struct ev_timer *timer, int even
     blocked_start(b, pin_node(b->request->session, b->slot), false);
 }
 
-/* It was not sent, since its node is out of reach; or the map, which was asked for then, is there. Whether it goes on.
- */
+/* Whether a blocked command goes on that was not sent, since its node is out of reach; or for which the map, which was
+ * asked for then, is there. */
 static bool blocked_unsent(struct blocked *b, const struct call_end *end) {
     bool waited = !b->pin;
     if (end->why != UPSTREAM_NOT_SENT || (!waited && b->unsent++ >= PIN_UNSENT_TWICE))
@@ -145,7 +145,7 @@ static void blocked_done(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
-/* Its connection closes: nothing is popped for nobody. */
+/* Gives up a command whose session has closed: its connection closes, so that nothing is popped for nobody. */
 static void blocked_left(struct request *r) {
     struct blocked *b = REQUEST_OWNER(r, struct blocked);
     if (b->pin) { /* its call fails when the connection is closed, at the end of the turn */

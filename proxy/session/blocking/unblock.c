@@ -59,7 +59,7 @@ static void unblock_ask(struct unblock *u) {
         unblock_later(u);
         return;
     }
-    lane.own = 0;
+    lane.dedicated = 0;
     u->asking = request_internal(w);
     request_own(u->asking, &u->owner, &request_owner_silent);
     u->asking->call.done = unblock_answered;
@@ -88,7 +88,7 @@ struct unblock *unblock_start(struct session *s, struct upstream_pin *pin, const
     return u;
 }
 
-/* Nobody can tell whether it blocks, so nothing is popped for a client that has left. */
+/* Closes a session of which nobody can tell whether it blocks, so that nothing is popped for a client that has left. */
 static void unblock_in_vain(void *session) {
     session_close(session, "the client left while it was blocked");
 }

@@ -62,7 +62,7 @@ static void waited_unpin(struct waited *n, bool clean) {
     n->pin = NULL;
 }
 
-/* Without `clean` calls in flight fail when the connections are closed, at the end of the turn. */
+/* Gives the pins back. Without `clean` calls in flight fail when the connections are closed, at the end of the turn. */
 static void wait_unpin(struct waiting *t, bool clean) {
     for (size_t i = 0; i < t->node_count; i++)
         waited_unpin(&t->nodes[i], clean);
@@ -91,7 +91,7 @@ static void wait_finish(struct request *r) {
     memory_free(t);
 }
 
-/* The first error counts. */
+/* Notes an error, of which the first counts. */
 static void wait_fail(struct waiting *t, const char *error, size_t len) {
     if (!t->failed)
         snprintf(t->error, sizeof(t->error), "%.*s", (int)len, error);
@@ -130,7 +130,7 @@ static void wait_count_nobody(struct request *r) {
     memset(t->least, 0, sizeof(t->least));
 }
 
-/* A mark or a WAIT was answered. */
+/* Takes the answer to a mark or a WAIT. */
 static void wait_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct waiting *t = REQUEST_OWNER(r, struct waiting);
@@ -216,7 +216,7 @@ static void wait_add(struct waiting *t, struct worker *w, struct upstream_node *
     t->nodes[t->node_count++] = (struct waited){.worker = w, .node = node, .slot = slot};
 }
 
-/* The masters that the session has used, or all where it has used none. */
+/* Lists the masters that the session has used, or all where it has used none. */
 static struct waiting *wait_nodes(struct session *s) {
     struct upstream *u = s->worker->upstream;
     size_t max = upstream_master_count(u) + 1;

@@ -29,7 +29,7 @@ struct self {
     char id[ID_LEN + 1];
 };
 
-/* The address that the client connected to; of a unix socket's client nothing but the TCP port is known. */
+/* Finds the address that the client connected to; of a unix socket's client nothing but the TCP port is known. */
 static void connected_address(const struct session *s, struct self *self) {
     struct sockaddr_storage at;
     socklen_t len = sizeof(at);
@@ -51,7 +51,8 @@ static void connected_address(const struct session *s, struct self *self) {
     }
 }
 
-/* The process's UUID without its dashes, and its beginning once more: a node's id has 40 digits. */
+/* Writes the proxy's id: the process's UUID without its dashes, and its beginning once more, as a node's id has 40
+ * digits. */
 static void own_id(const struct session *s, char *out) {
     const char *from = s->worker->shared->options.process_id, *p = from;
     for (size_t i = 0; i < ID_LEN; p++) {
@@ -99,7 +100,7 @@ static void send_text(const struct answer *a, struct text *reply) {
     text_clear(reply);
 }
 
-/* A page of text, as INFO is one. */
+/* Answers with a page of text, as INFO is one. */
 static void send_page(const struct answer *a, struct text *page) {
     struct text reply = {0};
     if (a->s->lane.protocol == 3)
@@ -224,7 +225,7 @@ static void forward_keys(const struct answer *a) {
     keyspace_forward(a->s, a->c, a->r, a->bytes, slot_argument(a));
 }
 
-/* What any node may answer, in its own way if it does not know it. */
+/* Forwards what any node may answer, in its own way if it does not know it. */
 static void forward_any(const struct answer *a) {
     session_forward(a->s, a->c, a->r, a->bytes, SLOT_NONE);
 }

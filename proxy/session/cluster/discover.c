@@ -81,7 +81,7 @@ static struct discovered *row_find(struct worker *w, const char *name, size_t le
     return NULL;
 }
 
-/* Takes a row out of use. What has no facts can't be pointed to. */
+/* Takes a row out of use. A row without facts can't be pointed to. */
 static void row_retire(struct worker *w, struct discovered *row) {
     w->discovered->count--;
     if (!row->info) {
@@ -123,14 +123,14 @@ static void row_add(struct worker *w, const char *name, size_t len, const char *
 
 /* ---- asking ------------------------------------------------------------------------------------ */
 
-/* A question under way. */
+/* A question to a node that is under way. */
 struct question {
     struct request_owner owner; /* first */
     size_t len;
     char name[];
 };
 
-/* The element of the reply that says what the command is; NULL: there is none. */
+/* Finds the element of the reply that says what the command is; NULL: there is none. */
 static const char *answer_element(const struct call_end *end, size_t *len) {
     const char *p = end->reply;
     struct resp_item array;
@@ -224,7 +224,7 @@ struct held {
 
 enum { SLOT_OF_GUARD = -3 /* a guard record is among the keys */ };
 
-/* The one slot of the keys that the node names, SLOT_NONE, SLOT_SEVERAL or SLOT_OF_GUARD. */
+/* Finds the one slot of the keys that the node names; or SLOT_NONE, SLOT_SEVERAL, SLOT_OF_GUARD. */
 static int keys_slot(const struct request *r, const struct call_end *end) {
     const char *p = end->reply, *stop = p + end->len;
     struct resp_item array, key;

@@ -73,7 +73,7 @@ static bool is_greatest(const char *name, size_t len) {
     return listed(GREATEST, sizeof(GREATEST) / sizeof(GREATEST[0]), name, len);
 }
 
-/* What stands behind "name:" at the beginning of a line, or NULL. */
+/* Finds what stands behind "name:" at the beginning of a line, or NULL. */
 static const char *field_value(const char *page, const char *name, size_t len) {
     for (const char *line = page; line; line = strchr(line, '\n')) {
         if (*line == '\n')
@@ -103,7 +103,7 @@ static int64_t field_merged(const struct text *pages, size_t count, const char *
     return merged > 0 ? merged : 0;
 }
 
-/* A size as Redis writes it for people. */
+/* Appends a size as Redis writes it for people. */
 static void put_human(struct text *out, int64_t n) {
     static const char units[] = "KMGTP";
     double size = (double)n;
@@ -125,7 +125,7 @@ static int64_t mean_of(double total, int64_t count) {
     return mean > 0 && mean < (double)INT64_MAX ? (int64_t)mean : 0;
 }
 
-/* "db0:keys=5,expires=1,avg_ttl=99" of all pages, added. The mean is that of the keys that expire. */
+/* Appends "db0:keys=5,expires=1,avg_ttl=99" of all pages, added. The mean is that of the keys that expire. */
 static void put_keyspace(struct text *out, const struct text *pages, size_t count) {
     for (int db = 0; db < DATABASES_SHOWN; db++) {
         char name[16];

@@ -81,7 +81,7 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
     text_clear(&k.keys);
 }
 
-/* The node's reply is the client's, but for guard records. */
+/* Answers with the node's reply without its guard records. */
 static void keys_filter_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct text out = {0};
@@ -148,7 +148,8 @@ static void keys_dispatch(struct session *s, struct request *request, const stru
 
 /* ---- SCAN --------------------------------------------------------------------------------------- */
 
-/* The client's cursor, from the node's. False where the node's is none, or points into a table that no memory holds. */
+/* Makes the client's cursor from the node's. False where the node's is none, or points into a table that no memory
+ * holds. */
 static bool scan_next(const struct keyspace *k, const struct resp_item *cursor, int64_t *next) {
     int64_t at;
     if (!resp_integer(cursor->str, cursor->len, &at) || at < 0)

@@ -7,10 +7,10 @@
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/core/session.h"
 
-/* info.c: the replies of several nodes to INFO as one: the first's, with what adds up added up. */
+/* Merges the replies of several nodes to INFO: the first's, with what adds up added up (info.c). */
 void info_merge(const struct text *pages, size_t count, int64_t paused, struct text *out);
 
-/* pubsub_merge.c: the masters' replies to PUBSUB CHANNELS, and to PUBSUB NUMSUB, as one. False: they make no sense. */
+/* Merge the masters' replies to PUBSUB CHANNELS, and to PUBSUB NUMSUB (pubsub_merge.c). False: they make no sense. */
 bool pubsub_merge_names(const struct text *replies, size_t count, struct text *out);
 bool pubsub_merge_counts(const struct text *replies, size_t count, struct text *out);
 

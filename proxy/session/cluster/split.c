@@ -29,7 +29,7 @@ struct item {
     size_t shown_len;
 };
 
-/* The element of a merged array: bytes in a part's reply. */
+/* A piece is an element of a merged array: bytes in a part's reply. */
 struct piece {
     const char *data;
     size_t len;
@@ -70,7 +70,7 @@ static void split_note_error(struct split *split, const char *error, size_t len)
     split->error[len] = '\0';
 }
 
-/* The lock keys that an MGET has shown. */
+/* Tells the engine of the lock keys that an MGET has shown. */
 static void split_sightings(struct request *r, const struct split *split) {
     struct session *s = r->session;
     for (size_t i = 0; s && i < split->item_count; i++) {
@@ -86,7 +86,7 @@ static void split_sightings(struct request *r, const struct split *split) {
     }
 }
 
-/* The keys that are audited have been touched by some part; the whole's reply tells what they need. */
+/* Ends the audit of keys that some part has touched; the whole's reply tells what is needed of them. */
 static void split_audited(struct request *r, struct split *split) {
     struct text whole = {0};
     char *header = text_reserve(&whole, RESP_HEADER_MAX);
@@ -110,7 +110,7 @@ static void split_audited(struct request *r, struct split *split) {
     text_clear(&whole);
 }
 
-/* All parts have ended. */
+/* Answers a request whose parts have all ended. */
 static void split_finish(struct request *r) {
     struct split *split = REQUEST_OWNER(r, struct split);
     request_disown(r);
@@ -191,7 +191,7 @@ static void build_args(struct worker *w, const struct command *c, const struct r
             build_bulk(w, bytes + r->argv[items[i].arg + k].off, r->argv[items[i].arg + k].len);
 }
 
-/* A part that is one lock key of DEL or UNLINK. */
+/* Sends a part that is one lock key of DEL or UNLINK. */
 static void split_lock_part(struct request *request, const struct resp_request *r, const char *bytes,
                             const struct item *item, uint32_t index) {
     struct call *call = call_new(request, split_part_done);
@@ -205,7 +205,7 @@ static void split_lock_part(struct request *request, const struct resp_request *
     lock_call(call, item->rule, &lock_release_of_one, words[1], lens[1], &list);
 }
 
-/* A part of several keys; lock keys among those of an MSET make it a script. */
+/* Sends a part of several keys; lock keys among those of an MSET make it a script. */
 static void split_part(struct session *s, struct request *request, const struct command *c,
                        const struct resp_request *r, const char *bytes, const struct item *items, uint32_t index,
                        size_t count) {

@@ -106,7 +106,7 @@ static bool client_info(struct session *s, const struct command *c, const struct
     return true;
 }
 
-/* Replies are left out here; the node knows nothing of it. */
+/* Runs CLIENT REPLY: replies are left out here, and the node knows nothing of it. */
 static bool client_reply(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     if (request_arg_is(r, bytes, 2, "on")) {
         s->reply_mode = REPLY_ON;
@@ -122,7 +122,7 @@ static bool client_reply(struct session *s, const struct command *c, const struc
     return true;
 }
 
-/* Nobody is evicted by the proxy: it is only shown. */
+/* Runs CLIENT NO-EVICT, which is only shown: nobody is evicted by the proxy. */
 static bool client_no_evict(struct session *s, const struct command *c, const struct resp_request *r,
                             const char *bytes) {
     if (request_arg_is(r, bytes, 2, "on"))
@@ -135,7 +135,7 @@ static bool client_no_evict(struct session *s, const struct command *c, const st
     return true;
 }
 
-/* Those that are answered here. `answer` is false where Redis has an error for the words. */
+/* Subcommands that are answered here. `answer` is false where Redis has an error for the words. */
 static const struct own {
     const char *name;
     size_t argc;
@@ -153,7 +153,7 @@ static const struct own *own_of(const struct resp_request *r, const char *bytes)
     return NULL;
 }
 
-/* Those that are about the connection to the node: tracking.c's. */
+/* Whether a subcommand is about the connection to the node, and so tracking.c's. */
 static bool of_the_connection(const struct resp_request *r, const char *bytes) {
     return request_arg_is(r, bytes, 1, "tracking") || request_arg_is(r, bytes, 1, "caching") ||
            request_arg_is(r, bytes, 1, "no-touch") || request_arg_is(r, bytes, 1, "trackinginfo") ||

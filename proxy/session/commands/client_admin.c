@@ -3,7 +3,7 @@
  *
  *      request ── probe ──> node: may this user do that, and are the words right?
  *                              │ yes
- *                              └──> a tour of all workers ──> reply            UNBLOCK: ──> the blocked one's node
+ *                              └──> a broadcast of all workers ──> reply            UNBLOCK: ──> the blocked one's node
  *
  * The probe is the same subcommand in a form that does nothing there: the clients of the node are none of the proxy's.
  * Later requests of the client wait.
@@ -31,7 +31,7 @@ struct shown {
 
 struct admin {
     struct request_owner owner; /* first */
-    struct tour tour;
+    struct broadcast broadcast;
     struct request *request;
     enum admin_verb verb;
     uint64_t asker;
@@ -47,7 +47,7 @@ struct admin {
     int64_t ms;
     /* UNBLOCK */
     bool error;
-    bool unblocked;  /* on tour */
+    bool unblocked;  /* on broadcast */
     char *node;      /* where it is blocked, or NULL */
     int64_t at_node; /* who it is there */
     size_t asked;    /* bytes of the request */
@@ -173,7 +173,7 @@ static bool unpause_words(struct admin *a, const struct resp_request *r, const c
     return r->argc == 2;
 }
 
-/* ---- on tour ------------------------------------------------------------------------------------ */
+/* ---- on broadcast ------------------------------------------------------------------------------------ */
 
 static bool meant(const struct admin *a, const struct session *s) {
     char address[CLIENT_ADDRESS_MAX];
@@ -257,12 +257,12 @@ static bool round_step(struct worker *w, struct worker_slices *slices) {
         round->seen = s->lock.id;
         visit(a, s);
     }
-    tour_leave(&a->tour, w);
+    broadcast_leave(&a->broadcast, w);
     return false;
 }
 
-static void admin_visit(struct tour *t, struct worker *w) {
-    struct admin *a = LIST_ENTRY(t, struct admin, tour);
+static void admin_visit(struct broadcast *t, struct worker *w) {
+    struct admin *a = LIST_ENTRY(t, struct admin, broadcast);
     if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE) {
         if (a->verb == ADMIN_PAUSE)
             pause_start(w, a->all, a->ms);
@@ -284,7 +284,7 @@ static int by_id(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* In the order of their numbers; of the numbers asked for, where these were given. */
+/* Replies with the clients in the order of their numbers; of the numbers asked for, where these were given. */
 static void reply_list(struct admin *a, struct request *r) {
     struct text lines = {0}, reply = {0};
     if (a->shown_count > 1)
@@ -329,7 +329,8 @@ static void unblock_answered(struct call *c, const struct call_end *end) {
         request_reply(c->request, end->reply, end->len, true);
 }
 
-/* Nodes know clients of their own, and whether one is still blocked. */
+/* Replies to UNBLOCK as the node does where the client is blocked: nodes know clients of their own, and whether one is
+ * still blocked. */
 static void reply_unblock(struct admin *a, struct request *r) {
     struct worker *w = r->worker;
     struct upstream *u = w->upstream;
@@ -350,8 +351,8 @@ static void reply_unblock(struct admin *a, struct request *r) {
     call_submit_master(&r->call, master, w->build.data, w->build.len);
 }
 
-static void admin_done(struct tour *t) {
-    struct admin *a = LIST_ENTRY(t, struct admin, tour);
+static void admin_done(struct broadcast *t) {
+    struct admin *a = LIST_ENTRY(t, struct admin, broadcast);
     struct request *r = a->request;
     request_disown(r);
     switch (a->verb) {
@@ -401,7 +402,8 @@ static void probed(struct call *c, const struct call_end *end) {
         request_reply(r, "", 0, true);
         return;
     }
-    tour_start(&a->tour, r->worker, admin_visit, admin_done); /* also where the node is down: operators need it then */
+    broadcast_start(&a->broadcast, r->worker, admin_visit,
+                    admin_done); /* also where the node is down: operators need it then */
 }
 
 static void probe(struct admin *a, const struct resp_request *r, const char *bytes) {

@@ -56,7 +56,7 @@ void client_address(const struct session *s, char *out) {
         snprintf(out, CLIENT_ADDRESS_MAX, "%s", s->address);
 }
 
-/* Redis's letters, in its order. */
+/* Writes a client's flags: Redis's letters, in its order. */
 static void flags_text(const struct session *s, const struct pubsub_counts *n, char *out) {
     char *p = out;
     if (n->monitor)

@@ -6,7 +6,7 @@
 
 #include "proxy/session/core/room.h"
 
-/* What becomes of requests, and all rooms. */
+/* The hooks by which the core reaches dispatch, and all rooms. */
 extern const struct session_hooks commands_hooks;
 
 #endif

@@ -27,7 +27,7 @@
 
 /* ---- one request's way --------------------------------------------------------------------------- */
 
-/* For CLIENT LIST. Commands on keys are left out: most traffic has none. */
+/* Notes a command's subcommand for CLIENT LIST. Commands on keys are left out: most traffic has none. */
 static void note_subcommand(struct session *s, const struct command *c, const struct resp_request *r,
                             const char *bytes) {
     if (c->need != NEED_NODE && c->need != NEED_MASTERS && c->need != NEED_CLUSTER && c->need != NEED_SESSION)
@@ -189,9 +189,9 @@ static inline enum dispatch_result dispatch_release(struct session *s, const str
     return rule ? dispatch_lock_key(s, c, r, bytes, 1, rule) : dispatch_outside(s, c, r, bytes);
 }
 
-/* The usual case has one key and no rule for it: all of its way is inline, with forward, which earns 4 % of the bound
- * on pipelined requests; DEL of one key, which may have more, is not classified either: 8 % of the bound on requests.
- */
+/* Dispatches the usual case, one key and no rule for it: all of its way is inline, with forward, which earns 4 % of the
+ * bound on pipelined requests; DEL of one key, which may have more, is not classified either: 8 % of the bound on
+ * requests. */
 static inline __attribute__((always_inline)) enum dispatch_result
 dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     size_t len;
@@ -219,8 +219,8 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
 
 /* ---- other ways ------------------------------------------------------------------------------------- */
 
-/* A command that is neither in the table nor known to the node that was asked: to the node of its first argument, where
- * most commands have their key, and that one's answer counts. */
+/* Forwards a command that is neither in the table nor known to the node that was asked: to the node of its first
+ * argument, where most commands have their key, and that one's answer counts. */
 void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
     int slot = SLOT_NONE;
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
@@ -230,8 +230,8 @@ void dispatch_unknown(struct session *s, const struct resp_request *r, const cha
 
 static bool can_stream(struct session *s, const struct resp_request *r, const char *bytes,
                        const struct command **command, int *slot) {
-    if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->lane.own != 0 || session_unauthenticated(s) ||
-        s->queues || (s->pubsub && pubsub_restricts(s)))
+    if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->lane.dedicated != 0 ||
+        session_unauthenticated(s) || s->queues || (s->pubsub && pubsub_restricts(s)))
         return false;
     const struct command *c = command_of_request(r, bytes);
     *command = c;
@@ -257,7 +257,7 @@ static enum stream_way dispatch_stream(struct session *s, const struct resp_requ
     return STREAM_NOW;
 }
 
-/* In RESP2's subscribe mode. */
+/* Dispatches a request in RESP2's subscribe mode. */
 static enum dispatch_result dispatch_restricted(struct session *s, const struct command *c,
                                                 const struct resp_request *r, const char *bytes) {
     if (s->in_flight > 0)
@@ -270,7 +270,8 @@ static enum dispatch_result dispatch_restricted(struct session *s, const struct 
     return DISPATCHED;
 }
 
-/* For a session that is not as most are, and for names that the table lacks. True: the request's way ends here. */
+/* Dispatches for a session that is not as most are, and for names that the table lacks. True: the request's way ends
+ * here. */
 static __attribute__((noinline)) bool dispatch_special(struct session *s, const struct command **command,
                                                        const struct resp_request *r, const char *bytes,
                                                        enum dispatch_result *result) {
@@ -338,7 +339,7 @@ static const struct session_room commands_room = {.worker_opens = commands_open,
                                                   .worker_serves = rights_ask_strangers,
                                                   .closes = pause_leave};
 
-/* In the order in which they hear that a session is gone. */
+/* All rooms, in the order in which they hear that a session is gone. */
 static const struct session_room *const rooms[] = {
     &transaction_room, &push_room, &blocking_room, &cluster_room, &commands_room, &locks_room, NULL};
 

@@ -130,7 +130,7 @@ static void login_tried(struct call *c, const struct call_end *end) {
 
 /* Tries the change's login, then `probe` over its lane where that has something to say. */
 static void login_start(struct request *request, struct change *change, const char *probe) {
-    change->probe = !change->wrong && (change->hello || change->lane.own != 0) ? probe : NULL;
+    change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? probe : NULL;
     request->call.done = login_tried;
     call_submit_login(&request->call, change->login);
 }

@@ -10,7 +10,7 @@
 #include "proxy/session/commands/private.h"
 #include "proxy/session/transaction/transaction.h"
 
-/* The next word of [p, end), in *len; NULL: there is none. */
+/* Finds the next word of [p, end), its length in *len; NULL: there is none. */
 static const char *next_word(const char *p, const char *end, size_t *len) {
     while (p < end && (*p == ' ' || *p == '\t' || *p == '\r'))
         p++;
@@ -34,7 +34,7 @@ static bool flag_in(const char *list, size_t len, const char *flag) {
     return false;
 }
 
-/* A script that begins "#!lua flags=no-writes" does not write: its node sees to that. */
+/* Whether a script may write: one that begins "#!lua flags=no-writes" does not, its node sees to that. */
 static bool script_may_write(const char *code, size_t len) {
     static const char engine[] = "#!lua", flags[] = "flags=";
     const char *end = memchr(code, '\n', len), *word = end ? next_word(code, end, &len) : NULL;
@@ -70,7 +70,7 @@ bool pause_replicates(const struct command *c, const struct resp_request *r, con
 }
 
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    /* Of a request that is still coming, some arguments are not there yet. */
+    /* A request that is still coming lacks some of its arguments. */
     if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
         return false;
     if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&

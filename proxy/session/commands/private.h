@@ -56,12 +56,12 @@ void classify_key(struct session *s, const struct command *c, const struct resp_
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 
-/* A command that isn't in the table. */
+/* Dispatches a command that isn't in the table. */
 void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes);
 
 /* ---- refuse.c ---------------------------------------------------------------------------------------- */
 
-/* It is not to be had through the proxy; `what` ends the sentence with the reason. */
+/* Refuses a command that is not to be had through the proxy; `what` ends the sentence with the reason. */
 void refuse_command(struct session *s, const struct command *c, const char *what);
 /* It waits for a node's first word on who needs a login, or there is none to be had. */
 enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
@@ -74,16 +74,16 @@ bool refuse_long_names(struct session *s, const struct command *c, const struct 
 
 /* ---- local.c, proxy_command.c, queue.c ----------------------------------------------------------------- */
 
-/* AUTH HELLO SELECT QUIT RESET, and CLIENT by client.c; READONLY READWRITE ASKING. */
+/* Deals with AUTH HELLO SELECT QUIT RESET, and CLIENT by client.c; READONLY READWRITE ASKING. */
 enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 
-/* SELECT, AUTH or HELLO was run inside a transaction, and the node said yes (`element`): the session follows, and the
- * client's element is appended. */
+/* Has the session follow a SELECT, AUTH or HELLO that was run inside a transaction, and to which the node said yes
+ * (`element`); the client's element is appended. */
 void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    const char *element, size_t len, struct text *out);
 
-/* The PROXY family. */
+/* Deals with the PROXY family. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 /* The same for who has the right to it, at EXEC. */
@@ -107,7 +107,7 @@ bool rights_wanted(struct session *s, const struct command *c, const struct resp
 /* Asks the node what those have the right to who have not logged in. */
 void rights_ask_strangers(struct worker *w);
 
-/* A request inside MULTI; c NULL: not in the table. */
+/* Deals with a request inside MULTI; c NULL: not in the table. */
 enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 /* ---- CLIENT ----------------------------------------------------------------------------------------- */
@@ -119,24 +119,24 @@ enum dispatch_result client_dispatch(struct session *s, const struct command *c,
  * MULTI is: the transaction's connection tracks keys already. */
 bool client_is_own(const struct resp_request *r, const char *bytes);
 
-/* Redis's rule for names that appear in CLIENT LIST. */
+/* Whether a name may appear in CLIENT LIST, by Redis's rule. */
 bool client_name_ok(const char *name, size_t len);
 /* Replaces a text of the session's; len 0: none. */
 void client_set_text(char **field, const char *text, size_t len);
 
-/* CLIENT LIST KILL PAUSE UNPAUSE UNBLOCK. False: the words are not right, or it is another subcommand: the node says
- * what is wrong. */
+/* Runs CLIENT LIST KILL PAUSE UNPAUSE UNBLOCK. False: the words are not right, or it is another subcommand: the node
+ * says what is wrong. */
 bool client_admin(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
 enum client_kind { CLIENT_NORMAL, CLIENT_PUBSUB, CLIENT_MASTER, CLIENT_REPLICA, CLIENT_KIND_UNKNOWN };
 
 enum client_kind client_kind_of(const struct session *s);
 
-/* "normal", "pubsub", ... in any case. */
+/* Reads a kind of client, "normal", "pubsub", ... in any case. */
 enum client_kind client_kind_named(const char *name, size_t len);
-/* The client's line of CLIENT LIST, with its line feed. */
+/* Appends the client's line of CLIENT LIST, with its line feed. */
 void client_show(struct session *s, struct text *out);
-/* Where it came from, and where to: "10.0.0.5:3321". Both write at most SESSION_ADDRESS_MAX * 2 bytes. */
+/* Write where a client came from, and where to: "10.0.0.5:3321", at most SESSION_ADDRESS_MAX * 2 bytes. */
 enum { CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX };
 void client_address(const struct session *s, char *out);
 void client_local_address(const struct session *s, char *out);
@@ -146,10 +146,10 @@ void client_local_address(const struct session *s, char *out);
 /* Whether CLIENT PAUSE holds this request; called while there is a pause. The session is a paused one then. */
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
-/* The session is not held any more: the pause is over, or it is gone. */
+/* Ends the hold of a session: the pause is over, or the session is gone. */
 void pause_leave(struct session *s);
 void pause_init(struct worker *w);
-/* Holds this worker's clients for so long; one that is longer or stricter stays in force. */
+/* Holds this worker's clients for so long; a pause that is longer or stricter stays in force. */
 void pause_start(struct worker *w, bool all, int64_t ms);
 void pause_end(struct worker *w);
 /* Whether a request is one that Redis takes for a change, or for something that replicas have to see: these are what

@@ -36,7 +36,7 @@ static bool clobbers(struct session *s, const struct command *c, const struct re
     return found;
 }
 
-/* What the rule makes of the command; under audit, what enforcing would make of it. */
+/* Explains what the rule makes of the command; under audit, what enforcing would make of it. */
 static void explain_lock(struct session *s, struct text *out, size_t *count, const struct command *c,
                          const struct resp_request *sub, const char *bytes, const struct lock_rule *rule) {
     struct lock_command lc;
@@ -64,7 +64,7 @@ static void explain_lock(struct session *s, struct text *out, size_t *count, con
     pair(out, count, "script-sha1", script_get(script)->sha1);
 }
 
-/* What each key of the command means. */
+/* Explains what the command means to one of its keys. */
 static void explain_key(struct session *s, struct text *out, size_t *count, const struct command *c,
                         const struct resp_request *sub, const char *bytes, uint32_t index) {
     size_t len;
@@ -122,7 +122,7 @@ static const char *node_without_keys(const struct session *s, const struct comma
     return node ? upstream_node_address(node) : "none serves now";
 }
 
-/* A map, which RESP2 has as an array. */
+/* Ends a map, which RESP2 has as an array. */
 static void end_map(const struct session *s, struct text *reply, struct text *body, size_t *count) {
     bool resp3 = s->lane.protocol == 3;
     size_t n = resp3 ? *count / 2 : *count;
@@ -131,7 +131,7 @@ static void end_map(const struct session *s, struct text *reply, struct text *bo
     body->len = *count = 0;
 }
 
-/* A command's keys. As a map's names are different, RESP3 has several keys as an array of maps. */
+/* Explains a command's keys. As a map's names are different, RESP3 has several keys as an array of maps. */
 static void explain_keys(struct session *s, struct text *reply, struct text *body, const struct command *target,
                          const struct resp_request *sub, const char *bytes, const uint32_t *keys, size_t n) {
     bool apart = s->lane.protocol == 3 && n > 1;
@@ -199,7 +199,7 @@ static enum dispatch_result proxy_lock(struct session *s, const struct command *
     return lock_ask(s, c, what, key, len);
 }
 
-/* The subcommands that only show something. */
+/* Runs the subcommands that only show something; false for others. */
 static bool proxy_shown(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct proxy_shared *shared = s->worker->shared;
     const char *words[ADMIN_WORDS_MAX];

@@ -39,7 +39,7 @@ static const char *elsewhere(const struct call *c, const struct call_end *end) {
     return "CROSSSLOT Keys in the transaction are on different nodes";
 }
 
-/* A command's own call, or one of its parts: the error that the client shall see, or NULL. */
+/* Finds the error that the client shall see of a command's own call, or of one of its parts; NULL: none. */
 static const char *queued_error(const struct call *c, const struct call_end *end, char *text, size_t size) {
     if (end->error)
         return end->error;
@@ -149,7 +149,7 @@ enum queued_form {
     QUEUED_KEYS    /* its element is an array of keys: guard records are left out */
 };
 
-/* The node has changed its connection's state, and the session follows. */
+/* Has the session follow where the node has changed its connection's state. */
 static void element_of_change(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                               struct text *out) {
     struct resp_request r;
@@ -192,7 +192,7 @@ static enum dispatch_result queue_as(struct session *s, const struct command *c,
 
 /* ---- lock keys ------------------------------------------------------------------------------------- */
 
-/* Each is remembered until EXEC, with all that its script was told. */
+/* Refuses more locks than a transaction may have: each is remembered until EXEC, with all that its script was told. */
 static bool too_many_locks(struct session *s, const struct command *c, size_t more) {
     if (s->transaction->lock_count + more <= LOCKS_MAX)
         return false;
@@ -224,7 +224,7 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
     queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
 }
 
-/* DEL and UNLINK of several keys: each lock key is a script of its own, the others are one command. */
+/* Queues DEL and UNLINK of several keys: each lock key is a script of its own, the others are one command. */
 static void queue_release(struct session *s, const struct request_class *k) {
     struct transaction *t = s->transaction;
     struct worker *w = s->worker;
@@ -262,13 +262,13 @@ static void queue_release(struct session *s, const struct request_class *k) {
     queued_part_done(&request->call, &none); /* gives back the part held here */
 }
 
-/* What the node says to a step is EXEC's story. */
+/* Drops what the node says to a step that is queued: EXEC's array tells what became of it. */
 static void queued_step_done(struct call *c, const struct call_end *end) {
     (void)end;
     request_reply(c->request, "", 0, true);
 }
 
-/* The key, as an argument index, that PROXY ADVISE is interested in, outside of all rules; 0: none. */
+/* Finds the key, as an argument index, that PROXY ADVISE is interested in, outside of all rules; 0: none. */
 static uint32_t wanted_outside(struct session *s, const struct request_class *k) {
     size_t len;
     const char *key = class_key(k, 0, &len);
@@ -293,7 +293,7 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
     return note;
 }
 
-/* Keys that are audited: what EXEC's element says of them is noted. */
+/* Queues a command with keys that are audited, of which EXEC's element will tell. */
 static void queue_audited(struct session *s, const struct request_class *k) {
     if (s->transaction->lock_count >= LOCKS_MAX)
         return;
@@ -315,7 +315,7 @@ static void queue_step(struct session *s, const struct command *c, enum item_kin
     queue_script(s, &request->call, c, kind, lock, 1);
 }
 
-/* A script of the application's between two steps for each of its lock keys. */
+/* Queues a script of the application's between two steps for each of its lock keys. */
 static void queue_application(struct session *s, const struct request_class *k) {
     struct lock_queue *queue = &s->transaction->locks;
     const struct command *c = k->command;

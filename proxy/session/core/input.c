@@ -41,7 +41,7 @@ void session_input_free(struct session *s) {
     s->input = NULL;
 }
 
-/* Room at the end: by moving what is left to the front once most of the buffer was used up, or by growing. */
+/* Makes room at the end: by moving what is left to the front once most of the buffer was used up, or by growing. */
 static void input_reserve(struct session_input *in, size_t room) {
     if (in->cap - in->end >= room)
         return;
@@ -79,7 +79,8 @@ static void session_protocol_error(struct session *s, const char *error) {
     session_finish(s);
 }
 
-/* An inline request, and one in a form that only Redis's own parser accepts, go on in canonical form. */
+/* Dispatches in canonical form what is not: an inline request, and one in a form that only Redis's own parser
+ * accepts. */
 static enum dispatch_result dispatch_encoded(struct session *s, const struct resp_request *r, const char *data) {
     struct worker *w = s->worker;
     struct text encoded;
@@ -122,7 +123,7 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     return result;
 }
 
-/* What lasts for one request, or until the next one, has done so. */
+/* Ends what lasts for one request, or until the next one. */
 static __attribute__((noinline)) void session_request_over(struct session *s) {
     if (s->reply_mode >= REPLY_SKIP_NEXT)
         s->reply_mode = s->reply_mode == REPLY_SKIP_NEXT ? REPLY_SKIP : REPLY_ON;
@@ -150,7 +151,7 @@ static enum dispatch_result session_request(struct session *s, const struct resp
     return result;
 }
 
-/* Many sessions that send to nodes which stand still: then each gets less. Sessions go on with their own replies, so
+/* Whether many sessions send to nodes which stand still: then each gets less. Sessions go on with their own replies, so
  * that nobody waits for another one's. */
 static bool worker_is_full(const struct worker *w) {
     return w->chunks.total_bytes > WORKER_BYTES_FULL;
@@ -190,7 +191,7 @@ static bool session_streams(const struct resp_request *scanner, size_t len) {
     return scanner->form == RESP_MULTIBULK && (len > STREAM_MIN || scanner->bulk_len > STREAM_MIN);
 }
 
-/* True: it could be passed on, but has to wait. */
+/* Begins to pass on a request that isn't complete. True: it could be passed on, but has to wait. */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
     enum dispatch_result result = stream_start(s, scanner, data);
     if (s->stream || result == DISPATCH_WAIT) {
@@ -409,7 +410,7 @@ static void session_read(struct session *s) {
     session_scan_input(s);
 }
 
-/* The session is readable, and it is its turn. */
+/* Reads from a session that is readable, when it is its turn. */
 static void session_readable(struct ev_io *io) {
     struct session *s = io->data;
     if (s->state == SESSION_FINISHING) /* QUIT with bytes behind it, or a protocol error: not read any more */

@@ -29,7 +29,8 @@ static void session_watch_writable(struct session *s, bool on) {
         ev_io_start(s->worker->loop, &s->io);
 }
 
-/* client-output-buffer-limit: above the hard limit at once, above the soft one for its time. */
+/* Whether the session is over client-output-buffer-limit: above the hard limit at once, above the soft one for its
+ * time. */
 static bool session_over_limit(struct session *s) {
     const struct session_options *o = &s->worker->shared->options;
     int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);

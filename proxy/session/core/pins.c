@@ -31,7 +31,7 @@ struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enu
     struct worker *w = s->worker;
     struct upstream_lane lane = session_pin_lane(s);
     if (why == PIN_SUBSCRIBED || why == PIN_MONITOR)
-        lane.own = 0; /* it reads no keys */
+        lane.dedicated = 0; /* it reads no keys */
     struct upstream_pin *pin = upstream_pin_open(w->upstream, node, &lane, events, error);
     if (!pin)
         return NULL;
@@ -81,7 +81,7 @@ void pin_number_learnt(struct upstream_pin *pin, const struct call_end *end) {
 
 bool pin_await_map(struct call *c, const struct upstream_node *node) {
     struct upstream *u = c->request->worker->upstream;
-    if (!upstream_doubts(u, node))
+    if (!upstream_may_be_replaced(u, node))
         return false;
     upstream_await_map(u, &c->up);
     return true;
@@ -94,7 +94,7 @@ static void map_is_there(struct call *c, const struct call_end *end) {
 
 bool pin_await_map_first(struct session *s, const struct upstream_node *node) {
     struct upstream *u = s->worker->upstream;
-    if (!upstream_doubts(u, node))
+    if (!upstream_may_be_replaced(u, node))
         return false;
     struct request *request = request_new(s, NULL);
     request->call.done = map_is_there;

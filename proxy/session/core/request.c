@@ -53,14 +53,14 @@ static void call_drop_held(struct call *c) {
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-/* Memory for a call: as a call is when it is given back. */
+/* Makes memory what a call is when it is given back. */
 static void call_blank(struct call *c) {
     list_init(&c->link);
     c->held_len = c->held_cap = 0;
     c->held_big = NULL;
 }
 
-/* The same for a request. */
+/* Allocates a request as it is when it is given back. */
 static __attribute__((noinline)) struct request *request_blank(struct worker *w) {
     struct request *r = memory_alloc(sizeof(*r));
     list_init(&r->parts);
@@ -89,7 +89,7 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
  * keys has a connection to itself already, and it is that one's reads and writes which the node tells apart. */
 inline struct request *request_new(struct session *s, const struct command *command) {
     if (s->in_flight == 0)
-        s->aside = command && (command->flags & COMMAND_RUNS_CODE) && s->lane.own == 0;
+        s->slow = command && (command->flags & COMMAND_RUNS_CODE) && s->lane.dedicated == 0;
     struct request *r = request_take(s->worker, s, command);
     r->muted = s->reply_mode != REPLY_ON;
     list_append(&s->requests, &r->link);
@@ -164,7 +164,7 @@ bool session_amid_reply(const struct session *s) {
     return head && head->started && !head->done;
 }
 
-/* Lets go on what the head has held up. False: the session is to end behind it. */
+/* Lets what the head has held up go on. False: the session is to end behind it. */
 static __attribute__((noinline)) bool head_ends_specially(struct session *s, struct request *r) {
     bool close_after = r->close_after;
     if (r->redirected)
@@ -203,7 +203,7 @@ static __attribute__((noinline)) void session_release_done(struct session *s) {
     struct list_node *n;
     while ((n = list_first(&s->requests))) {
         struct request *r = LIST_ENTRY(n, struct request, link);
-        /* What a call with `done` of its own holds so far is no reply yet. */
+        /* The bytes that a call with `done` of its own holds are no reply yet. */
         if (r->call.held_len > 0 && (r->done || !r->call.done)) {
             iobuf_append(&s->out, call_held(&r->call), r->call.held_len);
             s->held_bytes -= r->call.held_len;
@@ -297,7 +297,7 @@ static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, 
     return true;
 }
 
-/* For who wants the reply whole. */
+/* Collects a reply for who wants it whole. */
 static __attribute__((noinline)) void call_collect(struct call *c, const char *data, size_t len, bool last) {
     bool whole = last && c->held_len == 0;
     if ((!whole || c->overrun) && call_overruns(c, len, last))
@@ -356,7 +356,7 @@ static void call_redirected(struct upstream_request *up) {
     }
 }
 
-/* Whether it was sent for the slot, or writes to all of them (FLUSHALL). */
+/* Whether a request was sent for the slot, or writes to all of them (FLUSHALL). */
 static bool request_uses_slot(const struct request *r, int slot) {
     bool everywhere = r->command && (r->command->flags & COMMAND_WRITE);
     if (r->call.up.in_flight && (r->call.up.slot == slot || (r->call.up.slot < 0 && everywhere)))
@@ -369,8 +369,8 @@ static bool request_uses_slot(const struct request *r, int slot) {
     return false;
 }
 
-/* What waits is overtaken by what was sent behind it. Lock scripts may be: what concerns their keys waits for them. So
- * may a script of the application's by the step behind it, which waits as well, or finds nothing. */
+/* Whether a call may wait, and be overtaken by what was sent behind it. Lock scripts may be: what concerns their keys
+ * waits for them. So may a script of the application's by the step behind it, which waits as well, or finds nothing. */
 static bool call_may_wait(const struct upstream_request *up) {
     const struct call *c = (const struct call *)(const void *)up;
     const struct request *r = c->request;
@@ -384,7 +384,7 @@ static bool call_may_wait(const struct upstream_request *up) {
     return true;
 }
 
-/* A script runs as long as it likes; and while one does, its node ends nothing that blocks. */
+/* Whether a call may last: a script runs as long as it likes; and while one does, its node ends nothing that blocks. */
 static bool call_may_last(const struct upstream_request *up) {
     const struct request *r = ((const struct call *)(const void *)up)->request;
     if (r->command && (r->command->flags & COMMAND_RUNS_CODE))
@@ -412,7 +412,7 @@ void call_init(struct call *c, struct request *r, call_done_fn done) {
     c->up.slot = 0;
     c->up.repeatable = c->up.in_flight = false;
     c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;
-    c->up.aside = r->session && r->session->aside;
+    c->up.slow = r->session && r->session->slow;
     c->request = r;
     c->done = done;
     c->lock = NULL;
@@ -447,7 +447,7 @@ void call_release(struct worker *w, struct call *c) {
     }
 }
 
-/* What has to go over the same connection right before a call, or NULL. */
+/* Finds what has to go over the same connection right before a call; NULL: nothing. */
 static struct call *call_before(struct session *s, struct call *c, const char **bytes, size_t *len) {
     struct call *before = NULL;
     if (!s || !(s->hears & HEARS_CALL))
@@ -476,14 +476,14 @@ static inline void note_submit(struct call *c, int slot, const struct upstream_l
         r->session->in_flight_bytes += len;
         session_uses(r->session, slot);
     }
-    if (lane->own)
+    if (lane->dedicated)
         submit_before(c, slot, lane);
 }
 
 void call_submit_together(struct call *c, uint8_t leading, int slot, const char *bytes, size_t len) {
     const struct upstream_lane *lane = &c->request->session->lane;
     note_submit(c, slot, lane, len);
-    const char *error = upstream_submit_together(c->request->worker->upstream, &c->up, leading, slot, lane, bytes, len);
+    const char *error = upstream_submit_batch(c->request->worker->upstream, &c->up, leading, slot, lane, bytes, len);
     if (error)
         call_fail(&c->up, UPSTREAM_NOT_SENT, error);
 }

@@ -58,29 +58,29 @@ void call_release(struct worker *w, struct call *c);
 /* Submits to the node of `slot`. What can't be queued ends at once through `done` or the request's reply. */
 void call_submit(struct call *c, int slot, const char *bytes, size_t len);
 void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len);
-/* Several commands that nobody else's come between: upstream_submit_together. */
+/* Submits a batch, several commands that nobody else's come between: upstream_submit_batch. */
 void call_submit_together(struct call *c, uint8_t leading, int slot, const char *bytes, size_t len);
-/* Over a connection of the session's own; `asking`: behind an ASKING. */
+/* Submits over a connection of the session's own; `asking`: behind an ASKING. */
 void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking);
 /* The AUTH of a login that upstream_login_intern knows: whether it is right. */
 void call_submit_login(struct call *c, uint32_t login);
-/* To one master by its number. */
+/* Submit to one master by its number. */
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len);
 void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,
                              size_t len);
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-/* Whose a request is beside its session's: a command that blocks, a transaction, a split, ... Each has this as its
- * first member, and says what it wants to hear; each function may be NULL. */
+/* A request's owner is whose it is beside its session's: a command that blocks, a transaction, a split, ... Each has
+ * this as its first member, and says what it wants to hear; each function may be NULL. */
 struct request_owner_ops {
-    /* The session is gone, and the request is under way. It may end the request. */
+    /* Tells that the session is gone, and the request is under way, which the owner may end. */
     void (*left)(struct request *r);
-    /* Whether it may take longer than the upstream's timeout, as long as its node answers others. */
+    /* Whether the request may take longer than the upstream's timeout, as long as its node answers others. */
     bool (*may_last)(const struct request *r);
-    /* Whether nobody wants it any more: asked when it has waited and would be sent now. */
+    /* Whether nobody wants the request any more: asked when it has waited and would be sent now. */
     bool (*pointless)(const struct request *r);
-    /* The request has ended and is still the owner's: the owner goes with it. */
+    /* Frees the owner with a request that has ended and is still the owner's. */
     void (*free)(struct request_owner *owner);
 };
 struct request_owner {
@@ -110,31 +110,31 @@ struct request {
     struct call call;
 };
 
-/* For an owner that has nothing to say. */
+/* Functions for an owner that has nothing to say. */
 extern const struct request_owner_ops request_owner_silent;
-/* The request is the owner's from now on, who outlives it or gives it up. */
+/* Gives the request to an owner, who outlives it or gives it up. */
 static inline void request_own(struct request *r, struct request_owner *owner, const struct request_owner_ops *ops) {
     owner->ops = ops;
     r->owner = owner;
 }
-/* It is nobody's but its session's again: what was its owner is the caller's. */
+/* Makes the request nobody's but its session's again: what was its owner is the caller's. */
 static inline void request_disown(struct request *r) {
     r->owner = NULL;
 }
-/* Takes a slot at the end of the session's queue. */
+/* Makes a request, which takes a slot at the end of the session's queue. */
 struct request *request_new(struct session *s, const struct command *command);
-/* A request of the proxy's own, in no queue; it ends with request_reply(r, "", 0, true). */
+/* Makes a request of the proxy's own, in no queue; it ends with request_reply(r, "", 0, true). */
 struct request *request_internal(struct worker *w);
-/* Frees half of the memory that is kept for requests and calls to come: for once a second. */
+/* Frees half of the memory that is kept for requests and calls to come; to be called once a second. */
 void request_pools_shrink(struct worker *w);
-/* The session's later requests wait until this one has ended: it changes the session's state, or touches keys of
+/* Has the session's later requests wait until this one has ended: it changes the session's state, or touches keys of
  * theirs in a script, which may have to be sent twice. */
 void request_barrier(struct request *r);
-/* More bytes of the reply; `last` ends the request, which may be freed by the call. */
+/* Adds bytes to the reply; `last` ends the request, which may be freed by the call. */
 void request_reply(struct request *r, const char *data, size_t len, bool last);
-/* Ends it with an error line: text without '-' and CR LF. */
+/* Ends a request with an error line: text without '-' and CR LF. */
 void request_error(struct request *r, const char *error);
-/* Ends it because its call failed: request_error, or closes the session where half a reply has left already. */
+/* Ends a request because its call failed: request_error, or closes the session where half a reply has left already. */
 void request_fail(struct request *r, const char *error);
 
 /* ---- words ----------------------------------------------------------------------------------------- */
@@ -151,7 +151,8 @@ void key_list_clear(struct key_list *list);
 /* The slot of all keys, SLOT_NONE or SLOT_SEVERAL. */
 int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count);
 
-/* Guard records are the scripts' alone: whoever could write one could take a lock. */
+/* Whether a key is a guard record's, which the scripts alone may write: whoever else could write one could take a
+ * lock. */
 static inline bool key_is_guard(const char *key, size_t len) {
     static const char prefix[8] = {'l', 'o', 'c', 'k', 'k', 'e', 'e', 'p'};
     return len > sizeof(prefix) && memcmp(key, prefix, sizeof(prefix)) == 0 && lock_guard_is(key, len);

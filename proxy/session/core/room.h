@@ -19,7 +19,7 @@ struct request;
 struct session;
 struct worker;
 
-/* Events of a session that it is told of only where a room has set the bit in session->hears: most sessions are not
+/* Events of a session that are told only where a room has set the bit in session->hears: most sessions are not
  * asked. */
 enum session_hears {
     HEARS_REQUEST = 1, /* request_over */
@@ -30,29 +30,29 @@ enum session_hears {
 
 /* What a room wants to hear. Each may be NULL. */
 struct session_room {
-    /* A worker is being made: it has a loop, and no upstream yet. */
+    /* Tells that a worker is being made: it has a loop, and no upstream yet. */
     void (*worker_opens)(struct worker *w);
-    /* It is freed: its sessions and its upstream are gone. */
+    /* Tells that a worker is freed: its sessions and its upstream are gone. */
     void (*worker_closes)(struct worker *w);
     /* A node has said for the first time that it serves those who have not logged in. */
     void (*worker_serves)(struct worker *w);
-    /* Once a second, in the first worker, unless the process stood still: the proxy's own questions to Redis. */
+    /* Asks the proxy's own questions to Redis: once a second, in the first worker, unless the process stood still. */
     void (*worker_asks)(struct worker *w);
 
-    /* The session is gone, and its socket closed: the room lets go of what it has for it. */
+    /* Tells that the session is gone, and its socket closed: the room lets go of what it has for it. */
     void (*closes)(struct session *s);
-    /* The client of a blocked session will say no more. May close the session. */
+    /* Tells that the client of a blocked session will say no more. May close the session. */
     void (*half_closed)(struct session *s);
-    /* A connection of the session's own is about to be opened over this lane, which belongs to the session alone. */
+    /* Prepares a lane, which belongs to the session alone, over which a connection of its own is about to be opened. */
     void (*pin_lane)(const struct session *s, struct upstream_lane *lane);
 
-    /* A request has been dispatched. */
+    /* Tells that a request has been dispatched. */
     void (*request_over)(struct session *s);
-    /* A request has ended: there may be no reply that is being written. */
+    /* Tells that a request has ended: there may be no reply that is being written. */
     void (*reply_over)(struct session *s);
-    /* What has to go right before a call, as a call of nobody's with its bytes; NULL: nothing. */
+    /* Gives what has to go right before a call, as a call of nobody's with its bytes; NULL: nothing. */
     struct call *(*before_call)(struct session *s, struct call *c, const char **bytes, size_t *len);
-    /* Once a second. */
+    /* Tells that a second is over. */
     void (*tick)(struct session *s);
 };
 
@@ -69,7 +69,7 @@ enum stream_way {
 };
 
 struct session_hooks {
-    /* One complete request of the session. `bytes` is what is forwarded (r->len bytes, canonical). */
+    /* Deals with one complete request of the session. `bytes` is what is forwarded (r->len bytes, canonical). */
     enum dispatch_result (*dispatch)(struct session *s, const struct resp_request *r, const char *bytes);
     /* Whether a request of which this much has come can be forwarded before the rest is there: nothing in the rest can
      * change where it goes. *slot as session_forward has it. */

@@ -11,11 +11,11 @@
  * could be in more than a few KiB: long ones are left alone. */
 void secret_overwrite(const char *data, size_t len);
 
-/* The request was dispatched, and nobody looks at `bytes` again: overwrites its arguments there, and has those be
- * overwritten that are on their way to a node, when they need not be sent again. */
+/* Forgets the secrets of a request that was dispatched, and at whose `bytes` nobody looks again: overwrites its
+ * arguments there, and has those be overwritten that are on their way to a node, when they need not be sent again. */
 void secret_forget(struct session *s, const struct resp_request *r, const char *bytes);
-/* The same at the end of dispatching, whose result it passes on: where that is DISPATCHED, and the command may have a
- * password among its arguments. `c` NULL: it is not in the table. */
+/* Forgets secrets at the end of dispatching, whose result it passes on: where that is DISPATCHED, and the command may
+ * have a password among its arguments. `c` NULL: it is not in the table. */
 static inline enum dispatch_result secret_end(struct session *s, const struct command *c, const struct resp_request *r,
                                               const char *bytes, enum dispatch_result result) {
     if (result == DISPATCHED && c && (c->flags & COMMAND_SECRET))

@@ -184,7 +184,7 @@ void session_reply_over(struct session *s) {
 
 struct upstream_lane session_pin_lane(const struct session *s) {
     struct upstream_lane lane = s->lane;
-    for (const struct session_room *const *room = s->worker->hooks->rooms; lane.own != 0 && *room; room++)
+    for (const struct session_room *const *room = s->worker->hooks->rooms; lane.dedicated != 0 && *room; room++)
         if ((*room)->pin_lane)
             (*room)->pin_lane(s, &lane);
     return lane;

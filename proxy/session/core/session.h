@@ -40,7 +40,7 @@ struct session_input {
     struct resp_request scanner;
 };
 
-/* CLIENT REPLY. */
+/* What CLIENT REPLY said. */
 enum reply_mode { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP };
 
 /* Whether the client may look into the proxy: the node's answer, until it is taken. */
@@ -63,7 +63,7 @@ struct session {
     bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
     bool is_dirty, is_runnable;
-    bool aside;        /* what is in flight began with a script: over the connection for these */
+    bool slow;         /* what is in flight began with a script: over the connection for these */
     uint8_t hears;     /* enum session_hears: events that rooms want to be told of */
     bool queues;       /* MULTI: what comes is queued */
     bool watches;      /* a transaction behind WATCH */
@@ -108,11 +108,12 @@ struct session {
     char address[SESSION_ADDRESS_MAX];
 };
 
-/* `fd` and `tls` (its handshake done; NULL: plain) become the session's. */
+/* Makes a session. `fd` and `tls` (its handshake done; NULL: plain) become the session's. */
 struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address);
-/* Unlinks it and lets the engine know; it is freed at the end of the loop turn. `reason` goes to the log. */
+/* Closes a session: unlinks it and lets the engine know; it is freed at the end of the loop turn. `reason` goes to the
+ * log. */
 void session_close(struct session *s, const char *reason);
-/* Closes it once what it is owed has been written. */
+/* Closes a session once what it is owed has been written. */
 void session_finish(struct session *s);
 /* Whether the client has closed the connection behind bytes that are not read yet (while reading is paused). */
 bool session_left(const struct session *s);
@@ -120,36 +121,36 @@ bool session_left(const struct session *s);
 void session_resume(struct session *s);
 /* Writes output; at the end of a loop turn. */
 void session_flush(struct session *s);
-/* The node may send the rest of a reply that was held up. */
+/* Lets the node send the rest of a reply that was held up. */
 void session_go_on(struct session *s);
 void session_free(struct session *s);
 /* Whether a reply has begun and not ended. */
 bool session_amid_reply(const struct session *s);
-/* A lock command is at hand: the engine learns whether it came while earlier requests were unanswered. */
+/* Tells the engine whether the lock command at hand came while earlier requests were unanswered. */
 void session_note_overlap(struct session *s);
 /* Why reading or writing has failed. */
 static inline const char *session_errno_text(const struct session *s) {
     return s->tls ? tls_error(s->tls) : strerror(errno);
 }
-/* A message that answers nothing, whole: written at once, or held while a reply is being written. */
+/* Writes a whole message that answers nothing, at once, or holds it while a reply is being written. */
 void session_tell(struct session *s, const char *data, size_t len);
-/* No reply is being written: messages that waited for that go out. */
+/* Lets messages go out that waited until no reply is being written. */
 void session_release(struct session *s);
-/* There is output to write. */
+/* Notes that there is output to write. */
 void session_mark_dirty(struct session *s);
 void session_mark_runnable(struct session *s);
 /* Tells the engine who the session is now. */
 void session_identify(struct session *s);
-/* "10.0.0.5:3321 name" for incidents; returns its length. */
+/* Writes who the session is for incidents, "10.0.0.5:3321 name"; returns its length. */
 size_t session_who(const struct session *s, char *out, size_t size);
 
-/* "10.0.0.5:3321", "[::1]:3321", "unix:0". */
+/* Writes a client's address: "10.0.0.5:3321", "[::1]:3321", "unix:0". */
 struct sockaddr_storage;
 void session_address_text(const struct sockaddr_storage *a, char *out, size_t size);
 
-/* Tells the rooms that want to hear it: once a second. */
+/* Tells the rooms that want to hear it that a second is over. */
 void session_tick(struct session *s);
-/* A request or a reply in parts has ended: messages that waited for that go out, where no reply is being written. */
+/* Ends a request or a reply in parts: messages that waited for that go out, where no reply is being written. */
 void session_reply_over(struct session *s);
 /* The lane of a connection of the session's own. */
 struct upstream_lane session_pin_lane(const struct session *s);
@@ -169,7 +170,7 @@ bool session_unauthenticated(const struct session *s);
 /* Of these, who may need no login: no node has said yet whether it wants one. */
 bool session_doubted(const struct session *s);
 
-/* A request goes to the node of this slot; -1: of none. */
+/* Notes that a request goes to the node of this slot; -1: of none. */
 static inline void session_uses(struct session *s, int slot) {
     if (slot >= 0)
         s->used_slots |= (uint64_t)1 << (slot / SESSION_SLOTS_A_BIT);
@@ -186,7 +187,7 @@ session_forward(struct session *s, const struct command *c, const struct resp_re
 }
 /* Answers without a node: `reply` is whole RESP. */
 void session_answer(struct session *s, const struct command *c, const char *reply, size_t len);
-/* The same with an error, without its '-'. */
+/* Answers without a node with an error, without its '-'. */
 void session_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 #endif

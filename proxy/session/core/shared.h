@@ -60,12 +60,12 @@ struct proxy_shared {
     atomic_uint evictions;        /* evictions.c's */
     atomic_int_fast64_t came_ms;  /* when a session last came to its identity */
     atomic_int_fast64_t paused;   /* of these, that wait for the end of a CLIENT PAUSE */
-    /* Called from a worker's thread when an operator asks for a reload; may be NULL. False: `error` (of `size`) says
-     * what is wrong. */
+    /* Reloads the configuration: called from a worker's thread when an operator asks for it; may be NULL. False:
+     * `error` (of `size`) says what is wrong. */
     bool (*reload)(void *arg, char *error, size_t size);
     void *reload_arg;
-    /* The PROXY subcommands that only show something: appends the reply of words[0] words[1] ... as RESP; false if it
-     * knows no such subcommand. Called in the worker's thread. */
+    /* Runs the PROXY subcommands that only show something: appends the reply of words[0] words[1] ... as RESP; false if
+     * it knows no such subcommand. Called in the worker's thread. */
     bool (*admin)(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count, bool resp3,
                   struct text *reply);
     void *admin_arg;

@@ -41,7 +41,7 @@ static void stream_unpin(struct stream *st, struct worker *w, bool clean) {
     st->pin = NULL;
 }
 
-/* Parts from the request, which ends now. */
+/* Frees the stream and parts from the request, which ends now. */
 static struct request *stream_end(struct stream *st, bool clean) {
     struct request *r = st->request;
     stream_unpin(st, r->worker, clean);
@@ -109,7 +109,8 @@ static void stream_open(struct stream *st, struct upstream_node *node, bool aski
     session_mark_runnable(st->session);
 }
 
-/* The node has been found: it has answered, or it is the one that could say no more than that the user may not ask. */
+/* Goes on once the node has been found: it has answered, or it is the one that could say no more than that the user may
+ * not ask. */
 static void stream_found(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct stream *st = REQUEST_OWNER(r, struct stream);
@@ -164,7 +165,7 @@ bool stream_takes(const struct stream *st) {
     return !st->probing && !st->full;
 }
 
-/* The end of the body: what is left is the reply, if it has not come. */
+/* Ends the body: what is left is the reply, if it has not come. */
 static void stream_complete(struct stream *st) {
     st->session->stream = NULL;
     st->session = NULL;

@@ -35,7 +35,7 @@ void worker_engine_due(struct worker *w, int64_t in_ms) {
 
 /* ---- the end of a turn ---------------------------------------------------------------------------- */
 
-/* Whose thread this is. */
+/* The worker whose thread this is; NULL: it is nobody's. */
 static _Thread_local struct worker *thread_worker;
 
 void worker_enter(struct worker *w) {

@@ -21,7 +21,7 @@
 #include "proxy/net/readable.h"
 #include "proxy/session/core/room.h"
 #include "proxy/session/core/shared.h"
-#include "proxy/session/core/tour.h"
+#include "proxy/session/core/broadcast.h"
 
 struct call;
 struct discovery_rows;
@@ -36,7 +36,7 @@ enum strangers { STRANGERS_UNKNOWN, STRANGERS_REFUSED, STRANGERS_SERVED };
 
 enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
 
-/* Something to be done at the end of the turn, in the worker's thread. Embedded first in memory that is the worker's to
+/* A job is to be done at the end of the turn, in the worker's thread. Embedded first in memory that is the worker's to
  * free, once it has been run. */
 struct worker_job {
     struct list_node link;
@@ -84,7 +84,7 @@ struct worker {
     double engine_at;      /* when it is due */
     enum pause_kind pause; /* CLIENT PAUSE, until pause_timer is due */
     struct ev_timer pause_timer;
-    struct tour_stop tours;
+    struct broadcast_inbox broadcasts;
     bool stopping;
     bool over;                                           /* its loop has ended: no turn comes any more */
     bool opened;                                         /* clients have been let in */
@@ -106,16 +106,16 @@ enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000 };
 
 /* The wall clock of this turn of the loop. It is read when it is first asked for: most turns don't. */
 int64_t worker_now(struct worker *w);
-/* Leases may be due in so many ms: the engine is called then, if it would not be earlier. */
+/* Has the engine called in so many ms, if it would not be earlier, since leases may be due then. */
 void worker_engine_due(struct worker *w, int64_t in_ms);
-/* The engine's next call is due in so many seconds. */
+/* Sets the timer of the engine's next call, which is due in so many seconds. */
 void worker_engine_arm(struct worker *w, double wait);
-/* The calling thread is the worker's from now on; NULL: it is nobody's. And whose it is. */
+/* Makes the calling thread the worker's (NULL: nobody's); and tells whose it is. */
 void worker_enter(struct worker *w);
 struct worker *worker_here(void);
 /* Has a job be done at the end of the turn. */
 void worker_add_job(struct worker *w, struct worker_job *job);
-/* Does those that there are. */
+/* Does the jobs that there are. */
 void worker_run_jobs(struct worker *w);
 /* NULL: whoever waits for the node's first word goes on waiting, it is being asked; or why there is none now. */
 const char *worker_await_word(struct worker *w);

@@ -5,15 +5,16 @@
 #include "proxy/net/digest.h"
 #include "proxy/session/locks/private.h"
 
-/* One INCR or HSETNX of so many, until its key is known for a lock's. A prime, so that it does not fall into step with
- * those who acquire and lose by turns. */
+/* One INCR or HSETNX of so many is looked at, until its key is known for a lock's. A prime, so that it does not fall
+ * into step with those who acquire and lose by turns. */
 enum { COUNTERS_SAMPLED = 61 };
 
 static inline bool sampled(struct session *s, const char *key, size_t len) {
     return advisor_samples(s->worker->shared->advisor, key, len, worker_now(s->worker));
 }
 
-/* Who asks for a list's head, or removes a node, may have a lock in it: what happens to it is looked at from now on. */
+/* Whether a command asks for a list's head, or removes a node: the list may be a lock, and what happens to it is looked
+ * at from now on. */
 static bool shows_queue(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                         const char *key, size_t len) {
     struct advisor *a = s->worker->shared->advisor;
@@ -26,12 +27,13 @@ static bool shows_queue(struct session *s, const struct command *c, const struct
     return false;
 }
 
-/* A transaction behind WATCH: what it sets it may have seen to be missing. */
+/* Whether the session is in a transaction behind WATCH: what it sets it may have seen to be missing. */
 static bool watched(const struct session *s) {
     return s->watches;
 }
 
-/* SET with options: NX acquires; others extend, replace or let go what is known for a lock. */
+/* Whether a SET with options is worth a look: NX acquires; others extend, replace or let go what is known for a
+ * lock. */
 static __attribute__((noinline)) bool set_wanted(struct session *s, const struct resp_request *r, const char *bytes,
                                                  const char *key, size_t len) {
     for (size_t i = 3; i < r->argc; i++)
@@ -40,7 +42,7 @@ static __attribute__((noinline)) bool set_wanted(struct session *s, const struct
     return watched(s) || advisor_knows(s->worker->shared->advisor, key, len);
 }
 
-/* Counters and hashes are looked at now and then, until the key is known for a lock's. */
+/* Whether a counter or hash is looked at, as it is now and then, until the key is known for a lock's. */
 static bool count_wanted(struct session *s, const char *key, size_t len) {
     return advisor_knows(s->worker->shared->advisor, key, len) ||
            ++s->worker->locks->counters_seen % COUNTERS_SAMPLED == 0;
@@ -224,7 +226,7 @@ inline void advise_script(struct session *s, const struct lock_plan *plan, const
         note_script(s, plan, result, advises);
 }
 
-/* Some acquire where they answer 1. */
+/* Whether a command has passed: some acquire where they answer 1. */
 static bool passed(unsigned advises, int64_t number, struct advise_sight *to) {
     to->event = number == 1 ? ADVISE_ACQUIRED : ADVISE_LOST;
     to->beside = true;
@@ -241,7 +243,7 @@ void advise_passed(struct session *s, const struct lock_plan *plan, unsigned adv
         note_sight(s, &to);
 }
 
-/* What a command has done that ran as it was. False: nothing to a lock, as far as is known. */
+/* Reads what a command has done that ran as it was. False: nothing to a lock, as far as is known. */
 static bool sight_done(const struct lock_sight *from, unsigned advises, struct advise_sight *to) {
     bool first = from->count > 0 && from->count <= from->by;
     switch (from->verb) {

@@ -120,7 +120,7 @@ static int64_t counts_by(const struct command *c, const struct resp_request *r, 
     return 0;
 }
 
-/* What the command means to one of its keys, whose rule has these kinds. False: nothing that could be told. */
+/* Reads what the command means to one of its keys, whose rule has these kinds. False: nothing that could be told. */
 static bool command_on_key(const struct request_class *k, uint32_t index, unsigned kinds, struct lock_command *lc,
                            enum lock_effect *effect) {
     const struct command *c = k->command;
@@ -198,7 +198,7 @@ static void key_note(struct session *s, struct audit_note *note, const struct lo
     }
 }
 
-/* The texts don't move any more. */
+/* Points the sights to their texts, which don't move any more. */
 static void texts_place(struct audit_note *note) {
     const char *at = note->texts.data ? note->texts.data : "";
     for (size_t i = 0; i < note->count; i++) {
@@ -227,7 +227,7 @@ static struct audit_note *note_new(struct session *s, const struct command *c, c
     return note;
 }
 
-/* The script's argument that is this, among `keys` keys: its index; 0: there is none. */
+/* Finds the script's argument that is this, among `keys` keys: its index; 0: there is none. */
 static uint32_t script_arg(const struct resp_request *r, uint8_t number, int64_t keys) {
     size_t at = number && number != ADVISE_LITERAL ? 2 + (size_t)keys + number : 0;
     return at < r->argc ? (uint32_t)at : 0;
@@ -242,7 +242,7 @@ static int64_t script_expiry(const struct resp_request *r, const char *bytes, co
     return at && number_at(r, bytes, at, &n) && n > 0 ? expiry_ms(n, text->seconds, false, 0) : INT64_MAX;
 }
 
-/* A script whose text looks like a lock's: it is taken for the command that it stands for. */
+/* Notes a script whose text looks like a lock's: it is taken for the command that it stands for. */
 static void script_note(struct session *s, struct audit_note *note, const struct command *c,
                         const struct resp_request *r, const char *bytes, struct lock_command *lc,
                         enum lock_effect *effect) {
@@ -334,7 +334,7 @@ static enum lock_effect script_acquired(const struct audit_note *note, const str
     return item->len == sight->value_len && memcmp(item->str, sight->value, item->len) == 0 ? EFFECT_DONE : EFFECT_LOST;
 }
 
-/* What a script's reply says, by what the script is. */
+/* Reads what a script's reply says, by what the script is. */
 static void sight_script(const struct audit_note *note, struct lock_sight *sight, const struct resp_item *item) {
     bool positive = item->type == ':' || item->type == '#' ? item->num > 0
                                                            : item->type == '+' || (item->type == '$' && !item->null);
@@ -347,7 +347,7 @@ static void sight_script(const struct audit_note *note, struct lock_sight *sight
         sight->value = ""; /* the same always */
 }
 
-/* What the reply says of one key; `item` is the whole reply, or MGET's element. */
+/* Reads what the reply says of one key; `item` is the whole reply, or MGET's element. */
 static void sight_reply(const struct audit_note *note, struct lock_sight *sight, const struct resp_item *item) {
     const bool number = item->type == ':';
     switch (sight->verb) {
@@ -489,7 +489,7 @@ static void audited(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
-/* Sends it as it is. */
+/* Forwards a request as it is, with a note that its reply is read for. */
 static void watch_forward(struct session *s, const struct request_class *k, struct audit_note *note) {
     if (!note) {
         session_forward(s, k->command, k->request, k->bytes, k->slot);

@@ -112,7 +112,7 @@ const struct session_room locks_room = {
 
 /* ---- the envelope ------------------------------------------------------------------------------ */
 
-/* A fence: nearly all have 16 digits. False: it is none. */
+/* Reads a fence, of which nearly all have 16 digits. False: it is none. */
 static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
     uint64_t words[2], high, low;
     if (end - p == sizeof(words)) {
@@ -138,7 +138,7 @@ static int64_t expiry_asked(const struct lock_call *l) {
     return ms > 0 ? ms : PTTL_NONE;
 }
 
-/* The sixth element of an envelope, as common.lua's flags has it. */
+/* Reads the sixth element of an envelope, as common.lua's flags has it. */
 static inline void read_flags(uint64_t flags, struct lock_result *r) {
     r->leased = flags & 1;
     r->pooled = flags >> 1 & 1;
@@ -175,7 +175,7 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
     return end - p > r->leased && read_fence(p + r->leased, end, &r->fence);
 }
 
-/* What Redis answers where the outcome came as such a text. */
+/* The reply of Redis where the outcome came as a short text. */
 inline const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len) {
     bool done = outcome != LOCK_HELD, number = !l || l->shape == SHAPE_INT;
     *len = number ? 4 : 5;
@@ -247,12 +247,12 @@ static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
 void lock_failed_outcome(const struct call_end *end, struct lock_result *result) {
     bool sent = !end->error || end->why == UPSTREAM_UNKNOWN;
     result->outcome = sent ? LOCK_UNKNOWN : LOCK_NOT_SENT;
-    /* Redis refused the whole script (NOPERM, OOM, ...): nothing was done. */
+    /* An error line means that Redis refused the whole script (NOPERM, OOM, ...): nothing was done. */
     if (!end->error && end->len > 0 && end->reply[0] == '-')
         result->outcome = LOCK_ERROR;
 }
 
-/* PROXY TOKEN wants the fence alone. */
+/* Answers PROXY TOKEN, which wants the fence alone. */
 static void answer_token(const struct session *s, struct lock_envelope *e, char *out) {
     e->reply = out;
     if (e->result.outcome == LOCK_DONE || e->result.outcome == LOCK_ADOPTED)
@@ -261,7 +261,7 @@ static void answer_token(const struct session *s, struct lock_envelope *e, char 
         e->reply_len = (size_t)sprintf(out, "%s", s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
 }
 
-/* PROXY LOCK's pairs are a map in RESP3. */
+/* Answers PROXY LOCK, whose pairs are a map in RESP3. */
 static void answer_map(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
     const char *p = e->reply;
     struct resp_item item;
@@ -277,7 +277,7 @@ static void answer_map(struct worker *w, const struct lock_call *l, struct lock_
     e->reply_len = w->build.len;
 }
 
-/* A script's numbers are not exact beyond 53 bits: such a one comes as text. */
+/* Answers a number that came as text: a script's are not exact beyond 53 bits. */
 static void answer_number(const struct lock_call *l, struct lock_envelope *e, char *out) {
     struct resp_item item;
     const char *p = e->reply;
@@ -291,7 +291,7 @@ static void answer_number(const struct lock_call *l, struct lock_envelope *e, ch
     e->reply_len = item.len + 3;
 }
 
-/* A script can't say that there is no array, as RESP2 does it. */
+/* Answers that there is no array as RESP2 does it, which a script can't say. */
 static void answer_array(const struct lock_call *l, struct lock_envelope *e) {
     if (l->shape == SHAPE_ARRAY && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
         e->reply = "*-1\r\n";
@@ -304,7 +304,8 @@ static const char *script_error(const struct call_end *end, const struct lock_re
     return "UPSTREAM a node's answer to a lock script makes no sense; the outcome of the request is unknown";
 }
 
-/* A lease that the proxy has to renew may be due before the engine's next turn. */
+/* Has the engine called in time for a lease that the proxy has to renew, and that may be due before the engine's next
+ * turn. */
 static void worker_lease_changed(struct worker *w, const struct lock_rule *rule, const struct lock_result *result) {
     if (result->pttl_ms > 0 && (result->leased || rule->renew == LOCK_RENEW_ALWAYS))
         worker_engine_due(w, result->pttl_ms / 3);
@@ -327,7 +328,8 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
     lock_free(w, l);
 }
 
-/* The first lock call is the head of a ring of all of a clobbering command's lock keys. */
+/* Has the engine learn of all lock keys of a clobbering command, whose calls are a ring with the first one as its
+ * head. */
 static void clobber_learnt(struct worker *w, struct session *s, struct lock_call *first,
                            const struct lock_result *result) {
     for (struct list_node *n = &first->link, *next; n; n = next) {
@@ -346,8 +348,8 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
     }
 }
 
-/* The script knows one reading, and the client's sessions may have had others: an answer that one of them would take
- * for success can't be given. */
+/* Answers a refused swap. The script knows one reading, and the client's sessions may have had others: an answer that
+ * one of them would take for success can't be given. */
 static void answer_swap(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
     static const char LOCKED[] = "-LOCKED the lock is held; nothing was changed\r\n";
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
@@ -363,8 +365,8 @@ void lock_note_time(struct worker *w, const struct lock_call *l) {
         histogram_note(&w->lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
 }
 
-/* The usual end: the short text of a command on one lock. False: it is another. It earns 4 % of the bound on acquire
- * and release. */
+/* Ends a call the usual way, by the short text of a command on one lock. False: it is another. It earns 4 % of the
+ * bound on acquire and release. */
 static inline bool finish_short(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                                 struct call_end *out) {
     struct lock_result r = {.value = l->value, .value_len = l->value_len};
@@ -423,7 +425,7 @@ inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l
         finish_long(w, s, l, end, out, answer);
 }
 
-/* A refused attempt after all: the lease that stands in its way is released with it, in one more call. */
+/* Sends a refused attempt once more, and with it the release of the lease that stands in its way. */
 static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_call *l, const struct call_end *end) {
     struct lock_envelope e;
     struct worker *w = c->request->worker;

@@ -43,7 +43,7 @@ static bool named_before(const struct resp_request *r, const char *bytes, const 
     return false;
 }
 
-/* The command's part in one of its lock keys, the argument `at`. */
+/* Begins the command's part in one of its lock keys, the argument `at`. */
 static struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct request_class *k,
                                const struct lock_rule *rule, uint32_t at) {
     const struct command *c = k->command;

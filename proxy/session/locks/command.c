@@ -20,7 +20,7 @@ static int64_t expiry_of(const struct resp_request *r, const char *bytes, size_t
     if (i >= r->argc)
         return LOCK_EXPIRY_OTHER;
     const char *text = request_arg(r, bytes, i, &len);
-    /* With zeros before them eight digits, which earns 2 % of the bound on acquire and release. */
+    /* Fewer digits are read as eight with zeros before them, which earns 2 % of the bound on acquire and release. */
     if (len > 0 && len < 8 && text[0] != '0') {
         uint64_t digits, word = le64toh(bytes_head(text, len)) << (64 - 8 * len) | 0x3030303030303030u >> 8 * len;
         return bytes_eight_digits(htole64(word), &digits) ? (int64_t)digits * by : LOCK_EXPIRY_OTHER;
@@ -37,8 +37,8 @@ static inline unsigned two_letters(const struct resp_request *r, const char *byt
     return len == 2 ? TWO((unsigned char)word[0] | 0x20u, (unsigned char)word[1] | 0x20u) : 0;
 }
 
-/* False where they are not what Redis 7.0 accepts, or are compared by Redis itself (IFEQ of newer servers): the command
- * is forwarded then. */
+/* Reads SET's options. False where they are not what Redis 7.0 accepts, or are compared by Redis itself (IFEQ of newer
+ * servers): the command is forwarded then. */
 static bool set_options(const struct resp_request *r, const char *bytes, struct set_options *o) {
     *o = (struct set_options){.nx = false};
     for (size_t i = 3; i < r->argc; i++) {
@@ -125,7 +125,7 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(HMSET, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, OK), .advises = ADVISE_HASH),
     ROW(HINCRBY, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, INT), .advises = ADVISE_HASH),
     ROW(HINCRBYFLOAT, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, NIL), .advises = ADVISE_HASH),
-    /* It may release a lock that a script has made. */
+    /* HDEL may release a lock that a script has made. */
     ROW(HDEL, HASH, FORM(COUNT_DOWN, HASH, 2, INT), FORM(COUNT_DOWN, PASS, 2, INT), .advises = ADVISE_HASH),
 
     ROW(RPUSH, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 2, INT), NOTHING, .counts = COUNTS_ARGUMENTS),
@@ -176,7 +176,7 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(GEORADIUSBYMEMBER, .replaces = REPLACES_STORE),
     ROW(MIGRATE, .replaces = REPLACES_ALL),
     ROW(MSETEX, .replaces = REPLACES_ALL),
-    /* These refuse what is no list. */
+    /* LMOVE and its kin refuse what is no list. */
     ROW(LMOVE, LIST, .replaces = REPLACES_TWO),
     ROW(RPOPLPUSH, LIST, .replaces = REPLACES_TWO),
     ROW(LMPOP, LIST, .replaces = REPLACES_ALL),

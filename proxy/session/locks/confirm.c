@@ -41,7 +41,7 @@ struct confirm {
 
 /* ---- enough, or undone ---------------------------------------------------------------------- */
 
-/* What a script of ours may acquire, and undo. Of list locks the node would have to go, which was there before. */
+/* Whether a script of ours may acquire, and undo. Of list locks the node would have to go, which was there before. */
 bool lock_wants_replicas(const struct lock_call *l) {
     return lock_verb_is(l->plan.verb, VERB_ACQUIRES) && !l->clobbers && l->plan.rule && l->plan.rule->replicas > 0;
 }
@@ -50,7 +50,7 @@ static bool acquired(const struct lock_call *l, const struct call_end *end, stru
     return !end->error && lock_envelope_read(l, end->reply, end->len, e) && e->result.outcome == LOCK_GRANTED;
 }
 
-/* "You have not acquired", as the command says it; NULL: its reply can't say so. */
+/* The reply that says "you have not acquired", as the command has it; NULL: it has none. */
 static const char *lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s) {
     if (l->plan.verb != LOCK_ACQUIRE)
         return NULL;
@@ -145,7 +145,7 @@ static void on_wait(struct call *c, const struct call_end *end) {
         confirm_end(f);
 }
 
-/* The node does not even say that the time is over. */
+/* Gives up on a node that does not even say that the time is over. */
 static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct confirm *f = timer->data;
     confirm_unpin(f, false); /* the calls fail when the connection is closed, at the end of the turn */

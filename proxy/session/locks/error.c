@@ -7,7 +7,7 @@
 #include "proxy/session/locks/private.h"
 #include "proxy/upstream/script.h"
 
-/* Who may not run the script hears what is missing: nobody knows of a script who has sent a SETNX. NULL: it is
+/* The error for who may not run the script, and has sent a SETNX: it says which permission is missing. NULL: it is
  * something else. */
 static const char *permission_error(const char *error, size_t len) {
     static const char IN_SCRIPT[] =

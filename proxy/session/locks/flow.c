@@ -11,7 +11,8 @@
 
 /* ---- one after another on a key --------------------------------------------------------------- */
 
-/* A few of its bytes: two keys that share a place only wait for each other. */
+/* The place of a key in the table of busy ones, by a few of its bytes: two keys that share a place only wait for each
+ * other. */
 static inline unsigned busy_place(const char *key, size_t len) {
     struct bytes_ends e = bytes_ends(key, len);
     return (unsigned)((((e.head << 1) ^ e.tail) * 0x9e3779b97f4a7c15u + len) >> 60) % LOCK_BUSY_SLOTS;
@@ -45,7 +46,7 @@ inline void lock_busy_key(struct request *r, const char *key, size_t len) {
     r->session->lock_busy[place]++;
 }
 
-/* Inline with build where nearly all lock commands go: 2 % of the bound on acquire and release. */
+/* Functions on the way of nearly all lock commands are inline, with build: 2 % of the bound on acquire and release. */
 #define HOT static inline __attribute__((always_inline))
 
 HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,

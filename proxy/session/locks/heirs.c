@@ -38,7 +38,7 @@ void heirs_entry(const struct lock_left *left, struct text *out) {
     text_append(out, left->key.name, left->key.len);
 }
 
-/* The next of the fields that end with a space, as text; NULL: it is none, or too long. */
+/* Takes the next of the fields that end with a space, as text; NULL: it is none, or too long. */
 static const char *field(const char *p, const char *end, char out[LOCK_TOKEN_MAX]) {
     const char *space = p ? memchr(p, ' ', (size_t)(end - p)) : NULL;
     if (!space || space - p >= LOCK_TOKEN_MAX)
@@ -48,7 +48,7 @@ static const char *field(const char *p, const char *end, char out[LOCK_TOKEN_MAX
     return space + 1;
 }
 
-/* Pointers go into the entry. */
+/* Reads an entry, into which the pointers go. False: it makes no sense. */
 static bool entry_read(const char *entry, size_t len, struct lock_left *left) {
     char fields[FIELDS][LOCK_TOKEN_MAX];
     const char *p = entry, *end = entry + len;

@@ -50,7 +50,7 @@ void lock_probe_over(struct call *call, struct lock_call *l) {
         *place = NULL;
 }
 
-/* The answer that the attempt would have had right behind the one that it joined. Whose lease it is was said to the one
+/* Refuses an attempt as it would have been right behind the one that it joined. Whose lease it is was said to the one
  * who asked. */
 static void refuse(struct lock_call *l, const struct lock_result *seen, const struct lock_client *asker) {
     struct call *c = l->call;

@@ -21,7 +21,7 @@ struct lease_work {
     char name[];
 };
 
-/* One line for all that is refused within a while: it may be every lease that there is. */
+/* Logs one line for all that is refused within a while: it may be every lease that there is. */
 static void log_refusal(struct worker *w, const struct lease_work *work, const struct call_end *end) {
     int64_t now = worker_now(w);
     struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
@@ -54,7 +54,7 @@ static void lease_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* A renewal whose owner has released or left while it waited. */
+/* Whether a renewal is pointless: its owner has released or left while it waited. */
 static bool lease_pointless(const struct request *r) {
     const struct lease_work *work = REQUEST_OWNER(r, const struct lease_work);
     return work->renewal && !engine_wants_renewal(r->worker->shared->engine, &work->key, work->token);

@@ -13,7 +13,7 @@
 #include "proxy/session/core/class.h"
 #include "proxy/upstream/script.h"
 
-/* The client's reply, as the scripts are told (ARGV 10). */
+/* The form of the client's reply, as the scripts are told (ARGV 10). */
 enum lock_shape {
     SHAPE_NIL,
     SHAPE_OK,
@@ -21,7 +21,7 @@ enum lock_shape {
     SHAPE_ARRAY,   /* its nil is an array's */
     SHAPE_TOGETHER /* no reply: adopt.lua in one transaction with its script */
 };
-/* In the scripts' words; static. */
+/* The scripts' word for a shape; static. */
 const char *lock_shape_text(enum lock_shape shape);
 
 #define LOCK_NAME_REFUSED "ERR the name of a lock is longer than 32768 bytes; nothing was done"
@@ -60,7 +60,7 @@ enum lock_row_count {
     COUNTS_ARGUMENTS /* so many as there are from argument 2 on */
 };
 
-/* Which of its keys a command removes or replaces as a whole. */
+/* The keys that a command removes or replaces as a whole. */
 enum lock_row_keys {
     REPLACES_NONE,
     REPLACES_FIRST,
@@ -87,18 +87,18 @@ struct lock_row {
     uint8_t expiry, counts, replaces, advises;
     uint8_t queue; /* enum lock_queue_sight; QUEUE_HEAD: where argument 2 is 0 */
 };
-/* Never NULL. */
+/* The row of a command; of one that means nothing to locks an empty one, never NULL. */
 const struct lock_row *lock_row_of(const struct command *c);
 
 /* Classifies a command with its options, for a key whose rule has these kinds (enum lock_kind). False: it is not one
  * that the lock plane changes (it is forwarded, and Redis answers). */
 bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
                      struct lock_command *out);
-/* For commands that remove or replace whole keys: the argument indexes of those keys. Writes at most max and
- * returns how many there are; 0 for other commands. */
+/* Finds the keys that a command removes or replaces as a whole, as argument indexes. Writes at most max and returns how
+ * many there are; 0 for other commands. */
 size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,
                            size_t max);
-/* Whether such a command can remove or replace a lock of one of these kinds. */
+/* Whether a command that removes or replaces whole keys can do so to a lock of one of these kinds. */
 bool lock_clobbers_kinds(const struct command *c, unsigned kinds);
 /* What a request means to the locks among its keys, those of rules that are enforced. */
 enum lock_meaning {
@@ -111,15 +111,15 @@ enum lock_meaning {
 };
 /* *lc is filled for MEANS_LOCK. */
 enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc);
-/* COPY with DB: true, and the database in which its destination stands. */
+/* Whether a command is COPY with DB, and in which database its destination stands. */
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
 
-/* DEL or UNLINK of one key of several. */
+/* The meaning of DEL or UNLINK for one key of several. */
 extern const struct lock_command lock_release_of_one;
 
-/* A session's lock commands on one key go one after another, so that each is judged by what the one before it
- * did. Whether one on this key is in flight (or on any key); and the marking of a request that concerns several.
- * Commands that are audited don't wait for each other, but one that is enforced waits for them. */
+/* Whether a lock command of this session on the key (or on any key) is in flight: they go one after another, so that
+ * each is judged by what the one before it did. And the marking of a request that concerns several. Commands that are
+ * audited don't wait for each other, but one that is enforced waits for them. */
 bool lock_must_wait(const struct session *s, const char *key, size_t len);
 bool lock_any_busy(const struct session *s);
 void lock_busy_key(struct request *r, const char *key, size_t len);
@@ -133,8 +133,8 @@ struct lock_words {
     const size_t *lens;
     size_t count;
 };
-/* All of a request, borrowed from `bytes`. False if they are more than a script can hand on, unless that takes `many`:
- * no other command that concerns locks means anything by so many. request_words_clear afterwards. */
+/* Reads all words of a request, borrowed from `bytes`. False if they are more than a script can hand on, unless that
+ * takes `many`: no other command that concerns locks means anything by so many. request_words_clear afterwards. */
 enum { WORDS_ON_STACK = 16 };
 struct request_words {
     struct lock_words all;
@@ -157,34 +157,35 @@ struct lock_queue {
     unsigned sources; /* scripts that were sent by their source, as bits */
 };
 
-/* The same in two steps, for scripts that go inside a transaction. lock_prepare begins it and leaves the script's call
- * in w->build. The call joins `queue` (NULL: no transaction): where an earlier one there may acquire the same key, this
- * one speaks for the lease acquired there. The first call of a script in a transaction is by its source. lock_finish
- * ends it with the script's reply or the error: *out is for the client, its reply borrowed from `end` or in `answer`
- * (LOCK_ANSWER_MAX bytes). s NULL: it is gone. */
+/* Run a lock command in two steps, for scripts that go inside a transaction. lock_prepare begins it and leaves the
+ * script's call in w->build. The call joins `queue` (NULL: no transaction): where an earlier one there may acquire the
+ * same key, this one speaks for the lease acquired there. The first call of a script in a transaction is by its source.
+ * lock_finish ends it with the script's reply or the error: *out is for the client, its reply borrowed from `end` or in
+ * `answer` (LOCK_ANSWER_MAX bytes). s NULL: it is gone. */
 struct lock_call;
 struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                const struct lock_command *lc, const char *key, size_t key_len,
                                const struct lock_words *words);
-/* EXEC is being sent: what is queued is on its way. */
+/* Tells the engine that EXEC is being sent: what is queued is on its way. */
 void lock_queue_sent(struct worker *w, const struct lock_queue *queue);
-/* NULL: LOCK_TOO_MANY_KEYS. */
+/* Prepares the call of a command that removes or replaces lock keys, as lock_prepare does. NULL: LOCK_TOO_MANY_KEYS. */
 struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k);
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct call_end *out, char *answer);
-/* Whether its acquisition has to be confirmed by replicas, as its rule says. */
+/* Whether a call's acquisition has to be confirmed by replicas, as its rule says. */
 bool lock_wants_replicas(const struct lock_call *l);
-/* The same for an element of EXEC's array, where so many replicas have what EXEC did: too few undo an acquisition that
- * has to be confirmed, and the client gets 'lost' or an error. A script that ran in another database than was thought,
- * behind a SELECT that failed, is not what the engine has planned: nobody's claim comes of it. */
+/* Ends a call as lock_finish does, with an element of EXEC's array, where so many replicas have what EXEC did: too few
+ * undo an acquisition that has to be confirmed, and the client gets 'lost' or an error. A script that ran in another
+ * database than was thought, behind a SELECT that failed, is not what the engine has planned: nobody's claim comes of
+ * it. */
 void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                         int64_t replicas, struct call_end *out, char *answer);
-/* EXEC has answered nil: the call is to be finished as not sent. */
+/* Notes that EXEC has answered nil: the call is to be finished as not sent. */
 void lock_undone(struct lock_call *l);
 const struct lock_rule *lock_call_rule(const struct lock_call *l);
 #define LOCK_TOO_MANY_KEYS "ERR too many keys for one command that replaces lock keys; send several"
 
-/* A whole request on one lock key. */
+/* Deals with a whole request on one lock key. */
 enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,
                                    const struct lock_rule *rule);
@@ -203,16 +204,16 @@ void lock_note_left(void *arg, const struct lock_left *left);
 /* What the room hears of workers and sessions. */
 extern const struct session_room locks_room;
 
-/* PROXY LOCK and TOKEN (verb LOCK_INSPECT), RELEASE (LOCK_OPERATOR). */
+/* What the operator asks of a lock: PROXY LOCK and TOKEN (verb LOCK_INSPECT), RELEASE (LOCK_OPERATOR). */
 enum lock_ask { LOCK_ASK_ALL, LOCK_ASK_TOKEN, LOCK_ASK_RELEASE };
 enum dispatch_result lock_ask(struct session *s, const struct command *c, enum lock_ask what, const char *key,
                               size_t key_len);
 
 /* ---- script.c: the application's own scripts (EVAL, EVALSHA, FCALL) that name lock keys -------------------- */
 
-/* They run as they are, and the proxy learns in one step with them what they have done. */
+/* Scripts of the application's run as they are, and the proxy learns in one step with them what they have done. */
 
-/* Whether the command is such a script that may write. */
+/* Whether the command is a script of the application's that may write. */
 bool script_is(const struct command *c);
 
 /* Sends it to its node, between two steps for each of its keys that is a lock. */
@@ -220,7 +221,7 @@ void script_dispatch(struct session *s, const struct request_class *k);
 
 /* The script's part in its key i, which is a lock; queue: of the transaction that it is queued in, or NULL. */
 struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct request_class *k, size_t i);
-/* The two steps of such a part, each left in w->build: what goes before the script, and what goes behind it.
+/* Build the two steps of a script's part, each left in w->build: what goes before the script, and what goes behind it.
  * `together`: all of it is one transaction. */
 void script_build_before(struct session *s, struct lock_queue *queue, const struct lock_call *l);
 void script_build_behind(struct session *s, struct lock_queue *queue, const struct lock_call *l,
@@ -234,19 +235,19 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
 
 struct audit_note;
 
-/* What the command does to keys under audit rules, remembered until its reply; NULL: nothing. The note is given.
+/* Notes what the command does to keys under audit rules, remembered until its reply; NULL: nothing. The note is given.
  * `outside`: also to keys outside of all rules, for PROXY ADVISE. */
 struct audit_note *audit_note(struct session *s, const struct request_class *k, bool outside);
-/* The command's reply, or what became of it; frees the note. s NULL: it is gone. */
+/* Takes the reply of a noted command, or what became of it; frees the note. s NULL: the session is gone. */
 void audit_end(struct worker *w, struct session *s, struct audit_note *note, const struct call_end *end);
-/* One of session->audits has ended. */
+/* Notes that one of session->audits has ended. */
 void audit_released(struct session *s);
 
 /* Forwards a request with keys; where rules in audit are concerned, its reply is looked at on its way back. */
 void audit_forward(struct session *s, const struct request_class *k);
 
-/* The same for keys outside of all rules, or of a kind that theirs lacks, whose command looks like a lock's; a script
- * has one. */
+/* Forwards a request as audit_forward does, for keys outside of all rules, or of a kind that theirs lacks, whose
+ * command looks like a lock's; a script has one. */
 void audit_forward_outside(struct session *s, const struct request_class *k);
 
 /* ---- advise.c: what commands on locks say to PROXY ADVISE ------------------------------------------------- */
@@ -255,11 +256,11 @@ void audit_forward_outside(struct session *s, const struct request_class *k);
  * of the INCRs and HSETNXs, and what changes a key that was acquired lately. */
 bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                   const char *key, size_t len);
-/* The same for a script of the application's: the argument index of the key that is its lock, among `key_count` from
- * `first_key` on; 0: it is not worth one. */
+/* Finds the lock of a script of the application's whose reply is worth a look: the argument index of its key, among
+ * `key_count` from `first_key` on; 0: it is not worth one. */
 uint32_t advise_script_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                            uint32_t first_key, size_t key_count);
-/* SCRIPT: of a LOAD the text is looked at. */
+/* Looks at the text of a SCRIPT LOAD. */
 void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes);
 
 #endif

@@ -7,7 +7,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
 
-/* The engine calls with a shard locked: leases are noted, and seen to once it has returned. */
+/* A note of a lease, which is seen to once the engine has returned: it calls with a shard locked. */
 struct lease_note {
     struct worker_job job; /* first */
     enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING, NOTE_LEFT } kind;
@@ -36,7 +36,7 @@ static void note_run(struct worker *w, struct worker_job *job) {
     }
 }
 
-/* Has it be seen to at the end of the turn of the worker whose thread this is. */
+/* Has a note be seen to at the end of the turn of the worker whose thread this is. */
 static void note_add(struct lease_note *note) {
     note->job.run = note_run;
     worker_add_job(worker_here(), &note->job);

@@ -33,7 +33,7 @@ struct worker_locks {
     uint32_t counters_seen;           /* advise.c's */
 };
 
-/* One script under way: what engine_finish will need. */
+/* A lock call is a script under way, with what engine_finish will need. */
 struct lock_call {
     struct list_node link;   /* the others of a clobbering command, or the free list */
     struct list_node queued; /* those prepared for the same transaction */
@@ -65,10 +65,10 @@ struct lock_call {
 /* Starts a call: its memory, and the engine's plan. */
 struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
                              size_t key_len);
-/* The same for a lock in another database than the session's. */
+/* Starts a call for a lock in another database than the session's. */
 struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                 const char *key, size_t key_len);
-/* What the client has sent, for incidents: copied, in capitals. */
+/* Copies the name of what the client has sent, for incidents, in capitals. */
 void lock_call_command(struct lock_call *l, const char *command, size_t len);
 /* Copies the value that the command would leave. */
 void lock_call_value(struct lock_call *l, const char *value, size_t len);
@@ -77,12 +77,12 @@ void lock_call_value(struct lock_call *l, const char *value, size_t len);
 void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
 /* Sends what is in w->build as a script, which is safe to repeat. */
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
-/* The engine learns what became of a call, which is freed. s NULL: the session is gone. */
+/* Tells the engine what became of a call, which is freed. s NULL: the session is gone. */
 void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
-/* confirm.c: where the rule has replicas and the script has acquired, asks them first, and ends the call later;
+/* Asks the replicas first where the rule has some and the script has acquired, and ends the call later (confirm.c);
  * false: there is nothing to ask. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);
-/* It was answered: how long that took, for metrics. */
+/* Notes how long it took until a call was answered, for metrics. */
 void lock_note_time(struct worker *w, const struct lock_call *l);
 /* Hands a reply or an error on: to `next`, or without one to the client. */
 void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
@@ -91,11 +91,11 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
 
 /* Whether the attempt has joined one on the same key of which nothing has been sent; it is answered with that one. */
 bool lock_join(struct call *call, struct lock_call *l);
-/* The attempt was submitted: others may join. And it has ended: none may. */
+/* Note that an attempt was submitted, so that others may join; and that it has ended, so that none may. */
 void lock_probe(struct call *call, struct lock_call *l);
 void lock_probe_over(struct call *call, struct lock_call *l);
-/* What those that have joined an attempt are told, which has ended so; `asker` is the client that had asked, NULL: it
- * is gone. */
+/* Answers those that have joined an attempt which has ended so; `asker` is the client that had asked, NULL: it is
+ * gone. */
 void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker);
 
 /* ---- words.c: a script's call, into w->build --------------------------------------------- */
@@ -107,14 +107,15 @@ void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *q
 void lock_build_guard(struct worker *w, const char *key, size_t len);
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, enum lock_shape shape);
-/* ARGV 8. */
+/* Adds ARGV 8, what the session has seen. */
 void lock_build_seen(struct worker *w, const struct lock_plan *plan);
-/* acquire.lua's whole call, and release.lua's. `slot` is the key's; `words` are the command's, with its value at
+/* Build acquire.lua's whole call, and release.lua's. `slot` is the key's; `words` are the command's, with its value at
  * lc->value_at; `command` is DEL, UNLINK or GETDEL, in capitals; client NULL: the proxy itself. */
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words);
-/* The same attempt once more, by right "instead" (engine_again): the lease of the plan's claim is released first. */
+/* Builds an attempt's call once more, by right "instead" (engine_again): the lease of the plan's claim is released
+ * first. */
 void lock_build_instead(struct worker *w, const struct lock_client *client, const struct lock_call *l);
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command);
@@ -127,13 +128,13 @@ struct lock_envelope {
     struct lock_result result;
 };
 
-/* The text of common.lua that is an envelope in short, and the reply that it means. False: it is another answer. What
- * the text leaves out is the call's (l NULL: not known); who holds the lock it does not say. */
+/* Reads a text of common.lua that is an envelope in short, and the reply that it means. False: it is another answer.
+ * What the text leaves out is the call's (l NULL: not known); who holds the lock it does not say. */
 bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r);
 const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len);
 /* Whether both are about one key of one database. */
 bool lock_same_key(const struct lock_call *a, const struct lock_call *b);
-/* False: these bytes are no envelope. l NULL: nobody wants the client's part. */
+/* Reads an envelope. False: these bytes are none. l NULL: nobody wants the client's part. */
 bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e);
 /* The outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
 void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
@@ -144,32 +145,31 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 
 /* ---- advise.c ---------------------------------------------------------------------------------------- */
 
-/* What a script is known to be. */
+/* What the text of a script is known to be. */
 struct advise_text advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
-/* A lock script's outcome; `advises` is the command's, as in struct lock_row. */
+/* Notes a lock script's outcome; `advises` is the command's, as in struct lock_row. */
 void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
-/* A command of a kind that the rule lacks was answered with this, whole. */
+/* Notes a command of a kind that the rule lacks, which was answered with this, whole. */
 void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
-/* A command that ran as it was; `rule` may be NULL, and the sight's is where the command is of a kind that it lacks.
- * `scripted`: a script of the application's did what it says;
- * `watched`: in a transaction behind WATCH. */
+/* Notes a command that ran as it was; `rule` may be NULL, and the sight's is where the command is of a kind that it
+ * lacks. `scripted`: a script of the application's did what it says; `watched`: in a transaction behind WATCH. */
 void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, unsigned advises,
                   bool scripted, bool watched);
 
 /* ---- lease.c ------------------------------------------------------------------------------------------ */
 
-/* The proxy's own work on leases: asked for by the engine's sink, carried out in the worker's thread. */
+/* Do the proxy's own work on leases, asked for by the engine's sink, in the worker's thread. */
 void lock_renew(struct worker *w, const struct lock_lease *lease);
 void lock_release(struct worker *w, const struct lock_lease *lease);
-/* `waits`: the party's nodes are kept for a while, in case that somebody comes back for them. */
+/* Declares a party's nodes dead; `waits`: they are kept for a while, in case that somebody comes back for them. */
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
 
 /* ---- heirs.c: leases whose owners may come back at another proxy ------------------------------------------ */
 
-/* A list of them in Redis, for all proxies before it. */
+/* Leases that owners have left are on a list in Redis, for all proxies before it. */
 
-/* Appends the entry that says so. */
+/* Appends the list's entry for a lease. */
 void heirs_entry(const struct lock_left *left, struct text *out);
 /* Puts an entry on the list. It is of no use beyond until_ms. */
 void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len);

@@ -19,11 +19,11 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
 
-/* Of the script's arguments: a lock's value is one of the first, and not long. And of its keys: more than so many locks
- * in one script go without a transaction. */
+/* Bounds for what is looked at of a script: a lock's value is one of its first arguments, and not long; with more than
+ * so many locks among its keys it goes without a transaction. */
 enum { ARGS_MAX = 64, ARG_LEN_MAX = 4096, LOCKS_TOGETHER_MAX = 100 };
 
-/* Seconds for which a session's later requests wait for its scripts where a transaction was refused: the script comes
+/* For so many seconds a session's later requests wait for its scripts where a transaction was refused: the script comes
  * again, and none of them is to overtake it. */
 static const double CAREFUL = 1.0;
 
@@ -90,7 +90,7 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
 
 /* ---- without a transaction --------------------------------------------------------------------- */
 
-/* The step's slot ends without a word, whatever became of it. */
+/* Ends a step's slot without a word, whatever became of it. */
 static void step_done(struct call *c, const struct call_end *end) {
     (void)end;
     request_reply(c->request, "", 0, true);
@@ -128,7 +128,7 @@ static void part_end(struct worker *w, struct session *s, struct lock_part *part
     part->lock = NULL;
 }
 
-/* The steps that have not come to an end are sent by themselves: they find what there is. `end`: what became of the
+/* Sends the steps that have not come to an end by themselves: they find what there is. `end`: what became of the
  * script, where nobody is left to ask for it (s NULL). */
 static void send_steps(struct worker *w, struct session *s, const struct command *c, struct bundle *b,
                        const struct call_end *end) {
@@ -146,7 +146,7 @@ static void send_steps(struct worker *w, struct session *s, const struct command
     resp_request_clear(&r);
 }
 
-/* Nothing was executed, and the script goes by itself. */
+/* Sends the script by itself, after a transaction of which nothing was executed. */
 static void go_apart(struct request *request, struct bundle *b) {
     static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
     struct session *s = request->session;
@@ -162,8 +162,8 @@ static void go_apart(struct request *request, struct bundle *b) {
     send_steps(w, s, c, b, &not_sent);
 }
 
-/* The elements of EXEC's array: `before` and `behind` of each part, and the script's own between. False: it has others.
- */
+/* Finds the elements of EXEC's array: `before` and `behind` of each part, and the script's own between. False: it has
+ * others. */
 static bool elements_find(const struct bundle *b, const struct call_end *end, const char **at) {
     const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item array;
@@ -183,12 +183,13 @@ static bool says(const char *reply, size_t len, const char *word) {
     return len > n && memcmp(reply, word, n) == 0;
 }
 
-/* A node that takes no writes for now: nothing was executed, and it or another one takes the script soon. */
+/* Whether the error is that of a node that takes no writes for now: nothing was executed, and it or another one takes
+ * the script soon. */
 static bool passes(const struct request *r, const char *reply, size_t len) {
     return reply[0] == '-' && len > 3 && upstream_error_passes(r->worker->upstream, reply + 1, len - 3, true);
 }
 
-/* All of it was executed. */
+/* Takes the answers of a bundle that was executed. */
 static void bundle_executed(struct request *request, struct bundle *b, const struct call_end *end) {
     static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
     const char *at[2 * LOCKS_TOGETHER_MAX + 2];
@@ -226,7 +227,8 @@ static void bundle_done(struct call *c, const struct call_end *end) {
         for (size_t i = 0; i < b->count; i++)
             part_end(request->worker, request->session, &b->parts[i], end);
         request_fail(request, end->error);
-    } else if (c->up.alone) { /* the user may not MULTI: the script has run all the same, and so have the steps */
+    } else if (c->up.multi_refused) { /* the user may not MULTI: the script has run all the same, and so have the steps
+                                       */
         send_steps(request->worker, request->session, request->command, b, end);
         request_reply(request, end->reply, end->len, true);
     } else if (end->reply[0] == '-') {
@@ -249,7 +251,7 @@ static struct bundle *bundle_new(struct session *s, const struct request_class *
     return b;
 }
 
-/* Puts the whole of it together; returns where the first step begins. */
+/* Builds the whole bundle; returns where the first step begins. */
 static size_t bundle_build(struct session *s, struct bundle *b, const struct resp_request *r, const char *bytes,
                            struct text *out) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";

@@ -59,7 +59,7 @@ static size_t seen_len(const struct lock_plan *plan) {
     return plan->data_free + (plan->seen_known ? plan->seen_len + 1 : 0);
 }
 
-/* ARGV 8: at most LOCK_SEEN_MAX + 2 bytes. Returns the length. */
+/* Writes ARGV 8, at most LOCK_SEEN_MAX + 2 bytes. Returns the length. */
 static size_t seen_write(const struct lock_plan *plan, char *out) {
     char *p = out;
     if (plan->data_free)
@@ -105,7 +105,7 @@ static inline char *put(char *p, const char *data, size_t len) {
         {"$" tens "5\r\n"}, {"$" tens "6\r\n"}, {"$" tens "7\r\n"}, {"$" tens "8\r\n"}, {                              \
         "$" tens "9\r\n"                                                                                               \
     }
-/* The usual lengths of words: 7 % of the bound on acquire and release. */
+/* The usual lengths of words as text, which earn 7 % of the bound on acquire and release. */
 static const char lengths[100][8] = {TEN(""),  TEN("1"), TEN("2"), TEN("3"), TEN("4"),
                                      TEN("5"), TEN("6"), TEN("7"), TEN("8"), TEN("9")};
 
@@ -120,7 +120,7 @@ static inline char *put_word(char *p, const char *data, size_t len) {
     return put(bytes_copy(put_length(p, len), data, len), "\r\n", 2);
 }
 
-/* `text` has LOCK_TOKEN_MAX bytes; what is copied too much is written over. */
+/* Puts a token; `text` has LOCK_TOKEN_MAX bytes, and what is copied too much is written over. */
 static inline char *put_token(char *p, const char *text, size_t len) {
     p = put_length(p, len);
     memcpy(p, text, LOCK_TOKEN_MAX);
@@ -133,7 +133,7 @@ static inline char *put_number(char *p, int64_t n) {
     return resp_bulk_write(p, line + 1, len);
 }
 
-/* A call's beginning with its two keys, and room for `room` bytes more. */
+/* Puts a call's beginning with its two keys, and makes room for `room` bytes more. */
 static inline char *start(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
                           uint16_t slot, size_t args, size_t room) {
     const struct script *script = script_get(id);
@@ -170,8 +170,8 @@ static __attribute__((noinline)) void expiry_write(struct lock_expiry *e, int64_
     e->len = (size_t)(p - e->words);
 }
 
-/* The expiry of a lock, 0 none, and its guard record's: most often the same as the last ones, which are kept as words.
- * That earns 3 % of the bound on acquire and release. */
+/* Puts the expiry of a lock, 0 none, and its guard record's: most often the same as the last ones, which are kept as
+ * words. That earns 3 % of the bound on acquire and release. */
 static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
     struct lock_expiry *e = &w->locks->expiry;
     if (ms == 0)

@@ -36,16 +36,16 @@ struct pubsub {
     struct text held; /* messages that wait for the end of a reply */
 };
 
-/* Shard channels on all nodes. */
+/* The number of shard channels on all nodes. */
 int64_t pubsub_shards(const struct pubsub *p);
-/* Nothing is subscribed, and nothing awaited. */
+/* Whether nothing is subscribed, and nothing awaited. */
 bool pubsub_idle(const struct pubsub *p);
 
 /* `lost` (borrowed, may be gone) could not be told of the first subscription. Whether the request goes on, at the node
  * that has taken its place, or when it is known whether there is one. */
 bool pubsub_anew(struct pubsub *p, const struct upstream_node *lost);
 
-/* No reply is being written: messages that waited for that go out. */
+/* Lets messages go out that waited until no reply is being written. */
 void pubsub_release(struct session *s);
 /* The feed to a node, opened if there is none; NULL: *error says why. */
 struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const char **error);
@@ -55,7 +55,7 @@ void feed_free(struct feed *f);
 
 struct tracking {
     struct session *session; /* NULL until the nodes have agreed */
-    uint32_t own;
+    uint32_t dedicated;
     bool on, bcast, optin, optout;
     bool no_touch;
     bool reopen; /* BCAST: a connection is missing */

@@ -156,7 +156,7 @@ static enum dispatch_result subscribe(struct session *s, const struct command *c
     return DISPATCHED;
 }
 
-/* What Redis confirms where nothing was subscribed. */
+/* Answers as Redis confirms where nothing was subscribed. */
 static void unsubscribe_nothing(struct session *s, const struct command *c, const struct resp_request *r,
                                 const char *bytes, int64_t count) {
     struct text reply = {0};
@@ -177,7 +177,7 @@ static void unsubscribe_nothing(struct session *s, const struct command *c, cons
     text_clear(&reply);
 }
 
-/* All shard channels, on whatever node each is. */
+/* Ends the subscriptions of all shard channels, on whatever node each is. */
 static void sunsubscribe_all(struct pubsub *p, const struct command *c, const struct resp_request *r,
                              const char *bytes) {
     await(p, c, pubsub_shards(p));
@@ -227,7 +227,7 @@ static enum dispatch_result unsubscribe(struct session *s, const struct command 
     return DISPATCHED;
 }
 
-/* The stream of every master: a client of the proxy sees one Redis. */
+/* Begins the stream of every master: a client of the proxy sees one Redis. */
 static enum dispatch_result monitor(struct session *s, const struct command *c, const char *bytes, size_t len) {
     if (s->pubsub && s->pubsub->monitor)
         return DISPATCHED; /* Redis ignores it too */
@@ -297,7 +297,7 @@ static void not_allowed(struct session *s, const struct command *c, const struct
                    *sub ? "|" : "", sub);
 }
 
-/* In the order of the messages: from a feed that answers as RESP2 does, or here. */
+/* Answers PING in the order of the messages: from a feed that answers as RESP2 does, or here. */
 static void ping(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct feed *f = LIST_ENTRY(list_first(&s->pubsub->feeds), struct feed, link);
     if (f->protocol == 2) {

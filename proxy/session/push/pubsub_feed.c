@@ -77,7 +77,7 @@ static void put(struct session *s, const char *data, size_t len) {
     text_append(&s->pubsub->held, data, len);
 }
 
-/* A message in the client's protocol. */
+/* Puts a message in the client's protocol. */
 static void put_message(struct feed *f, const char *data, size_t len) {
     struct session *s = f->of->session;
     if (f->protocol == s->lane.protocol || (data[0] != '*' && data[0] != '>')) {
@@ -114,7 +114,7 @@ static bool word_is(const struct resp_item *item, const char *word) {
     return item->len == strlen(word) && memcmp(item->str, word, item->len) == 0;
 }
 
-/* What a message is: a confirmation {word, channel, count}, a pong, or something for the client alone. */
+/* Reads what a message is: a confirmation {word, channel, count}, a pong, or something for the client alone. */
 static struct message message_read(const char *data, size_t len) {
     struct message m = {.kind = MESSAGE_OTHER};
     const char *p = data, *end = data + len;
@@ -143,7 +143,7 @@ static struct message message_read(const char *data, size_t len) {
     return m;
 }
 
-/* Redis's news of guard records, which are none of the client's business: their own channels
+/* Whether a message is Redis's news of guard records, which are none of the client's business: their own channels
  * (__keyspace@0__:lockkeeper:...), and those of events (__keyevent@0__:hset), where the key is the message. */
 static bool tells_of_guard(const char *data, size_t len) {
     static const char space[] = "__keyspace@", event[] = "__keyevent@";
@@ -162,7 +162,7 @@ static bool tells_of_guard(const char *data, size_t len) {
     return key && lock_guard_is(key + 3, (size_t)(channel.str + channel.len - key) - 3);
 }
 
-/* One request's confirmations are all there. */
+/* Ends a request whose confirmations are all there. */
 static void waiting_done(struct pubsub *p) {
     struct request *r = p->waiting;
     p->waiting = NULL;
@@ -170,7 +170,7 @@ static void waiting_done(struct pubsub *p) {
     request_reply(r, "", 0, true);
 }
 
-/* A confirmation: counts, and passes it on with the number that it has for the client, who knows no nodes. */
+/* Counts a confirmation, and passes it on with the number that it has for the client, who knows no nodes. */
 static void confirmed(struct feed *f, const struct message *m, const char *data, size_t len) {
     struct pubsub *p = f->of;
     char number[RESP_HEADER_MAX];
@@ -193,7 +193,7 @@ static void confirmed(struct feed *f, const struct message *m, const char *data,
         waiting_done(p);
 }
 
-/* The node refused what was sent. SSUBSCRIBE may be meant for another node. */
+/* Takes the error of a node that refused what was sent. SSUBSCRIBE may be meant for another node. */
 static void refused(struct feed *f, const char *data, size_t len) {
     struct pubsub *p = f->of;
     bool ask;
@@ -215,8 +215,8 @@ static void refused(struct feed *f, const char *data, size_t len) {
     request_reply(r, data, len, true);
 }
 
-/* MONITOR's first line, its OK, comes from every node; the client gets the last one, as from then on it sees all.
- * False: an ordinary line. */
+/* Whether a line is MONITOR's first, its OK, which comes from every node; the client gets the last one, as from then on
+ * it sees all. */
 static bool greeting(struct feed *f, const char *data, size_t len) {
     struct pubsub *p = f->of;
     if (f->greeted)

@@ -8,7 +8,7 @@
 
 /* ---- pubsub.c ------------------------------------------------------------------------------------ */
 
-/* SUBSCRIBE and its kin, MONITOR. */
+/* Deals with SUBSCRIBE and its kin, and MONITOR. */
 enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                      const char *bytes);
 /* In RESP2's subscribe mode: deals with what is in the table, but for QUIT and RESET: subscriptions, PING, and what is
@@ -16,7 +16,7 @@ enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c,
 bool pubsub_restricts(const struct session *s);
 enum dispatch_result pubsub_restricted(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes);
-/* What a session listens to. */
+/* What a session listens to: numbers of channels, patterns and shard channels; MONITOR. */
 struct pubsub_counts {
     int64_t channels, patterns, shards;
     bool monitor;
@@ -27,14 +27,14 @@ void pubsub_drop(struct session *s);
 
 /* ---- tracking.c ---------------------------------------------------------------------------------- */
 
-/* CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR: tracking_ask.c. */
+/* Deals with CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR (tracking_ask.c). */
 enum dispatch_result tracking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes);
 struct tracking_state {
     bool on, bcast;
 };
 struct tracking_state tracking_state(const struct session *s);
-/* RESET, or the session is gone; does nothing where there is none. */
+/* Ends tracking: RESET, or the session is gone; does nothing where there is none. */
 void tracking_drop(struct session *s);
 
 /* What the room hears of sessions. */

@@ -82,14 +82,14 @@ static void tracking_lost(void *arg) {
 
 struct tracking *tracking_new(struct worker *w) {
     struct tracking *t = memory_zalloc(sizeof(*t));
-    struct upstream_own_events events = {.arg = t, .push = tracking_push, .lost = tracking_lost};
-    t->own = upstream_own_new(w->upstream, &events);
+    struct upstream_dedicated_events events = {.arg = t, .push = tracking_push, .lost = tracking_lost};
+    t->dedicated = upstream_dedicated_new(w->upstream, &events);
     t->epoch = upstream_epoch(w->upstream);
     return t;
 }
 
 void tracking_free(struct worker *w, struct tracking *t) {
-    upstream_own_free(w->upstream, t->own);
+    upstream_dedicated_free(w->upstream, t->dedicated);
     memory_free(t);
 }
 
@@ -98,7 +98,7 @@ void tracking_drop(struct session *s) {
     if (!t)
         return;
     s->tracking = NULL;
-    s->lane.own = 0;
+    s->lane.dedicated = 0;
     s->caching = CACHING_NONE;
     s->hears &= (uint8_t)~TRACKING_HEARS;
     counter_sub(&s->worker->counters.clients_tracking, 1);
@@ -108,7 +108,7 @@ void tracking_drop(struct session *s) {
 void tracking_take(struct session *s, struct tracking *t) {
     t->session = s;
     s->tracking = t;
-    s->lane.own = t->own;
+    s->lane.dedicated = t->dedicated;
     s->caching = CACHING_NONE;
     s->hears |= TRACKING_HEARS;
     counter_add(&s->worker->counters.clients_tracking, 1);
@@ -123,7 +123,7 @@ struct tracking_state tracking_state(const struct session *s) {
 
 void tracking_pin_lane(const struct session *s, struct upstream_lane *lane) {
     if (tracking_state(s).bcast)
-        lane->own = 0; /* the messages come over another connection */
+        lane->dedicated = 0; /* the messages come over another connection */
 }
 
 /* ---- all masters ------------------------------------------------------------------------------------- */

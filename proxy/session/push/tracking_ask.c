@@ -25,7 +25,7 @@ static void wish_granted(struct session *s, struct wish *wish) {
     if (wish->fresh)
         tracking_take(s, wish->fresh);
     else
-        upstream_own_begin(s->worker->upstream, s->lane.own, wish->command.data, wish->command.len);
+        upstream_dedicated_begin(s->worker->upstream, s->lane.dedicated, wish->command.data, wish->command.len);
     wish->fresh = NULL;
     struct tracking *t = s->tracking;
     t->no_touch = t->no_touch || wish->no_touch;
@@ -75,8 +75,8 @@ static void ask_nodes(struct wish *wish) {
     struct upstream_lane lane = s->lane;
     if (!s->tracking) {
         wish->fresh = tracking_new(s->worker);
-        lane.own = wish->fresh->own;
-        upstream_own_begin(u, lane.own, wish->command.data, wish->command.len);
+        lane.dedicated = wish->fresh->dedicated;
+        upstream_dedicated_begin(u, lane.dedicated, wish->command.data, wish->command.len);
     }
     const char *bytes = wish->fresh ? ping : wish->command.data;
     size_t len = wish->fresh ? sizeof(ping) - 1 : wish->command.len;
@@ -108,7 +108,7 @@ static void tracking_off(struct session *s, const struct command *c) {
     if (keeps) {
         struct tracking *t = tracking_new(s->worker);
         t->no_touch = true;
-        upstream_own_begin(s->worker->upstream, t->own, no_touch, sizeof(no_touch) - 1);
+        upstream_dedicated_begin(s->worker->upstream, t->dedicated, no_touch, sizeof(no_touch) - 1);
         tracking_take(s, t);
     }
     session_answer(s, c, "+OK\r\n", 5);

@@ -84,14 +84,14 @@ static void exec_waited(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* Not to be waited for any more. */
+/* Frees the WAIT, for which nobody waits any more. */
 static void exec_unwait(struct transaction *t) {
     if (t->wait)
         t->wait->exec = NULL;
     t->wait = NULL;
 }
 
-/* What the locks' rules ask for together; false: nothing. */
+/* Finds how many replicas the locks' rules ask for at most, and for how long; false: none. */
 static bool replicas_asked(const struct transaction *t, int64_t *replicas, int64_t *ms) {
     *replicas = *ms = 0;
     LIST_FOREACH(it, &t->items) {
@@ -124,12 +124,12 @@ static bool reply_is(const char *reply, size_t len, const char *start) {
     return len >= n && memcmp(reply, start, n) == 0;
 }
 
-/* After this reply the connection is in no transaction. */
+/* Whether the connection is in no transaction after this reply. */
 static bool leaves_clean(const char *reply, size_t len) {
     return reply[0] != '-' || reply_is(reply, len, execabort);
 }
 
-/* An error that sends EXEC elsewhere: a slot has moved since its commands were queued. Nothing was executed. */
+/* Whether an error sends EXEC elsewhere, as a slot has moved since its commands were queued. Nothing was executed. */
 static bool exec_moved(const char *reply, size_t len) {
     return reply_is(reply, len, "-MOVED ") || reply_is(reply, len, "-ASK ");
 }
@@ -172,7 +172,7 @@ static void exec_stream_failed(struct upstream_request *up, enum upstream_failur
     exec_failed(r, &end);
 }
 
-/* Something that was watched has changed: EXEC did nothing. */
+/* Notes the lock calls of an EXEC that did nothing, as something that was watched has changed. */
 static void note_undone(struct transaction *t, const struct call_end *end) {
     bool nil = reply_is(end->reply, end->len, "*-1") || reply_is(end->reply, end->len, "_");
     LIST_FOREACH(it, &t->items) {
@@ -265,7 +265,7 @@ void transaction_exec(struct transaction *t, struct request *request) {
 
 /* ---- DISCARD, UNWATCH ------------------------------------------------------------------------------ */
 
-/* The reply that the client gets whatever the node says. */
+/* A reply that the client gets whatever the node says to DISCARD or UNWATCH. */
 struct leaving {
     struct request_owner owner; /* first */
     struct transaction *transaction;

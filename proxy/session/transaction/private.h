@@ -9,11 +9,11 @@
 /* Ends the lock calls that have not ended yet, and forgets the items. */
 void transaction_items_free(struct transaction *t, struct session *s, const struct call_end *end);
 void early_free(struct early *early);
-/* Frees it, with the pin; lock calls that have not ended were not sent. */
+/* Frees a transaction, with the pin; lock calls that have not ended were not sent. */
 void transaction_free(struct transaction *t, struct session *s, bool clean);
 /* Whether EXEC's reply is an array of what was queued, all of it. */
 bool exec_array_whole(const struct transaction *t, const struct call_end *end);
-/* Answers the request with such an array, and frees the transaction, which has no pin any more. */
+/* Answers the request with EXEC's array, and frees the transaction, which has no pin any more. */
 void exec_array_reply(struct transaction *t, struct request *r, const struct call_end *end);
 /* Sends EXEC; the request is the transaction's owner from here on. */
 void transaction_exec(struct transaction *t, struct request *request);

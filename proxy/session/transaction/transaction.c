@@ -50,7 +50,7 @@ static struct transaction *transaction_get(struct session *s) {
     return t;
 }
 
-/* The session is in no transaction any more. */
+/* Takes the session out of its transaction. */
 static void session_out(struct session *s) {
     s->transaction = NULL;
     s->queues = s->watches = false;
@@ -99,8 +99,9 @@ static bool pin_to(struct session *s, struct upstream_node *node, int slot, cons
     return t->pin != NULL;
 }
 
-/* What comes first over the pin, and was not sent since its node is out of reach, is tried anew at the node that is the
- * one now, or when that is known: then `c` ends again. Nothing was watched there, and nothing sent behind a MULTI. */
+/* Tries anew what comes first over the pin, and was not sent since its node is out of reach, is tried anew at the node
+ * that is the one now, or when that is known: then `c` ends again. Nothing was watched there, and nothing sent behind a
+ * MULTI. */
 enum anew { ANEW_SENDS, ANEW_WAITS, ANEW_NEVER };
 
 static enum anew begin_anew(struct call *c, const struct call_end *end) {
@@ -240,7 +241,7 @@ static enum dispatch_result unwatch(struct session *s, const struct command *c) 
 
 /* ---- MULTI ----------------------------------------------------------------------------------------- */
 
-/* The client heard no OK: it is in no transaction. */
+/* Ends a transaction whose client heard no OK. */
 static void multi_refused(struct session *s) {
     if (s->watches)
         s->queues = false;
@@ -294,8 +295,8 @@ static void multi_call(struct request *r, bool asked) {
     s->caching = CACHING_NONE;
 }
 
-/* Tells the node; `asked`: the client waits for its answer, else it has had one. Until the node has said OK at least
- * once on this connection nothing is sent behind it: what a refused MULTI does not queue would be executed. */
+/* Sends MULTI to the node; `asked`: the client waits for its answer, else it has had one. Until the node has said OK at
+ * least once on this connection nothing is sent behind it: what a refused MULTI does not queue would be executed. */
 static void multi_send(struct session *s, const struct command *c, bool asked) {
     multi_call(request_new(s, c), asked);
 }
@@ -331,7 +332,7 @@ static void early_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true); /* an error here makes the node refuse EXEC */
 }
 
-/* What was queued while scouting belongs to the node that a key has chosen, if it has not got it. */
+/* Ends scouting: what was queued meanwhile belongs to the node that a key has chosen, if it has not got it. */
 static void early_end(struct session *s, bool send) {
     struct transaction *t = s->transaction;
     struct list_node *n;
@@ -357,7 +358,8 @@ static void scout_left(struct call *c, const struct call_end *end) {
     request_reply(r, "", 0, true);
 }
 
-/* The first key has come. True: the transaction is at its node; else it is leaving the one where it was. */
+/* Ends scouting where the first key has come. True: the transaction is at its node; else it is leaving the one where it
+ * was. */
 static bool scout_ends(struct session *s, const struct command *c, int slot) {
     static const char discard[] = "*1\r\n$7\r\nDISCARD\r\n";
     struct transaction *t = s->transaction;

@@ -8,17 +8,17 @@
 #include "proxy/session/core/pin.h"
 #include "proxy/session/locks/locks.h"
 
-/* MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH inside. */
+/* Deals with MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH inside. */
 enum dispatch_result transaction_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                           const char *bytes);
 /* The connection of a session that watches, for SELECT, AUTH and HELLO, which change it too: it serves nobody else
  * afterwards. NULL: there is none. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
-/* Whether a change is queued. */
+/* Whether a command that changes data is queued. */
 bool transaction_writes(const struct session *s);
 /* How many commands are queued, -1 outside of MULTI. */
 int64_t transaction_count(const struct session *s);
-/* Ends it without EXEC: RESET, or the session is gone. */
+/* Ends a transaction without EXEC: RESET, or the session is gone. */
 void transaction_drop(struct session *s);
 
 /* What the room hears of sessions. */
@@ -39,7 +39,7 @@ enum item_kind {
 };
 
 struct transaction_item;
-/* Appends what the node's element is to the client. s NULL: it is gone. */
+/* Appends what the node's element is to the client. s NULL: the session is gone. */
 typedef void (*item_element_fn)(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                                 struct text *out);
 
@@ -56,7 +56,7 @@ struct transaction_item {
     char bytes[];            /* the request, where that is needed */
 };
 
-/* Reads the request that an item keeps; the caller clears *r in any case. False: it can't be. */
+/* Reads the request that an item keeps; the caller clears *r in any case. False: there is none to be read. */
 bool transaction_item_request(const struct transaction_item *item, struct resp_request *r);
 
 struct transaction {

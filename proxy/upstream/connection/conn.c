@@ -1,6 +1,6 @@
 /*
  * One connection to a node: its states, connecting, logging in, queueing and writing requests. What comes back is read
- * in reply.c, and its end is end.c's.
+ * in reply.c, and its end is close.c's.
  *
  *      conn_send ──> out (bytes) ── conn_flush ──> socket
  *               └──> pending (requests, in the order of their bytes) ──> reply.c
@@ -68,8 +68,8 @@ void conn_set_state(struct upstream_conn *c, enum conn_state state) {
         iobuf_clear(&c->handshake);
         memory_free(c->held);
         c->held = NULL;
-        own_drop_push(c);
-        together_end(c, false);
+        dedicated_drop_push(c);
+        batch_end(c, false);
         list_remove(&c->dirty);
         for (struct conn_walk *walk = u->walks; walk; walk = walk->outer)
             if (walk->next == &c->link)
@@ -104,7 +104,7 @@ static int conn_try(struct upstream_conn *c) {
     if (addr->sa_family != AF_UNIX) {
         int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, count = KEEPALIVE_COUNT;
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-        /* Some replies may take as long as they like: nothing else would notice that the connection is gone. */
+        /* Keepalive notices that a connection is gone whose reply may take as long as it likes; nothing else would. */
         setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
         setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
         setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
@@ -141,7 +141,7 @@ static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_p
     c->node = n;
     c->pool = pool;
     c->pin = pin;
-    c->own = (pin ? &pin->lane : &pool->lane)->own;
+    c->dedicated = (pin ? &pin->lane : &pool->lane)->dedicated;
     c->fd = -1;
     list_init(&c->link);
     list_init(&c->dirty);
@@ -157,8 +157,8 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
                    const char *bytes, size_t len) {
     r->was_redirected = false;
     r->leading = r->hops = r->attempts = r->delays = 0;
-    r->alone = false;
-    r->asking = r->eval = r->streaming = r->sent_before = r->stand_in = r->pinned = r->open = false;
+    r->multi_refused = false;
+    r->asking = r->eval = r->streaming = r->sent_before = r->placeholder = r->pinned = r->open = false;
     r->slot = slot;
     r->lane = *lane;
     r->conn = NULL;
@@ -174,7 +174,7 @@ void conn_free(struct upstream_conn *c) {
     memory_free(c);
 }
 
-/* For a pool or a pin; the other is NULL. */
+/* Opens a connection for a pool or a pin; the other is NULL. */
 static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
     struct upstream *u = n->u;
     struct upstream_conn *c = conn_new(n, pool, pin);
@@ -232,7 +232,8 @@ void conn_all_resolved(struct upstream_node *n, const char *error) {
     conn_each(n->u, resolved, &r);
 }
 
-/* A port in the range of ephemeral ports may connect to itself where nobody listens. */
+/* Whether the socket is connected to itself, as may happen where nobody listens on a port in the range of ephemeral
+ * ports. */
 static bool connected_to_itself(int fd) {
     struct sockaddr_storage here = {0}, there = {0};
     socklen_t here_len = sizeof(here), there_len = sizeof(there);
@@ -242,7 +243,7 @@ static bool connected_to_itself(int fd) {
     return here.ss_family != AF_UNIX && here_len == there_len && memcmp(&here, &there, here_len) == 0;
 }
 
-/* Bytes can be exchanged with the node. */
+/* Begins the handshake, now that bytes can be exchanged with the node. */
 static void conn_begin(struct upstream_conn *c) {
     conn_set_state(c, CONN_HANDSHAKE);
     if (c->handshake_left == 0)
@@ -285,7 +286,7 @@ static void conn_connected(struct upstream_conn *c) {
         conn_close(c, CONN_UNREACHABLE, strerror(error));
 }
 
-/* Requests that were abandoned while they waited are left out: all others' bytes are queued anew. */
+/* Queues all bytes anew but those of requests that were abandoned while they waited. */
 static void conn_rebuild(struct upstream_conn *c) {
     struct list_node waiting;
     list_init(&waiting);
@@ -298,7 +299,7 @@ static void conn_rebuild(struct upstream_conn *c) {
         conn_send(c, LIST_ENTRY(n, struct upstream_request, link));
 }
 
-/* They are not sent, and fail: nobody wants them any more. */
+/* Fails the requests that nobody wants any more, before they are sent. */
 static void drop_pointless(struct upstream_conn *c) {
     LIST_FOREACH_SAFE(n, &c->pending) {
         if (!c->u->above->pointless(LIST_ENTRY(n, struct upstream_request, link)))
@@ -381,13 +382,13 @@ static void conn_set_aside(struct upstream_conn *c) {
 }
 
 void conn_retire(struct upstream_conn *c) {
-    if (c->pool && !c->own) /* nobody else is on its lane */
+    if (c->pool && !c->dedicated) /* nobody else is on its lane */
         conn_set_aside(c);
 }
 
 void conn_drop(struct upstream_conn *c, struct upstream_request *r) {
     if (c->state == CONN_READY) {
-        standin_make(c->u, r);
+        placeholder_make(c->u, r);
         return;
     }
     list_remove(&r->link);
@@ -398,7 +399,7 @@ void conn_drop(struct upstream_conn *c, struct upstream_request *r) {
 
 /* ---- writing ---- */
 
-/* A node is not waited for before it has the whole of the oldest request. */
+/* Whether some of the oldest request is unsent: a node is not waited for before it has the whole of it. */
 static bool oldest_unsent(const struct upstream_conn *c) {
     struct list_node *n = list_first(&c->pending);
     if (!n)
@@ -411,7 +412,7 @@ static ssize_t conn_write(struct upstream_conn *c, struct iobuf *from) {
     return c->tls ? tls_write(c->tls, from) : iobuf_write(from, c->fd);
 }
 
-/* The newest request is timed, if no other is. What is pinned may take long because it waits for something. */
+/* Times the newest request, if no other is timed. What is pinned may take long because it waits for something. */
 static void conn_time(struct upstream_conn *c) {
     if (c->timed_from_us != 0 || c->pin || c->in_flight == 0)
         return;
@@ -425,7 +426,7 @@ void conn_flush(struct upstream_conn *c) {
     bool due_later = oldest_unsent(c);
     ssize_t n = conn_write(c, &c->out);
     if (n < 0) {
-        /* What the node still said before is to be read: the end is found there, in the loop's next turn. */
+        /* The end is found by reading, in the loop's next turn: what the node still said before it is to be read. */
         want_write(c, false);
         shutdown(c->fd, SHUT_WR);
         return;

@@ -70,11 +70,11 @@ struct address {
     int port;               /* 0 for a unix socket */
 };
 
-/* "HOST:PORT", "[IPV6]:PORT", "IPV6:PORT", ":PORT", "unix:PATH". */
+/* Reads an address: "HOST:PORT", "[IPV6]:PORT", "IPV6:PORT", ":PORT", "unix:PATH". False if it is none. */
 bool address_parse(const char *text, size_t len, struct address *out) __attribute__((warn_unused_result));
-/* A host as a node may say it: letters, digits and . - _ : % */
+/* Whether a host is one that a node may name: letters, digits and . - _ : % */
 bool address_host_ok(const char *host, size_t len);
-/* The one text of an address, at most `size` with its NUL. */
+/* Writes the one text of an address, at most `size` bytes with its NUL. */
 void address_text(const struct address *a, char *out, size_t size);
 
 /* ---- login.c ---- */
@@ -105,11 +105,11 @@ enum conn_end {
 /* What connections and requests' ways ask of the rooms above them, which set this table before anything is opened. */
 struct upstream_above {
     /* ---- routing ---- */
-    /* The requests of a connection that ended. `who` is the node. */
+    /* Takes the requests of a connection that ended. `who` is the node. */
     void (*lost)(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
                  const char *reason);
-    /* A complete error reply without its '-' and CR LF. True: it was a redirect or the like, and the request, which is
-     * in no list any more, is taken care of. */
+    /* Takes a complete error reply without its '-' and CR LF. True: it was a redirect or the like, and the request,
+     * which is in no list any more, is taken care of. */
     bool (*error)(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                   size_t len);
     /* Whether a request has waited in vain, and has failed for that. */
@@ -117,7 +117,8 @@ struct upstream_above {
     /* The error for what has no node to go to. */
     const char *(*no_node)(struct upstream *u);
     /* ---- topology: called where there is one ---- */
-    /* Something hints at a change: ask soon, at a limited rate; or in the loop's next moments, whatever the rate is. */
+    /* Ask for the map since something hints at a change: soon, at a limited rate (want), or in the loop's next moments,
+     * whatever the rate is (now). */
     void (*want)(struct topology *t);
     void (*now)(struct topology *t);
     /* Whether so long ago was the last round that failovers may be unknown, or before `since_ms`. */
@@ -150,12 +151,12 @@ struct upstream {
     struct list_node conns, dirty, graveyard;
     struct conn_walk *walks; /* the innermost one first */
     struct list_node retrying;
-    struct list_node stand_ins; /* free ones */
-    size_t stand_in_count;
+    struct list_node placeholders; /* free ones */
+    size_t placeholder_count;
     struct list_node unpinned; /* pins to be closed and freed */
-    struct list_node owns;
-    uint32_t last_own;
-    bool own_ended; /* one has; its connections may still be open */
+    struct list_node dedicated;
+    uint32_t last_dedicated;
+    bool dedicated_ended; /* one has; its connections may still be open */
 
     struct upstream_node **slots; /* SLOT_COUNT; NULL for a standalone */
     struct upstream_node **masters;
@@ -189,12 +190,12 @@ static inline int64_t clock_ms(void) {
 #define TICK_FAST_S 0.1
 #define TICK_SLOW_S 10.
 void upstream_set_tick(struct upstream *u, bool fast);
-/* ms, 25 % more or less. */
+/* A time of about `ms`, 25 % more or less. */
 int64_t upstream_jitter(struct upstream *u, int64_t ms);
 uint32_t upstream_random(struct upstream *u, uint32_t below);
 /* Tells, once, that the upstream can serve, or why it can't. */
 void upstream_announce(struct upstream *u, const char *error);
-/* There may be a new map: it is asked for soon, where there is a topology. */
+/* Asks for a new map soon, where there is a topology. */
 static inline void upstream_want_map(struct upstream *u) {
     if (u->topology)
         u->above->want(u->topology);
@@ -206,10 +207,10 @@ static inline bool upstream_map_is_old(const struct upstream *u, int64_t since_m
 
 /* ---- requests ---- */
 
-/* How a request begins: all private fields but its place. */
+/* Begins a request: sets all private fields but its place. */
 void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
                    const char *bytes, size_t len);
-/* A request's end: the bytes are given back, the owner may have it again. */
+/* Ends a request: the bytes are given back, and the owner may have it again. */
 static inline void request_end(struct upstream_request *r) {
     if (r->chunk)
         chunk_release(r->chunk);
@@ -271,7 +272,7 @@ static inline bool lane_equal(const struct upstream_lane *a, const struct upstre
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 static inline unsigned pool_index(const struct upstream *u, const struct upstream_request *r) {
-    if (r->aside)
+    if (r->slow)
         return u->connections;
     return u->connections == 1 ? 0 : r->affinity % u->connections;
 }
@@ -287,16 +288,16 @@ static inline struct upstream_conn *node_conn(struct upstream_node *n, const str
     }
     return node_conn_find(n, lane, index);
 }
-/* Whether it is spoken to without TLS: always over a unix socket. */
+/* Whether the node is spoken to without TLS: always over a unix socket. */
 static inline bool node_is_plain(const struct upstream_node *n) {
     return !n->u->config->tls || n->at.port == 0;
 }
 /* Whether a new connection is refused for now. */
 bool node_backing_off(const struct upstream_node *n);
-/* Its name may mean another machine by now, since this one serves no writes any more: that is looked up, once a second
- * at most, and new requests go where it leads. */
-void node_doubt_name(struct upstream_node *n);
-/* It gave a reply. */
+/* Has the name of a node that serves no writes any more looked up, once a second at most: it may mean another machine
+ * by now, and new requests go where it leads. */
+void node_recheck_name(struct upstream_node *n);
+/* Notes that the node gave a reply. */
 void node_works(struct upstream_node *n);
 /* Closes idle connections (all of nodes that serve nothing), and frees nodes nobody needs. */
 void node_sweep(struct upstream *u);
@@ -320,7 +321,7 @@ struct upstream_conn {
     struct upstream_pool *pool; /* NULL where no requests are to follow */
     unsigned index;             /* in pool->conns */
     struct upstream_pin *pin;   /* whose it is; NULL: shared */
-    uint32_t own;               /* of its lane: the owner's number, or 0 */
+    uint32_t dedicated;         /* of its lane: the owner's number, or 0 */
     bool paused;                /* not read: upstream_hold */
     enum conn_state state;
     int fd;
@@ -335,7 +336,7 @@ struct upstream_conn {
     struct iobuf handshake; /* AUTH, HELLO, SELECT */
     unsigned handshake_left;
     bool prelude;             /* it is under way */
-    bool doubted;             /* it is over, and doubt.c waits for the Sentinels' word */
+    bool unverified;          /* it is over, and verify.c waits for the Sentinels' word */
     struct list_node pending; /* requests, oldest first */
     size_t in_flight;
     uint64_t replies; /* so many requests have ended */
@@ -354,25 +355,25 @@ struct upstream_conn {
     size_t passed;       /* bytes of it so far */
     bool asking_done;    /* the reply of the oldest request's ASKING is in */
     unsigned led;        /* so many of its leading replies are in */
-    bool has_script;     /* together.c's: the script has gone over it by its source */
+    bool has_script;     /* batch.c's: the script has gone over it by its source */
     struct text refusal; /* the first error among these replies */
     unsigned refused_at; /* which of them it is; meaningful where there is one */
     char *held;          /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
     size_t held_len;
-    struct text *push; /* own.c's: the beginning of a push, or NULL */
+    struct text *push; /* dedicated.c's: the beginning of a push, or NULL */
 };
 
-/* Frees one that is in the graveyard. */
+/* Frees a connection that is in the graveyard. */
 void conn_free(struct upstream_conn *c);
-/* There is something to write. */
+/* Notes that the connection has something to write. */
 static inline void conn_mark(struct upstream_conn *c) {
     if (list_empty(&c->dirty))
         list_append(&c->u->dirty, &c->dirty);
 }
 void conn_send_asking(struct upstream_conn *c);
-/* together.c: appends the bytes of a request that is several commands. */
-void together_send(struct upstream_conn *c, struct upstream_request *r);
-/* Nothing was in flight, now something is. */
+/* Appends the bytes of a request that is a batch (batch.c). */
+void batch_send(struct upstream_conn *c, struct upstream_request *r);
+/* Notes that something is in flight on a connection which had nothing. */
 void conn_busy(struct upstream_conn *c);
 /* Queues a request with its bytes (which are copied), ASKING before it if it says so. */
 static inline void conn_send(struct upstream_conn *c, struct upstream_request *r) {
@@ -380,7 +381,7 @@ static inline void conn_send(struct upstream_conn *c, struct upstream_request *r
     if (r->asking)
         conn_send_asking(c);
     if (r->leading > 0)
-        together_send(c, r);
+        batch_send(c, r);
     else
         r->bytes = iobuf_append_held(&c->out, r->bytes, r->len, &r->chunk);
     if (before) {
@@ -396,34 +397,36 @@ static inline void conn_send(struct upstream_conn *c, struct upstream_request *r
     if (c->in_flight++ == 0)
         conn_busy(c);
 }
-/* Stops and goes on reading. */
+/* Stops reading a connection, or goes on with it. */
 void conn_pause(struct upstream_conn *c, bool pause);
-/* Takes it out of its pool, if it is in one: it closes when its requests have ended. */
+/* Takes a connection out of its pool, if it is in one: it closes when its requests have ended. */
 void conn_retire(struct upstream_conn *c);
-/* Takes an abandoned request out, or puts the stand-in into its place where the bytes have to go. */
+/* Takes an abandoned request out, or puts the placeholder into its place where the bytes have to go. */
 void conn_drop(struct upstream_conn *c, struct upstream_request *r);
 void conn_flush(struct upstream_conn *c);
 /* Why reading or writing has failed. */
 static inline const char *conn_errno_text(const struct upstream_conn *c) {
     return c->tls ? tls_error(c->tls) : strerror(errno);
 }
-/* All replies of the handshake are in, or, of one that is in doubt, a round has ended. */
+/* Lets requests over a connection: all replies of the handshake are in, or a round has ended that had to verify its
+ * node. */
 void conn_ready(struct upstream_conn *c);
-/* ---- end.c ---- */
+/* ---- close.c ---- */
 
-/* Why a connection ended, as an error; it says nothing of any request's outcome. */
+/* Writes why a connection ended, as an error, which says nothing of any request's outcome. */
 void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason);
-/* An error with a word about the outcome, where it is the proxy's own; `sent`: a byte of the request left. */
+/* Writes an error with a word about the outcome, where it is the proxy's own; `sent`: a byte of the request left. */
 void outcome_text(char *out, size_t size, const char *base, bool sent);
 /* Ends a connection; its requests are repeated or failed. */
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
-/* The same for all of a node. */
+/* Ends all connections of a node. */
 void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
-/* The node's name was looked up: those that waited for it connect, or end with `error` (NULL: there is none). */
+/* Lets the connections that waited for the node's name connect, or ends them with `error` (NULL: there is none). */
 void conn_all_resolved(struct upstream_node *n, const char *error);
-/* ---- late.c ---- */
+/* ---- timeout.c ---- */
 
-/* Looks for timeouts; returns whether something is in flight. May close it. */
+/* Looks whether something on the connection has timed out, which may close it; returns whether something is in
+ * flight. */
 bool conn_check(struct upstream_conn *c, int64_t now);
 /* Calls `fn` for each connection that is open, and for those that are opened meanwhile. It may close any of them: who
  * hears of one's end may end others. */
@@ -446,15 +449,15 @@ struct upstream_pin {
     bool full; /* its owner waits for `drained` */
 };
 
-/* Closes and frees what was given back. */
+/* Closes and frees the pins that were given back. */
 void pin_close_unpinned(struct upstream *u);
 
-/* ---- own.c ---- */
+/* ---- dedicated.c ---- */
 
-/* Closes what belongs to nobody any more; not from inside a connection's callback. */
-void own_sweep(struct upstream *u);
+/* Closes the connections of dedicated lanes that were given up; not from inside a connection's callback. */
+void dedicated_sweep(struct upstream *u);
 
-/* ---- together.c ---- */
+/* ---- batch.c ---- */
 
 /* The request's bytes with EVAL and the source in the place of EVALSHA and the SHA1, in the command that begins `at`;
  * the caller frees them. NULL: there is no such command. */

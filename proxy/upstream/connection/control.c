@@ -40,7 +40,7 @@ struct control {
 
 /* ---- the end --------------------------------------------------------------------------------------- */
 
-/* hiredis frees the context. */
+/* Frees what belongs to a context that hiredis frees. */
 static void on_cleanup(void *arg) {
     struct control *c = arg;
     if (c->gone)

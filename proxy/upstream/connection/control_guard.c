@@ -21,7 +21,8 @@ typedef int array_size;
 static pthread_once_t guarded_once = PTHREAD_ONCE_INIT;
 static redisReplyObjectFunctions plain, guarded;
 
-/* What a subscribed connection is sent: "subscribe", CHANNEL, number or "message", CHANNEL, text. */
+/* Whether this part of what a subscribed connection is sent is in order: "subscribe", CHANNEL, number or "message",
+ * CHANNEL, text. */
 static bool message_part_ok(const redisReadTask *task, const char *text, size_t len) {
     switch (task->idx) {
     case 0:
@@ -51,7 +52,8 @@ static bool object_ok(const redisReadTask *task, const char *text, size_t len, i
     return hears && !task->parent->parent && message_part_ok(task, text, len);
 }
 
-/* hiredis takes NULL for want of memory, of which the proxy would have ended before: see control_error. */
+/* Makes a string where it may begin, else NULL, which hiredis takes for want of memory (for which the proxy would have
+ * ended before): see control_error. */
 static void *create_string(const redisReadTask *task, char *text, size_t len) {
     return object_ok(task, text, len, 0) ? plain.createString(task, text, len) : NULL;
 }

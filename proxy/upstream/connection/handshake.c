@@ -1,7 +1,7 @@
 /*
  * What a connection begins with: the login, the database, the protocol, and what the lane's owner wants.
  *
- *      AUTH ─> SELECT ─> HELLO 3 ─> own.c's               in one packet, each only where it is needed
+ *      AUTH ─> SELECT ─> HELLO 3 ─> dedicated.c's               in one packet, each only where it is needed
  *
  *      ( AUTH as the proxy ─> SELECT ) ─> AUTH ─> ...     for a client's user in another database than 0
  *        the prelude
@@ -28,7 +28,7 @@ static bool no_login(struct upstream_conn *c) {
     return false;
 }
 
-/* What follows the prelude, or all there is. */
+/* Appends what follows the prelude, or all of the handshake where there is none. */
 static bool append_login(struct upstream_conn *c, const struct upstream_lane *lane, bool select) {
     int replies = login_append(lane->login, c->u->config, &c->handshake);
     if (replies < 0)
@@ -41,7 +41,7 @@ static bool append_login(struct upstream_conn *c, const struct upstream_lane *la
         iobuf_append(&c->handshake, hello, sizeof(hello) - 1);
         c->handshake_left++;
     }
-    c->handshake_left += own_handshake(c->u, lane->own, &c->handshake);
+    c->handshake_left += dedicated_handshake(c->u, lane->dedicated, &c->handshake);
     return true;
 }
 

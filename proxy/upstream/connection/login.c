@@ -34,7 +34,7 @@ static bool login_is(const struct login *l, const char *user, size_t user_len, c
            memcmp(l->bytes + user_len, password, password_len) == 0;
 }
 
-/* Logs in are rare and logins few: all are looked at. */
+/* Finds a login by looking at all of them: there are few, and nobody logs in often. */
 static struct login *login_find(const char *user, size_t user_len, const char *password, size_t password_len) {
     for (size_t i = 0; i < LOGIN_BUCKETS; i++)
         for (struct login *l = buckets[i]; l; l = l->next)

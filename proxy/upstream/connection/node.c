@@ -24,7 +24,7 @@ static uint32_t text_hash(const char *s) {
     return h;
 }
 
-/* A unix path or a numeric address is known without asking anybody. */
+/* Takes an address that is known without asking anybody, a unix path or a numeric one; false for others. */
 static bool resolve_numeric(struct upstream_node *n) {
     if (n->at.port == 0) {
         struct sockaddr_un *sun = (struct sockaddr_un *)(void *)&n->addrs[0];
@@ -66,16 +66,16 @@ static bool has_not_moved(const struct upstream_node *n, const struct addrinfo *
 
 static void on_found(void *arg, const struct addrinfo *found, const char *error) {
     struct upstream_node *n = arg;
-    bool doubted = n->addr_count > 0;
+    bool rechecked = n->addr_count > 0;
     n->lookup = NULL;
-    if (doubted && has_not_moved(n, found))
+    if (rechecked && has_not_moved(n, found))
         return;
     n->addr_count = n->addr_good = 0;
     for (const struct addrinfo *a = found; a && n->addr_count < NODE_ADDRESSES; a = a->ai_next) {
         memcpy(&n->addrs[n->addr_count], a->ai_addr, a->ai_addrlen);
         n->addr_lens[n->addr_count++] = a->ai_addrlen;
     }
-    if (doubted) {
+    if (rechecked) {
         log_notice("Node %s: the name means another machine now", n->address);
         conn_retire_all(n);
         return;
@@ -94,7 +94,7 @@ bool node_resolve(struct upstream_node *n) {
     return n->addr_count > 0;
 }
 
-void node_doubt_name(struct upstream_node *n) {
+void node_recheck_name(struct upstream_node *n) {
     if (!n->numeric && !n->lookup && clock_ms() - n->looked_ms >= LOOK_AGAIN_MS)
         look_up(n);
 }
@@ -138,7 +138,7 @@ const char *upstream_node_address(const struct upstream_node *n) {
 
 /* ---- lanes ---- */
 
-/* The lanes in use come to the front, so that the first is nearly always the right one. */
+/* Finds a lane's pool and moves it to the front, so that the first is nearly always the right one. */
 static struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
     LIST_FOREACH(it, &n->pools) {
         struct upstream_pool *p = LIST_ENTRY(it, struct upstream_pool, link);
@@ -231,7 +231,7 @@ static void sweep(struct upstream_conn *c, void *arg) {
     const int64_t *now = arg;
     bool unused = c->u->topology && c->node->slots == 0;
     int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
-    if ((c->pin && c->pin->owned) || (!unused && own_keeps(c)))
+    if ((c->pin && c->pin->owned) || (!unused && dedicated_keeps(c)))
         return;
     if (c->state == CONN_READY && c->in_flight == 0 && (unused || *now - c->progress_ms > idle_ms))
         conn_close(c, CONN_IDLE, "idle");

@@ -44,7 +44,7 @@ static struct upstream_pin *pin_new(struct upstream_node *n, const struct upstre
     return NULL;
 }
 
-/* The error of a call that took nothing. */
+/* Writes the error of a call that took nothing. */
 static const char *not_sent(struct upstream *u, const char *base) {
     char text[sizeof(u->error)];
     outcome_text(text, sizeof(text), base, false);

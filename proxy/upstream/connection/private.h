@@ -19,58 +19,60 @@ static inline bool login_is_nobody(uint32_t login) {
 
 /* ---- time.c ---- */
 
-/* Something is in flight: look for timeouts. */
+/* Has the tick look for timeouts, since something is in flight. */
 void upstream_wake(struct upstream *u);
 
 /* ---- node.c ---- */
 
-/* Frees the pool if it has no connection any more. */
+/* Frees a pool that has no connection any more; does nothing to others. */
 void pool_release(struct upstream_pool *p);
-/* Whether its addresses are known. Where they are not, its name is being looked up from now on, and conn_all_resolved
- * follows. */
+/* Whether the node's addresses are known. Where they are not, its name is being looked up from now on, and
+ * conn_all_resolved follows. */
 bool node_resolve(struct upstream_node *n) __attribute__((warn_unused_result));
-/* A connection could not be made, or was lost before it gave one reply. */
+/* Notes that a connection could not be made, or was lost before it gave one reply. */
 void node_failed(struct upstream_node *n, const char *reason);
-/* One line in the log; the same again only after a while. */
+/* Writes a line about the node to the log; the same line again only after a while. */
 void node_log(struct upstream_node *n, const char *what, const char *reason);
 
 /* ---- conn.c ---- */
 
-/* Opens a connection; NULL: u->error says why. */
+/* Open a connection, of a pool or for a pin; NULL: u->error says why. */
 struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index);
 struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
-/* The one place where the state changes, with what belongs to each. */
+/* Changes the state of a connection, with what belongs to each; nothing else does. */
 void conn_set_state(struct upstream_conn *c, enum conn_state state);
-/* No requests are to follow: its pool (c->pool is not NULL) forgets it, and goes if it was the last. */
+/* Takes a connection out of its pool (c->pool is not NULL), which goes if it was the last: no requests are to
+ * follow. */
 void conn_leave_pool(struct upstream_conn *c);
 /* Queues the next bytes of the newest request, which is open. */
 void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last);
 /* Queues bytes that are no request. */
 void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
-/* There is more of the handshake to write. */
+/* Has what was added to the handshake written. */
 void conn_go_on(struct upstream_conn *c);
 
 /* ---- handshake.c ---- */
 
 /* Puts the handshake together. False: u->error says why that can't be done. */
 bool handshake_append(struct upstream_conn *c);
-/* A reply is in; an error (not `ok`) only in the prelude. False: the connection was closed. */
+/* Takes a reply to the handshake; an error (not `ok`) comes only in the prelude. False: the connection was closed. */
 bool handshake_taken(struct upstream_conn *c, bool ok);
 
-/* ---- end.c ---- */
+/* ---- close.c ---- */
 
-/* What is under way on the node's connections is answered; nothing new goes over them. */
+/* Retires all connections of the node: what is under way on them is answered, and nothing new goes over them. */
 void conn_retire_all(struct upstream_node *n);
 
 /* ---- pin.c ---- */
 
-/* Some of what was queued on the pin's connection has been written. */
+/* Tells the pin that some of what was queued on its connection has been written. */
 void pin_written(struct upstream_pin *pin);
-/* Bytes that arrived on the pin's connection and answer no request. */
+/* Hands over bytes that arrived on the pin's connection and answer no request. */
 void pin_message(struct upstream_pin *pin, const char *data, size_t len, bool last);
-/* Its connection is closed; the requests have not failed yet. */
+/* Takes the closed connection from its pin, before the requests have failed. */
 void pin_detach(struct upstream_pin *pin, struct upstream_node *n);
-/* They have. An idle pin is freed at the end of the turn. */
+/* Tells the pin's owner that the connection is lost, when its requests have failed. An idle pin is freed at the end of
+ * the turn. */
 void pin_lost(struct upstream_pin *pin, const char *error);
 
 /* ---- probe.c ---- */
@@ -78,33 +80,33 @@ void pin_lost(struct upstream_pin *pin, const char *error);
 /* Whether the node has answered a question put to it on another connection, as far as is known: one is put where the
  * last answer is old, and while that is under way the answer is yes. */
 bool probe_answers(struct upstream_node *n, int64_t now);
-/* The node goes. */
+/* Frees the node's probe. */
 void probe_free(struct upstream_node *n);
 
-/* ---- own.c ---- */
+/* ---- dedicated.c ---- */
 
 /* Appends what a lane's connections begin with; returns how many replies will come. */
-unsigned own_handshake(struct upstream *u, uint32_t own, struct iobuf *out);
+unsigned dedicated_handshake(struct upstream *u, uint32_t dedicated, struct iobuf *out);
 /* The next bytes of a push on a connection whose lane has an owner. c->push is NULL between two pushes, or what has
- * come of one, and is let go of by own_drop_push. */
-void own_push(struct upstream_conn *c, const char *data, size_t len, bool last);
-void own_drop_push(struct upstream_conn *c);
-/* Such a connection is gone. */
-void own_lost(struct upstream *u, uint32_t own);
+ * come of one, and is let go of by dedicated_drop_push. */
+void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last);
+void dedicated_drop_push(struct upstream_conn *c);
+/* Tells the owner of a dedicated lane that one of its connections is gone. */
+void dedicated_lost(struct upstream *u, uint32_t dedicated);
 /* Whether a connection is kept although it is idle: its node remembers something for it. */
-bool own_keeps(const struct upstream_conn *c);
+bool dedicated_keeps(const struct upstream_conn *c);
 
-/* ---- standin.c ---- */
+/* ---- abandon.c ---- */
 
-/* Makes a stand-in for r, with its bytes and its place in the list. */
-struct upstream_request *standin_make(struct upstream *u, struct upstream_request *r);
+/* Makes a placeholder for r, with its bytes and its place in the list. */
+struct upstream_request *placeholder_make(struct upstream *u, struct upstream_request *r);
 
-/* ---- together.c ---- */
+/* ---- batch.c ---- */
 
-/* The next bytes of one of the oldest request's leading replies, the final ones with `last`. */
-void together_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last);
-/* The request has its end: the connection forgets its leading replies. `executed`: EXEC's array has come. */
-void together_end(struct upstream_conn *c, bool executed);
+/* Takes the next bytes of one of the oldest request's leading replies, the final ones with `last`. */
+void batch_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last);
+/* Ends a batch: the connection forgets its leading replies. `executed`: EXEC's array has come. */
+void batch_end(struct upstream_conn *c, bool executed);
 
 /* ---- reply.c ---- */
 

@@ -5,7 +5,7 @@
  *      late script's reply ──> PING over a connection of its own ──┬─ any answer (PONG, BUSY) ──> goes on waiting
  *                                                                  └─ none in upstream-timeout ──> it is given up
  *
- * Knows nothing of scripts: late.c asks, as often as it looks.
+ * Knows nothing of scripts: timeout.c asks, as often as it looks.
  */
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
@@ -32,7 +32,7 @@ static void probe_reply(struct upstream_request *r, const char *data, size_t len
         probe_end(r, true);
 }
 
-/* A node that refuses the connection's login or database has answered, too. */
+/* Ends a probe that failed; a node that refuses the connection's login or database has answered, too. */
 static void probe_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
     probe_end(r, why == UPSTREAM_REFUSED);
 }

@@ -21,7 +21,7 @@
 
 enum { QUOTE_MAX = 100 };
 
-/* A node's words for a log line or an error reply: printable, and not too long. */
+/* Writes a node's words for a log line or an error reply: printable, and not too long. */
 static void quote(char *out, size_t size, const char *text, size_t len) {
     size_t n = 0;
     for (; n < len && n + 1 < size && text[n] != '\r' && text[n] != '\n'; n++)
@@ -50,7 +50,7 @@ static void held_append(struct upstream_conn *c, const char *data, size_t len) {
     c->held_len += len;
 }
 
-/* The message that was framed is over. */
+/* Frees the beginning of a reply that was kept, if there is one. */
 static void held_clear(struct upstream_conn *c) {
     memory_free(c->held);
     c->held = NULL;
@@ -75,7 +75,7 @@ static bool error_text(const struct upstream_conn *c, const char **data, size_t 
 
 /* ---- the handshake ---- */
 
-/* Bytes of a handshake's reply. False: the connection was closed. */
+/* Takes bytes of a handshake's reply. False: the connection was closed. */
 static bool take_handshake(struct upstream_conn *c, const char *data, size_t len, bool last) {
     bool error = c->scan.type == '-';
     if (error && c->held_len + len > REPLY_HELD_MAX) {
@@ -106,26 +106,26 @@ static struct upstream_request *oldest(struct upstream_conn *c) {
     return n ? LIST_ENTRY(n, struct upstream_request, link) : NULL;
 }
 
-/* A complete error reply. True: the request is on its way again. */
+/* Shows routing a complete error reply. True: the request is on its way again. */
 static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
     return error_text(c, &data, &len) && c->u->above->error(c->u, c->node, r, data, len);
 }
 
-/* The same for a request that is several commands: the reply is EXEC's. What kept them from being executed is the first
- * error before it, if there is one. */
-static __attribute__((noinline)) void deliver_together(struct upstream_conn *c, struct upstream_request *r,
-                                                       const char *data, size_t len) {
-    bool error = c->scan.type == '-' && !c->passing, alone = r->alone;
+/* Delivers the reply of a batch, which is EXEC's; what kept it from being executed is the first error before it, if
+ * there is one. */
+static __attribute__((noinline)) void deliver_batch(struct upstream_conn *c, struct upstream_request *r,
+                                                    const char *data, size_t len) {
+    bool error = c->scan.type == '-' && !c->passing, multi_refused = r->multi_refused;
     struct text refusal = c->refusal;
     c->refusal = (struct text){0};
-    together_end(c, !error);
+    batch_end(c, !error);
     c->passing = false;
     const char *why = refusal.len > 3 ? refusal.data + 1 : data + 1;
     size_t why_len = (refusal.len > 3 ? refusal.len : len) - 3;
-    if (alone || !error || len < 3 || !c->u->above->error(c->u, c->node, r, why, why_len)) {
+    if (multi_refused || !error || len < 3 || !c->u->above->error(c->u, c->node, r, why, why_len)) {
         request_end(r);
-        r->ops->reply(r, data, alone ? 0 : len, true);
+        r->ops->reply(r, data, multi_refused ? 0 : len, true);
     }
     text_clear(&refusal);
 }
@@ -137,7 +137,7 @@ static inline void deliver_last(struct upstream_conn *c, struct upstream_request
     c->replies++;
     c->asking_done = false;
     if (r->leading > 0) {
-        deliver_together(c, r, data, len);
+        deliver_batch(c, r, data, len);
         return;
     }
     if (c->scan.type == '-' && !c->passing && error_handled(c, r, data, len))
@@ -156,7 +156,7 @@ static void deliver_part(struct upstream_conn *c, struct upstream_request *r, co
     r->ops->reply(r, data, len, false);
 }
 
-/* The reply to an ASKING says nothing that the next one does not say. */
+/* Drops the reply to an ASKING, which says nothing that the next one does not say. */
 static void take_asking(struct upstream_conn *c, bool last) {
     if (last)
         c->asking_done = true;
@@ -169,7 +169,7 @@ static void take_held_last(struct upstream_conn *c, struct upstream_request *r, 
         deliver_last(c, r, c->held, c->held_len);
     } else {
         deliver_part(c, r, c->held, c->held_len);
-        deliver_last(c, oldest(c), data, len); /* a stand-in's, if the owner has lost interest meanwhile */
+        deliver_last(c, oldest(c), data, len); /* a placeholder's, if the owner has lost interest meanwhile */
     }
     held_clear(c);
 }
@@ -188,7 +188,7 @@ static void take_part(struct upstream_conn *c, struct upstream_request *r, const
     deliver_part(c, r, data, len);
 }
 
-/* Bytes on a pin that answer no request. */
+/* Takes bytes on a pin that answer no request. */
 static bool take_message(struct upstream_conn *c, const char *data, size_t len, bool last) {
     if (last)
         conn_proven(c);
@@ -196,7 +196,7 @@ static bool take_message(struct upstream_conn *c, const char *data, size_t len, 
     return true;
 }
 
-/* A request on a pin goes on, and there is an answer. False: the connection was closed. */
+/* Takes an answer to a request on a pin that has not all been sent. False: the connection was closed. */
 static bool take_early(struct upstream_conn *c, const char *data, size_t len) {
     const struct upstream_request *r = oldest(c);
     if (!r || (r->asking && !c->asking_done))
@@ -205,7 +205,7 @@ static bool take_early(struct upstream_conn *c, const char *data, size_t len) {
     return false;
 }
 
-/* The first that the node says is that it takes no more clients: it has read nothing, and closes. */
+/* Whether the first that the node says is that it takes no more clients: it has read nothing, and closes. */
 static bool conn_full(struct upstream_conn *c, const char *data, size_t len) {
     static const char full[] = "-ERR max number of clients";
     if (c->proven || len < sizeof(full) - 1 || memcmp(data, full, sizeof(full) - 1) != 0)
@@ -216,13 +216,13 @@ static bool conn_full(struct upstream_conn *c, const char *data, size_t len) {
     return true;
 }
 
-/* The next bytes of the message being framed, the final ones with `last`. False: the connection was closed. */
+/* Takes the next bytes of the message being framed, the final ones with `last`. False: the connection was closed. */
 static bool conn_take(struct upstream_conn *c, const char *data, size_t len, bool last) {
     bool push = c->scan.type == '>';
     if (c->scan.type == '-' && conn_full(c, data, len))
         return false;
-    if (push && c->own && !(c->pin && c->pin->stream)) {
-        own_push(c, data, len, last);
+    if (push && c->dedicated && !(c->pin && c->pin->stream)) {
+        dedicated_push(c, data, len, last);
         return true;
     }
     if (c->pin && c->state == CONN_READY && (push || c->pin->stream || c->pin->open)) {
@@ -250,7 +250,7 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
     if (r->asking && !c->asking_done)
         take_asking(c, last);
     else if (leads)
-        together_take(c, r, data, len, last);
+        batch_take(c, r, data, len, last);
     else if (!last)
         take_part(c, r, data, len);
     else if (c->held_len > 0)
@@ -260,9 +260,8 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
     return true;
 }
 
-/* What comes is nearly always this: a whole reply, no error, to a shared connection's oldest request, which the node
- * has. Returns its length; 0, and nothing was done, for everything else. It earns 7 % of the bound on pipelined
- * requests. */
+/* Takes what nearly always comes: a whole reply, no error, to a shared connection's oldest request, which the node has.
+ * Returns its length; 0, and nothing was done, for everything else. It earns 7 % of the bound on pipelined requests. */
 static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, size_t len) {
     struct list_node *n = c->pending.next;
     if (!resp_reply_begins(&c->scan) || c->pin || !c->proven || c->state != CONN_READY || n == &c->pending)
@@ -303,7 +302,7 @@ static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
     }
 }
 
-/* The request that was timed has its reply. */
+/* Notes how long the request took that was timed, and has its reply. */
 static __attribute__((noinline)) void conn_timed(struct upstream_conn *c, int64_t us) {
     struct upstream_node *n = c->node;
     c->timed_from_us = 0;

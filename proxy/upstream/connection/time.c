@@ -3,7 +3,7 @@
  */
 #include "proxy/upstream/connection/private.h"
 
-/* splitmix64, for jitter. */
+/* The next number of splitmix64, for jitter. */
 static uint64_t next_random(struct upstream *u) {
     uint64_t z = u->random += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

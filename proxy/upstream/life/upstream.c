@@ -74,14 +74,14 @@ static void start_standalone(struct upstream *u) {
 
 static const struct upstream_above above = {
     .lost = router_lost,
-    .error = again_error,
+    .error = retry_on_error,
     .pointless = router_pointless,
     .no_node = router_no_node,
     .want = topology_want,
     .now = topology_now,
     .is_old = topology_is_old,
     .reason = topology_reason,
-    .holds_back = doubt_waits,
+    .holds_back = verify_waits,
 };
 
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
@@ -103,9 +103,9 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     list_init(&u->dirty);
     list_init(&u->graveyard);
     list_init(&u->retrying);
-    list_init(&u->stand_ins);
+    list_init(&u->placeholders);
     list_init(&u->unpinned);
-    list_init(&u->owns);
+    list_init(&u->dedicated);
     u->random = (uint64_t)clock_ms() * 1000003u ^ (uint64_t)(uintptr_t)u;
     u->swept_ms = clock_ms();
     u->scratch = memory_alloc(READ_SCRATCH);
@@ -113,7 +113,8 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     ev_timer_init(&u->retry, on_retry, 0., 0.);
     ev_timer_init(&u->start, on_start, 0., 0.);
     u->tick.data = u->retry.data = u->start.data = u;
-    /* After a long turn of the loop the bytes that have come are read before anything counts as late. */
+    /* The lowest priority has the bytes that came during a long turn of the loop read before anything counts as
+     * late. */
     ev_set_priority(&u->tick, EV_MINPRI);
     if (config->kind == UPSTREAM_CLUSTER) {
         u->slots = memory_zalloc(SLOT_COUNT * sizeof(struct upstream_node *));
@@ -144,7 +145,7 @@ void upstream_free(struct upstream *u) {
         topology_free(u->topology);
     while ((n = list_first(&u->nodes)))
         node_forget(LIST_ENTRY(n, struct upstream_node, link));
-    while ((n = list_shift(&u->stand_ins)))
+    while ((n = list_shift(&u->placeholders)))
         memory_free(LIST_ENTRY(n, struct upstream_request, link));
     ev_timer_stop(u->loop, &u->tick);
     ev_timer_stop(u->loop, &u->retry);
@@ -161,8 +162,8 @@ bool upstream_waits(const struct upstream *u) {
 
 void upstream_flush(struct upstream *u) {
     struct list_node *n;
-    if (u->own_ended)
-        own_sweep(u);
+    if (u->dedicated_ended)
+        dedicated_sweep(u);
     pin_close_unpinned(u);
     while ((n = list_shift(&u->dirty)))
         conn_flush(LIST_ENTRY(n, struct upstream_conn, dirty));

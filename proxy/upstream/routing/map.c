@@ -14,7 +14,7 @@ static int by_address(const void *a, const void *b) {
     return strcmp((*(struct upstream_node *const *)a)->address, (*(struct upstream_node *const *)b)->address);
 }
 
-/* Masters in the order of their addresses: every thread and every proxy has the same one. */
+/* Lists the masters in the order of their addresses, the same in every thread and every proxy. */
 static void list_masters(struct upstream *u) {
     size_t count = 0;
     LIST_FOREACH(it, &u->nodes)
@@ -30,7 +30,7 @@ static void list_masters(struct upstream *u) {
     qsort(u->masters, count, sizeof(struct upstream_node *), by_address);
 }
 
-/* Each thread has a map of its own; that one of them has changed is a hint for the others. */
+/* When a thread's map changed last: each thread has its own, and a change of one is a hint for the others. */
 static atomic_int_fast64_t changed_ms;
 
 int64_t map_changed_ms(void) {

@@ -3,7 +3,7 @@
  *
  *      upstream_submit ──> place ──> conn_send ··> reply ──────────────────> ops->reply
  *                            ^                       │
- *                            ├── MOVED, ASK, NOSCRIPT at once, TRYAGAIN and its kin after a delay: again.c
+ *                            ├── MOVED, ASK, NOSCRIPT at once, TRYAGAIN and its kin after a delay: retry.c
  *                            ├── node out of reach, and the map is old: when there is a new one
  *                            └── lost connection, where nothing was sent or it may be repeated
  *                                               └── else ────────────────────> ops->fail
@@ -90,7 +90,7 @@ static inline const char *place(struct upstream *u, struct upstream_request *r, 
     return NULL;
 }
 
-bool upstream_doubts(const struct upstream *u, const struct upstream_node *n) {
+bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_node *n) {
     if (u->closing || !n || n->failures == 0)
         return false;
     return upstream_map_is_old(u, n->failed_ms) || upstream_map_is_old(u, map_changed_ms());
@@ -100,7 +100,7 @@ bool upstream_doubts(const struct upstream *u, const struct upstream_node *n) {
  * nothing tells a thread without requests that there was a failover. */
 static __attribute__((noinline)) bool await_map(struct upstream *u, struct upstream_request *r,
                                                 struct upstream_node *to) {
-    if (r->node || r->asking || !upstream_doubts(u, to ? to : choose_node(u, r)))
+    if (r->node || r->asking || !upstream_may_be_replaced(u, to ? to : choose_node(u, r)))
         return false;
     return wait_map(u, r);
 }
@@ -131,7 +131,7 @@ void router_repeat(struct upstream *u, struct upstream_request *r) {
     router_place_again(u, r, NULL);
 }
 
-/* A request that has no connection: NULL where it waits for the map, or the error. */
+/* Deals with a request that has no connection: NULL where it waits for the map, or the error. */
 static __attribute__((noinline)) const char *not_taken(struct upstream *u, struct upstream_request *r,
                                                        const char *error) {
     if (await_map(u, r, NULL)) {
@@ -164,7 +164,7 @@ const char *upstream_submit_login(struct upstream *u, struct upstream_request *r
     if (!bytes)
         return "UPSTREAM the client's login is not known any more; the request was not sent";
     r->affinity = 0; /* one connection for all */
-    r->aside = false;
+    r->slow = false;
     r->repeatable = true;
     const char *error = submit(u, r, SLOT_NONE, NULL, &lane, bytes, len);
     upstream_secret(r);
@@ -173,8 +173,8 @@ const char *upstream_submit_login(struct upstream *u, struct upstream_request *r
     return error;
 }
 
-const char *upstream_submit_together(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
-                                     const struct upstream_lane *lane, const char *bytes, size_t len) {
+const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
+                                  const struct upstream_lane *lane, const char *bytes, size_t len) {
     request_begin(r, slot, NULL, lane, bytes, len);
     r->leading = leading;
     const char *error = place(u, r, NULL);
@@ -243,17 +243,18 @@ static bool served_elsewhere(struct upstream *u, const struct upstream_request *
 
 static bool may_repeat(struct upstream *u, const struct upstream_request *r, const struct upstream_node *who,
                        enum conn_end end) {
-    if (r->pinned || r->stand_in || r->streaming || r->attempts >= ATTEMPTS_MAX)
+    if (r->pinned || r->placeholder || r->streaming || r->attempts >= ATTEMPTS_MAX)
         return false;
     if (end == CONN_REFUSED || (end != CONN_LOST && !served_elsewhere(u, r, who)))
         return false; /* the same node would do the same */
     return !was_sent(r) || r->repeatable;
 }
 
-/* Whether it waits for the map: its node could not be reached, and it does not matter whether it was sent before. */
+/* Whether a request may wait for the map: its node could not be reached, and it does not matter whether it was sent
+ * before. */
 static bool may_await_map(struct upstream *u, struct upstream_request *r, struct upstream_node *who,
                           enum conn_end end) {
-    if (end != CONN_UNREACHABLE || r->pinned || r->stand_in || r->open)
+    if (end != CONN_UNREACHABLE || r->pinned || r->placeholder || r->open)
         return false;
     bool sent = was_sent(r);
     if ((sent && !r->repeatable) || !await_map(u, r, who))

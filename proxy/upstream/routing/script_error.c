@@ -10,7 +10,8 @@ static bool starts_with(const char *text, const char *end, const char *start) {
     return (size_t)(end - text) >= len && memcmp(text, start, len) == 0;
 }
 
-/* Redis 7 says it behind the error: " script: SHA1, on @user_script:LINE." Returns the error's end without that. */
+/* Cuts off where the error came from, which Redis 7 says behind it: " script: SHA1, on @user_script:LINE." Returns the
+ * error's end without that. */
 static const char *before_origin(const char *error, const char *end) {
     static const char FROM[] = " script: ", ON[] = ", on @user_script:";
     enum { SHA1 = 40, ORIGIN = sizeof(FROM) - 1 + SHA1 };
@@ -20,7 +21,7 @@ static const char *before_origin(const char *error, const char *end) {
     return on - ORIGIN;
 }
 
-/* Behind "@user_script:LINE: " or "@user_script: LINE: "; NULL where `p` is not at one of these. */
+/* Skips "@user_script:LINE: " or "@user_script: LINE: "; NULL where `p` is not at one of these. */
 static const char *behind_line(const char *p, const char *end) {
     static const char script[] = "@user_script:";
     if (!starts_with(p, end, script))
@@ -55,7 +56,7 @@ static const char *behind_origin(const char *error, const char *end) {
     return p;
 }
 
-/* Whether it begins with a code (ERR, WRONGTYPE, ...): what Redis 6 itself tells scripts has none. */
+/* Whether an error begins with a code (ERR, WRONGTYPE, ...): what Redis 6 itself tells scripts has none. */
 static bool has_code(const char *error, const char *end) {
     const char *p = error;
     while (p < end && ((*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9')))

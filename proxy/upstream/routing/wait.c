@@ -49,7 +49,7 @@ bool wait_delay(struct upstream *u, struct upstream_request *r) {
     return true;
 }
 
-/* The caller's bytes, copied where nothing has done that yet. */
+/* Copies the caller's bytes where nothing has done that yet. */
 static void keep_bytes(struct upstream *u, struct upstream_request *r) {
     struct iobuf copy;
     if (r->chunk)

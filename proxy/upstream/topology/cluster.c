@@ -44,7 +44,7 @@ static void cluster_collect(struct topology *t) {
 
 /* ---- CLUSTER SLOTS ---- */
 
-/* An address of a CLUSTER SLOTS entry: host (nil or empty: the host that was asked) and port. */
+/* Reads an address of a CLUSTER SLOTS entry: host (nil or empty: the host that was asked) and port. */
 static bool read_address(const struct cluster *c, const redisReply *entry, struct address *at) {
     if (entry->type != REDIS_REPLY_ARRAY || entry->elements < 2 || entry->element[1]->type != REDIS_REPLY_INTEGER)
         return false;

@@ -28,7 +28,7 @@ struct topology_kind {
     topology_ask_fn ask;
     /* Why nothing is known yet, for a reply or the log; `last` is the last candidate's reason. */
     void (*nobody)(const struct topology *t, char *out, size_t size, const char *last);
-    /* May be NULL. No candidate of a round has answered. */
+    /* Says that no candidate of a round has answered. May be NULL. */
     void (*in_vain)(struct topology *t);
     /* Frees t and what the kind has beside it. */
     void (*free)(struct topology *t);
@@ -66,7 +66,7 @@ struct topology {
     char reason[ADDRESS_MAX + REASON_MAX];
 };
 
-/* Begins with a round in the loop's next turn. */
+/* Prepares a topology, which begins with a round in the loop's next turn. */
 void topology_init(struct topology *t, struct upstream *u, const struct topology_kind *kind);
 /* Ends what is under way. */
 void topology_clear(struct topology *t);
@@ -82,18 +82,18 @@ bool topology_find(struct topology *t, const struct address *at, topology_ask_fn
 bool topology_connect(struct topology *t, const char *user, const char *password);
 /* Lets go of the node being asked, whatever state it is in. */
 void topology_drop(struct topology *t);
-/* To be called first with what each callback got: false where it does not concern the round any more, or the
+/* Judges what a callback got, before it looks at it: false where it does not concern the round any more, or the
  * connection was lost and the next candidate is being asked. */
 bool topology_answered(struct topology *t, redisAsyncContext *ctx, const redisReply *reply);
-/* The node being asked gave no use: lets go of it, notes why, and asks the next one. */
+/* Lets go of the node being asked, which gave no use, notes why, and asks the next one. */
 void topology_failed(struct topology *t, const char *reason);
-/* The same where t->reason says it already, and nothing is open. */
+/* Asks the next candidate, where t->reason says already why the last one gave no use, and nothing is open. */
 void topology_next(struct topology *t);
-/* The round has its answer. */
+/* Ends a round that has its answer. */
 void topology_done(struct topology *t, bool changed);
 
-/* A connection by hiredis on the upstream's loop to `number`, which is what at's host means, logging in; NULL with the
- * reason in `why`. The caller's. */
+/* Opens a connection by hiredis on the upstream's loop to `number`, which is what at's host means, logging in; NULL
+ * with the reason in `why`. The caller's. */
 redisAsyncContext *topology_open(struct upstream *u, const struct address *at, const char *number, const char *user,
                                  const char *password, redisCallbackFn *on_auth, void *arg, char *why, size_t size);
 
@@ -125,13 +125,13 @@ struct sentinel {
     uint64_t epoch;       /* of the master in use */
 };
 
-/* A Sentinel has announced another master. */
+/* Begins a round, since a Sentinel has announced another master. */
 void sentinel_switched(struct sentinel *s, const struct address *by);
 
-/* Begins to subscribe. */
+/* Begins to subscribe to a Sentinel, again and again until watch_free. */
 struct sentinel_watch *watch_new(struct sentinel *s, const struct address *at);
 void watch_free(struct sentinel_watch *w);
-/* "up", "connecting", "down" */
+/* The state of a subscription: "up", "connecting", "down". */
 const char *watch_state(const struct sentinel_watch *w);
 
 #endif

@@ -59,7 +59,7 @@ static void see_sentinel(struct sentinel *s, const struct address *at) {
     s->watches[s->watch_count++] = w;
 }
 
-/* Those that nobody knows any more are gone for good. */
+/* Forgets the Sentinels that nobody knows any more. */
 static void forget_sentinels(struct sentinel *s) {
     size_t kept = 0;
     for (size_t i = 0; i < s->watch_count; i++) {
@@ -116,7 +116,7 @@ static void on_address(redisAsyncContext *ctx, void *data, void *arg) {
     topology_failed(t, why);
 }
 
-/* The epoch of its answer. A Sentinel user may lack the permission: then every answer is as good as another. */
+/* Takes the epoch of a Sentinel's answer. Its user may lack the permission: then every answer is as good as another. */
 static void on_state(redisAsyncContext *ctx, void *data, void *arg) {
     struct topology *t = arg;
     struct sentinel *s = arg;
@@ -129,7 +129,7 @@ static void on_state(redisAsyncContext *ctx, void *data, void *arg) {
 
 static bool ask_role(struct topology *t);
 
-/* The last answer: the others are in. */
+/* Takes the last of a Sentinel's answers, which names the others. */
 static void on_others(redisAsyncContext *ctx, void *data, void *arg) {
     struct topology *t = arg;
     struct sentinel *s = arg;
@@ -202,7 +202,7 @@ static void on_role(redisAsyncContext *ctx, void *data, void *arg) {
     const redisReply *reply = data;
     if (!topology_answered(t, ctx, reply))
         return;
-    /* Without a login that may ask, the Sentinel's word has to do; clients log in themselves. */
+    /* The Sentinel's word has to do where there is no login that may ask; clients log in themselves. */
     bool not_for_us =
         reply->type == REDIS_REPLY_ERROR && (begins_with(reply->str, "NOAUTH") || begins_with(reply->str, "NOPERM"));
     bool role = reply->type == REDIS_REPLY_ARRAY && reply->elements > 0 && is_text(reply->element[0]);
@@ -233,7 +233,8 @@ static void sentinel_nobody(const struct topology *t, char *out, size_t size, co
              t->u->config->sentinel_name, last);
 }
 
-/* Nobody knew of the last failover: the Sentinels were set up anew, and count from the beginning. */
+/* Forgets the epoch, since nobody knew of the last failover: the Sentinels were set up anew, and count from the
+ * beginning. */
 static void sentinel_in_vain(struct topology *t) {
     sentinel_of(t)->epoch = 0;
 }

@@ -73,7 +73,7 @@ static void end_round(struct topology *t, bool changed) {
     if (t->again)
         topology_want(t);
     t->again = false;
-    doubt_over(u);
+    verify_over(u);
     wait_map_ends(u, t->started_ms);
 }
 
@@ -216,7 +216,7 @@ bool topology_connect(struct topology *t, const char *user, const char *password
     return true;
 }
 
-/* Asks the next address that the name has. */
+/* Asks the node at the next address that its name has. */
 static bool ask_found(struct topology *t) {
     while ((t->number = found_next(&t->found)))
         if (t->ask(t))

@@ -10,18 +10,19 @@
 struct topology *cluster_new(struct upstream *u);
 struct topology *sentinel_new(struct upstream *u);
 void topology_free(struct topology *t);
-/* Something hints at a change: ask soon, at a limited rate. NULL is ignored. */
+/* Asks for a round soon, at a limited rate, since something hints at a change. NULL is ignored. */
 void topology_want(struct topology *t);
 /* Whether so long ago was the last round that failovers may be unknown, or before `since_ms`. No, for NULL. */
 bool topology_is_old(const struct topology *t, int64_t since_ms);
 /* The reason why nothing is known yet, for a reply or the log. */
 void topology_reason(const struct topology *t, char *out, size_t size);
 
-/* A round in the loop's next moments, whatever the rate is. */
+/* Asks for a round in the loop's next moments, whatever the rate is. */
 void topology_now(struct topology *t);
-/* Whether it has to wait for a round, which is begun then: doubt_over calls conn_ready again. */
-bool doubt_waits(struct upstream_conn *c);
-/* A round has ended. */
-void doubt_over(struct upstream *u);
+/* Whether a connection has to wait for a round that verifies its node, which is begun then: verify_over calls
+ * conn_ready again. */
+bool verify_waits(struct upstream_conn *c);
+/* Lets connections go on that have waited for a round, which has ended. */
+void verify_over(struct upstream *u);
 
 #endif

@@ -41,7 +41,7 @@ static void watch_drop(struct sentinel_watch *w) {
 
 static void watch_next(struct sentinel_watch *w, const char *reason);
 
-/* "NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT" */
+/* Whether a message is about our master: "NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT". */
 static bool names_ours(const struct sentinel_watch *w, const redisReply *message) {
     const char *name = w->sentinel->topology.u->config->sentinel_name;
     size_t len = strlen(name);
@@ -72,7 +72,8 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
     }
 }
 
-/* Begins to connect to the next of its addresses; it is lost, for `reason`, where none is left. */
+/* Begins to connect to the next of the Sentinel's addresses; the subscription is lost, for `reason`, where none is
+ * left. */
 static void watch_next(struct sentinel_watch *w, const char *reason) {
     struct upstream *u = w->sentinel->topology.u;
     const struct upstream_config *config = u->config;

@@ -96,7 +96,7 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     list_splice(&requests, &c->pending);
     LIST_FOREACH(it, &requests)
     LIST_ENTRY(it, struct upstream_request, link)->conn = NULL;
-    uint32_t own = c->state == CONN_READY ? c->own : 0;
+    uint32_t dedicated = c->state == CONN_READY ? c->dedicated : 0;
     conn_set_state(c, CONN_CLOSED);
     c->in_flight = 0;
     struct upstream_pin *pin = c->pin;
@@ -109,8 +109,8 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     c->pin = NULL;
     c->node = NULL;
     u->above->lost(u, &requests, n, end, why);
-    if (own)
-        own_lost(u, own);
+    if (dedicated)
+        dedicated_lost(u, dedicated);
     if (pin) {
         char error[512];
         conn_lost_text(error, sizeof(error), n->address, end, why);
@@ -119,10 +119,10 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
 }
 
 static bool may_retire(const struct upstream_conn *c) {
-    return !c->own && (!c->pin || !c->pin->idle);
+    return !c->dedicated && (!c->pin || !c->pin->idle);
 }
 
-/* Pins that have an owner go on until they are given back; what they have begun is of that machine. */
+/* A pin that has an owner goes on until it is given back: what it has begun is of that machine. */
 void conn_retire_all(struct upstream_node *n) {
     struct list_node old; /* what whoever hears of their end opens anew is of the other machine */
     list_init(&old);
@@ -139,7 +139,7 @@ void conn_retire_all(struct upstream_node *n) {
     }
     while (!list_empty(&old)) {
         struct upstream_conn *c = LIST_ENTRY(list_first(&old), struct upstream_conn, link);
-        conn_close(c, c->own ? CONN_LOST : CONN_IDLE, "its name means another machine now");
+        conn_close(c, c->dedicated ? CONN_LOST : CONN_IDLE, "its name means another machine now");
     }
     upstream_wake(n->u);
 }

@@ -5,7 +5,7 @@
  *      ──> MULTI  step  EVAL ...  step  EXEC
  *      <── +OK  +QUEUED  +QUEUED  +QUEUED  *3 ...
  *          └────────────┬────────────┘     └── the reply: reply.c
- *                  the leading ones: together_take
+ *                  the leading ones: batch_take
  *
  * Of the leading replies only errors are kept, the first one: a redirect, or why EXEC says no more than EXECABORT.
  * Where it is MULTI that is refused, each command has run by itself, and the reply of the one in the middle is handed
@@ -42,7 +42,7 @@ char *request_by_source(const struct upstream_request *r, size_t at, size_t *len
     return bytes;
 }
 
-void together_send(struct upstream_conn *c, struct upstream_request *r) {
+void batch_send(struct upstream_conn *c, struct upstream_request *r) {
     size_t len;
     char *bytes = c->has_script || r->eval ? NULL : request_by_source(r, r->script_at, &len);
     c->has_script = true;
@@ -64,12 +64,12 @@ static void keep_refusal(struct upstream_conn *c, const char *data, size_t len) 
         text_append(&c->refusal, data, len);
 }
 
-void together_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last) {
-    bool counts = r->alone && c->led == r->leading / 2u;
+void batch_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last) {
+    bool counts = r->multi_refused && c->led == r->leading / 2u;
     if (c->scan.type == '-')
         keep_refusal(c, data, len);
     if (last && c->led == 0 && c->scan.type == '-')
-        r->alone = true;
+        r->multi_refused = true;
     c->led += last;
     if (!counts)
         return;
@@ -77,7 +77,7 @@ void together_take(struct upstream_conn *c, struct upstream_request *r, const ch
     r->ops->reply(r, data, len, false);
 }
 
-void together_end(struct upstream_conn *c, bool executed) {
+void batch_end(struct upstream_conn *c, bool executed) {
     c->has_script = c->has_script && executed;
     c->led = 0;
     text_clear(&c->refusal);

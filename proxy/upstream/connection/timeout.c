@@ -14,8 +14,8 @@ static bool owner_is_slow(const struct upstream_conn *c) {
     return c->paused || (c->pin && (c->pin->patient_ms == PIN_PATIENT || (c->pin->open && c->out.unsent == 0)));
 }
 
-/* Whether the node has done its part, and it is this process that did not get to see it: it was stopped, or short of
- * processor time. */
+/* Whether the node has done its part, and this process did not get to see it: it was stopped, or short of processor
+ * time. */
 static bool conn_has_news(const struct upstream_conn *c) {
     const struct iobuf *out = c->state == CONN_HANDSHAKE ? &c->handshake : &c->out;
     bool writes = c->state == CONN_CONNECTING || (c->state != CONN_SECURING && out->unsent > 0);
@@ -23,8 +23,8 @@ static bool conn_has_news(const struct upstream_conn *c) {
     return poll(&p, 1, 0) > 0;
 }
 
-/* A due reply does not come: perhaps the node has vanished without a word, and another one serves what it served.
- * True: so it is, and the connection was closed. */
+/* Closes a connection whose due reply does not come where the node has vanished without a word, and another one serves
+ * what it served. Returns whether it did. */
 static bool left_behind(struct upstream_conn *c) {
     struct upstream *u = c->u;
     upstream_want_map(u);
@@ -49,7 +49,7 @@ static bool may_last(const struct upstream_conn *c, int64_t now) {
 
 /* What takes too long, up to the number of milliseconds. */
 static const char *too_slow(const struct upstream_conn *c) {
-    if (c->doubted)
+    if (c->unverified)
         return "no Sentinel has said that it is the master still within";
     switch (c->state) {
     case CONN_RESOLVING:

@@ -22,16 +22,16 @@ static bool word_is(const char *text, size_t len, const char *word) {
 
 struct passing {
     const char *word;
-    bool doubt;   /* there may have been a failover: who serves what is asked anew */
-    bool keyless; /* what names no key waits, too: in a cluster other errors of such are the answer (MSETNX k v k) */
+    bool failover; /* there may have been a failover: who serves what is asked anew */
+    bool keyless;  /* what names no key waits, too: in a cluster other errors of such are the answer (MSETNX k v k) */
 };
 
 static const struct passing PASSING[] = {
-    {"TRYAGAIN", .doubt = false, .keyless = false},   /* some of the keys have moved, and the others follow */
-    {"CLUSTERDOWN", .doubt = true, .keyless = false}, /* the slot has no master, for now */
-    {"LOADING", .doubt = true, .keyless = false},     /* the node has just started */
-    {"MASTERDOWN", .doubt = true, .keyless = false},  /* a replica that has lost its master */
-    {"READONLY", .doubt = true, .keyless = true},     /* it was the master, and is a replica now */
+    {"TRYAGAIN", .failover = false, .keyless = false},   /* some of the keys have moved, and the others follow */
+    {"CLUSTERDOWN", .failover = true, .keyless = false}, /* the slot has no master, for now */
+    {"LOADING", .failover = true, .keyless = false},     /* the node has just started */
+    {"MASTERDOWN", .failover = true, .keyless = false},  /* a replica that has lost its master */
+    {"READONLY", .failover = true, .keyless = true},     /* it was the master, and is a replica now */
 };
 
 static const struct passing *passing_find(const char *text, size_t len) {
@@ -41,7 +41,7 @@ static const struct passing *passing_find(const char *text, size_t len) {
     return NULL;
 }
 
-/* Without a topology nobody takes the node's place, and its errors are the client's. */
+/* Whether the error passes here: without a topology nobody takes the node's place, and its errors are the client's. */
 static bool passes(const struct upstream *u, const struct passing *p, bool keyed) {
     return u->topology && p && (keyed || !u->slots || p->keyless);
 }
@@ -50,17 +50,17 @@ bool upstream_error_passes(const struct upstream *u, const char *text, size_t le
     return passes(u, passing_find(text, len), keyed);
 }
 
-/* There may have been a failover: of a topology, or of a name. */
-static void doubt(struct upstream *u, struct upstream_node *n) {
+/* Has looked up who serves what, since there may have been a failover: of a topology, or of a name. */
+static void suspect_failover(struct upstream *u, struct upstream_node *n) {
     if (u->topology)
         upstream_want_map(u);
     else
-        node_doubt_name(n);
+        node_recheck_name(n);
 }
 
 /* ---- redirects ---- */
 
-/* "MOVED SLOT HOST:PORT", "ASK SLOT HOST:PORT": where to. An empty host is the answering node's own. */
+/* Where "MOVED SLOT HOST:PORT" or "ASK SLOT HOST:PORT" leads. An empty host is the answering node's own. */
 static struct upstream_node *redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot) {
     const char *end = text + len, *number = memchr(text, ' ', len);
     if (!number)
@@ -148,8 +148,8 @@ static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, stru
 static void pinned_error(struct upstream *u, struct upstream_node *from, const char *text, size_t len) {
     unsigned slot;
     const struct passing *p = passing_find(text, len);
-    if (p && p->doubt)
-        doubt(u, from);
+    if (p && p->failover)
+        suspect_failover(u, from);
     if (!u->slots || !word_is(text, len, "MOVED"))
         return;
     struct upstream_node *to = redirect_target(from, text, len, &slot);
@@ -159,8 +159,8 @@ static void pinned_error(struct upstream *u, struct upstream_node *from, const c
         map_move(u, slot, to);
 }
 
-bool again_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
-                 size_t len) {
+bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
+                    size_t len) {
     if (r->pinned) {
         pinned_error(u, from, text, len);
         return false;
@@ -171,8 +171,8 @@ bool again_error(struct upstream *u, struct upstream_node *from, struct upstream
     if (r->script && script_error_plain(text, len, plain, sizeof(plain), &len))
         text = plain;
     const struct passing *p = passing_find(text, len);
-    if (p && p->doubt)
-        doubt(u, from);
+    if (p && p->failover)
+        suspect_failover(u, from);
     if (!u->topology || r->node)
         return false;
     r->sent_before = false; /* it was answered, and not executed */

@@ -1,0 +1,67 @@
+/*
+ * Requests that are abandoned while their replies are due: a placeholder takes the place of each, and drops the reply.
+ * Knows nothing of why.
+ */
+#include "proxy/base/memory.h"
+#include "proxy/upstream/connection/private.h"
+
+enum { PLACEHOLDERS_MAX = 1024 }; /* free ones that are kept */
+
+struct placeholder {
+    struct upstream_request request;
+    struct upstream *u;
+    bool may_last; /* what was abandoned */
+};
+
+static void placeholder_free(struct upstream_request *r) {
+    struct placeholder *s = LIST_ENTRY(r, struct placeholder, request);
+    if (s->u->placeholder_count >= PLACEHOLDERS_MAX) {
+        memory_free(s);
+        return;
+    }
+    s->u->placeholder_count++;
+    list_prepend(&s->u->placeholders, &r->link);
+}
+
+static void placeholder_reply(struct upstream_request *r, const char *data, size_t len, bool last) {
+    if (last)
+        placeholder_free(r);
+}
+
+static void placeholder_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
+    placeholder_free(r);
+}
+
+static bool placeholder_may_last(const struct upstream_request *r) {
+    return LIST_ENTRY(r, const struct placeholder, request)->may_last;
+}
+
+struct upstream_request *placeholder_make(struct upstream *u, struct upstream_request *r) {
+    static const struct upstream_request_ops ops = {
+        .reply = placeholder_reply, .fail = placeholder_fail, .may_last = placeholder_may_last};
+    struct list_node *n = list_shift(&u->placeholders);
+    struct placeholder *s = n ? LIST_ENTRY(n, struct placeholder, request.link) : memory_alloc(sizeof(*s));
+    u->placeholder_count -= n != NULL;
+    s->u = u;
+    s->may_last = r->ops->may_last && r->ops->may_last(r);
+    s->request = *r;
+    s->request.ops = &ops;
+    s->request.placeholder = true;
+    list_init(&s->request.link);
+    list_append(&r->link, &s->request.link); /* before r in its circle, which r then leaves */
+    list_remove(&r->link);
+    r->chunk = NULL;
+    request_end(r);
+    return &s->request;
+}
+
+void upstream_abandon(struct upstream *u, struct upstream_request *r) {
+    if (!r->in_flight)
+        return;
+    if (r->conn) {
+        conn_drop(r->conn, r);
+        return;
+    }
+    list_remove(&r->link);
+    request_end(r);
+}

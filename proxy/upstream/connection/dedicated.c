@@ -1,0 +1,133 @@
+/*
+ * Lanes of one caller's own: shared connections that are shared with nobody. They begin with commands of the caller's
+ * (CLIENT TRACKING ON ...), and pushes that come over them are the caller's, as is the news that one of them is gone.
+ *
+ *      upstream_dedicated_new ──> lane.dedicated ──> connections to whatever nodes the lane's requests go
+ *      upstream_dedicated_free ──> closed as soon as nothing is in flight on them
+ *
+ * Requests over such a lane are routed, redirected and repeated like all others.
+ */
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/upstream/connection/private.h"
+
+struct upstream_dedicated {
+    struct list_node link;
+    uint32_t number;
+    struct upstream_dedicated_events events;
+    struct list_node commands;
+    unsigned count; /* of the commands */
+};
+
+struct command {
+    struct list_node link;
+    size_t len;
+    char bytes[];
+};
+
+static struct upstream_dedicated *dedicated_find(const struct upstream *u, uint32_t number) {
+    LIST_FOREACH(it, &u->dedicated)
+    if (LIST_ENTRY(it, struct upstream_dedicated, link)->number == number)
+        return LIST_ENTRY(it, struct upstream_dedicated, link);
+    return NULL;
+}
+
+uint32_t upstream_dedicated_new(struct upstream *u, const struct upstream_dedicated_events *events) {
+    struct upstream_dedicated *dedicated = memory_zalloc(sizeof(*dedicated));
+    do
+        dedicated->number = ++u->last_dedicated;
+    while (dedicated->number == 0 || dedicated_find(u, dedicated->number));
+    dedicated->events = *events;
+    list_init(&dedicated->commands);
+    list_init(&dedicated->link);
+    list_append(&u->dedicated, &dedicated->link);
+    return dedicated->number;
+}
+
+void upstream_dedicated_begin(struct upstream *u, uint32_t number, const char *command, size_t len) {
+    struct upstream_dedicated *dedicated = dedicated_find(u, number);
+    const struct command *last =
+        list_empty(&dedicated->commands) ? NULL : LIST_ENTRY(dedicated->commands.prev, struct command, link);
+    if (last && last->len == len && memcmp(last->bytes, command, len) == 0)
+        return; /* said again it changes nothing */
+    struct command *c = memory_alloc(sizeof(*c) + len);
+    c->len = len;
+    memcpy(c->bytes, command, len);
+    list_init(&c->link);
+    list_append(&dedicated->commands, &c->link);
+    dedicated->count++;
+}
+
+void upstream_dedicated_free(struct upstream *u, uint32_t number) {
+    struct upstream_dedicated *dedicated = dedicated_find(u, number);
+    if (!dedicated)
+        return;
+    list_remove(&dedicated->link);
+    struct list_node *n;
+    while ((n = list_shift(&dedicated->commands)))
+        memory_free(LIST_ENTRY(n, struct command, link));
+    memory_free(dedicated);
+    u->dedicated_ended = true;
+}
+
+unsigned dedicated_handshake(struct upstream *u, uint32_t number, struct iobuf *out) {
+    const struct upstream_dedicated *dedicated = number ? dedicated_find(u, number) : NULL;
+    if (!dedicated)
+        return 0;
+    LIST_FOREACH(it, &dedicated->commands) {
+        const struct command *c = LIST_ENTRY(it, struct command, link);
+        iobuf_append(out, c->bytes, c->len);
+    }
+    return dedicated->count;
+}
+
+void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    const struct upstream_dedicated *dedicated = dedicated_find(c->u, c->dedicated);
+    if (!last || c->push) {
+        if (!c->push)
+            c->push = memory_zalloc(sizeof(*c->push));
+        text_append(c->push, data, len);
+    }
+    if (!last)
+        return;
+    struct text *whole = c->push;
+    c->push = NULL;
+    if (dedicated)
+        dedicated->events.push(dedicated->events.arg, whole ? whole->data : data, whole ? whole->len : len);
+    if (whole)
+        text_clear(whole);
+    memory_free(whole);
+}
+
+void dedicated_drop_push(struct upstream_conn *c) {
+    if (c->push)
+        text_clear(c->push);
+    memory_free(c->push);
+    c->push = NULL;
+}
+
+void dedicated_lost(struct upstream *u, uint32_t number) {
+    const struct upstream_dedicated *dedicated = dedicated_find(u, number);
+    if (dedicated && !u->closing)
+        dedicated->events.lost(dedicated->events.arg);
+}
+
+bool dedicated_keeps(const struct upstream_conn *c) {
+    return c->dedicated && !c->pin && dedicated_find(c->u, c->dedicated);
+}
+
+static void sweep(struct upstream_conn *c, void *arg) {
+    struct upstream *u = c->u;
+    if (c->dedicated == 0 || dedicated_find(u, c->dedicated) || (c->pin && c->pin->owned))
+        return;
+    if (c->in_flight == 0)
+        conn_close(c, CONN_IDLE, "nobody's any more");
+    else
+        u->dedicated_ended = true;
+}
+
+void dedicated_sweep(struct upstream *u) {
+    u->dedicated_ended = false;
+    conn_each(u, sweep, NULL);
+}
