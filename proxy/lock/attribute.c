@@ -116,13 +116,19 @@ struct speaker {
 
 enum whose { OWN, THE_CLIENTS, OF_CLOSED };
 
+/* Whether the claim's lease made way before its end, where other proxies serve the family, too: it was released there,
+ * perhaps before its sessions were known to share. */
+static bool spent_elsewhere(const struct claim *c, const struct speaker *s) {
+    return c->ended && c->cut_short && s->family && s->family->elsewhere;
+}
+
 static bool is_of(enum whose whose, const struct claim *c, const struct speaker *s) {
     bool same = c->peer->client == s->self->client;
     switch (whose) {
     case OWN:
         return c->peer == s->self && !(c->taken && (s->loser || s->released));
-    case THE_CLIENTS: /* what made way before its end was spent elsewhere, also before they were known to share */
-        return same && !c->taken && !(c->ended && c->cut_short);
+    case THE_CLIENTS:
+        return same && !c->taken && !spent_elsewhere(c, s);
     case OF_CLOSED:
         return same && c->peer->closed;
     }

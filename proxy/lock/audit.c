@@ -313,6 +313,8 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight 
     struct lock_result result = {.pttl_ms = sight->pttl_ms, .value = sight->value, .value_len = sight->value_len};
     struct finish f;
     finish_start(&f, e, sight->session_id, &plan, &result, sight->command, sight->client, now_ms);
+    if (plan.rule)
+        plan.family = family_number(f.peer, plan.rule, plan.pattern);
     f.audit = true;
     f.refusal = sight->refusal;
     attribute(f.sh, f.entry, f.peer, now_ms, &plan);

@@ -49,12 +49,25 @@ static inline uint64_t key_hash(const struct lock_engine *e, struct lock_session
     if (key->len <= LOCK_KEY_KNOWN) {
         s->last.hash = hash;
         s->last.pattern = *pattern;
+        s->last.of = 0;
         s->last.db = key->db;
         s->last.len = (uint32_t)key->len;
         s->last.slot = slot_of_key(key->name, key->len);
         memcpy(s->last.name, key->name, key->len);
     }
     return hash;
+}
+
+/* The family's number for the plan's key, which engine_begin has hashed. */
+static inline uint64_t family_of_plan(struct lock_session *s, const struct peer *p, const struct lock_plan *plan) {
+    uint64_t of = (plan->rule->hash ^ p->client->hash) | 1;
+    if (plan->key.len > LOCK_KEY_KNOWN)
+        return family_number(p, plan->rule, plan->pattern);
+    if (s->last.of != of) {
+        s->last.of = of;
+        s->last.family = family_number(p, plan->rule, plan->pattern);
+    }
+    return s->last.family;
 }
 
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
@@ -77,7 +90,8 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     struct peer *p = plan->peer = peer_get(sh, s);
-    const struct family *family = family_find(sh, p, rule, plan->pattern);
+    plan->family = rule ? family_of_plan(s, p, plan) : 0;
+    const struct family *family = rule ? family_of(sh, p, plan->family) : NULL;
     plan->attempt = ledger_number(e) - (family && family->pooled);
     plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
     p->in_flight++; /* so it stays until engine_finish */

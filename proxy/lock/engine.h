@@ -52,6 +52,7 @@ struct lock_session {
     /* Private to engine.c: the last key, what it hashes to, and its slot. Who has acquired a lock releases it next. */
     struct {
         uint64_t hash, pattern;
+        uint64_t family, of; /* its family's number under the rule and for the client that `of` is of; 0: not known */
         uint32_t db, len; /* len 0: none */
         uint16_t slot;
         char name[LOCK_KEY_KNOWN];
@@ -228,6 +229,7 @@ struct lock_plan {
     bool first_release;             /* private: it is known by this one that the session has released */
     bool twice;                     /* private: counted as the second one in a row over its session */
     uint64_t hash, pattern;         /* private: the key's, and its pattern's */
+    uint64_t family;                /* private: its family's number, where there is a rule */
     struct peer *peer;              /* private: what the shard knows of the session */
     uint16_t slot;                  /* the key's */
     uint8_t attempt_len, claim_len; /* of the texts below */

@@ -26,7 +26,7 @@ enum {
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
-static uint64_t key_of(const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
+uint64_t family_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
     return hash_number(p->client->hash ^ hash_number(rule->hash ^ pattern));
 }
 
@@ -140,17 +140,17 @@ static struct habit *habit_of(const struct peer *p, uint64_t key) {
     return NULL;
 }
 
-struct family *family_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
-    if (!rule)
-        return NULL;
-    uint64_t key = key_of(p, rule, pattern);
-    struct habit *h = habit_of(p, key);
-    return h ? h->family : family_of_key(sh, key);
+inline struct family *family_of(struct shard *sh, const struct peer *p, uint64_t number) {
+    struct habit *h = habit_of(p, number);
+    return h ? h->family : family_of_key(sh, number);
 }
 
-struct family *family_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t pattern,
+struct family *family_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
+    return rule ? family_of(sh, p, family_number(p, rule, pattern)) : NULL;
+}
+
+struct family *family_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t number,
                            const struct lock_key *key, int64_t now_ms) {
-    uint64_t number = key_of(p, rule, pattern);
     struct habit *h = habit_of(p, number);
     if (!h) {
         if (p->habit_count >= HABITS_A_PEER)

@@ -41,6 +41,7 @@ struct family {
     uint64_t key;           /* of identity, rule and pattern */
     uint32_t refs;          /* habits, contests, claims */
     bool pooled;            /* its workers share connections: releases were seen to cross */
+    bool elsewhere;         /* another proxy has given it a lease */
     uint8_t votes;          /* crossings seen */
     uint8_t twice;          /* releases seen in a row over one session */
     uint8_t row;            /* contended releases in a row over their own session */
@@ -84,12 +85,15 @@ struct contest {
     int64_t suspected_ms;            /* since when it is known to be suspicious; 0 it is not */
 };
 
-/* The family of a session's identity for a key under a rule; NULL: nothing is known of it. `pattern`: the key's,
- * hashed. */
+/* Numbers the family of a session's identity for a key under a rule. `pattern`: the key's, hashed. */
+uint64_t family_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
+/* Finds the family of that number, as seen from a session of its; NULL: nothing is known of it. */
+struct family *family_of(struct shard *sh, const struct peer *p, uint64_t number);
+/* Finds the family by what it is numbered by; NULL also without a rule. */
 struct family *family_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
 /* The family of a session that has tried for such a lock, made if there is none: the session belongs to it from now on.
  * Never NULL. */
-struct family *family_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t pattern,
+struct family *family_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t number,
                            const struct lock_key *key, int64_t now_ms);
 void family_ref(struct family *f);
 /* Gives a reference to a family back; NULL is allowed. */

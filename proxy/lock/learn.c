@@ -176,6 +176,8 @@ static struct claim *learn_its_own(struct finish *f, struct family *family) {
                       f->result->fence);
         c->granted_ms = f->now_ms;
         c->reported = true;
+        if (family)
+            family->elsewhere = true;
     }
     if (c->peer->remote) {
         c->end_ms = f->now_ms + (rule->lease_ms > KEPT_MS ? rule->lease_ms : KEPT_MS);
@@ -215,7 +217,7 @@ static void forgotten(struct finish *f, const struct family *family, struct cont
 static void learn_contest(struct finish *f) {
     const struct lock_rule *rule = f->plan->rule;
     struct entry *en = finish_entry(f);
-    struct family *family = family_join(f->sh, f->peer, rule, f->plan->pattern, &f->plan->key, f->now_ms);
+    struct family *family = family_join(f->sh, f->peer, rule, f->plan->family, &f->plan->key, f->now_ms);
     struct claim *live = learn_its_own(f, family);
     struct contest *contest = contest_get(en, family);
     if (f->result->pooled && rule->owner == LOCK_OWNER_AUTO)

@@ -70,7 +70,7 @@ static inline struct claim *claim_made(struct finish *f, uint64_t fence) {
 
 static inline struct claim *claim_granted(struct finish *f) {
     const struct lock_result *r = f->result;
-    struct family *family = family_join(f->sh, f->peer, f->plan->rule, f->plan->pattern, &f->plan->key, f->now_ms);
+    struct family *family = family_join(f->sh, f->peer, f->plan->rule, f->plan->family, &f->plan->key, f->now_ms);
     struct claim *c = claim_made(f, r->fence);
     c->family = family;
     family_ref(family);

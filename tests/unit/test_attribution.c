@@ -1214,6 +1214,9 @@ static void what_made_way_before_a_pool_was_known_is_spent(void **state) {
     struct lock_session a, b;
     uint64_t used;
     open_two(f, &a, &b);
+    take_elsewhere(f, &b, "lock:x");
+    attempt(f, &a, "lock:x");
+    free_lock("lock:x");
     take(f, &a, "lock:x");
     free_lock("lock:x"); /* released through another proxy */
     uint64_t live = take(f, &b, "lock:x");
