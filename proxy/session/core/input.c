@@ -178,12 +178,7 @@ static bool session_must_wait(struct session *s) {
 }
 
 bool session_unauthenticated(const struct session *s) {
-    const struct worker *w = s->worker;
-    return !s->authenticated || (w->strangers != STRANGERS_SERVED && s->lane.login == 0 && s->arrival > w->served);
-}
-
-bool session_doubted(const struct session *s) {
-    return s->worker->strangers == STRANGERS_UNKNOWN && s->authenticated && s->lane.login == 0;
+    return !s->authenticated || (s->worker->upstream_needs_auth && s->lane.login == 0);
 }
 
 /* Whether a request that isn't complete is too long to be waited for. */
@@ -212,7 +207,7 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
             *waits = true;
             break;
         }
-        limits.unauthenticated = session_unauthenticated(s) && !session_doubted(s);
+        limits.unauthenticated = session_unauthenticated(s);
         enum resp_status status = resp_request_scan(scanner, data + used, len - used, &limits);
         if (status == RESP_MORE) {
             if (session_streams(scanner, len - used))
