@@ -189,7 +189,7 @@ static void look_at(struct worker *w, const char *entry, size_t len) {
 
 static void listed(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    const char *p = end->reply, *over = end->reply + end->len;
+    const char *p = end->reply, *over = p ? p + end->len : p;
     struct resp_item array, entry;
     bool read = !end->error && !w->stopping && resp_item_read(&p, over, &array) && array.type == '*';
     for (int64_t i = 0; read && i < array.num; i++)
