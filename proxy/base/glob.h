@@ -11,7 +11,7 @@
 /* Whether all of `text` matches. Both are borrowed and may hold any bytes; an empty text matches the patterns ""
  * and "*", as in KEYS. */
 bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_t len);
-/* The same for a pattern of somebody else's choice, in at most *steps steps (bytes of the pattern that are looked at),
+/* Matches a pattern of somebody else's choice, in at most *steps steps (bytes of the pattern that are looked at),
  * which are taken off there. 0 is left where they were too few to tell, and the result is false. */
 bool glob_match_within(const char *pattern, size_t pattern_len, const char *text, size_t len, size_t *steps);
 

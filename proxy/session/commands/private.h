@@ -50,7 +50,7 @@ struct classified {
 /* Fills *to, which keeps the request and its bytes borrowed; class_clear(&to->class) afterwards. */
 void classify(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
               struct classified *to);
-/* The same for a command on one key, argument `key`, with the rule that watches it. */
+/* Classifies a command on one key, argument `key`, with the rule that watches it; fills *to as classify does. */
 void classify_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                   uint32_t key, const struct lock_rule *rule, struct classified *to);
 
@@ -63,7 +63,7 @@ void dispatch_unknown(struct session *s, const struct resp_request *r, const cha
 
 /* Refuses a command that is not to be had through the proxy; `what` ends the sentence with the reason. */
 void refuse_command(struct session *s, const struct command *c, const char *what);
-/* It comes before authentication, and does not lead to it. `c` NULL: the table lacks it. */
+/* Refuses a request that comes before authentication and does not lead to it. `c` NULL: the table lacks its command. */
 void refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
                             const char *bytes);
 

@@ -41,7 +41,7 @@ void class_begin(struct request_class *k, const struct command *c, const struct 
 /* Fills *k. Every find is followed by a clear; the request and its bytes outlive the value. */
 void class_find(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
                 const char *bytes);
-/* The same where argument `key` is known to be the only key (or the only one that matters), and `rule` its rule. */
+/* Fills *k where argument `key` is known to be the only key (or the only one that matters), and `rule` its rule. */
 void class_of_key(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
                   const char *bytes, uint32_t key, const struct lock_rule *rule);
 /* Leaves no key but argument `key`, whose rule this is, of a request whose slot stays. */
