@@ -232,6 +232,8 @@ static void options_of(struct application *app) {
         .maxclients = c->maxclients,
         .reuse_port = c->reuse_port,
         .requirepass = c->requirepass,
+        .admin_users = c->admin_users.words,
+        .admin_user_count = c->admin_users.count,
         .identity = c->client_identity,
         .version = LOCKKEEPER_VERSION,
         .process_id = app->process_id,

@@ -29,7 +29,8 @@
     COUNTER(protocol_errors, "counter", "protocol_errors_total", NULL, NULL,                                           \
             "Clients closed for bytes that are no RESP.")                                                              \
     COUNTER(tls_handshakes_failed, "counter", "tls_handshakes_failed_total", NULL, NULL,                               \
-            "Clients closed because their TLS handshake failed.")
+            "Clients closed because their TLS handshake failed.")                                                      \
+    COUNTER(logins_refused, "counter", "logins_refused_total", NULL, NULL, "Wrong passwords.")
 #define UPSTREAM_COUNTERS(COUNTER)                                                                                     \
     COUNTER(pinned_connections, "gauge", "connections_pinned", NULL, NULL,                                             \
             "Connections to nodes that one client has for itself, whatever for.")                                      \

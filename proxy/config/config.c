@@ -351,6 +351,7 @@ void config_free(struct config *config) {
         return;
     words_clear(&config->bind);
     words_clear(&config->upstream_addresses);
+    words_clear(&config->admin_users);
     memory_free(config->unixsocket);
     memory_free(config->logfile);
     memory_free(config->pidfile);

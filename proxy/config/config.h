@@ -60,6 +60,7 @@ struct config {
     char *logfile;                                                     /* "": standard output */
     char *pidfile;                                                     /* NULL */
     char *supervised;                                                  /* no | systemd | auto */
+    struct config_words admin_users;                                   /* admin-user; may be none */
     char *requirepass;                                                 /* NULL */
     int64_t bulk_max;                                                  /* proto-max-bulk-len 512mb */
     int64_t query_buffer_limit;                                        /* client-query-buffer-limit 1gb */

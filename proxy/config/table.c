@@ -141,6 +141,11 @@ static const struct directive TABLE[] = {
      TEXT(requirepass),
      .flags = DIRECTIVE_SECRET,
      .expected = "one password"},
+    {{"admin-user", "NAME ...", "\"\"",
+      "users who may use PROXY whatever their rights in Redis are; \"\": who may CONFIG"},
+     LIST(config_read_admin_user),
+     .flags = DIRECTIVE_LIST,
+     .expected = "one or more names of users"},
 
     {{"proto-max-bulk-len", "SIZE", "512mb", "longest argument of a request"},
      SIZE(bulk_max, MEGABYTE),

@@ -296,6 +296,13 @@ bool config_read_lock(struct config_build *b, const struct directive *d, const s
     return wrong ? config_complain(b, "%s", wrong) : true;
 }
 
+bool config_read_admin_user(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    set_words(&b->config->admin_users, words, 0);
+    if (words->count == 1 && words->words[0][0] == '\0')
+        words_clear(&b->config->admin_users);
+    return true;
+}
+
 bool config_read_identity(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"address", "user", "name", "port", NULL};
     static const unsigned BITS[] = {IDENTITY_ADDRESS, IDENTITY_USER, IDENTITY_NAME, IDENTITY_PORT};

@@ -54,6 +54,13 @@ uint32_t upstream_login_intern(const char *user, size_t user_len, const char *pa
 /* Gives back a login that one upstream_login_intern took (a client may try passwords for ever). When as many were given
  * back as taken the login is forgotten; numbers are never used again. Optional; 0 is ignored. Thread-safe. */
 void upstream_login_release(uint32_t login);
+/* The login was right; and whether it ever was, since it was interned first. Thread-safe. */
+void upstream_login_prove(uint32_t login);
+bool upstream_login_proven(uint32_t login);
+/* Logins that are nobody's: connections of such a lane begin without AUTH. Clients' logins are tried over the first
+ * one's, and over the second one's the proxy asks what a node grants to who has not logged in. */
+#define UPSTREAM_LOGIN_TRIED UINT32_MAX
+#define UPSTREAM_LOGIN_ASKED (UINT32_MAX - 1)
 
 /* What a shared connection is for: requests with equal keys share. */
 struct upstream_lane {
@@ -151,6 +158,10 @@ void upstream_free(struct upstream *u);
  * ops->fail (static or valid until the next call): the request was not taken then. */
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
                             const char *bytes, size_t len) __attribute__((warn_unused_result));
+/* Sends the AUTH of an interned login, over a connection that is for that alone, where others are tried as well: what
+ * has been logged in before says nothing of whether the password still holds. */
+const char *upstream_submit_login(struct upstream *u, struct upstream_request *r, uint32_t login)
+    __attribute__((warn_unused_result));
 /* Sends a batch: several commands, which nobody else's come between: MULTI, `leading` - 1 more, and EXEC, whose reply
  * is the request's. A redirect that keeps them from being executed is followed for all of them, and they are repeated
  * as others are, but for TRYAGAIN; another such error is the reply (EXECABORT ...), and nothing was executed. Where the

@@ -125,6 +125,7 @@ static void ask_around(struct worker *w, double now) {
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     worker_trim(w);
+    worker_arrivals_look(w);
     if (w->index == 0)
         ask_around(w, ev_now(loop));
     if (w->shared->options.monitored || w->shared->options.threads > 1)
@@ -243,6 +244,8 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     w->hooks = &commands_hooks;
     w->probed = probed;
     w->index = index;
+    if (shared->options.requirepass) /* who has given that is known */
+        w->strangers = STRANGERS_SERVED;
     w->loop = ev_loop_new(EVFLAG_AUTO);
     readable_init(&w->readable, w->loop);
     w->rules = lock_rules_ref(rules);

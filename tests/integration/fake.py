@@ -31,14 +31,23 @@ class FakeNode:
                                 return
                             data += more
                             continue
-                        with node.lock:
-                            node.requests.append(words)
-                        reply = handler(words, self)
+                        reply = self.to_a_stranger(words)
+                        if reply is None:
+                            with node.lock:
+                                node.requests.append(words)
+                            reply = handler(words, self)
                         if reply is None:
                             return
                         self.request.sendall(reply)
                 except OSError:
                     pass
+
+            def to_a_stranger(self, words):
+                """The answer to the proxy's question what those may do who have not logged in, on a connection for that."""
+                before, self.last = getattr(self, "last", None), words
+                if words == [b"RESET"]:
+                    return b"+RESET\r\n"
+                return b"+PONG\r\n" if words == [b"PING"] and before == [b"RESET"] else None
 
             def send(self, data):
                 self.request.sendall(data)

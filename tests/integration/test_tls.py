@@ -640,8 +640,10 @@ def test_reload(start_proxy, certificates, farm, tmp_path):
         with open(files[broken], "w") as f:
             f.write("no PEM\n")
         with proxy.client() as c:
+            said = len(proxy.log())
             reply = c("PROXY", "RELOAD")
-            assert isinstance(reply, Error) and files[broken] in reply
+            assert isinstance(reply, Error) and "log says where" in reply and files[broken] not in reply
+            assert files[broken] in proxy.log()[said:]
         assert {serial((HOST, port), context)} == second
         install("renewed")
     os.unlink(files["crt"])

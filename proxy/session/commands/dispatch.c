@@ -278,7 +278,7 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     const struct command *c = *command;
     *result = DISPATCHED;
     if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
-        refuse_unauthenticated(s, c, r, bytes);
+        *result = refuse_unauthenticated(s, c, r, bytes);
         return true;
     }
     *result = DISPATCH_WAIT;
@@ -329,7 +329,13 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
 
 /* ---- all rooms ------------------------------------------------------------------------------------- */
 
-static const struct session_room commands_room = {.worker_opens = pause_init, .closes = pause_leave};
+static void commands_open(struct worker *w) {
+    pause_init(w);
+    wrong_open(w);
+}
+
+static const struct session_room commands_room = {
+    .worker_opens = commands_open, .worker_closes = wrong_close, .closes = pause_leave};
 
 /* All rooms, in the order in which they hear that a session is gone. */
 static const struct session_room *const rooms[] = {

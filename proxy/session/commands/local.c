@@ -3,7 +3,8 @@
  *
  * A session's database, protocol and user are those of the shared connections that it uses (its lane). A change is
  * tried on a connection of the new lane; where the node refuses it, the client gets the node's own words and nothing
- * has changed. Requests behind such a change wait for it.
+ * has changed. A login is tried first, on a connection for that: those of its lane are logged in already, with what may
+ * have been revoked since. Requests behind such a change wait for it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include "proxy/session/push/push.h"
 #include "proxy/session/transaction/transaction.h"
 
-enum { DATABASES_MAX = 1000000 };
+enum { DATABASES_MAX = 1000000, LOGIN_WORD_MAX = 16384 /* a node ends a connection that says more before its login */ };
 
 static const char PING[] = "*1\r\n$4\r\nPING\r\n";
 
@@ -24,6 +25,7 @@ struct change {
     struct request_owner owner; /* first */
     struct upstream_lane lane;
     bool hello, authenticates, selects;
+    const char *probe; /* what a login's lane is tried with once the login is right, or NULL; borrowed */
     uint32_t login;    /* interned for this change, 0 none; the session's once it is applied */
     char *user, *name; /* NULL: not given */
     char *wrong;       /* NULL, or what is wrong with HELLO behind its login: the answer once the login is right */
@@ -63,8 +65,10 @@ static void reply_hello(struct request *r, const struct call_end *end) {
 static void change_apply(struct session *s, struct change *change) {
     s->lane.db = change->lane.db;
     s->lane.protocol = change->lane.protocol;
+    s->looked_in = false;
     if (change->login) {
         upstream_login_release(s->lane.login);
+        upstream_login_prove(change->login);
         s->lane.login = change->login;
         change->login = 0;
     }
@@ -86,6 +90,8 @@ static void change_done(struct call *c, const struct call_end *end) {
     if (wrong && refused && !end->error) /* on a connection that watches the node has had the client's own words */
         refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
     request_disown(r);
+    if (refused && !end->error && r->session && strncmp(end->reply, "-WRONGPASS", 10) == 0)
+        wrong_note(r->session);
     if (!refused && r->session)
         change_apply(r->session, change);
     bool hello = change->hello;
@@ -110,6 +116,25 @@ static void change_done(struct call *c, const struct call_end *end) {
     memory_free(wrong);
 }
 
+/* A login is right, or not. A lane of the session's own begins with more than that, and HELLO has a reply. */
+static void login_tried(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    const struct change *change = REQUEST_OWNER(r, struct change);
+    if (end->error || end->reply[0] == '-' || !change->probe || !r->session) {
+        change_done(c, end);
+        return;
+    }
+    call_init(c, r, change_done);
+    call_submit_lane(c, SLOT_NONE, &change->lane, change->probe, strlen(change->probe));
+}
+
+/* Tries the change's login, then `probe` over its lane where that has something to say. */
+static void login_start(struct request *request, struct change *change, const char *probe) {
+    change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? probe : NULL;
+    request->call.done = login_tried;
+    call_submit_login(&request->call, change->login);
+}
+
 /* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until it has been answered. A
  * connection that watches keys has to follow: there it is the client's own words, if the proxy has no password of its
  * own in them. */
@@ -117,13 +142,21 @@ static void change_start(struct session *s, const struct command *c, struct chan
                          const struct resp_request *r, const char *bytes) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
     bool own_password = change->authenticates && s->worker->shared->options.requirepass;
+    if (!pin && change->login && wrong_too_often(s) && !upstream_login_proven(change->login)) {
+        change_free(change);
+        session_refuse(s, c, "ERR too many wrong passwords from this address: try again in a second");
+        return;
+    }
+    const char *words = probe;
     size_t len = probe ? strlen(probe) : r->len;
     probe = probe ? probe : bytes;
     struct request *request = request_new(s, c);
     request_own(request, &change->owner, &request_owner_silent);
     request->call.done = change_done;
     request_barrier(request);
-    if (!pin)
+    if (!pin && change->login)
+        login_start(request, change, words);
+    else if (!pin)
         call_submit_lane(&request->call, SLOT_NONE, &change->lane, probe, len);
     else if (own_password)
         call_submit_pin(&request->call, pin, probe, len, false);
@@ -160,9 +193,15 @@ static bool change_login(struct session *s, struct change *change, const char *u
     change->user = NULL;
     if (user)
         change->user = memory_strndup(user, user_len);
-    if (required)
-        return (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
-               password_is(required, password, password_len);
+    if (required) {
+        bool right = (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
+                     password_is(required, password, password_len);
+        if (!right)
+            wrong_note(s);
+        return right;
+    }
+    if (user_len > LOGIN_WORD_MAX || password_len > LOGIN_WORD_MAX)
+        return false;
     upstream_login_release(change->login); /* HELLO with AUTH twice: the last one counts */
     change->login = change->lane.login = upstream_login_intern(user, user_len, password, password_len);
     return true;
@@ -242,6 +281,13 @@ static void hello_wrong(struct session *s, const struct command *c, struct chang
     session_refuse(s, c, "%s", wrong);
 }
 
+static bool hello_logs_in(const struct resp_request *r, const char *bytes) {
+    size_t i = 2;
+    while (i < r->argc && !request_arg_is(r, bytes, i, "auth"))
+        i++;
+    return i < r->argc;
+}
+
 static void do_hello(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     size_t len;
     const char *version = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
@@ -313,6 +359,8 @@ static void do_reset(struct session *s, const struct command *c) {
     s->lane.login = 0;
     s->lane.protocol = 2;
     s->authenticated = o->requirepass == NULL;
+    s->arrival = worker_arrival(s->worker);
+    s->looked_in = false;
     client_set_text(&s->name, "", 0);
     client_set_text(&s->user, "", 0);
     s->no_evict = false;
@@ -364,6 +412,8 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
         do_auth(s, c, r, bytes);
         break;
     case COMMAND_HELLO:
+        if (session_doubted(s) && !hello_logs_in(r, bytes))
+            return refuse_doubted(s, c);
         do_hello(s, c, r, bytes);
         break;
     case COMMAND_SELECT:

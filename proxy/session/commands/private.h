@@ -63,9 +63,12 @@ void dispatch_unknown(struct session *s, const struct resp_request *r, const cha
 
 /* Refuses a command that is not to be had through the proxy; `what` ends the sentence with the reason. */
 void refuse_command(struct session *s, const struct command *c, const char *what);
-/* Refuses a request that comes before authentication and does not lead to it. `c` NULL: the table lacks its command. */
-void refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
-                            const char *bytes);
+/* Lets a request wait for a node's first word on who needs a login, or refuses it where there is none to be had. */
+enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
+/* Refuses a request that comes before authentication and does not lead to it, or lets it wait for a node's word.
+ * `c` NULL: the table lacks its command. */
+enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
+                                            const char *bytes);
 
 /* Whether one of its keys is longer than a lock's name may be, and matches an enforced rule. */
 bool refuse_long_names(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
@@ -84,6 +87,24 @@ void local_changed(struct session *s, const struct command *c, const struct resp
 /* Deals with the PROXY family. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
+/* The same for who has the right to it, at EXEC. */
+enum dispatch_result proxy_run(struct session *s, const struct command *c, const struct resp_request *r,
+                               const char *bytes);
+
+/* ---- wrong.c ----------------------------------------------------------------------------------------- */
+
+void wrong_open(struct worker *w);
+void wrong_close(struct worker *w);
+/* The session has given a wrong password. */
+void wrong_note(struct session *s);
+/* Whether its address has done so too often just now. */
+bool wrong_too_often(const struct session *s);
+
+/* ---- rights.c ---------------------------------------------------------------------------------------- */
+
+/* A PROXY command: whether its way ends here, with *result: its client's rights are being asked for, or are missing. */
+bool rights_wanted(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                   enum dispatch_result *result);
 
 /* Deals with a request inside MULTI; c NULL: not in the table. */
 enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

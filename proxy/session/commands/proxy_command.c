@@ -277,13 +277,11 @@ static void proxy_locks(struct session *s, const struct command *c, const struct
 static bool reload_step(struct worker *w, struct worker_slices *slices) {
     struct proxy_work *work = (struct proxy_work *)(void *)slices;
     struct proxy_shared *shared = w->shared;
-    char error[RELOAD_ERROR_SIZE] = "no configuration file is in use", line[RELOAD_ERROR_SIZE + 64];
-    if (shared->reload && shared->reload(shared->reload_arg, error, sizeof(error))) {
+    char error[RELOAD_ERROR_SIZE]; /* has words of files in it, which are not for everybody: the log has it */
+    if (shared->reload && shared->reload(shared->reload_arg, error, sizeof(error)))
         request_reply(work->request, "+OK\r\n", 5, true);
-    } else {
-        snprintf(line, sizeof(line), "ERR %s; nothing was changed", error);
-        request_error(work->request, line);
-    }
+    else
+        request_error(work->request, "ERR the configuration is wrong: the proxy's log says where; nothing was changed");
     return false;
 }
 
@@ -293,6 +291,12 @@ static void proxy_reload(struct session *s, const struct command *c) {
 
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
+    enum dispatch_result result;
+    return rights_wanted(s, c, r, bytes, &result) ? result : proxy_run(s, c, r, bytes);
+}
+
+enum dispatch_result proxy_run(struct session *s, const struct command *c, const struct resp_request *r,
+                               const char *bytes) {
     char word[64];
     if (r->argc < 2)
         session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");

@@ -30,9 +30,20 @@ static void answer_unknown(struct session *s, const struct resp_request *r, cons
                    request_arg_text(r, bytes, 0, name, sizeof(name)), args);
 }
 
+enum dispatch_result refuse_doubted(struct session *s, const struct command *c) {
+    const char *error = worker_await_word(s->worker);
+    if (!error && session_doubted(s))
+        return DISPATCH_WAIT;
+    counter_add(&s->worker->counters.requests_failed, 1);
+    session_refuse(s, c, "%s", error ? error : "UPSTREAM the node has just answered; the request was not sent");
+    return DISPATCHED;
+}
+
 /* In Redis's order. */
-void refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
-                            const char *bytes) {
+enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
+                                            const char *bytes) {
+    if (session_doubted(s))
+        return refuse_doubted(s, c);
     if (!c)
         answer_unknown(s, r, bytes);
     else if (!command_arity_ok(c, r->argc))
@@ -41,6 +52,7 @@ void refuse_unauthenticated(struct session *s, const struct command *c, const st
         session_refuse(s, c, "NOAUTH Authentication required.");
     if (s->authenticated)
         worker_probe(s->worker); /* refused for the node's sake: it may have changed its mind */
+    return DISPATCHED;
 }
 
 static bool has_long_word(const struct resp_request *r) {

@@ -178,7 +178,12 @@ static bool session_must_wait(struct session *s) {
 }
 
 bool session_unauthenticated(const struct session *s) {
-    return !s->authenticated || (s->worker->upstream_needs_auth && s->lane.login == 0);
+    const struct worker *w = s->worker;
+    return !s->authenticated || (w->strangers != STRANGERS_SERVED && s->lane.login == 0 && s->arrival > w->served);
+}
+
+bool session_doubted(const struct session *s) {
+    return s->worker->strangers == STRANGERS_UNKNOWN && s->authenticated && s->lane.login == 0;
 }
 
 /* Whether a request that isn't complete is too long to be waited for. */
@@ -207,7 +212,7 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
             *waits = true;
             break;
         }
-        limits.unauthenticated = session_unauthenticated(s);
+        limits.unauthenticated = session_unauthenticated(s) && !session_doubted(s);
         enum resp_status status = resp_request_scan(scanner, data + used, len - used, &limits);
         if (status == RESP_MORE) {
             if (session_streams(scanner, len - used))

@@ -500,6 +500,12 @@ void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane
     submit(c, slot, lane, bytes, len);
 }
 
+void call_submit_login(struct call *c, uint32_t login) {
+    const char *error = upstream_submit_login(c->request->worker->upstream, &c->up, login);
+    if (error)
+        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+}
+
 inline void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
     submit(c, slot, &c->request->session->lane, bytes, len);
 }

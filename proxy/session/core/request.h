@@ -62,7 +62,9 @@ void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane
 void call_submit_together(struct call *c, uint8_t leading, int slot, const char *bytes, size_t len);
 /* Submits over a connection of the session's own; `asking`: behind an ASKING. */
 void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking);
-/* Submits to one master by its number. */
+/* The AUTH of a login that upstream_login_intern knows: whether it is right. */
+void call_submit_login(struct call *c, uint32_t login);
+/* Submit to one master by its number. */
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len);
 void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,
                              size_t len);

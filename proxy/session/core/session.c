@@ -41,6 +41,7 @@ struct session *session_new(struct worker *w, int fd, struct tls *tls, const cha
     ev_io_start(w->loop, &s->io);
     if (tls)
         tls_attach(tls, &s->io);
+    s->arrival = worker_arrival(w);
     counter_add(&w->counters.clients_connected, 1);
     counter_add(&w->counters.clients_total, 1);
     log_debug("client %llu: connected from %s", (unsigned long long)id, address);

@@ -43,6 +43,9 @@ struct session_input {
 /* What CLIENT REPLY said. */
 enum reply_mode { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP };
 
+/* Whether the client may look into the proxy: the node's answer, until it is taken. */
+enum rights { RIGHTS_UNKNOWN, RIGHTS_GRANTED, RIGHTS_REFUSED, RIGHTS_NOT_KNOWN_NOW };
+
 /* What CLIENT CACHING said of the next command. */
 enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
 
@@ -68,6 +71,8 @@ struct session {
     bool left_endless; /* it has acquired a lock without an expiry, outside of enforced rules */
     uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
     enum reply_mode reply_mode;
+    uint8_t rights;                      /* enum rights */
+    bool looked_in;                      /* as this user it had the right to, when that was last asked */
     uint8_t caching;                     /* enum caching: of the command at hand, while the session tracks keys */
     uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight by hash of their key */
     uint16_t lock_busy_all;              /* those that concern several keys */
@@ -97,6 +102,7 @@ struct session {
     double last_active;
     double careful_until;   /* locks/script.c's: what follows a script waits for it; by the loop's clock */
     double over_soft_since; /* output above the soft limit since; 0: it isn't */
+    uint64_t arrival;       /* as a stranger: worker_arrival's */
     int64_t opened_ms;
     char *name, *user, *lib_name, *lib_version; /* NULL: none */
     char address[SESSION_ADDRESS_MAX];
@@ -156,6 +162,8 @@ static inline uint32_t session_db(const struct session *s) {
 
 /* Who has not logged in, to the proxy or (login 0) to a node that wants it. */
 bool session_unauthenticated(const struct session *s);
+/* Of these, who may need no login: no node has said yet whether it wants one. */
+bool session_doubted(const struct session *s);
 
 /* Notes that a request goes to the node of this slot; -1: of none. */
 static inline void session_uses(struct session *s, int slot) {

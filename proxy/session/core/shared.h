@@ -23,12 +23,14 @@ struct session_options {
     int64_t bulk_max;
     int64_t query_buffer_limit;
     int64_t output_limit_hard, output_limit_soft, output_limit_soft_ms;
-    int64_t timeout_ms;      /* idle clients; 0: never */
-    int64_t keepalive_s;     /* 0: off */
-    int64_t maxclients;      /* of the whole process */
-    bool reuse_port;         /* another process may take the port over */
-    const char *requirepass; /* NULL: none */
-    unsigned identity;       /* IDENTITY_ bits */
+    int64_t timeout_ms;       /* idle clients; 0: never */
+    int64_t keepalive_s;      /* 0: off */
+    int64_t maxclients;       /* of the whole process */
+    bool reuse_port;          /* another process may take the port over */
+    const char *requirepass;  /* NULL: none */
+    char *const *admin_users; /* who may use PROXY whatever Redis says; borrowed */
+    size_t admin_user_count;
+    unsigned identity; /* IDENTITY_ bits */
     const char *version;
     const char *process_id; /* this process's UUID */
     int64_t started_ms;     /* wall clock */

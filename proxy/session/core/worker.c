@@ -1,11 +1,12 @@
 /*
  * What sessions ask of their worker: the time, the end of the turn, and whether the node lets everybody in.
  */
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/session/core/request.h"
+#include "proxy/session/core/session.h"
 
 static int64_t wall_ms(void) {
     struct timespec t;
@@ -79,23 +80,86 @@ bool worker_run_slice(struct worker *w) {
 
 /* ---- who is let in ---------------------------------------------------------------------------------- */
 
-/* Tells whether the node serves those who have not logged in; if it doesn't, they get Redis's limits for them. */
+static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05;
+
+/* The node's word counts for those who had come when it was asked: as at a node itself, who was served then stays
+ * served when a password is set later. */
+static void take_word(struct worker *w, const char *reply) {
+    w->strangers = strncmp(reply, "-NOAUTH", 7) == 0 ? STRANGERS_REFUSED : STRANGERS_SERVED;
+    if (w->strangers == STRANGERS_SERVED)
+        w->served = w->asked;
+}
+
+/* There is no word; what waited for it was not sent, whatever became of the question. */
+static void note_failure(struct worker *w, const char *error) {
+    w->probe_failed_at = ev_now(w->loop);
+    bool own = strncmp(error, "UPSTREAM ", 9) == 0;
+    int len = own ? (int)strcspn(error, ";") : (int)strlen(error);
+    snprintf(w->probe_error, sizeof(w->probe_error), "%.*s%s", len < PROBE_ERROR_MAX - 64 ? len : PROBE_ERROR_MAX - 64,
+             error, own ? "; the request was not sent" : "");
+}
+
+static void wake_waiting(struct worker *w) {
+    LIST_FOREACH(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (s->input)
+            session_mark_runnable(s);
+    }
+}
+
 static void probed(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    if (!end->error)
-        w->upstream_needs_auth = strncmp(end->reply, "-NOAUTH", 7) == 0;
+    bool first = w->strangers == STRANGERS_UNKNOWN;
+    if (end->error)
+        note_failure(w, end->error);
+    else
+        take_word(w, end->reply);
     w->probing = false;
+    if (first)
+        wake_waiting(w);
     request_reply(c->request, "", 0, true);
     w->probed(w, end->error);
 }
 
+static void forgotten(struct call *c, const struct call_end *end) {
+    request_reply(c->request, "", 0, true);
+}
+
+static void ask(struct worker *w, const struct upstream_lane *lane, const char *command, call_done_fn done) {
+    struct request *request = request_internal(w);
+    request->call.done = done;
+    call_submit_lane(&request->call, SLOT_NONE, lane, command, strlen(command));
+}
+
+/* A connection that nobody logs in over is not what a new one would be: it was let in once. RESET makes it that. */
 void worker_probe(struct worker *w) {
-    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     if (w->probing)
         return;
     w->probing = true;
-    struct upstream_lane lane = {.protocol = 2};
-    struct request *request = request_internal(w);
-    request->call.done = probed;
-    call_submit_lane(&request->call, -1, &lane, ping, sizeof(ping) - 1);
+    w->asked = w->arrivals;
+    w->probed_at = ev_now(w->loop);
+    bool known = w->shared->upstream.password != NULL; /* strangers are who the proxy is */
+    struct upstream_lane lane = {.login = known ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
+    if (!known)
+        ask(w, &lane, "*1\r\n$5\r\nRESET\r\n", forgotten);
+    ask(w, &lane, "*1\r\n$4\r\nPING\r\n", probed);
+}
+
+const char *worker_await_word(struct worker *w) {
+    bool failed = w->probe_failed_at > 0 && ev_now(w->loop) - w->probe_failed_at < ASK_AGAIN_SECONDS;
+    if (!failed)
+        worker_probe(w);
+    return w->probing ? NULL : w->probe_error;
+}
+
+uint64_t worker_arrival(struct worker *w) {
+    w->arrivals++;
+    if (w->opened && ev_now(w->loop) - w->probed_at >= ASK_SECONDS && !w->shared->upstream.password)
+        worker_probe(w);
+    return w->arrivals;
+}
+
+void worker_arrivals_look(struct worker *w) {
+    if (w->opened && w->asked < w->arrivals && !w->shared->upstream.password)
+        worker_probe(w);
 }

@@ -26,9 +26,13 @@
 struct call;
 struct discovery_rows;
 struct worker_locks;
+struct wrong_logins;
 struct lock_walk;
 
-enum { WORKER_BYTES_FULL = 128 * 1024 * 1024 };
+enum { WORKER_BYTES_FULL = 128 * 1024 * 1024, PROBE_ERROR_MAX = 256 };
+
+/* What a node grants to those who have not logged in, as far as is known. Until it is, they are nobody. */
+enum strangers { STRANGERS_UNKNOWN, STRANGERS_REFUSED, STRANGERS_SERVED };
 
 enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
 
@@ -67,6 +71,7 @@ struct worker {
     struct list_node slices;           /* struct worker_slices: the first one is being done */
     size_t own_works;                  /* requests of the proxy's own under way, which a stop waits for */
     struct worker_locks *locks;        /* locks/ */
+    struct wrong_logins *wrong_logins; /* commands/wrong.c */
     struct lock_walk *walk;            /* the leases that PROXY LOCKS shows now; else NULL */
     struct discovery_rows *discovered; /* cluster/discover.c */
     struct resp_request scanner;       /* for input that is complete in `scratch` */
@@ -84,9 +89,16 @@ struct worker {
     bool over;                                           /* its loop has ended: no turn comes any more */
     bool opened;                                         /* clients have been let in */
     void (*probed)(struct worker *w, const char *error); /* the answer to worker_probe is there */
-    bool upstream_needs_auth;                            /* the node answers NOAUTH to who has not logged in */
-    bool probing;                                        /* it is being asked whether it still does */
-    struct histogram lock_commands;                      /* how long they took */
+    enum strangers strangers;                            /* the node's last word */
+    bool strangers_barred;                               /* they may not look into the proxy, as far as is known */
+    bool probing;                                        /* it is being asked again */
+    double probed_at;                                    /* when it was asked last, by the loop's clock */
+    double probe_failed_at;                              /* when there was no answer; 0: there always was */
+    char probe_error[PROBE_ERROR_MAX];                   /* why: the error for who waited for it */
+    uint64_t arrivals;                                   /* sessions that have come, or have become strangers again */
+    uint64_t asked;                                      /* of these, when the node was asked last */
+    uint64_t served; /* of these, when it was asked last and said that it serves them: they stay served */
+    struct histogram lock_commands; /* how long they took */
 };
 
 enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000 };
@@ -104,11 +116,17 @@ struct worker *worker_here(void);
 void worker_add_job(struct worker *w, struct worker_job *job);
 /* Does the jobs that there are. */
 void worker_run_jobs(struct worker *w);
+/* NULL: whoever waits for the node's first word goes on waiting, it is being asked; or why there is none now. */
+const char *worker_await_word(struct worker *w);
 /* Has long work be begun, behind what others want, in a later turn. */
 void worker_add_slices(struct worker *w, struct worker_slices *work);
 /* Takes one step. Returns whether there are more to be taken. */
 bool worker_run_slice(struct worker *w);
 /* Asks the node again whether it serves those who have not logged in; w->probed is called then. */
 void worker_probe(struct worker *w);
+/* Somebody has come who has not logged in; returns who of them he is. The node is asked, if it was not just before. */
+uint64_t worker_arrival(struct worker *w);
+/* For once a second: the node is asked for those who have come since it was asked last. */
+void worker_arrivals_look(struct worker *w);
 
 #endif

@@ -19,10 +19,10 @@ static const char *permission_error(const char *error, size_t len) {
     } errors[] = {
         {"-NOPERM", "eval",
          "-NOPERM this user has no permissions to run the 'evalsha' command, which lockkeeper uses for "
-         "commands on lock keys: grant +eval +evalsha\r\n"},
+         "commands on lock keys: grant +eval +evalsha ~lockkeeper:{*}:*\r\n"},
         {"-NOPERM", "to access", /* ... one of the keys used as arguments; since 7.2: a key */
          "-NOPERM this user has no permissions to access the lock's key, or the guard record "
-         "beside it: grant ~lockkeeper:{*}:* too\r\n"},
+         "beside it: grant ~lockkeeper:{*}:* too, with +eval +evalsha\r\n"},
         {"-ERR The user executing", "", IN_SCRIPT},
         {"-ERR ACL failure in script", "", IN_SCRIPT}, /* since 7.2 */
     };

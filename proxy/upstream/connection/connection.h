@@ -77,6 +77,11 @@ bool address_host_ok(const char *host, size_t len);
 /* Writes the one text of an address, at most `size` bytes with its NUL. */
 void address_text(const struct address *a, char *out, size_t size);
 
+/* ---- login.c ---- */
+
+/* The AUTH of a login as RESP, the caller's to overwrite and free; NULL: no such login. */
+char *login_text(uint32_t login, size_t *len) __attribute__((warn_unused_result));
+
 /* ---- the upstream ---- */
 
 struct topology;

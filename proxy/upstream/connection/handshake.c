@@ -48,7 +48,7 @@ static bool append_login(struct upstream_conn *c, const struct upstream_lane *la
 bool handshake_append(struct upstream_conn *c) {
     const struct upstream_lane *lane = c->pin ? &c->pin->lane : &c->pool->lane;
     c->handshake_left = 0;
-    c->prelude = lane->login != 0 && lane->db != 0;
+    c->prelude = lane->login != 0 && !login_is_nobody(lane->login) && lane->db != 0;
     if (!c->prelude)
         return append_login(c, lane, lane->db != 0);
     if (!login_known(lane->login))

@@ -17,7 +17,7 @@ struct login {
     struct login *next;
     uint32_t id;
     uint32_t refs;
-    bool has_user;
+    bool has_user, proven;
     size_t user_len, password_len;
     char bytes[]; /* user, password */
 };
@@ -58,7 +58,7 @@ uint32_t upstream_login_intern(const char *user, size_t user_len, const char *pa
         l = memory_zalloc(sizeof(*l) + user_len + password_len);
         do
             l->id = ++last_id;
-        while (l->id == 0 || login_get(l->id));
+        while (l->id == 0 || login_is_nobody(l->id) || login_get(l->id));
         l->has_user = user != NULL;
         l->user_len = user_len;
         l->password_len = password_len;
@@ -91,17 +91,51 @@ void upstream_login_release(uint32_t login) {
     pthread_mutex_unlock(&mutex);
 }
 
-static void append_auth(struct iobuf *out, const char *user, size_t user_len, const char *password,
-                        size_t password_len) {
-    char *start = iobuf_reserve(out, 32 + resp_bulk_size(4) + (user ? resp_bulk_size(user_len) : 0) +
-                                         resp_bulk_size(password_len));
+void upstream_login_prove(uint32_t login) {
+    pthread_mutex_lock(&mutex);
+    struct login *l = login_get(login);
+    if (l)
+        l->proven = true;
+    pthread_mutex_unlock(&mutex);
+}
+
+bool upstream_login_proven(uint32_t login) {
+    pthread_mutex_lock(&mutex);
+    const struct login *l = login_get(login);
+    bool proven = l && l->proven;
+    pthread_mutex_unlock(&mutex);
+    return proven;
+}
+
+static size_t auth_size(size_t user_len, size_t password_len) {
+    return 32 + resp_bulk_size(4) + resp_bulk_size(user_len) + resp_bulk_size(password_len);
+}
+
+/* Writes an AUTH; returns its length, at most auth_size. */
+static size_t auth_write(char *start, const char *user, size_t user_len, const char *password, size_t password_len) {
     char *p = start + resp_header_write(start, '*', user ? 3 : 2);
     p = resp_bulk_write(p, "AUTH", 4);
     if (user)
         p = resp_bulk_write(p, user, user_len);
     p = resp_bulk_write(p, password, password_len);
-    iobuf_commit(out, (size_t)(p - start));
+    return (size_t)(p - start);
+}
+
+static void append_auth(struct iobuf *out, const char *user, size_t user_len, const char *password,
+                        size_t password_len) {
+    char *start = iobuf_reserve(out, auth_size(user_len, password_len));
+    iobuf_commit(out, auth_write(start, user, user_len, password, password_len));
     iobuf_secret(out);
+}
+
+char *login_text(uint32_t login, size_t *len) {
+    pthread_mutex_lock(&mutex);
+    const struct login *l = login_get(login);
+    char *text = l ? memory_alloc(auth_size(l->user_len, l->password_len)) : NULL;
+    if (l)
+        *len = auth_write(text, l->has_user ? l->bytes : NULL, l->user_len, l->bytes + l->user_len, l->password_len);
+    pthread_mutex_unlock(&mutex);
+    return text;
 }
 
 bool login_known(uint32_t login) {
@@ -112,6 +146,8 @@ bool login_known(uint32_t login) {
 }
 
 int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out) {
+    if (login_is_nobody(login))
+        return 0;
     if (login == 0) {
         if (!config->password)
             return 0;

@@ -157,6 +157,22 @@ const char *upstream_submit(struct upstream *u, struct upstream_request *r, int 
     return submit(u, r, slot, NULL, lane, bytes, len);
 }
 
+const char *upstream_submit_login(struct upstream *u, struct upstream_request *r, uint32_t login) {
+    static const struct upstream_lane lane = {.login = UPSTREAM_LOGIN_TRIED, .protocol = 2};
+    size_t len;
+    char *bytes = login_text(login, &len);
+    if (!bytes)
+        return "UPSTREAM the client's login is not known any more; the request was not sent";
+    r->affinity = 0; /* one connection for all */
+    r->slow = false;
+    r->repeatable = true;
+    const char *error = submit(u, r, SLOT_NONE, NULL, &lane, bytes, len);
+    upstream_secret(r);
+    explicit_bzero(bytes, len);
+    memory_free(bytes);
+    return error;
+}
+
 const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
                                   const struct upstream_lane *lane, const char *bytes, size_t len) {
     request_begin(r, slot, NULL, lane, bytes, len);

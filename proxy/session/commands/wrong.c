@@ -1,0 +1,102 @@
+/*
+ * Wrong passwords: how many an address may try, and what the log says of them.
+ *
+ *      wrong ──> one token of the address's ──┬─ there are some left: nothing happens
+ *                                             └─ none: its next logins are refused for a moment, and Redis not asked
+ *
+ * An address gets TRIES_A_SECOND tokens a second and keeps up to TRIES_KEPT; one of IPv6 counts with its /64. Who has
+ * the same login as somebody who is logged in is not refused: his neighbours may be anybody. The log has one line for
+ * all of LOG_SECONDS. Addresses that share a place in the table share their tokens.
+ */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/commands/private.h"
+#include "proxy/session/core/session.h"
+
+enum { PLACES = 1024, TRIES_KEPT = 100 };
+
+static const double TRIES_A_SECOND = 20.0, LOG_SECONDS = 10.0;
+
+struct place {
+    double used; /* tokens */
+    double at;   /* when that was so, by the loop's clock */
+};
+
+/* A worker's: worker->wrong_logins. */
+struct wrong_logins {
+    double logged;  /* by the loop's clock; 0: never */
+    uint64_t count; /* since the last line */
+    struct place places[PLACES];
+};
+
+void wrong_open(struct worker *w) {
+    w->wrong_logins = memory_zalloc(sizeof(*w->wrong_logins));
+}
+
+/* The bytes that an address counts with; "unix:0" and what can't be read is one address. */
+static size_t address_bytes(const struct session *s, unsigned char out[8]) {
+    char host[SESSION_ADDRESS_MAX];
+    unsigned char v6[16];
+    snprintf(host, sizeof(host), "%s", s->address);
+    char *colon = strrchr(host, ':');
+    if (colon)
+        *colon = '\0';
+    if (inet_pton(AF_INET, host, out) == 1)
+        return 4;
+    char *bracket = strchr(host, ']');
+    if (host[0] != '[' || !bracket)
+        return 0;
+    *bracket = '\0';
+    if (inet_pton(AF_INET6, host + 1, v6) != 1)
+        return 0;
+    memcpy(out, v6, 8);
+    return 8;
+}
+
+static struct place *place_of(const struct session *s) {
+    struct wrong_logins *all = s->worker->wrong_logins;
+    unsigned char bytes[8];
+    size_t len = address_bytes(s, bytes);
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (size_t i = 0; i < len; i++)
+        hash = (hash ^ bytes[i]) * 16777619u;
+    struct place *place = &all->places[(hash ^ hash >> 16) % PLACES];
+    double now = ev_now(s->worker->loop), back = (now - place->at) * TRIES_A_SECOND;
+    place->used = place->used > back ? place->used - back : 0;
+    place->at = now;
+    return place;
+}
+
+bool wrong_too_often(const struct session *s) {
+    return place_of(s)->used >= TRIES_KEPT;
+}
+
+static void wrong_log(struct worker *w, const char *address) {
+    struct wrong_logins *all = w->wrong_logins;
+    if (all->count == 1)
+        log_warning("A wrong password from %s", address);
+    else
+        log_warning("%llu wrong passwords in the last %.0f seconds, the last one from %s",
+                    (unsigned long long)all->count, ev_now(w->loop) - all->logged, address);
+    all->logged = ev_now(w->loop);
+    all->count = 0;
+}
+
+void wrong_note(struct session *s) {
+    struct wrong_logins *all = s->worker->wrong_logins;
+    place_of(s)->used += 1;
+    counter_add(&s->worker->counters.logins_refused, 1);
+    all->count++;
+    if (all->logged == 0 || ev_now(s->worker->loop) - all->logged >= LOG_SECONDS)
+        wrong_log(s->worker, s->address);
+}
+
+void wrong_close(struct worker *w) {
+    if (w->wrong_logins->count > 0)
+        log_warning("%llu more wrong passwords", (unsigned long long)w->wrong_logins->count);
+    memory_free(w->wrong_logins);
+}
