@@ -232,6 +232,7 @@ static void options_of(struct application *app) {
         .maxclients = c->maxclients,
         .reuse_port = c->reuse_port,
         .requirepass = c->requirepass,
+        .stranger_login = c->upstream_password && !config_shares_user(c) ? UPSTREAM_LOGIN_STRANGER : 0,
         .admin_users = c->admin_users.words,
         .admin_user_count = c->admin_users.count,
         .identity = c->client_identity,
@@ -404,6 +405,9 @@ static bool start(struct application *app, char *error, size_t size) {
     if (!secure_load(&app->secure, app->config, error, size))
         return false;
     options_of(app);
+    if (app->shared.options.stranger_login && c->share_upstream_user == CONFIG_SHARE_AUTO)
+        log_notice("bind is not loopback: clients log in for themselves, upstream-user is the proxy's alone; "
+                   "share-upstream-user yes lets everybody be that user");
     raise_descriptor_limit(app);
     if (c->admin_port != 0 && !(app->monitor = monitor_open(c, error, size)))
         return false;

@@ -323,6 +323,30 @@ static bool command_line_read(struct reader *r, int argc, char *const *argv) {
     return true;
 }
 
+/* ---- what follows from several --------------------------------------------------------------- */
+
+static bool is_loopback(const char *address) {
+    address += *address == '-';
+    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 || strcasecmp(address, "localhost") == 0;
+}
+
+bool config_shares_user(const struct config *config) {
+    if (config->share_upstream_user != CONFIG_SHARE_AUTO)
+        return config->share_upstream_user == CONFIG_SHARE_YES;
+    bool local = true;
+    for (size_t i = 0; i < config->bind.count; i++)
+        local = local && is_loopback(config->bind.words[i]);
+    return local || config->requirepass || (config->port == 0 && config->tls_port == 0);
+}
+
+/* Clients log in to the proxy or to Redis. */
+static bool logins_fit(const struct config *config, char *error, size_t size) {
+    if (config->share_upstream_user != CONFIG_SHARE_NO || !config->requirepass)
+        return true;
+    snprintf(error, size, "share-upstream-user no: expected no requirepass, which takes the clients' logins");
+    return false;
+}
+
 /* ---- the whole ----------------------------------------------------------------------------- */
 
 struct config *config_load(int argc, char *const *argv, char *error, size_t error_size) {
@@ -330,7 +354,7 @@ struct config *config_load(int argc, char *const *argv, char *error, size_t erro
     r.build.config = memory_zalloc(sizeof(*r.build.config));
     r.build.config->rules = lock_rules_new();
     directive_defaults(&r.build);
-    if (!command_line_read(&r, argc, argv)) {
+    if (!command_line_read(&r, argc, argv) || !logins_fit(r.build.config, error, error_size)) {
         config_free(r.build.config);
         return NULL;
     }

@@ -20,6 +20,9 @@ enum { IDENTITY_ADDRESS = 1, IDENTITY_USER = 2, IDENTITY_NAME = 4, IDENTITY_PORT
 /* Whose certificates have to be right: nobody's; SOME: of a client that shows one, of a node for any host; YES. */
 enum config_verify { CONFIG_VERIFY_NO, CONFIG_VERIFY_SOME, CONFIG_VERIFY_YES };
 
+/* share-upstream-user. */
+enum config_share { CONFIG_SHARE_NO, CONFIG_SHARE_YES, CONFIG_SHARE_AUTO };
+
 /* Versions of TLS in tls-protocols, as bits. */
 enum { CONFIG_TLS_1_0 = 1, CONFIG_TLS_1_1 = 2, CONFIG_TLS_1_2 = 4, CONFIG_TLS_1_3 = 8 };
 
@@ -72,6 +75,7 @@ struct config {
     char *sentinel_name;
     char *sentinel_user, *sentinel_password; /* NULL */
     char *upstream_user, *upstream_password; /* NULL */
+    enum config_share share_upstream_user;   /* auto */
     int64_t upstream_connections;            /* 1 to 64 */
     int64_t upstream_timeout_ms;             /* 5s */
     bool upstream_tls_on;                    /* upstream-tls no */
@@ -95,6 +99,8 @@ struct config {
  * for several threads at once. --version, --help and --test-conf are main's. */
 struct config *config_load(int argc, char *const *argv, char *error, size_t error_size);
 void config_free(struct config *config);
+/* Whether clients that have not logged in are who the proxy is, which matters where it logs in. */
+bool config_shares_user(const struct config *config);
 
 /* What the table tells of a directive: for --help, and for the test that holds conf/lockkeeper.conf, README.md and
  * docs/ against the table. */

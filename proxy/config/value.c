@@ -303,6 +303,15 @@ bool config_read_admin_user(struct config_build *b, const struct directive *d, c
     return true;
 }
 
+bool config_read_share(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"no", "yes", "auto", NULL};
+    int i = choice(words->words[0], NAMES);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    b->config->share_upstream_user = (enum config_share)i;
+    return true;
+}
+
 bool config_read_identity(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"address", "user", "name", "port", NULL};
     static const unsigned BITS[] = {IDENTITY_ADDRESS, IDENTITY_USER, IDENTITY_NAME, IDENTITY_PORT};

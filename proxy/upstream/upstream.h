@@ -58,9 +58,11 @@ void upstream_login_release(uint32_t login);
 void upstream_login_prove(uint32_t login);
 bool upstream_login_proven(uint32_t login);
 /* Logins that are nobody's: connections of such a lane begin without AUTH. Clients' logins are tried over the first
- * one's, and over the second one's the proxy asks what a node grants to who has not logged in. */
-#define UPSTREAM_LOGIN_TRIED UINT32_MAX
-#define UPSTREAM_LOGIN_ASKED (UINT32_MAX - 1)
+ * one's; over the second one's the proxy asks what a node grants to who has not logged in, and the third one is theirs
+ * where they are not who the proxy is. */
+#define UPSTREAM_LOGIN_TRIED    UINT32_MAX
+#define UPSTREAM_LOGIN_ASKED    (UINT32_MAX - 1)
+#define UPSTREAM_LOGIN_STRANGER (UINT32_MAX - 2)
 
 /* What a shared connection is for: requests with equal keys share. */
 struct upstream_lane {

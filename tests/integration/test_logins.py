@@ -229,3 +229,67 @@ def test_wrong_passwords_cost_redis_one_connection(users, start_proxy, connect):
     assert proxy.log().lower().count("wrong password") <= 2 and proxy.log().count("WRONGPASS") == 0
     assert "logins_refused:%d" % (600 - len(late)) in friend("PROXY", "INFO", "clients")
     until(lambda: guesser("AUTH", "app", "p") == "OK", what="another try")
+
+
+def test_a_login_that_was_revoked_is_not_tried_for_each_request(users, start_proxy, connect):
+    client = connect(start_proxy(users), commands=[("AUTH", "app", "p")])
+    assert client("SET", "k", "v") == "OK"
+    users.run("ACL", "SETUSER", "app", "off")
+    watcher = users.client()
+    assert watcher("CLIENT", "KILL", "USER", "app") >= 1
+    before = int(watcher("INFO", "stats").split("total_connections_received:")[1].split()[0])
+    until(lambda: refused(client("GET", "k"), WRONG), what="the end of the connection")
+    for _ in range(200):
+        assert refused(client("GET", "k"), WRONG)
+    assert int(watcher("INFO", "stats").split("total_connections_received:")[1].split()[0]) - before < 6
+    users.run("ACL", "SETUSER", "app", "on")
+    until(lambda: client("GET", "k") == "v", what="the login to be right again")
+
+
+# ---- the proxy's own login ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(start_redis):
+    server = start_redis()
+    server.run("ACL", "SETUSER", "proxy", "on", ">secret", "~*", "&*", "+@all")
+    server.run("ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all")
+    return server
+
+
+LOGIN = ["upstream-user proxy", "upstream-password secret"]
+
+
+@pytest.mark.parametrize("lines", [["share-upstream-user no"], ["bind 0.0.0.0"]], ids=["no", "any address"])
+def test_clients_log_in_for_themselves(guarded, start_proxy, connect, lines):
+    proxy = start_proxy(guarded, *LOGIN, *lines)
+    client, other = connect(proxy), connect(proxy)
+    assert client("ACL", "WHOAMI") == "default"
+    guarded.run("ACL", "SETUSER", "default", "off")
+    time.sleep(1.2)
+    stranger = connect(proxy)
+    until(lambda: refused(stranger("ACL", "WHOAMI"), "NOAUTH Authentication required."), what="a refusal")
+    assert "share-upstream-user yes" in stranger("GET", "k")
+    assert other("AUTH", "app", "p") == "OK" and other("ACL", "WHOAMI") == "app"
+    assert other("SELECT", "3") == "OK" and other("SET", "lock:a", "1", "NX") == "OK" and other("DEL", "lock:a") == 1
+    assert other("RESET") == "RESET" and refused(other("ACL", "WHOAMI"), "NOAUTH")
+    assert refused(other("CLIENT", "LIST"), "NOAUTH") and refused(other("PROXY", "INFO"), "NOAUTH")
+
+
+@pytest.mark.parametrize("lines", [[], ["bind 0.0.0.0", "share-upstream-user yes"]], ids=["loopback", "yes"])
+def test_clients_may_be_the_proxy_s_user(guarded, start_proxy, connect, lines):
+    client = connect(start_proxy(guarded, *LOGIN, *lines))
+    assert client("ACL", "WHOAMI") == "proxy"
+    assert client("AUTH", "app", "p") == "OK" and client("ACL", "WHOAMI") == "app"
+    assert client("RESET") == "RESET" and client("ACL", "WHOAMI") == "proxy"
+
+
+def test_with_requirepass_clients_are_the_proxy_s_user(guarded, start_proxy, connect):
+    proxy = start_proxy(guarded, *LOGIN, "bind 0.0.0.0", "requirepass door")
+    client = connect(proxy)
+    assert refused(client("ACL", "WHOAMI"), "NOAUTH")
+    assert client("AUTH", "door") == "OK" and client("ACL", "WHOAMI") == "proxy"
+    refusing = start_proxy(guarded, *LOGIN, "share-upstream-user no", "requirepass door", wait=False)
+    refusing.expected = False
+    until(lambda: not refusing.running(), what="the end")
+    assert "share-upstream-user no: expected no requirepass" in refusing.log()

@@ -386,7 +386,8 @@ static bool allowed(const struct admin *a, const struct call_end *end) {
 static void probed(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct admin *a = REQUEST_OWNER(r, struct admin);
-    if (end->error ? end->why == UPSTREAM_REFUSED || (r->session && r->session->lane.login != 0) : !allowed(a, end)) {
+    if (end->error ? end->why == UPSTREAM_REFUSED || (r->session && !session_is_stranger(r->session))
+                   : !allowed(a, end)) {
         request_disown(r);
         admin_free(a);
         if (end->error)

@@ -334,8 +334,10 @@ static void commands_open(struct worker *w) {
     wrong_open(w);
 }
 
-static const struct session_room commands_room = {
-    .worker_opens = commands_open, .worker_closes = wrong_close, .closes = pause_leave};
+static const struct session_room commands_room = {.worker_opens = commands_open,
+                                                  .worker_closes = wrong_close,
+                                                  .worker_serves = rights_ask_strangers,
+                                                  .closes = pause_leave};
 
 /* All rooms, in the order in which they hear that a session is gone. */
 static const struct session_room *const rooms[] = {

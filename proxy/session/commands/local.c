@@ -356,7 +356,7 @@ static void do_reset(struct session *s, const struct command *c) {
     tracking_drop(s);
     s->lane.db = 0;
     upstream_login_release(s->lane.login);
-    s->lane.login = 0;
+    s->lane.login = o->stranger_login;
     s->lane.protocol = 2;
     s->authenticated = o->requirepass == NULL;
     s->arrival = worker_arrival(s->worker);

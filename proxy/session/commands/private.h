@@ -105,6 +105,8 @@ bool wrong_too_often(const struct session *s);
 /* A PROXY command: whether its way ends here, with *result: its client's rights are being asked for, or are missing. */
 bool rights_wanted(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    enum dispatch_result *result);
+/* Asks the node what those have the right to who have not logged in. */
+void rights_ask_strangers(struct worker *w);
 
 /* Deals with a request inside MULTI; c NULL: not in the table. */
 enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

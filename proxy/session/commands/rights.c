@@ -5,6 +5,8 @@
  *                           │ over the client's own lane, each time: rights come and go
  *                           └─> -NOPERM, or there is no CONFIG at all: refused
  *
+ * For all who have not logged in the node is asked together, before one of them wants to know and each time one does:
+ * they have its last answer, also while it does not answer, which is when operators look in.
  * Who comes over the unix socket, or is named by admin-user, is not asked for. The request waits in its session's input
  * meanwhile. Knows nothing of what the subcommands do.
  */
@@ -41,31 +43,45 @@ static bool reply_begins(const struct call_end *end, const char *with) {
     return end->len >= len && memcmp(end->reply, with, len) == 0;
 }
 
-/* Where no node answers, who had the right before has it, and so has who needs no login: operators look in then. */
-static enum rights rights_without_node(const struct session *s) {
-    bool stranger = s->lane.login == 0 && !s->worker->strangers_barred;
-    return s->looked_in || stranger ? RIGHTS_GRANTED : RIGHTS_UNKNOWN;
+static bool granted(const struct call_end *end) {
+    return !reply_begins(end, "-NO") && !reply_begins(end, "-ERR unknown command");
 }
 
-static void rights_known(struct session *s, const struct call_end *end) {
-    bool granted = !reply_begins(end, "-NO") && !reply_begins(end, "-ERR unknown command");
-    s->rights = granted ? RIGHTS_GRANTED : RIGHTS_REFUSED;
-    s->looked_in = granted;
-    if (s->lane.login == 0)
-        s->worker->strangers_barred = !granted;
-}
-
-static void answered(struct call *c, const struct call_end *end) {
-    struct request *r = c->request;
-    struct session *s = r->session;
-    if (s && !end->error) {
-        rights_known(s, end);
+/* Where no node answers, who could look in before still can: operators want to then. */
+static void looked(struct call *c, const struct call_end *end) {
+    struct session *s = c->request->session;
+    if (s && end->error) {
+        s->rights = s->looked_in ? RIGHTS_GRANTED : RIGHTS_NOT_KNOWN_NOW;
     } else if (s) {
-        s->rights = rights_without_node(s);
-        if (s->rights == RIGHTS_UNKNOWN)
-            s->rights = RIGHTS_NOT_KNOWN_NOW;
+        s->looked_in = granted(end);
+        s->rights = s->looked_in ? RIGHTS_GRANTED : RIGHTS_REFUSED;
     }
-    request_reply(r, "", 0, true);
+    request_reply(c->request, "", 0, true);
+}
+
+static void change_judged(struct call *c, const struct call_end *end) {
+    struct session *s = c->request->session;
+    if (s)
+        s->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
+    request_reply(c->request, "", 0, true);
+}
+
+static void strangers_judged(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    if (!end->error)
+        w->strangers_look = granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
+    w->strangers_asked = false;
+    request_reply(c->request, "", 0, true);
+}
+
+void rights_ask_strangers(struct worker *w) {
+    if (w->strangers_asked)
+        return;
+    w->strangers_asked = true;
+    struct upstream_lane lane = worker_strangers_lane(w);
+    struct request *request = request_internal(w);
+    request->call.done = strangers_judged;
+    call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
 }
 
 /* Takes the answer, if it is there: the next command asks anew. */
@@ -79,7 +95,7 @@ static void rights_ask(struct session *s, bool changes) {
     struct upstream_lane lane = s->lane;
     lane.protocol = 2;
     struct request *request = request_new(s, NULL); /* owes no reply, and holds later requests back */
-    request->call.done = answered;
+    request->call.done = changes ? change_judged : looked;
     request_barrier(request);
     call_submit_lane(&request->call, SLOT_NONE, &lane, changes ? CHANGE : LOOK,
                      changes ? sizeof(CHANGE) - 1 : sizeof(LOOK) - 1);
@@ -100,6 +116,10 @@ bool rights_wanted(struct session *s, const struct command *c, const struct resp
         return false;
     bool changes = request_arg_is(r, bytes, 1, "reload");
     *result = DISPATCH_WAIT;
+    if (!changes && session_is_stranger(s) && s->worker->strangers_look != RIGHTS_UNKNOWN) {
+        s->rights = s->worker->strangers_look;
+        rights_ask_strangers(s->worker);
+    }
     if (s->rights == RIGHTS_UNKNOWN) {
         if (s->in_flight > 0) /* what changes the rights may be among it */
             return true;

@@ -179,11 +179,11 @@ static bool session_must_wait(struct session *s) {
 
 bool session_unauthenticated(const struct session *s) {
     const struct worker *w = s->worker;
-    return !s->authenticated || (w->strangers != STRANGERS_SERVED && s->lane.login == 0 && s->arrival > w->served);
+    return !s->authenticated || (w->strangers != STRANGERS_SERVED && session_is_stranger(s) && s->arrival > w->served);
 }
 
 bool session_doubted(const struct session *s) {
-    return s->worker->strangers == STRANGERS_UNKNOWN && s->authenticated && s->lane.login == 0;
+    return s->worker->strangers == STRANGERS_UNKNOWN && s->authenticated && session_is_stranger(s);
 }
 
 /* Whether a request that isn't complete is too long to be waited for. */

@@ -160,7 +160,12 @@ static inline uint32_t session_db(const struct session *s) {
     return s->queues ? s->queued_db : s->lane.db;
 }
 
-/* Who has not logged in, to the proxy or (login 0) to a node that wants it. */
+/* Who has not logged in to a node: it is the proxy's user there, or nobody's. */
+static inline bool session_is_stranger(const struct session *s) {
+    return s->lane.login == s->worker->shared->options.stranger_login;
+}
+
+/* Who has not logged in, to the proxy or (strangers) to a node that wants it. */
 bool session_unauthenticated(const struct session *s);
 /* Of these, who may need no login: no node has said yet whether it wants one. */
 bool session_doubted(const struct session *s);

@@ -28,6 +28,7 @@ struct session_options {
     int64_t maxclients;       /* of the whole process */
     bool reuse_port;          /* another process may take the port over */
     const char *requirepass;  /* NULL: none */
+    uint32_t stranger_login;  /* of who has not logged in: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
     char *const *admin_users; /* who may use PROXY whatever Redis says; borrowed */
     size_t admin_user_count;
     unsigned identity; /* IDENTITY_ bits */

@@ -85,9 +85,14 @@ static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05;
 /* The node's word counts for those who had come when it was asked: as at a node itself, who was served then stays
  * served when a password is set later. */
 static void take_word(struct worker *w, const char *reply) {
+    bool first = w->served == 0;
     w->strangers = strncmp(reply, "-NOAUTH", 7) == 0 ? STRANGERS_REFUSED : STRANGERS_SERVED;
-    if (w->strangers == STRANGERS_SERVED)
-        w->served = w->asked;
+    if (w->strangers != STRANGERS_SERVED)
+        return;
+    w->served = w->asked;
+    for (const struct session_room *const *room = w->hooks->rooms; first && *room; room++)
+        if ((*room)->worker_serves)
+            (*room)->worker_serves(w);
 }
 
 /* There is no word; what waited for it was not sent, whatever became of the question. */
@@ -131,6 +136,15 @@ static void ask(struct worker *w, const struct upstream_lane *lane, const char *
     call_submit_lane(&request->call, SLOT_NONE, lane, command, strlen(command));
 }
 
+/* Whether they are who the proxy is, which logs in. */
+static bool strangers_are_known(const struct worker *w) {
+    return w->shared->upstream.password && w->shared->options.stranger_login == 0;
+}
+
+struct upstream_lane worker_strangers_lane(const struct worker *w) {
+    return (struct upstream_lane){.login = strangers_are_known(w) ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
+}
+
 /* A connection that nobody logs in over is not what a new one would be: it was let in once. RESET makes it that. */
 void worker_probe(struct worker *w) {
     if (w->probing)
@@ -138,9 +152,8 @@ void worker_probe(struct worker *w) {
     w->probing = true;
     w->asked = w->arrivals;
     w->probed_at = ev_now(w->loop);
-    bool known = w->shared->upstream.password != NULL; /* strangers are who the proxy is */
-    struct upstream_lane lane = {.login = known ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
-    if (!known)
+    struct upstream_lane lane = worker_strangers_lane(w);
+    if (!strangers_are_known(w))
         ask(w, &lane, "*1\r\n$5\r\nRESET\r\n", forgotten);
     ask(w, &lane, "*1\r\n$4\r\nPING\r\n", probed);
 }
@@ -154,12 +167,12 @@ const char *worker_await_word(struct worker *w) {
 
 uint64_t worker_arrival(struct worker *w) {
     w->arrivals++;
-    if (w->opened && ev_now(w->loop) - w->probed_at >= ASK_SECONDS && !w->shared->upstream.password)
+    if (w->opened && ev_now(w->loop) - w->probed_at >= ASK_SECONDS && !strangers_are_known(w))
         worker_probe(w);
     return w->arrivals;
 }
 
 void worker_arrivals_look(struct worker *w) {
-    if (w->opened && w->asked < w->arrivals && !w->shared->upstream.password)
+    if (w->opened && w->asked < w->arrivals && !strangers_are_known(w))
         worker_probe(w);
 }

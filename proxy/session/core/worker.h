@@ -90,7 +90,8 @@ struct worker {
     bool opened;                                         /* clients have been let in */
     void (*probed)(struct worker *w, const char *error); /* the answer to worker_probe is there */
     enum strangers strangers;                            /* the node's last word */
-    bool strangers_barred;                               /* they may not look into the proxy, as far as is known */
+    uint8_t strangers_look;                              /* enum rights: whether they may look into the proxy */
+    bool strangers_asked;                                /* the node is being asked for that */
     bool probing;                                        /* it is being asked again */
     double probed_at;                                    /* when it was asked last, by the loop's clock */
     double probe_failed_at;                              /* when there was no answer; 0: there always was */
@@ -122,6 +123,8 @@ const char *worker_await_word(struct worker *w);
 void worker_add_slices(struct worker *w, struct worker_slices *work);
 /* Takes one step. Returns whether there are more to be taken. */
 bool worker_run_slice(struct worker *w);
+/* The lane of the proxy's questions for those who have not logged in. */
+struct upstream_lane worker_strangers_lane(const struct worker *w);
 /* Asks the node again whether it serves those who have not logged in; w->probed is called then. */
 void worker_probe(struct worker *w);
 /* Somebody has come who has not logged in; returns who of them he is. The node is asked, if it was not just before. */

@@ -48,6 +48,10 @@ static bool append_login(struct upstream_conn *c, const struct upstream_lane *la
 bool handshake_append(struct upstream_conn *c) {
     const struct upstream_lane *lane = c->pin ? &c->pin->lane : &c->pool->lane;
     c->handshake_left = 0;
+    if (lane->login != 0 && login_just_refused(lane->login)) {
+        snprintf(c->u->error, sizeof(c->u->error), "WRONGPASS invalid username-password pair or user is disabled.");
+        return false;
+    }
     c->prelude = lane->login != 0 && !login_is_nobody(lane->login) && lane->db != 0;
     if (!c->prelude)
         return append_login(c, lane, lane->db != 0);

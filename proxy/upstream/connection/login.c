@@ -11,13 +11,14 @@
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
-enum { LOGIN_BUCKETS = 1024 };
+enum { LOGIN_BUCKETS = 1024, REFUSED_MS = 1000 };
 
 struct login {
     struct login *next;
     uint32_t id;
     uint32_t refs;
     bool has_user, proven;
+    int64_t refused_ms; /* when a node found it wrong on a new connection; 0: never, or it was right since */
     size_t user_len, password_len;
     char bytes[]; /* user, password */
 };
@@ -94,8 +95,10 @@ void upstream_login_release(uint32_t login) {
 void upstream_login_prove(uint32_t login) {
     pthread_mutex_lock(&mutex);
     struct login *l = login_get(login);
-    if (l)
+    if (l) {
         l->proven = true;
+        l->refused_ms = 0;
+    }
     pthread_mutex_unlock(&mutex);
 }
 
@@ -105,6 +108,22 @@ bool upstream_login_proven(uint32_t login) {
     bool proven = l && l->proven;
     pthread_mutex_unlock(&mutex);
     return proven;
+}
+
+void login_refused(uint32_t login) {
+    pthread_mutex_lock(&mutex);
+    struct login *l = login_get(login);
+    if (l)
+        l->refused_ms = clock_ms();
+    pthread_mutex_unlock(&mutex);
+}
+
+bool login_just_refused(uint32_t login) {
+    pthread_mutex_lock(&mutex);
+    const struct login *l = login_get(login);
+    bool refused = l && l->refused_ms > 0 && clock_ms() - l->refused_ms < REFUSED_MS;
+    pthread_mutex_unlock(&mutex);
+    return refused;
 }
 
 static size_t auth_size(size_t user_len, size_t password_len) {

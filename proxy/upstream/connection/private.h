@@ -14,7 +14,7 @@ int login_append(uint32_t login, const struct upstream_config *config, struct io
 bool login_known(uint32_t login);
 /* Whether it is one of those that begin with nobody logged in. */
 static inline bool login_is_nobody(uint32_t login) {
-    return login >= UPSTREAM_LOGIN_ASKED;
+    return login >= UPSTREAM_LOGIN_STRANGER;
 }
 
 /* ---- time.c ---- */

@@ -211,6 +211,8 @@ void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const st
                 continue;
             ready |= c->state == CONN_READY;
             opening |= c->state != CONN_READY;
+            if (c->pool && c->pool->lane.login == UPSTREAM_LOGIN_ASKED) /* no request is on its way there */
+                continue;
             info.connections += c->pin == NULL;
             info.pinned += c->pin != NULL;
             info.in_flight += c->in_flight;
