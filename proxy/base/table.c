@@ -35,3 +35,12 @@ void table_trim(struct table *t) {
     if (t->size > FIRST_SIZE && t->count < t->size / SPARSE)
         table_resize(t, t->size / 2);
 }
+
+uint32_t table_next_bucket(const struct table *t, uint32_t bucket) {
+    uint32_t bit = t->size >> 1;
+    while (bucket & bit) {
+        bucket ^= bit;
+        bit >>= 1;
+    }
+    return bucket | bit;
+}

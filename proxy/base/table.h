@@ -30,6 +30,11 @@ struct table {
         for (struct table_link *it = (t)->buckets[it##_b], *it##_next = it ? it->next : it; it;                        \
              it = it##_next, it##_next = it ? it->next : it)
 
+/* The bucket behind `bucket` on a walk that others' insertions and removals may interrupt at any time: beginning at 0,
+ * until it is 0 again, it comes by all elements that were there throughout; twice where the table has become smaller
+ * meanwhile. It counts in the bucket's number with its bits reversed, as Redis's SCAN does. */
+uint32_t table_next_bucket(const struct table *t, uint32_t bucket);
+
 /* Makes an empty table. `hash_of` is asked for an element's hash where the table changes its size. */
 void table_init(struct table *t, uint64_t (*hash_of)(const struct table_link *link));
 /* Frees what the table has allocated. The elements are the caller's. */

@@ -110,35 +110,39 @@ static bool counted(const struct entry *en, const struct claim *c, int64_t now_m
     return false;
 }
 
-static void offer_shard(struct shard *sh, struct newest *n, int64_t now_ms) {
-    TABLE_FOREACH(it, &sh->entries) {
-        struct entry *en = LIST_ENTRY(it, struct entry, link);
-        for (struct claim *c = en->claims; c; c = c->next) {
-            if (!c->fence || c->peer->remote || !claim_is_live(c, now_ms) || counted(en, c, now_ms))
-                continue;
-            struct lock_view v = {
-                .key = entry_key(en),
-                .client = c->peer->client->name,
-                .client_len = c->peer->client->len,
-                .session_id = c->peer->id,
-                .connected = !c->peer->closed || heir_attends(c),
-                .fence = c->fence,
-                .since_ms = c->granted_ms,
-                .end_ms = c->end_ms,
-                .renewals = c->renewals,
-            };
-            offer(n, &v);
-        }
+/* Offers a key's leases; returns how many claims it looked at. */
+static size_t offer_entry(const struct entry *en, struct newest *n, int64_t now_ms) {
+    size_t looked = 0;
+    for (struct claim *c = en->claims; c; c = c->next) {
+        looked++;
+        if (!c->fence || c->peer->remote || !claim_is_live(c, now_ms) || counted(en, c, now_ms))
+            continue;
+        struct lock_view v = {
+            .key = entry_key(en),
+            .client = c->peer->client->name,
+            .client_len = c->peer->client->len,
+            .session_id = c->peer->id,
+            .connected = !c->peer->closed || heir_attends(c),
+            .fence = c->fence,
+            .since_ms = c->granted_ms,
+            .end_ms = c->end_ms,
+            .renewals = c->renewals,
+        };
+        offer(n, &v);
     }
+    return looked;
 }
 
 static int newest_first(const void *a, const void *b) {
     return older(a, b) ? 1 : older(b, a) ? -1 : 0;
 }
 
+enum { WALK_STEPS = 2048 }; /* buckets and claims at a time: some tenths of a millisecond */
+
 struct lock_walk {
     struct newest newest;
-    size_t shard, cap; /* the next shard to be looked at; views that there is room for */
+    size_t shard, cap; /* the shard that is looked at; views that there is room for */
+    uint32_t bucket;   /* the next one of its keys' table */
 };
 
 struct lock_walk *engine_walk_new(size_t max) {
@@ -165,18 +169,51 @@ static void walk_room(struct lock_walk *walk, size_t more) {
     walk->newest.views = memory_realloc(walk->newest.views, need * sizeof(*walk->newest.views));
 }
 
+/* Looks at a part of a shard; returns whether there is more of it. */
+static bool walk_shard(struct lock_walk *walk, const struct shard *sh, int64_t now_ms) {
+    walk_room(walk, sh->live);
+    uint32_t bucket = walk->bucket & (sh->entries.size - 1);
+    size_t steps = 0;
+    do {
+        for (const struct table_link *it = sh->entries.buckets[bucket]; it; it = it->next)
+            steps += offer_entry(LIST_ENTRY(it, struct entry, link), &walk->newest, now_ms);
+        bucket = table_next_bucket(&sh->entries, bucket);
+    } while (bucket != 0 && ++steps < WALK_STEPS);
+    walk->bucket = bucket;
+    return bucket != 0;
+}
+
+static bool same_lease(const struct copied_view *a, const struct copied_view *b) {
+    const struct lock_key *x = &a->view.key, *y = &b->view.key;
+    return a->view.fence == b->view.fence && x->db == y->db && x->len == y->len &&
+           memcmp(x->name, y->name, x->len) == 0;
+}
+
+/* Puts the newest first, and takes out what was met twice. */
+static void walk_end(struct newest *n) {
+    size_t kept = 0;
+    if (n->count > 1)
+        qsort(n->views, n->count, sizeof(*n->views), newest_first);
+    for (size_t i = 0; i < n->count; i++) {
+        if (kept > 0 && same_lease(&n->views[kept - 1], &n->views[i]))
+            memory_free(n->views[i].text);
+        else
+            n->views[kept++] = n->views[i];
+    }
+    n->count = kept;
+}
+
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms) {
     if (walk->shard == SHARDS || walk->newest.max == 0)
         return false;
-    struct shard *sh = &e->shards[walk->shard++];
+    struct shard *sh = &e->shards[walk->shard];
     shard_lock(sh);
-    walk_room(walk, sh->live);
-    offer_shard(sh, &walk->newest, now_ms);
+    if (!walk_shard(walk, sh, now_ms))
+        walk->shard++;
     shard_unlock(sh);
     if (walk->shard < SHARDS)
         return true;
-    if (walk->newest.count > 1)
-        qsort(walk->newest.views, walk->newest.count, sizeof(*walk->newest.views), newest_first);
+    walk_end(&walk->newest);
     return false;
 }
 

@@ -547,11 +547,56 @@ static void test_table(void **state) {
     table_clear(&t);
 }
 
+enum { WALKED = 1000, NEWCOMERS = 5000 };
+
+/* Walks a table of WALKED elements, which by and by becomes larger, or smaller where that many are removed. */
+static void walk_table(bool grows) {
+    static struct numbered all[WALKED + NEWCOMERS];
+    static unsigned seen[WALKED + NEWCOMERS];
+    struct table t;
+    uint64_t here = grows ? WALKED : WALKED + NEWCOMERS;
+    table_init(&t, number_of);
+    memset(seen, 0, sizeof(seen));
+    for (uint64_t i = 0; i < here; i++) {
+        all[i].number = i;
+        table_insert(&t, &all[i].link, i / 2);
+    }
+    uint32_t size = t.size, bucket = 0;
+    do {
+        bucket &= t.size - 1;
+        for (struct table_link *it = t.buckets[bucket]; it; it = it->next)
+            seen[LIST_ENTRY(it, struct numbered, link)->number]++;
+        for (int i = 0; i < 20; i++) {
+            if (grows && here < WALKED + NEWCOMERS) {
+                all[here].number = here;
+                table_insert(&t, &all[here].link, here / 2);
+                here++;
+            } else if (!grows && here > WALKED) {
+                here--;
+                table_remove(&t, &all[here].link, here / 2);
+                table_trim(&t);
+            }
+        }
+        bucket = table_next_bucket(&t, bucket);
+    } while (bucket != 0);
+    assert_true(grows ? t.size > size : t.size < size);
+    for (int i = 0; i < WALKED; i++)
+        assert_true(seen[i] >= 1 && (seen[i] == 1 || !grows));
+    table_clear(&t);
+}
+
+static void test_table_walk(void **state) {
+    (void)state;
+    walk_table(true);
+    walk_table(false);
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_table_walk),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_sizes),

@@ -190,15 +190,28 @@ static void acquire(struct fixture *f, int first, int count) {
     }
 }
 
-/* What a tick and the answers to its renewals cost; *count says how many there were. */
-static uint64_t renew_due(struct fixture *f, uint64_t *count) {
+enum { TICK_TIMERS = 64 }; /* what a shard does in a tick that comes in time */
+
+/* Ticks until `due` leases, all of one shard, have been gone through. No tick asks for more renewals than everybody
+ * else's requests may wait behind. */
+static void tick_all(struct fixture *f, int due) {
+    int ticks = due / TICK_TIMERS + 1;
+    for (int i = 0; i < ticks; i++) {
+        uint64_t before = f->renewals;
+        engine_tick(f->engine, 0, 1, f->now_ms);
+        assert_true(f->renewals - before <= TICK_TIMERS);
+    }
+}
+
+/* What ticks and the answers to their renewals cost where so many are due. */
+static uint64_t renew_due(struct fixture *f, int due) {
     struct lock_result done = {.outcome = LOCK_DONE, .pttl_ms = LEASE_MS, .leased = true};
     blocks = 0;
     f->renewals = 0;
-    engine_tick(f->engine, 0, 1, f->now_ms);
+    tick_all(f, due);
+    assert_int_equal(f->renewals, due);
     for (uint64_t i = 0; i < f->renewals; i++)
         engine_renewed(f->engine, &f->asked_keys[i], f->asked_tokens[i], &done, f->now_ms);
-    *count = f->renewals;
     return blocks;
 }
 
@@ -220,11 +233,11 @@ static void a_million_leases_are_light(void **state) {
     for (int i = 0; i < SESSIONS; i++)
         engine_session_close(f->engine, &f->sessions[i], f->now_ms);
     f->now_ms += LEASE_MS;
-    engine_tick(f->engine, 0, 1, f->now_ms);
+    tick_all(f, held);
     engine_stats(f->engine, &stats);
     assert_int_equal(stats.leases, 0);
     f->now_ms += MEMORY_MS; /* late releases may come over other connections */
-    engine_tick(f->engine, 0, 1, f->now_ms);
+    tick_all(f, held);
     engine_stats(f->engine, &stats);
     assert_int_equal(stats.claims + stats.keys, 0);
     for (int i = 0; i < 32; i++)
@@ -242,7 +255,6 @@ struct cost {
 static struct cost cost_among(int others) {
     struct fixture *f;
     struct cost cost;
-    uint64_t count;
     set_up((void **)&f);
     acquire(f, 0, others);
     f->now_ms += 2 * STEP_MS;
@@ -250,17 +262,13 @@ static struct cost cost_among(int others) {
     f->now_ms += STEP_MS;
     acquire(f, others + FEW, MORE);
     f->now_ms += LEASE_MS / 3 - 3 * STEP_MS;
-    renew_due(f, &count);
-    assert_int_equal(count, others);
+    renew_due(f, others);
     f->now_ms += STEP_MS;
-    cost.nothing = renew_due(f, &count);
-    assert_int_equal(count, 0);
+    cost.nothing = renew_due(f, 0);
     f->now_ms += STEP_MS;
-    cost.few = renew_due(f, &count);
-    assert_int_equal(count, FEW);
+    cost.few = renew_due(f, FEW);
     f->now_ms += STEP_MS;
-    cost.more = renew_due(f, &count);
-    assert_int_equal(count, MORE);
+    cost.more = renew_due(f, MORE);
     print_message("%d others: %" PRIu64 " blocks to renew none, %" PRIu64 " for %d, %" PRIu64 " for %d\n", others,
                   cost.nothing, cost.few, FEW, cost.more, MORE);
     tear_down((void **)&f);
@@ -273,6 +281,59 @@ static void renewing_costs_what_is_due(void **state) {
     assert_true(few.few > 0 && many.few < 2 * few.few); /* a hundred times as many: the logarithm of a heap */
     assert_true(many.more < 12 * many.few);
     assert_true(many.nothing <= few.nothing);
+}
+
+static void late_renewals_hurry(void **state) {
+    struct fixture *f = *state;
+    enum { LATE_MS = 8000, ALL = 20000 };
+    acquire(f, 0, ALL);
+    f->now_ms += LEASE_MS / 3 + LATE_MS;
+    f->renewals = 0;
+    assert_int_equal(engine_tick(f->engine, 0, 1, f->now_ms), 1); /* it wants to go on */
+    assert_in_range(f->renewals, 2 * TICK_TIMERS, 10 * TICK_TIMERS);
+}
+
+/* ---- looking in --------------------------------------------------------------------------------------- */
+
+enum { SEEN = 100000, SHOWN = 1000, LATER = 50000, BLOCKS_A_LOOK = 100000 };
+
+struct seen {
+    uint64_t count, fence; /* of the last one */
+};
+
+static void on_lease(void *arg, const struct lock_view *v) {
+    struct seen *seen = arg;
+    assert_true(seen->count == 0 || v->fence < seen->fence); /* newest first, none twice */
+    seen->fence = v->fence;
+    seen->count++;
+}
+
+/* Walks through all leases, while more come halfway. */
+static void look_through(struct fixture *f, int more, struct seen *seen) {
+    struct lock_walk *walk = engine_walk_new(SHOWN);
+    uint64_t looks = 0;
+    do {
+        if (looks++ == 20 && more > 0)
+            acquire(f, SEEN, more);
+        blocks = 0;
+    } while (engine_walk_step(f->engine, walk, f->now_ms) && blocks < BLOCKS_A_LOOK);
+    assert_true(looks > 20 && blocks < BLOCKS_A_LOOK);
+    *seen = (struct seen){0};
+    engine_walk_each(walk, on_lease, seen);
+    engine_walk_free(walk);
+}
+
+static void looking_in_stops_nobody(void **state) {
+    struct fixture *f = *state;
+    struct seen seen;
+    acquire(f, 0, SEEN);
+    uint64_t newest = f->fence;
+    look_through(f, 0, &seen);
+    assert_int_equal(seen.count, SHOWN);
+    assert_int_equal(seen.fence, newest - SHOWN + 1);
+    look_through(f, LATER, &seen); /* the table grows: those who were there are seen, or newer ones instead */
+    assert_int_equal(seen.count, SHOWN);
+    assert_true(seen.fence > newest - SHOWN);
 }
 
 /* ---- leaving ------------------------------------------------------------------------------------------ */
@@ -332,7 +393,7 @@ static void who_leaves_with_many_leases_stops_nobody(void **state) {
     engine_stats(f->engine, &stats);
     assert_int_equal(stats.leases, MANY);
     f->now_ms += LEASE_MS;
-    engine_tick(f->engine, 0, 1, f->now_ms);
+    tick_all(f, MANY);
     engine_stats(f->engine, &stats);
     assert_int_equal(stats.leases, 0);
     tear_down((void **)&f);
@@ -376,6 +437,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(who_leaves_behind_many_owners_pays_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_million_leases_are_light, set_up, tear_down),
         cmocka_unit_test(renewing_costs_what_is_due),
+        cmocka_unit_test_setup_teardown(late_renewals_hurry, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(looking_in_stops_nobody, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("lease scale", tests, NULL, NULL);
 }
