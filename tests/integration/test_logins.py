@@ -77,6 +77,24 @@ def test_who_comes_after_a_password_was_set_needs_it(start_redis, start_proxy, c
     assert old("AUTH", "root", "p") == "OK" and old("GET", "k") == "v"
 
 
+def test_a_login_leaves_nothing_of_the_proxy_s_own_in_acl_log(start_redis, start_proxy, connect):
+    """Whoever may do as little as GET, whatever he logs in with, and in whichever database and mode."""
+    server = start_redis()
+    server.run("ACL", "SETUSER", "little", "on", ">p", "~*", "-@all", "+get", "+select", "+client|tracking")
+    server.run("ACL", "SETUSER", "root", "on", ">p", "+@all")
+    admin = server.client(commands=[("AUTH", "root", "p")])
+    admin("ACL", "SETUSER", "default", "-@all", "+get", "+select", "+config|get")
+    proxy = start_proxy(server)
+    for words in (("AUTH", "little", "p"), ("HELLO", "3", "AUTH", "little", "p"), ("HELLO", "2", "AUTH", "little", "p", "SETNAME", "me")):
+        client = connect(proxy)
+        assert not isinstance(client(*words), Error) and client("GET", "k") is None
+        assert client("SELECT", "2") == "OK" and client("GET", "k") is None
+        assert client("AUTH", "little", "p") == "OK" and client("GET", "k") is None
+    tracker = connect(proxy, commands=[("HELLO", "3", "AUTH", "little", "p"), ("CLIENT", "TRACKING", "ON")])
+    assert tracker("AUTH", "little", "p") == "OK" and tracker("GET", "k") is None
+    assert admin("ACL", "LOG") == []
+
+
 # ---- before a node has said anything ----------------------------------------------------------------
 
 

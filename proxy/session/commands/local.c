@@ -18,13 +18,11 @@
 
 enum { DATABASES_MAX = 1000000, LOGIN_WORD_MAX = 16384 /* a node ends a connection that says more before its login */ };
 
-static const char PING[] = "*1\r\n$4\r\nPING\r\n";
-
 /* A change under way. */
 struct change {
     struct request_owner owner; /* first */
     struct upstream_lane lane;
-    bool hello, authenticates, selects;
+    bool hello, authenticates;
     const char *probe; /* what a login's lane is tried with once the login is right, or NULL; borrowed */
     uint32_t login;    /* interned for this change, 0 none; the session's once it is applied */
     char *user, *name; /* NULL: not given */
@@ -85,8 +83,7 @@ static void change_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct change *change = REQUEST_OWNER(r, struct change);
     char *wrong = change->wrong;
-    bool noperm = !end->error && strncmp(end->reply, "-NOPERM", 7) == 0 && !change->selects; /* for PING: logged in */
-    bool refused = end->error || (end->reply[0] == '-' && !noperm);
+    bool refused = end->error || end->reply[0] == '-';
     if (wrong && refused && !end->error) /* on a connection that watches the node has had the client's own words */
         refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
     request_disown(r);
@@ -227,7 +224,7 @@ static void do_auth(struct session *s, const struct command *c, const struct res
         session_answer(s, c, "+OK\r\n", 5);
         return;
     }
-    change_start(s, c, change, PING, r, bytes);
+    change_start(s, c, change, session_hello(s), r, bytes);
 }
 
 /* A name behind a login waits for the login to be right; without one it counts at once. */
@@ -272,7 +269,7 @@ static void hello_wrong(struct session *s, const struct command *c, struct chang
                         const struct resp_request *r, const char *bytes) {
     if (change->authenticates && wrong != WRONGPASS && !s->worker->shared->options.requirepass) {
         change->wrong = memory_strdup(wrong);
-        change_start(s, c, change, PING, r, bytes);
+        change_start(s, c, change, session_hello(s), r, bytes);
         return;
     }
     if (change->authenticates && wrong != WRONGPASS)
@@ -314,8 +311,7 @@ static void do_hello(struct session *s, const struct command *c, const struct re
     }
     change->hello = true;
     change->lane.protocol = (uint32_t)protocol;
-    change_start(s, c, change, protocol == 3 ? "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n" : "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n",
-                 r, bytes);
+    change_start(s, c, change, lane_hello(&change->lane), r, bytes);
 }
 
 static void do_select(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -336,7 +332,6 @@ static void do_select(struct session *s, const struct command *c, const struct r
     }
     struct change *change = change_new(s);
     change->lane.db = (uint32_t)db;
-    change->selects = true;
     change_start(s, c, change, NULL, r, bytes); /* the node knows whether this user may */
 }
 

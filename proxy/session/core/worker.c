@@ -145,7 +145,8 @@ struct upstream_lane worker_strangers_lane(const struct worker *w) {
     return (struct upstream_lane){.login = strangers_are_known(w) ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
 }
 
-/* A connection that nobody logs in over is not what a new one would be: it was let in once. RESET makes it that. */
+/* A connection that nobody logs in over is not what a new one would be: it was let in once. RESET makes it that. HELLO
+ * is answered where PING is, and needs no right: it does not show in ACL LOG. */
 void worker_probe(struct worker *w) {
     if (w->probing)
         return;
@@ -155,7 +156,7 @@ void worker_probe(struct worker *w) {
     struct upstream_lane lane = worker_strangers_lane(w);
     if (!strangers_are_known(w))
         ask(w, &lane, "*1\r\n$5\r\nRESET\r\n", forgotten);
-    ask(w, &lane, "*1\r\n$4\r\nPING\r\n", probed);
+    ask(w, &lane, "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n", probed);
 }
 
 const char *worker_await_word(struct worker *w) {
