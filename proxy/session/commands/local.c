@@ -184,15 +184,15 @@ static bool password_is(const char *expected, const char *given, size_t len) {
 
 /* Checks a login against requirepass; returns NULL, or the error. */
 static const char *door_login(struct session *s, const char *user, size_t user_len, const char *password, size_t len) {
-    if (wrong_too_often(s, WRONG_LOGIN_DOOR))
+    bool right = (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
+                 password_is(s->worker->shared->options.requirepass, password, len);
+    if (wrong_too_often(s, right ? WRONG_LOGIN_DOOR : 0))
         return LOCAL_TOO_OFTEN;
-    if ((!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
-        password_is(s->worker->shared->options.requirepass, password, len)) {
+    if (right)
         wrong_right(s, WRONG_LOGIN_DOOR);
-        return NULL;
-    }
-    wrong_note(s, 0);
-    return WRONGPASS;
+    else
+        wrong_note(s, 0);
+    return right ? NULL : WRONGPASS;
 }
 
 /* Checks a login against requirepass where the proxy has one; otherwise notes it in the change, and the node will
