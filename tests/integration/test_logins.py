@@ -2,6 +2,7 @@
 may look into the proxy.
 """
 
+import os
 import re
 import socket
 import time
@@ -162,6 +163,7 @@ def test_who_was_let_in_is_nobody_once_the_node_says_so(start_redis, start_proxy
     server.run("ACL", "SETUSER", "root", "on", ">p", "~*", "&*", "+@all")
     client = connect(start_proxy(server))
     assert client("GET", "k") is None and client("PROXY", "INFO") and isinstance(client("CLIENT", "ID"), int)
+    time.sleep(1.2)  # as long as the proxy takes to ask for those who have come
     admin = server.client(commands=[("AUTH", "root", "p")])
     admin("ACL", "SETUSER", "default", "off")
     until(lambda: isinstance(client("CLIENT", "ID"), int), what="the old connections' service")
@@ -374,6 +376,88 @@ def test_reload_shows_nobody_what_is_in_a_file(start_redis, start_proxy, connect
     answer = connect(proxy)("PROXY", "RELOAD")
     assert refused(answer, "ERR the configuration is wrong") and "root" not in str(answer) and "secret" not in str(answer)
     assert "root:x" in proxy.log()
+
+
+# ---- what applications need ------------------------------------------------------------------------------
+
+MANUAL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "operations.md")
+
+# What is taken with it, and then given back, on one key.
+USES = [
+    ([("SET", "1", "NX", "EX", "30")], [("DEL",)]),
+    ([("SETNX", "1"), ("EXPIRE", "30")], [("GET",), ("DEL",)]),
+    ([("SET", "1", "NX", "PX", "30000"), ("PEXPIRE", "60000"), ("PTTL",)], [("UNLINK",)]),
+    ([("INCR",)], [("DECR",), ("DEL",)]),
+    ([("HSETNX", "f", "1")], [("HDEL", "f")]),
+    ([("RPUSH", "me"), ("LRANGE", "0", "0")], [("LREM", "1", "me")]),
+]
+
+
+def granted_in_manual():
+    """(what the scripts need, what list locks need beside that): the words in the manual's table."""
+    with open(MANUAL) as f:
+        row = next(line for line in f if line.startswith("| lock commands of applications |"))
+    own, scripts, lists = re.findall("`([^`]*)`", row)
+    return (own + " " + scripts).split(), lists.split()
+
+
+def granted_in_errors(client, grant):
+    """Does what errors name, one after another, until there is none."""
+    named = []
+    for _ in range(6):
+        answer = client("SET", "lock:named", "1", "NX")
+        if not isinstance(answer, Error):
+            return named
+        words = re.findall(r"[+~][^ ,;]+", answer)
+        assert refused(answer, "NOPERM") and not set(words) <= set(named), answer
+        named += words
+        grant(*words)
+    raise AssertionError(named)
+
+
+@pytest.mark.parametrize("kind", ["standalone", "cluster"])
+def test_a_user_with_the_manual_s_grants_takes_and_releases_locks(start_redis, start_cluster, start_proxy, connect, kind):
+    backend = start_cluster() if kind == "cluster" else start_redis()
+    own, lists = granted_in_manual()
+    assert {"+eval", "+evalsha", "~lockkeeper:{*}:*"} <= set(own)
+    for node in backend.nodes:
+        node.run("ACL", "SETUSER", "worker", "on", ">p", "~lock:*", "-@all", *own, *lists,
+                 *sorted({"+" + words[0].lower() for use in USES for words in use[0] + use[1]}))
+    client = connect(start_proxy(backend, "lock lock:* kind any"), commands=[("AUTH", "worker", "p")])
+    for number, (take, release) in enumerate(USES):
+        for name in ("lock:{%d}%d" % (n, number) for n in range(8)):
+            for command, *words in take:
+                assert not isinstance(client(command, name, *words), Error), (command, name)
+            assert not isinstance(client("PROXY", "TOKEN", name), Error) and not isinstance(client("PROXY", "LOCK", name), Error)
+            for command, *words in release:
+                assert not isinstance(client(command, name, *words), Error), (command, name)
+    assert refused(client("EVAL", "return 1", "1", "other"), "NOPERM") and refused(client("CONFIG", "GET", "*"), "NOPERM")
+
+
+def test_the_manual_s_examples_do_what_they_say(start_redis, start_proxy, connect):
+    server = start_redis()
+    with open(MANUAL) as f:
+        examples = [line.split() for line in f if line.startswith("ACL SETUSER ")]
+    for words in examples:
+        server.run(*words)
+    proxy = start_proxy(server)
+    app, operator = (connect(proxy, commands=[("AUTH", words[2], "PASSWORD")]) for words in examples)
+    for take, release in USES[:3]:
+        for command, *words in take + release:
+            assert not isinstance(app(command, "lock:a", *words), Error), command
+    assert app("SET", "app:a", "1") == "OK" and refused(app("PROXY", "INFO"), "NOPERM")
+    assert refused(app("CLIENT", "LIST"), "NOPERM") and refused(app("CLIENT", "PAUSE", "10"), "NOPERM")
+    assert operator("PROXY", "INFO") and operator("CLIENT", "LIST") and refused(operator("GET", "app:a"), "NOPERM")
+    assert refused(operator("PROXY", "RELOAD"), "NOPERM") and refused(operator("CLIENT", "PAUSE", "10"), "NOPERM")
+
+
+def test_errors_name_what_the_manual_does(start_redis, start_proxy, connect):
+    server = start_redis()
+    server.run("ACL", "SETUSER", "worker", "on", ">p", "~lock:*", "-@all", "+set")
+    client = connect(start_proxy(server), commands=[("AUTH", "worker", "p")])
+    named = granted_in_errors(client, lambda *words: server.run("ACL", "SETUSER", "worker", *words))
+    own, lists = granted_in_manual()
+    assert set(own) | set(lists) == set(named)
 
 
 # ---- wrong passwords ----------------------------------------------------------------------------------
