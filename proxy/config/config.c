@@ -10,6 +10,7 @@
  */
 #include "proxy/config/config.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -326,8 +327,11 @@ static bool command_line_read(struct reader *r, int argc, char *const *argv) {
 /* ---- what follows from several --------------------------------------------------------------- */
 
 static bool is_loopback(const char *address) {
+    unsigned char bytes[4];
     address += *address == '-';
-    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 || strcasecmp(address, "localhost") == 0;
+    if (inet_pton(AF_INET, address, bytes) == 1)
+        return bytes[0] == 127;
+    return strcmp(address, "::1") == 0 || strcasecmp(address, "localhost") == 0;
 }
 
 bool config_shares_user(const struct config *config) {

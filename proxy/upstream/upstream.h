@@ -54,9 +54,8 @@ uint32_t upstream_login_intern(const char *user, size_t user_len, const char *pa
 /* Gives back a login that one upstream_login_intern took (a client may try passwords for ever). When as many were given
  * back as taken the login is forgotten; numbers are never used again. Optional; 0 is ignored. Thread-safe. */
 void upstream_login_release(uint32_t login);
-/* The login was right; and whether it ever was, since it was interned first. Thread-safe. */
+/* The login was right: connections may be opened for it. Thread-safe. */
 void upstream_login_prove(uint32_t login);
-bool upstream_login_proven(uint32_t login);
 /* Logins that are nobody's: connections of such a lane begin without AUTH. Clients' logins are tried over the first
  * one's; over the second one's the proxy asks what a node grants to who has not logged in, and the third one is theirs
  * where they are not who the proxy is. */
@@ -146,6 +145,8 @@ struct upstream_events {
     /* Says that the upstream can serve (the first slot map is there, the master is known, or a standalone is
      * configured), or, with `error`, why its first attempt to get there has failed. Called once. */
     void (*ready)(void *arg, const char *error);
+    /* May be NULL. A node has answered a client's request with NOAUTH: nobody is logged in on its connection. */
+    void (*noauth)(void *arg);
 };
 
 /* Makes an upstream. `config` is borrowed and outlives it; `readable` (the loop's) and `pool` are the thread's. NULL

@@ -217,6 +217,10 @@ static void upstream_ready(void *arg, const char *error) {
         worker_probe(arg);
 }
 
+static void upstream_noauth(void *arg) {
+    worker_doubt_word(arg);
+}
+
 static void worker_watchers(struct worker *w) {
     ev_prepare_init(&thread_of(w)->prepare, turn_end);
     thread_of(w)->prepare.data = w;
@@ -267,7 +271,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     pthread_mutex_init(&thread_of(w)->board.mutex, NULL);
     worker_watchers(w);
     rooms_open(w);
-    struct upstream_events events = {.arg = w, .ready = upstream_ready};
+    struct upstream_events events = {.arg = w, .ready = upstream_ready, .noauth = upstream_noauth};
     w->upstream = upstream_new(w->loop, &w->readable, &shared->upstream, &w->chunks, &events);
     return w;
 }

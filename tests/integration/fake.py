@@ -9,9 +9,10 @@ from servers import HOST, SLOTS
 
 class FakeNode:
     """handler(words, connection) returns the bytes to send back, or None to close. `words` is the request as a list
-    of bytes; connection.send(bytes) sends more, at any time."""
+    of bytes; connection.send(bytes) sends more, at any time. With `strangers` the node itself answers what the proxy
+    asks for clients that have not logged in, and the handler hears nothing of it."""
 
-    def __init__(self, handler):
+    def __init__(self, handler, strangers=True):
         node = self
         self.requests = []
         self.connections = []
@@ -43,11 +44,12 @@ class FakeNode:
                     pass
 
             def to_a_stranger(self, words):
-                """The answer to the proxy's question what those may do who have not logged in, on a connection for that."""
-                before, self.last = getattr(self, "last", None), words
-                if words == [b"RESET"]:
-                    return b"+RESET\r\n"
-                return b"+PONG\r\n" if words == [b"PING"] and before == [b"RESET"] else None
+                """The answer to the proxy's questions what those may do who have not logged in. Their connection is for
+                these alone, and begins with RESET. None: it is another one."""
+                self.for_strangers = strangers and (words == [b"RESET"] or getattr(self, "for_strangers", False))
+                if not self.for_strangers:
+                    return None
+                return {b"RESET": b"+RESET\r\n", b"CONFIG": b"*0\r\n"}.get(words[0], b"+OK\r\n")
 
             def send(self, data):
                 self.request.sendall(data)

@@ -232,7 +232,7 @@ def test_replies_that_wait_for_others_count_as_output(start_proxy, connect, two_
 
 def test_stop_before_the_first_answer_of_the_node(start_proxy):
     """It never was ready, and doesn't say so while it stops."""
-    node = FakeNode(lambda words, connection: b"")
+    node = FakeNode(lambda words, connection: b"", strangers=False)
     proxy = start_proxy("standalone 127.0.0.1:%d" % node.port, wait=False)
     until(lambda: node.requests, what="the proxy's first request")
     proxy.stop()

@@ -311,6 +311,19 @@ NONSENSE = {
 }
 
 
+def test_a_command_that_the_node_would_be_asked_for_while_it_is_away(start_redis, start_proxy, connect):
+    """The question fails at once, and so does the command: nothing comes that would wake a client who waits."""
+    server = start_redis()
+    client = connect(start_proxy(server, "threads 1"), timeout=5)
+    assert client("GET", "k") is None
+    server.stop()
+    until(lambda: is_upstream(client("GET", "k")), what="the node to be missed")
+    for n in range(5):
+        assert is_upstream(client("NOSUCH%d" % n, "k"))
+    replies = client.pipeline([("GET", "k"), ("NOSUCH", "k"), ("GET", "k")])
+    assert all(reply.startswith(b"-UPSTREAM ") for reply in replies)
+
+
 @pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_from_a_node(fake, start_proxy, connect, name):
     """The connection to it is dropped, its requests fail, and the proxy goes on."""

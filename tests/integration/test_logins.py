@@ -2,18 +2,31 @@
 may look into the proxy.
 """
 
+import os
+import re
+import socket
 import time
 
 import pytest
 
-from resp import Error
-from servers import RedisServer, free_port, until
+from helpers import is_upstream, keys_of
+from resp import Client, Error, encode
+from servers import HOST, RedisSentinels, RedisServer, free_port, until
 
 WRONG = "WRONGPASS invalid username-password pair or user is disabled."
 
 
 def refused(answer, words):
     return isinstance(answer, Error) and str(answer).startswith(words)
+
+
+@pytest.fixture
+def users(start_redis):
+    server = start_redis()
+    server.run("ACL", "SETUSER", "app", "on", ">p", "~*", "+@all", "-config")
+    server.run("ACL", "SETUSER", "viewer", "on", ">p", "~*", "+@all", "-config", "+config|get")
+    server.run("ACL", "SETUSER", "root", "on", ">p", "~*", "+@all")
+    return server
 
 
 # ---- revoked credentials ------------------------------------------------------------------------
@@ -39,6 +52,55 @@ def test_a_revoked_password_lets_nobody_in(start_redis, start_proxy, connect, wa
     assert old("ACL", "WHOAMI") == "alice"
     if way == "another password":
         assert late("AUTH", "alice", "new") == "OK" and late("ACL", "WHOAMI") == "alice"
+
+
+@pytest.mark.parametrize("way", REVOKED)
+@pytest.mark.parametrize("kind", ["threads 2", "cluster"])
+def test_a_revoked_password_lets_nobody_in_anywhere(start_redis, start_cluster, start_proxy, connect, kind, way):
+    """Over any thread, and with connections to each of three masters that are logged in."""
+    backend = start_cluster() if kind == "cluster" else start_redis()
+    for node in backend.nodes:
+        node.run("ACL", "SETUSER", "alice", "on", ">old", "~*", "+@all")
+    proxy = start_proxy(backend, "threads 2")
+    olds = [connect(proxy, commands=[("AUTH", "alice", "old")]) for _ in range(12)]
+    assert all(old("SET", key, "v") == "OK" for old in olds for key in keys_of(backend))
+    for node in backend.nodes:
+        node.run(*REVOKED[way])
+    for _ in range(12):
+        late = connect(proxy)
+        assert refused(late("AUTH", "alice", "old"), WRONG) and refused(late("HELLO", "3", "AUTH", "alice", "old"), WRONG)
+        assert late("ACL", "WHOAMI") == "default"
+    assert all(old("GET", key) == "v" for old in olds for key in keys_of(backend))
+
+
+@pytest.fixture(scope="module")
+def sentinels():
+    found = RedisSentinels()
+    yield found
+    found.stop()
+
+
+def test_after_a_failover_the_new_master_says_who_gets_in(sentinels, start_proxy, connect):
+    """Who was logged in, or was let in without, is not let in by what the old master had said."""
+    old_master = sentinels.master
+    for node in sentinels.nodes:
+        node.run("ACL", "SETUSER", "alice", "on", ">old", "~*", "+@all")
+        node.run("ACL", "SETUSER", "root", "on", ">p", "~*", "&*", "+@all")
+    proxy = start_proxy(sentinels)
+    alice, stranger = connect(proxy, commands=[("AUTH", "alice", "old")]), connect(proxy)
+    assert alice("SET", "k", "v") == "OK" and stranger("GET", "k") == "v" and isinstance(stranger("CLIENT", "ID"), int)
+    replica = next(node for node in sentinels.nodes if node is not old_master)
+    replica.run("ACL", "SETUSER", "alice", "<old", ">new")
+    sentinels.failover(old_master)
+    admin = replica.client(commands=[("AUTH", "root", "p")])
+    until(lambda: admin("ROLE")[0] == "master", timeout=30, what="the promotion")
+    until(lambda: refused(alice("GET", "k"), WRONG), timeout=30, what="the new master's word on alice")
+    late = connect(proxy)
+    assert refused(late("AUTH", "alice", "old"), WRONG) and late("AUTH", "alice", "new") == "OK"
+    assert admin("ACL", "SETUSER", "default", "off") == "OK" and admin("CLIENT", "KILL", "TYPE", "normal") >= 1
+    until(lambda: refused(stranger("GET", "k"), "NOAUTH"), timeout=10, what="the new master's word on strangers")
+    until(lambda: refused(stranger("CLIENT", "ID"), "NOAUTH"), timeout=3, what="the proxy's")
+    assert refused(connect(proxy)("GET", "k"), "NOAUTH")
 
 
 def test_a_changed_requirepass_is_the_one_that_counts(start_redis, start_proxy, connect):
@@ -75,6 +137,85 @@ def test_who_comes_after_a_password_was_set_needs_it(start_redis, start_proxy, c
     assert old("GET", "k") == "v"
     assert old("RESET") == "RESET" and refused(old("GET", "k"), "NOAUTH")
     assert old("AUTH", "root", "p") == "OK" and old("GET", "k") == "v"
+
+
+def test_a_login_leaves_nothing_of_the_proxy_s_own_in_acl_log(start_redis, start_proxy, connect):
+    """Whoever may do as little as GET, whatever he logs in with, and in whichever database and mode."""
+    server = start_redis()
+    server.run("ACL", "SETUSER", "little", "on", ">p", "~*", "-@all", "+get", "+select", "+client|tracking")
+    server.run("ACL", "SETUSER", "root", "on", ">p", "+@all")
+    admin = server.client(commands=[("AUTH", "root", "p")])
+    admin("ACL", "SETUSER", "default", "-@all", "+get", "+select", "+config|get")
+    proxy = start_proxy(server)
+    for words in (("AUTH", "little", "p"), ("HELLO", "3", "AUTH", "little", "p"), ("HELLO", "2", "AUTH", "little", "p", "SETNAME", "me")):
+        client = connect(proxy)
+        assert not isinstance(client(*words), Error) and client("GET", "k") is None
+        assert client("SELECT", "2") == "OK" and client("GET", "k") is None
+        assert client("AUTH", "little", "p") == "OK" and client("GET", "k") is None
+    tracker = connect(proxy, commands=[("HELLO", "3", "AUTH", "little", "p"), ("CLIENT", "TRACKING", "ON")])
+    assert tracker("AUTH", "little", "p") == "OK" and tracker("GET", "k") is None
+    assert admin("ACL", "LOG") == []
+
+
+def test_who_was_let_in_is_nobody_once_the_node_says_so(start_redis, start_proxy, connect):
+    """The node's NOAUTH on a new connection counts for what the proxy does itself, too."""
+    server = start_redis()
+    server.run("ACL", "SETUSER", "root", "on", ">p", "~*", "&*", "+@all")
+    client = connect(start_proxy(server))
+    assert client("GET", "k") is None and client("PROXY", "INFO") and isinstance(client("CLIENT", "ID"), int)
+    time.sleep(1.2)  # as long as the proxy takes to ask for those who have come
+    admin = server.client(commands=[("AUTH", "root", "p")])
+    admin("ACL", "SETUSER", "default", "off")
+    until(lambda: isinstance(client("CLIENT", "ID"), int), what="the old connections' service")
+    admin("CLIENT", "KILL", "TYPE", "normal")
+    until(lambda: refused(client("GET", "k"), "NOAUTH"), what="a connection that nobody is let in over")
+    until(lambda: refused(client("CLIENT", "ID"), "NOAUTH"), timeout=3, what="the proxy's refusal")
+    assert refused(client("PROXY", "INFO"), "NOAUTH") and refused(client("CLIENT", "PAUSE", "10000"), "NOAUTH")
+    admin("ACL", "SETUSER", "default", "on")
+    until(lambda: client("GET", "k") is None, timeout=5, what="the node's other word")
+
+
+@pytest.mark.parametrize("kind", ["threads 2", "cluster"])
+def test_strangers_need_the_password_everywhere(start_redis, start_cluster, start_proxy, connect, kind):
+    backend = start_cluster() if kind == "cluster" else start_redis()
+    proxy = start_proxy(backend, "threads 2")
+    olds = [connect(proxy) for _ in range(12)]
+    time.sleep(1.2)
+    assert all(old("SET", key, "v") == "OK" for old in olds for key in keys_of(backend))
+    for node in backend.nodes:
+        node.run("CONFIG", "SET", "requirepass", "new")
+    time.sleep(2.4)
+    for _ in range(12):
+        late = connect(proxy)
+        until(lambda: refused(late("GET", "k"), "NOAUTH"), timeout=3, what="a refusal")
+        assert refused(late("HELLO", "3"), "NOAUTH") and refused(late("CLIENT", "LIST"), "NOAUTH")
+    late = connect(proxy, commands=[("AUTH", "new")])
+    assert all(late("GET", key) == "v" for key in keys_of(backend))
+
+
+def test_a_node_without_reset_is_asked_anew_all_the_same(start_redis, start_proxy, connect):
+    server = start_redis("--rename-command", "RESET", "")
+    proxy = start_proxy(server)
+    for _ in range(3):
+        assert connect(proxy)("GET", "k") is None
+        time.sleep(1.1)
+    server.run("CONFIG", "SET", "requirepass", "new")
+    time.sleep(1.2)
+    until(lambda: refused(connect(proxy)("GET", "k"), "NOAUTH"), timeout=4, what="a refusal")
+    assert "can't be reached" not in proxy.log() and "does not answer" not in proxy.log()
+
+
+def test_what_is_refused_does_not_reach_the_node(start_redis, start_proxy, connect):
+    server = start_redis("--requirepass", "secret")
+    client = connect(start_proxy(server, "threads 1"))
+    until(lambda: refused(client("GET", "k"), "NOAUTH"), what="the node's word")
+    calls = lambda: sum(int(n) for n in re.findall("cmdstat_(?:reset|hello|ping|get):calls=([0-9]+)", admin("INFO", "commandstats")))
+    admin = server.client()
+    before = calls()
+    begin = time.monotonic()
+    for _ in range(3000):
+        assert refused(client("GET", "k"), "NOAUTH")
+    assert calls() - before <= 2 * (3 + (time.monotonic() - begin) / 0.05)
 
 
 # ---- before a node has said anything ----------------------------------------------------------------
@@ -140,19 +281,45 @@ def test_the_first_request_waits_for_the_node_s_word(absent, arriving, start_pro
     assert not isinstance(clients[4]("HELLO", "3"), Error)
 
 
+def test_long_requests_of_nobody_are_not_read(absent, start_proxy, connect):
+    """Neither in one argument nor in many: nobody's bytes are kept before a node has said whom it serves."""
+    proxy = start_proxy(absent)
+    for head in (b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$400000000\r\n", b"*1000000\r\n" + b"$4\r\nMSET\r\n" + b"$1\r\na\r\n" * 300000):
+        client = connect(proxy, timeout=10)
+        client.send(head)
+        assert is_upstream(client.read())
+        assert client.read_all() == b""
+
+
+def test_a_pause_does_not_outlast_a_node_that_is_away(users, start_proxy, connect):
+    """Nobody can ask for it then; those whom the node let do so before may see and end connections."""
+    proxy = start_proxy(users)
+    operator, root, other = connect(proxy), connect(proxy, commands=[("AUTH", "root", "p")]), connect(proxy)
+    it = other("CLIENT", "ID")
+    assert operator("GET", "k") is None and root("GET", "k") is None and operator("PROXY", "INFO")
+    users.stop()
+    until(lambda: is_upstream(operator("GET", "k")), what="the node to be missed")
+    for client in (operator, root):
+        assert is_upstream(client("CLIENT", "PAUSE", "100000", "ALL"))
+    assert is_upstream(root("CLIENT", "UNPAUSE"))
+    assert "id=%d " % it in operator("CLIENT", "LIST") and is_upstream(root("CLIENT", "LIST"))
+    assert operator("CLIENT", "KILL", "ID", it) == 1
+
+
+def test_strangers_with_few_rights_have_no_more_while_the_node_is_away(users, start_proxy, connect):
+    users.run("ACL", "SETUSER", "default", "-@all", "+get", "+client|id", "~*")
+    client = connect(start_proxy(users))
+    assert client("GET", "k") is None and refused(client("PROXY", "INFO"), "NOPERM") and refused(client("CLIENT", "LIST"), "NOPERM")
+    users.stop()
+    until(lambda: is_upstream(client("GET", "k")), what="the node to be missed")
+    assert is_upstream(client("CLIENT", "LIST")) and is_upstream(client("CLIENT", "KILL", "SKIPME", "no"))
+    assert refused(client("PROXY", "INFO"), "NOPERM")
+
+
 # ---- who may look into the proxy ------------------------------------------------------------------------
 
 
 LOOKS = [("INFO",), ("LOCKS",), ("INCIDENTS",), ("RULES",), ("ADVISE",), ("EXPLAIN", "GET", "k")]
-
-
-@pytest.fixture
-def users(start_redis):
-    server = start_redis()
-    server.run("ACL", "SETUSER", "app", "on", ">p", "~*", "+@all", "-config")
-    server.run("ACL", "SETUSER", "viewer", "on", ">p", "~*", "+@all", "-config", "+config|get")
-    server.run("ACL", "SETUSER", "root", "on", ">p", "~*", "+@all")
-    return server
 
 
 def test_the_proxy_is_looked_into_by_who_may_config(users, start_proxy, connect):
@@ -167,6 +334,7 @@ def test_the_proxy_is_looked_into_by_who_may_config(users, start_proxy, connect)
     assert app("SET", "lock:a", "1", "NX") == "OK" and app("PROXY", "TOKEN", "lock:a") is not None
     users.run("ACL", "SETUSER", "viewer", "-config|get")
     assert refused(viewer("PROXY", "INFO"), "NOPERM")
+    assert refused(app("PROXY", "NOSUCH"), "NOPERM") and refused(root("PROXY", "NOSUCH"), "ERR")
     for client in (app, root):
         assert client("MULTI") == "OK"
         assert refused(client("PROXY", "INFO"), "ERR proxy inside MULTI is not supported")
@@ -210,13 +378,166 @@ def test_reload_shows_nobody_what_is_in_a_file(start_redis, start_proxy, connect
     assert "root:x" in proxy.log()
 
 
+# ---- what applications need ------------------------------------------------------------------------------
+
+MANUAL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "operations.md")
+
+# What is taken with it, and then given back, on one key.
+USES = [
+    ([("SET", "1", "NX", "EX", "30")], [("DEL",)]),
+    ([("SETNX", "1"), ("EXPIRE", "30")], [("GET",), ("DEL",)]),
+    ([("SET", "1", "NX", "PX", "30000"), ("PEXPIRE", "60000"), ("PTTL",)], [("UNLINK",)]),
+    ([("INCR",)], [("DECR",), ("DEL",)]),
+    ([("HSETNX", "f", "1")], [("HDEL", "f")]),
+    ([("RPUSH", "me"), ("LRANGE", "0", "0")], [("LREM", "1", "me")]),
+]
+
+
+def granted_in_manual():
+    """(what the scripts need, what list locks need beside that): the words in the manual's table."""
+    with open(MANUAL) as f:
+        row = next(line for line in f if line.startswith("| lock commands of applications |"))
+    own, scripts, lists = re.findall("`([^`]*)`", row)
+    return (own + " " + scripts).split(), lists.split()
+
+
+def granted_in_errors(client, grant):
+    """Does what errors name, one after another, until there is none."""
+    named = []
+    for _ in range(6):
+        answer = client("SET", "lock:named", "1", "NX")
+        if not isinstance(answer, Error):
+            return named
+        words = re.findall(r"[+~][^ ,;]+", answer)
+        assert refused(answer, "NOPERM") and not set(words) <= set(named), answer
+        named += words
+        grant(*words)
+    raise AssertionError(named)
+
+
+@pytest.mark.parametrize("kind", ["standalone", "cluster"])
+def test_a_user_with_the_manual_s_grants_takes_and_releases_locks(start_redis, start_cluster, start_proxy, connect, kind):
+    backend = start_cluster() if kind == "cluster" else start_redis()
+    own, lists = granted_in_manual()
+    assert {"+eval", "+evalsha", "~lockkeeper:{*}:*"} <= set(own)
+    for node in backend.nodes:
+        node.run("ACL", "SETUSER", "worker", "on", ">p", "~lock:*", "-@all", *own, *lists,
+                 *sorted({"+" + words[0].lower() for use in USES for words in use[0] + use[1]}))
+    client = connect(start_proxy(backend, "lock lock:* kind any"), commands=[("AUTH", "worker", "p")])
+    for number, (take, release) in enumerate(USES):
+        for name in ("lock:{%d}%d" % (n, number) for n in range(8)):
+            for command, *words in take:
+                assert not isinstance(client(command, name, *words), Error), (command, name)
+            assert not isinstance(client("PROXY", "TOKEN", name), Error) and not isinstance(client("PROXY", "LOCK", name), Error)
+            for command, *words in release:
+                assert not isinstance(client(command, name, *words), Error), (command, name)
+    assert refused(client("EVAL", "return 1", "1", "other"), "NOPERM") and refused(client("CONFIG", "GET", "*"), "NOPERM")
+
+
+def test_the_manual_s_examples_do_what_they_say(start_redis, start_proxy, connect):
+    server = start_redis()
+    with open(MANUAL) as f:
+        examples = [line.split() for line in f if line.startswith("ACL SETUSER ")]
+    for words in examples:
+        server.run(*words)
+    proxy = start_proxy(server)
+    app, operator = (connect(proxy, commands=[("AUTH", words[2], "PASSWORD")]) for words in examples)
+    for take, release in USES[:3]:
+        for command, *words in take + release:
+            assert not isinstance(app(command, "lock:a", *words), Error), command
+    assert app("SET", "app:a", "1") == "OK" and refused(app("PROXY", "INFO"), "NOPERM")
+    assert refused(app("CLIENT", "LIST"), "NOPERM") and refused(app("CLIENT", "PAUSE", "10"), "NOPERM")
+    assert operator("PROXY", "INFO") and operator("CLIENT", "LIST") and refused(operator("GET", "app:a"), "NOPERM")
+    assert refused(operator("PROXY", "RELOAD"), "NOPERM") and refused(operator("CLIENT", "PAUSE", "10"), "NOPERM")
+
+
+def test_errors_name_what_the_manual_does(start_redis, start_proxy, connect):
+    server = start_redis()
+    server.run("ACL", "SETUSER", "worker", "on", ">p", "~lock:*", "-@all", "+set")
+    client = connect(start_proxy(server), commands=[("AUTH", "worker", "p")])
+    named = granted_in_errors(client, lambda *words: server.run("ACL", "SETUSER", "worker", *words))
+    own, lists = granted_in_manual()
+    assert set(own) | set(lists) == set(named)
+
+
 # ---- wrong passwords ----------------------------------------------------------------------------------
+
+
+def waiting_ports(port):
+    """How many connections to or from a port are in TIME_WAIT."""
+    with open("/proc/net/tcp") as f:
+        rows = [line.split() for line in f.readlines()[1:]]
+    return sum(1 for row in rows if row[3] == "06" and "%04X" % port in (row[1][-4:], row[2][-4:]))
+
+
+def from_address(proxy, source):
+    client = Client(proxy.address)
+    client.sock.close()
+    client.sock = socket.create_connection(proxy.address, timeout=client.timeout, source_address=(source, 0))
+    return client
+
+
+TOO_MANY = "ERR too many wrong passwords from this address"
+
+
+def guess(client, words=("AUTH", "app"), count=400):
+    """Guesses until the guesser is refused."""
+    for n in range(count):
+        if refused(client(*words, "guess%d" % n), TOO_MANY):
+            return
+    raise AssertionError("%d guesses" % count)
+
+
+def test_who_guesses_learns_nothing_of_who_is_logged_in_elsewhere(users, start_proxy, connect):
+    """Over the limit a login is tried that was right from the same address before, and no other."""
+    proxy = start_proxy(users, "threads 1")
+    app, guesser, neighbour = from_address(proxy, "127.0.0.2"), connect(proxy), connect(proxy)
+    assert app("AUTH", "app", "p") == "OK" and neighbour("AUTH", "viewer", "p") == "OK"
+    guess(guesser)
+    assert refused(guesser("AUTH", "app", "p"), TOO_MANY) and refused(guesser("HELLO", "3", "AUTH", "app", "p"), TOO_MANY)
+    guess(guesser)
+    late, same = connect(proxy), from_address(proxy, "127.0.0.2")
+    assert late("AUTH", "viewer", "p") == "OK" and same("AUTH", "root", "p") == "OK"
+    users.run("ACL", "SETUSER", "viewer", "<p")
+    assert refused(late("AUTH", "viewer", "p"), WRONG)
+    guess(guesser)
+    assert refused(late("AUTH", "viewer", "p"), TOO_MANY)
+    for client in (app, same):
+        client.close()
+
+
+def test_guesses_inside_multi_and_watch_count(users, start_proxy, connect):
+    proxy = start_proxy(users, "threads 1")
+    watcher, queuer = connect(proxy), connect(proxy)
+    assert watcher("WATCH", "k") == "OK"
+    guess(watcher)
+    until(lambda: refused(watcher("AUTH", "app", "wrong"), WRONG), what="another try")
+    assert queuer("MULTI") == "OK"
+    until(lambda: not refused(queuer("AUTH", "app", "wrong"), "QUEUED") and refused(queuer("AUTH", "app", "wrong"), TOO_MANY), what="the end of the tries")
+    assert refused(queuer("EXEC"), "EXECABORT")
+    time.sleep(1.5)
+    assert queuer("MULTI") == "OK" and queuer("AUTH", "app", "wrong") == "QUEUED" and queuer("AUTH", "app", "p") == "QUEUED"
+    assert [refused(e, WRONG) or e for e in queuer("EXEC")] == [True, "OK"] and queuer("ACL", "WHOAMI") == "app"
+
+
+def test_guesses_of_the_proxy_s_own_password_count(start_redis, start_proxy, connect):
+    proxy = start_proxy(start_redis(), "requirepass door", "threads 1")
+    guesser = connect(proxy)
+    guess(guesser, ("AUTH",))
+    assert refused(guesser("AUTH", "door"), TOO_MANY) and refused(guesser("HELLO", "3", "AUTH", "default", "door"), TOO_MANY)
+    other = from_address(proxy, "127.0.0.2")
+    assert other("AUTH", "door") == "OK"
+    until(lambda: guesser("AUTH", "door") == "OK", what="another try")
+    guess(guesser, ("AUTH",))
+    assert connect(proxy)("AUTH", "door") == "OK"
+    other.close()
 
 
 def test_wrong_passwords_cost_redis_one_connection(users, start_proxy, connect):
     """And the log one line; who tries many is refused for a moment, and whose neighbour he is not."""
     proxy = start_proxy(users, "loglevel verbose")
     before = int(users.client()("INFO", "stats").split("total_connections_received:")[1].split()[0])
+    waiting = waiting_ports(users.port)
     guesser, friend, other = connect(proxy), connect(proxy), connect(proxy)
     assert friend("AUTH", "root", "p") == "OK"
     answers = [guesser("AUTH", "app", "guess%d" % n) for n in range(300)]
@@ -226,6 +547,7 @@ def test_wrong_passwords_cost_redis_one_connection(users, start_proxy, connect):
     assert 300 < len(late) < 501
     assert other("AUTH", "root", "p") == "OK"
     assert int(users.client()("INFO", "stats").split("total_connections_received:")[1].split()[0]) - before < 8
+    assert waiting_ports(users.port) - waiting <= 3
     assert proxy.log().lower().count("wrong password") <= 2 and proxy.log().count("WRONGPASS") == 0
     assert "logins_refused:%d" % (600 - len(late)) in friend("PROXY", "INFO", "clients")
     until(lambda: guesser("AUTH", "app", "p") == "OK", what="another try")

@@ -922,7 +922,7 @@ static void test_wrong_addresses(void **state) {
     static const char *wrong[] = {"127.0.0.1", ":6379", "host:0", "host:65536", "host:+1", "ho st:1", "unix:", ""};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         struct rig rig;
-        struct upstream_events events = {&rig, rig_ready};
+        struct upstream_events events = {.arg = &rig, .ready = rig_ready};
         rig_open(&rig, UPSTREAM_STANDALONE, wrong[i]);
         assert_null(upstream_new(rig.loop, &rig.readable, &rig.config, &rig.pool, &events));
         rig_close(&rig);

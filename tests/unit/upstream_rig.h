@@ -248,7 +248,7 @@ static void rig_open(struct rig *rig, enum upstream_kind kind, const char *addre
 }
 
 static void rig_start(struct rig *rig) {
-    struct upstream_events events = {rig, rig_ready};
+    struct upstream_events events = {.arg = rig, .ready = rig_ready};
     rig->u = upstream_new(rig->loop, &rig->readable, &rig->config, &rig->pool, &events);
     assert_non_null(rig->u);
 }

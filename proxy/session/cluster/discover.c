@@ -193,9 +193,12 @@ enum discovery discover(struct session *s, const struct resp_request *r, const c
         struct request *request = request_new(s, NULL);
         request_barrier(request);
         ask(w, request, s, name, len);
-        return DISCOVERED_LATER;
+        if (s->barrier > 0)
+            return DISCOVERED_LATER;
+        row = row_find(w, name, len); /* no node could be asked: nobody wakes the session for what is there already */
+        age = 0;
     }
-    if (!row->info)
+    if (!row || !row->info)
         return DISCOVERED_NONE;
     if ((age < 0 || age > FRESH_MS) && !row->asking) {
         row->asking = true;

@@ -383,11 +383,18 @@ static bool allowed(const struct admin *a, const struct call_end *end) {
     return end->reply[0] != '-' || (a->by_address && strncmp(end->reply, "-ERR No such client", 19) == 0);
 }
 
+/* Whether a request is refused that no node could judge. Operators who do not log in need to see and end connections
+ * while a node is down: they may if it granted strangers as much before. A pause would outlast the node's return. */
+static bool unjudged_refused(const struct admin *a, const struct request *r, const struct call_end *end) {
+    if (end->why == UPSTREAM_REFUSED || !r->session)
+        return end->why == UPSTREAM_REFUSED;
+    return a->verb == ADMIN_PAUSE || !session_is_stranger(r->session) || r->worker->strangers_look != RIGHTS_GRANTED;
+}
+
 static void probed(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct admin *a = REQUEST_OWNER(r, struct admin);
-    if (end->error ? end->why == UPSTREAM_REFUSED || (r->session && !session_is_stranger(r->session))
-                   : !allowed(a, end)) {
+    if (end->error ? unjudged_refused(a, r, end) : !allowed(a, end)) {
         request_disown(r);
         admin_free(a);
         if (end->error)

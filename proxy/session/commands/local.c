@@ -18,13 +18,11 @@
 
 enum { DATABASES_MAX = 1000000, LOGIN_WORD_MAX = 16384 /* a node ends a connection that says more before its login */ };
 
-static const char PING[] = "*1\r\n$4\r\nPING\r\n";
-
 /* A change under way. */
 struct change {
     struct request_owner owner; /* first */
     struct upstream_lane lane;
-    bool hello, authenticates, selects;
+    bool hello, authenticates;
     const char *probe; /* what a login's lane is tried with once the login is right, or NULL; borrowed */
     uint32_t login;    /* interned for this change, 0 none; the session's once it is applied */
     char *user, *name; /* NULL: not given */
@@ -69,6 +67,7 @@ static void change_apply(struct session *s, struct change *change) {
     if (change->login) {
         upstream_login_release(s->lane.login);
         upstream_login_prove(change->login);
+        wrong_right(s, change->login);
         s->lane.login = change->login;
         change->login = 0;
     }
@@ -85,13 +84,12 @@ static void change_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct change *change = REQUEST_OWNER(r, struct change);
     char *wrong = change->wrong;
-    bool noperm = !end->error && strncmp(end->reply, "-NOPERM", 7) == 0 && !change->selects; /* for PING: logged in */
-    bool refused = end->error || (end->reply[0] == '-' && !noperm);
+    bool refused = end->error || end->reply[0] == '-';
     if (wrong && refused && !end->error) /* on a connection that watches the node has had the client's own words */
         refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
     request_disown(r);
     if (refused && !end->error && r->session && strncmp(end->reply, "-WRONGPASS", 10) == 0)
-        wrong_note(r->session);
+        wrong_note(r->session, change->login);
     if (!refused && r->session)
         change_apply(r->session, change);
     bool hello = change->hello;
@@ -142,9 +140,9 @@ static void change_start(struct session *s, const struct command *c, struct chan
                          const struct resp_request *r, const char *bytes) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
     bool own_password = change->authenticates && s->worker->shared->options.requirepass;
-    if (!pin && change->login && wrong_too_often(s) && !upstream_login_proven(change->login)) {
+    if (change->login && wrong_too_often(s, change->login)) {
         change_free(change);
-        session_refuse(s, c, "ERR too many wrong passwords from this address: try again in a second");
+        session_refuse(s, c, "%s", LOCAL_TOO_OFTEN);
         return;
     }
     const char *words = probe;
@@ -173,6 +171,7 @@ static struct change *change_new(const struct session *s) {
 /* ---- AUTH, HELLO, SELECT ------------------------------------------------------------------------- */
 
 static const char WRONGPASS[] = "WRONGPASS invalid username-password pair or user is disabled.";
+const char LOCAL_TOO_OFTEN[] = "ERR too many wrong passwords from this address: try again in a second";
 
 /* Compares without telling by its time how much was right. */
 static bool password_is(const char *expected, const char *given, size_t len) {
@@ -183,28 +182,35 @@ static bool password_is(const char *expected, const char *given, size_t len) {
     return !differs;
 }
 
+/* Checks a login against requirepass; returns NULL, or the error. */
+static const char *door_login(struct session *s, const char *user, size_t user_len, const char *password, size_t len) {
+    bool right = (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
+                 password_is(s->worker->shared->options.requirepass, password, len);
+    if (wrong_too_often(s, right ? WRONG_LOGIN_DOOR : 0))
+        return LOCAL_TOO_OFTEN;
+    if (right)
+        wrong_right(s, WRONG_LOGIN_DOOR);
+    else
+        wrong_note(s, 0);
+    return right ? NULL : WRONGPASS;
+}
+
 /* Checks a login against requirepass where the proxy has one; otherwise notes it in the change, and the node will
- * judge. user NULL: AUTH with a password alone. Returns false where it is wrong. */
-static bool change_login(struct session *s, struct change *change, const char *user, size_t user_len,
-                         const char *password, size_t password_len) {
-    const char *required = s->worker->shared->options.requirepass;
+ * judge. user NULL: AUTH with a password alone. Returns NULL, or the error. */
+static const char *change_login(struct session *s, struct change *change, const char *user, size_t user_len,
+                                const char *password, size_t password_len) {
     change->authenticates = true;
     memory_free(change->user);
     change->user = NULL;
     if (user)
         change->user = memory_strndup(user, user_len);
-    if (required) {
-        bool right = (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
-                     password_is(required, password, password_len);
-        if (!right)
-            wrong_note(s);
-        return right;
-    }
+    if (s->worker->shared->options.requirepass)
+        return door_login(s, user, user_len, password, password_len);
     if (user_len > LOGIN_WORD_MAX || password_len > LOGIN_WORD_MAX)
-        return false;
+        return WRONGPASS;
     upstream_login_release(change->login); /* HELLO with AUTH twice: the last one counts */
     change->login = change->lane.login = upstream_login_intern(user, user_len, password, password_len);
-    return true;
+    return NULL;
 }
 
 static void do_auth(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -216,9 +222,10 @@ static void do_auth(struct session *s, const struct command *c, const struct res
     const char *user = r->argc == 3 ? request_arg(r, bytes, 1, &user_len) : NULL;
     const char *password = request_arg(r, bytes, r->argc - 1, &password_len);
     struct change *change = change_new(s);
-    if (!change_login(s, change, user, user_len, password, password_len)) {
+    const char *wrong = change_login(s, change, user, user_len, password, password_len);
+    if (wrong) {
         change_free(change);
-        session_refuse(s, c, "%s", WRONGPASS);
+        session_refuse(s, c, "%s", wrong);
         return;
     }
     if (s->worker->shared->options.requirepass) { /* judged here: the node need not be asked */
@@ -227,7 +234,7 @@ static void do_auth(struct session *s, const struct command *c, const struct res
         session_answer(s, c, "+OK\r\n", 5);
         return;
     }
-    change_start(s, c, change, PING, r, bytes);
+    change_start(s, c, change, session_hello(s), r, bytes);
 }
 
 /* A name behind a login waits for the login to be right; without one it counts at once. */
@@ -249,8 +256,9 @@ static const char *hello_options(struct session *s, struct change *change, const
         if (request_arg_is(r, bytes, i, "auth") && left >= 2) {
             const char *user = request_arg(r, bytes, i + 1, &len);
             const char *password = request_arg(r, bytes, i + 2, &len2);
-            if (!change_login(s, change, user, len, password, len2))
-                return WRONGPASS;
+            const char *wrong = change_login(s, change, user, len, password, len2);
+            if (wrong)
+                return wrong;
             i += 2;
         } else if (request_arg_is(r, bytes, i, "setname") && left >= 1) {
             const char *name = request_arg(r, bytes, i + 1, &len);
@@ -270,22 +278,23 @@ static const char *hello_options(struct session *s, struct change *change, const
 /* Redis has done what stands before the wrong option: a login there counts, if it is right. */
 static void hello_wrong(struct session *s, const struct command *c, struct change *change, const char *wrong,
                         const struct resp_request *r, const char *bytes) {
-    if (change->authenticates && wrong != WRONGPASS && !s->worker->shared->options.requirepass) {
+    bool logs_in = change->authenticates && wrong != WRONGPASS && wrong != LOCAL_TOO_OFTEN;
+    if (logs_in && !s->worker->shared->options.requirepass) {
         change->wrong = memory_strdup(wrong);
-        change_start(s, c, change, PING, r, bytes);
+        change_start(s, c, change, session_hello(s), r, bytes);
         return;
     }
-    if (change->authenticates && wrong != WRONGPASS)
+    if (logs_in)
         change_apply(s, change);
     change_free(change);
     session_refuse(s, c, "%s", wrong);
 }
 
-static bool hello_logs_in(const struct resp_request *r, const char *bytes) {
+bool local_logs_in(const struct command *c, const struct resp_request *r, const char *bytes) {
     size_t i = 2;
     while (i < r->argc && !request_arg_is(r, bytes, i, "auth"))
         i++;
-    return i < r->argc;
+    return c->id == COMMAND_AUTH || (c->id == COMMAND_HELLO && i < r->argc);
 }
 
 static void do_hello(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -314,8 +323,7 @@ static void do_hello(struct session *s, const struct command *c, const struct re
     }
     change->hello = true;
     change->lane.protocol = (uint32_t)protocol;
-    change_start(s, c, change, protocol == 3 ? "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n" : "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n",
-                 r, bytes);
+    change_start(s, c, change, lane_hello(&change->lane), r, bytes);
 }
 
 static void do_select(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -336,7 +344,6 @@ static void do_select(struct session *s, const struct command *c, const struct r
     }
     struct change *change = change_new(s);
     change->lane.db = (uint32_t)db;
-    change->selects = true;
     change_start(s, c, change, NULL, r, bytes); /* the node knows whether this user may */
 }
 
@@ -412,7 +419,7 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
         do_auth(s, c, r, bytes);
         break;
     case COMMAND_HELLO:
-        if (session_doubted(s) && !hello_logs_in(r, bytes))
+        if (session_doubted(s) && !local_logs_in(c, r, bytes))
             return refuse_doubted(s, c);
         do_hello(s, c, r, bytes);
         break;

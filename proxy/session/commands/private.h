@@ -79,6 +79,10 @@ bool refuse_long_names(struct session *s, const struct command *c, const struct 
 enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 
+/* Whether a request of AUTH or HELLO logs in. */
+bool local_logs_in(const struct command *c, const struct resp_request *r, const char *bytes);
+extern const char LOCAL_TOO_OFTEN[]; /* the error for who has given wrong passwords too often */
+
 /* Has the session follow a SELECT, AUTH or HELLO that was run inside a transaction, and to which the node said yes
  * (`element`); the client's element is appended. */
 void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
@@ -87,18 +91,23 @@ void local_changed(struct session *s, const struct command *c, const struct resp
 /* Deals with the PROXY family. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
-/* The same for who has the right to it, at EXEC. */
-enum dispatch_result proxy_run(struct session *s, const struct command *c, const struct resp_request *r,
-                               const char *bytes);
 
 /* ---- wrong.c ----------------------------------------------------------------------------------------- */
 
 void wrong_open(struct worker *w);
 void wrong_close(struct worker *w);
-/* The session has given a wrong password. */
-void wrong_note(struct session *s);
-/* Whether its address has done so too often just now. */
-bool wrong_too_often(const struct session *s);
+/* What counts as the login of who gives requirepass: a number that is no client's. */
+#define WRONG_LOGIN_DOOR UPSTREAM_LOGIN_TRIED
+/* The session has given a wrong password: that of `login`, or, 0, one that has no number. */
+void wrong_note(struct session *s, uint32_t login);
+/* Whether its address has done so too often just now to try this login (0: any); others that were right from there it
+ * may try. */
+bool wrong_too_often(const struct session *s, uint32_t login);
+/* A login was right. */
+void wrong_right(const struct session *s, uint32_t login);
+/* A login is queued inside MULTI: it counts as a wrong one until its element of EXEC's array is there. */
+void wrong_queued(const struct session *s);
+void wrong_unqueued(const struct session *s);
 
 /* ---- rights.c ---------------------------------------------------------------------------------------- */
 

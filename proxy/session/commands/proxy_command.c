@@ -292,11 +292,8 @@ static void proxy_reload(struct session *s, const struct command *c) {
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
     enum dispatch_result result;
-    return rights_wanted(s, c, r, bytes, &result) ? result : proxy_run(s, c, r, bytes);
-}
-
-enum dispatch_result proxy_run(struct session *s, const struct command *c, const struct resp_request *r,
-                               const char *bytes) {
+    if (rights_wanted(s, c, r, bytes, &result))
+        return result;
     char word[64];
     if (r->argc < 2)
         session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");

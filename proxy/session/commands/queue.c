@@ -153,11 +153,15 @@ enum queued_form {
 static void element_of_change(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                               struct text *out) {
     struct resp_request r;
-    if (element[0] == '-') {
-        text_append(out, element, len);
-        return;
+    bool known = transaction_item_request(item, &r) && s;
+    if (known && local_logs_in(item->command, &r, item->bytes)) {
+        wrong_unqueued(s);
+        if (len > 10 && memcmp(element, "-WRONGPASS", 10) == 0)
+            wrong_note(s, 0);
     }
-    if (transaction_item_request(item, &r) && s)
+    if (element[0] == '-')
+        text_append(out, element, len);
+    else if (known)
         local_changed(s, item->command, &r, item->bytes, element, len, out);
     resp_request_clear(&r);
 }
@@ -423,13 +427,19 @@ static enum dispatch_result queue_state(struct session *s, const struct command 
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
                                   "password of its own (requirepass)");
     struct transaction *t = s->transaction;
+    bool logs_in = local_logs_in(c, r, bytes);
     size_t len;
     int64_t db;
+    if (logs_in && wrong_too_often(s, 0))
+        return transaction_refuse(s, c, "%s", LOCAL_TOO_OFTEN);
     const char *first = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
     if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
         s->queued_db = (uint32_t)db;
     t->unclean = true;
-    return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_CHANGE);
+    enum dispatch_result result = queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_CHANGE);
+    if (logs_in && result == DISPATCHED)
+        wrong_queued(s);
+    return result;
 }
 
 static enum dispatch_result queue_session(struct session *s, const struct command *c, const struct resp_request *r,

@@ -55,7 +55,7 @@ enum dispatch_result refuse_unauthenticated(struct session *s, const struct comm
     else
         session_refuse(s, c, "NOAUTH Authentication required.");
     if (s->authenticated)
-        worker_probe(s->worker); /* refused for the node's sake: it may have changed its mind */
+        worker_probe_again(s->worker); /* refused for the node's sake: it may have changed its mind */
     return DISPATCHED;
 }
 

@@ -19,9 +19,10 @@
 static const char LOOK[] = "*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$10\r\nlockkeeper\r\n";
 static const char CHANGE[] = "*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nlockkeeper\r\n$1\r\n-\r\n";
 
-/* Whether a subcommand is about the proxy: the others ask Redis for their key, which judges them. */
-static bool about_proxy(const struct resp_request *r, const char *bytes) {
-    static const char *const names[] = {"info", "locks", "incidents", "rules", "advise", "explain", "reload"};
+/* Whether a subcommand needs no right to the proxy: HELP says nothing, and the others ask Redis for their key, which
+ * judges them. */
+static bool is_for_all(const struct resp_request *r, const char *bytes) {
+    static const char *const names[] = {"help", "lock", "token", "release"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (request_arg_is(r, bytes, 1, names[i]))
             return true;
@@ -43,8 +44,18 @@ static bool reply_begins(const struct call_end *end, const char *with) {
     return end->len >= len && memcmp(end->reply, with, len) == 0;
 }
 
+/* Whether an answer to a question says that it may be asked: it answers, or is about the parameter that there is not,
+ * or the node has no time for it, which is judged behind the right. Every other error is none that is known to say so.
+ */
 static bool granted(const struct call_end *end) {
-    return !reply_begins(end, "-NO") && !reply_begins(end, "-ERR unknown command");
+    static const char *const later[] = {"-BUSY", "-LOADING", "-MASTERDOWN"};
+    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++)
+        if (reply_begins(end, later[i]))
+            return true;
+    if (reply_begins(end, "*") || reply_begins(end, "%"))
+        return true;
+    return reply_begins(end, "-ERR U") && !reply_begins(end, "-ERR Unknown command") &&
+           memmem(end->reply, end->len, "lockkeeper", strlen("lockkeeper"));
 }
 
 /* Where no node answers, who could look in before still can: operators want to then. */
@@ -68,9 +79,12 @@ static void change_judged(struct call *c, const struct call_end *end) {
 
 static void strangers_judged(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
+    bool first = w->strangers_look == RIGHTS_UNKNOWN;
     if (!end->error)
         w->strangers_look = granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
     w->strangers_asked = false;
+    if (first)
+        worker_wake_waiting(w);
     request_reply(c->request, "", 0, true);
 }
 
@@ -101,6 +115,16 @@ static void rights_ask(struct session *s, bool changes) {
                      changes ? sizeof(CHANGE) - 1 : sizeof(LOOK) - 1);
 }
 
+/* Takes what is known of strangers. False: nothing yet, and it is being asked for. */
+static bool strangers_take(struct session *s) {
+    struct worker *w = s->worker;
+    rights_ask_strangers(w);
+    if (w->strangers_look == RIGHTS_UNKNOWN && w->strangers_asked)
+        return false;
+    s->rights = w->strangers_look == RIGHTS_UNKNOWN ? RIGHTS_NOT_KNOWN_NOW : w->strangers_look;
+    return true;
+}
+
 static void refuse(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    bool changes) {
     char word[16];
@@ -112,14 +136,12 @@ static void refuse(struct session *s, const struct command *c, const struct resp
 
 bool rights_wanted(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    enum dispatch_result *result) {
-    if (r->argc < 2 || !about_proxy(r, bytes) || is_admin(s))
+    if (r->argc < 2 || is_for_all(r, bytes) || is_admin(s))
         return false;
     bool changes = request_arg_is(r, bytes, 1, "reload");
     *result = DISPATCH_WAIT;
-    if (!changes && session_is_stranger(s) && s->worker->strangers_look != RIGHTS_UNKNOWN) {
-        s->rights = s->worker->strangers_look;
-        rights_ask_strangers(s->worker);
-    }
+    if (!changes && session_is_stranger(s) && !strangers_take(s))
+        return true;
     if (s->rights == RIGHTS_UNKNOWN) {
         if (s->in_flight > 0) /* what changes the rights may be among it */
             return true;

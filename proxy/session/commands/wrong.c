@@ -4,9 +4,10 @@
  *      wrong ──> one token of the address's ──┬─ there are some left: nothing happens
  *                                             └─ none: its next logins are refused for a moment, and Redis not asked
  *
- * An address gets TRIES_A_SECOND tokens a second and keeps up to TRIES_KEPT; one of IPv6 counts with its /64. Who has
- * the same login as somebody who is logged in is not refused: his neighbours may be anybody. The log has one line for
- * all of LOG_SECONDS. Addresses that share a place in the table share their tokens.
+ * An address gets TRIES_A_SECOND tokens a second and keeps up to TRIES_KEPT; one of IPv6 counts with its /64. The last
+ * KNOWN logins that were right from there are not refused: the neighbours of who guesses may be anybody. Nor do they
+ * tell him more than that address knows, whoever is logged in elsewhere. The log has one line for all of LOG_SECONDS.
+ * Addresses that share a place in the table share their tokens.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -17,13 +18,14 @@
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
 
-enum { PLACES = 1024, TRIES_KEPT = 100 };
+enum { PLACES = 1024, TRIES_KEPT = 100, KNOWN = 4 };
 
 static const double TRIES_A_SECOND = 20.0, LOG_SECONDS = 10.0;
 
 struct place {
-    double used; /* tokens */
-    double at;   /* when that was so, by the loop's clock */
+    double used;           /* tokens */
+    double at;             /* when that was so, by the loop's clock */
+    uint32_t known[KNOWN]; /* logins, latest first; 0: none */
 };
 
 /* A worker's: worker->wrong_logins. */
@@ -71,8 +73,33 @@ static struct place *place_of(const struct session *s) {
     return place;
 }
 
-bool wrong_too_often(const struct session *s) {
-    return place_of(s)->used >= TRIES_KEPT;
+static size_t known_at(const struct place *place, uint32_t login) {
+    size_t i = 0;
+    while (i < KNOWN && place->known[i] != login)
+        i++;
+    return i;
+}
+
+bool wrong_too_often(const struct session *s, uint32_t login) {
+    const struct place *place = place_of(s);
+    return place->used >= TRIES_KEPT && (login == 0 || known_at(place, login) == KNOWN);
+}
+
+void wrong_right(const struct session *s, uint32_t login) {
+    struct place *place = place_of(s);
+    size_t at = known_at(place, login);
+    at = at < KNOWN ? at : KNOWN - 1;
+    memmove(place->known + 1, place->known, at * sizeof(place->known[0]));
+    place->known[0] = login;
+}
+
+void wrong_queued(const struct session *s) {
+    place_of(s)->used += 1;
+}
+
+void wrong_unqueued(const struct session *s) {
+    struct place *place = place_of(s);
+    place->used = place->used > 1 ? place->used - 1 : 0;
 }
 
 static void wrong_log(struct worker *w, const char *address) {
@@ -86,9 +113,13 @@ static void wrong_log(struct worker *w, const char *address) {
     all->count = 0;
 }
 
-void wrong_note(struct session *s) {
+void wrong_note(struct session *s, uint32_t login) {
     struct wrong_logins *all = s->worker->wrong_logins;
-    place_of(s)->used += 1;
+    struct place *place = place_of(s);
+    size_t at = login ? known_at(place, login) : KNOWN;
+    if (at < KNOWN)
+        place->known[at] = 0;
+    place->used += 1;
     counter_add(&s->worker->counters.logins_refused, 1);
     all->count++;
     if (all->logged == 0 || ev_now(s->worker->loop) - all->logged >= LOG_SECONDS)

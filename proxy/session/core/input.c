@@ -201,6 +201,20 @@ static bool session_starts_stream(struct session *s, struct resp_request *scanne
     return result == DISPATCH_WAIT;
 }
 
+/* Keeps a long request from being read on, since it may turn out to be nobody's: until a node has said whom it serves.
+ * Where none is to be had the client is refused. True: the request waits. */
+static bool session_awaits_word(struct session *s, struct resp_request *scanner) {
+    const char *error = worker_await_word(s->worker);
+    if (error || !session_doubted(s)) {
+        session_refuse(s, NULL, "%s", error ? error : "UPSTREAM the node has just answered; the request was not sent");
+        session_finish(s);
+        return false;
+    }
+    session_count(s, DISPATCH_WAIT);
+    resp_request_reset(scanner);
+    return true;
+}
+
 /* Dispatches what is complete in [data, data + len). Returns the bytes consumed; *waits is set where a complete
  * request has to wait. The scanner keeps its place in a request that isn't complete, unless that is to be passed on. */
 static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len, bool *waits) {
@@ -215,7 +229,11 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
         limits.unauthenticated = session_unauthenticated(s) && !session_doubted(s);
         enum resp_status status = resp_request_scan(scanner, data + used, len - used, &limits);
         if (status == RESP_MORE) {
-            if (session_streams(scanner, len - used))
+            if (!session_streams(scanner, len - used))
+                break;
+            if (session_doubted(s) && session_unauthenticated(s))
+                *waits = session_awaits_word(s, scanner);
+            else
                 *waits = session_starts_stream(s, scanner, data + used);
             break;
         }

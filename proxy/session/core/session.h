@@ -160,6 +160,15 @@ static inline uint32_t session_db(const struct session *s) {
     return s->queues ? s->queued_db : s->lane.db;
 }
 
+/* What a lane is tried with: whoever is logged in may say HELLO, which never shows in ACL LOG as PING does. */
+static inline const char *lane_hello(const struct upstream_lane *lane) {
+    return lane->protocol == 3 ? "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n" : "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
+}
+
+static inline const char *session_hello(const struct session *s) {
+    return lane_hello(&s->lane);
+}
+
 /* Who has not logged in to a node: it is the proxy's user there, or nobody's. */
 static inline bool session_is_stranger(const struct session *s) {
     return s->lane.login == s->worker->shared->options.stranger_login;

@@ -85,10 +85,14 @@ static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05;
 /* The node's word counts for those who had come when it was asked: as at a node itself, who was served then stays
  * served when a password is set later. */
 static void take_word(struct worker *w, const char *reply) {
-    bool first = w->served == 0;
+    bool first = w->served == 0, doubted = w->word_doubted;
     w->strangers = strncmp(reply, "-NOAUTH", 7) == 0 ? STRANGERS_REFUSED : STRANGERS_SERVED;
-    if (w->strangers != STRANGERS_SERVED)
+    w->word_doubted = false;
+    if (w->strangers != STRANGERS_SERVED) {
+        if (doubted) /* they were served over connections that are gone */
+            w->served = 0;
         return;
+    }
     w->served = w->asked;
     for (const struct session_room *const *room = w->hooks->rooms; first && *room; room++)
         if ((*room)->worker_serves)
@@ -104,7 +108,7 @@ static void note_failure(struct worker *w, const char *error) {
              error, own ? "; the request was not sent" : "");
 }
 
-static void wake_waiting(struct worker *w) {
+void worker_wake_waiting(struct worker *w) {
     LIST_FOREACH(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
         if (s->input)
@@ -121,12 +125,19 @@ static void probed(struct call *c, const struct call_end *end) {
         take_word(w, end->reply);
     w->probing = false;
     if (first)
-        wake_waiting(w);
+        worker_wake_waiting(w);
     request_reply(c->request, "", 0, true);
     w->probed(w, end->error);
 }
 
 static void forgotten(struct call *c, const struct call_end *end) {
+    request_reply(c->request, "", 0, true);
+}
+
+/* A node without RESET is asked over a new connection each time. */
+static void was_reset(struct call *c, const struct call_end *end) {
+    if (!end->error)
+        c->request->worker->cannot_reset = end->reply[0] == '-';
     request_reply(c->request, "", 0, true);
 }
 
@@ -145,7 +156,8 @@ struct upstream_lane worker_strangers_lane(const struct worker *w) {
     return (struct upstream_lane){.login = strangers_are_known(w) ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
 }
 
-/* A connection that nobody logs in over is not what a new one would be: it was let in once. RESET makes it that. */
+/* A connection that nobody logs in over is not what a new one would be: it was let in once. RESET makes it that. HELLO
+ * is answered where PING is, and needs no right: it does not show in ACL LOG. */
 void worker_probe(struct worker *w) {
     if (w->probing)
         return;
@@ -154,8 +166,26 @@ void worker_probe(struct worker *w) {
     w->probed_at = ev_now(w->loop);
     struct upstream_lane lane = worker_strangers_lane(w);
     if (!strangers_are_known(w))
-        ask(w, &lane, "*1\r\n$5\r\nRESET\r\n", forgotten);
-    ask(w, &lane, "*1\r\n$4\r\nPING\r\n", probed);
+        ask(w, &lane, "*1\r\n$5\r\nRESET\r\n", was_reset);
+    ask(w, &lane, "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n", probed);
+    if (w->cannot_reset)
+        ask(w, &lane, "*1\r\n$4\r\nQUIT\r\n", forgotten);
+}
+
+static bool asked_just_now(const struct worker *w) {
+    return w->probing || ev_now(w->loop) - w->probed_at < ASK_AGAIN_SECONDS;
+}
+
+void worker_probe_again(struct worker *w) {
+    if (!asked_just_now(w))
+        worker_probe(w);
+}
+
+void worker_doubt_word(struct worker *w) {
+    if (!w->opened || strangers_are_known(w))
+        return;
+    w->word_doubted = true;
+    worker_probe_again(w);
 }
 
 const char *worker_await_word(struct worker *w) {
@@ -173,6 +203,6 @@ uint64_t worker_arrival(struct worker *w) {
 }
 
 void worker_arrivals_look(struct worker *w) {
-    if (w->opened && w->asked < w->arrivals && !strangers_are_known(w))
+    if (w->opened && (w->asked < w->arrivals || w->word_doubted) && !strangers_are_known(w))
         worker_probe(w);
 }

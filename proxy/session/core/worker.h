@@ -93,6 +93,8 @@ struct worker {
     uint8_t strangers_look;                              /* enum rights: whether they may look into the proxy */
     bool strangers_asked;                                /* the node is being asked for that */
     bool probing;                                        /* it is being asked again */
+    bool word_doubted;                                   /* it has refused one of those whom it served */
+    bool cannot_reset;                                   /* it lacks RESET, or calls it otherwise */
     double probed_at;                                    /* when it was asked last, by the loop's clock */
     double probe_failed_at;                              /* when there was no answer; 0: there always was */
     char probe_error[PROBE_ERROR_MAX];                   /* why: the error for who waited for it */
@@ -127,6 +129,13 @@ bool worker_run_slice(struct worker *w);
 struct upstream_lane worker_strangers_lane(const struct worker *w);
 /* Asks the node again whether it serves those who have not logged in; w->probed is called then. */
 void worker_probe(struct worker *w);
+/* The same, unless it was asked just now. */
+void worker_probe_again(struct worker *w);
+/* A node has refused a client who had not logged in: its word is asked for again, and counts for all who were served.
+ */
+void worker_doubt_word(struct worker *w);
+/* Lets go on who waits in his input. */
+void worker_wake_waiting(struct worker *w);
 /* Somebody has come who has not logged in; returns who of them he is. The node is asked, if it was not just before. */
 uint64_t worker_arrival(struct worker *w);
 /* For once a second: the node is asked for those who have come since it was asked last. */

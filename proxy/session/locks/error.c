@@ -13,7 +13,8 @@ static const char *permission_error(const char *error, size_t len) {
     static const char IN_SCRIPT[] =
         "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "
         "lock command: grant the command itself and +time +exists +type +get +set +del +hget +hmget "
-        "+hset +pttl +pexpire +persist; for list locks also +hexists +hincrby +hdel +lindex +lpos +lpop\r\n";
+        "+hset +pttl +pexpire +persist; for list, hash and counter locks also +hexists +hincrby +hdel +hlen +hkeys "
+        "+lindex +llen +lpos +lpop\r\n";
     static const struct {
         const char *start, *word, *answer;
     } errors[] = {

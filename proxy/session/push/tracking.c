@@ -137,7 +137,6 @@ static void reopened(struct call *c, const struct call_end *end) {
 
 /* BCAST has the nodes speak of keys that nobody has asked them for: all masters have to know of it, at any time. */
 void tracking_tick(struct session *s) {
-    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct tracking *t = s->tracking;
     struct upstream *u = s->worker->upstream;
     if (!t || !t->on || !t->bcast || s->in_flight > 0 || (!t->reopen && t->epoch == upstream_epoch(u)))
@@ -147,7 +146,7 @@ void tracking_tick(struct session *s) {
     for (size_t i = 0; i < upstream_master_count(u); i++) {
         struct request *request = request_new(s, NULL);
         request->call.done = reopened;
-        call_submit_master(&request->call, i, ping, sizeof(ping) - 1);
+        call_submit_master(&request->call, i, session_hello(s), strlen(session_hello(s)));
     }
 }
 

@@ -68,7 +68,6 @@ static void wish_part(struct call *c, const struct call_end *end) {
 
 /* The first such command makes the lane, whose connections begin with it; later ones go over it as they are. */
 static void ask_nodes(struct wish *wish) {
-    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     struct request *request = wish->request;
     struct session *s = request->session;
     struct upstream *u = s->worker->upstream;
@@ -78,8 +77,8 @@ static void ask_nodes(struct wish *wish) {
         lane.dedicated = wish->fresh->dedicated;
         upstream_dedicated_begin(u, lane.dedicated, wish->command.data, wish->command.len);
     }
-    const char *bytes = wish->fresh ? ping : wish->command.data;
-    size_t len = wish->fresh ? sizeof(ping) - 1 : wish->command.len;
+    const char *bytes = wish->fresh ? session_hello(s) : wish->command.data;
+    size_t len = wish->fresh ? strlen(bytes) : wish->command.len;
     size_t masters = upstream_master_count(u);
     request->parts_left = 1; /* held here until all are asked */
     for (size_t i = 0; i < (masters > 0 ? masters : 1); i++)

@@ -17,7 +17,7 @@ struct login {
     struct login *next;
     uint32_t id;
     uint32_t refs;
-    bool has_user, proven;
+    bool has_user;
     int64_t refused_ms; /* when a node found it wrong on a new connection; 0: never, or it was right since */
     size_t user_len, password_len;
     char bytes[]; /* user, password */
@@ -95,19 +95,9 @@ void upstream_login_release(uint32_t login) {
 void upstream_login_prove(uint32_t login) {
     pthread_mutex_lock(&mutex);
     struct login *l = login_get(login);
-    if (l) {
-        l->proven = true;
+    if (l)
         l->refused_ms = 0;
-    }
     pthread_mutex_unlock(&mutex);
-}
-
-bool upstream_login_proven(uint32_t login) {
-    pthread_mutex_lock(&mutex);
-    const struct login *l = login_get(login);
-    bool proven = l && l->proven;
-    pthread_mutex_unlock(&mutex);
-    return proven;
 }
 
 void login_refused(uint32_t login) {

@@ -159,8 +159,15 @@ static void pinned_error(struct upstream *u, struct upstream_node *from, const c
         map_move(u, slot, to);
 }
 
+/* Whether a request is one of the proxy's own, about logins. */
+static bool is_question(const struct upstream_request *r) {
+    return !r->pinned && (r->lane.login == UPSTREAM_LOGIN_ASKED || r->lane.login == UPSTREAM_LOGIN_TRIED);
+}
+
 bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                     size_t len) {
+    if (word_is(text, len, "NOAUTH") && u->events.noauth && !is_question(r))
+        u->events.noauth(u->events.arg);
     if (r->pinned) {
         pinned_error(u, from, text, len);
         return false;
