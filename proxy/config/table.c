@@ -153,7 +153,7 @@ static const struct directive TABLE[] = {
     {{"client-query-buffer-limit", "SIZE", "1gb", "most bytes of a client's unanswered input"},
      SIZE(query_buffer_limit, MEGABYTE),
      .expected = "a size of at least 1mb, like 1gb"},
-    {{"client-output-buffer-limit", "CLASS HARD SOFT SECONDS", "normal 0 0 0",
+    {{"client-output-buffer-limit", "CLASS HARD SOFT SECONDS", "normal 1gb 256mb 60 pubsub 32mb 8mb 60",
       "drops a client with so much unread output: at once (HARD), or after SECONDS (SOFT)"},
      LIST(config_read_output_limit),
      .flags = DIRECTIVE_LIST,

@@ -208,6 +208,10 @@ bool config_read_output_limit(struct config_build *b, const struct directive *d,
             b->config->output_limit_hard = hard;
             b->config->output_limit_soft = soft;
             b->config->output_limit_soft_s = seconds;
+        } else if (class == 3) {
+            b->config->output_pubsub_hard = hard;
+            b->config->output_pubsub_soft = soft;
+            b->config->output_pubsub_soft_s = seconds;
         }
     }
     return true;

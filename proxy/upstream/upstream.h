@@ -78,6 +78,10 @@ enum upstream_failure {
     UPSTREAM_REFUSED   /* the node refused the lane (AUTH, SELECT, HELLO); `error` is the node's own error */
 };
 
+/* Which connection of a lane a request goes over: one that everybody's do, or one for those behind which nobody else is
+ * to wait: scripts of the application, which may run long, and requests of who is known to be sent long replies. */
+enum upstream_apart { UPSTREAM_TOGETHER, UPSTREAM_SCRIPTS, UPSTREAM_LONG, UPSTREAM_APARTS = UPSTREAM_LONG };
+
 struct upstream_request;
 
 struct upstream_request_ops {
@@ -111,7 +115,7 @@ struct upstream_request {
     bool repeatable;             /* safe to send again after a lost connection (our scripts) */
     uint32_t script_at;          /* for upstream_submit_batch */
     uint32_t affinity;           /* requests with equal affinity (a session's id) keep to one connection of a lane */
-    bool slow;                   /* a script of the application, which may run long: over a connection for these */
+    uint8_t apart;               /* enum upstream_apart */
     bool was_redirected;         /* set by the upstream */
     bool in_flight;              /* set by the upstream: between submit and its end */
     bool multi_refused;          /* set by the upstream: upstream_submit_batch's MULTI was refused */
@@ -186,6 +190,9 @@ const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, s
  * requests then. False, and nothing happens, where requests of another affinity wait behind it. */
 bool upstream_hold(struct upstream_request *r) __attribute__((warn_unused_result));
 void upstream_go_on(struct upstream_request *r);
+
+/* Has later requests of others go over another connection than this one, whose reply is long, or followed by such. */
+void upstream_set_apart(struct upstream_request *r);
 
 /* The node that an ASK has sent the request to, which has just got its reply, or NULL. For the moment of the reply. */
 struct upstream_node *upstream_asked_node(const struct upstream_request *r);
@@ -286,6 +293,8 @@ void upstream_unpin(struct upstream_pin *pin, bool clean);
  * that were given back (whose requests fail), and frees what was closed since, so it is never called from inside a
  * callback. */
 void upstream_flush(struct upstream *u);
+/* Whether pins were given back that are to be closed by upstream_flush. */
+bool upstream_has_unpinned(const struct upstream *u);
 /* Whether any connection has something to write. */
 bool upstream_waits(const struct upstream *u);
 

@@ -71,6 +71,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
     struct worker *w = prepare->data;
     struct list_node *n;
     bool looked = ev_is_active(&thread_of(w)->look);
+    list_splice(&w->runnable, &w->eased);
     if (worker_run_slice(w))
         ev_idle_start(w->loop, &thread_of(w)->slice);
     else
@@ -86,7 +87,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
         while ((n = list_first(&w->dirty)))
             session_flush(LIST_ENTRY(n, struct session, dirty_link));
     } while (!list_empty(&w->runnable) || !list_empty(&w->jobs));
-    if (!list_empty(&w->slices))
+    if (upstream_has_unpinned(w->upstream) || !list_empty(&w->slices) || !list_empty(&w->eased))
         ev_idle_start(w->loop, &thread_of(w)->slice);
     if (looked)
         ev_idle_stop(w->loop, &thread_of(w)->look);
@@ -132,8 +133,7 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         node_board_write(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
-    if (timeout <= 0 && w->shared->options.output_limit_soft <= 0 && !blocked &&
-        counter_read(&w->counters.clients_tracking) == 0)
+    if (timeout <= 0 && w->over_soft == 0 && !blocked && counter_read(&w->counters.clients_tracking) == 0)
         return; /* nothing depends on time */
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
@@ -259,6 +259,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     list_init(&w->sessions);
     list_init(&w->dirty);
     list_init(&w->runnable);
+    list_init(&w->eased);
     list_init(&w->closed);
     list_init(&w->free_calls);
     list_init(&w->jobs);

@@ -471,9 +471,9 @@ def test_trap_30_leaver_with_a_stopped_node(start_redis, start_proxy, connect):
     assert one("SET", "k", "v") == "OK"
     server.pause()
     one.send(encode("GET", "k"))
-    two.send(encode("GET", "k") * 50 + encode("SETNX", "lock:gone", "1"))
+    two.send(encode("GET", "k") * 30 + encode("SETNX", "lock:gone", "1"))
     three.send(encode("ECHO", "three"))
-    until(lambda: in_flight(connect(proxy)) >= 52, 10, "the requests' way to the node")
+    until(lambda: in_flight(connect(proxy)) >= 32, 10, "the requests' way to the node")
     two.close()
     server.resume()
     assert one.read() == "v"

@@ -102,9 +102,12 @@ static void assert_defaults(const struct config *c) {
     assert_null(c->requirepass);
     assert_int_equal(c->bulk_max, 512 * 1024 * 1024);
     assert_int_equal(c->query_buffer_limit, 1024 * 1024 * 1024);
-    assert_int_equal(c->output_limit_hard, 0);
-    assert_int_equal(c->output_limit_soft, 0);
-    assert_int_equal(c->output_limit_soft_s, 0);
+    assert_int_equal(c->output_limit_hard, 1 << 30);
+    assert_int_equal(c->output_limit_soft, 256 << 20);
+    assert_int_equal(c->output_limit_soft_s, 60);
+    assert_int_equal(c->output_pubsub_hard, 32 << 20);
+    assert_int_equal(c->output_pubsub_soft, 8 << 20);
+    assert_int_equal(c->output_pubsub_soft_s, 60);
     assert_int_equal(c->tls_port, 0);
     assert_null(c->tls.cert_file);
     assert_int_equal(c->tls_auth_clients, CONFIG_VERIFY_YES);

@@ -83,7 +83,7 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
 
 /* A script has to begin what goes over the connection for scripts: behind others it would stop their connection. */
 static bool script_must_wait(const struct session *s, const struct command *c) {
-    return (c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && !s->slow && s->lane.dedicated == 0;
+    return (c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && s->apart != UPSTREAM_SCRIPTS && s->lane.dedicated == 0;
 }
 
 static enum way way_of_key_list(struct session *s, const struct command *c, const struct resp_request *r,

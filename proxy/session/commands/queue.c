@@ -504,7 +504,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
         return transaction_dispatch(s, c, r, bytes);
     if (c && c->need == NEED_SESSION)
         return queue_session(s, c, r, bytes);
-    if (s->in_flight >= SESSION_REQUESTS_MAX)
+    if (s->in_flight >= SESSION_WINDOW)
         return DISPATCH_WAIT;
     s->transaction->writes = s->transaction->writes || pause_replicates(c, r, bytes);
     s->transaction->runs_code = s->transaction->runs_code || (c && (c->flags & COMMAND_RUNS_CODE));

@@ -158,6 +158,8 @@ static bool worker_is_full(const struct worker *w) {
 }
 
 static size_t session_ahead(const struct session *s) {
+    if (s->owes) /* who reads when all is written would never come to it */
+        return (size_t)s->worker->shared->options.query_buffer_limit;
     return worker_is_full(s->worker) ? INPUT_SHARE : INPUT_PAUSE;
 }
 
@@ -169,11 +171,15 @@ static bool session_has_enough(const struct session *s) {
 /* Whether the next request has to wait for those in flight: for one that changes the session (SELECT), for one
  * that is on its way to another node, and for all where slots have moved since they were sent. */
 static bool session_must_wait(struct session *s) {
+    if (s->out.unsent > SESSION_OWES_MAX)
+        s->owes = true;
+    if (s->owes)
+        return true;
     if (s->in_flight == 0) {
         s->epoch = upstream_epoch(s->worker->upstream);
         return false;
     }
-    return s->barrier | (s->redirected > 0) | (s->in_flight >= SESSION_REQUESTS_MAX) | session_has_enough(s) |
+    return s->barrier | (s->redirected > 0) | (s->in_flight >= s->window) | session_has_enough(s) |
            (s->epoch != upstream_epoch(s->worker->upstream));
 }
 

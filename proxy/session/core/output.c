@@ -2,7 +2,9 @@
  * What a session writes: its output buffer, the limits on it, and holding up a reply that comes faster than it is read.
  *
  *      request slots ──> s->out ── session_flush ──> socket
- *                           └── too much waits: the node that sends the oldest reply is not read
+ *                           └── too much waits: the node that sends the oldest reply is not read, and the session's
+ *                               next requests wait in its input, which is read on: most clients write all they have
+ *                               before they read
  *
  * Knows no requests but the oldest one.
  */
@@ -14,8 +16,9 @@
 #include "proxy/session/core/private.h"
 
 enum {
-    OUTPUT_HOLD = 1024 * 1024, /* output that waits, from which on the rest of a reply is left to the node */
-    OUTPUT_LOW = 256 * 1024    /* until no more than this waits */
+    OUTPUT_HOLD = SESSION_OWES_MAX,  /* output that waits, from which on the rest of a reply is left to the node */
+    OUTPUT_LOW = 256 * 1024,         /* until no more than this waits */
+    OUTPUT_STRICT = 64 * 1024 * 1024 /* a limit below this is for dropping clients, not for holding up replies */
 };
 
 static void session_watch_writable(struct session *s, bool on) {
@@ -29,21 +32,37 @@ static void session_watch_writable(struct session *s, bool on) {
         ev_io_start(s->worker->loop, &s->io);
 }
 
+void session_within_limit(struct session *s) {
+    if (s->over_soft_since > 0)
+        s->worker->over_soft--;
+    s->over_soft_since = 0;
+}
+
+/* Whether so many bytes are over a limit; 0 is none. */
+static bool is_over(int64_t unsent, int64_t limit) {
+    return limit > 0 && unsent > limit;
+}
+
 /* Whether the session is over client-output-buffer-limit: above the hard limit at once, above the soft one for its
  * time. */
 static bool session_over_limit(struct session *s) {
     const struct session_options *o = &s->worker->shared->options;
     int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);
-    if (o->output_limit_hard > 0 && unsent > o->output_limit_hard)
+    if (is_over(unsent, o->output_limit_hard) || (s->pubsub && is_over(unsent, o->output_pubsub_hard)))
         return true;
-    if (o->output_limit_soft <= 0 || unsent <= o->output_limit_soft) {
-        s->over_soft_since = 0;
+    bool normal = is_over(unsent, o->output_limit_soft), pubsub = s->pubsub && is_over(unsent, o->output_pubsub_soft);
+    if (!normal && !pubsub) {
+        session_within_limit(s);
         return false;
     }
     double now = ev_now(s->worker->loop);
-    if (s->over_soft_since == 0)
+    if (s->over_soft_since == 0) {
         s->over_soft_since = now;
-    return (now - s->over_soft_since) * 1000 >= (double)o->output_limit_soft_ms;
+        s->worker->over_soft++;
+    }
+    double for_ms = (now - s->over_soft_since) * 1000;
+    return (normal && for_ms >= (double)o->output_limit_soft_ms) ||
+           (pubsub && for_ms >= (double)o->output_pubsub_soft_ms);
 }
 
 void session_held_free(struct session *s) {
@@ -81,14 +100,29 @@ void session_go_on(struct session *s) {
     s->holding = false;
 }
 
-/* Holds up a long reply that comes faster than the client reads. Where a limit is set, it is for that: the client is
- * dropped, as Redis does it. */
+static bool limit_is_strict(int64_t limit) {
+    return limit > 0 && limit < OUTPUT_STRICT;
+}
+
+/* Holds up a long reply that comes faster than the client reads. Where a small limit is set, it is for that: the client
+ * is dropped, as Redis does it. */
 static void session_hold(struct session *s) {
     const struct session_options *o = &s->worker->shared->options;
     struct list_node *n = list_first(&s->requests);
-    if (!n || o->output_limit_hard > 0 || o->output_limit_soft > 0)
+    if (!n || limit_is_strict(o->output_limit_hard) || limit_is_strict(o->output_limit_soft))
         return;
     s->holding = upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up);
+}
+
+/* Lets requests go on that waited until the replies before them were taken. Where it owes too much only now, what it
+ * sends is read on from now on. */
+static void session_ease(struct session *s) {
+    bool eased = s->owes && s->out.unsent < OUTPUT_LOW;
+    bool owes_now = !s->owes && s->read_paused && s->input && s->out.unsent > OUTPUT_HOLD;
+    if (eased)
+        s->owes = false;
+    if (eased || owes_now)
+        session_mark_eased(s);
 }
 
 void session_flush(struct session *s) {
@@ -118,4 +152,5 @@ void session_flush(struct session *s) {
     else if (s->out.unsent < OUTPUT_LOW && s->holding)
         session_go_on(s);
     session_watch_writable(s, s->out.unsent > 0);
+    session_ease(s);
 }

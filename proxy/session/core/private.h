@@ -9,6 +9,8 @@
 /* input.c: its watcher's callback; frees what waited. */
 void session_on_io(struct ev_loop *loop, struct ev_io *io, int events);
 void session_input_free(struct session *s);
+/* Notes that the session's output is within the limits, or nobody's any more. */
+void session_within_limit(struct session *s);
 /* Forgets messages that wait for the end of a reply. */
 void session_held_free(struct session *s);
 

@@ -84,12 +84,46 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
     return r;
 }
 
+/* For how long a session counts as one that is sent long replies, in seconds; from how many bytes of replies on that
+ * are long each, where more requests are under way behind them, or where none is. */
+static const double LONG_LASTS = 10.;
+enum { LONG_BURST = 256 * 1024, LONG_ALONE = 4 * 1024 * 1024 };
+
+/* Has a session that has been sent long replies lately go over the connection for these, now that it can change: none
+ * of its requests is in flight. */
+static __attribute__((noinline)) void session_choose_long(struct session *s) {
+    s->long_replies = ev_now(s->worker->loop) - s->long_at < LONG_LASTS;
+    s->window = s->long_replies ? SESSION_WINDOW_LONG : SESSION_WINDOW;
+    if (s->long_replies && s->apart == UPSTREAM_TOGETHER && s->lane.dedicated == 0)
+        s->apart = UPSTREAM_LONG;
+}
+
+/* Notes a part of a long reply. What a client is sent behind others' requests is due to a window's requests; once it is
+ * known that these are long, others go over another connection, and so does the client later. */
+static __attribute__((noinline)) void session_note_long(struct session *s, const struct request *r, size_t len) {
+    s->burst += len;
+    if (s->burst < LONG_BURST || (s->in_flight < 2 && s->burst < LONG_ALONE))
+        return;
+    s->long_at = ev_now(s->worker->loop);
+    if (s->long_replies)
+        return;
+    s->long_replies = true;
+    s->window = 0;
+    if (s->requests.next == &r->link)
+        upstream_set_apart(&LIST_ENTRY(s->requests.next, struct request, link)->call.up);
+}
+
 /* Scripts run as long as they like, so they have a connection of their own, and others don't wait behind them: a node
  * says BUSY to these, and hears SCRIPT KILL. What a session sends meanwhile stays behind its script. One that tracks
  * keys has a connection to itself already, and it is that one's reads and writes which the node tells apart. */
 inline struct request *request_new(struct session *s, const struct command *command) {
-    if (s->in_flight == 0)
-        s->slow = command && (command->flags & COMMAND_RUNS_CODE) && s->lane.dedicated == 0;
+    if (s->in_flight == 0) {
+        bool script = command && (command->flags & COMMAND_RUNS_CODE) && s->lane.dedicated == 0;
+        s->apart = script ? UPSTREAM_SCRIPTS : UPSTREAM_TOGETHER;
+        s->burst = 0;
+        if (s->long_replies)
+            session_choose_long(s);
+    }
     struct request *r = request_take(s->worker, s, command);
     r->muted = s->reply_mode != REPLY_ON;
     list_append(&s->requests, &r->link);
@@ -238,6 +272,8 @@ static inline void reply(struct request *r, const char *data, size_t len, bool l
     }
     if (r->muted)
         len = 0;
+    if (!last)
+        session_note_long(s, r, len);
     if (s->requests.next == &r->link) {
         iobuf_append(&s->out, data, len);
         r->started = !r->muted;
@@ -412,7 +448,7 @@ void call_init(struct call *c, struct request *r, call_done_fn done) {
     c->up.slot = 0;
     c->up.repeatable = c->up.in_flight = false;
     c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;
-    c->up.slow = r->session && r->session->slow;
+    c->up.apart = r->session ? r->session->apart : UPSTREAM_TOGETHER;
     c->request = r;
     c->done = done;
     c->lock = NULL;

@@ -22,6 +22,7 @@ struct session *session_new(struct worker *w, int fd, struct tls *tls, const cha
     s->tls = tls;
     s->state = SESSION_OPEN;
     s->authenticated = w->shared->options.requirepass == NULL;
+    s->window = SESSION_WINDOW;
     s->lane.protocol = 2;
     s->lane.login = w->shared->options.stranger_login;
     s->epoch = upstream_epoch(w->upstream);
@@ -80,6 +81,7 @@ void session_close(struct session *s, const char *reason) {
         worker_engine_due(w, 1);
     iobuf_clear(&s->out);
     session_held_free(s);
+    session_within_limit(s);
     session_input_free(s);
     list_remove(&s->dirty_link);
     list_remove(&s->runnable_link);
@@ -119,6 +121,13 @@ void session_mark_runnable(struct session *s) {
         return;
     s->is_runnable = true;
     list_append(&s->worker->runnable, &s->runnable_link);
+}
+
+void session_mark_eased(struct session *s) {
+    if (s->is_runnable || s->state != SESSION_OPEN)
+        return;
+    s->is_runnable = true;
+    list_append(&s->worker->eased, &s->runnable_link);
 }
 
 void session_identify(struct session *s) {

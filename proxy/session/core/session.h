@@ -17,7 +17,9 @@ struct tracking;
 struct transaction;
 
 enum {
-    SESSION_REQUESTS_MAX = 1024,         /* in flight; more wait in the socket */
+    SESSION_WINDOW = 32,                 /* requests in flight; more wait in the session's input */
+    SESSION_WINDOW_LONG = 8,             /* the same of who is sent long replies */
+    SESSION_OWES_MAX = 1024 * 1024,      /* output that waits, from which on no more requests go to nodes */
     SESSION_BYTES_MAX = 4 * 1024 * 1024, /* of these requests; one may be longer */
     SESSION_BYTES_SHARE = 128 * 1024,    /* the same, while the worker's buffers are full */
     STREAM_MIN = 1024 * 1024,            /* a request that is longer is passed on while it comes, if it can be */
@@ -63,7 +65,9 @@ struct session {
     bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
     bool is_dirty, is_runnable;
-    bool slow;         /* what is in flight began with a script: over the connection for these */
+    bool owes;         /* its next requests wait until it has taken its replies */
+    bool long_replies; /* lately: its requests go over the connection for these */
+    uint8_t apart;     /* enum upstream_apart, of what is in flight */
     uint8_t hears;     /* enum session_hears: events that rooms want to be told of */
     bool queues;       /* MULTI: what comes is queued */
     bool watches;      /* a transaction behind WATCH */
@@ -78,6 +82,9 @@ struct session {
     uint16_t lock_busy_all;              /* those that concern several keys */
     uint16_t audits;                     /* commands in flight whose replies are looked at on their way */
     uint32_t in_flight;
+    uint32_t window;     /* so many may be in flight; 0: the next one waits until none is */
+    size_t burst;        /* bytes of long replies since none was in flight */
+    double long_at;      /* when a long reply came last */
     uint32_t redirected; /* of those in flight */
     uint32_t queued_db;  /* inside MULTI: of the next command, if each SELECT before it is right */
     size_t in_flight_bytes;
@@ -136,6 +143,8 @@ static inline const char *session_errno_text(const struct session *s) {
 void session_tell(struct session *s, const char *data, size_t len);
 /* Lets messages go out that waited until no reply is being written. */
 void session_release(struct session *s);
+/* Has the session go on in the loop's next turn. */
+void session_mark_eased(struct session *s);
 /* Notes that there is output to write. */
 void session_mark_dirty(struct session *s);
 void session_mark_runnable(struct session *s);

@@ -23,11 +23,12 @@ struct session_options {
     int64_t bulk_max;
     int64_t query_buffer_limit;
     int64_t output_limit_hard, output_limit_soft, output_limit_soft_ms;
-    int64_t timeout_ms;       /* idle clients; 0: never */
-    int64_t keepalive_s;      /* 0: off */
-    int64_t maxclients;       /* of the whole process */
-    bool reuse_port;          /* another process may take the port over */
-    const char *requirepass;  /* NULL: none */
+    int64_t output_pubsub_hard, output_pubsub_soft, output_pubsub_soft_ms; /* of who subscribes: beside the others */
+    int64_t timeout_ms;                                                    /* idle clients; 0: never */
+    int64_t keepalive_s;                                                   /* 0: off */
+    int64_t maxclients;                                                    /* of the whole process */
+    bool reuse_port;                                                       /* another process may take the port over */
+    const char *requirepass;                                               /* NULL: none */
     uint32_t stranger_login;  /* of who has not logged in: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
     char *const *admin_users; /* who may use PROXY whatever Redis says; borrowed */
     size_t admin_user_count;

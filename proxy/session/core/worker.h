@@ -62,6 +62,8 @@ struct worker {
     struct list_node sessions;       /* open */
     struct list_node dirty;          /* have output to write */
     struct list_node runnable;       /* may go on with requests that waited */
+    size_t over_soft;                /* sessions above the soft limit of their output */
+    struct list_node eased;          /* runnable in the next turn */
     struct list_node closed;         /* to be freed at the end of the turn */
     struct readable readable;        /* sessions and nodes, in this turn */
     struct list_node *free_requests; /* a stack */

@@ -55,8 +55,11 @@ struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const char **
 /* ---- to the client ------------------------------------------------------------------------------------ */
 
 static size_t held_max(const struct session *s) {
-    int64_t limit = s->worker->shared->options.output_limit_hard;
-    return limit > 0 ? (size_t)limit : HELD_MAX;
+    const struct session_options *o = &s->worker->shared->options;
+    int64_t normal = o->output_limit_hard, pubsub = o->output_pubsub_hard;
+    if (normal <= 0 || (pubsub > 0 && pubsub < normal))
+        normal = pubsub;
+    return normal > 0 ? (size_t)normal : HELD_MAX;
 }
 
 void pubsub_release(struct session *s) {

@@ -258,7 +258,7 @@ struct upstream_pool {
     struct list_node link;
     struct upstream_node *node;
     struct upstream_lane lane;
-    struct upstream_conn *conns[]; /* u->connections, and one for scripts; NULL where none is open */
+    struct upstream_conn *conns[]; /* u->connections, and UPSTREAM_APARTS; NULL where none is open */
 };
 
 /* The node of an address, made if there is none; NULL where there are too many. */
@@ -272,8 +272,8 @@ static inline bool lane_equal(const struct upstream_lane *a, const struct upstre
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 static inline unsigned pool_index(const struct upstream *u, const struct upstream_request *r) {
-    if (r->slow)
-        return u->connections;
+    if (r->apart)
+        return u->connections + r->apart - 1;
     return u->connections == 1 ? 0 : r->affinity % u->connections;
 }
 /* The connection for a request. */

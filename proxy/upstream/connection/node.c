@@ -154,7 +154,7 @@ static struct upstream_pool *pool_find(struct upstream_node *n, const struct ups
 }
 
 static struct upstream_pool *pool_new(struct upstream_node *n, const struct upstream_lane *lane) {
-    struct upstream_pool *p = memory_zalloc(sizeof(*p) + (n->u->connections + 1) * sizeof(p->conns[0]));
+    struct upstream_pool *p = memory_zalloc(sizeof(*p) + (n->u->connections + UPSTREAM_APARTS) * sizeof(p->conns[0]));
     p->node = n;
     p->lane = *lane;
     list_prepend(&n->pools, &p->link);
@@ -162,7 +162,7 @@ static struct upstream_pool *pool_new(struct upstream_node *n, const struct upst
 }
 
 void pool_release(struct upstream_pool *p) {
-    for (unsigned i = 0; i <= p->node->u->connections; i++)
+    for (unsigned i = 0; i < p->node->u->connections + UPSTREAM_APARTS; i++)
         if (p->conns[i])
             return;
     list_remove(&p->link);

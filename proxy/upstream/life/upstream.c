@@ -156,6 +156,10 @@ void upstream_free(struct upstream *u) {
     memory_free(u);
 }
 
+bool upstream_has_unpinned(const struct upstream *u) {
+    return !list_empty(&u->unpinned);
+}
+
 bool upstream_waits(const struct upstream *u) {
     return !list_empty(&u->dirty);
 }
@@ -177,7 +181,7 @@ bool upstream_node_lost(const struct upstream_node *n) {
         return false;
     LIST_FOREACH(l, &n->pools) {
         const struct upstream_pool *pool = LIST_ENTRY(l, struct upstream_pool, link);
-        for (unsigned i = 0; i <= n->u->connections; i++)
+        for (unsigned i = 0; i < n->u->connections + UPSTREAM_APARTS; i++)
             if (pool->conns[i] && pool->conns[i]->state == CONN_READY)
                 return false;
     }

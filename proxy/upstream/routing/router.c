@@ -164,7 +164,7 @@ const char *upstream_submit_login(struct upstream *u, struct upstream_request *r
     if (!bytes)
         return "UPSTREAM the client's login is not known any more; the request was not sent";
     r->affinity = 0; /* one connection for all */
-    r->slow = false;
+    r->apart = UPSTREAM_TOGETHER;
     r->repeatable = true;
     const char *error = submit(u, r, SLOT_NONE, NULL, &lane, bytes, len);
     upstream_secret(r);
@@ -216,6 +216,11 @@ bool upstream_hold(struct upstream_request *r) {
         return false;
     conn_pause(c, true);
     return true;
+}
+
+void upstream_set_apart(struct upstream_request *r) {
+    if (r->in_flight && r->conn && !r->pinned)
+        conn_retire(r->conn);
 }
 
 void upstream_go_on(struct upstream_request *r) {
