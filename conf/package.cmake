@@ -49,6 +49,8 @@ configure_file(${CONF}/debian/copyright.in ${CMAKE_CURRENT_BINARY_DIR}/copyright
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # Paths of a package, not of a prefix: the unit names them.
 install(FILES ${CONF}/lockkeeper.conf DESTINATION /etc/lockkeeper COMPONENT package EXCLUDE_FROM_ALL)
+install(FILES ${CONF}/debian/lockkeeper.logrotate DESTINATION /etc/logrotate.d RENAME lockkeeper COMPONENT package
+        EXCLUDE_FROM_ALL)
 install(FILES ${CONF}/lockkeeper.service DESTINATION /lib/systemd/system COMPONENT package EXCLUDE_FROM_ALL)
 
 set(CPACK_GENERATOR DEB)

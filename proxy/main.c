@@ -53,7 +53,7 @@ struct application {
     const char *embedded_addresses[1];
     char process_id[UUID_TEXT];
     struct text upstream_text;
-    struct ev_signal on_term, on_int, on_hup;
+    struct ev_signal on_term, on_int, on_hup, on_usr1;
     bool stopping;
     pthread_mutex_t reload_mutex;
 };
@@ -154,8 +154,20 @@ static bool reload(void *arg, char *error, size_t size) {
     return done;
 }
 
+/* Opens the log file anew, which was perhaps given another name. */
+static void reopen_log(const struct application *app) {
+    if (!log_reopen())
+        log_warning("logfile '%s' could not be opened anew, and the log goes on in the old file: %s",
+                    app->config->logfile, strerror(errno));
+}
+
+static void on_rotate(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    reopen_log(signal->data);
+}
+
 static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events) {
     char error[ERROR_SIZE];
+    reopen_log(signal->data);
     reload(signal->data, error, sizeof(error)); /* the log has it */
 }
 
@@ -183,7 +195,7 @@ static void stop_at_once(int signal) {
  * a second signal needs another way. */
 static void unwatch_signals(struct application *app) {
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    struct ev_signal *const watchers[] = {&app->on_term, &app->on_int, &app->on_hup};
+    struct ev_signal *const watchers[] = {&app->on_term, &app->on_int, &app->on_hup, &app->on_usr1};
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -194,6 +206,7 @@ static void unwatch_signals(struct application *app) {
     signal(SIGTERM, stop_at_once);
     signal(SIGINT, stop_at_once);
     signal(SIGHUP, SIG_IGN);
+    signal(SIGUSR1, SIG_IGN);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
@@ -351,6 +364,7 @@ static void run(struct application *app) {
     watch_signal(app, &app->on_term, SIGTERM, on_stop);
     watch_signal(app, &app->on_int, SIGINT, on_stop);
     watch_signal(app, &app->on_hup, SIGHUP, on_reload);
+    watch_signal(app, &app->on_usr1, SIGUSR1, on_rotate);
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -486,6 +500,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGUSR1, SIG_IGN); /* until it is watched: there is no old log yet */
     command_table_init();
     slot_tags_init();
     pthread_mutex_init(&app.reload_mutex, NULL);

@@ -5,6 +5,8 @@
  *      12345:P 21 Nov 2026 01:18:43.123 * Ready to accept connections
  *      {"time":"2026-11-21T00:18:43.123Z","pid":12345,"role":"proxy","level":"notice","message":"Ready to ..."}
  *
+ * Facts that a message is made of are members of the object too, where the caller hands them over.
+ *
  * A message is one line whatever is in it: names that clients chose get into messages, and must not be able to
  * write lines of their own.
  *
@@ -28,10 +30,14 @@
 #include <unistd.h>
 
 #include "proxy/base/json.h"
+#include "proxy/base/memory.h"
 
 enum {
     LOG_MESSAGE_MAX = 2048,
-    LOG_FRAME_MAX = 160, /* everything around the message */
+    LOG_FRAME_MAX = 160,  /* everything around the message */
+    LOG_TEXTS_MAX = 1024, /* of all fields of a line */
+    LOG_FIELDS_MAX = 16,
+    LOG_FIELD_FRAME = 48, /* a field's name, or its number, and what is around */
 };
 
 static atomic_int log_level = LOG_LEVEL_NOTICE;
@@ -39,25 +45,52 @@ static atomic_bool log_json = false;
 /* Held while the descriptor is used or replaced. */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = STDOUT_FILENO;
+static char *log_path;                                      /* NULL: standard output */
 static enum { LOG_UNKNOWN, LOG_FILE, LOG_READER } log_kind; /* of log_fd */
 static unsigned long log_lost;                              /* lines since the last one that went */
 static bool log_torn;                                       /* the last one that went has no end */
 
-bool log_open(const char *path) {
-    int fd = STDOUT_FILENO;
-    if (path && *path) {
-        fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-        if (fd < 0)
-            return false;
-    }
+/* Uses another descriptor from now on; -1: standard output. Takes the path over. */
+static void use(int fd, char *path) {
     pthread_mutex_lock(&log_lock);
     int old = log_fd;
-    log_fd = fd;
+    log_fd = fd < 0 ? STDOUT_FILENO : fd;
     log_kind = LOG_UNKNOWN;
     log_torn = false;
+    memory_free(log_path);
+    log_path = path;
     pthread_mutex_unlock(&log_lock);
     if (old != STDOUT_FILENO)
         close(old);
+}
+
+static int open_file(const char *path, int flags) {
+    return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | flags, 0644);
+}
+
+bool log_open(const char *path) {
+    bool file = path && *path;
+    int fd = file ? open_file(path, 0) : -1;
+    if (file && fd < 0)
+        return false;
+    use(fd, file ? memory_strndup(path, strlen(path)) : NULL);
+    return true;
+}
+
+bool log_reopen(void) {
+    pthread_mutex_lock(&log_lock);
+    char *path = log_path ? memory_strndup(log_path, strlen(log_path)) : NULL;
+    pthread_mutex_unlock(&log_lock);
+    if (!path)
+        return true;
+    int fd = open_file(path, O_NONBLOCK);
+    if (fd < 0) {
+        int error = errno;
+        memory_free(path);
+        errno = error;
+        return false;
+    }
+    use(fd, path);
     return true;
 }
 
@@ -87,8 +120,33 @@ static char *escape_text(char *out, const char *message, size_t len) {
     return out;
 }
 
-static size_t format_json(char *line, enum log_level level, const struct timespec *now, const char *message,
-                          size_t len) {
+/* What a line says. */
+struct said {
+    enum log_level level;
+    const char *message;
+    size_t len;
+    const struct log_field *fields;
+    size_t count;
+};
+
+static char *put_fields(char *p, const struct said *said) {
+    size_t room = LOG_TEXTS_MAX;
+    for (size_t i = 0; i < said->count && i < LOG_FIELDS_MAX; i++) {
+        const struct log_field *f = &said->fields[i];
+        size_t len = f->len < room ? f->len : room;
+        if (!f->text) {
+            p += sprintf(p, ",\"%s\":%lld", f->name, f->number);
+            continue;
+        }
+        p += sprintf(p, ",\"%s\":\"", f->name);
+        p = json_escape(p, f->text, len);
+        *p++ = '"';
+        room -= len;
+    }
+    return p;
+}
+
+static size_t format_json(char *line, const struct timespec *now, const struct said *said) {
     static const char *const NAMES[] = {"debug", "verbose", "notice", "warning"};
     struct tm tm;
     char date[40];
@@ -96,30 +154,31 @@ static size_t format_json(char *line, enum log_level level, const struct timespe
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
     char *p = line;
     p += sprintf(p, "{\"time\":\"%s.%03dZ\",\"pid\":%d,\"role\":\"proxy\",\"level\":\"%s\",\"message\":\"", date,
-                 (int)(now->tv_nsec / 1000000), (int)getpid(), NAMES[level]);
-    p = json_escape(p, message, len);
-    p += sprintf(p, "\"}\n");
+                 (int)(now->tv_nsec / 1000000), (int)getpid(), NAMES[said->level]);
+    p = json_escape(p, said->message, said->len);
+    *p++ = '"';
+    p = put_fields(p, said);
+    p += sprintf(p, "}\n");
     return (size_t)(p - line);
 }
 
-static size_t format_text(char *line, enum log_level level, const struct timespec *now, const char *message,
-                          size_t len) {
+static size_t format_text(char *line, const struct timespec *now, const struct said *said) {
     struct tm tm;
     char date[40];
     localtime_r(&now->tv_sec, &tm);
     strftime(date, sizeof(date), "%d %b %Y %H:%M:%S", &tm);
     char *p = line;
-    p += sprintf(p, "%d:P %s.%03d %c ", (int)getpid(), date, (int)(now->tv_nsec / 1000000), ".-*#"[level]);
-    p = escape_text(p, message, len);
+    p += sprintf(p, "%d:P %s.%03d %c ", (int)getpid(), date, (int)(now->tv_nsec / 1000000), ".-*#"[said->level]);
+    p = escape_text(p, said->message, said->len);
     *p++ = '\n';
     return (size_t)(p - line);
 }
 
-static size_t format_line(char *line, enum log_level level, const char *message, size_t len) {
+static size_t format_line(char *line, const struct said *said) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return atomic_load_explicit(&log_json, memory_order_relaxed) ? format_json(line, level, &now, message, len)
-                                                                 : format_text(line, level, &now, message, len);
+    return atomic_load_explicit(&log_json, memory_order_relaxed) ? format_json(line, &now, said)
+                                                                 : format_text(line, &now, said);
 }
 
 /* Whether a write does not wait. A pipe that is writable has room for PIPE_BUF bytes. */
@@ -157,32 +216,50 @@ static void put_lost(void) {
     if (log_lost == 0)
         return;
     int n = snprintf(message, sizeof(message), "%lu lines of the log were lost: nobody took them", log_lost);
-    if (put_line(line, format_line(line, LOG_LEVEL_WARNING, message, (size_t)n)))
+    struct said said = {.level = LOG_LEVEL_WARNING, .message = message, .len = (size_t)n};
+    if (put_line(line, format_line(line, &said)))
         log_lost = 0;
 }
 
-void log_write(enum log_level level, const char *format, ...) {
-    if (!log_enabled(level))
-        return;
+static void put(struct said *said, const char *format, va_list args) {
     int saved = errno;
     char message[LOG_MESSAGE_MAX];
-    va_list args;
-    va_start(args, format);
     int n = vsnprintf(message, sizeof(message), format, args);
-    va_end(args);
     if (n < 0)
         n = 0;
     if ((size_t)n >= sizeof(message)) {
         n = sizeof(message) - 1;
         memcpy(message + n - 3, "...", 3);
     }
+    said->message = message;
+    said->len = (size_t)n;
 
-    char line[LOG_MESSAGE_MAX * JSON_ESCAPED_MAX + LOG_FRAME_MAX];
-    size_t len = format_line(line, level, message, (size_t)n);
+    char line[(LOG_MESSAGE_MAX + LOG_TEXTS_MAX) * JSON_ESCAPED_MAX + LOG_FRAME_MAX + LOG_FIELDS_MAX * LOG_FIELD_FRAME];
+    size_t len = format_line(line, said);
     pthread_mutex_lock(&log_lock);
     put_lost();
     if (log_lost > 0 || !put_line(line, len))
         log_lost++;
     pthread_mutex_unlock(&log_lock);
     errno = saved; /* callers log in the middle of handling an error */
+}
+
+void log_write(enum log_level level, const char *format, ...) {
+    if (!log_enabled(level))
+        return;
+    struct said said = {.level = level};
+    va_list args;
+    va_start(args, format);
+    put(&said, format, args);
+    va_end(args);
+}
+
+void log_write_fields(enum log_level level, const struct log_field *fields, size_t count, const char *format, ...) {
+    if (!log_enabled(level))
+        return;
+    struct said said = {.level = level, .fields = fields, .count = count};
+    va_list args;
+    va_start(args, format);
+    put(&said, format, args);
+    va_end(args);
 }

@@ -51,6 +51,27 @@ def test_the_unit_starts_what_the_package_has(package):
     assert "ok" in said.lower()
 
 
+def test_log_files_are_rotated(package):
+    """The file is the operator's once installed, is right for logrotate, and its script is right for the shell."""
+    path = package / "root/etc/logrotate.d/lockkeeper"
+    assert "/etc/logrotate.d/lockkeeper" in (package / "control/conffiles").read_text().split()
+    text = path.read_text()
+    service = unit(package)
+    assert "/var/log/%s/*.log {" % service["LogsDirectory"] in text
+    assert "su %s %s\n" % (service["User"], service["Group"]) in text
+    script = re.search(r"postrotate\n(.*?)\n *endscript", text, re.S).group(1)
+    assert "--signal=USR1" in script
+    subprocess.run(["sh", "-n"], input=script, check=True, text=True, timeout=10)
+    program = shutil.which("logrotate", path="/usr/sbin:/usr/bin:" + os.environ["PATH"])
+    if program and os.getuid() == 0:
+        text = re.sub(r"^ *su .*\n", "", text, flags=re.M)  # there is no such user here
+        copy = package / "logrotate.conf"
+        copy.write_text(text)
+        copy.chmod(0o644)
+        done = subprocess.run([program, "-d", str(copy)], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 and "error:" not in done.stderr, done.stderr
+
+
 def test_the_user_of_the_unit_is_made_at_installation(package):
     user = unit(package)["User"]
     postinst = (package / "control/postinst").read_text()

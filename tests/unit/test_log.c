@@ -244,6 +244,65 @@ static void test_rotate(void **state) {
     free(second);
 }
 
+/* The same path anew; where that can't be opened the old file is kept. */
+static void test_reopen(void **state) {
+    (void)state;
+    char path[96], old[96];
+    path_of("log", path);
+    path_of("log.1", old);
+    log_notice("before");
+    assert_int_equal(rename(path, old), 0);
+    assert_true(log_reopen());
+    log_notice("after");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_false(log_reopen());
+    assert_int_equal(errno, EISDIR);
+    log_notice("lost with its file, and nobody waits");
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(20); /* a log that waits for a reader ends the test */
+    assert_false(log_reopen());
+    alarm(0);
+    assert_int_equal(errno, ENXIO);
+    assert_int_equal(unlink(path), 0);
+    assert_true(log_reopen());
+    log_notice("and on");
+    char *first = content("log.1"), *second = content("log");
+    assert_non_null(strstr(first, "before"));
+    assert_null(strstr(first, "after"));
+    assert_line(second, "^" TEXT_LINE "\\* and on\n$");
+    free(first);
+    free(second);
+    assert_true(log_open(NULL));
+    assert_true(log_reopen());
+    assert_true(log_open(path));
+}
+
+/* What a message is made of is there for machines, too, and never makes a line that is none. */
+static void test_fields(void **state) {
+    (void)state;
+    static const struct log_field fields[] = {{.name = "key", .text = "a\"b\n\xff", .len = 5},
+                                              {.name = "count", .number = -4940}};
+    char wide[4000];
+    memset(wide, '\1', sizeof(wide));
+    const struct log_field all[] = {{.name = "wide", .text = wide, .len = sizeof(wide)},
+                                    {.name = "cut", .text = "gone", .len = 4},
+                                    {.name = "number", .number = 7}};
+    log_write_fields(LOG_LEVEL_NOTICE, fields, 2, "a %s", "text");
+    log_set_json(true);
+    log_write_fields(LOG_LEVEL_NOTICE, fields, 2, "a %s", "text");
+    log_write_fields(LOG_LEVEL_VERBOSE, fields, 2, "below the level");
+    log_write_fields(LOG_LEVEL_NOTICE, all, 3, "%.*s", (int)sizeof(wide), wide);
+    char *text = content("log"), *save = NULL;
+    assert_line(strtok_r(text, "\n", &save), TEXT_LINE "\\* a text$");
+    assert_line(strtok_r(NULL, "\n", &save),
+                "\"message\":\"a text\",\"key\":\"a\\\\\"b\\\\n\xef\xbf\xbd\",\"count\":-4940}$");
+    assert_line(strtok_r(NULL, "\n", &save), "\"wide\":\"(.u0001)*\",\"cut\":\"\",\"number\":7}$");
+    assert_null(strtok_r(NULL, "\n", &save));
+    free(text);
+}
+
 /* A pipe that nobody reads takes nobody's time; what was lost is counted when somebody reads on. */
 static void test_nobody_reads(void **state) {
     (void)state;
@@ -285,9 +344,9 @@ static void test_nobody_reads(void **state) {
 int main(void) {
 #define LOG_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        LOG_TEST(test_text),   LOG_TEST(test_levels),       LOG_TEST(test_one_line),  LOG_TEST(test_json),
-        LOG_TEST(test_long),   LOG_TEST(test_errno),        LOG_TEST(test_one_write), LOG_TEST(test_threads),
-        LOG_TEST(test_rotate), LOG_TEST(test_nobody_reads),
+        LOG_TEST(test_text),   LOG_TEST(test_levels), LOG_TEST(test_one_line),  LOG_TEST(test_json),
+        LOG_TEST(test_long),   LOG_TEST(test_errno),  LOG_TEST(test_one_write), LOG_TEST(test_threads),
+        LOG_TEST(test_rotate), LOG_TEST(test_reopen), LOG_TEST(test_fields),    LOG_TEST(test_nobody_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
