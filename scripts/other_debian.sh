@@ -21,6 +21,7 @@ die() {
 # What a process expects of a system. Devices that debootstrap could not make, or that can't be opened there (nodev), are
 # this machine's.
 furnish() {
+    mount --bind "$second" "$second" 2>/dev/null || true # for tests that mount something: / is a mount then
     mount -t proc proc "$second/proc" 2>/dev/null || { [ "$1" = shared ] && mount --bind /proc "$second/proc"; } ||
         die "/proc can be mounted in a second root neither anew nor from here: run it where root may mount"
     mkdir -p "$second/dev/shm" "$second/dev/pts" "$second/sys"
