@@ -31,7 +31,6 @@ PROMISED_STALL = 50.0   # milliseconds
 PROMISED_FACTOR = 4.0   # bytes of memory for a byte sent and owed
 ALLOWED_STALL = 250.0   # what --short lets pass
 FEW = 8 * MB            # growth that is no attack's success: buffers of connections, tables that grow once
-CONNECTION = 20000      # what a connection may cost beside its bytes, over TLS three times as much
 
 ATTACKS = []
 
@@ -292,7 +291,7 @@ def unread_monitor(rig):
 
 @attack("100 writers of 10 MB each to a Redis that stands still")
 def stuck_redis(rig):
-    rig.kind = "ping"
+    rig.kind = "own"
     rig.start("upstream-timeout 60s")
     rig.connect()("GET", "k")
     rig.go()
@@ -464,7 +463,7 @@ def wrong_anew(rig):
 
 @attack("2,000 `AUTH` and a `GET` each while Redis is down")
 def no_redis(rig):
-    rig.kind = "ping"
+    rig.kind = "own"
     rig.start()
     rig.redis.kill()
     time.sleep(0.3)
@@ -479,7 +478,7 @@ def no_redis(rig):
 
 @attack("a node that announces arrays of two thousand million, and nests them 10,000 deep")
 def hostile_node(rig):
-    rig.kind = "ping"
+    rig.kind = "own"
     state = {"asked": 0, "hostile": False}
     replies = [b"*2147483646\r\n", b"*1\r\n*2147483646\r\n", b"*1\r\n" * 10000, b"$-99\r\n", b"*1\r\n*3\r\n:0\r\n:1\r\n*2147483646\r\n"]
 
@@ -507,7 +506,7 @@ def hostile_node(rig):
 
 @attack("a node that answers a script with 256 MB")
 def long_answer(rig):
-    rig.kind = "ping"
+    rig.kind = "own"
     sent = [0]
 
     def handler(words, connection):
@@ -620,6 +619,7 @@ def with_tls(rig):
     rig.certificates = Certificates(folder.name)
     port = servers.free_port()
     rig.start(*rig.certificates.server_lines(port))
+    rig.each = 60000
     return port
 
 
@@ -659,7 +659,7 @@ def factor(result):
     """Bytes of memory for a byte; None where there is nothing to speak of."""
     if result["grown"] <= FEW:
         return None
-    return max(result["grown"] - result["fds"] * CONNECTION, 0) / max(result["bytes"], 1)
+    return max(result["grown"] - result["fds"] * result["each"], 0) / max(result["bytes"], 1)
 
 
 def offences(result, stall):

@@ -1,6 +1,7 @@
 """A neighbour of an attacker: a process of its own that asks one thing after the other, and knows the longest wait.
 
-    neighbour.py HOST PORT KIND        KIND: ping, get, or lock (all three in turn)
+    neighbour.py HOST PORT KIND        KIND: own (what the proxy answers itself, and any answer will do), get, or lock (all
+                                       that neighbours do, in turn)
 
 Says a line when it is connected. Then each line that it reads is answered: "begin" begins anew, "end" prints the longest
 wait since then in milliseconds, the number of requests, and what went wrong, if anything did.
@@ -13,7 +14,7 @@ import time
 
 PAUSE = 0.001  # between two requests, so that the neighbour itself is no load
 KINDS = {
-    "ping": [(b"PING\r\n", b"+PONG\r\n")],
+    "own": [(b"CLIENT ID\r\n", None)],
     "get": [(b"GET neighbour\r\n", b"$1\r\nv\r\n")],
     "lock": [(b"PING\r\n", b"+PONG\r\n"), (b"GET neighbour\r\n", b"$1\r\nv\r\n"),
              (b"SETNX lock:neighbour 1\r\n", b":1\r\n"), (b"DEL lock:neighbour\r\n", b":1\r\n")],
@@ -47,7 +48,7 @@ class Neighbour:
             reply += more
         self.longest = max(self.longest, time.monotonic() - begun)
         self.count += 1
-        if reply != expected and not self.wrong:
+        if expected and reply != expected and not self.wrong:
             self.wrong = "%s: %s" % (request.split()[0].decode(), reply[:60].decode("latin-1").strip())
 
     def turn(self):

@@ -129,6 +129,7 @@ class Rig:
         self.kind = "lock"
         self.redis = self.proxy = None
         self.direct = None
+        self.each = 20000  # bytes that a connection may cost beside what comes over it
         self.stall = None  # milliseconds; set by an attack that measures its own neighbour
         self.note = ""
         self.wrong = []
@@ -233,7 +234,7 @@ class Rig:
         self.sampler.join()
         if not self.proxy.running():
             self.wrong.append("the proxy ended with %s" % self.proxy.process.returncode)
-            return {"stall": float("inf"), "direct": None, "grown": 0, "bytes": 1, "fds": 0, "links": 0, "note": self.note,
+            return {"stall": float("inf"), "direct": None, "grown": 0, "bytes": 1, "each": self.each, "fds": 0, "links": 0, "note": self.note,
                     "wrong": self.wrong}
         stall = self.stall if self.stall is not None else waits[0] if waits else None
         report = servers.REPORT.search(self.proxy.log())
@@ -241,7 +242,7 @@ class Rig:
             self.wrong.append(report.group(0))
         return {"stall": stall, "direct": waits[1] if len(waits) > 1 else None,
                 "grown": max(self.status("VmHWM") - self.before, 0), "bytes": self.sent + self.owed,
-                "fds": self.peak_fds - self.fds, "links": self.peak_links - self.links, "note": self.note, "wrong": self.wrong}
+                "each": self.each, "fds": self.peak_fds - self.fds, "links": self.peak_links - self.links, "note": self.note, "wrong": self.wrong}
 
     def stop(self):
         self.running = False
