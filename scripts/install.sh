@@ -1,25 +1,31 @@
 #!/bin/sh
-# install.sh build|package|test|bench|clients|suite ...: installs from Debian (12 or 13) what the purpose needs and this
+# install.sh build|package|test|integration|root|bench|clients|suite ...: installs from Debian (12 or 13) what the purpose needs and this
 # machine lacks.
 #
 # Nothing is asked, and nothing is said unless it fails. Where everything is there already, nothing is touched and no
-# rights are needed. A service of a newly installed package (Redis on port 6379, haproxy, nutcracker) is neither
+# rights are needed. A service of a newly installed package (Redis or Valkey on port 6379, haproxy, nutcracker) is neither
 # started nor enabled; one that was there before stays as it is.
 set -eu
 
 need="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev libssl-dev uuid-dev libmicrohttpd-dev"
 need="$need redis-server redis-tools python3"
+of_tests="ninja-build libcmocka-dev liblua5.1-0-dev python3-pytest python3-pytest-xdist python3-redis netcat-openbsd openssl"
+of_tests="$of_tests dpkg-dev file groff-base"
 want=
 for purpose in "$@"; do
     case $purpose in
     build) ;;
     package) need="$need dpkg-dev file" ;;
     test)
-        need="$need ninja-build libcmocka-dev liblua5.1-0-dev python3-pytest python3-pytest-xdist python3-redis"
-        need="$need netcat-openbsd openssl spin dpkg-dev file groff-base"
+        need="$need $of_tests spin"
         want="$want clang libclang-rt-dev clang-format valgrind chromium iproute2"
         want="$want clang-tidy lintian"
         ;;
+    integration) # the tests alone, without what measures them; before each server that the release has
+        need="$need $of_tests iproute2 procps"
+        want="$want valkey-server"
+        ;;
+    root) need="debootstrap mount util-linux" ;; # a second root, for the other release
     suite) need="$need tcl dpkg-dev" ;; # Redis's own tests, from Debian's source package
     bench) want="$want nutcracker haproxy valgrind strace" ;;
     clients)
@@ -29,7 +35,7 @@ for purpose in "$@"; do
         want="$want lua5.1 lua-redis"
         ;;
     *)
-        echo "install.sh: '$purpose': expected build, package, test, bench, clients or suite" >&2
+        echo "install.sh: '$purpose': expected build, package, test, integration, root, bench, clients or suite" >&2
         exit 1
         ;;
     esac
@@ -79,7 +85,7 @@ finish() {
 }
 trap finish EXIT
 if [ -d /run/systemd/system ]; then
-    for service in redis-server nutcracker haproxy; do
+    for service in redis-server valkey-server nutcracker haproxy; do
         case " $missing $wanted " in *" $service "*) services="$services $service.service" ;; esac
     done
     [ -z "$services" ] || $as_root systemctl mask --runtime --quiet $services >/dev/null 2>&1 || true

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [unit|sim|model|check|fuzz|integration|bench|threads|valgrind] ...: installs what the tests need, builds everything
+# test.sh [unit|sim|model|check|fuzz|integration|bench|servers|attacks|threads|valgrind] ...: installs what the tests need, builds everything
 # in build-test/ with warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer, and runs the named parts, or
-# all but the last two, which have builds of their own.
+# all but the last four, which have builds of their own.
 #
 #   unit         the parts of the program, each linked with nothing but what it may use (cmocka)
 #   sim          the lock engine through millions of interleavings on virtual time, from seeds
@@ -11,6 +11,10 @@
 #   integration  the proxy with real Redis servers and a real cluster (pytest)
 #   bench        a Release build: instructions and system calls a request are within their bounds (tests/bench/check.py),
 #                and so is its memory, where a sanitizer has its own
+#   servers      the unit tests, and the integration tests before each server that this release of Debian has (redis-server,
+#                valkey-server; or those that LOCKKEEPER_SERVERS names), without sanitizers: what scripts/other_debian.sh does
+#                on the other release
+#   attacks      what attackers can do to other clients, in short (scripts/attacks.sh)
 #   threads      the integration tests with four threads under ThreadSanitizer, in half an hour or so
 #   valgrind     the integration tests under valgrind, for hours: tests with little patience may fail for want of time,
 #                so it is its reports that count (lines of the log that begin with ==)
@@ -32,9 +36,9 @@ parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(unit sim model check fuzz integration bench)
 for part in "${parts[@]}"; do
     case $part in
-    unit | sim | model | check | fuzz | integration | bench | threads | valgrind) ;;
+    unit | sim | model | check | fuzz | integration | bench | servers | attacks | threads | valgrind) ;;
     *)
-        echo "test.sh: '$part': expected unit, sim, model, check, fuzz, integration, bench, threads or valgrind" >&2
+        echo "test.sh: '$part': expected unit, sim, model, check, fuzz, integration, bench, servers, attacks, threads or valgrind" >&2
         exit 1
         ;;
     esac
@@ -132,6 +136,41 @@ run_under() {
     run_pytest "$folder/lockkeeper" "$root/tests/integration"
 }
 
+# count LINE: adds what a script says at its end, 'N passed, N failed'.
+count() {
+    if [[ $1 =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+        passed=$((passed + BASH_REMATCH[1]))
+        failed=$((failed + BASH_REMATCH[2]))
+    else
+        echo "test.sh: it did not come to an end" >&2
+        failed=$((failed + 1))
+    fi
+}
+
+run_attacks() {
+    timeout -k 20 600 "$root/scripts/attacks.sh" --short | tee "$log"
+    count "$(tail -n 1 "$log")"
+}
+
+# As users build it, and before each server.
+run_servers() {
+    local build=$root/build-servers server
+    need "configuring the build" 120 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTESTS=ON -DWERROR=ON
+    need "the build" 1200 cmake --build "$build" -j "$jobs"
+    run_ctest -E sim
+    for server in ${LOCKKEEPER_SERVERS:-redis-server valkey-server}; do
+        if command -v "$server" >/dev/null; then
+            echo "== $("$server" --version)"
+            REDIS_SERVER=$server run_pytest "$build/lockkeeper" "$root/tests/integration"
+        elif [ -n "${LOCKKEEPER_SERVERS:-}" ]; then
+            echo "test.sh: there is no $server here" >&2
+            failed=$((failed + 1))
+        else
+            echo "no $server here"
+        fi
+    done
+}
+
 # What says something about the program only as users build it.
 run_bench() {
     local program
@@ -158,7 +197,9 @@ wants() {
     return 1
 }
 
-need "installing" 900 "$root/scripts/install.sh" build test
+purposes=(build test)
+[ "${parts[*]}" != servers ] || purposes=(build integration)
+need "installing" 900 "$root/scripts/install.sh" "${purposes[@]}"
 
 if wants unit || wants sim || wants integration; then
     generator=()
@@ -192,6 +233,8 @@ for part in "${parts[@]}"; do
         ;;
     integration) run_pytest "$build/lockkeeper" "$root/tests/integration" ;;
     bench) run_bench ;;
+    servers) run_servers ;;
+    attacks) run_attacks ;;
     threads) LOCKKEEPER_THREADS=4 run_under build-threads -DCMAKE_BUILD_TYPE=Debug -DSANITIZE=thread ;;
     valgrind)
         LOCKKEEPER_UNDER="valgrind -q --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \

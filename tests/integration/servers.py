@@ -23,6 +23,8 @@ import time
 from resp import Client, Closed, Error
 
 HOST = "127.0.0.1"
+# What the proxy stands before: redis-server, valkey-server, or the path of one.
+REDIS_SERVER = os.environ.get("REDIS_SERVER") or "redis-server"
 SLOTS = 16384
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 REPORT = re.compile(r"(AddressSanitizer|LeakSanitizer|ThreadSanitizer|UndefinedBehaviorSanitizer|runtime error:"
@@ -174,7 +176,7 @@ class RedisServer(Process):
         self.address = (self.host, self.port)
 
     def start(self):
-        command = [*self.before, "redis-server", "--port", str(self.port), "--bind", self.host, "--save", "", "--appendonly", "no",
+        command = [*self.before, REDIS_SERVER, "--port", str(self.port), "--bind", self.host, "--save", "", "--appendonly", "no",
                    "--dir", self.folder, "--daemonize", "no", "--maxclients", "4000", "--tcp-backlog", "2000"]
         if self.cluster:
             command += ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port",
@@ -462,7 +464,7 @@ class Sentinel(RedisServer):
             with open(path, "w") as f:
                 f.writelines(line + "\n" for line in ["port %d" % self.port, "bind " + HOST, "dir " + self.folder,
                                                        *self.lines])
-        self.spawn(["redis-server", path, "--sentinel"])
+        self.spawn([REDIS_SERVER, path, "--sentinel"])
         until(self.answers, 20, "Sentinel on port %d" % self.port)
 
     def master(self, name):

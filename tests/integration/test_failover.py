@@ -15,7 +15,7 @@ import pytest
 
 import servers
 from resp import Client, Error, encode
-from servers import HOST, RedisCluster, free_port, slot_of, until
+from servers import HOST, REDIS_SERVER, RedisCluster, free_port, slot_of, until
 
 TIMEOUT = 30
 
@@ -368,7 +368,7 @@ class Namespace:
         self.run("ip", "-n", self.name, *command)
 
     def redis(self, port):
-        self.server = subprocess.Popen(["ip", "netns", "exec", self.name, "redis-server", "--port", str(port), "--bind",
+        self.server = subprocess.Popen(["ip", "netns", "exec", self.name, REDIS_SERVER, "--port", str(port), "--bind",
                                         self.there, "--save", "", "--protected-mode", "no"], stdout=subprocess.DEVNULL)
         self.address = (self.there, port)
         until(self.answers, 20, "redis-server in its network", 0.05)
