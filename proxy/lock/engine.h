@@ -53,7 +53,7 @@ struct lock_session {
     struct {
         uint64_t hash, pattern;
         uint64_t family, of; /* its family's number under the rule and for the client that `of` is of; 0: not known */
-        uint32_t db, len; /* len 0: none */
+        uint32_t db, len;    /* len 0: none */
         uint16_t slot;
         char name[LOCK_KEY_KNOWN];
     } last;
@@ -314,6 +314,15 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
  * refused: true. Then the script is sent once more, as the plan says now: it releases that lease (claim_token, right
  * "instead") and acquires in one step. To be asked before engine_finish, once. */
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms);
+
+/* Gives an attempt that was refused, and is to be made once more, a number and a token of its own; what became of it is
+ * told once, by engine_finish, with the last one. */
+void engine_anew(struct lock_engine *e, struct lock_plan *plan, int64_t now_ms);
+/* Whether the lease with this fence (0: whichever is live) that stands in an attempt's way was acquired by its own
+ * session, and so by who asks: not where the session's commands may be several workers'. */
+bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms);
+/* A key's hash, as plans have it. */
+uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key);
 
 /* `command` (borrowed, e.g. "EXPIRE") and `client` (address and name, borrowed) are for incidents.
  * `session_id` is the session's; the session may be gone by now (s == NULL). */
