@@ -53,7 +53,16 @@
             "Requests answered with an UPSTREAM error.")                                                               \
     COUNTER(requests_waiting, "counter", "requests_waited_total", NULL, NULL,                                          \
             "Times a session waited for its earlier requests before sending on.")
-#define COUNTER_TABLE(COUNTER) CLIENT_COUNTERS(COUNTER) UPSTREAM_COUNTERS(COUNTER) REQUEST_COUNTERS(COUNTER)
+#define WAIT_COUNTERS(COUNTER)                                                                                         \
+    COUNTER(waiting, "gauge", "lock_attempts_waiting", NULL, NULL,                                                     \
+            "Attempts to acquire that wait (rule option wait).")                                                       \
+    COUNTER(waits_granted, "counter", "lock_waits_total", "end", "granted",                                            \
+            "Attempts to acquire that have waited, by what became of them.")                                           \
+    COUNTER(waits_refused, "counter", "lock_waits_total", "end", "refused", NULL)                                      \
+    COUNTER(waits_left, "counter", "lock_waits_total", "end", "left", NULL)                                            \
+    COUNTER(wait_tries, "counter", "lock_wait_tries_total", NULL, NULL, "Scripts sent for attempts that wait.")
+#define COUNTER_TABLE(COUNTER)                                                                                         \
+    CLIENT_COUNTERS(COUNTER) UPSTREAM_COUNTERS(COUNTER) REQUEST_COUNTERS(COUNTER) WAIT_COUNTERS(COUNTER)
 
 struct counters {
 #define COUNTER_FIELD(name, ...) _Atomic uint64_t name;
@@ -82,7 +91,7 @@ static inline uint64_t counter_read(const _Atomic uint64_t *counter) {
 }
 
 /* The tables, for the struct counter_sums. */
-extern const struct metric_table client_counters, upstream_counters, request_counters;
+extern const struct metric_table client_counters, upstream_counters, request_counters, wait_counters;
 /* Adds the counters of one thread, from any thread. */
 void counters_sum(struct counter_sums *sums, const struct counters *c);
 

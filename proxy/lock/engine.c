@@ -184,6 +184,31 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
     return again;
 }
 
+void engine_anew(struct lock_engine *e, struct lock_plan *plan, int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, plan->hash);
+    shard_lock(sh);
+    const struct family *family = family_of(sh, plan->peer, plan->family);
+    plan->attempt = ledger_number(e) - (family && family->pooled);
+    plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
+    plan->begun_ms = now_ms;
+    shard_unlock(sh);
+}
+
+bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, plan->hash);
+    shard_lock(sh);
+    const struct claim *c = entry_claims(entry_find(sh, &plan->key, plan->hash));
+    while (c && !(c->peer == plan->peer && (fence ? c->fence == fence : claim_is_live(c, now_ms))))
+        c = c->next;
+    bool own = c && !family_shares(family_of(sh, plan->peer, plan->family), plan->peer, plan->rule);
+    shard_unlock(sh);
+    return own;
+}
+
+uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key) {
+    return ledger_hash(e, key, NULL);
+}
+
 /* ---- after it -------------------------------------------------------------------------------- */
 
 inline void finish_start(struct finish *f, struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,

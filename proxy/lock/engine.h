@@ -315,6 +315,15 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
  * "instead") and acquires in one step. To be asked before engine_finish, once. */
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms);
 
+/* Gives an attempt that was refused, and is to be made once more, a number and a token of its own; what became of it is
+ * told once, by engine_finish, with the last one. */
+void engine_anew(struct lock_engine *e, struct lock_plan *plan, int64_t now_ms);
+/* Whether the lease with this fence (0: whichever is live) that stands in an attempt's way was acquired by its own
+ * session, and so by who asks: not where the session's commands may be several workers'. */
+bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms);
+/* A key's hash, as plans have it. */
+uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key);
+
 /* `command` (borrowed, e.g. "EXPIRE") and `client` (address and name, borrowed) are for incidents.
  * `session_id` is the session's; the session may be gone by now (s == NULL). */
 void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,

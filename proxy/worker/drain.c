@@ -126,6 +126,9 @@ void drain_begin(struct worker *w, int64_t bound_ms) {
     bool hands_over = w->shared->options.reuse_port && thread_of(w)->accepting;
     engine_leave(w->shared->engine);
     w->stopping = true;
+    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
+        if ((*room)->worker_stops)
+            (*room)->worker_stops(w);
     thread_of(w)->drain_from = ev_time();
     thread_of(w)->drain_until = thread_of(w)->drain_from + (double)bound_ms / 1000.;
     ev_timer_stop(w->loop, &thread_of(w)->tick);

@@ -63,11 +63,13 @@ static void report_sentinel(void *arg, const char *address, const char *state) {
     lines->report->line(lines->report->arg, name, "address=%s,state=%s", address, state);
 }
 
-static void report_locks_section(const struct proxy_shared *shared, const struct report *r) {
+static void report_locks_section(const struct proxy_shared *shared, const struct counter_sums *counters,
+                                 const struct report *r) {
     struct lock_stats stats;
     engine_stats(shared->engine, &stats);
     r->section(r->arg, "Locks");
     metric_table_report(&lock_counters, &stats, r);
+    metric_table_report(&wait_counters, counters, r);
     for (int k = 0; k < INCIDENT_KINDS; k++) {
         char name[48];
         snprintf(name, sizeof(name), "incidents_%s", lock_incident_name((enum lock_incident_kind)k));
@@ -98,7 +100,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);
     evictions_report(w, r);
     metric_table_report(&upstream_counters, &counters, r);
-    report_locks_section(shared, r);
+    report_locks_section(shared, &counters, r);
     r->section(r->arg, "Commands");
     metric_table_report(&request_counters, &counters, r);
 }

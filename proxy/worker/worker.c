@@ -46,6 +46,9 @@ static void worker_new_rules(struct worker *w) {
         return;
     lock_rules_unref(w->rules);
     w->rules = rules;
+    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
+        if ((*room)->worker_rules)
+            (*room)->worker_rules(w);
 }
 
 void worker_free_closed(struct worker *w) {

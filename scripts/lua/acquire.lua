@@ -7,6 +7,7 @@
 --                                        6 'SETNX' or 'SET'
 --       for whatever else SET NX knows:  4 the lease, '0' none   5 shape, as in arguments.lua
 --                                        6 a claim whose lease is released first, if it is live   7... the command
+--       behind the first two, where a refused attempt waits: 'wait', ''
 --
 -- The first two are usual. They answer shortly (common.lua) where the lock is free, or somebody else's: one SET asks
 -- and acquires. Servers before 7.0 don't know its NX with GET, and take the long way. What is refused behind it undoes
@@ -14,7 +15,9 @@
 -- where its value leaves it open, and no field is written that need not be: such steps are most of what a lock costs Redis.
 local argv, redis, sub = ARGV, redis, string.sub
 local key, record, mine, value, kind = KEYS[1], KEYS[2], argv[1], argv[3], #argv
-local pcall, lifetime, given = redis.pcall, argv[4], kind == 6
+local pcall, lifetime, waits = redis.pcall, argv[4], kind == 7 or kind == 8
+if waits then kind = kind - 2 end
+local given = kind == 6
 
 local there
 if kind > 6 then there = pcall('GET', key)
@@ -61,7 +64,8 @@ elseif kind <= 6 then
       if sub(g[1], 1, 36) ~= sub(mine, 1, 36) then flags = flags + 32 end
       if g[6] then of, n = string.match(g[6], '^(%d+):(%d+):') end
       if of == g[3] then flags = flags + 8 * math.min(tonumber(n), SUSPECTS_MAX) end
-      return 'h' .. string.char(flags) .. g[3]
+      if not waits then return 'h' .. string.char(flags) .. g[3] end
+      return 'h' .. string.char(flags) .. g[3] .. ':' .. (left == -1 and '' or math.max(left - GUARD_OUTLIVES_MS, 0))
     end
   end
 end

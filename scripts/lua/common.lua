@@ -19,7 +19,8 @@
 --            caller's identity's; 8 to 24 so many releases of losers were refused meanwhile, 3 at most; 32 another
 --            proxy gave it
 -- The usual outcomes of acquire.lua and release.lua come as one text that says the same in fewer steps:
---   the fence: granted; 'g' and the fence: granted, leased; 'h', a byte ('0' and the flags), fence: held; 'r', and the fence where the proxy
+--   the fence: granted; 'g' and the fence: granted, leased; 'h', a byte ('0' and the flags), fence: held, and where who asks waits a
+--   colon and the ms that the lease has left, '' no end; 'r', and the fence where the proxy
 --   does not know it: released. The proxy knows the reply that belongs to it, the expiry that it has asked for, and who for.
 --
 -- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased (the fence,

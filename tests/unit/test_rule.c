@@ -56,7 +56,7 @@ static void test_defaults(void **state) {
     assert_string_equal(
         text,
         "lock:* mode enforce owner auto kind string claim-memory auto lease 30s renew auto max-hold 0 handover 1m "
-        "on-disconnect keep replicas 0");
+        "on-disconnect keep wait 0 replicas 0");
     lock_rules_unref(rules);
 }
 
@@ -99,9 +99,14 @@ static void test_options(void **state) {
     assert_int_equal(r->mode, LOCK_MODE_AUDIT);
     char text[300];
     lock_rule_text(r, text, sizeof(text));
+    assert_int_equal(r->wait_ms, 0);
     assert_non_null(strstr(text, " replicas 1 200ms"));
-    assert_null(add(rules, "f mode audit kind any"));
+    assert_null(add(rules, "w wait 1500ms"));
+    assert_int_equal(lock_rules_get(rules, 5)->wait_ms, 1500);
     lock_rule_text(lock_rules_get(rules, 5), text, sizeof(text));
+    assert_non_null(strstr(text, " wait 1500ms "));
+    assert_null(add(rules, "f mode audit kind any"));
+    lock_rule_text(lock_rules_get(rules, 6), text, sizeof(text));
     assert_non_null(strstr(text, " kind string,hash,counter "));
     lock_rules_unref(rules);
 }
@@ -138,19 +143,20 @@ static void test_errors(void **state) {
         {"x handover long", "option handover 'long': expected a time like 60s, or 0 for none"},
         {"x claim-memory 1w", "option claim-memory '1w': expected auto, or a time like 60s"},
         {"x lease", "option 'lease' without a value: expected a time like 30s, or 0 for none"},
+        {"x wait long", "option wait 'long': expected a time like 1s, or 0 for none"},
         {"x replicas", "option 'replicas' without a value: expected " REPLICAS},
         {"x replicas one", "option replicas 'one': expected " REPLICAS},
         {"x replicas 1001", "option replicas '1001': expected " REPLICAS},
         {"x replicas 1 0ms", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 2m", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 soon 1", "option 'soon': expected mode, owner, kind, claim-memory, lease, renew, max-hold, "
-                                "handover, on-disconnect or replicas"},
+                                "handover, on-disconnect, wait or replicas"},
         {"x lease 1s lease 2s", "option 'lease' is given twice: expected it once"},
         {"x leese 1s", "option 'leese': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "
-                       "on-disconnect or replicas"},
+                       "on-disconnect, wait or replicas"},
         {"x owner\n\x1b auto",
          "option 'owner\\x0a\\x1b': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "
-         "on-disconnect or replicas"},
+         "on-disconnect, wait or replicas"},
     };
     struct lock_rules *rules = lock_rules_new();
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
@@ -266,7 +272,7 @@ static void test_text(void **state) {
     size_t len = lock_rule_text(lock_rules_get(rules, 0), text, sizeof(text));
     assert_string_equal(text,
                         "\"my \\\"lock\\\" \\\\x\\x01*\" mode enforce owner auto kind string claim-memory auto lease 0 "
-                        "renew auto max-hold 0 handover 1m on-disconnect keep replicas 0");
+                        "renew auto max-hold 0 handover 1m on-disconnect keep wait 0 replicas 0");
     assert_int_equal(len, strlen(text));
     assert_int_equal(lock_rule_text(lock_rules_get(rules, 0), small, sizeof(small)), len);
     assert_int_equal(strlen(small), sizeof(small) - 1);

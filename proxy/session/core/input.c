@@ -390,6 +390,12 @@ static void session_tell_half_closed(struct session *s) {
             (*room)->half_closed(s);
 }
 
+static __attribute__((noinline)) void session_tell_speaks(struct session *s) {
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->speaks)
+            (*room)->speaks(s);
+}
+
 static void session_read(struct session *s) {
     struct worker *w = s->worker;
     struct session_input *in = s->input;
@@ -409,6 +415,8 @@ static void session_read(struct session *s) {
     if (n == 0) { /* the client has said all it will say: it gets its replies first */
         s->half_closed = true;
         session_pause_reading(s, true);
+        if (s->waits)
+            session_tell_speaks(s);
         if (s->blocked) /* what it waits for must not come for nobody */
             session_tell_half_closed(s);
         if (in)
@@ -422,6 +430,8 @@ static void session_read(struct session *s) {
     if (!in && !s->stream && !s->reads_on) /* not the rest of what was written before */
         s->overlaps = s->in_flight > 0;
     s->reads_on = (size_t)n == room;
+    if (s->waits)
+        session_tell_speaks(s);
     if (!in) {
         session_got(s, to, (size_t)n);
         return;

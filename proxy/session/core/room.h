@@ -38,11 +38,17 @@ struct session_room {
     void (*worker_serves)(struct worker *w);
     /* Asks the proxy's own questions to Redis: once a second, in the first worker, unless the process stood still. */
     void (*worker_asks)(struct worker *w);
+    /* Tells that the worker has other rules, and that it begins to stop. */
+    void (*worker_rules)(struct worker *w);
+    void (*worker_stops)(struct worker *w);
 
     /* Tells that the session is gone, and its socket closed: the room lets go of what it has for it. */
     void (*closes)(struct session *s);
     /* Tells that the client of a blocked session will say no more. May close the session. */
     void (*half_closed)(struct session *s);
+    /* Tells that the client of a session that `waits` says more, or will say no more (half_closed). May close the
+     * session. */
+    void (*speaks)(struct session *s);
     /* Prepares a lane, which belongs to the session alone, over which a connection of its own is about to be opened. */
     void (*pin_lane)(const struct session *s, struct upstream_lane *lane);
 

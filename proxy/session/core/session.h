@@ -62,6 +62,7 @@ struct session {
     bool read_paused;
     bool paused;  /* its next request is held by CLIENT PAUSE */
     bool blocked; /* in a blocking command: that it leaves is noticed at once */
+    bool waits; /* its only request is held until something happens, or it says more: struct session_room's `speaks` */
     bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
     bool is_dirty, is_runnable;

@@ -16,6 +16,7 @@
 struct advisor;
 struct lock_engine;
 struct tls_context;
+struct waiting;
 struct worker;
 
 /* What the sessions need of the configuration; borrowed by all workers, constant while they run. */
@@ -55,6 +56,7 @@ struct proxy_shared {
     struct upstream_config upstream;
     struct lock_engine *engine;
     struct advisor *advisor;
+    struct waiting *waiting; /* locks/wait.c's; NULL: no worker has been made */
     struct worker **workers; /* options.threads of them */
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, for maxclients */

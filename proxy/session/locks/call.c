@@ -39,7 +39,7 @@ static inline struct lock_call *lock_new(struct session *s, const char *key, siz
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
     l->next = NULL;
-    l->asks = l->clobbers = l->acquires = l->again = false;
+    l->asks = l->clobbers = l->acquires = l->again = l->handed = false;
     l->shape = SHAPE_NIL;
     l->advises = 0;
     l->protocol = s->lane.protocol;
@@ -89,13 +89,16 @@ void lock_call_value(struct lock_call *l, const char *value, size_t len) {
 
 static void locks_open(struct worker *w) {
     w->locks = memory_zalloc(sizeof(*w->locks));
+    lock_waits_open(w);
 }
 
 static void locks_close(struct worker *w) {
     struct list_node *n;
     while ((n = stack_pop(&w->locks->free)))
         memory_free(LIST_ENTRY(n, struct lock_call, link));
+    lock_waits_close(w);
     memory_free(w->locks);
+    w->locks = NULL;
 }
 
 static void session_leaves(struct session *s) {
@@ -107,7 +110,10 @@ const struct session_room locks_room = {
     .worker_opens = locks_open,
     .worker_closes = locks_close,
     .worker_asks = heirs_tick,
+    .worker_rules = lock_waits_rules,
+    .worker_stops = lock_waits_stop,
     .closes = session_leaves,
+    .speaks = lock_wait_speaks,
 };
 
 /* ---- the envelope ------------------------------------------------------------------------------ */
@@ -147,6 +153,12 @@ static inline void read_flags(uint64_t flags, struct lock_result *r) {
     r->elsewhere = flags >> 5 & 1;
 }
 
+/* Reads the time that a lease has left, as who waits is told; PTTL_NONE: it has no end. */
+static int64_t read_pttl(const char *p, const char *end) {
+    uint64_t ms;
+    return p < end && read_fence(p, end, &ms) && ms <= INT64_MAX ? (int64_t)ms : PTTL_NONE;
+}
+
 inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
     const char *end = data + len - 2, *p = data + 4;
     if (len < 7)
@@ -167,7 +179,10 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
         r->outcome = LOCK_HELD;
         r->pttl_ms = PTTL_UNKNOWN;
         read_flags((uint64_t)(p[1] - '0'), r);
-        return read_fence(p + 2, end, &r->fence);
+        const char *colon = memchr(p + 2, ':', (size_t)(end - p - 2));
+        if (colon)
+            r->pttl_ms = read_pttl(colon + 1, end);
+        return read_fence(p + 2, colon ? colon : end, &r->fence);
     }
     r->leased = *p == 'g';
     r->outcome = LOCK_GRANTED;
@@ -325,6 +340,8 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
         advise_script(s, &l->plan, result, l->advises);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   worker_now(w));
+    if (l->plan.rule && l->plan.rule->wait_ms > 0)
+        lock_wait_learnt(w, l, result);
     lock_free(w, l);
 }
 
@@ -425,14 +442,16 @@ inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l
         finish_long(w, s, l, end, out, answer);
 }
 
-/* Sends a refused attempt once more, and with it the release of the lease that stands in its way. */
+/* Sends a refused attempt once more, and with it the release of the lease that stands in its way; or holds it, where
+ * its rule says so. False: it is answered. */
 static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_call *l, const struct call_end *end) {
     struct lock_envelope e;
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
-    if (!s || !lock_envelope_read(l, end->reply, end->len, &e) ||
-        !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))
+    if (!s || !lock_envelope_read(l, end->reply, end->len, &e))
         return false;
+    if (l->expiry_ms == LOCK_EXPIRY_OTHER || !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))
+        return l->plan.rule->wait_ms > 0 && lock_wait(c, l, &e);
     lock_build_instead(w, s->lock.client, l);
     c->done = l->next;
     lock_submit(c, l, SCRIPT_ACQUIRE);
@@ -457,6 +476,10 @@ static inline void end_call(struct call *c, const struct call_end *end) {
     c->lock = NULL;
     lock_finish(c->request->worker, c->request->session, l, end, &out, answer);
     lock_deliver(c, next, &out);
+}
+
+void lock_answered(struct call *c, const struct call_end *end) {
+    end_call(c, end);
 }
 
 static __attribute__((noinline)) void end_call_joined(struct call *c, const struct call_end *end) {
@@ -533,4 +556,13 @@ inline void lock_submit(struct call *call, struct lock_call *l, enum script_id i
     call->up.script = script_get(id);
     call->up.repeatable = id != SCRIPT_PASS;
     call_submit(call, l->plan.slot, w->build.data, w->build.len);
+}
+
+void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {
+    l->next = NULL;
+    call->lock = l;
+    call->done = done;
+    call->up.script = script_get(id);
+    call->up.repeatable = true;
+    call_submit(call, l->plan.slot, call->request->worker->build.data, call->request->worker->build.len);
 }

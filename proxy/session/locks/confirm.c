@@ -61,7 +61,7 @@ static const char *lost_reply(const struct lock_call *l, const struct lock_envel
     return NULL; /* SET NX GET: nil is its success */
 }
 
-static void undo(struct worker *w, struct session *s, struct lock_call *l, uint64_t replicas) {
+void lock_undo(struct worker *w, const struct lock_call *l) {
     const struct lock_rule *rule = l->plan.rule;
     struct lock_lease lease = {.key = l->plan.key,
                                .rule = rule,
@@ -72,6 +72,10 @@ static void undo(struct worker *w, struct session *s, struct lock_call *l, uint6
                                .lease_ms = rule->lease_ms};
     memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
     lock_release(w, &lease);
+}
+
+static void undo(struct worker *w, struct session *s, struct lock_call *l, uint64_t replicas) {
+    lock_undo(w, l);
     struct lock_result result = {.outcome = LOCK_UNCONFIRMED, .replicas = replicas};
     lock_learnt(w, s, l, &result);
 }

@@ -65,7 +65,7 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
     l->shape = lc->shape;
     l->advises = lc->advises;
     l->expiry_ms = lc->expiry_ms;
-    l->again = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER && !queue;
+    l->again = lc->script == SCRIPT_ACQUIRE && (lc->expiry_ms != LOCK_EXPIRY_OTHER || rule->wait_ms > 0) && !queue;
     if (lc->value_at)
         lock_call_value(l, words->words[lc->value_at], words->lens[lc->value_at]);
     return l;
@@ -129,6 +129,17 @@ void request_words_clear(struct request_words *w) {
     memory_free((void *)w->all.lens);
 }
 
+/* Whether an attempt, of a rule with `wait`, waits behind others. Else it asks; if that is in vain, what it takes to
+ * ask again is kept. */
+static __attribute__((noinline)) bool waits_behind(struct request *request, struct lock_call *l,
+                                                   const struct lock_command *lc, const struct lock_words *words) {
+    if (lc->script != SCRIPT_ACQUIRE)
+        return false;
+    if (lc->expiry_ms == LOCK_EXPIRY_OTHER)
+        lock_wait_keep(request, words);
+    return lock_wait_behind(&request->call, l);
+}
+
 enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,
                                    const struct lock_rule *rule) {
@@ -143,10 +154,16 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     lock_busy_key(request, key, len);
     struct lock_call *l = begin(s, NULL, rule, lc, key, len, &words.all);
     bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
+    if (rule->wait_ms > 0 && waits_behind(request, l, lc, &words.all)) {
+        request_words_clear(&words);
+        return DISPATCHED;
+    }
     if (!alike || !lock_join(&request->call, l)) {
         build(s, NULL, l, lc, &words.all);
         if (alike)
             lock_probe(&request->call, l); /* first: it may end at once */
+        if (lc->script == SCRIPT_RELEASE && rule->wait_ms > 0)
+            lock_wait_sent(s, l);
         lock_submit(&request->call, l, lc->script);
     }
     request_words_clear(&words);

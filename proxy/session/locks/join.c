@@ -68,6 +68,15 @@ static void refuse(struct lock_call *l, const struct lock_result *seen, const st
     lock_deliver(c, NULL, &out);
 }
 
+/* Holds an attempt that would be refused, where its rule says so. */
+static bool wait(struct lock_call *l, const struct lock_result *seen) {
+    struct lock_envelope e = {.result = *seen};
+    e.result.outcome = LOCK_HELD;
+    e.result.pttl_ms = PTTL_UNKNOWN;
+    e.result.same = false;
+    return lock_wait(l->call, l, &e);
+}
+
 static void ask_alone(struct lock_call *l) {
     struct call *c = l->call;
     struct session *s = c->request->session;
@@ -92,6 +101,8 @@ void lock_joined_end(struct list_node *joined, const struct call_end *end, const
     struct list_node *n;
     while ((n = list_shift(joined))) {
         struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
+        if (held && l->plan.rule->wait_ms > 0 && wait(l, &seen))
+            continue;
         if (held)
             refuse(l, &seen, asker);
         else

@@ -7,6 +7,7 @@
 #include "parser/slot.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/waiting.h"
 #include "proxy/session/locks/private.h"
 
 enum { REFUSED_AGAIN_MS = 10 * 1000 };
@@ -15,6 +16,7 @@ enum { REFUSED_AGAIN_MS = 10 * 1000 };
 struct lease_work {
     struct request_owner owner; /* first */
     bool renewal;
+    bool handed; /* a waiter's attempt was sent behind it */
     uint64_t token;
     int64_t lease_ms;
     struct lock_key key;
@@ -48,6 +50,9 @@ static void lease_done(struct call *c, const struct call_end *end) {
         worker_engine_due(w, work->lease_ms / 3);
         engine_renewed(w->shared->engine, &work->key, work->token, &e.result, worker_now(w));
     }
+    if (!work->renewal && waiting_count(w->shared->waiting) > 0 && e.result.outcome != LOCK_HELD)
+        waiting_freed(w->shared->waiting, &work->key, engine_key_hash(w->shared->engine, &work->key), e.result.fence,
+                      work->handed);
     request_disown(c->request);
     memory_free(work);
     w->own_works--;
@@ -71,6 +76,9 @@ static void lease_submit(struct worker *w, struct lease_work *work, enum script_
     request->call.up.script = script_get(id);
     request->call.up.repeatable = !work->renewal; /* not behind its owner's leaving: the engine asks again */
     struct upstream_lane lane = {.login = login, .db = work->key.db, .protocol = 2};
+    if (!work->renewal && waiting_count(w->shared->waiting) > 0)
+        work->handed = waiting_handover(w->shared->waiting, &work->key, engine_key_hash(w->shared->engine, &work->key),
+                                        w->index, lock_wait_way(&lane));
     call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
 }
 

@@ -24,6 +24,9 @@ struct lock_expiry {
 
 /* A worker's part in locks: worker->locks. */
 struct worker_locks {
+    struct list_node waits; /* struct wait, wait.c's */
+    struct ev_async wake;   /* other threads have mail for waiters of this one */
+    bool serving;           /* they are to be served at the end of the turn */
     struct list_node *free; /* struct lock_call, a stack */
     size_t free_count;
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
@@ -45,6 +48,7 @@ struct lock_call {
     enum lock_ask ask;
     bool asks, clobbers;
     bool again;            /* it may be sent once more (engine_again) */
+    bool handed;           /* a release behind which a waiter's attempt was sent */
     bool acquires;         /* a clobbering command that acquires all of its lock keys, or none: MSETNX */
     enum lock_shape shape; /* of the client's reply */
     uint8_t advises;       /* as in struct lock_row */
@@ -77,6 +81,9 @@ void lock_call_value(struct lock_call *l, const char *value, size_t len);
 void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
 /* Sends what is in w->build as a script, which is safe to repeat. */
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
+/* Likewise, for who takes the script's answer itself, and ends the call with it by lock_answered. */
+void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done);
+void lock_answered(struct call *c, const struct call_end *end);
 /* Tells the engine what became of a call, which is freed. s NULL: the session is gone. */
 void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
 /* Asks the replicas first where the rule has some and the script has acquired, and ends the call later (confirm.c);
@@ -142,6 +149,28 @@ void lock_failed_outcome(const struct call_end *end, struct lock_result *result)
 /* error.c: the error that a script's call ended with, in the words of a command. A text that is made for it is in
  * `out`. */
 void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
+
+/* ---- wait.c: attempts that are held until the lock is there --------------------------------- */
+
+/* Hold an attempt of a rule with `wait`, whose answer `e` is: false, it is not one to be held, and is answered as ever.
+ * And one that has not asked, if somebody waits who came before it. */
+bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e);
+bool lock_wait_behind(struct call *c, struct lock_call *l);
+/* Keeps the words of a SET NX that can't be made again from its value and expiry, should it have to wait. */
+void lock_wait_keep(struct request *r, const struct lock_words *words);
+/* Note that a release was sent, and that a call under a rule with `wait` has ended, after the engine. */
+void lock_wait_sent(struct session *s, struct lock_call *l);
+void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
+/* Equal for lanes whose requests a node gets in the order in which one thread sends them. */
+uint64_t lock_wait_way(const struct upstream_lane *lane);
+/* The room's functions, as struct session_room has them. */
+void lock_waits_open(struct worker *w);
+void lock_waits_close(struct worker *w);
+void lock_waits_rules(struct worker *w);
+void lock_waits_stop(struct worker *w);
+void lock_wait_speaks(struct session *s);
+/* Releases what an attempt has just acquired, by its token. */
+void lock_undo(struct worker *w, const struct lock_call *l);
 
 /* ---- advise.c ---------------------------------------------------------------------------------------- */
 

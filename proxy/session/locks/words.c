@@ -13,6 +13,7 @@
 #include "proxy/session/locks/private.h"
 
 enum {
+    WAIT_ARGS = 2,
     ROOM = 384 + LOCK_GUARD_EXTRA /* for headers, numbers and short words of a call, besides what is counted */
 };
 
@@ -186,7 +187,9 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words) {
     bool instead = plan->right == RIGHT_INSTEAD, other = instead || lc->expiry_ms == LOCK_EXPIRY_OTHER;
-    size_t identity_len, args = other ? 6 + words->count : lc->expiry_ms ? 5 : 6;
+    bool waits = !other && !queue && plan->rule->wait_ms > 0;
+    size_t extra = waits ? WAIT_ARGS : 0;
+    size_t identity_len, args = other ? 6 + words->count : (lc->expiry_ms ? 5 : 6) + extra;
     const char *identity = lock_client_name(client, &identity_len);
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + words->lens[lc->value_at];
     for (size_t i = 0; other && i < words->count; i++)
@@ -207,6 +210,8 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
         p = put_expiry(w, p, plan->rule->lease_ms);
         p = lc->shape == SHAPE_INT ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
     }
+    if (waits)
+        p = put(p, "$4\r\nwait\r\n$0\r\n\r\n", 16);
     end(w, p);
 }
 

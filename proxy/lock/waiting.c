@@ -1,0 +1,432 @@
+/*
+ * The queues of those who wait for locks. All of it is under one mutex, which only commands on locks take whose rule
+ * says `wait`; each step is short, but for a walk to a place in the queue, which begins at the end that is nearer to
+ * where nearly all belong.
+ *
+ * A lease may be released between the moment in which it refuses an attempt and the moment in which that attempt's
+ * thread joins the queue: nobody is called then. So the last releases are remembered, whether somebody waits or not.
+ */
+#include "proxy/lock/waiting.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/base/table.h"
+
+enum {
+    KEPT_MAX = 65536, /* places kept for those who may come back; the oldest is given up first */
+    FREED = 4096      /* places in the memory of releases */
+};
+
+/* A place kept for a session whose time was over. */
+struct kept_place {
+    struct list_node link;   /* of its queue */
+    struct list_node by_age; /* of all */
+    struct waiting_queue *queue;
+    uint64_t session, place;
+    int64_t until_ms;
+};
+
+struct waiting_queue {
+    struct table_link link;
+    uint64_t hash;
+    struct list_node waiters; /* by place */
+    struct list_node kept;
+    size_t count;
+    struct waiter *trying;  /* whose attempt is under way, of those who may ask in their turn */
+    bool again;             /* a release was seen meanwhile */
+    uint64_t asked, proven; /* attempts sent; the newest of them that is known to have found the lock held */
+    uint64_t fence;         /* of the lease that was met last */
+    struct lock_key key;
+    char name[];
+};
+
+struct freed {
+    uint64_t hash, fence;
+};
+
+struct waiting {
+    pthread_mutex_t mutex;
+    struct table queues;
+    struct list_node kept; /* oldest first */
+    size_t kept_count;
+    atomic_size_t count;
+    void (*wake)(void *arg, unsigned thread);
+    void *arg;
+    struct freed freed[FREED];
+    struct list_node mail[]; /* of each thread: struct waiter */
+};
+
+static uint64_t queue_hash(const struct table_link *link) {
+    return LIST_ENTRY(link, struct waiting_queue, link)->hash;
+}
+
+struct waiting *waiting_new(unsigned threads, void (*wake)(void *arg, unsigned thread), void *arg) {
+    struct waiting *t = memory_zalloc(sizeof(*t) + threads * sizeof(t->mail[0]));
+    pthread_mutex_init(&t->mutex, NULL);
+    table_init(&t->queues, queue_hash);
+    list_init(&t->kept);
+    t->wake = wake;
+    t->arg = arg;
+    for (unsigned i = 0; i < threads; i++)
+        list_init(&t->mail[i]);
+    return t;
+}
+
+/* ---- queues -------------------------------------------------------------------------------------------- */
+
+static struct waiting_queue *queue_find(struct waiting *t, const struct lock_key *key, uint64_t hash) {
+    for (struct table_link *it = table_chain(&t->queues, hash); it; it = it->next) {
+        struct waiting_queue *q = LIST_ENTRY(it, struct waiting_queue, link);
+        if (q->hash == hash && q->key.db == key->db && q->key.len == key->len &&
+            memcmp(q->name, key->name, key->len) == 0)
+            return q;
+    }
+    return NULL;
+}
+
+static struct waiting_queue *queue_get(struct waiting *t, const struct lock_key *key, uint64_t hash) {
+    struct waiting_queue *q = queue_find(t, key, hash);
+    if (q)
+        return q;
+    q = memory_zalloc(sizeof(*q) + key->len);
+    q->hash = hash;
+    memcpy(q->name, key->name, key->len);
+    q->key = (struct lock_key){.db = key->db, .name = q->name, .len = key->len};
+    list_init(&q->waiters);
+    list_init(&q->kept);
+    table_insert(&t->queues, &q->link, hash);
+    return q;
+}
+
+static void queue_settle(struct waiting *t, struct waiting_queue *q) {
+    if (!list_empty(&q->waiters) || !list_empty(&q->kept))
+        return;
+    table_remove(&t->queues, &q->link, q->hash);
+    memory_free(q);
+}
+
+static struct waiter *first_of(const struct waiting_queue *q) {
+    struct list_node *n = list_first(&q->waiters);
+    return n ? LIST_ENTRY(n, struct waiter, link) : NULL;
+}
+
+/* ---- places that are kept ------------------------------------------------------------------------------ */
+
+static void kept_remove(struct waiting *t, struct kept_place *k) {
+    struct waiting_queue *q = k->queue;
+    list_remove(&k->link);
+    list_remove(&k->by_age);
+    t->kept_count--;
+    memory_free(k);
+    queue_settle(t, q);
+}
+
+/* Forgets places that nobody has come back for. They are not quite in the order of their ends, where rules differ. */
+static void kept_trim(struct waiting *t, int64_t now_ms) {
+    struct list_node *n;
+    while ((n = list_first(&t->kept))) {
+        struct kept_place *k = LIST_ENTRY(n, struct kept_place, by_age);
+        if (k->until_ms > now_ms && t->kept_count <= KEPT_MAX)
+            break;
+        kept_remove(t, k);
+    }
+}
+
+static struct kept_place *kept_find(const struct waiting_queue *q, uint64_t session, int64_t now_ms) {
+    LIST_FOREACH(it, &q->kept) {
+        struct kept_place *k = LIST_ENTRY(it, struct kept_place, link);
+        if (k->session == session && k->until_ms > now_ms)
+            return k;
+    }
+    return NULL;
+}
+
+static void kept_add(struct waiting *t, const struct waiter *w, int64_t until_ms) {
+    struct kept_place *k = memory_zalloc(sizeof(*k));
+    k->queue = w->queue;
+    k->session = w->session;
+    k->place = w->place;
+    k->until_ms = until_ms;
+    list_append(&w->queue->kept, &k->link);
+    list_append(&t->kept, &k->by_age);
+    t->kept_count++;
+}
+
+/* ---- joining ------------------------------------------------------------------------------------------- */
+
+static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w) {
+    struct list_node *behind = q->waiters.prev;
+    while (behind != &q->waiters && LIST_ENTRY(behind, struct waiter, link)->place > w->place)
+        behind = behind->prev;
+    list_prepend(behind, &w->link); /* which makes it the next of `behind` */
+    list_init(&w->mail);
+    w->queue = q;
+    w->joined = q->asked;
+    w->attempt = 0;
+    w->called = w->mailed = false;
+    q->count++;
+    atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed);
+}
+
+bool waiting_join_behind(struct waiting *t, const struct lock_key *key, uint64_t hash, struct waiter *w,
+                         int64_t now_ms) {
+    pthread_mutex_lock(&t->mutex);
+    kept_trim(t, now_ms);
+    struct waiting_queue *q = queue_find(t, key, hash);
+    const struct waiter *first = q ? first_of(q) : NULL;
+    struct kept_place *k = first ? kept_find(q, w->session, now_ms) : NULL;
+    uint64_t place = k ? k->place : w->place;
+    bool joins = first && first->place < place;
+    if (joins) {
+        w->place = place;
+        join(t, q, w);
+        if (k)
+            kept_remove(t, k);
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return joins;
+}
+
+enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence,
+                                 struct waiter *w, int64_t now_ms) {
+    pthread_mutex_lock(&t->mutex);
+    kept_trim(t, now_ms);
+    struct waiting_queue *q = queue_get(t, key, hash);
+    struct kept_place *k = kept_find(q, w->session, now_ms);
+    if (k)
+        w->place = k->place;
+    join(t, q, w);
+    if (k)
+        kept_remove(t, k);
+    if (fence)
+        q->fence = fence;
+    const struct freed *f = &t->freed[hash % FREED];
+    bool freed = fence && f->hash == hash && f->fence >= fence;
+    enum waiting_joined joined = first_of(q) != w ? JOINED_BEHIND : freed && !q->trying ? JOINED_FREED : JOINED_FIRST;
+    if (joined == JOINED_FREED) {
+        q->trying = w;
+        w->attempt = ++q->asked;
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return joined;
+}
+
+/* ---- trying -------------------------------------------------------------------------------------------- */
+
+static void try_now(struct waiting_queue *q, struct waiter *w) {
+    q->trying = w;
+    q->again = false;
+    w->attempt = ++q->asked;
+}
+
+/* Has a waiter's thread be told: that it is to try, or that it is the first one. */
+static void call(struct waiting *t, struct waiter *w, bool tries) {
+    w->called |= tries;
+    if (w->mailed)
+        return;
+    w->mailed = true;
+    list_append(&t->mail[w->thread], &w->mail);
+    t->wake(t->arg, w->thread);
+}
+
+/* Calls whoever is first now; or notes it, where an attempt is under way. */
+static void call_first(struct waiting *t, struct waiting_queue *q) {
+    struct waiter *first = first_of(q);
+    if (q->trying)
+        q->again = true;
+    else if (first)
+        call(t, first, true);
+}
+
+bool waiting_try(struct waiting *t, struct waiter *w) {
+    pthread_mutex_lock(&t->mutex);
+    struct waiting_queue *q = w->queue;
+    bool tries = first_of(q) == w && !q->trying;
+    if (tries)
+        try_now(q, w);
+    pthread_mutex_unlock(&t->mutex);
+    return tries;
+}
+
+void waiting_try_last(struct waiting *t, struct waiter *w) {
+    pthread_mutex_lock(&t->mutex);
+    w->attempt = ++w->queue->asked;
+    pthread_mutex_unlock(&t->mutex);
+}
+
+/* Notes that an attempt has found the lock held, or has made it so. */
+static void note_held(struct waiting_queue *q, const struct waiter *w) {
+    if (w->attempt > q->proven)
+        q->proven = w->attempt;
+}
+
+bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence) {
+    pthread_mutex_lock(&t->mutex);
+    struct waiting_queue *q = w->queue;
+    note_held(q, w);
+    if (fence)
+        q->fence = fence;
+    bool again = false;
+    if (q->trying == w) {
+        q->trying = NULL;
+        again = q->again && first_of(q) == w;
+        if (again)
+            try_now(q, w);
+        else if (q->again)
+            call_first(t, q);
+        q->again = false;
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return again;
+}
+
+bool waiting_proves(struct waiting *t, const struct waiter *w, uint64_t *fence) {
+    pthread_mutex_lock(&t->mutex);
+    const struct waiting_queue *q = w->queue;
+    bool proves = q->proven > w->joined;
+    *fence = q->fence;
+    pthread_mutex_unlock(&t->mutex);
+    return proves;
+}
+
+/* Tells who is behind a waiter that has left. */
+static void call_next(struct waiting *t, struct waiting_queue *q, enum waiting_end end, bool was_first, bool owes) {
+    struct waiter *first = first_of(q);
+    if (!first)
+        return;
+    if (end == WAIT_GRANTED)
+        q->again = false;
+    if (end == WAIT_GRANTED)
+        call(t, first, false);
+    else if (owes || (was_first && end == WAIT_GONE))
+        call_first(t, q);
+    else if (was_first)
+        call(t, first, false);
+}
+
+static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms) {
+    struct waiting_queue *q = w->queue;
+    bool was_first = first_of(q) == w, owes = w->called;
+    if (end == WAIT_GRANTED)
+        note_held(q, w);
+    if (q->trying == w) {
+        q->trying = NULL;
+        owes |= q->again;
+        q->again = false;
+    }
+    list_remove(&w->link);
+    list_remove(&w->mail);
+    if (end == WAIT_OVER && keep_ms > 0)
+        kept_add(t, w, now_ms + keep_ms);
+    w->queue = NULL;
+    q->count--;
+    atomic_fetch_sub_explicit(&t->count, 1, memory_order_relaxed);
+    call_next(t, q, end, was_first, owes);
+    queue_settle(t, q);
+}
+
+void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms) {
+    pthread_mutex_lock(&t->mutex);
+    leave(t, w, end, keep_ms, now_ms);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+/* ---- releases ------------------------------------------------------------------------------------------ */
+
+bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread, uint64_t way) {
+    if (waiting_count(t) == 0)
+        return false;
+    pthread_mutex_lock(&t->mutex);
+    struct waiting_queue *q = queue_find(t, key, hash);
+    struct waiter *first = q ? first_of(q) : NULL;
+    bool hands = first && first->thread == thread && first->way == way && !q->trying && !first->called;
+    if (hands)
+        call(t, first, true);
+    pthread_mutex_unlock(&t->mutex);
+    return hands;
+}
+
+void waiting_freed(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence, bool handed) {
+    pthread_mutex_lock(&t->mutex);
+    struct freed *f = &t->freed[hash % FREED];
+    if (fence && (f->hash != hash || f->fence < fence))
+        *f = (struct freed){.hash = hash, .fence = fence};
+    struct waiting_queue *q = queue_find(t, key, hash);
+    if (q && !(handed && q->trying))
+        call_first(t, q);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
+    pthread_mutex_lock(&t->mutex);
+    struct list_node *n = list_shift(&t->mail[thread]);
+    struct waiter *w = n ? LIST_ENTRY(n, struct waiter, mail) : NULL;
+    *tries = false;
+    if (w) {
+        struct waiting_queue *q = w->queue;
+        bool called = w->called;
+        w->mailed = w->called = false;
+        *tries = called && !q->trying && first_of(q) == w;
+        if (*tries)
+            try_now(q, w);
+        else if (called)
+            call_first(t, q); /* one that took its former place again has come before it, or somebody is trying */
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return w;
+}
+
+/* ---- looking in ---------------------------------------------------------------------------------------- */
+
+size_t waiting_count(const struct waiting *t) {
+    return atomic_load_explicit(&t->count, memory_order_relaxed);
+}
+
+static struct waiting_view view_of(const struct waiting_queue *q) {
+    struct waiting_view v = {.key = q->key, .count = q->count};
+    LIST_FOREACH(it, &q->waiters) {
+        const struct waiter *w = LIST_ENTRY(it, struct waiter, link);
+        if (v.since_ms == 0 || w->since_ms < v.since_ms)
+            v.since_ms = w->since_ms;
+    }
+    return v;
+}
+
+struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash) {
+    struct waiting_view v = {.key = *key};
+    if (waiting_count(t) == 0)
+        return v;
+    pthread_mutex_lock(&t->mutex);
+    const struct waiting_queue *q = queue_find(t, key, hash);
+    if (q) {
+        v = view_of(q);
+        v.key = *key;
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return v;
+}
+
+void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg) {
+    if (waiting_count(t) == 0)
+        return;
+    pthread_mutex_lock(&t->mutex);
+    TABLE_FOREACH(it, &t->queues) {
+        const struct waiting_queue *q = LIST_ENTRY(it, struct waiting_queue, link);
+        struct waiting_view v = view_of(q);
+        if (v.count > 0)
+            fn(arg, &v);
+    }
+    pthread_mutex_unlock(&t->mutex);
+}
+
+void waiting_free(struct waiting *t) {
+    struct list_node *n;
+    while ((n = list_first(&t->kept)))
+        kept_remove(t, LIST_ENTRY(n, struct kept_place, by_age));
+    table_clear(&t->queues);
+    pthread_mutex_destroy(&t->mutex);
+    memory_free(t);
+}

@@ -1,0 +1,107 @@
+/*
+ * Who waits for which lock: a queue for each name, over all threads, first come, first served.
+ *
+ *      attempt, refused ── waiting_join ──> queue ──┬─ waiting_freed, _handover: a release ──> mailbox of the
+ *      newcomer ── waiting_join_behind ──> queue ───┘                                          first one's thread
+ *                                                                                                  │
+ *      granted: waiting_leave <── the first one's attempt <── waiting_next <───────────────────────┘
+ *      refused: waiting_refused, it keeps its place
+ *
+ * It decides who asks, and when; who gets the lock is Redis's word. A waiter whose time is over leaves its place behind
+ * for a while, and takes it again if it comes back: nobody waits for a place without a waiter.
+ *
+ * Knows no clock, no sockets and no sessions: times come in, and threads are told through a callback. Every function
+ * may be called from any thread, for its own waiters.
+ */
+#ifndef LOCKKEEPER_LOCK_WAITING_H
+#define LOCKKEEPER_LOCK_WAITING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proxy/base/list.h"
+#include "proxy/lock/engine.h"
+
+struct waiting;
+struct waiting_queue; /* private */
+
+/* An attempt that waits. Embedded in what the caller has for it; zeroed, then its first part set, before it joins. */
+struct waiter {
+    uint64_t session; /* who waits; its place is kept for it */
+    uint64_t place;   /* in the order of arrival; a kept one is taken instead */
+    uint64_t way;     /* equal for those whose requests go to Redis in the order in which they are sent */
+    unsigned thread;
+    int64_t since_ms;
+    /* Private, but for `queue`: NULL while it does not wait. */
+    struct waiting_queue *queue;
+    struct list_node link, mail;
+    uint64_t joined, attempt;
+    bool called, mailed;
+};
+
+/* Makes the queues for so many threads. `wake` is called, from any thread and with the queues locked, when there is
+ * mail for a thread: it must only take a note. */
+struct waiting *waiting_new(unsigned threads, void (*wake)(void *arg, unsigned thread), void *arg);
+void waiting_free(struct waiting *t);
+
+/* ---- waiters ------------------------------------------------------------------------------------------- */
+
+/* Has a newcomer wait behind others, without having asked Redis. False: nobody waits who came before it, and it is to
+ * ask. `hash` is the key's, equal for equal keys. */
+bool waiting_join_behind(struct waiting *t, const struct lock_key *key, uint64_t hash, struct waiter *w,
+                         int64_t now_ms);
+/* Has a waiter join whose attempt a lease with this fence has refused. */
+enum waiting_joined {
+    JOINED_BEHIND, /* somebody is before it */
+    JOINED_FIRST,  /* it is to try from time to time */
+    JOINED_FREED   /* likewise, and it is known that the lease has been released since: it tries now */
+};
+enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence,
+                                 struct waiter *w, int64_t now_ms);
+/* Whether the waiter may try by itself, since it is the first one and none of its queue does. If so, it is trying. */
+bool waiting_try(struct waiting *t, struct waiter *w);
+/* Lets a waiter try whatever its place is, as the last thing it does: it leaves with the answer. */
+void waiting_try_last(struct waiting *t, struct waiter *w);
+/* A waiter's attempt was refused by the lease with this fence. Returns whether it tries once more, since a release has
+ * been seen meanwhile. */
+bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence);
+/* Whether the lock was held at a moment since the waiter came, by what others' attempts have found: so it may be
+ * refused without having asked. *fence: of the lease that was met last, 0 not known. */
+bool waiting_proves(struct waiting *t, const struct waiter *w, uint64_t *fence);
+
+enum waiting_end {
+    WAIT_GRANTED, /* it has the lock */
+    WAIT_OVER,    /* its time is over: its place is kept for keep_ms */
+    WAIT_GONE,    /* its client has left, or has been answered otherwise: the next one tries */
+};
+/* Takes a waiter out of its queue. The one behind it is told. */
+void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms);
+
+/* ---- releases ------------------------------------------------------------------------------------------ */
+
+/* A release of the lock is being sent this way by this thread: the first waiter is called to try right behind it, if
+ * it is the same thread's and goes the same way. Returns whether it is. */
+bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread, uint64_t way);
+/* The lock was found free: the lease with this fence (0: not known) and those before it are over. The first waiter is
+ * called. `handed`: this was seen coming (waiting_handover), and whoever tries now does so behind the release. */
+void waiting_freed(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence, bool handed);
+/* The next waiter of the thread that is called, or NULL. *tries: it is trying from now on, else it has become the
+ * first one and looks after itself. */
+struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries);
+
+/* ---- looking in ---------------------------------------------------------------------------------------- */
+
+struct waiting_view {
+    struct lock_key key;
+    size_t count;     /* who waits for it now */
+    int64_t since_ms; /* the one who has waited longest */
+};
+/* How many wait, of all locks. */
+size_t waiting_count(const struct waiting *t);
+/* Who waits for one lock; count 0: nobody. */
+struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash);
+/* Calls fn for each lock that somebody waits for, in no order; fn must not call these functions. */
+void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg);
+
+#endif

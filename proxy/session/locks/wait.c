@@ -1,0 +1,477 @@
+/*
+ * A rule's `wait TIME`: an attempt that somebody's live lease refuses is answered when the lock is its session's, or
+ * when TIME is over.
+ *
+ *      script ── "held" ──> lock_wait ──> the queue of the lock's name (proxy/lock/waiting.h)
+ *                              │             │ a release, the lease's end, at the latest 100 ms
+ *                              │             v
+ *                              │          the first one's attempt ──┬─ granted: the client's reply
+ *                              │                                    └─ held: it keeps its place
+ *                              └── TIME is over, the client says more: the refusal, as it would have come
+ *
+ * A newcomer joins behind those who wait, and asks nothing. What it is told, should its time end before it was the
+ * first one, others' attempts have found out since it came; where none has, it asks once itself. Waiting changes who
+ * asks and when, never who gets: that is the script's word, with a token of its own for each attempt.
+ *
+ * To the engine a wait is one attempt, told when it has ended: who has waited and got the lock has not lost.
+ */
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/lock/waiting.h"
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/private.h"
+
+enum { TRY_MS = 100 };
+
+/* An attempt that waits, or may come to wait. */
+struct wait {
+    struct request_owner owner; /* first */
+    struct waiter waiter;
+    struct list_node link; /* of its worker's */
+    struct call *call;
+    struct lock_call *lock;
+    struct ev_timer timer;
+    double until, try_at; /* by the loop's clock; try_at 0: it is not the first one, as far as is known */
+    int64_t keep_ms;      /* so long its place is kept */
+    bool trying;          /* its attempt is under way */
+    bool over;            /* it ends with the answer to that */
+    bool gone;            /* and its client is not there any more */
+    bool refused;         /* it has asked itself, and `seen` is the answer */
+    struct lock_result seen;
+    char *reply; /* the client's part of that, of a command whose refusals differ (GET); NULL: as lock_short_reply has
+                    it */
+    size_t reply_len;
+    struct lock_words words; /* of such a command; none: it is the call's value and expiry */
+    size_t lens[];           /* and what they are, behind */
+};
+
+static const struct request_owner_ops wait_ops;
+
+static struct wait *wait_of(const struct request *r) {
+    return r->owner && r->owner->ops == &wait_ops ? REQUEST_OWNER(r, struct wait) : NULL;
+}
+
+static void wait_try(struct wait *t);
+
+/* ---- memory -------------------------------------------------------------------------------------------- */
+
+static void wait_memory_free(struct request_owner *owner) {
+    struct wait *t = (struct wait *)(void *)owner;
+    memory_free(t->reply);
+    memory_free((void *)t->words.words);
+    memory_free(t);
+}
+
+/* Makes what a request needs to wait; `words` as in struct wait, copied. */
+static struct wait *wait_new(struct request *r, const struct lock_words *words) {
+    size_t count = words ? words->count : 0, bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += words->lens[i];
+    struct wait *t = memory_zalloc(sizeof(*t) + count * sizeof(t->lens[0]) + bytes);
+    char *to = (char *)(t->lens + count);
+    if (count) {
+        const char **at = memory_alloc(count * sizeof(*at));
+        for (size_t i = 0; i < count; i++) {
+            at[i] = memcpy(to, words->words[i], words->lens[i]);
+            t->lens[i] = words->lens[i];
+            to += words->lens[i];
+        }
+        t->words = (struct lock_words){at, t->lens, count};
+    }
+    request_own(r, &t->owner, &wait_ops);
+    return t;
+}
+
+void lock_wait_keep(struct request *r, const struct lock_words *words) {
+    if (r->command->id == COMMAND_SET)
+        (void)wait_new(r, words);
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------- */
+
+/* Takes the attempt out of the queue; the request is its session's alone again. */
+static void wait_close(struct wait *t, enum waiting_end end) {
+    struct call *c = t->call;
+    struct worker *w = c->request->worker;
+    ev_timer_stop(w->loop, &t->timer);
+    list_remove(&t->link);
+    counter_sub(&w->counters.waiting, 1);
+    counter_add(end == WAIT_GRANTED ? &w->counters.waits_granted
+                : end == WAIT_OVER  ? &w->counters.waits_refused
+                                    : &w->counters.waits_left,
+                1);
+    waiting_leave(w->shared->waiting, &t->waiter, end, t->keep_ms, worker_now(w));
+    if (c->request->session)
+        c->request->session->waits = false;
+    request_disown(c->request);
+}
+
+/* Ends a wait with the refusal that it was to be. */
+static void wait_refuse(struct wait *t) {
+    struct call *c = t->call;
+    struct lock_call *l = t->lock;
+    struct worker *w = c->request->worker;
+    struct session *s = c->request->session;
+    struct lock_result r = t->seen;
+    struct call_end out = {.why = UPSTREAM_NOT_SENT, .reply = t->reply, .len = t->reply_len};
+    r.outcome = s && !t->gone ? LOCK_HELD : LOCK_NOT_SENT;
+    r.pttl_ms = PTTL_UNKNOWN;
+    r.holder = NULL;
+    r.holder_len = 0;
+    r.value = l->value;
+    r.value_len = l->value_len;
+    if (!t->reply)
+        out.reply = lock_short_reply(l, LOCK_HELD, &out.len);
+    wait_close(t, s && !t->gone ? WAIT_OVER : WAIT_GONE);
+    c->lock = NULL;
+    lock_learnt(w, s, l, &r);
+    lock_deliver(c, NULL, &out);
+    wait_memory_free(&t->owner);
+}
+
+/* Whether the attempt may be refused now: it was itself, or others were since it came. */
+static bool may_refuse(struct wait *t) {
+    uint64_t fence;
+    if (t->refused || t->gone)
+        return true;
+    if (t->words.count || !waiting_proves(t->call->request->worker->shared->waiting, &t->waiter, &fence))
+        return false;
+    t->seen = (struct lock_result){.fence = fence};
+    return true;
+}
+
+/* Ends a wait as soon as can be: at once, or with the answer to the attempt that is under way, or to a last one. */
+static void wait_end(struct wait *t) {
+    t->over = true;
+    if (t->trying)
+        return;
+    if (may_refuse(t)) {
+        wait_refuse(t);
+        return;
+    }
+    waiting_try_last(t->call->request->worker->shared->waiting, &t->waiter);
+    wait_try(t);
+}
+
+/* The session has gone. */
+static void wait_left(struct request *r) {
+    struct wait *t = wait_of(r);
+    if (!t->waiter.queue) /* its first attempt is under way */
+        return;
+    t->gone = true;
+    wait_end(t);
+}
+
+static const struct request_owner_ops wait_ops = {.left = wait_left, .free = wait_memory_free};
+
+void lock_wait_speaks(struct session *s) {
+    struct list_node *n = list_first(&s->requests);
+    struct wait *t = n ? wait_of(LIST_ENTRY(n, struct request, link)) : NULL;
+    if (!t || !t->waiter.queue)
+        return;
+    t->gone = s->half_closed;
+    wait_end(t);
+}
+
+/* ---- time ---------------------------------------------------------------------------------------------- */
+
+/* Sets the timer to whatever comes first. */
+static void wait_arm(struct wait *t) {
+    struct worker *w = t->call->request->worker;
+    double at = t->try_at > 0 && t->try_at < t->until ? t->try_at : t->until, in = at - ev_now(w->loop);
+    ev_timer_stop(w->loop, &t->timer);
+    ev_timer_set(&t->timer, in > 0 ? in : 0, 0.);
+    ev_timer_start(w->loop, &t->timer);
+}
+
+/* Has the first one try in a while, and when the lease in its way ends. */
+static void wait_try_in(struct wait *t, int64_t pttl_ms) {
+    int64_t ms = pttl_ms >= 0 && pttl_ms + 1 < TRY_MS ? pttl_ms + 1 : TRY_MS;
+    t->try_at = ev_now(t->call->request->worker->loop) + (double)ms / 1000.;
+    wait_arm(t);
+}
+
+static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct wait *t = timer->data;
+    struct worker *w = t->call->request->worker;
+    if (ev_now(loop) >= t->until) {
+        wait_end(t);
+        return;
+    }
+    if (t->trying)
+        return;
+    t->try_at = 0;
+    if (w->pause != PAUSE_NONE) /* CLIENT PAUSE holds new attempts, too */
+        wait_try_in(t, PTTL_UNKNOWN);
+    else if (waiting_try(w->shared->waiting, &t->waiter))
+        wait_try(t);
+    else
+        wait_arm(t);
+}
+
+/* ---- trying -------------------------------------------------------------------------------------------- */
+
+/* A grant came for a client that has gone: it is given back. */
+static void give_back(struct wait *t) {
+    struct call *c = t->call;
+    struct lock_call *l = t->lock;
+    struct worker *w = c->request->worker;
+    struct lock_result r = {.outcome = LOCK_NOT_SENT};
+    struct call_end out = {.why = UPSTREAM_NOT_SENT};
+    if (!t->reply)
+        out.reply = lock_short_reply(l, LOCK_HELD, &out.len);
+    wait_close(t, WAIT_GRANTED);
+    lock_undo(w, l);
+    c->lock = NULL;
+    lock_learnt(w, c->request->session, l, &r);
+    lock_deliver(c, NULL, &out);
+    wait_memory_free(&t->owner);
+}
+
+static bool is_held(struct wait *t, const struct call_end *end, struct lock_envelope *e) {
+    return !end->error && lock_envelope_read(t->lock, end->reply, end->len, e) && e->result.outcome == LOCK_HELD;
+}
+
+/* Keeps an answer that says that the lock is held. */
+static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
+    t->refused = true;
+    t->seen = e->result;
+    if (!t->words.count)
+        return;
+    memory_free(t->reply);
+    t->reply = memory_strndup(e->reply, e->reply_len);
+    t->reply_len = e->reply_len;
+}
+
+static void wait_answered(struct call *c, const struct call_end *end) {
+    struct wait *t = wait_of(c->request);
+    struct lock_envelope e = {.reply = NULL};
+    struct worker *w = c->request->worker;
+    t->trying = false;
+    if (is_held(t, end, &e)) {
+        keep_refusal(t, &e);
+        bool again = waiting_refused(w->shared->waiting, &t->waiter, e.result.fence);
+        if (t->over || t->gone)
+            wait_refuse(t);
+        else if (again)
+            wait_try(t);
+        else
+            wait_try_in(t, e.result.pttl_ms);
+        return;
+    }
+    bool granted = !end->error && e.result.outcome == LOCK_GRANTED;
+    if (granted && (t->gone || !c->request->session)) {
+        give_back(t);
+        return;
+    }
+    wait_close(t, granted ? WAIT_GRANTED : WAIT_GONE);
+    wait_memory_free(&t->owner);
+    lock_answered(c, end);
+}
+
+/* Sends the attempt once more. It may end at once. */
+static void wait_try(struct wait *t) {
+    struct call *c = t->call;
+    struct lock_call *l = t->lock;
+    struct worker *w = c->request->worker;
+    struct session *s = c->request->session;
+    struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
+    const char *value = l->value;
+    struct lock_words words = {&value, &l->value_len, 1};
+    if (t->words.count) {
+        words = t->words;
+        lc.value_at = 2;
+    }
+    t->trying = true;
+    counter_add(&w->counters.wait_tries, 1);
+    engine_anew(w->shared->engine, &l->plan, worker_now(w));
+    lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
+    lock_submit_for(c, l, SCRIPT_ACQUIRE, wait_answered);
+}
+
+/* ---- the beginning ------------------------------------------------------------------------------------- */
+
+/* Whether an attempt may be held: nothing else of its session waits for it, and there is somebody to be told. */
+static bool may_wait(const struct call *c, const struct lock_call *l) {
+    const struct request *r = c->request;
+    const struct session *s = r->session;
+    bool alone = s && s->state == SESSION_OPEN && !s->half_closed && !s->lock.overlapped && s->in_flight == 1 &&
+                 !s->input && !s->stream;
+    bool whole = c == &r->call && !l->next && (!r->owner || wait_of(r)) && !r->muted && !l->plan.transaction;
+    bool known = r->command->id == COMMAND_SETNX || r->command->id == COMMAND_SET;
+    return alone && whole && known && (l->plan.right == RIGHT_CLAIM || l->plan.right == RIGHT_ANY) &&
+           !r->worker->stopping;
+}
+
+static struct wait *wait_begin(struct call *c, struct lock_call *l) {
+    struct request *r = c->request;
+    struct session *s = r->session;
+    struct worker *w = r->worker;
+    struct wait *t = wait_of(r);
+    if (!t)
+        t = wait_new(r, NULL);
+    t->call = c;
+    t->lock = l;
+    t->keep_ms = l->plan.rule->wait_ms;
+    t->until = ev_now(w->loop) + (double)l->plan.rule->wait_ms / 1000.;
+    t->waiter.session = s->lock.id;
+    t->waiter.place = l->plan.attempt;
+    t->waiter.way = lock_wait_way(&s->lane);
+    t->waiter.thread = w->index;
+    t->waiter.since_ms = l->plan.begun_ms;
+    ev_timer_init(&t->timer, on_timer, 0., 0.);
+    t->timer.data = t;
+    return t;
+}
+
+/* The attempt is in the queue. */
+static void wait_started(struct wait *t) {
+    struct call *c = t->call;
+    list_init(&t->link);
+    list_append(&c->request->worker->locks->waits, &t->link);
+    c->request->session->waits = true;
+    counter_add(&c->request->worker->counters.waiting, 1);
+    c->lock = t->lock;
+    t->lock->begun = 0; /* how long it takes says nothing of the node */
+    t->lock->again = false;
+}
+
+bool lock_wait_behind(struct call *c, struct lock_call *l) {
+    struct worker *w = c->request->worker;
+    if (waiting_count(w->shared->waiting) == 0 || !may_wait(c, l) ||
+        engine_own_lease(w->shared->engine, &l->plan, 0, worker_now(w)))
+        return false;
+    struct wait *t = wait_begin(c, l);
+    if (!waiting_join_behind(w->shared->waiting, &l->plan.key, l->plan.hash, &t->waiter, worker_now(w)))
+        return false; /* what is made stays with the request */
+    wait_started(t);
+    wait_arm(t);
+    return true;
+}
+
+bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e) {
+    struct worker *w = c->request->worker;
+    const struct lock_result *r = &e->result;
+    if (r->outcome != LOCK_HELD || !may_wait(c, l) ||
+        engine_own_lease(w->shared->engine, &l->plan, r->fence, worker_now(w)))
+        return false;
+    struct wait *t = wait_begin(c, l);
+    keep_refusal(t, e);
+    switch (waiting_join(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, &t->waiter, worker_now(w))) {
+    case JOINED_BEHIND:
+        wait_started(t);
+        wait_arm(t);
+        break;
+    case JOINED_FIRST:
+        wait_started(t);
+        wait_try_in(t, r->pttl_ms);
+        break;
+    case JOINED_FREED:
+        wait_started(t);
+        wait_arm(t);
+        wait_try(t);
+        break;
+    }
+    return true;
+}
+
+/* ---- releases ------------------------------------------------------------------------------------------ */
+
+uint64_t lock_wait_way(const struct upstream_lane *lane) {
+    return (uint64_t)lane->login << 32 | (uint64_t)lane->dedicated << 8 | lane->protocol;
+}
+
+void lock_wait_sent(struct session *s, struct lock_call *l) {
+    bool may = l->plan.claim_len > 0 || (l->plan.right != RIGHT_CLAIM && l->plan.right != RIGHT_SUSPECT);
+    struct worker *w = s->worker;
+    if (may && s->lane.dedicated == 0)
+        l->handed = waiting_handover(w->shared->waiting, &l->plan.key, l->plan.hash, w->index, lock_wait_way(&s->lane));
+}
+
+void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
+    if (r->outcome == LOCK_RELEASED || r->outcome == LOCK_FREE ||
+        (r->outcome != LOCK_UNKNOWN && r->outcome != LOCK_NOT_SENT && r->pttl_ms == PTTL_GONE))
+        waiting_freed(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, l->handed);
+}
+
+/* ---- the worker's part --------------------------------------------------------------------------------- */
+
+/* Serves those of this thread that were called. */
+static void serve(struct worker *w) {
+    struct waiter *waiter;
+    bool tries;
+    while ((waiter = waiting_next(w->shared->waiting, w->index, &tries))) {
+        struct wait *t = LIST_ENTRY(waiter, struct wait, waiter);
+        if (tries)
+            wait_try(t);
+        else if (!t->trying)
+            wait_try_in(t, PTTL_UNKNOWN);
+    }
+}
+
+static void serve_job(struct worker *w, struct worker_job *job) {
+    w->locks->serving = false;
+    serve(w);
+}
+
+static void on_wake(struct ev_loop *loop, struct ev_async *wake, int events) {
+    serve(wake->data);
+}
+
+/* There is mail for a thread: it is seen to at the end of the turn, behind what has been sent in it. */
+static void wake_thread(void *arg, unsigned thread) {
+    struct proxy_shared *shared = arg;
+    struct worker *to = shared->workers[thread];
+    if (to != worker_here()) {
+        ev_async_send(to->loop, &to->locks->wake);
+        return;
+    }
+    if (to->locks->serving)
+        return;
+    struct worker_job *job = memory_alloc(sizeof(*job));
+    job->run = serve_job;
+    to->locks->serving = true;
+    worker_add_job(to, job);
+}
+
+void lock_waits_open(struct worker *w) {
+    if (!w->shared->waiting)
+        w->shared->waiting = waiting_new(w->shared->options.threads, wake_thread, w->shared);
+    list_init(&w->locks->waits);
+    ev_async_init(&w->locks->wake, on_wake);
+    w->locks->wake.data = w;
+    ev_async_start(w->loop, &w->locks->wake);
+}
+
+void lock_waits_close(struct worker *w) {
+    ev_async_stop(w->loop, &w->locks->wake);
+    if (w->index + 1 == w->shared->options.threads) { /* the last one */
+        waiting_free(w->shared->waiting);
+        w->shared->waiting = NULL;
+    }
+}
+
+void lock_waits_stop(struct worker *w) {
+    LIST_FOREACH_SAFE(it, &w->locks->waits)
+    wait_end(LIST_ENTRY(it, struct wait, link));
+}
+
+/* Holds a wait to the rule that its key has now. */
+static void wait_rule(struct worker *w, struct wait *t) {
+    const struct lock_plan *plan = &t->lock->plan;
+    const struct lock_rule *rule = lock_rules_match(w->rules, plan->key.name, plan->key.len);
+    double now = ev_now(w->loop);
+    int64_t ms = rule && rule->mode == LOCK_MODE_ENFORCE ? rule->wait_ms : 0;
+    double until = t->until + (double)(ms - plan->rule->wait_ms) / 1000.;
+    if (ms > 0 && until > now)
+        return;
+    wait_end(t);
+}
+
+void lock_waits_rules(struct worker *w) {
+    if (!w->locks) /* the worker is being freed */
+        return;
+    LIST_FOREACH_SAFE(it, &w->locks->waits)
+    wait_rule(w, LIST_ENTRY(it, struct wait, link));
+}

@@ -1,0 +1,429 @@
+"""A rule's `wait TIME`: attempts that a live lease refuses are held until the lock is theirs, or TIME is over."""
+
+import itertools
+import signal
+import time
+
+import pytest
+
+import servers
+from resp import encode
+
+RULES = ["lock lock:long:* wait 60s", "lock lock:short:* wait 300ms", "lock lock:release:* wait 60s on-disconnect release",
+         "lock lock:place:* wait 1500ms", "lock lock:none:* wait 0", "lock lock:*"]
+
+
+@pytest.fixture(scope="module", params=["standalone", "cluster"])
+def backend(request, farm):
+    return farm.backend(request.param)
+
+
+@pytest.fixture(scope="module", params=[1, 4], ids=["1thread", "4threads"])
+def waits(request, backend):
+    proxy = servers.Proxy(backend, "threads %d" % request.param, "loglevel verbose", *RULES)
+    yield proxy
+    proxy.stop()
+
+
+def figure(client, field):
+    """A number of PROXY INFO."""
+    for line in client("PROXY", "INFO").splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split(":")[1])
+    raise AssertionError("PROXY INFO has no " + field)
+
+
+@pytest.fixture
+def worker(waits, connect):
+    """worker(): a client with an identity of its own."""
+    serial = itertools.count(1)
+    return lambda: connect(waits, commands=[("CLIENT", "SETNAME", "worker-%d" % next(serial))])
+
+
+@pytest.fixture
+def watch(worker):
+    return worker()
+
+
+@pytest.fixture
+def waiting(watch):
+    """waiting(n): so many attempts wait, in the end."""
+
+    def wait(count):
+        servers.until(lambda: figure(watch, "waiting") == count, what="%d attempts that wait" % count)
+
+    yield wait
+    wait(0)
+
+
+def silent(client, seconds=0.15):
+    """Nothing comes for a while."""
+    client.sock.settimeout(seconds)
+    try:
+        data = client.sock.recv(1)
+        raise AssertionError("it was answered: %r" % data)
+    except TimeoutError:
+        pass
+    finally:
+        client.sock.settimeout(client.timeout)
+
+
+FORMS = {
+    "SETNX": (("SETNX", "{key}", "{v}"), 1, 0),
+    "SET NX": (("SET", "{key}", "{v}", "NX"), "OK", None),
+    "SET NX PX": (("SET", "{key}", "{v}", "NX", "PX", "60000"), "OK", None),
+    "SET NX EX": (("SET", "{key}", "{v}", "EX", "60", "NX"), "OK", None),
+    "SET NX GET": (("SET", "{key}", "{v}", "NX", "GET", "PX", "60000"), None, "first"),
+}
+
+
+def words(form, name, value):
+    return [word.replace("{key}", name).replace("{v}", value) for word in FORMS[form][0]]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_release_hands_over(worker, waiting, watch, key, form):
+    """The attempt is answered when the lock is its session's, as if it had been free; and it is."""
+    name = key("lock:long:hand")
+    first, second = worker(), worker()
+    assert first(*words(form, name, "first")) == FORMS[form][1]
+    second.send(encode(*words(form, name, "second")))
+    waiting(1)
+    assert first("DEL", name) == 1
+    assert second.read() == FORMS[form][1]
+    assert watch("GET", name) == "second"
+    assert first("DEL", name) == 0
+    assert second("DEL", name) == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_time_is_over(worker, waiting, watch, key, form):
+    name = key("lock:short:over")
+    first, second = worker(), worker()
+    assert first(*words(form, name, "first")) == FORMS[form][1]
+    begun = time.monotonic()
+    assert second(*words(form, name, "second")) == FORMS[form][2]
+    assert time.monotonic() - begun >= 0.29
+    assert watch("GET", name) == "first"
+    assert second("DEL", name) == 0
+    assert first("DEL", name) == 1
+
+
+def test_no_wait_by_default(worker, key):
+    name = key("lock:plain")
+    first, second = worker(), worker()
+    assert first("SETNX", name, 1) == 1
+    begun = figure(first, "waits_refused")
+    assert second("SETNX", name, 1) == 0
+    assert figure(first, "waits_refused") == begun
+    first("DEL", name)
+
+
+@pytest.mark.parametrize("more", [("PING",), ("DEL", "{key}"), ("SETNX", "{key}", "again")])
+def test_further_request_ends_the_wait(worker, waiting, key, more):
+    """The refusal comes first, then the request's own answer."""
+    name = key("lock:long:more")
+    first, second = worker(), worker()
+    assert first("SETNX", name, 1) == 1
+    second.send(encode("SETNX", name, 2))
+    waiting(1)
+    second.send(encode(*[word.replace("{key}", name) for word in more]))
+    assert second.read() == 0
+    assert second.read() == ("PONG" if more == ("PING",) else 0)
+    assert first("DEL", name) == 1
+
+
+def test_half_a_request_ends_the_wait(worker, waiting, key):
+    name = key("lock:long:half")
+    first, second = worker(), worker()
+    assert first("SETNX", name, 1) == 1
+    second.send(encode("SETNX", name, 2))
+    waiting(1)
+    second.send(b"*1\r\n$4\r\nPI")
+    assert second.read() == 0
+    second.send(b"NG\r\n")
+    assert second.read() == "PONG"
+    assert first("DEL", name) == 1
+
+
+def test_pipeline_does_not_wait(worker, waiting, key):
+    name = key("lock:long:pipeline")
+    first, second = worker(), worker()
+    assert first("SETNX", name, 1) == 1
+    second.send(encode("SETNX", name, 2) + encode("PING"))
+    assert second.read() == 0
+    assert second.read() == "PONG"
+    assert first("DEL", name) == 1
+
+
+def test_transaction_does_not_wait(worker, waiting, key):
+    name = key("lock:long:multi")
+    first, second = worker(), worker()
+    assert first("SETNX", name, 1) == 1
+    assert second("MULTI") == "OK"
+    assert second("SETNX", name, 2) == "QUEUED"
+    assert second("EXEC") == [0]
+    assert first("DEL", name) == 1
+
+
+def test_own_lease(worker, waiting, key):
+    """Who has the lock is refused at once."""
+    name = key("lock:long:own")
+    first, second = worker(), worker()
+    assert first("SETNX", name, 1) == 1
+    assert first("SETNX", name, 2) == 0
+    second.send(encode("SETNX", name, 3))
+    waiting(1)
+    assert first("SETNX", name, 2) == 0  # also where others wait
+    assert first("DEL", name) == 1
+    assert second.read() == 1
+    assert second("DEL", name) == 1
+
+
+def test_client_that_leaves(worker, waiting, key):
+    """It is forgotten, and the lock goes to the one behind it."""
+    name = key("lock:long:leaves")
+    first, second, third = worker(), worker(), worker()
+    assert first("SETNX", name, 1) == 1
+    second.send(encode("SETNX", name, 2))
+    waiting(1)
+    third.send(encode("SETNX", name, 3))
+    waiting(2)
+    second.close()
+    waiting(1)
+    assert first("DEL", name) == 1
+    assert third.read() == 1
+    assert third("DEL", name) == 1
+
+
+def test_order(worker, waiting, key):
+    """First come, first served, also over threads; newcomers go behind those who wait."""
+    name = key("lock:long:order")
+    holder, crowd = worker(), [worker() for _ in range(8)]
+    assert holder("SETNX", name, 1) == 1
+    for i, client in enumerate(crowd):
+        client.send(encode("SETNX", name, i))
+        waiting(i + 1)
+    assert holder("DEL", name) == 1
+    holder.send(encode("SETNX", name, "again"))
+    for i, client in enumerate(crowd):
+        assert client.read() == 1
+        for other in [*crowd[i + 1:], holder]:
+            silent(other, 0.001)
+        assert client("DEL", name) == 1
+    assert holder.read() == 1
+    assert holder("DEL", name) == 1
+
+
+# ---- every way in which a lock becomes free -------------------------------------------------------------
+
+DELETE_MINE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+
+def exec_del(holder, name):
+    holder("MULTI")
+    holder("DEL", name)
+    assert holder("EXEC") == [1]
+
+
+RELEASES = {
+    "DEL": lambda holder, name, watch: holder("DEL", name),
+    "GETDEL": lambda holder, name, watch: holder("GETDEL", name),
+    "several": lambda holder, name, watch: holder("DEL", name, "elsewhere"),
+    "script": lambda holder, name, watch: holder("EVAL", DELETE_MINE, 1, name, "mine"),
+    "EXEC": lambda holder, name, watch: exec_del(holder, name),
+    "PROXY RELEASE": lambda holder, name, watch: watch("PROXY", "RELEASE", name),
+    "leaving": lambda holder, name, watch: holder.close(),
+    "no time left": lambda holder, name, watch: holder("PEXPIRE", name, 0),
+}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_handover_is_prompt(worker, waiting, watch, key, release):
+    """The attempt goes out with the release or its answer, not with the next look, which comes after 100 ms."""
+    took = []
+    for _ in range(3):
+        name = key("lock:release:prompt")
+        holder, second = worker(), worker()
+        assert holder("SETNX", name, "mine") == 1
+        second.send(encode("SETNX", name, 2))
+        waiting(1)
+        begun = time.monotonic()
+        RELEASES[release](holder, name, watch)
+        assert second.read() == 1
+        took.append(time.monotonic() - begun)
+        assert second("DEL", name) == 1
+    assert min(took) < 0.06, took
+
+
+def test_end_of_a_lease(worker, waiting, key):
+    """The next one tries when the lease ends, as its node says."""
+    late = []
+    for _ in range(3):
+        name = key("lock:long:end")
+        holder, second = worker(), worker()
+        begun = time.monotonic()
+        assert holder("SET", name, 1, "NX", "PX", 430) == "OK"
+        second.send(encode("SETNX", name, 2))
+        assert second.read() == 1
+        late.append(time.monotonic() - begun - 0.430)
+        assert second("DEL", name) == 1
+    assert -0.002 < min(late) < 0.04, late
+
+
+def test_release_past_the_proxy(worker, waiting, backend, key):
+    """Whoever frees the lock, those who wait find out soon."""
+    name = key("lock:long:past")
+    holder, second = worker(), worker()
+    assert holder("SETNX", name, 1) == 1
+    second.send(encode("SETNX", name, 2))
+    waiting(1)
+    direct = backend.direct()
+    direct("DEL", name)
+    direct.close()
+    assert second.read() == 1
+    assert second("DEL", name) == 1
+
+
+# ---- places ---------------------------------------------------------------------------------------------
+
+
+def test_place_is_kept(worker, waiting, key):
+    """Who comes again within TIME is where it was."""
+    name = key("lock:place:kept")
+    holder, early, late = worker(), worker(), worker()
+    assert holder("SETNX", name, 1) == 1
+    early.send(encode("SETNX", name, 2))
+    waiting(1)
+    time.sleep(0.5)  # the one comes so much later than the other, whose time is over first
+    late.send(encode("SETNX", name, 3))
+    waiting(2)
+    assert early.read() == 0
+    early.send(encode("SETNX", name, 2))
+    waiting(2)
+    assert holder("DEL", name) == 1
+    assert early.read() == 1
+    silent(late, 0.01)
+    assert early("DEL", name) == 1
+    assert late.read() == 1
+    assert late("DEL", name) == 1
+
+
+def test_nobody_waits_for_an_empty_place(worker, waiting, key):
+    name = key("lock:place:empty")
+    holder, early, late = worker(), worker(), worker()
+    assert holder("SETNX", name, 1) == 1
+    early.send(encode("SETNX", name, 2))
+    waiting(1)
+    time.sleep(0.5)
+    late.send(encode("SETNX", name, 3))
+    waiting(2)
+    assert early.read() == 0
+    waiting(1)
+    begun = time.monotonic()
+    assert holder("DEL", name) == 1
+    assert late.read() == 1
+    assert time.monotonic() - begun < 0.5  # and not when the other's place is given up
+    assert late("DEL", name) == 1
+
+
+# ---- what ends a wait -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(backend, start_proxy, connect):
+    """own(rule, ...): a proxy with these rules, and clients of it."""
+
+    def start(*rules):
+        proxy = start_proxy(backend, *rules)
+        serial = itertools.count(1)
+        return proxy, lambda: connect(proxy, commands=[("CLIENT", "SETNAME", "own-%d" % next(serial))])
+
+    return start
+
+
+def await_waiting(client, count):
+    servers.until(lambda: figure(client, "waiting") == count, what="%d attempts that wait" % count)
+
+
+def test_reload_takes_waiting_away(own, key):
+    name = key("lock:reload")
+    proxy, worker = own("lock lock:* wait 100s")
+    holder, second, third = worker(), worker(), worker()
+    assert holder("SETNX", name, 1) == 1
+    for client in (second, third):
+        client.send(encode("SETNX", name, 2))
+    await_waiting(holder, 2)
+    proxy.write_config(["upstream " + proxy_upstream(proxy), "lock lock:*"])
+    proxy.signal(signal.SIGHUP)
+    assert second.read() == 0
+    assert third.read() == 0
+    assert holder("DEL", name) == 1
+
+
+def proxy_upstream(proxy):
+    with open(proxy.config) as f:
+        return next(line.split(None, 1)[1].strip() for line in f if line.startswith("upstream "))
+
+
+def test_stop_answers_those_who_wait(own, key):
+    name = key("lock:stop")
+    proxy, worker = own("lock lock:* wait 100s")
+    holder, second = worker(), worker()
+    assert holder("SETNX", name, 1) == 1
+    second.send(encode("SETNX", name, 2))
+    await_waiting(holder, 1)
+    proxy.stop()
+    assert second.read() == 0
+
+
+def test_lost_node(start_redis, start_proxy, connect):
+    """Whoever waits is told what everybody is told."""
+    redis = start_redis()
+    proxy = start_proxy(redis, "lock lock:* wait 100s", "upstream-timeout 2s")
+    holder, *crowd = [connect(proxy) for _ in range(4)]
+    assert holder("SETNX", "lock:lost", 1) == 1
+    for i, client in enumerate(crowd):
+        client("CLIENT", "SETNAME", "crowd-%d" % i)
+        client.send(encode("SETNX", "lock:lost", i))
+    await_waiting(holder, 3)
+    redis.stop()
+    for client in crowd:
+        reply = client.read()
+        assert reply == 0 or reply.startswith("UPSTREAM "), reply
+
+
+def test_grant_for_who_has_left(start_redis, start_proxy, connect):
+    """It was on its way when the client left: it is given back at once."""
+    redis = start_redis()
+    proxy = start_proxy(redis, "lock lock:* wait 100s")
+    holder, second, watch = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "abc"]
+    assert holder("SETNX", "lock:left", 1) == 1
+    second.send(encode("SETNX", "lock:left", 2))
+    await_waiting(watch, 1)
+    redis.pause()
+    holder.send(encode("DEL", "lock:left"))
+    servers.until(lambda: figure(watch, "wait_tries") > 0)
+    second.close()
+    for _ in range(10):
+        watch("PROXY", "INFO")  # turns of the loop, which sees it
+    redis.resume()
+    assert holder.read() == 1
+    direct = redis.direct()
+    servers.until(lambda: direct("EXISTS", "lock:left") == 0, 5)
+    assert figure(watch, "waiting") == 0
+
+
+def test_replicas_confirm_before_the_answer(start_redis, start_proxy, connect):
+    """A grant that no replica has is none, for who has waited too."""
+    redis = start_redis()
+    proxy = start_proxy(redis, "lock lock:* wait 100s")
+    holder, second = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "ab"]
+    assert holder("SETNX", "lock:replicas", 1) == 1
+    proxy.write_config(["upstream " + redis.upstream(), "lock lock:* wait 100s replicas 1 50ms"])
+    holder("PROXY", "RELOAD")
+    second.send(encode("SETNX", "lock:replicas", 2))
+    await_waiting(holder, 1)
+    assert holder("DEL", "lock:replicas") == 1
+    assert second.read() == 0
+    assert figure(holder, "incidents_unconfirmed") == 1

@@ -1,0 +1,230 @@
+/*
+ * Queues of those who wait: proxy/lock/waiting.c. Sessions and sockets are the integration tests'.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "proxy/lock/waiting.h"
+
+enum { WAITERS = 4, THREADS = 2, HASH = 77, KEEP_MS = 1000 };
+
+struct rig {
+    struct waiting *t;
+    struct waiter w[WAITERS];
+    struct lock_key key;
+    unsigned woken[THREADS];
+    int64_t now_ms;
+};
+
+static void note_wake(void *arg, unsigned thread) {
+    ((struct rig *)arg)->woken[thread]++;
+}
+
+static int setup(void **state) {
+    static struct rig rig;
+    memset(&rig, 0, sizeof(rig));
+    rig.t = waiting_new(THREADS, note_wake, &rig);
+    rig.key = (struct lock_key){.name = "lock:a", .len = 6};
+    rig.now_ms = 1000;
+    *state = &rig;
+    return 0;
+}
+
+static int teardown(void **state) {
+    waiting_free(((struct rig *)*state)->t);
+    return 0;
+}
+
+/* Makes waiter i as it is before it joins, of the thread. */
+static struct waiter *waiter(struct rig *r, unsigned i, unsigned thread) {
+    r->w[i] = (struct waiter){.session = i + 1, .place = 10 * (i + 1), .thread = thread, .since_ms = r->now_ms};
+    return &r->w[i];
+}
+
+static enum waiting_joined join(struct rig *r, unsigned i, unsigned thread) {
+    return waiting_join(r->t, &r->key, HASH, 100, waiter(r, i, thread), r->now_ms);
+}
+
+static void leave(struct rig *r, unsigned i, enum waiting_end end) {
+    waiting_leave(r->t, &r->w[i], end, KEEP_MS, r->now_ms);
+    assert_null(r->w[i].queue);
+}
+
+/* Whoever the thread is told of, and whether it tries. */
+static struct waiter *next(struct rig *r, unsigned thread, bool tries) {
+    bool found;
+    struct waiter *w = waiting_next(r->t, thread, &found);
+    if (w)
+        assert_int_equal(found, tries);
+    return w;
+}
+
+static void test_order(void **state) {
+    struct rig *r = *state;
+    assert_int_equal(join(r, 1, 0), JOINED_FIRST);
+    assert_int_equal(join(r, 2, 1), JOINED_BEHIND);
+    assert_int_equal(join(r, 0, 1), JOINED_FIRST); /* came first, and was refused last */
+    assert_int_equal(waiting_count(r->t), 3);
+    waiting_freed(r->t, &r->key, HASH, 100, false);
+    assert_ptr_equal(next(r, 1, true), &r->w[0]);
+    assert_null(next(r, 0, true));
+    leave(r, 0, WAIT_GRANTED);
+    assert_ptr_equal(next(r, 0, false), &r->w[1]); /* it is the first one now, and the lock is held */
+    waiting_freed(r->t, &r->key, HASH, 101, false);
+    assert_ptr_equal(next(r, 0, true), &r->w[1]);
+    leave(r, 1, WAIT_GRANTED);
+    leave(r, 2, WAIT_OVER);
+    assert_int_equal(waiting_count(r->t), 0);
+}
+
+static void test_newcomers(void **state) {
+    struct rig *r = *state;
+    assert_false(waiting_join_behind(r->t, &r->key, HASH, waiter(r, 1, 0), r->now_ms)); /* nobody is there: it asks */
+    assert_int_equal(join(r, 1, 0), JOINED_FIRST);
+    assert_true(waiting_join_behind(r->t, &r->key, HASH, waiter(r, 2, 0), r->now_ms));
+    assert_false(waiting_join_behind(r->t, &r->key, HASH, waiter(r, 0, 0), r->now_ms)); /* it came before them */
+    struct lock_key other = {.name = "lock:b", .len = 6}, db = {.db = 1, .name = "lock:a", .len = 6};
+    assert_false(waiting_join_behind(r->t, &other, HASH, waiter(r, 3, 0), r->now_ms));
+    assert_false(waiting_join_behind(r->t, &db, HASH, waiter(r, 3, 0), r->now_ms));
+    leave(r, 1, WAIT_OVER);
+    leave(r, 2, WAIT_OVER);
+}
+
+static void test_one_tries_at_a_time(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    join(r, 1, 0);
+    assert_false(waiting_try(r->t, &r->w[1]));
+    assert_true(waiting_try(r->t, &r->w[0]));
+    assert_false(waiting_try(r->t, &r->w[0]));
+    waiting_freed(r->t, &r->key, HASH, 100, false); /* seen while its attempt is under way, perhaps behind that */
+    assert_null(next(r, 0, true));
+    assert_true(waiting_refused(r->t, &r->w[0], 101)); /* so it tries once more */
+    assert_false(waiting_refused(r->t, &r->w[0], 101));
+    leave(r, 0, WAIT_OVER);
+    leave(r, 1, WAIT_OVER);
+}
+
+static void test_handover(void **state) {
+    struct rig *r = *state;
+    assert_false(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    join(r, 0, 0);
+    r->w[0].way = 5;
+    assert_false(waiting_handover(r->t, &r->key, HASH, 1, 5)); /* another thread's release */
+    assert_false(waiting_handover(r->t, &r->key, HASH, 0, 4)); /* over another connection */
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 5));
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    waiting_freed(r->t, &r->key, HASH, 100, true); /* the release's answer: the attempt is right behind it */
+    assert_false(waiting_refused(r->t, &r->w[0], 101));
+    leave(r, 0, WAIT_OVER);
+}
+
+static void test_release_before_joining(void **state) {
+    struct rig *r = *state;
+    waiting_freed(r->t, &r->key, HASH, 99, false);
+    assert_int_equal(join(r, 0, 0), JOINED_FIRST); /* an earlier lease */
+    leave(r, 0, WAIT_GONE);
+    waiting_freed(r->t, &r->key, HASH, 100, false);
+    assert_int_equal(join(r, 0, 0), JOINED_FREED);
+    assert_false(waiting_try(r->t, &r->w[0])); /* it does */
+    leave(r, 0, WAIT_GRANTED);
+}
+
+static void test_kept_place(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    join(r, 1, 0);
+    leave(r, 0, WAIT_OVER);
+    assert_ptr_equal(next(r, 0, false), &r->w[1]);
+    r->now_ms += KEEP_MS - 1;
+    waiter(r, 0, 0)->place = 500;
+    assert_false(waiting_join_behind(r->t, &r->key, HASH, &r->w[0], r->now_ms)); /* it is first: it asks */
+    assert_int_equal(waiting_join(r->t, &r->key, HASH, 100, &r->w[0], r->now_ms), JOINED_FIRST);
+    leave(r, 0, WAIT_OVER);
+    r->now_ms += KEEP_MS;
+    waiter(r, 0, 0)->place = 600;
+    assert_true(waiting_join_behind(r->t, &r->key, HASH, &r->w[0], r->now_ms)); /* it has come too late */
+    leave(r, 0, WAIT_GONE);
+    leave(r, 1, WAIT_GONE);
+}
+
+static void test_empty_place(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    join(r, 1, 0);
+    leave(r, 0, WAIT_OVER);
+    waiting_freed(r->t, &r->key, HASH, 100, false);
+    assert_ptr_equal(next(r, 0, true), &r->w[1]); /* though the other's place is before it */
+    leave(r, 1, WAIT_GRANTED);
+}
+
+static void test_leaving_hands_the_call_on(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    join(r, 1, 1);
+    waiting_freed(r->t, &r->key, HASH, 100, false);
+    leave(r, 0, WAIT_OVER); /* before its thread has heard of it */
+    assert_null(next(r, 0, true));
+    assert_ptr_equal(next(r, 1, true), &r->w[1]);
+    leave(r, 1, WAIT_GONE);
+    assert_int_equal(join(r, 0, 0), JOINED_FREED);
+    join(r, 1, 1);
+    leave(r, 0, WAIT_GONE); /* its attempt failed */
+    assert_ptr_equal(next(r, 1, true), &r->w[1]);
+    leave(r, 1, WAIT_GONE);
+}
+
+static void test_proof(void **state) {
+    struct rig *r = *state;
+    uint64_t fence;
+    join(r, 0, 0);
+    assert_true(waiting_try(r->t, &r->w[0]));
+    assert_true(waiting_join_behind(r->t, &r->key, HASH, waiter(r, 1, 0), r->now_ms));
+    waiting_refused(r->t, &r->w[0], 101); /* sent before the other came */
+    assert_false(waiting_proves(r->t, &r->w[1], &fence));
+    assert_true(waiting_try(r->t, &r->w[0]));
+    waiting_refused(r->t, &r->w[0], 102);
+    assert_true(waiting_proves(r->t, &r->w[1], &fence));
+    assert_int_equal(fence, 102);
+    leave(r, 0, WAIT_OVER);
+    leave(r, 1, WAIT_OVER);
+}
+
+static void note_view(void *arg, const struct waiting_view *v) {
+    *(struct waiting_view *)arg = *v;
+}
+
+static void test_views(void **state) {
+    struct rig *r = *state;
+    struct waiting_view v = waiting_of(r->t, &r->key, HASH);
+    assert_int_equal(v.count, 0);
+    join(r, 0, 0);
+    r->now_ms += 50;
+    join(r, 1, 1);
+    v = waiting_of(r->t, &r->key, HASH);
+    assert_int_equal(v.count, 2);
+    assert_int_equal(v.since_ms, 1000);
+    memset(&v, 0, sizeof(v));
+    waiting_each(r->t, note_view, &v);
+    assert_int_equal(v.count, 2);
+    leave(r, 0, WAIT_OVER);
+    leave(r, 1, WAIT_OVER);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(test_order),         TEST(test_newcomers),
+        TEST(test_handover),      TEST(test_one_tries_at_a_time),
+        TEST(test_kept_place),    TEST(test_release_before_joining),
+        TEST(test_empty_place),   TEST(test_leaving_hands_the_call_on),
+        TEST(test_proof),         TEST(test_views),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
