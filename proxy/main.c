@@ -29,6 +29,7 @@
 #include "proxy/notify.h"
 #include "proxy/secure.h"
 #include "proxy/session/locks/locks.h"
+#include "proxy/start.h"
 #include "proxy/worker/worker.h"
 
 enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
@@ -134,22 +135,22 @@ static bool reload(void *arg, char *error, size_t size) {
     struct application *app = arg;
     pthread_mutex_lock(&app->reload_mutex);
     struct secure secure;
-    struct config *fresh = config_load(app->argc, app->argv, error, size);
-    if (fresh && !secure_load(&secure, fresh, error, size)) {
-        config_free(fresh);
-        fresh = NULL;
-    }
-    bool done = fresh != NULL;
+    struct config_errors errors = {0};
+    struct config *fresh = config_load(app->argc, app->argv, &errors);
+    bool done = secure_load(&secure, fresh, &errors) && errors.count == 0;
     if (done) {
         secure_replace(&app->secure, &secure);
         log_set_level(fresh->loglevel);
         for (unsigned i = 0; i < app->shared.options.threads; i++)
             worker_set_rules(app->shared.workers[i], fresh->rules);
         log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(fresh->rules));
-        config_free(fresh);
     } else {
+        secure_clear(&secure);
+        snprintf(error, size, "%s", errors.lines.data);
         log_warning("Configuration not reloaded, nothing was changed: %s", error);
     }
+    config_free(fresh);
+    config_errors_clear(&errors);
     pthread_mutex_unlock(&app->reload_mutex);
     return done;
 }
@@ -369,8 +370,20 @@ static void run(struct application *app) {
     memory_free(app->shared.workers);
 }
 
-static int fail(const char *error) {
-    fprintf(stderr, "lockkeeper: %s\n", error);
+/* Says all that is wrong; behind several errors, what comes of it. Clears them. */
+static int fail(struct config_errors *errors) {
+    const char *line = errors->lines.data;
+    while (line) {
+        const char *end = strchr(line, '\n');
+        fprintf(stderr, "lockkeeper: %.*s\n", end ? (int)(end - line) : (int)strlen(line), line);
+        line = end ? end + 1 : NULL;
+    }
+    if (errors->count >= CONFIG_ERRORS_MAX)
+        fprintf(stderr, "lockkeeper: not started: %d errors in the configuration, and maybe more\n",
+                (int)CONFIG_ERRORS_MAX);
+    else if (errors->count > 1)
+        fprintf(stderr, "lockkeeper: not started: %zu errors in the configuration\n", errors->count);
+    config_errors_clear(errors);
     return 1;
 }
 
@@ -392,42 +405,43 @@ static void remove_pid(const char *path) {
         fclose(f);
 }
 
-/* Does everything that can go wrong before clients are served; error says what. */
-static bool start(struct application *app, char *error, size_t size) {
+/* Does everything that can go wrong before clients are served; `errors` has what is wrong. */
+static bool start(struct application *app, struct config_errors *errors) {
     const struct config *c = app->config;
-    if (!log_open(c->logfile)) {
-        snprintf(error, size, "logfile '%s': expected a file that can be written: %s", c->logfile, strerror(errno));
+    if (!start_check(c, errors))
         return false;
-    }
+    if (!log_open(c->logfile))
+        return config_refuse(errors, c, "logfile", "logfile '%s': expected a file that can be written: %s", c->logfile,
+                             strerror(errno));
     log_set_level(c->loglevel);
     log_set_json(c->log_json);
     new_process_id(app);
-    if (!secure_load(&app->secure, app->config, error, size))
+    if (!secure_load(&app->secure, app->config, errors))
         return false;
     options_of(app);
     if (app->shared.options.stranger_login && c->share_upstream_user == CONFIG_SHARE_AUTO)
         log_notice("bind is not loopback: clients log in for themselves, upstream-user is the proxy's alone; "
                    "share-upstream-user yes lets everybody be that user");
     raise_descriptor_limit(app);
-    if (c->admin_port != 0 && !(app->monitor = monitor_open(c, error, size)))
+    bool right = listen_open(&app->listeners, c, false, errors);
+    if (c->admin_port != 0 && !(app->monitor = monitor_open(&app->listeners, c, errors)))
+        right = false;
+    if (!right)
         return false;
-    if (!listen_open(&app->listeners, c, error, size))
-        return false;
-    if (!start_upstream(app, error, size))
-        return false;
-    if (c->pidfile && c->pidfile[0] && !write_pid(c->pidfile)) {
-        snprintf(error, size, "pidfile '%s': expected a file that can be written: %s", c->pidfile, strerror(errno));
-        return false;
-    }
+    char error[ERROR_SIZE];
+    if (!start_upstream(app, error, sizeof(error)))
+        return config_refuse(errors, c, "upstream", "%s", error);
+    if (c->pidfile && c->pidfile[0] && !write_pid(c->pidfile))
+        return config_refuse(errors, c, "pidfile", "pidfile '%s': expected a file that can be written: %s", c->pidfile,
+                             strerror(errno));
     return true;
 }
 
-static int serve(struct application *app) {
-    char error[ERROR_SIZE];
+static int serve(struct application *app, struct config_errors *errors) {
     uint64_t seed = 0;
-    if (!start(app, error, sizeof(error))) {
+    if (!start(app, errors)) {
         embedded_stop(app->embedded);
-        return fail(error);
+        return fail(errors);
     }
     if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
         seed = (uint64_t)time(NULL) ^ (uint64_t)getpid();
@@ -474,7 +488,7 @@ static int print_help(void) {
 
 int main(int argc, char **argv) {
     static struct application app;
-    char error[ERROR_SIZE];
+    struct config_errors errors = {0};
     bool test = argc > 1 && strcmp(argv[1], "--test-conf") == 0;
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         return print_help();
@@ -493,16 +507,16 @@ int main(int argc, char **argv) {
     }
     app.argc = argc;
     app.argv = argv;
-    app.config = config_load(argc, argv, error, sizeof(error));
-    if (!app.config)
-        return fail(error);
+    app.config = config_load(argc, argv, &errors);
     int status = 0;
-    if (!test)
-        status = serve(&app);
-    else if (secure_load(&app.secure, app.config, error, sizeof(error)))
-        puts("Configuration OK");
-    else
-        status = fail(error);
+    if (errors.count > 0 || test) {
+        if (start_check(app.config, &errors))
+            puts("Configuration OK");
+        else
+            status = fail(&errors);
+    } else {
+        status = serve(&app, &errors);
+    }
     secure_clear(&app.secure);
     config_free(app.config);
     text_clear(&app.upstream_text);

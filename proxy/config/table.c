@@ -269,6 +269,10 @@ const struct directive *directive_find(const char *name) {
     return strncasecmp(name, "tls-", 4) == 0 ? &TLS_OTHER : NULL;
 }
 
+size_t directive_index(const struct directive *d) {
+    return d == &TLS_OTHER ? TABLE_COUNT : (size_t)(d - TABLE);
+}
+
 const struct directive *directive_nearest(const char *name) {
     size_t len = strlen(name);
     const struct directive *nearest = NULL;

@@ -16,7 +16,7 @@
 #include "proxy/config/config.h"
 
 static char folder[64], home[4096];
-static char error[1024];
+static char error[2048];
 
 /* Each test runs in a folder of its own. */
 static int set_up(void **state) {
@@ -44,6 +44,19 @@ static void write_file(const char *name, const char *text) {
     write_bytes(name, text, strlen(text));
 }
 
+/* Loads with these arguments. NULL: `error` has what is wrong, as much as fits. */
+static struct config *load_words(int argc, char *const *argv) {
+    struct config_errors errors = {0};
+    struct config *c = config_load(argc, argv, &errors);
+    snprintf(error, sizeof(error), "%s", errors.count > 0 ? errors.lines.data : "not touched");
+    if (errors.count > 0) {
+        config_free(c);
+        c = NULL;
+    }
+    config_errors_clear(&errors);
+    return c;
+}
+
 /* Loads with these arguments, the last one NULL. */
 static struct config *load(const char *first, ...) {
     char *argv[20] = {(char *)"lockkeeper"};
@@ -53,8 +66,7 @@ static struct config *load(const char *first, ...) {
     for (const char *a = first; a; a = va_arg(args, const char *))
         argv[argc++] = (char *)a;
     va_end(args);
-    strcpy(error, "not touched");
-    return config_load(argc, argv, error, sizeof(error));
+    return load_words(argc, argv);
 }
 
 #define LOAD(...) load(__VA_ARGS__, (const char *)NULL)
@@ -534,29 +546,65 @@ static void test_long_values(void **state) {
     memset(value, 1, 100000);
     value[100000] = '\0';
     char *argv[] = {(char *)"lockkeeper", (char *)"--port", value};
-    assert_null(config_load(3, argv, error, sizeof(error)));
+    assert_null(load_words(3, argv));
     assert_true(strlen(error) < 400);
     assert_non_null(strstr(error, "\\x01...': expected a number from 0 to 65535"));
-    char small[20];
-    assert_null(config_load(3, argv, small, sizeof(small)));
-    assert_string_equal(small, "command line: port ");
     argv[1] = (char *)"--upstream";
     memset(value, 'x', 100000);
-    assert_null(config_load(3, argv, error, sizeof(error)));
+    assert_null(load_words(3, argv));
     argv[1] = (char *)"--unixsocket";
-    assert_null(config_load(3, argv, error, sizeof(error)));
+    assert_null(load_words(3, argv));
     assert_non_null(strstr(error, "x...': expected a path of at most 107 bytes"));
     value[0] = value[1] = '-';
     argv[1] = value;
-    assert_null(config_load(2, argv, error, sizeof(error)));
+    assert_null(load_words(2, argv));
     assert_non_null(strstr(error, "command line: unknown directive 'xxx"));
     argv[1] = value + 2;
-    assert_null(config_load(2, argv, error, sizeof(error)));
+    assert_null(load_words(2, argv));
     assert_non_null(strstr(error, "x...: expected a configuration file that can be read: File name too long"));
     free(value);
 }
 
-/* Any bytes in a file: a configuration or one line. */
+/* All that is wrong is said at once, each where it stands, also what follows from several lines. */
+static void test_all_errors(void **state) {
+    (void)state;
+    write_file("more.conf", "\nlock a:* lease long\n");
+    write_file("a.conf", "port abc\nthreads 2\nnosuch 1\ninclude more.conf\ninclude nosuch.conf\nupstream-user bob\n"
+                         "logfile \"x\nshare-upstream-user no\nrequirepass s3cret\n");
+    assert_null(LOAD("a.conf", "stray", "words", "--threads", "0", "--sentinel-user", "eve"));
+    refused("a.conf:1: port 'abc': expected a number from 0 to 65535\n"
+            "a.conf:3: unknown directive 'nosuch': expected one of those that --help lists\n"
+            "more.conf:2: lock 'a:* lease long': option lease 'long': expected a time like 30s, or 0 for none\n"
+            "a.conf:5: include 'nosuch.conf': expected a file that can be read: No such file or directory\n"
+            "a.conf:7: logfile: unbalanced quotes: expected a closing quote, then a blank or the end of the line\n"
+            "command line: 'stray': expected --DIRECTIVE and its value\n"
+            "command line: threads '0': expected a number from 1 to 64\n"
+            "a.conf:6: upstream-user: expected upstream-password too (any word for a user with nopass)\n"
+            "command line: sentinel-user: expected sentinel-password too (any word for a user with nopass)\n"
+            "a.conf:8: share-upstream-user no: expected no requirepass, which takes the clients' logins");
+    write_file("a.conf", "upstream-user bob\nupstream-password a b\n"); /* the second line alone is wrong */
+    assert_null(LOAD("a.conf"));
+    refused("a.conf:2: upstream-password: expected one password");
+}
+
+/* A file of another kind is read no further than to its hundredth error. */
+static void test_many_errors(void **state) {
+    (void)state;
+    char text[5000] = "";
+    for (size_t i = 0; i < 500; i++)
+        strcat(text, "nosuch 1\n");
+    write_file("a.conf", text);
+    char *argv[] = {(char *)"lockkeeper", (char *)"a.conf"};
+    struct config_errors errors = {0};
+    config_free(config_load(2, argv, &errors));
+    assert_int_equal(errors.count, CONFIG_ERRORS_MAX);
+    assert_non_null(strstr(errors.lines.data, "\na.conf:100: "));
+    assert_null(strstr(errors.lines.data, "\na.conf:101: "));
+    assert_false(config_is_wrong(&errors, "port"));
+    config_errors_clear(&errors);
+}
+
+/* Any bytes in a file: a configuration, or errors that say where they are. */
 static void test_garbage(void **state) {
     (void)state;
     static const char *const PIECES[] = {"port", " ",      "\n",    "\"",          "'",    "\\", "\\x4",   "upstream",
@@ -577,8 +625,9 @@ static void test_garbage(void **state) {
         write_bytes("a.conf", text, len);
         struct config *c = LOAD("a.conf");
         accepted += c != NULL;
-        if (!c)
-            assert_true(strncmp(error, "a.conf:", 7) == 0 && !strchr(error, '\n'));
+        for (const char *line = c ? NULL : error; line && strlen(error) < sizeof(error) - 1;
+             line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+            assert_int_equal(strncmp(line, "a.conf:", 7), 0);
         config_free(c);
     }
     assert_true(accepted > 100 && accepted < 4900);
@@ -677,7 +726,11 @@ static void test_conf_comments(void **state) {
                 known = strcmp(config_directive_get(i).name, name) == 0;
             if (!known || strcmp(name, "include") == 0)
                 continue;
-            write_file("a.conf", line + 2);
+            char example[500]; /* who is somebody has a password */
+            bool login = strcmp(name, "upstream-user") == 0 || strcmp(name, "sentinel-user") == 0;
+            int kind = login ? (int)(strchr(name, '-') - name) : 0;
+            snprintf(example, sizeof(example), "%s\n%.*s%s", line + 2, kind, name, login ? "-password x" : "");
+            write_file("a.conf", example);
             struct config *c = LOAD("a.conf");
             if (!c)
                 print_error("%s: '%s'\n", FILES[f], line);
@@ -768,6 +821,7 @@ int main(void) {
         CONFIG_TEST(test_stdin),          CONFIG_TEST(test_include),
         CONFIG_TEST(test_include_errors), CONFIG_TEST(test_errors),
         CONFIG_TEST(test_long_values),    CONFIG_TEST(test_command_line_errors),
+        CONFIG_TEST(test_all_errors),     CONFIG_TEST(test_many_errors),
         CONFIG_TEST(test_garbage),        CONFIG_TEST(test_conf_file),
         CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_conf_comments),
         CONFIG_TEST(test_pages),
