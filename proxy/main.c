@@ -25,6 +25,7 @@
 #include "proxy/config/config.h"
 #include "proxy/embedded.h"
 #include "proxy/listen.h"
+#include "proxy/live.h"
 #include "proxy/monitor.h"
 #include "proxy/notify.h"
 #include "proxy/secure.h"
@@ -56,7 +57,7 @@ struct application {
     struct text upstream_text;
     struct ev_signal on_term, on_int, on_hup;
     bool stopping;
-    pthread_mutex_t reload_mutex;
+    struct live live;
 };
 
 /* ---- incidents ----------------------------------------------------------------------------------- */
@@ -118,6 +119,8 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .contention = admin_contention,
                                  .shared = admin_shared,
                                  .nodes = admin_nodes,
+                                 .config = live_show,
+                                 .config_arg = &app->live,
                                  .incidents = app->incidents};
 }
 
@@ -129,35 +132,9 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
 
 /* ---- reload -------------------------------------------------------------------------------------- */
 
-/* Reads the configuration anew and takes over the lock rules, the log level and the certificates. False: `error` says
- * what is wrong. Any thread may call it. */
-static bool reload(void *arg, char *error, size_t size) {
-    struct application *app = arg;
-    pthread_mutex_lock(&app->reload_mutex);
-    struct secure secure;
-    struct config_errors errors = {0};
-    struct config *fresh = config_load(app->argc, app->argv, &errors);
-    bool done = secure_load(&secure, fresh, &errors) && errors.count == 0;
-    if (done) {
-        secure_replace(&app->secure, &secure);
-        log_set_level(fresh->loglevel);
-        for (unsigned i = 0; i < app->shared.options.threads; i++)
-            worker_set_rules(app->shared.workers[i], fresh->rules);
-        log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(fresh->rules));
-    } else {
-        secure_clear(&secure);
-        snprintf(error, size, "%s", errors.lines.data);
-        log_warning("Configuration not reloaded, nothing was changed: %s", error);
-    }
-    config_free(fresh);
-    config_errors_clear(&errors);
-    pthread_mutex_unlock(&app->reload_mutex);
-    return done;
-}
-
 static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    char error[ERROR_SIZE];
-    reload(signal->data, error, sizeof(error)); /* the log has it */
+    char said[1]; /* the log has it */
+    live_reload(&((struct application *)signal->data)->live, said, sizeof(said));
 }
 
 /* ---- stopping ------------------------------------------------------------------------------------ */
@@ -173,7 +150,7 @@ static void on_stop(struct ev_loop *loop, struct ev_signal *signal, int events) 
     log_notice("Received %s: finishing what is in flight", signal->signum == SIGTERM ? "SIGTERM" : "SIGINT");
     notify_state("STOPPING=1");
     for (unsigned i = 0; i < app->shared.options.threads; i++)
-        worker_stop(app->shared.workers[i], app->config->shutdown_timeout_s * 1000);
+        worker_stop(app->shared.workers[i], live_shutdown_ms(&app->live));
 }
 
 static void stop_at_once(int signal) {
@@ -290,9 +267,10 @@ static bool start_upstream(struct application *app, char *error, size_t size) {
 
 /* Raises the limit on descriptors to what maxclients needs; as Redis does, fewer clients are allowed where the system
  * gives fewer. */
-static void raise_descriptor_limit(struct application *app) {
+static void raise_descriptor_limit(void *arg, int64_t maxclients) {
+    struct application *app = arg;
     struct rlimit limit;
-    rlim_t need = (rlim_t)app->config->maxclients + SPARE_DESCRIPTORS;
+    rlim_t need = (rlim_t)maxclients + SPARE_DESCRIPTORS;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
         return;
     struct rlimit wanted = {.rlim_cur = need, .rlim_max = limit.rlim_max > need ? limit.rlim_max : need};
@@ -306,8 +284,7 @@ static void raise_descriptor_limit(struct application *app) {
     app->shared.options.maxclients =
         wanted.rlim_cur > SPARE_DESCRIPTORS ? (int64_t)(wanted.rlim_cur - SPARE_DESCRIPTORS) : 1;
     log_warning("maxclients %lld: only %lld are possible with %lld open files; raise the limit (ulimit -n)",
-                (long long)app->config->maxclients, (long long)app->shared.options.maxclients,
-                (long long)wanted.rlim_cur);
+                (long long)maxclients, (long long)app->shared.options.maxclients, (long long)wanted.rlim_cur);
 }
 
 static void new_process_id(struct application *app) {
@@ -422,7 +399,7 @@ static bool start(struct application *app, struct config_errors *errors) {
     if (app->shared.options.stranger_login && c->share_upstream_user == CONFIG_SHARE_AUTO)
         log_notice("bind is not loopback: clients log in for themselves, upstream-user is the proxy's alone; "
                    "share-upstream-user yes lets everybody be that user");
-    raise_descriptor_limit(app);
+    raise_descriptor_limit(app, c->maxclients);
     bool right = listen_open(&app->listeners, c, false, errors);
     if (c->admin_port != 0 && !(app->monitor = monitor_open(&app->listeners, c, errors)))
         right = false;
@@ -446,8 +423,11 @@ static int serve(struct application *app, struct config_errors *errors) {
     if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
         seed = (uint64_t)time(NULL) ^ (uint64_t)getpid();
     app->incidents = incidents_new(INCIDENTS_KEPT);
-    app->shared.reload = reload;
-    app->shared.reload_arg = app;
+    live_init(&app->live, app->argc, app->argv, app->config, &app->secure, &app->shared);
+    app->live.raise_limit = raise_descriptor_limit;
+    app->live.arg = app;
+    app->shared.reload = live_reload;
+    app->shared.reload_arg = &app->live;
     app->shared.admin = run_admin;
     app->shared.admin_arg = app;
     app->sink = (struct lock_sink){.arg = app,
@@ -470,6 +450,7 @@ static int serve(struct application *app, struct config_errors *errors) {
     if (app->config->pidfile && app->config->pidfile[0])
         remove_pid(app->config->pidfile);
     listen_close(&app->listeners);
+    live_clear(&app->live);
     log_notice("Stopped");
     return 0;
 }
@@ -481,7 +462,8 @@ static int print_help(void) {
          "Example: lockkeeper --port 6380 --upstream standalone 127.0.0.1:6379\n\nDirectives:");
     for (size_t i = 0; i < config_directive_count(); i++) {
         struct config_directive d = config_directive_get(i);
-        printf("  %s %s\n      %s (default: %s)\n", d.name, d.value, d.help, d.fallback);
+        printf("  %s %s\n      %s (default: %s%s)\n", d.name, d.value, d.help, d.fallback,
+               config_directive_live(i) ? "; reload" : "");
     }
     return 0;
 }
@@ -499,7 +481,7 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     command_table_init();
     slot_tags_init();
-    pthread_mutex_init(&app.reload_mutex, NULL);
+    pthread_mutex_init(&app.shared.password_mutex, NULL);
     if (test) { /* the file follows the option */
         argv[1] = argv[0];
         argv++;
@@ -520,6 +502,6 @@ int main(int argc, char **argv) {
     secure_clear(&app.secure);
     config_free(app.config);
     text_clear(&app.upstream_text);
-    pthread_mutex_destroy(&app.reload_mutex);
+    pthread_mutex_destroy(&app.shared.password_mutex);
     return status;
 }

@@ -114,5 +114,16 @@ struct config_directive {
 };
 size_t config_directive_count(void);
 struct config_directive config_directive_get(size_t i);
+/* Whether a reload brings it into force. */
+bool config_directive_live(size_t i);
+
+/* Whether a directive of the table has a value to show (include has none). */
+bool config_shown(size_t i);
+/* Appends a directive's value in the file's syntax, lock rules each on a line; "(set)" in place of a name or a word
+ * that logs in. */
+void config_show(const struct config *config, size_t i, struct text *out);
+/* Brings into force what a reload may change: `fresh` has afterwards what `config` had, and may be freed. Appends to
+ * `waiting` the names of the others that differ, with blanks between them, and returns how many these are. */
+size_t config_take_over(struct config *config, struct config *fresh, struct text *waiting);
 
 #endif

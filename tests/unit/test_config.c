@@ -604,6 +604,99 @@ static void test_many_errors(void **state) {
     config_errors_clear(&errors);
 }
 
+static size_t index_of(const char *name) {
+    for (size_t i = 0; i < config_directive_count(); i++)
+        if (strcmp(config_directive_get(i).name, name) == 0)
+            return i;
+    fail_msg("no directive '%s'", name);
+    return 0;
+}
+
+static void shows(const struct config *c, const char *name, const char *expected) {
+    struct text value = {0};
+    config_show(c, index_of(name), &value);
+    assert_string_equal(value.len > 0 ? value.data : "", expected);
+    text_clear(&value);
+}
+
+/* What is shown of a directive is read as the same again: of each default, and of other values. */
+static void test_show(void **state) {
+    (void)state;
+    static const char TEXT[] =
+        "port 0\nunixsocket /tmp/s\nunixsocketperm 770\nupstream-timeout 1500ms\nbind 127.0.0.1 ::1\n"
+        "client-identity user port\ntls-protocols TLSv1.1 TLSv1.3\nupstream-tls-verify ca\n"
+        "upstream sentinel m a:1 b:2\nproto-max-bulk-len 2mb\nadmin-user a b\ntls-auth-clients optional\n"
+        "client-output-buffer-limit normal 1mb 1kb 5\nloglevel debug\nsupervised auto\nlog-format json\n"
+        "share-upstream-user yes\nlogfile \"/tmp/a b\"\nlock \"a b:*\" lease 5s\n";
+    for (int given = 0; given < 2; given++) {
+        struct config *c = load_text(given ? TEXT : "");
+        for (size_t i = 0; i < config_directive_count(); i++) {
+            struct text value = {0}, again = {0}, file = {0};
+            const char *name = config_directive_get(i).name;
+            assert_int_equal(config_shown(i), strcmp(name, "include") != 0);
+            if (!config_shown(i))
+                continue;
+            config_show(c, i, &value);
+            bool words = strchr(value.len > 0 ? value.data : "", ' ') && strcmp(name, "logfile") != 0;
+            const char *quote = words ? "" : "\"";
+            text_printf(&file, "%s %s%s%s\n", name, quote, value.len > 0 ? value.data : "", quote);
+            struct config *d = load_text(file.data);
+            config_show(d, i, &again);
+            assert_string_equal(again.len > 0 ? again.data : "", value.len > 0 ? value.data : "");
+            config_free(d);
+            text_clear(&value);
+            text_clear(&again);
+            text_clear(&file);
+        }
+        config_free(c);
+    }
+    struct config *c =
+        load_text("requirepass s3cret\nupstream-user bob\nupstream-password s3cret\nlock a\nlock b mode off\n");
+    shows(c, "requirepass", "(set)");
+    shows(c, "upstream-user", "(set)");
+    shows(c, "upstream-password", "(set)");
+    shows(c, "sentinel-password", "");
+    struct text locks = {0};
+    config_show(c, index_of("lock"), &locks);
+    assert_int_equal(strncmp(locks.data, "a mode enforce ", 15), 0);
+    assert_non_null(strstr(locks.data, "\nb mode off "));
+    text_clear(&locks);
+    config_free(c);
+}
+
+/* A reload takes what may change, and names what may not. */
+static void test_take_over(void **state) {
+    (void)state;
+    struct config *c =
+        load_text("port 7000\ntimeout 1\nrequirepass first\nlock a\nbind 127.0.0.1\nupstream-password x\n");
+    struct config *fresh =
+        load_text("port 7001\ntimeout 2\nrequirepass second\nlock b\nlock c\nbind 127.0.0.1\nupstream-password y\n"
+                  "loglevel debug\nclient-output-buffer-limit normal 3mb 2mb 1\ntls-protocols TLSv1.3\n");
+    struct text waiting = {0};
+    assert_int_equal(config_take_over(c, fresh, &waiting), 2);
+    assert_string_equal(waiting.data, "port upstream-password");
+    config_free(fresh);
+    assert_int_equal(c->port, 7000);
+    assert_int_equal(c->timeout_s, 2);
+    assert_string_equal(c->requirepass, "second");
+    assert_string_equal(c->upstream_password, "x");
+    assert_int_equal(lock_rules_count(c->rules), 2);
+    assert_int_equal(c->loglevel, LOG_LEVEL_DEBUG);
+    assert_int_equal(c->output_limit_hard, 3 << 20);
+    assert_int_equal(c->output_limit_soft_s, 1);
+    shows(c, "tls-protocols", "TLSv1.3");
+    fresh = load_text("port 7000\nbind 127.0.0.1\nupstream-password x\n");
+    waiting.len = 0;
+    assert_int_equal(config_take_over(c, fresh, &waiting), 1);
+    assert_string_equal(waiting.data, "requirepass");
+    assert_string_equal(c->requirepass, "second");
+    assert_int_equal(c->timeout_s, 0);
+    assert_int_equal(lock_rules_count(c->rules), 1);
+    text_clear(&waiting);
+    config_free(fresh);
+    config_free(c);
+}
+
 /* Any bytes in a file: a configuration, or errors that say where they are. */
 static void test_garbage(void **state) {
     (void)state;
@@ -705,6 +798,25 @@ static void test_conf_examples(void **state) {
         assert_int_equal(c->port, 6380);
         config_free(c);
     }
+}
+
+/* The manual names what a reload changes, and nothing else there; of TLS it says so as a whole. */
+static void test_reload_is_documented(void **state) {
+    (void)state;
+    char *text = read_home("docs/operations.md");
+    assert_non_null(text);
+    char *from = strstr(text, "These directives change so:"), *to = from ? strstr(from, "Others need a restart") : NULL;
+    assert_non_null(to);
+    *to = '\0';
+    for (size_t i = 0; i < config_directive_count(); i++) {
+        struct config_directive d = config_directive_get(i);
+        char quoted[80];
+        snprintf(quoted, sizeof(quoted), "`%s`", d.name);
+        bool tls = strncmp(d.name, "tls-", 4) == 0 || strncmp(d.name, "upstream-tls", 12) == 0;
+        if ((strstr(from, quoted) != NULL) != (config_directive_live(i) != tls))
+            fail_msg("%s", d.name);
+    }
+    free(text);
 }
 
 /* Every directive that is set by commented-out examples of the conf files parses, too. */
@@ -822,9 +934,10 @@ int main(void) {
         CONFIG_TEST(test_include_errors), CONFIG_TEST(test_errors),
         CONFIG_TEST(test_long_values),    CONFIG_TEST(test_command_line_errors),
         CONFIG_TEST(test_all_errors),     CONFIG_TEST(test_many_errors),
+        CONFIG_TEST(test_show),           CONFIG_TEST(test_take_over),
         CONFIG_TEST(test_garbage),        CONFIG_TEST(test_conf_file),
-        CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_conf_comments),
-        CONFIG_TEST(test_pages),
+        CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_reload_is_documented),
+        CONFIG_TEST(test_conf_comments),  CONFIG_TEST(test_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -183,11 +183,19 @@ static bool password_is(const char *expected, const char *given, size_t len) {
     return !differs;
 }
 
+/* Whether it is the proxy's own password, which a reload may change at any moment. */
+static bool own_password_is(struct proxy_shared *shared, const char *given, size_t len) {
+    pthread_mutex_lock(&shared->password_mutex);
+    bool right = password_is(shared->options.requirepass, given, len);
+    pthread_mutex_unlock(&shared->password_mutex);
+    return right;
+}
+
 /* Checks a login against requirepass where the proxy has one; otherwise notes it in the change, and the node will
  * judge. user NULL: AUTH with a password alone. Returns false where it is wrong. */
 static bool change_login(struct session *s, struct change *change, const char *user, size_t user_len,
                          const char *password, size_t password_len) {
-    const char *required = s->worker->shared->options.requirepass;
+    bool required = s->worker->shared->options.requirepass != NULL;
     change->authenticates = true;
     memory_free(change->user);
     change->user = NULL;
@@ -195,7 +203,7 @@ static bool change_login(struct session *s, struct change *change, const char *u
         change->user = memory_strndup(user, user_len);
     if (required) {
         bool right = (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
-                     password_is(required, password, password_len);
+                     own_password_is(s->worker->shared, password, password_len);
         if (!right)
             wrong_note(s);
         return right;

@@ -21,7 +21,7 @@ static const char CHANGE[] = "*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nlockkeep
 
 /* Whether a subcommand is about the proxy: the others ask Redis for their key, which judges them. */
 static bool about_proxy(const struct resp_request *r, const char *bytes) {
-    static const char *const names[] = {"info", "locks", "incidents", "rules", "advise", "explain", "reload"};
+    static const char *const names[] = {"info", "locks", "incidents", "rules", "advise", "explain", "reload", "config"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (request_arg_is(r, bytes, 1, names[i]))
             return true;
