@@ -6,28 +6,40 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "proxy/base/text.h"
 #include "proxy/config/config.h"
 #include "proxy/worker/worker.h"
 
+/* An address that somebody of this process listens at. */
+struct listen_claim {
+    struct sockaddr_storage address;
+    const char *directive; /* "port", "tls-port" */
+};
+
 struct listen_set {
+    bool trial;                    /* nothing is opened for good */
     struct worker_socket *sockets; /* thread 0's first, then thread 1's, ... */
     size_t per_thread;             /* TCP sockets of each thread */
     size_t threads;
     bool unix_socket; /* one more, of thread 0 alone: the first of all */
     const char *unix_path;
     ino_t unix_inode; /* of its file */
+    struct listen_claim *claims;
+    size_t claim_count;
     struct text text;
 };
 
-/* Opens a TCP socket that listens on an address of this machine; -1 with errno (0: it is no address). With reuse_port
- * other processes may have the same one. */
-int listen_address(const char *address, int64_t port, bool reuse_port, int backlog);
 /* Opens bind x port and bind x tls-port for each thread (SO_REUSEPORT where there are several, or reuse-port says so),
- * and unixsocket. False with one line in error. The descriptors become the workers'. */
-bool listen_open(struct listen_set *set, const struct config *config, char *error, size_t error_size);
+ * and unixsocket. False: all that is wrong was added to `errors`; what follows from errors that are there already is
+ * left out. The descriptors become the workers'. trial: only finds out whether it could be done; a port that another
+ * process has, which may be a proxy of the same configuration, is none of its business. */
+bool listen_open(struct listen_set *set, const struct config *config, bool trial, struct config_errors *errors);
+/* Opens admin-bind x admin-port, behind listen_open; the descriptor is the caller's. -1: what is wrong was added to
+ * `errors`, or nothing is, in a trial. */
+int listen_admin(struct listen_set *set, const struct config *config, int backlog, struct config_errors *errors);
 /* The descriptors of one thread. */
 const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count);
 /* What is listened on, "127.0.0.1:6380, unix:/run/..."; borrowed. */

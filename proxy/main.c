@@ -25,10 +25,12 @@
 #include "proxy/config/config.h"
 #include "proxy/embedded.h"
 #include "proxy/listen.h"
+#include "proxy/live.h"
 #include "proxy/monitor.h"
 #include "proxy/notify.h"
 #include "proxy/secure.h"
 #include "proxy/session/locks/locks.h"
+#include "proxy/start.h"
 #include "proxy/worker/worker.h"
 
 enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
@@ -55,7 +57,7 @@ struct application {
     struct text upstream_text;
     struct ev_signal on_term, on_int, on_hup, on_usr1;
     bool stopping;
-    pthread_mutex_t reload_mutex;
+    struct live live;
 };
 
 /* ---- incidents ----------------------------------------------------------------------------------- */
@@ -117,6 +119,8 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .contention = admin_contention,
                                  .shared = admin_shared,
                                  .nodes = admin_nodes,
+                                 .config = live_show,
+                                 .config_arg = &app->live,
                                  .incidents = app->incidents};
 }
 
@@ -127,32 +131,6 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
 }
 
 /* ---- reload -------------------------------------------------------------------------------------- */
-
-/* Reads the configuration anew and takes over the lock rules, the log level and the certificates. False: `error` says
- * what is wrong. Any thread may call it. */
-static bool reload(void *arg, char *error, size_t size) {
-    struct application *app = arg;
-    pthread_mutex_lock(&app->reload_mutex);
-    struct secure secure;
-    struct config *fresh = config_load(app->argc, app->argv, error, size);
-    if (fresh && !secure_load(&secure, fresh, error, size)) {
-        config_free(fresh);
-        fresh = NULL;
-    }
-    bool done = fresh != NULL;
-    if (done) {
-        secure_replace(&app->secure, &secure);
-        log_set_level(fresh->loglevel);
-        for (unsigned i = 0; i < app->shared.options.threads; i++)
-            worker_set_rules(app->shared.workers[i], fresh->rules);
-        log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(fresh->rules));
-        config_free(fresh);
-    } else {
-        log_warning("Configuration not reloaded, nothing was changed: %s", error);
-    }
-    pthread_mutex_unlock(&app->reload_mutex);
-    return done;
-}
 
 /* Opens the log file anew, which was perhaps given another name. */
 static void reopen_log(const struct application *app) {
@@ -166,9 +144,10 @@ static void on_rotate(struct ev_loop *loop, struct ev_signal *signal, int events
 }
 
 static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    char error[ERROR_SIZE];
-    reopen_log(signal->data);
-    reload(signal->data, error, sizeof(error)); /* the log has it */
+    struct application *app = signal->data;
+    char said[1]; /* the log has it */
+    reopen_log(app);
+    live_reload(&app->live, said, sizeof(said));
 }
 
 /* ---- stopping ------------------------------------------------------------------------------------ */
@@ -184,7 +163,7 @@ static void on_stop(struct ev_loop *loop, struct ev_signal *signal, int events) 
     log_notice("Received %s: finishing what is in flight", signal->signum == SIGTERM ? "SIGTERM" : "SIGINT");
     notify_state("STOPPING=1");
     for (unsigned i = 0; i < app->shared.options.threads; i++)
-        worker_stop(app->shared.workers[i], app->config->shutdown_timeout_s * 1000);
+        worker_stop(app->shared.workers[i], live_shutdown_ms(&app->live));
 }
 
 static void stop_at_once(int signal) {
@@ -305,9 +284,10 @@ static bool start_upstream(struct application *app, char *error, size_t size) {
 
 /* Raises the limit on descriptors to what maxclients needs; as Redis does, fewer clients are allowed where the system
  * gives fewer. */
-static void raise_descriptor_limit(struct application *app) {
+static void raise_descriptor_limit(void *arg, int64_t maxclients) {
+    struct application *app = arg;
     struct rlimit limit;
-    rlim_t need = (rlim_t)app->config->maxclients + SPARE_DESCRIPTORS;
+    rlim_t need = (rlim_t)maxclients + SPARE_DESCRIPTORS;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
         return;
     struct rlimit wanted = {.rlim_cur = need, .rlim_max = limit.rlim_max > need ? limit.rlim_max : need};
@@ -321,8 +301,7 @@ static void raise_descriptor_limit(struct application *app) {
     app->shared.options.maxclients =
         wanted.rlim_cur > SPARE_DESCRIPTORS ? (int64_t)(wanted.rlim_cur - SPARE_DESCRIPTORS) : 1;
     log_warning("maxclients %lld: only %lld are possible with %lld open files; raise the limit (ulimit -n)",
-                (long long)app->config->maxclients, (long long)app->shared.options.maxclients,
-                (long long)wanted.rlim_cur);
+                (long long)maxclients, (long long)app->shared.options.maxclients, (long long)wanted.rlim_cur);
 }
 
 static void new_process_id(struct application *app) {
@@ -386,8 +365,20 @@ static void run(struct application *app) {
     memory_free(app->shared.workers);
 }
 
-static int fail(const char *error) {
-    fprintf(stderr, "lockkeeper: %s\n", error);
+/* Says all that is wrong; behind several errors, what comes of it. Clears them. */
+static int fail(struct config_errors *errors) {
+    const char *line = errors->lines.data;
+    while (line) {
+        const char *end = strchr(line, '\n');
+        fprintf(stderr, "lockkeeper: %.*s\n", end ? (int)(end - line) : (int)strlen(line), line);
+        line = end ? end + 1 : NULL;
+    }
+    if (errors->count >= CONFIG_ERRORS_MAX)
+        fprintf(stderr, "lockkeeper: not started: %d errors in the configuration, and maybe more\n",
+                (int)CONFIG_ERRORS_MAX);
+    else if (errors->count > 1)
+        fprintf(stderr, "lockkeeper: not started: %zu errors in the configuration\n", errors->count);
+    config_errors_clear(errors);
     return 1;
 }
 
@@ -409,48 +400,52 @@ static void remove_pid(const char *path) {
         fclose(f);
 }
 
-/* Does everything that can go wrong before clients are served; error says what. */
-static bool start(struct application *app, char *error, size_t size) {
+/* Does everything that can go wrong before clients are served; `errors` has what is wrong. */
+static bool start(struct application *app, struct config_errors *errors) {
     const struct config *c = app->config;
-    if (!log_open(c->logfile)) {
-        snprintf(error, size, "logfile '%s': expected a file that can be written: %s", c->logfile, strerror(errno));
+    if (!start_check(c, errors))
         return false;
-    }
+    if (!log_open(c->logfile))
+        return config_refuse(errors, c, "logfile", "logfile '%s': expected a file that can be written: %s", c->logfile,
+                             strerror(errno));
     log_set_level(c->loglevel);
     log_set_json(c->log_json);
     new_process_id(app);
-    if (!secure_load(&app->secure, app->config, error, size))
+    if (!secure_load(&app->secure, app->config, errors))
         return false;
     options_of(app);
     if (app->shared.options.stranger_login && c->share_upstream_user == CONFIG_SHARE_AUTO)
         log_notice("bind is not loopback: clients log in for themselves, upstream-user is the proxy's alone; "
                    "share-upstream-user yes lets everybody be that user");
-    raise_descriptor_limit(app);
-    if (c->admin_port != 0 && !(app->monitor = monitor_open(c, error, size)))
+    raise_descriptor_limit(app, c->maxclients);
+    bool right = listen_open(&app->listeners, c, false, errors);
+    if (c->admin_port != 0 && !(app->monitor = monitor_open(&app->listeners, c, errors)))
+        right = false;
+    if (!right)
         return false;
-    if (!listen_open(&app->listeners, c, error, size))
-        return false;
-    if (!start_upstream(app, error, size))
-        return false;
-    if (c->pidfile && c->pidfile[0] && !write_pid(c->pidfile)) {
-        snprintf(error, size, "pidfile '%s': expected a file that can be written: %s", c->pidfile, strerror(errno));
-        return false;
-    }
+    char error[ERROR_SIZE];
+    if (!start_upstream(app, error, sizeof(error)))
+        return config_refuse(errors, c, "upstream", "%s", error);
+    if (c->pidfile && c->pidfile[0] && !write_pid(c->pidfile))
+        return config_refuse(errors, c, "pidfile", "pidfile '%s': expected a file that can be written: %s", c->pidfile,
+                             strerror(errno));
     return true;
 }
 
-static int serve(struct application *app) {
-    char error[ERROR_SIZE];
+static int serve(struct application *app, struct config_errors *errors) {
     uint64_t seed = 0;
-    if (!start(app, error, sizeof(error))) {
+    if (!start(app, errors)) {
         embedded_stop(app->embedded);
-        return fail(error);
+        return fail(errors);
     }
     if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
         seed = (uint64_t)time(NULL) ^ (uint64_t)getpid();
     app->incidents = incidents_new(INCIDENTS_KEPT);
-    app->shared.reload = reload;
-    app->shared.reload_arg = app;
+    live_init(&app->live, app->argc, app->argv, app->config, &app->secure, &app->shared);
+    app->live.raise_limit = raise_descriptor_limit;
+    app->live.arg = app;
+    app->shared.reload = live_reload;
+    app->shared.reload_arg = &app->live;
     app->shared.admin = run_admin;
     app->shared.admin_arg = app;
     app->sink = (struct lock_sink){.arg = app,
@@ -473,6 +468,7 @@ static int serve(struct application *app) {
     if (app->config->pidfile && app->config->pidfile[0])
         remove_pid(app->config->pidfile);
     listen_close(&app->listeners);
+    live_clear(&app->live);
     log_notice("Stopped");
     return 0;
 }
@@ -484,14 +480,15 @@ static int print_help(void) {
          "Example: lockkeeper --port 6380 --upstream standalone 127.0.0.1:6379\n\nDirectives:");
     for (size_t i = 0; i < config_directive_count(); i++) {
         struct config_directive d = config_directive_get(i);
-        printf("  %s %s\n      %s (default: %s)\n", d.name, d.value, d.help, d.fallback);
+        printf("  %s %s\n      %s (default: %s%s)\n", d.name, d.value, d.help, d.fallback,
+               config_directive_live(i) ? "; reload" : "");
     }
     return 0;
 }
 
 int main(int argc, char **argv) {
     static struct application app;
-    char error[ERROR_SIZE];
+    struct config_errors errors = {0};
     bool test = argc > 1 && strcmp(argv[1], "--test-conf") == 0;
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         return print_help();
@@ -503,7 +500,7 @@ int main(int argc, char **argv) {
     signal(SIGUSR1, SIG_IGN); /* until it is watched: there is no old log yet */
     command_table_init();
     slot_tags_init();
-    pthread_mutex_init(&app.reload_mutex, NULL);
+    pthread_mutex_init(&app.shared.password_mutex, NULL);
     if (test) { /* the file follows the option */
         argv[1] = argv[0];
         argv++;
@@ -511,19 +508,19 @@ int main(int argc, char **argv) {
     }
     app.argc = argc;
     app.argv = argv;
-    app.config = config_load(argc, argv, error, sizeof(error));
-    if (!app.config)
-        return fail(error);
+    app.config = config_load(argc, argv, &errors);
     int status = 0;
-    if (!test)
-        status = serve(&app);
-    else if (secure_load(&app.secure, app.config, error, sizeof(error)))
-        puts("Configuration OK");
-    else
-        status = fail(error);
+    if (errors.count > 0 || test) {
+        if (start_check(app.config, &errors))
+            puts("Configuration OK");
+        else
+            status = fail(&errors);
+    } else {
+        status = serve(&app, &errors);
+    }
     secure_clear(&app.secure);
     config_free(app.config);
     text_clear(&app.upstream_text);
-    pthread_mutex_destroy(&app.reload_mutex);
+    pthread_mutex_destroy(&app.shared.password_mutex);
     return status;
 }

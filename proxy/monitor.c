@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/listen.h"
 
 enum { BACKLOG = 64 };
 
@@ -24,14 +23,11 @@ struct monitor {
     struct text address;
 };
 
-struct monitor *monitor_open(const struct config *config, char *error, size_t size) {
+struct monitor *monitor_open(struct listen_set *set, const struct config *config, struct config_errors *errors) {
     const char *address = config->admin_bind;
-    int fd = listen_address(address, config->admin_port, config->reuse_port, BACKLOG);
-    if (fd < 0) {
-        snprintf(error, size, "admin-port %lld: can't listen on admin-bind %s: %s", (long long)config->admin_port,
-                 address, errno ? strerror(errno) : "expected an address of this machine");
+    int fd = listen_admin(set, config, BACKLOG, errors);
+    if (fd < 0)
         return NULL;
-    }
     struct monitor *m = memory_zalloc(sizeof(*m));
     m->fd = fd;
     bool v6 = strchr(address, ':') != NULL;

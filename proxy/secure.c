@@ -15,7 +15,19 @@ static struct tls_options side_options(const struct config *c, const struct conf
                                 .ciphersuites = c->tls_ciphersuites};
 }
 
-static struct tls_context *load_clients(const struct config *c, char *error, size_t size) {
+struct sorting {
+    const struct config *config;
+    struct config_errors *errors;
+};
+
+/* Notes what is wrong, once: some directives are for both sides. */
+static void note_refusal(void *arg, const char *directive, const char *text) {
+    const struct sorting *s = arg;
+    if (!config_is_wrong(s->errors, directive))
+        config_refuse(s->errors, s->config, directive, "%s", text);
+}
+
+static struct tls_context *load_clients(const struct config *c, struct sorting *sorting) {
     static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
                                              [CONFIG_VERIFY_SOME] = TLS_VERIFY_OPTIONAL,
                                              [CONFIG_VERIFY_YES] = TLS_VERIFY_CA};
@@ -26,16 +38,16 @@ static struct tls_context *load_clients(const struct config *c, char *error, siz
     o.session_caching = c->tls_session_caching;
     o.session_cache_size = c->tls_session_cache_size;
     o.session_cache_timeout_s = c->tls_session_cache_timeout_s;
-    return tls_context_new(&o, error, size);
+    return tls_context_new(&o, note_refusal, sorting);
 }
 
-static struct tls_context *load_nodes(const struct config *c, char *error, size_t size) {
+static struct tls_context *load_nodes(const struct config *c, struct sorting *sorting) {
     static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
                                              [CONFIG_VERIFY_SOME] = TLS_VERIFY_CA,
                                              [CONFIG_VERIFY_YES] = TLS_VERIFY_NAME};
     struct tls_options o = side_options(c, &c->upstream_tls, verify[c->upstream_tls_verify]);
     o.server_name = c->upstream_tls_server_name;
-    return tls_context_new(&o, error, size);
+    return tls_context_new(&o, note_refusal, sorting);
 }
 
 static void forget(char *secret) {
@@ -43,10 +55,11 @@ static void forget(char *secret) {
         explicit_bzero(secret, strlen(secret));
 }
 
-bool secure_load(struct secure *s, struct config *c, char *error, size_t error_size) {
+bool secure_load(struct secure *s, struct config *c, struct config_errors *errors) {
     *s = (struct secure){0};
-    bool right = c->tls_port == 0 || (s->clients = load_clients(c, error, error_size));
-    right = right && (!c->upstream_tls_on || (s->nodes = load_nodes(c, error, error_size)));
+    struct sorting sorting = {.config = c, .errors = errors};
+    bool right = c->tls_port == 0 || (s->clients = load_clients(c, &sorting));
+    right = (!c->upstream_tls_on || (s->nodes = load_nodes(c, &sorting))) && right;
     forget(c->tls.key_file_pass);
     forget(c->upstream_tls.key_file_pass);
     if (!right)

@@ -14,9 +14,9 @@ struct secure {
     struct tls_context *clients, *nodes; /* NULL: plain */
 };
 
-/* Reads what the configuration names; passphrases in it are overwritten then. False with one line in error, and
- * nothing was kept. */
-bool secure_load(struct secure *s, struct config *config, char *error, size_t error_size)
+/* Reads what the configuration names; passphrases in it are overwritten then. False: all that is wrong was added to
+ * `errors`, and nothing was kept. */
+bool secure_load(struct secure *s, struct config *config, struct config_errors *errors)
     __attribute__((warn_unused_result));
 /* New connections use what `fresh` has; a side that is plain stays plain, and one that isn't stays as it is where fresh
  * has nothing for it. Takes `fresh` over. */

@@ -1,4 +1,4 @@
-/* PROXY HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE as RESP. */
+/* PROXY HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
 #include "proxy/admin/proxy_command.h"
 
 #include <stdarg.h>
@@ -182,6 +182,19 @@ static void do_advise(const struct admin_source *source, struct text *reply) {
     rows_finish(&rows, reply);
 }
 
+/* ---- CONFIG ------------------------------------------------------------------------------------------ */
+
+/* Answers as CONFIG GET does: names and values, a map in RESP3. */
+static void do_config(const struct admin_source *source, const char *pattern, size_t len, bool resp3,
+                      struct text *reply) {
+    struct rows rows = {.resp3 = resp3};
+    struct report report = {.arg = &rows, .text = rows_text};
+    source->config(source->config_arg, pattern, len, &report);
+    text_printf(reply, "%c%zu\r\n", resp3 ? '%' : '*', resp3 ? rows.field_count : 2 * rows.field_count);
+    text_append(reply, rows.row.data, rows.row.len);
+    text_clear(&rows.row);
+}
+
 /* ---- HELP ---------------------------------------------------------------------------------------- */
 
 static void do_help(struct text *reply) {
@@ -197,7 +210,8 @@ static void do_help(struct text *reply) {
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
         "RELEASE <key> -- releases a lock whoever holds it; recorded as an incident.",
-        "RELOAD -- reads the lock rules and the log level anew, as SIGHUP does.",
+        "RELOAD -- reads the configuration anew, as SIGHUP does; says what needs a restart.",
+        "CONFIG [pattern] -- the directives that are in force, as CONFIG GET; passwords are not shown.",
     };
     size_t n = sizeof(lines) / sizeof(lines[0]);
     put_array(reply, n);
@@ -234,6 +248,8 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
         }
     } else if (word_is(words[0], lens[0], "advise") && count == 1) {
         do_advise(source, reply);
+    } else if (word_is(words[0], lens[0], "config")) {
+        do_config(source, arg, arg_len, resp3, reply);
     } else if (word_is(words[0], lens[0], "rules") && count == 1) {
         source->rules(source->arg, &report);
         rows_finish(&rows, reply);

@@ -1,6 +1,6 @@
 /*
- * The PROXY subcommands that only show something: HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE. The facts come through
- * struct admin_source; this folder knows neither sessions nor locks.
+ * The PROXY subcommands that only show something: HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE, CONFIG. The facts come
+ * through struct admin_source; this folder knows neither sessions nor locks.
  */
 #ifndef LOCKKEEPER_ADMIN_PROXY_COMMAND_H
 #define LOCKKEEPER_ADMIN_PROXY_COMMAND_H
@@ -22,6 +22,9 @@ struct admin_source {
     void (*shared)(void *arg, const struct report *report);     /* the same */
     void (*nodes)(void *arg, const struct report *report);      /* the same */
     void (*advice)(void *arg, const struct report *report);     /* texts alone, a line each */
+    /* Texts, of the directives whose names match the pattern (NULL: all). */
+    void (*config)(void *config_arg, const char *pattern, size_t len, const struct report *report);
+    void *config_arg;
     struct incidents *incidents;
 };
 

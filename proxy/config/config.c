@@ -30,6 +30,7 @@ enum {
     INCLUDE_DEPTH_MAX = 16,
     FILE_MAX_BYTES = 16 * 1024 * 1024,
     SHOWN_MAX = 160, /* of a value or a path in an error */
+    PLACE_MAX = SHOWN_MAX + 32,
 };
 
 /* Where a directive stands. */
@@ -41,30 +42,42 @@ struct place {
 
 struct reader {
     struct config_build build;
-    char *error;
-    size_t error_size;
+    bool loops; /* files include each other: one error says so, not one a level */
+    struct config_errors *errors;
 };
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
-/* Writes the one line of an error: where, then what. Always returns false. */
-static bool __attribute__((format(printf, 3, 4)))
-fail(struct reader *r, const struct place *at, const char *format, ...) {
-    char where[SHOWN_MAX + 32] = "command line", what[2 * SHOWN_MAX + CONFIG_WHY_MAX];
-    if (at->file) {
-        char path[SHOWN_MAX];
-        words_show_word(at->file, path, sizeof(path));
-        if (at->line > 0)
-            snprintf(where, sizeof(where), "%s:%zu", path, at->line);
-        else
-            snprintf(where, sizeof(where), "%s", path);
+/* Writes where something stands, "lockkeeper.conf:3". */
+static void place_text(const struct place *at, char where[PLACE_MAX]) {
+    char path[SHOWN_MAX];
+    if (!at->file) {
+        snprintf(where, PLACE_MAX, "command line");
+        return;
     }
+    words_show_word(at->file, path, sizeof(path));
+    if (at->line > 0)
+        snprintf(where, PLACE_MAX, "%s:%zu", path, at->line);
+    else
+        snprintf(where, PLACE_MAX, "%s", path);
+}
+
+/* Notes an error about a directive (NULL: none that is known): where, then what. Always returns false. */
+static bool __attribute__((format(printf, 4, 5)))
+fail(struct reader *r, const struct place *at, const struct directive *d, const char *format, ...) {
+    char where[PLACE_MAX], what[2 * SHOWN_MAX + CONFIG_WHY_MAX];
+    place_text(at, where);
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof(what), format, args);
     va_end(args);
-    snprintf(r->error, r->error_size, "%s: %s", where, what);
+    errors_add(r->errors, d, where, what);
     return false;
+}
+
+/* Whether reading ends here: a file of another kind has an error a line. */
+static bool too_many(const struct reader *r) {
+    return r->loops || r->errors->count >= CONFIG_ERRORS_MAX;
 }
 
 static bool fail_unknown(struct reader *r, const struct place *at, const char *name) {
@@ -72,8 +85,8 @@ static bool fail_unknown(struct reader *r, const struct place *at, const char *n
     words_show_word(name, shown, sizeof(shown));
     const struct directive *nearest = directive_nearest(name);
     if (nearest)
-        return fail(r, at, "unknown directive '%s': did you mean '%s'?", shown, nearest->shown.name);
-    return fail(r, at, "unknown directive '%s': expected one of those that --help lists", shown);
+        return fail(r, at, NULL, "unknown directive '%s': did you mean '%s'?", shown, nearest->shown.name);
+    return fail(r, at, NULL, "unknown directive '%s': expected one of those that --help lists", shown);
 }
 
 /* Says why a directive's value was refused, without the value where it may be a password. */
@@ -83,11 +96,11 @@ static bool fail_value(struct reader *r, const struct place *at, const char *nam
     bool family = strchr(d->shown.name, '*') != NULL; /* tls-*: its members are named as they came */
     words_show_word(family ? name : d->shown.name, shown_name, sizeof(shown_name));
     if (values->count == 0)
-        return fail(r, at, "%s without a value: %s", shown_name, r->build.why);
+        return fail(r, at, d, "%s without a value: %s", shown_name, r->build.why);
     if (d->flags & DIRECTIVE_SECRET)
-        return fail(r, at, "%s: %s", shown_name, r->build.why);
+        return fail(r, at, d, "%s: %s", shown_name, r->build.why);
     words_show(values, shown, sizeof(shown));
-    return fail(r, at, "%s '%s': %s", shown_name, shown, r->build.why);
+    return fail(r, at, d, "%s '%s': %s", shown_name, shown, r->build.why);
 }
 
 /* ---- one directive ------------------------------------------------------------------------- */
@@ -103,6 +116,11 @@ static bool directive_take(struct reader *r, const struct place *at, const struc
         return fail_unknown(r, at, name);
     if (!directive_apply(&r->build, d, &values))
         return fail_value(r, at, name, d, &values);
+    char where[PLACE_MAX];
+    place_text(at, where);
+    char **place = &r->build.config->places[directive_index(d)];
+    memory_free(*place);
+    *place = memory_strdup(where);
     return strcasecmp(name, "include") != 0 || include_read(r, at, values.words[0]);
 }
 
@@ -181,7 +199,7 @@ static bool fail_line(struct reader *r, const struct place *at, const char *line
     memcpy(name, line, n);
     name[n] = '\0';
     const struct directive *d = directive_find(name);
-    return d ? fail(r, at, "%s: %s", d->shown.name, wrong) : fail(r, at, "%s", wrong);
+    return d ? fail(r, at, d, "%s: %s", d->shown.name, wrong) : fail(r, at, NULL, "%s", wrong);
 }
 
 static bool line_take(struct reader *r, const struct place *at, const char *line, size_t len) {
@@ -201,15 +219,15 @@ static bool line_take(struct reader *r, const struct place *at, const char *line
 static bool text_take(struct reader *r, const char *file, unsigned depth, const char *text, size_t len) {
     struct place at = {.file = file, .depth = depth};
     const char *p = text, *end = text + len;
-    while (p < end) {
+    bool right = true;
+    while (p < end && !too_many(r)) {
         const char *newline = memchr(p, '\n', (size_t)(end - p));
         const char *stop = newline ? newline : end;
         at.line++;
-        if (!line_take(r, &at, p, (size_t)(stop - p)))
-            return false;
+        right = line_take(r, &at, p, (size_t)(stop - p)) && right;
         p = stop + 1;
     }
-    return true;
+    return right;
 }
 
 static const char *read_error(int code) {
@@ -220,12 +238,13 @@ static const char *read_error(int code) {
 static bool include_file(struct reader *r, const struct place *at, const char *path) {
     char shown[SHOWN_MAX];
     words_show_word(path, shown, sizeof(shown));
-    if (at->depth == INCLUDE_DEPTH_MAX)
-        return fail(r, at, "include '%s': expected at most %d files inside each other", shown, INCLUDE_DEPTH_MAX);
+    r->loops = at->depth == INCLUDE_DEPTH_MAX;
+    if (r->loops)
+        return fail(r, at, NULL, "include '%s': expected at most %d files inside each other", shown, INCLUDE_DEPTH_MAX);
     size_t len;
     char *text = read_path(path, &len);
     if (!text)
-        return fail(r, at, "include '%s': expected a file that can be read: %s", shown, read_error(errno));
+        return fail(r, at, NULL, "include '%s': expected a file that can be read: %s", shown, read_error(errno));
     bool done = text_take(r, path, at->depth + 1, text, len);
     forget_text(text, len);
     return done;
@@ -240,10 +259,10 @@ static bool include_read(struct reader *r, const struct place *at, const char *p
     int rc = glob(pattern, 0, NULL, &found);
     bool done = true;
     if (rc == GLOB_NOSPACE) {
-        done = fail(r, at, "include: out of memory");
+        done = fail(r, at, NULL, "include: out of memory");
     } else if (rc == 0) {
-        for (size_t i = 0; i < found.gl_pathc && done; i++)
-            done = include_file(r, at, found.gl_pathv[i]);
+        for (size_t i = 0; i < found.gl_pathc && !too_many(r); i++)
+            done = include_file(r, at, found.gl_pathv[i]) && done;
     }
     if (rc == 0)
         globfree(&found);
@@ -257,7 +276,7 @@ static bool file_read(struct reader *r, const char *path) {
     size_t len;
     char *text = from_stdin ? read_stdin(&len) : read_path(path, &len);
     if (!text)
-        return fail(r, &at, "expected a configuration file that can be read: %s", read_error(errno));
+        return fail(r, &at, NULL, "expected a configuration file that can be read: %s", read_error(errno));
     bool done = text_take(r, at.file, 0, text, len);
     forget_text(text, len);
     if (done && !from_stdin) {
@@ -292,7 +311,7 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
     const char *name = argv[*i] + 2;
     bool done = argument_split(r, at, &words, name, name);
     if (done && words.count == 0)
-        done = fail(r, at, "'--': expected --DIRECTIVE and its value");
+        done = fail(r, at, NULL, "'--': expected --DIRECTIVE and its value");
     int first = ++*i;
     while (*i < argc && !is_option(argv[*i]))
         ++*i;
@@ -307,21 +326,20 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
     return done;
 }
 
-static bool command_line_read(struct reader *r, int argc, char *const *argv) {
+static void command_line_read(struct reader *r, int argc, char *const *argv) {
     const struct place at = {0};
     int i = 1;
-    if (i < argc && !is_option(argv[i]) && !file_read(r, argv[i++]))
-        return false;
-    while (i < argc) {
-        if (!is_option(argv[i])) {
-            char shown[SHOWN_MAX];
-            words_show_word(argv[i], shown, sizeof(shown));
-            return fail(r, &at, "'%s': expected --DIRECTIVE and its value", shown);
-        }
-        if (!group_read(r, &at, argc, argv, &i))
-            return false;
+    if (i < argc && !is_option(argv[i]))
+        (void)file_read(r, argv[i++]);
+    if (i < argc && !is_option(argv[i])) {
+        char shown[SHOWN_MAX];
+        words_show_word(argv[i], shown, sizeof(shown));
+        fail(r, &at, NULL, "'%s': expected --DIRECTIVE and its value", shown);
+        while (i < argc && !is_option(argv[i]))
+            i++;
     }
-    return true;
+    while (i < argc && !too_many(r))
+        (void)group_read(r, &at, argc, argv, &i);
 }
 
 /* ---- what follows from several --------------------------------------------------------------- */
@@ -343,25 +361,34 @@ bool config_shares_user(const struct config *config) {
     return local || config->requirepass || (config->port == 0 && config->tls_port == 0);
 }
 
-/* Clients log in to the proxy or to Redis. */
-static bool logins_fit(const struct config *config, char *error, size_t size) {
-    if (config->share_upstream_user != CONFIG_SHARE_NO || !config->requirepass)
-        return true;
-    snprintf(error, size, "share-upstream-user no: expected no requirepass, which takes the clients' logins");
-    return false;
+/* Refuses a user that is to log in without a password. Redis's masteruser counts for nothing then, and nobody hears of
+ * it: here that is an error. */
+static void user_has_password(const struct config *c, struct config_errors *e, const char *user_directive,
+                              const char *user, const char *password_directive, const char *password) {
+    if (user && !password && !config_is_wrong(e, password_directive))
+        config_refuse(e, c, user_directive, "%s: expected %s too (any word for a user with nopass)", user_directive,
+                      password_directive);
+}
+
+/* What several directives say together. */
+static void check_together(const struct config *c, struct config_errors *e) {
+    user_has_password(c, e, "upstream-user", c->upstream_user, "upstream-password", c->upstream_password);
+    user_has_password(c, e, "sentinel-user", c->sentinel_user, "sentinel-password", c->sentinel_password);
+    if (c->share_upstream_user == CONFIG_SHARE_NO && c->requirepass) /* clients log in to the proxy or to Redis */
+        config_refuse(e, c, "share-upstream-user",
+                      "share-upstream-user no: expected no requirepass, which takes the clients' logins");
 }
 
 /* ---- the whole ----------------------------------------------------------------------------- */
 
-struct config *config_load(int argc, char *const *argv, char *error, size_t error_size) {
-    struct reader r = {.error = error, .error_size = error_size};
+struct config *config_load(int argc, char *const *argv, struct config_errors *errors) {
+    struct reader r = {.errors = errors};
     r.build.config = memory_zalloc(sizeof(*r.build.config));
     r.build.config->rules = lock_rules_new();
+    r.build.config->places = memory_zalloc(config_directive_count() * sizeof(char *));
     directive_defaults(&r.build);
-    if (!command_line_read(&r, argc, argv) || !logins_fit(r.build.config, error, error_size)) {
-        config_free(r.build.config);
-        return NULL;
-    }
+    command_line_read(&r, argc, argv);
+    check_together(r.build.config, errors);
     directive_default_locks(&r.build);
     return r.build.config;
 }
@@ -399,6 +426,9 @@ void config_free(struct config *config) {
     memory_free(config->cluster_announce_ip);
     memory_free(config->admin_bind);
     lock_rules_unref(config->rules);
+    for (size_t i = 0; i < config_directive_count(); i++)
+        memory_free(config->places[i]);
+    memory_free(config->places);
     memory_free(config->file);
     memory_free(config);
 }

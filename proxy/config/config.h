@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "proxy/base/log.h"
+#include "proxy/config/errors.h"
 #include "proxy/lock/rule.h"
 
 enum config_upstream { CONFIG_EMBEDDED, CONFIG_STANDALONE, CONFIG_CLUSTER, CONFIG_SENTINEL };
@@ -90,15 +91,16 @@ struct config {
     int64_t admin_port;
     char *admin_bind;
     struct lock_rules *rules;
-    char *file; /* the configuration file's absolute path; NULL: none */
+    char *file;    /* the configuration file's absolute path; NULL: none */
+    char **places; /* where each directive of the table stands, "lockkeeper.conf:3"; NULL: nowhere, it is the default */
 };
 
 /* Reads argv as redis-server does: argv[0] is the program, an optional CONFIG-FILE ("-": standard input) comes first,
- * then --DIRECTIVE VALUE ... groups. Returns a new configuration, the caller's, to be freed with config_free; or NULL
- * with one line in error that names place, directive, value and what was expected; passwords are left out. A reload
- * calls it again with the same argv, in the same working directory; the text of standard input is kept for that. Not
- * for several threads at once. --version, --help and --test-conf are main's. */
-struct config *config_load(int argc, char *const *argv, char *error, size_t error_size);
+ * then --DIRECTIVE VALUE ... groups. Returns a new configuration, the caller's, to be freed with config_free; what is
+ * wrong is added to `errors`, and then the configuration is only good for finding more of that. A reload calls it again
+ * with the same argv, in the same working directory; the text of standard input is kept for that. Not for several
+ * threads at once. --version, --help and --test-conf are main's. */
+struct config *config_load(int argc, char *const *argv, struct config_errors *errors);
 void config_free(struct config *config);
 /* Whether clients that have not logged in are who the proxy is, which matters where it logs in. */
 bool config_shares_user(const struct config *config);
@@ -113,5 +115,16 @@ struct config_directive {
 };
 size_t config_directive_count(void);
 struct config_directive config_directive_get(size_t i);
+/* Whether a reload brings it into force. */
+bool config_directive_live(size_t i);
+
+/* Whether a directive of the table has a value to show (include has none). */
+bool config_shown(size_t i);
+/* Appends a directive's value in the file's syntax, lock rules each on a line; "(set)" in place of a name or a word
+ * that logs in. */
+void config_show(const struct config *config, size_t i, struct text *out);
+/* Brings into force what a reload may change: `fresh` has afterwards what `config` had, and may be freed. Appends to
+ * `waiting` the names of the others that differ, with blanks between them, and returns how many these are. */
+size_t config_take_over(struct config *config, struct config *fresh, struct text *waiting);
 
 #endif

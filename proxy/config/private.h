@@ -22,9 +22,11 @@ struct directive;
 typedef bool directive_read(struct config_build *b, const struct directive *d, const struct config_words *words);
 
 enum {
-    DIRECTIVE_SECRET = 1, /* its words never appear in an error */
-    DIRECTIVE_LIST = 2,   /* one quoted word is split into several, as Redis does for lists */
-    DIRECTIVE_EMPTY = 4,  /* "" is a value of its own; elsewhere it stands for none */
+    DIRECTIVE_SECRET = 1,    /* its words never appear in an error */
+    DIRECTIVE_LIST = 2,      /* one quoted word is split into several, as Redis does for lists */
+    DIRECTIVE_EMPTY = 4,     /* "" is a value of its own; elsewhere it stands for none */
+    DIRECTIVE_LIVE = 8,      /* a reload brings it into force; all others need a restart */
+    DIRECTIVE_LIVE_SET = 16, /* the same, for a text that was there before and is there afterwards */
 };
 
 struct directive {
@@ -41,6 +43,9 @@ struct directive {
 
 /* The directive of that name in any case, or NULL. */
 const struct directive *directive_find(const char *name);
+const struct directive *directive_get(size_t i);
+/* Its place in the table; one that stands for a family of others has the place behind the last. */
+size_t directive_index(const struct directive *d);
 /* The directive whose name is most like this one, or NULL if none is close. */
 const struct directive *directive_nearest(const char *name);
 /* Sets a directive. False with the complaint, without place, name and value, in b->why. */
@@ -50,6 +55,11 @@ bool directive_apply(struct config_build *b, const struct directive *d, const st
 void directive_defaults(struct config_build *b);
 /* The default lock rule, unless lock lines were given. */
 void directive_default_locks(struct config_build *b);
+
+/* ---- errors.c ----------------------------------------------------------------------- */
+
+/* Adds an error; d: the directive whose value is wrong, or NULL. where: NULL, nowhere. */
+void errors_add(struct config_errors *e, const struct directive *d, const char *where, const char *what);
 
 /* ---- value.c ------------------------------------------------------------------------ */
 

@@ -47,9 +47,12 @@ struct tls_options {
     int64_t session_cache_size, session_cache_timeout_s;
 };
 
-/* Makes a context of what the directives say, the caller's; NULL with one line in error: directive, file, reason. The
- * passphrase is not kept. */
-struct tls_context *tls_context_new(const struct tls_options *options, char *error, size_t error_size);
+/* Hears what is wrong with a directive: one line with directive, file, reason. */
+typedef void tls_refusal(void *arg, const char *directive, const char *text);
+
+/* Makes a context of what the directives say, the caller's; NULL where `refused` has heard of something that is wrong,
+ * of all of it. The passphrase is not kept. */
+struct tls_context *tls_context_new(const struct tls_options *options, tls_refusal *refused, void *arg);
 /* Has new connections made with what `fresh` has, which is freed; those that are open stay as they are. Thread-safe. */
 void tls_context_replace(struct tls_context *context, struct tls_context *fresh);
 /* Frees a context, with which no connection may be made any more; open ones may live on. NULL is ignored. */

@@ -22,7 +22,7 @@ struct tls_context {
     char *server_name;
 };
 
-enum { COMPLAINT_MAX = 160 };
+enum { COMPLAINT_MAX = 160, REFUSAL_MAX = 1024 };
 
 void tls_complaint(char *out, size_t size) {
     unsigned long code = ERR_peek_error();
@@ -36,18 +36,20 @@ void tls_complaint(char *out, size_t size) {
 struct loading {
     const struct tls_options *o;
     SSL_CTX *ctx;
-    char *error;
-    size_t size;
+    tls_refusal *refused;
+    void *arg;
 };
 
 /* Refuses a directive with what OpenSSL says, or with what was expected; `value` is NULL where there is none. Returns
  * false. */
 static bool refuse(struct loading *l, const char *directive, const char *value, const char *expected) {
-    char why[COMPLAINT_MAX];
+    char why[COMPLAINT_MAX], name[64], text[REFUSAL_MAX];
     const char *quote = value ? "'" : "";
     tls_complaint(why, sizeof(why));
-    snprintf(l->error, l->size, "%s%s%s%s%s%s: expected %s%s%s", l->o->server ? "" : "upstream-", directive,
-             value ? " " : "", quote, value ? value : "", quote, expected, *why ? ": " : "", why);
+    snprintf(name, sizeof(name), "%s%s", l->o->server ? "" : "upstream-", directive);
+    snprintf(text, sizeof(text), "%s%s%s%s%s: expected %s%s%s", name, value ? " " : "", quote, value ? value : "",
+             quote, expected, *why ? ": " : "", why);
+    l->refused(l->arg, name, text);
     return false;
 }
 
@@ -68,10 +70,15 @@ static bool load_certificate(struct loading *l) {
     if (!o->cert_file)
         return refuse(l, "tls-cert-file", NULL,
                       o->server ? "a certificate, as tls-port is used" : "the certificate of the key");
+    return SSL_CTX_use_certificate_chain_file(l->ctx, o->cert_file) == 1 ||
+           refuse(l, "tls-cert-file", o->cert_file, "a certificate in a PEM file that can be read");
+}
+
+/* Loads the certificate's private key. Whether the two fit is known where the certificate is right. */
+static bool load_key(struct loading *l, bool certified) {
+    const struct tls_options *o = l->o;
     if (!o->key_file)
-        return refuse(l, "tls-key-file", NULL, "the private key of the certificate");
-    if (SSL_CTX_use_certificate_chain_file(l->ctx, o->cert_file) != 1)
-        return refuse(l, "tls-cert-file", o->cert_file, "a certificate in a PEM file that can be read");
+        return (!o->cert_file && !o->server) || refuse(l, "tls-key-file", NULL, "the private key of the certificate");
     SSL_CTX_set_default_passwd_cb(l->ctx, give_passphrase);
     SSL_CTX_set_default_passwd_cb_userdata(l->ctx, (void *)o->key_pass);
     int read = SSL_CTX_use_PrivateKey_file(l->ctx, o->key_file, SSL_FILETYPE_PEM);
@@ -81,21 +88,21 @@ static bool load_certificate(struct loading *l) {
             l, "tls-key-file", o->key_file,
             "the certificate's private key in a PEM file that can be read (tls-key-file-pass opens it where it "
             "is encrypted)");
-    return SSL_CTX_check_private_key(l->ctx) == 1 ||
+    return !certified || SSL_CTX_check_private_key(l->ctx) == 1 ||
            refuse(l, "tls-key-file", o->key_file, "the private key of the certificate");
 }
 
 /* Loads the authorities to trust, and sets what is asked of the other side. */
 static bool load_authorities(struct loading *l) {
     const struct tls_options *o = l->o;
-    if (o->ca_file && SSL_CTX_load_verify_file(l->ctx, o->ca_file) != 1)
-        return refuse(l, "tls-ca-cert-file", o->ca_file, "certificates in a PEM file that can be read");
+    bool right = !o->ca_file || SSL_CTX_load_verify_file(l->ctx, o->ca_file) == 1 ||
+                 refuse(l, "tls-ca-cert-file", o->ca_file, "certificates in a PEM file that can be read");
     struct stat dir;
     bool is_dir = o->ca_dir && stat(o->ca_dir, &dir) == 0 && S_ISDIR(dir.st_mode);
     if (o->ca_dir && (!is_dir || SSL_CTX_load_verify_dir(l->ctx, o->ca_dir) != 1))
-        return refuse(l, "tls-ca-cert-dir", o->ca_dir, "a folder with certificates");
-    if (o->verify == TLS_VERIFY_NO)
-        return true;
+        right = refuse(l, "tls-ca-cert-dir", o->ca_dir, "a folder with certificates");
+    if (!right || o->verify == TLS_VERIFY_NO)
+        return right;
     if (!o->ca_file && !o->ca_dir) {
         if (o->server)
             return refuse(l, "tls-ca-cert-file", NULL,
@@ -127,8 +134,10 @@ static bool load_dh_params(struct loading *l) {
 
 /* Refuses a directive that servers (tls-...) and clients (upstream-tls-...) have; returns false. */
 static bool refuse_shared(struct loading *l, const char *directive, const char *value, const char *expected) {
+    char text[REFUSAL_MAX];
     ERR_clear_error(); /* says nothing that this does not */
-    snprintf(l->error, l->size, "%s '%s': expected %s", directive, value, expected);
+    snprintf(text, sizeof(text), "%s '%s': expected %s", directive, value, expected);
+    l->refused(l->arg, directive, text);
     return false;
 }
 
@@ -145,10 +154,11 @@ static bool set_rules(struct loading *l) {
     SSL_CTX_set_mode(l->ctx,
                      SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_read_ahead(l->ctx, 1);
+    bool right = true;
     if (o->ciphers && SSL_CTX_set_cipher_list(l->ctx, o->ciphers) != 1)
-        return refuse_shared(l, "tls-ciphers", o->ciphers, "a list of ciphers as OpenSSL writes it");
+        right = refuse_shared(l, "tls-ciphers", o->ciphers, "a list of ciphers as OpenSSL writes it");
     if (o->ciphersuites && SSL_CTX_set_ciphersuites(l->ctx, o->ciphersuites) != 1)
-        return refuse_shared(l, "tls-ciphersuites", o->ciphersuites, "a list of TLSv1.3 ciphersuites");
+        right = refuse_shared(l, "tls-ciphersuites", o->ciphersuites, "a list of TLSv1.3 ciphersuites");
     if (o->server && o->session_caching) {
         static const unsigned char id[] = "lockkeeper";
         SSL_CTX_set_session_cache_mode(l->ctx, SSL_SESS_CACHE_SERVER);
@@ -160,20 +170,25 @@ static bool set_rules(struct loading *l) {
         SSL_CTX_set_options(l->ctx, SSL_OP_NO_TICKET);
         SSL_CTX_set_num_tickets(l->ctx, 0);
     }
-    return true;
+    return right;
 }
 
 /* ---- life ----------------------------------------------------------------------------------------- */
 
-struct tls_context *tls_context_new(const struct tls_options *options, char *error, size_t error_size) {
+struct tls_context *tls_context_new(const struct tls_options *options, tls_refusal *refused, void *arg) {
     ERR_clear_error();
-    struct loading l = {.o = options, .error = error, .size = error_size};
+    struct loading l = {.o = options, .refused = refused, .arg = arg};
     l.ctx = SSL_CTX_new(options->server ? TLS_server_method() : TLS_client_method());
     if (!l.ctx) {
-        tls_complaint(error, error_size);
+        refuse(&l, "tls-protocols", NULL, "a library that can do TLS");
         return NULL;
     }
-    if (!set_rules(&l) || !load_certificate(&l) || !load_authorities(&l) || !load_dh_params(&l)) {
+    bool right = set_rules(&l);
+    bool certified = load_certificate(&l);
+    right = load_key(&l, certified) && certified && right;
+    right = load_authorities(&l) && right;
+    right = load_dh_params(&l) && right;
+    if (!right) {
         SSL_CTX_free(l.ctx);
         return NULL;
     }

@@ -157,6 +157,8 @@ struct upstream_events {
  * where an address is none, or Sentinel's master has no name. SIGPIPE has to be ignored by the process. */
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
                               struct chunk_pool *pool, const struct upstream_events *events);
+/* Changes the time after which a silent connection that owes a reply is dropped, also for requests in flight. */
+void upstream_set_timeout(struct upstream *u, int64_t timeout_ms);
 /* Closes all connections and frees the upstream; requests in flight fail. */
 void upstream_free(struct upstream *u);
 

@@ -90,6 +90,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "threads", "%u", o->threads);
     r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(worker_now(w) - o->started_ms) / 1000);
     r->line(r->arg, "used_memory_rss", "%lld", resident_bytes());
+    r->line(r->arg, "restart_needed", "%u", atomic_load(&shared->restart_needed));
     r->section(r->arg, "Clients");
     metric_table_report(&client_counters, &counters, r);
     r->line(r->arg, "maxclients", "%lld", (long long)o->maxclients);

@@ -179,6 +179,8 @@ static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events)
 static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     struct worker *w = wake->data;
     worker_new_rules(w);
+    if (w->shared->options.upstream_timeout_ms > 0)
+        upstream_set_timeout(w->upstream, w->shared->options.upstream_timeout_ms);
     broadcast_arrivals(w);
     int64_t drain_ms = atomic_load(&thread_of(w)->stop_ms);
     if (drain_ms >= 0 && !w->stopping)

@@ -40,7 +40,8 @@ void worker_run(struct worker *w);
 /* Has the worker stop accepting, finish what is in flight for at most drain_ms, and return from worker_run.
  * Thread-safe. */
 void worker_stop(struct worker *w, int64_t drain_ms);
-/* Gives the worker new rules from its next turn on; a reference is taken. Thread-safe. */
+/* Gives the worker new rules from its next turn on, and has it look at the options that it keeps a copy of; a reference
+ * is taken. Thread-safe. */
 void worker_set_rules(struct worker *w, struct lock_rules *rules);
 /* Report what operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY
  * RULES. */

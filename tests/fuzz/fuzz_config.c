@@ -1,6 +1,6 @@
 /*
- * Configuration files: whatever they say they are read, or refused with one line that says where and why, and a file
- * that is read is read the same way again.
+ * Configuration files: whatever they say they are read, or refused with a line for each error that says where and why,
+ * and a file that is read is read the same way again.
  *
  * Input: the file; behind a form feed what any file that it includes says.
  */
@@ -13,7 +13,7 @@
 #include "proxy/config/config.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { ERROR_SIZE = 512, FILES_MAX = 50 };
+enum { LINE_SIZE = 1024, FILES_MAX = 50 };
 
 static struct {
     const uint8_t *main, *other;
@@ -44,12 +44,11 @@ int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int)
     return GLOB_NOMATCH;
 }
 
-static struct config *load(char *error) {
+static struct config *load(struct config_errors *errors) {
     char program[] = "lockkeeper", file[] = "/lockkeeper.conf";
     char *argv[] = {program, file, NULL};
     files.opened = 0;
-    memset(error, 0x7f, ERROR_SIZE);
-    return config_load(2, argv, error, ERROR_SIZE);
+    return config_load(2, argv, errors);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -58,14 +57,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     files.main_len = cut ? (size_t)(cut - data) : size;
     files.other = cut ? cut + 1 : data;
     files.other_len = cut ? size - files.main_len - 1 : 0;
-    char error[ERROR_SIZE], again[ERROR_SIZE];
-    struct config *c = load(error);
-    struct config *d = load(again);
-    CHECK(!c == !d);
-    if (!c) {
-        size_t len = strnlen(error, sizeof error);
-        CHECK(len > 0 && len < sizeof error && !memchr(error, '\n', len));
-        CHECK(strcmp(error, again) == 0);
+    struct config_errors errors = {0}, again = {0};
+    struct config *c = load(&errors);
+    struct config *d = load(&again);
+    CHECK(errors.count == again.count && (errors.count > 0) == (errors.lines.len > 0));
+    if (errors.count > 0) {
+        CHECK(strcmp(errors.lines.data, again.lines.data) == 0);
+        size_t lines = 0;
+        for (const char *line = errors.lines.data, *end; line; line = end ? end + 1 : NULL, lines++) {
+            end = strchr(line, '\n');
+            CHECK(*line && (end ? (size_t)(end - line) : strlen(line)) < LINE_SIZE);
+        }
+        CHECK(lines == (errors.count < CONFIG_ERRORS_MAX ? errors.count : CONFIG_ERRORS_MAX));
     } else {
         char text[1024];
         CHECK(lock_rules_count(c->rules) == lock_rules_count(d->rules));
@@ -76,5 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     config_free(c);
     config_free(d);
+    config_errors_clear(&errors);
+    config_errors_clear(&again);
     return 0;
 }

@@ -105,6 +105,75 @@ def test_test_conf(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
+def refusal(*args):
+    """What --test-conf says about it, line by line; a start says the same."""
+    tried, started = run("--test-conf", *args), run(*args)
+    assert tried.returncode == started.returncode == 1, tried.stdout
+    assert tried.stdout == started.stdout
+    assert not REPORT.search(tried.stdout)
+    return tried.stdout.strip().splitlines()
+
+
+START_REFUSES = {
+    "nobody can connect": ("port 0", "port 0: expected a tls-port or a unixsocket too, or nobody can connect"),
+    "no address": ("bind 1.2.3.4.5", "bind '1.2.3.4.5': expected an address of this machine"),
+    "address of another": ("bind 203.0.113.5", "port 6380: can't listen on 203.0.113.5: Cannot assign requested address"),
+    "no address at all": ('bind ""', "bind '': expected at least one address"),
+    "only addresses that are missing": ("bind -203.0.113.5", "bind: expected at least one address of this machine"),
+    "user without password": ("upstream-user bob", "upstream-user: expected upstream-password too"),
+    "Sentinels' user without password": ("sentinel-user bob", "sentinel-user: expected sentinel-password too"),
+    "folder of the log": ("logfile /nonexistent/log", "logfile '/nonexistent/log': expected a file that can be written"),
+    "a folder as log": ("logfile /tmp", "logfile '/tmp': expected a file that can be written: Is a directory"),
+    "pid file": ("pidfile /nonexistent/pid", "pidfile '/nonexistent/pid': expected a file that can be written"),
+    "unix socket": ("unixsocket /nonexistent/s", "unixsocket '/nonexistent/s': can't listen: No such file or directory"),
+    "a file where the socket would be": ("unixsocket /etc/passwd", "unixsocket '/etc/passwd': can't listen: File exists"),
+    "certificate": ("upstream-tls yes\nupstream-tls-ca-cert-file /nonexistent",
+                    "upstream-tls-ca-cert-file '/nonexistent': expected certificates in a PEM file that can be read"),
+    "the same port twice": ("port 6380\nbind 127.0.0.1\nadmin-port 6380",
+                            "admin-port 6380: can't listen on admin-bind 127.0.0.1: port has it already"),
+    "the same address twice": ("port 6380\nbind 127.0.0.1 127.0.0.1",
+                               "port 6380: can't listen on 127.0.0.1: another address of bind has it already"),
+    "admin's address": ("admin-port 6381\nadmin-bind 1.2.3.4.5", "can't listen on admin-bind 1.2.3.4.5: expected an address"),
+}
+
+
+@pytest.mark.parametrize("name", START_REFUSES)
+def test_test_conf_refuses_what_start_refuses(tmp_path, name):
+    text, words = START_REFUSES[name]
+    path = tmp_path / "bad.conf"
+    path.write_text(text + "\n")
+    lines = refusal(str(path), "--upstream", "standalone", "127.0.0.1:1")
+    assert len(lines) == 1 and words in lines[0], lines
+    assert str(path) + ":" in lines[0], "the file and the line: " + lines[0]
+    assert os.path.exists("/etc/passwd")
+
+
+def test_all_errors_are_named(tmp_path):
+    path = tmp_path / "bad.conf"
+    path.write_text("port abc\nlock a:* lease long\nlogfile /nonexistent/log\nupstream-tls yes\nnosuch s3cret\n"
+                    "upstream-tls-ca-cert-file /nonexistent.pem\nupstream-tls-cert-file /nonexistent.pem\n"
+                    "upstream-tls-key-file /nonexistent.pem\nbind 1.2.3.4.5 127.0.0.1 5.6.7.8.9\nrequirepass a s3cret\n"
+                    "tls-port 1234\n")
+    lines = refusal(str(path))
+    found = {int(line.split("bad.conf:")[1].split(":")[0]) for line in lines if "bad.conf:" in line}
+    assert found == {1, 2, 3, 5, 6, 7, 8, 9, 10}
+    assert sum("bind '" in line for line in lines) == 2, lines
+    assert sum("tls-cert-file: expected a certificate, as tls-port is used" in line for line in lines) == 1
+    assert lines[-1].endswith("not started: %d errors in the configuration" % (len(lines) - 1))
+    assert "s3cret" not in str(lines)
+
+
+def test_test_conf_leaves_nothing_behind(server, start_proxy, connect, tmp_path):
+    """It may be asked beside its own proxy, whose ports and files it does not touch."""
+    log, pid, path = tmp_path / "log", tmp_path / "pid", str(tmp_path / "sock")
+    admin = free_port()
+    proxy = start_proxy(server, "unixsocket " + path, "admin-port %d" % admin)
+    done = run("--test-conf", proxy.config, "--logfile", str(log), "--pidfile", str(pid))
+    assert done.returncode == 0, done.stdout
+    assert not log.exists() and not pid.exists()
+    assert connect(path)("PING") == connect(proxy)("PING") == "PONG"
+
+
 def test_port_taken():
     with socket.socket() as taken:
         taken.bind((HOST, 0))

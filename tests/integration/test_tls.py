@@ -540,7 +540,7 @@ def start_fails(*lines):
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, env=proxy_environment(),
                           text=True)
     assert done.returncode == 1, done.stdout
-    return done.stdout.strip().splitlines()[-1]
+    return done.stdout
 
 
 def test_errors_at_start(certificates):
@@ -648,7 +648,7 @@ def test_reload(start_proxy, certificates, farm, tmp_path):
         install("renewed")
     os.unlink(files["crt"])
     proxy.signal(signal.SIGHUP)
-    until(lambda: "not reloaded, nothing was changed: tls-cert-file '%s'" % files["crt"] in proxy.log())
+    until(lambda: "not reloaded, nothing was changed: %s:9: tls-cert-file '%s'" % (proxy.config, files["crt"]) in proxy.log())
     assert {serial((HOST, port), context)} == second
     install("server")
     proxy.signal(signal.SIGHUP)

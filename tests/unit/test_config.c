@@ -16,7 +16,7 @@
 #include "proxy/config/config.h"
 
 static char folder[64], home[4096];
-static char error[1024];
+static char error[2048];
 
 /* Each test runs in a folder of its own. */
 static int set_up(void **state) {
@@ -44,6 +44,19 @@ static void write_file(const char *name, const char *text) {
     write_bytes(name, text, strlen(text));
 }
 
+/* Loads with these arguments. NULL: `error` has what is wrong, as much as fits. */
+static struct config *load_words(int argc, char *const *argv) {
+    struct config_errors errors = {0};
+    struct config *c = config_load(argc, argv, &errors);
+    snprintf(error, sizeof(error), "%s", errors.count > 0 ? errors.lines.data : "not touched");
+    if (errors.count > 0) {
+        config_free(c);
+        c = NULL;
+    }
+    config_errors_clear(&errors);
+    return c;
+}
+
 /* Loads with these arguments, the last one NULL. */
 static struct config *load(const char *first, ...) {
     char *argv[20] = {(char *)"lockkeeper"};
@@ -53,8 +66,7 @@ static struct config *load(const char *first, ...) {
     for (const char *a = first; a; a = va_arg(args, const char *))
         argv[argc++] = (char *)a;
     va_end(args);
-    strcpy(error, "not touched");
-    return config_load(argc, argv, error, sizeof(error));
+    return load_words(argc, argv);
 }
 
 #define LOAD(...) load(__VA_ARGS__, (const char *)NULL)
@@ -537,29 +549,158 @@ static void test_long_values(void **state) {
     memset(value, 1, 100000);
     value[100000] = '\0';
     char *argv[] = {(char *)"lockkeeper", (char *)"--port", value};
-    assert_null(config_load(3, argv, error, sizeof(error)));
+    assert_null(load_words(3, argv));
     assert_true(strlen(error) < 400);
     assert_non_null(strstr(error, "\\x01...': expected a number from 0 to 65535"));
-    char small[20];
-    assert_null(config_load(3, argv, small, sizeof(small)));
-    assert_string_equal(small, "command line: port ");
     argv[1] = (char *)"--upstream";
     memset(value, 'x', 100000);
-    assert_null(config_load(3, argv, error, sizeof(error)));
+    assert_null(load_words(3, argv));
     argv[1] = (char *)"--unixsocket";
-    assert_null(config_load(3, argv, error, sizeof(error)));
+    assert_null(load_words(3, argv));
     assert_non_null(strstr(error, "x...': expected a path of at most 107 bytes"));
     value[0] = value[1] = '-';
     argv[1] = value;
-    assert_null(config_load(2, argv, error, sizeof(error)));
+    assert_null(load_words(2, argv));
     assert_non_null(strstr(error, "command line: unknown directive 'xxx"));
     argv[1] = value + 2;
-    assert_null(config_load(2, argv, error, sizeof(error)));
+    assert_null(load_words(2, argv));
     assert_non_null(strstr(error, "x...: expected a configuration file that can be read: File name too long"));
     free(value);
 }
 
-/* Any bytes in a file: a configuration or one line. */
+/* All that is wrong is said at once, each where it stands, also what follows from several lines. */
+static void test_all_errors(void **state) {
+    (void)state;
+    write_file("more.conf", "\nlock a:* lease long\n");
+    write_file("a.conf", "port abc\nthreads 2\nnosuch 1\ninclude more.conf\ninclude nosuch.conf\nupstream-user bob\n"
+                         "logfile \"x\nshare-upstream-user no\nrequirepass s3cret\n");
+    assert_null(LOAD("a.conf", "stray", "words", "--threads", "0", "--sentinel-user", "eve"));
+    refused("a.conf:1: port 'abc': expected a number from 0 to 65535\n"
+            "a.conf:3: unknown directive 'nosuch': expected one of those that --help lists\n"
+            "more.conf:2: lock 'a:* lease long': option lease 'long': expected a time like 30s, or 0 for none\n"
+            "a.conf:5: include 'nosuch.conf': expected a file that can be read: No such file or directory\n"
+            "a.conf:7: logfile: unbalanced quotes: expected a closing quote, then a blank or the end of the line\n"
+            "command line: 'stray': expected --DIRECTIVE and its value\n"
+            "command line: threads '0': expected a number from 1 to 64\n"
+            "a.conf:6: upstream-user: expected upstream-password too (any word for a user with nopass)\n"
+            "command line: sentinel-user: expected sentinel-password too (any word for a user with nopass)\n"
+            "a.conf:8: share-upstream-user no: expected no requirepass, which takes the clients' logins");
+    write_file("a.conf", "upstream-user bob\nupstream-password a b\n"); /* the second line alone is wrong */
+    assert_null(LOAD("a.conf"));
+    refused("a.conf:2: upstream-password: expected one password");
+}
+
+/* A file of another kind is read no further than to its hundredth error. */
+static void test_many_errors(void **state) {
+    (void)state;
+    char text[5000] = "";
+    for (size_t i = 0; i < 500; i++)
+        strcat(text, "nosuch 1\n");
+    write_file("a.conf", text);
+    char *argv[] = {(char *)"lockkeeper", (char *)"a.conf"};
+    struct config_errors errors = {0};
+    config_free(config_load(2, argv, &errors));
+    assert_int_equal(errors.count, CONFIG_ERRORS_MAX);
+    assert_non_null(strstr(errors.lines.data, "\na.conf:100: "));
+    assert_null(strstr(errors.lines.data, "\na.conf:101: "));
+    assert_false(config_is_wrong(&errors, "port"));
+    config_errors_clear(&errors);
+}
+
+static size_t index_of(const char *name) {
+    for (size_t i = 0; i < config_directive_count(); i++)
+        if (strcmp(config_directive_get(i).name, name) == 0)
+            return i;
+    fail_msg("no directive '%s'", name);
+    return 0;
+}
+
+static void shows(const struct config *c, const char *name, const char *expected) {
+    struct text value = {0};
+    config_show(c, index_of(name), &value);
+    assert_string_equal(value.len > 0 ? value.data : "", expected);
+    text_clear(&value);
+}
+
+/* What is shown of a directive is read as the same again: of each default, and of other values. */
+static void test_show(void **state) {
+    (void)state;
+    static const char TEXT[] =
+        "port 0\nunixsocket /tmp/s\nunixsocketperm 770\nupstream-timeout 1500ms\nbind 127.0.0.1 ::1\n"
+        "client-identity user port\ntls-protocols TLSv1.1 TLSv1.3\nupstream-tls-verify ca\n"
+        "upstream sentinel m a:1 b:2\nproto-max-bulk-len 2mb\nadmin-user a b\ntls-auth-clients optional\n"
+        "client-output-buffer-limit normal 1mb 1kb 5\nloglevel debug\nsupervised auto\nlog-format json\n"
+        "share-upstream-user yes\nlogfile \"/tmp/a b\"\nlock \"a b:*\" lease 5s\n";
+    for (int given = 0; given < 2; given++) {
+        struct config *c = load_text(given ? TEXT : "");
+        for (size_t i = 0; i < config_directive_count(); i++) {
+            struct text value = {0}, again = {0}, file = {0};
+            const char *name = config_directive_get(i).name;
+            assert_int_equal(config_shown(i), strcmp(name, "include") != 0);
+            if (!config_shown(i))
+                continue;
+            config_show(c, i, &value);
+            bool words = strchr(value.len > 0 ? value.data : "", ' ') && strcmp(name, "logfile") != 0;
+            const char *quote = words ? "" : "\"";
+            text_printf(&file, "%s %s%s%s\n", name, quote, value.len > 0 ? value.data : "", quote);
+            struct config *d = load_text(file.data);
+            config_show(d, i, &again);
+            assert_string_equal(again.len > 0 ? again.data : "", value.len > 0 ? value.data : "");
+            config_free(d);
+            text_clear(&value);
+            text_clear(&again);
+            text_clear(&file);
+        }
+        config_free(c);
+    }
+    struct config *c =
+        load_text("requirepass s3cret\nupstream-user bob\nupstream-password s3cret\nlock a\nlock b mode off\n");
+    shows(c, "requirepass", "(set)");
+    shows(c, "upstream-user", "(set)");
+    shows(c, "upstream-password", "(set)");
+    shows(c, "sentinel-password", "");
+    struct text locks = {0};
+    config_show(c, index_of("lock"), &locks);
+    assert_int_equal(strncmp(locks.data, "a mode enforce ", 15), 0);
+    assert_non_null(strstr(locks.data, "\nb mode off "));
+    text_clear(&locks);
+    config_free(c);
+}
+
+/* A reload takes what may change, and names what may not. */
+static void test_take_over(void **state) {
+    (void)state;
+    struct config *c =
+        load_text("port 7000\ntimeout 1\nrequirepass first\nlock a\nbind 127.0.0.1\nupstream-password x\n");
+    struct config *fresh =
+        load_text("port 7001\ntimeout 2\nrequirepass second\nlock b\nlock c\nbind 127.0.0.1\nupstream-password y\n"
+                  "loglevel debug\nclient-output-buffer-limit normal 3mb 2mb 1\ntls-protocols TLSv1.3\n");
+    struct text waiting = {0};
+    assert_int_equal(config_take_over(c, fresh, &waiting), 2);
+    assert_string_equal(waiting.data, "port upstream-password");
+    config_free(fresh);
+    assert_int_equal(c->port, 7000);
+    assert_int_equal(c->timeout_s, 2);
+    assert_string_equal(c->requirepass, "second");
+    assert_string_equal(c->upstream_password, "x");
+    assert_int_equal(lock_rules_count(c->rules), 2);
+    assert_int_equal(c->loglevel, LOG_LEVEL_DEBUG);
+    assert_int_equal(c->output_limit_hard, 3 << 20);
+    assert_int_equal(c->output_limit_soft_s, 1);
+    shows(c, "tls-protocols", "TLSv1.3");
+    fresh = load_text("port 7000\nbind 127.0.0.1\nupstream-password x\n");
+    waiting.len = 0;
+    assert_int_equal(config_take_over(c, fresh, &waiting), 1);
+    assert_string_equal(waiting.data, "requirepass");
+    assert_string_equal(c->requirepass, "second");
+    assert_int_equal(c->timeout_s, 0);
+    assert_int_equal(lock_rules_count(c->rules), 1);
+    text_clear(&waiting);
+    config_free(fresh);
+    config_free(c);
+}
+
+/* Any bytes in a file: a configuration, or errors that say where they are. */
 static void test_garbage(void **state) {
     (void)state;
     static const char *const PIECES[] = {"port", " ",      "\n",    "\"",          "'",    "\\", "\\x4",   "upstream",
@@ -580,8 +721,9 @@ static void test_garbage(void **state) {
         write_bytes("a.conf", text, len);
         struct config *c = LOAD("a.conf");
         accepted += c != NULL;
-        if (!c)
-            assert_true(strncmp(error, "a.conf:", 7) == 0 && !strchr(error, '\n'));
+        for (const char *line = c ? NULL : error; line && strlen(error) < sizeof(error) - 1;
+             line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+            assert_int_equal(strncmp(line, "a.conf:", 7), 0);
         config_free(c);
     }
     assert_true(accepted > 100 && accepted < 4900);
@@ -661,6 +803,25 @@ static void test_conf_examples(void **state) {
     }
 }
 
+/* The manual names what a reload changes, and nothing else there; of TLS it says so as a whole. */
+static void test_reload_is_documented(void **state) {
+    (void)state;
+    char *text = read_home("docs/operations.md");
+    assert_non_null(text);
+    char *from = strstr(text, "These directives change so:"), *to = from ? strstr(from, "Others need a restart") : NULL;
+    assert_non_null(to);
+    *to = '\0';
+    for (size_t i = 0; i < config_directive_count(); i++) {
+        struct config_directive d = config_directive_get(i);
+        char quoted[80];
+        snprintf(quoted, sizeof(quoted), "`%s`", d.name);
+        bool tls = strncmp(d.name, "tls-", 4) == 0 || strncmp(d.name, "upstream-tls", 12) == 0;
+        if ((strstr(from, quoted) != NULL) != (config_directive_live(i) != tls))
+            fail_msg("%s", d.name);
+    }
+    free(text);
+}
+
 /* Every directive that is set by commented-out examples of the conf files parses, too. */
 static void test_conf_comments(void **state) {
     (void)state;
@@ -680,7 +841,11 @@ static void test_conf_comments(void **state) {
                 known = strcmp(config_directive_get(i).name, name) == 0;
             if (!known || strcmp(name, "include") == 0)
                 continue;
-            write_file("a.conf", line + 2);
+            char example[500]; /* who is somebody has a password */
+            bool login = strcmp(name, "upstream-user") == 0 || strcmp(name, "sentinel-user") == 0;
+            int kind = login ? (int)(strchr(name, '-') - name) : 0;
+            snprintf(example, sizeof(example), "%s\n%.*s%s", line + 2, kind, name, login ? "-password x" : "");
+            write_file("a.conf", example);
             struct config *c = LOAD("a.conf");
             if (!c)
                 print_error("%s: '%s'\n", FILES[f], line);
@@ -771,9 +936,11 @@ int main(void) {
         CONFIG_TEST(test_stdin),          CONFIG_TEST(test_include),
         CONFIG_TEST(test_include_errors), CONFIG_TEST(test_errors),
         CONFIG_TEST(test_long_values),    CONFIG_TEST(test_command_line_errors),
+        CONFIG_TEST(test_all_errors),     CONFIG_TEST(test_many_errors),
+        CONFIG_TEST(test_show),           CONFIG_TEST(test_take_over),
         CONFIG_TEST(test_garbage),        CONFIG_TEST(test_conf_file),
-        CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_conf_comments),
-        CONFIG_TEST(test_pages),
+        CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_reload_is_documented),
+        CONFIG_TEST(test_conf_comments),  CONFIG_TEST(test_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -182,10 +182,18 @@ static bool password_is(const char *expected, const char *given, size_t len) {
     return !differs;
 }
 
+/* Whether it is the proxy's own password, which a reload may change at any moment. */
+static bool own_password_is(struct proxy_shared *shared, const char *given, size_t len) {
+    pthread_mutex_lock(&shared->password_mutex);
+    bool right = password_is(shared->options.requirepass, given, len);
+    pthread_mutex_unlock(&shared->password_mutex);
+    return right;
+}
+
 /* Checks a login against requirepass; returns NULL, or the error. */
 static const char *door_login(struct session *s, const char *user, size_t user_len, const char *password, size_t len) {
     bool right = (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
-                 password_is(s->worker->shared->options.requirepass, password, len);
+                 own_password_is(s->worker->shared, password, len);
     if (wrong_too_often(s, right ? WRONG_LOGIN_DOOR : 0))
         return LOCAL_TOO_OFTEN;
     if (right)

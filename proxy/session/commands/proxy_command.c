@@ -1,6 +1,7 @@
 /*
  * The PROXY family: LOCK, TOKEN and RELEASE ask Redis by script, EXPLAIN asks the tables, RELOAD the application. What
- * only shows something (HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE) is the application's, through proxy_shared.admin.
+ * only shows something (HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE, CONFIG) is the application's, through
+ * proxy_shared.admin.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
 
-enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 4, RELOAD_ERROR_SIZE = 512, PATTERN_MAX = 256 };
+enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 4, RELOAD_WAITING_SIZE = 512, PATTERN_MAX = 256 };
 
 /* ---- EXPLAIN ------------------------------------------------------------------------------------- */
 
@@ -277,11 +278,15 @@ static void proxy_locks(struct session *s, const struct command *c, const struct
 static bool reload_step(struct worker *w, struct worker_slices *slices) {
     struct proxy_work *work = (struct proxy_work *)(void *)slices;
     struct proxy_shared *shared = w->shared;
-    char error[RELOAD_ERROR_SIZE]; /* has words of files in it, which are not for everybody: the log has it */
-    if (shared->reload && shared->reload(shared->reload_arg, error, sizeof(error)))
-        request_reply(work->request, "+OK\r\n", 5, true);
-    else
+    char waiting[RELOAD_WAITING_SIZE],
+        reply[RELOAD_WAITING_SIZE + 64]; /* what is wrong with a file is not for everybody */
+    if (!shared->reload || !shared->reload(shared->reload_arg, waiting, sizeof(waiting))) {
         request_error(work->request, "ERR the configuration is wrong: the proxy's log says where; nothing was changed");
+        return false;
+    }
+    int len = *waiting ? snprintf(reply, sizeof(reply), "+OK, and these need a restart: %s\r\n", waiting)
+                       : snprintf(reply, sizeof(reply), "+OK\r\n");
+    request_reply(work->request, reply, (size_t)len, true);
     return false;
 }
 

@@ -5,6 +5,7 @@
 #ifndef LOCKKEEPER_SESSION_CORE_SHARED_H
 #define LOCKKEEPER_SESSION_CORE_SHARED_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,19 +20,21 @@ struct tls_context;
 struct waiting;
 struct worker;
 
-/* What the sessions need of the configuration; borrowed by all workers, constant while they run. */
+/* What the sessions need of the configuration; borrowed by all workers. What is atomic may change at a reload, all else
+ * is constant while they run. */
 struct session_options {
-    int64_t bulk_max;
-    int64_t query_buffer_limit;
-    int64_t output_limit_hard, output_limit_soft, output_limit_soft_ms;
-    int64_t output_pubsub_hard, output_pubsub_soft, output_pubsub_soft_ms; /* of who subscribes: beside the others */
-    int64_t timeout_ms;                                                    /* idle clients; 0: never */
-    int64_t keepalive_s;                                                   /* 0: off */
-    int64_t maxclients;                                                    /* of the whole process */
-    bool reuse_port;                                                       /* another process may take the port over */
-    const char *requirepass;                                               /* NULL: none */
-    uint32_t stranger_login;  /* of who has not logged in: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
-    char *const *admin_users; /* who may use PROXY whatever Redis says; borrowed */
+    _Atomic int64_t bulk_max;
+    _Atomic int64_t query_buffer_limit;
+    _Atomic int64_t output_limit_hard, output_limit_soft, output_limit_soft_ms;
+    _Atomic int64_t output_pubsub_hard, output_pubsub_soft, output_pubsub_soft_ms; /* of who subscribes: beside them */
+    _Atomic int64_t timeout_ms;          /* idle clients; 0: never */
+    _Atomic int64_t keepalive_s;         /* 0: off */
+    _Atomic int64_t maxclients;          /* of the whole process */
+    _Atomic int64_t upstream_timeout_ms; /* as threads find it when they are woken; 0: as it was */
+    bool reuse_port;                     /* another process may take the port over */
+    _Atomic(const char *) requirepass;   /* NULL: none, from the start to the end; read under password_mutex */
+    uint32_t stranger_login;             /* of who has not logged in: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
+    char *const *admin_users;            /* who may use PROXY whatever Redis says; borrowed */
     size_t admin_user_count;
     unsigned identity; /* IDENTITY_ bits */
     const char *version;
@@ -39,13 +42,13 @@ struct session_options {
     int64_t started_ms;     /* wall clock */
     unsigned threads;
     int port;
-    const char *announce_ip;   /* what CLUSTER SLOTS and its kin show; NULL: where the client connected to */
-    int announce_port;         /* 0: the same */
-    int announce_tls_port;     /* the same for who came over TLS */
-    struct tls_context *tls;   /* borrowed; NULL: there is no TLS socket */
-    int64_t tls_handshake_ms;  /* tls-handshake-timeout */
-    bool monitored;            /* somebody may read metrics */
-    const char *upstream_text; /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
+    const char *announce_ip;          /* what CLUSTER SLOTS and its kin show; NULL: where the client connected to */
+    atomic_int announce_port;         /* 0: the same */
+    atomic_int announce_tls_port;     /* the same for who came over TLS */
+    struct tls_context *tls;          /* borrowed; NULL: there is no TLS socket */
+    _Atomic int64_t tls_handshake_ms; /* tls-handshake-timeout */
+    bool monitored;                   /* somebody may read metrics */
+    const char *upstream_text;        /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
 };
 
 enum { IDENTIFY_ADDRESS = 1, IDENTIFY_USER = 2, IDENTIFY_NAME = 4, IDENTIFY_PORT = 8 };
@@ -53,6 +56,8 @@ enum { IDENTIFY_ADDRESS = 1, IDENTIFY_USER = 2, IDENTIFY_NAME = 4, IDENTIFY_PORT
 /* What all workers share. Owned by main. */
 struct proxy_shared {
     struct session_options options;
+    pthread_mutex_t password_mutex; /* of the bytes of options.requirepass */
+    atomic_uint restart_needed;     /* directives that have changed at a reload and need one */
     struct upstream_config upstream;
     struct lock_engine *engine;
     struct advisor *advisor;
@@ -63,9 +68,9 @@ struct proxy_shared {
     atomic_uint evictions;        /* evictions.c's */
     atomic_int_fast64_t came_ms;  /* when a session last came to its identity */
     atomic_int_fast64_t paused;   /* of these, that wait for the end of a CLIENT PAUSE */
-    /* Reloads the configuration: called from a worker's thread when an operator asks for it; may be NULL. False:
-     * `error` (of `size`) says what is wrong. */
-    bool (*reload)(void *arg, char *error, size_t size);
+    /* Reloads the configuration: called from a worker's thread when an operator asks for it; may be NULL. False: it is
+     * wrong, and the log has it. True: `said` (of `size`) has the names of changed directives that need a restart. */
+    bool (*reload)(void *arg, char *said, size_t size);
     void *reload_arg;
     /* Runs the PROXY subcommands that only show something: appends the reply of words[0] words[1] ... as RESP; false if
      * it knows no such subcommand. Called in the worker's thread. */

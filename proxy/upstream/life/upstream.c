@@ -84,6 +84,11 @@ static const struct upstream_above above = {
     .holds_back = verify_waits,
 };
 
+void upstream_set_timeout(struct upstream *u, int64_t timeout_ms) {
+    u->timeout_ms = timeout_ms;
+    u->connect_ms = timeout_ms < CONNECT_LONGEST_MS ? timeout_ms : CONNECT_LONGEST_MS;
+}
+
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
                               struct chunk_pool *pool, const struct upstream_events *events) {
     if (!addresses_ok(config))
@@ -96,8 +101,7 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     u->pool = pool;
     u->events = *events;
     u->connections = config->connections > 0 ? config->connections : 1;
-    u->timeout_ms = config->timeout_ms;
-    u->connect_ms = config->timeout_ms < CONNECT_LONGEST_MS ? config->timeout_ms : CONNECT_LONGEST_MS;
+    upstream_set_timeout(u, config->timeout_ms);
     list_init(&u->nodes);
     list_init(&u->conns);
     list_init(&u->dirty);

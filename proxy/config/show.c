@@ -1,0 +1,248 @@
+/*
+ * Values of directives the other way round: as text in the file's syntax, for PROXY CONFIG and for finding out what a
+ * reload has changed; and which bytes of the configuration are a directive's, for taking it over. What belongs to a
+ * directive is found by its reader.
+ */
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/config/private.h"
+
+typedef void directive_show(const struct config *c, const struct directive *d, struct text *out);
+
+enum { OWN = -1 }; /* the offset is the directive's own */
+
+static const void *field(const struct config *c, const struct directive *d) {
+    return (const char *)c + d->offset;
+}
+
+static int64_t number_of(const struct config *c, const struct directive *d) {
+    int64_t n;
+    memcpy(&n, field(c, d), sizeof(n));
+    return n;
+}
+
+static void show_number(const struct config *c, const struct directive *d, struct text *out) {
+    text_printf(out, "%lld", (long long)number_of(c, d));
+}
+
+static void show_octal(const struct config *c, const struct directive *d, struct text *out) {
+    text_printf(out, "%llo", (unsigned long long)number_of(c, d));
+}
+
+static void show_time(const struct config *c, const struct directive *d, struct text *out) {
+    long long ms = number_of(c, d);
+    if (ms % 1000 == 0)
+        text_printf(out, "%llds", ms / 1000);
+    else
+        text_printf(out, "%lldms", ms);
+}
+
+static void show_text(const struct config *c, const struct directive *d, struct text *out) {
+    const char *text;
+    memcpy(&text, field(c, d), sizeof(text));
+    text_printf(out, "%s", text ? text : "");
+}
+
+static void show_yes_no(const struct config *c, const struct directive *d, struct text *out) {
+    text_printf(out, "%s", *(const bool *)field(c, d) ? "yes" : "no");
+}
+
+static void show_words(const struct config_words *w, struct text *out) {
+    for (size_t i = 0; i < w->count; i++)
+        text_printf(out, "%s%s", i ? " " : "", w->words[i]);
+}
+
+static void show_bind(const struct config *c, const struct directive *d, struct text *out) {
+    show_words(&c->bind, out);
+}
+
+static void show_admin_users(const struct config *c, const struct directive *d, struct text *out) {
+    show_words(&c->admin_users, out);
+}
+
+static void show_loglevel(const struct config *c, const struct directive *d, struct text *out) {
+    static const char *const NAMES[] = {"debug", "verbose", "notice", "warning", "nothing"};
+    text_printf(out, "%s", NAMES[c->loglevel]);
+}
+
+static void show_log_format(const struct config *c, const struct directive *d, struct text *out) {
+    text_printf(out, "%s", c->log_json ? "json" : "text");
+}
+
+static void show_output_limit(const struct config *c, const struct directive *d, struct text *out) {
+    text_printf(out, "normal %lld %lld %lld pubsub %lld %lld %lld", (long long)c->output_limit_hard,
+                (long long)c->output_limit_soft, (long long)c->output_limit_soft_s, (long long)c->output_pubsub_hard,
+                (long long)c->output_pubsub_soft, (long long)c->output_pubsub_soft_s);
+}
+
+static void show_upstream(const struct config *c, const struct directive *d, struct text *out) {
+    static const char *const KINDS[] = {"embedded", "standalone", "cluster", "sentinel"};
+    text_printf(out, "%s%s%s%s", KINDS[c->upstream], c->sentinel_name ? " " : "",
+                c->sentinel_name ? c->sentinel_name : "", c->upstream_addresses.count > 0 ? " " : "");
+    show_words(&c->upstream_addresses, out);
+}
+
+/* Shows the rules, each on a line. */
+static void show_locks(const struct config *c, const struct directive *d, struct text *out) {
+    for (size_t i = 0; i < lock_rules_count(c->rules); i++) {
+        const struct lock_rule *rule = lock_rules_get(c->rules, i);
+        size_t len = lock_rule_text(rule, NULL, 0);
+        text_printf(out, "%s", i ? "\n" : "");
+        lock_rule_text(rule, text_reserve(out, len + 1), len + 1);
+        text_commit(out, len);
+    }
+}
+
+/* Shows the names of the bits that are set, which the list ends with NULL. */
+static void show_bits(unsigned bits, const char *const *names, struct text *out) {
+    const char *blank = "";
+    for (size_t i = 0; names[i]; i++)
+        if (bits & 1u << i) {
+            text_printf(out, "%s%s", blank, names[i]);
+            blank = " ";
+        }
+}
+
+static void show_identity(const struct config *c, const struct directive *d, struct text *out) {
+    static const char *const NAMES[] = {"address", "user", "name", "port", NULL};
+    show_bits(c->client_identity, NAMES, out);
+}
+
+static void show_protocols(const struct config *c, const struct directive *d, struct text *out) {
+    static const char *const NAMES[] = {"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
+    show_bits(c->tls_protocols, NAMES, out);
+}
+
+static void show_share(const struct config *c, const struct directive *d, struct text *out) {
+    static const char *const NAMES[] = {"no", "yes", "auto"};
+    text_printf(out, "%s", NAMES[c->share_upstream_user]);
+}
+
+static void show_auth_clients(const struct config *c, const struct directive *d, struct text *out) {
+    static const char *const NAMES[] = {"no", "optional", "yes"};
+    text_printf(out, "%s", NAMES[c->tls_auth_clients]);
+}
+
+static void show_verify(const struct config *c, const struct directive *d, struct text *out) {
+    static const char *const NAMES[] = {"no", "ca", "yes"};
+    text_printf(out, "%s", NAMES[c->upstream_tls_verify]);
+}
+
+static void show_nothing(const struct config *c, const struct directive *d, struct text *out) {
+}
+
+/* ---- what belongs to a reader ----------------------------------------------------------------- */
+
+#define FIELD(member) (int)offsetof(struct config, member), sizeof(((struct config *)0)->member)
+
+enum { OUTPUT_LIMITS = 6 }; /* hard, soft and seconds, of two classes of clients */
+
+_Static_assert(offsetof(struct config, output_pubsub_soft_s) - offsetof(struct config, output_limit_hard) ==
+                   (OUTPUT_LIMITS - 1) * sizeof(int64_t),
+               "the numbers of client-output-buffer-limit are side by side");
+
+/* What a reader sets: how it is shown, and where it is, for what may be taken over. */
+static const struct kind {
+    directive_read *read;
+    directive_show *show;
+    int offset;
+    size_t bytes; /* 0: never taken over */
+} KINDS[] = {
+    {config_read_number, show_number, OWN, sizeof(int64_t)},
+    {config_read_octal, show_octal, OWN, sizeof(int64_t)},
+    {config_read_size, show_number, OWN, sizeof(int64_t)},
+    {config_read_time, show_time, OWN, sizeof(int64_t)},
+    {config_read_text, show_text, OWN, sizeof(char *)},
+    {config_read_socket_path, show_text, OWN, sizeof(char *)},
+    {config_read_address, show_text, OWN, sizeof(char *)},
+    {config_read_supervised, show_text, OWN, sizeof(char *)},
+    {config_read_yes_no, show_yes_no, OWN, sizeof(bool)},
+    {config_read_loglevel, show_loglevel, FIELD(loglevel)},
+    {config_read_log_format, show_log_format, FIELD(log_json)},
+    {config_read_output_limit, show_output_limit, (int)offsetof(struct config, output_limit_hard),
+     OUTPUT_LIMITS * sizeof(int64_t)},
+    {config_read_lock, show_locks, FIELD(rules)},
+    {config_read_auth_clients, show_auth_clients, FIELD(tls_auth_clients)},
+    {config_read_verify, show_verify, FIELD(upstream_tls_verify)},
+    {config_read_protocols, show_protocols, FIELD(tls_protocols)},
+    {config_read_bind, show_bind, FIELD(bind)},
+    {config_read_admin_user, show_admin_users, FIELD(admin_users)},
+    {config_read_identity, show_identity, FIELD(client_identity)},
+    {config_read_share, show_share, FIELD(share_upstream_user)},
+    {config_read_upstream, show_upstream, 0, 0},
+    {config_read_include, show_nothing, 0, 0},
+};
+
+static const struct kind *kind_of(const struct directive *d) {
+    for (size_t i = 0; i < sizeof(KINDS) / sizeof(KINDS[0]); i++)
+        if (KINDS[i].read == d->read)
+            return &KINDS[i];
+    return NULL;
+}
+
+/* ---- for others ------------------------------------------------------------------------------- */
+
+bool config_shown(size_t i) {
+    const struct kind *kind = kind_of(directive_get(i));
+    return kind && kind->show != show_nothing;
+}
+
+void config_show(const struct config *config, size_t i, struct text *out) {
+    const struct directive *d = directive_get(i);
+    if (!(d->flags & DIRECTIVE_SECRET)) {
+        kind_of(d)->show(config, d, out);
+        return;
+    }
+    const char *secret;
+    memcpy(&secret, field(config, d), sizeof(secret));
+    if (secret)
+        text_printf(out, "(set)");
+}
+
+static bool differs(const struct config *a, const struct config *b, const struct directive *d) {
+    struct text x = {0}, y = {0};
+    kind_of(d)->show(a, d, &x);
+    kind_of(d)->show(b, d, &y);
+    bool different = x.len != y.len || (x.len > 0 && memcmp(x.data, y.data, x.len) != 0);
+    if (x.len > 0)
+        explicit_bzero(x.data, x.len); /* they may be passwords */
+    if (y.len > 0)
+        explicit_bzero(y.data, y.len);
+    text_clear(&x);
+    text_clear(&y);
+    return different;
+}
+
+/* Whether a reload may bring a value into force. */
+static bool is_live(const struct config *a, const struct config *b, const struct directive *d) {
+    if (!(d->flags & DIRECTIVE_LIVE_SET))
+        return d->flags & DIRECTIVE_LIVE;
+    const char *x, *y;
+    memcpy(&x, field(a, d), sizeof(x));
+    memcpy(&y, field(b, d), sizeof(y));
+    return x && y;
+}
+
+static void swap(char *a, char *b, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) {
+        char c = a[i];
+        a[i] = b[i];
+        b[i] = c;
+    }
+}
+
+size_t config_take_over(struct config *config, struct config *fresh, struct text *waiting) {
+    size_t count = 0;
+    for (size_t i = 0; i < config_directive_count(); i++) {
+        const struct directive *d = directive_get(i);
+        const struct kind *kind = kind_of(d);
+        if (is_live(config, fresh, d)) {
+            size_t offset = kind->offset == OWN ? d->offset : (size_t)kind->offset;
+            swap((char *)config + offset, (char *)fresh + offset, kind->bytes);
+        } else if (differs(config, fresh, d)) {
+            text_printf(waiting, "%s%s", count++ > 0 ? " " : "", d->shown.name);
+        }
+    }
+    return count;
+}

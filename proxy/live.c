@@ -1,0 +1,130 @@
+/*
+ * Reloads.
+ *
+ *      file ── config_load, certificates ──┬─ anything wrong: to the log, and that is all
+ *                                          └─> config_take_over ──> options (atomic), rules and upstream (each worker)
+ *
+ * What sessions read of the options at each use is atomic there; what threads keep for themselves is handed to each.
+ */
+#include "proxy/live.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/glob.h"
+#include "proxy/worker/worker.h"
+
+enum { PATTERN_MAX_BYTES = 256 };
+
+void live_init(struct live *l, int argc, char **argv, struct config *config, struct secure *secure,
+               struct proxy_shared *shared) {
+    *l = (struct live){.argc = argc, .argv = argv, .config = config, .secure = secure, .shared = shared};
+    pthread_mutex_init(&l->mutex, NULL);
+}
+
+void live_clear(struct live *l) {
+    pthread_mutex_destroy(&l->mutex);
+}
+
+static void log_errors(const struct config_errors *errors) {
+    const char *line = errors->lines.data;
+    while (line) {
+        const char *end = strchr(line, '\n');
+        log_warning("Configuration not reloaded, nothing was changed: %.*s",
+                    end ? (int)(end - line) : (int)strlen(line), line);
+        line = end ? end + 1 : NULL;
+    }
+}
+
+/* The numbers that sessions read. */
+static void set_options(const struct config *c, struct session_options *o) {
+    o->bulk_max = c->bulk_max;
+    o->query_buffer_limit = c->query_buffer_limit;
+    o->output_limit_hard = c->output_limit_hard;
+    o->output_limit_soft = c->output_limit_soft;
+    o->output_limit_soft_ms = c->output_limit_soft_s * 1000;
+    o->output_pubsub_hard = c->output_pubsub_hard;
+    o->output_pubsub_soft = c->output_pubsub_soft;
+    o->output_pubsub_soft_ms = c->output_pubsub_soft_s * 1000;
+    o->timeout_ms = c->timeout_s * 1000;
+    o->keepalive_s = c->tcp_keepalive_s;
+    o->tls_handshake_ms = c->tls_handshake_ms;
+    o->upstream_timeout_ms = c->upstream_timeout_ms;
+    o->announce_port = (int)c->cluster_announce_port;
+    o->announce_tls_port = (int)c->cluster_announce_tls_port;
+}
+
+/* Brings into force what a reload may change. */
+static void take_over(struct live *l, struct config *fresh, struct secure *secure, struct text *waiting) {
+    struct config *c = l->config;
+    struct session_options *o = &l->shared->options;
+    int64_t maxclients = c->maxclients;
+    pthread_mutex_lock(&l->shared->password_mutex);
+    size_t count = config_take_over(c, fresh, waiting);
+    o->requirepass = c->requirepass;
+    pthread_mutex_unlock(&l->shared->password_mutex);
+    atomic_store(&l->shared->restart_needed, (unsigned)count);
+    set_options(c, o);
+    if (c->maxclients != maxclients) {
+        o->maxclients = c->maxclients;
+        l->raise_limit(l->arg, c->maxclients);
+    }
+    secure_replace(l->secure, secure);
+    log_set_level(c->loglevel);
+    log_set_json(c->log_json);
+    for (unsigned i = 0; i < o->threads; i++)
+        worker_set_rules(l->shared->workers[i], c->rules);
+}
+
+bool live_reload(void *arg, char *said, size_t size) {
+    struct live *l = arg;
+    pthread_mutex_lock(&l->mutex);
+    struct secure secure;
+    struct config_errors errors = {0};
+    struct text waiting = {0};
+    struct config *fresh = config_load(l->argc, l->argv, &errors);
+    bool done = secure_load(&secure, fresh, &errors) && errors.count == 0;
+    if (done) {
+        take_over(l, fresh, &secure, &waiting);
+        log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(l->config->rules));
+        if (waiting.len > 0)
+            log_warning("These directives have changed and need a restart: %s", waiting.data);
+    } else {
+        secure_clear(&secure);
+        log_errors(&errors);
+    }
+    snprintf(said, size, "%s", waiting.len > 0 ? waiting.data : "");
+    text_clear(&waiting);
+    config_free(fresh);
+    config_errors_clear(&errors);
+    pthread_mutex_unlock(&l->mutex);
+    return done;
+}
+
+void live_show(void *arg, const char *pattern, size_t len, const struct report *report) {
+    struct live *l = arg;
+    char lower[PATTERN_MAX_BYTES]; /* as names are */
+    if (len > sizeof(lower))
+        return; /* no name is as long */
+    for (size_t i = 0; pattern && i < len; i++)
+        lower[i] = (char)tolower((unsigned char)pattern[i]);
+    pthread_mutex_lock(&l->mutex);
+    for (size_t i = 0; i < config_directive_count(); i++) {
+        const char *name = config_directive_get(i).name;
+        if (!config_shown(i) || (pattern && !glob_match(lower, len, name, strlen(name))))
+            continue;
+        struct text value = {0};
+        config_show(l->config, i, &value);
+        report->text(report->arg, name, value.len > 0 ? value.data : "", value.len);
+        text_clear(&value);
+    }
+    pthread_mutex_unlock(&l->mutex);
+}
+
+int64_t live_shutdown_ms(struct live *l) {
+    pthread_mutex_lock(&l->mutex);
+    int64_t ms = l->config->shutdown_timeout_s * 1000;
+    pthread_mutex_unlock(&l->mutex);
+    return ms;
+}

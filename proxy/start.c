@@ -1,0 +1,87 @@
+/* Tries what a start needs of the system. Knows nothing of what runs then. */
+#include "proxy/start.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/listen.h"
+#include "proxy/secure.h"
+
+/* Whether a file could be written, without making it; errno says why not. */
+static bool writable(const char *path) {
+    struct stat file;
+    if (stat(path, &file) == 0 && S_ISDIR(file.st_mode)) {
+        errno = EISDIR;
+        return false;
+    }
+    if (eaccess(path, W_OK) == 0)
+        return true;
+    if (errno != ENOENT)
+        return false;
+    char *copy = memory_strdup(path);
+    bool can = eaccess(dirname(copy), W_OK | X_OK) == 0;
+    memory_free(copy);
+    return can;
+}
+
+static void check_file(const struct config *c, const char *directive, const char *path, struct config_errors *errors) {
+    if (path && *path && !config_is_wrong(errors, directive) && !writable(path))
+        config_refuse(errors, c, directive, "%s '%s': expected a file that can be written: %s", directive, path,
+                      strerror(errno));
+}
+
+/* Whether execvp would find a program. */
+static bool on_path(const char *program) {
+    const char *path = getenv("PATH");
+    char *copy = memory_strdup(path ? path : "/bin:/usr/bin"), *rest = copy;
+    bool found = false;
+    for (char *folder; !found && (folder = strsep(&rest, ":"));) {
+        char name[4096];
+        int n = snprintf(name, sizeof(name), "%s/%s", *folder ? folder : ".", program);
+        found = n < (int)sizeof(name) && eaccess(name, X_OK) == 0;
+    }
+    memory_free(copy);
+    return found;
+}
+
+/* Tries the certificates with a copy's passphrases, as loading overwrites them. */
+static void check_certificates(const struct config *c, struct config_errors *errors) {
+    struct config copy = *c;
+    char *const pass = c->tls.key_file_pass, *const upstream_pass = c->upstream_tls.key_file_pass;
+    copy.tls.key_file_pass = pass ? memory_strdup(pass) : NULL;
+    copy.upstream_tls.key_file_pass = upstream_pass ? memory_strdup(upstream_pass) : NULL;
+    struct secure secure;
+    if (secure_load(&secure, &copy, errors))
+        secure_clear(&secure);
+    memory_free(copy.tls.key_file_pass);
+    memory_free(copy.upstream_tls.key_file_pass);
+}
+
+static void check_ports(const struct config *c, struct config_errors *errors) {
+    struct listen_set set;
+    (void)listen_open(&set, c, true, errors);
+    if (c->admin_port != 0 && !config_is_wrong(errors, "admin-bind")) {
+        int fd = listen_admin(&set, c, 1, errors);
+        if (fd >= 0)
+            close(fd);
+    }
+    listen_close(&set);
+}
+
+bool start_check(const struct config *config, struct config_errors *errors) {
+    check_file(config, "logfile", config->logfile, errors);
+    check_certificates(config, errors);
+    check_ports(config, errors);
+    if (config->upstream == CONFIG_EMBEDDED && !config_is_wrong(errors, "upstream") && !on_path("redis-server"))
+        config_refuse(errors, config, "upstream",
+                      "upstream embedded: redis-server was not found; install it (Debian: apt-get install "
+                      "redis-server) or name an upstream, for example --upstream standalone 127.0.0.1:6379");
+    check_file(config, "pidfile", config->pidfile, errors);
+    return errors->count == 0;
+}
