@@ -49,7 +49,7 @@ configure_file(${CONF}/debian/copyright.in ${CMAKE_CURRENT_BINARY_DIR}/copyright
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # Paths of a package, not of a prefix: the unit names them.
 install(FILES ${CONF}/lockkeeper.conf DESTINATION /etc/lockkeeper COMPONENT package EXCLUDE_FROM_ALL)
-install(FILES ${CONF}/lockkeeper.service DESTINATION /lib/systemd/system COMPONENT package EXCLUDE_FROM_ALL)
+install(FILES ${CONF}/lockkeeper.service ${CONF}/lockkeeper.socket DESTINATION /lib/systemd/system COMPONENT package EXCLUDE_FROM_ALL)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)

@@ -1,10 +1,12 @@
-/* Opens the listening sockets: bind x port, bind x tls-port, and unixsocket. */
+/* Opens the listening sockets: bind x port, bind x tls-port, and unixsocket; or takes those that were given. */
 #include "proxy/listen.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -51,10 +53,13 @@ static struct addrinfo *resolve(const char *address, int64_t port) {
     return list;
 }
 
-int listen_address(const char *address, int64_t port, bool reuse_port, int backlog) {
+int listen_address(const char *address, int64_t port, bool reuse_port, int backlog, struct inherited *inherited,
+                   enum socket_use use) {
     struct addrinfo *a = resolve(address, port);
     errno = a ? errno : 0;
-    int fd = a ? tcp_socket(a, reuse_port, backlog) : -1;
+    int fd = a ? inherit_take(inherited, a->ai_addr, use) : -1;
+    if (a && fd < 0)
+        fd = tcp_socket(a, reuse_port, backlog);
     int saved = errno;
     if (a)
         freeaddrinfo(a);
@@ -62,10 +67,56 @@ int listen_address(const char *address, int64_t port, bool reuse_port, int backl
     return fd;
 }
 
-/* Opens an address for all threads, who have `most` places each. Returns 1 opened, 0 skipped (optional and missing), -1
- * failed. */
-static int open_address(struct listen_set *set, const struct config *c, const char *address, bool tls, size_t most,
-                        size_t at, char *error, size_t size) {
+static void add(struct listen_set *set, size_t thread, int fd, bool tls, bool shared) {
+    struct listen_row *row = &set->rows[thread % set->threads];
+    row->sockets = memory_realloc(row->sockets, (row->count + 1) * sizeof(*row->sockets));
+    row->sockets[row->count++] = (struct worker_socket){.fd = fd, .tls = tls, .shared = shared};
+}
+
+/* Takes the predecessor's sockets at an address: of as many threads as it had. Where there are more now, these share
+ * the first. Returns whether there were any. */
+static bool take_address(struct listen_set *set, const struct addrinfo *a, bool tls, int backlog) {
+    int first = -1;
+    size_t taken = 0;
+    for (int fd; (fd = inherit_take(set->inherited, a->ai_addr, tls ? SOCKET_TLS : SOCKET_PLAIN)) >= 0; taken++) {
+        listen(fd, backlog); /* tcp-backlog may be another one */
+        add(set, taken, fd, tls, false);
+        first = first < 0 ? fd : first;
+    }
+    for (size_t t = taken; first >= 0 && t < set->threads; t++)
+        add(set, t, fcntl(first, F_DUPFD_CLOEXEC, 0), tls, false);
+    return taken > 0;
+}
+
+/* Opens an address for all threads. Returns 1 opened, -1 failed with errno. */
+static int open_sockets(struct listen_set *set, const struct config *c, const struct addrinfo *a, bool tls) {
+    if (take_address(set, a, tls, (int)c->tcp_backlog))
+        return 1;
+    bool reuse_port = c->reuse_port || set->threads > 1;
+    if (reuse_port && !c->reuse_port) { /* without it first: a port that another process has is an error here too */
+        int probe = tcp_socket(a, false, 1);
+        if (probe < 0)
+            return -1;
+        close(probe);
+    }
+    for (size_t t = 0; t < set->threads; t++) {
+        int fd = tcp_socket(a, reuse_port, (int)c->tcp_backlog);
+        if (fd < 0)
+            return -1;
+        add(set, t, fd, tls, false);
+    }
+    return 1;
+}
+
+static void add_text(struct listen_set *set, const char *address, int64_t port, bool tls) {
+    bool v6 = strchr(address, ':') != NULL;
+    text_printf(&set->text, "%s%s%s%s:%lld%s", set->text.len ? ", " : "", v6 ? "[" : "", address, v6 ? "]" : "",
+                (long long)port, tls ? " (TLS)" : "");
+}
+
+/* Opens an address. Returns 1 opened, 0 skipped (optional and missing), -1 failed. */
+static int open_address(struct listen_set *set, const struct config *c, const char *address, bool tls, char *error,
+                        size_t size) {
     bool optional = optional_address(&address);
     int64_t port = tls ? c->tls_port : c->port;
     struct addrinfo *a = resolve(address, port);
@@ -73,21 +124,7 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
         snprintf(error, size, "bind '%s': expected an address of this machine", address);
         return optional ? 0 : -1;
     }
-    int result = 1;
-    bool reuse_port = c->reuse_port || set->threads > 1;
-    if (reuse_port && !c->reuse_port) { /* without it first: a port that another process has is an error here too */
-        int probe = tcp_socket(a, false, 1);
-        if (probe < 0)
-            result = -1;
-        else
-            close(probe);
-    }
-    for (size_t t = 0; t < set->threads && result > 0; t++) {
-        int fd = tcp_socket(a, reuse_port, (int)c->tcp_backlog);
-        if (fd < 0)
-            result = -1;
-        set->sockets[1 + t * most + at] = (struct worker_socket){.fd = fd, .tls = tls};
-    }
+    int result = open_sockets(set, c, a, tls);
     if (result < 0 && optional && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT || errno == EPROTONOSUPPORT))
         result = 0;
     else if (result < 0)
@@ -95,31 +132,51 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
                  strerror(errno));
     freeaddrinfo(a);
     if (result > 0)
-        text_printf(&set->text, "%s%s%s%s:%lld%s", set->text.len ? ", " : "", strchr(address, ':') ? "[" : "", address,
-                    strchr(address, ':') ? "]" : "", (long long)port, tls ? " (TLS)" : "");
+        add_text(set, address, port, tls);
     return result;
 }
 
-static bool open_unix(struct listen_set *set, const struct config *c, char *error, size_t size) {
+/* ---- the unix socket ------------------------------------------------------------------------------- */
+
+/* Binds a unix socket so that its path is a socket that listens at any moment: the file of another process is replaced,
+ * not removed before. Returns whether it listens; else errno says why. */
+static bool bind_unix(int fd, const struct config *c) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
+    bool beside =
+        snprintf(a.sun_path, sizeof(a.sun_path), "%s.%d", c->unixsocket, (int)getpid()) < (int)sizeof(a.sun_path);
+    if (!beside) /* no room for another name */
+        memcpy(a.sun_path, c->unixsocket, strlen(c->unixsocket) + 1);
+    unlink(a.sun_path);
+    if (bind(fd, (struct sockaddr *)&a, sizeof(a)) != 0)
+        return false;
+    if (c->unixsocketperm)
+        chmod(a.sun_path, (mode_t)c->unixsocketperm);
+    if (listen(fd, (int)c->tcp_backlog) == 0 && (!beside || rename(a.sun_path, c->unixsocket) == 0))
+        return true;
+    int saved = errno;
+    unlink(a.sun_path);
+    errno = saved;
+    return false;
+}
+
+static bool open_unix(struct listen_set *set, const struct config *c, char *error, size_t size) {
+    struct sockaddr_un a;
     if (strlen(c->unixsocket) >= sizeof(a.sun_path)) {
         snprintf(error, size, "unixsocket '%s': expected a path of at most %zu bytes", c->unixsocket,
                  sizeof(a.sun_path) - 1);
         return false;
     }
-    memcpy(a.sun_path, c->unixsocket, strlen(c->unixsocket));
-    unlink(c->unixsocket);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) != 0 || listen(fd, (int)c->tcp_backlog) != 0) {
-        snprintf(error, size, "unixsocket '%s': can't listen: %s", c->unixsocket, strerror(errno));
-        if (fd >= 0)
-            close(fd);
-        return false;
+    int fd = inherit_take_unix(set->inherited, c->unixsocket);
+    if (fd < 0) {
+        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd < 0 || !bind_unix(fd, c)) {
+            snprintf(error, size, "unixsocket '%s': can't listen: %s", c->unixsocket, strerror(errno));
+            if (fd >= 0)
+                close(fd);
+            return false;
+        }
     }
-    if (c->unixsocketperm)
-        chmod(c->unixsocket, (mode_t)c->unixsocketperm);
-    set->sockets[0].fd = fd;
-    set->unix_socket = true;
+    add(set, 0, fd, false, false);
     set->unix_path = c->unixsocket;
     struct stat file;
     if (stat(c->unixsocket, &file) == 0)
@@ -128,28 +185,51 @@ static bool open_unix(struct listen_set *set, const struct config *c, char *erro
     return true;
 }
 
-bool listen_open(struct listen_set *set, const struct config *c, char *error, size_t size) {
-    size_t most = 2 * c->bind.count;
-    set->threads = (size_t)c->threads;
-    set->sockets = memory_zalloc((1 + set->threads * most) * sizeof(*set->sockets));
-    text_init(&set->text);
-    size_t opened = 0;
+/* ---- systemd's sockets ------------------------------------------------------------------------------ */
+
+static void add_managed_text(struct listen_set *set, const struct handed_socket *s) {
+    struct sockaddr_storage own;
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+    socklen_t len = sizeof(own);
+    if (getsockname(s->fd, (struct sockaddr *)&own, &len) != 0)
+        return;
+    if (own.ss_family == AF_UNIX)
+        text_printf(&set->text, "%sunix:%.*s", set->text.len ? ", " : "",
+                    (int)(len - offsetof(struct sockaddr_un, sun_path)), ((struct sockaddr_un *)&own)->sun_path);
+    else if (getnameinfo((struct sockaddr *)&own, len, host, sizeof(host), port, sizeof(port),
+                         NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+        add_text(set, host, strtoll(port, NULL, 10), s->use == SOCKET_TLS);
+}
+
+/* Takes all of systemd's sockets; threads share each. */
+static void take_managed(struct listen_set *set) {
+    for (size_t i = 0; i < set->inherited->count; i++) {
+        struct handed_socket *s = &set->inherited->sockets[i];
+        if (!s->managed)
+            continue;
+        s->taken = true;
+        for (size_t t = 0; t < set->threads; t++)
+            add(set, t, t == 0 ? s->fd : fcntl(s->fd, F_DUPFD_CLOEXEC, 0), s->use == SOCKET_TLS, true);
+        add_managed_text(set, s);
+    }
+}
+
+/* ---- all ------------------------------------------------------------------------------------------- */
+
+static bool open_all(struct listen_set *set, const struct config *c, char *error, size_t size) {
+    size_t opened = 0, most = 2 * c->bind.count;
     for (size_t i = 0; i < most; i++) {
         bool tls = i >= c->bind.count;
         if ((tls ? c->tls_port : c->port) == 0)
             continue;
-        int result = open_address(set, c, c->bind.words[i % c->bind.count], tls, most, opened, error, size);
+        int result = open_address(set, c, c->bind.words[i % c->bind.count], tls, error, size);
         if (result < 0)
             return false;
         opened += (size_t)result;
     }
-    set->per_thread = opened;
-    /* Rows of `most` places become rows of `opened`. */
-    for (size_t t = 1; t < set->threads; t++)
-        memmove(&set->sockets[1 + t * opened], &set->sockets[1 + t * most], opened * sizeof(*set->sockets));
     if (c->unixsocket && c->unixsocket[0] && !open_unix(set, c, error, size))
         return false;
-    if (opened == 0 && !set->unix_socket) {
+    if (opened == 0 && !set->unix_path) {
         if (c->port == 0 && c->tls_port == 0)
             snprintf(error, size, "port 0: expected a tls-port or a unixsocket too, or nobody can connect");
         else if (most == 0)
@@ -159,23 +239,121 @@ bool listen_open(struct listen_set *set, const struct config *c, char *error, si
     return true;
 }
 
+bool listen_open(struct listen_set *set, const struct config *c, struct inherited *inherited, char *error,
+                 size_t size) {
+    set->threads = (size_t)c->threads;
+    set->inherited = inherited;
+    set->rows = memory_zalloc(set->threads * sizeof(*set->rows));
+    text_init(&set->text);
+    if (!inherited->managed)
+        return open_all(set, c, error, size);
+    take_managed(set);
+    return true;
+}
+
 const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count) {
-    if (thread == 0) {
-        *count = set->per_thread + (set->unix_socket ? 1 : 0);
-        return set->sockets + (set->unix_socket ? 0 : 1);
-    }
-    *count = set->per_thread;
-    return set->sockets + 1 + thread * set->per_thread;
+    *count = set->rows[thread].count;
+    return set->rows[thread].sockets;
 }
 
 const char *listen_text(const struct listen_set *set) {
     return set->text.data;
 }
 
-void listen_close(struct listen_set *set) {
+/* ---- other processes --------------------------------------------------------------------------------- */
+
+/* Whether a socket is a copy of one that another row has. */
+static bool is_copy(const struct handed_socket *sockets, size_t count, int fd) {
+    struct stat own, other;
+    if (fstat(fd, &own) != 0)
+        return true;
+    for (size_t i = 0; i < count; i++)
+        if (fstat(sockets[i].fd, &other) == 0 && other.st_ino == own.st_ino)
+            return true;
+    return false;
+}
+
+struct handed_socket *listen_offer(const struct listen_set *set, size_t *count) {
+    struct handed_socket *list = NULL;
+    *count = 0;
+    for (size_t t = 0; t < set->threads; t++)
+        for (size_t i = 0; i < set->rows[t].count; i++) {
+            const struct worker_socket *s = &set->rows[t].sockets[i];
+            if (is_copy(list, *count, s->fd))
+                continue;
+            list = memory_realloc(list, (*count + 1) * sizeof(*list));
+            list[(*count)++] =
+                (struct handed_socket){.fd = s->fd, .use = s->tls ? SOCKET_TLS : SOCKET_PLAIN, .managed = s->shared};
+        }
+    return list;
+}
+
+/* An address as /proc/net/tcp and tcp6 have it; "" for other sockets. */
+static void write_kernels(const struct sockaddr_storage *a, char *out, size_t size) {
+    const struct sockaddr_in *v4 = (const void *)a;
+    const struct sockaddr_in6 *v6 = (const void *)a;
+    out[0] = '\0';
+    if (a->ss_family == AF_INET)
+        snprintf(out, size, "%08X:%04X", v4->sin_addr.s_addr, ntohs(v4->sin_port));
+    else if (a->ss_family == AF_INET6)
+        snprintf(out, size, "%08X%08X%08X%08X:%04X", v6->sin6_addr.s6_addr32[0], v6->sin6_addr.s6_addr32[1],
+                 v6->sin6_addr.s6_addr32[2], v6->sin6_addr.s6_addr32[3], ntohs(v6->sin6_port));
+}
+
+/* Whether one of the listed sockets is the one with that inode, or (inode 0) listens on that address. */
+static bool is_own(const struct handed_socket *list, size_t count, const char *address, unsigned long long inode) {
+    for (size_t i = 0; i < count; i++) {
+        struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
+        struct stat file;
+        socklen_t len = sizeof(own);
+        char text[48];
+        if (inode && fstat(list[i].fd, &file) == 0 && file.st_ino == inode)
+            return true;
+        if (inode || getsockname(list[i].fd, (struct sockaddr *)&own, &len) != 0)
+            continue;
+        write_kernels(&own, text, sizeof(text));
+        if (strcmp(text, address) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Looks through the kernel's table, where sockets that listen come first. */
+static bool table_has_rival(const char *path, const struct handed_socket *list, size_t count) {
+    enum { LISTENS = 10 };
+    FILE *f = fopen(path, "re");
+    char line[512], address[48];
+    unsigned state = LISTENS;
+    unsigned long long inode;
+    bool found = false;
+    if (f && !fgets(line, sizeof(line), f)) /* the heading */
+        state = 0;
+    while (f && !found && state == LISTENS && fgets(line, sizeof(line), f))
+        found = sscanf(line, "%*s %47s %*s %x %*s %*s %*s %*s %*s %llu", address, &state, &inode) == 3 &&
+                state == LISTENS && is_own(list, count, address, 0) && !is_own(list, count, address, inode);
+    if (f)
+        fclose(f);
+    return found;
+}
+
+bool listen_has_rival(const struct listen_set *set) {
+    size_t count;
+    struct stat file;
+    if (set->unix_path && stat(set->unix_path, &file) == 0 && file.st_ino != set->unix_inode)
+        return true;
+    struct handed_socket *list = listen_offer(set, &count);
+    bool found =
+        table_has_rival("/proc/self/net/tcp", list, count) || table_has_rival("/proc/self/net/tcp6", list, count);
+    memory_free(list);
+    return found;
+}
+
+void listen_close(struct listen_set *set, bool handed) {
     struct stat file; /* a process that took over has put its own there */
-    if (set->unix_socket && stat(set->unix_path, &file) == 0 && file.st_ino == set->unix_inode)
+    if (set->unix_path && !handed && stat(set->unix_path, &file) == 0 && file.st_ino == set->unix_inode)
         unlink(set->unix_path);
-    memory_free(set->sockets);
+    for (size_t t = 0; t < set->threads; t++)
+        memory_free(set->rows[t].sockets);
+    memory_free(set->rows);
     text_clear(&set->text);
 }

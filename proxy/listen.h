@@ -10,30 +10,44 @@
 
 #include "proxy/base/text.h"
 #include "proxy/config/config.h"
+#include "proxy/inherit.h"
 #include "proxy/worker/worker.h"
 
+/* The sockets of one thread. */
+struct listen_row {
+    struct worker_socket *sockets;
+    size_t count;
+};
+
 struct listen_set {
-    struct worker_socket *sockets; /* thread 0's first, then thread 1's, ... */
-    size_t per_thread;             /* TCP sockets of each thread */
+    struct listen_row *rows; /* one for each thread */
     size_t threads;
-    bool unix_socket; /* one more, of thread 0 alone: the first of all */
-    const char *unix_path;
-    ino_t unix_inode; /* of its file */
+    struct inherited *inherited; /* sockets that are taken before others are opened; borrowed */
+    const char *unix_path;       /* NULL: no unix socket, or systemd's */
+    ino_t unix_inode;            /* of its file */
     struct text text;
 };
 
-/* Opens a TCP socket that listens on an address of this machine; -1 with errno (0: it is no address). With reuse_port
- * other processes may have the same one. */
-int listen_address(const char *address, int64_t port, bool reuse_port, int backlog);
+/* Opens a TCP socket that listens on an address of this machine, or takes one that is inherited (borrowed); -1 with
+ * errno (0: it is no address). With reuse_port other processes may have the same one. */
+int listen_address(const char *address, int64_t port, bool reuse_port, int backlog, struct inherited *inherited,
+                   enum socket_use use);
 /* Opens bind x port and bind x tls-port for each thread (SO_REUSEPORT where there are several, or reuse-port says so),
- * and unixsocket. False with one line in error. The descriptors become the workers'. */
-bool listen_open(struct listen_set *set, const struct config *config, char *error, size_t error_size);
+ * and unixsocket; or takes systemd's sockets instead of all these. False with one line in error. The descriptors become
+ * the workers'. */
+bool listen_open(struct listen_set *set, const struct config *config, struct inherited *inherited, char *error,
+                 size_t error_size);
 /* The descriptors of one thread. */
 const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count);
 /* What is listened on, "127.0.0.1:6380, unix:/run/..."; borrowed. */
 const char *listen_text(const struct listen_set *set);
-/* Frees the set (not the descriptors) and removes the unix socket's file, if it is still this
- * process's. */
-void listen_close(struct listen_set *set);
+/* Lists the sockets for another process; the caller frees the list. Before the workers close them. */
+struct handed_socket *listen_offer(const struct listen_set *set, size_t *count);
+/* Whether another process listens on one of the set's addresses as well (SO_REUSEPORT), or has put its own unix socket
+ * in the place of this one. Before the workers close them. */
+bool listen_has_rival(const struct listen_set *set);
+/* Frees the set (not the descriptors) and removes the unix socket's file, if it is still this process's. `handed`: it
+ * is another's as well. */
+void listen_close(struct listen_set *set, bool handed);
 
 #endif

@@ -24,6 +24,8 @@
 #include "proxy/base/text.h"
 #include "proxy/config/config.h"
 #include "proxy/embedded.h"
+#include "proxy/ending.h"
+#include "proxy/inherit.h"
 #include "proxy/listen.h"
 #include "proxy/monitor.h"
 #include "proxy/notify.h"
@@ -42,6 +44,7 @@ struct application {
     char **argv;
     struct config *config;
     struct embedded *embedded;
+    struct inherited inherited;
     struct listen_set listeners;
     struct secure secure;
     struct proxy_shared shared;
@@ -53,8 +56,8 @@ struct application {
     const char *embedded_addresses[1];
     char process_id[UUID_TEXT];
     struct text upstream_text;
-    struct ev_signal on_term, on_int, on_hup;
-    bool stopping;
+    struct ev_signal on_term, on_int, on_quit, on_take_over, on_hup;
+    struct ending ending;
     pthread_mutex_t reload_mutex;
 };
 
@@ -162,17 +165,15 @@ static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events
 /* ---- stopping ------------------------------------------------------------------------------------ */
 
 static void on_stop(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    struct application *app = signal->data;
-    if (app->stopping) {
-        log_warning("Stopped at once by a second signal");
-        embedded_stop(app->embedded);
-        _exit(0);
-    }
-    app->stopping = true;
-    log_notice("Received %s: finishing what is in flight", signal->signum == SIGTERM ? "SIGTERM" : "SIGINT");
-    notify_state("STOPPING=1");
-    for (unsigned i = 0; i < app->shared.options.threads; i++)
-        worker_stop(app->shared.workers[i], app->config->shutdown_timeout_s * 1000);
+    ending_stop(&((struct application *)signal->data)->ending, signal->signum == SIGTERM ? "SIGTERM" : "SIGINT");
+}
+
+static void on_leave(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    ending_leave(&((struct application *)signal->data)->ending, "SIGQUIT");
+}
+
+static void on_take_over(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    ending_take_over(&((struct application *)signal->data)->ending, "SIGUSR2");
 }
 
 static void stop_at_once(int signal) {
@@ -183,7 +184,7 @@ static void stop_at_once(int signal) {
  * a second signal needs another way. */
 static void unwatch_signals(struct application *app) {
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    struct ev_signal *const watchers[] = {&app->on_term, &app->on_int, &app->on_hup};
+    struct ev_signal *const watchers[] = {&app->on_term, &app->on_int, &app->on_quit, &app->on_take_over, &app->on_hup};
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -193,6 +194,8 @@ static void unwatch_signals(struct application *app) {
     }
     signal(SIGTERM, stop_at_once);
     signal(SIGINT, stop_at_once);
+    signal(SIGQUIT, SIG_IGN);
+    signal(SIGUSR2, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
@@ -216,6 +219,7 @@ static void worker_ready(void *arg, const char *error) {
         return;
     log_notice("Ready to accept connections on %s", listen_text(&app->listeners));
     notify_state("READY=1");
+    inherit_tell_ready(&app->inherited);
 }
 
 static void options_of(struct application *app) {
@@ -230,7 +234,6 @@ static void options_of(struct application *app) {
         .timeout_ms = c->timeout_s * 1000,
         .keepalive_s = c->tcp_keepalive_s,
         .maxclients = c->maxclients,
-        .reuse_port = c->reuse_port,
         .requirepass = c->requirepass,
         .stranger_login = c->upstream_password && !config_shares_user(c) ? UPSTREAM_LOGIN_STRANGER : 0,
         .admin_users = c->admin_users.words,
@@ -317,8 +320,9 @@ static void new_process_id(struct application *app) {
 
 static const char *unready(void *arg) {
     const struct application *app = arg;
-    if (app->stopping)
-        return "the proxy stops";
+    const char *reason = ending_reason(&app->ending);
+    if (reason)
+        return reason;
     return atomic_load(&app->ready) < app->shared.options.threads ? "not all threads accept clients yet" : NULL;
 }
 
@@ -345,8 +349,16 @@ static void run(struct application *app) {
     }
     if (app->monitor)
         start_monitor(app);
+    app->ending = (struct ending){.shared = &app->shared,
+                                  .config = app->config,
+                                  .listeners = &app->listeners,
+                                  .monitor = &app->monitor,
+                                  .embedded = app->embedded,
+                                  .argv = app->argv};
     watch_signal(app, &app->on_term, SIGTERM, on_stop);
     watch_signal(app, &app->on_int, SIGINT, on_stop);
+    watch_signal(app, &app->on_quit, SIGQUIT, on_leave);
+    watch_signal(app, &app->on_take_over, SIGUSR2, on_take_over);
     watch_signal(app, &app->on_hup, SIGHUP, on_reload);
     sigset_t all, old;
     sigfillset(&all);
@@ -409,10 +421,11 @@ static bool start(struct application *app, char *error, size_t size) {
         log_notice("bind is not loopback: clients log in for themselves, upstream-user is the proxy's alone; "
                    "share-upstream-user yes lets everybody be that user");
     raise_descriptor_limit(app);
-    if (c->admin_port != 0 && !(app->monitor = monitor_open(c, error, size)))
+    if (c->admin_port != 0 && !(app->monitor = monitor_open(c, &app->inherited, error, size)))
         return false;
-    if (!listen_open(&app->listeners, c, error, size))
+    if (!listen_open(&app->listeners, c, &app->inherited, error, size))
         return false;
+    inherit_close_rest(&app->inherited);
     if (!start_upstream(app, error, size))
         return false;
     if (c->pidfile && c->pidfile[0] && !write_pid(c->pidfile)) {
@@ -425,6 +438,7 @@ static bool start(struct application *app, char *error, size_t size) {
 static int serve(struct application *app) {
     char error[ERROR_SIZE];
     uint64_t seed = 0;
+    inherit_read(&app->inherited);
     if (!start(app, error, sizeof(error))) {
         embedded_stop(app->embedded);
         return fail(error);
@@ -455,7 +469,8 @@ static int serve(struct application *app) {
     embedded_stop(app->embedded);
     if (app->config->pidfile && app->config->pidfile[0])
         remove_pid(app->config->pidfile);
-    listen_close(&app->listeners);
+    listen_close(&app->listeners, app->ending.handed);
+    inherit_free(&app->inherited);
     log_notice("Stopped");
     return 0;
 }

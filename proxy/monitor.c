@@ -24,9 +24,9 @@ struct monitor {
     struct text address;
 };
 
-struct monitor *monitor_open(const struct config *config, char *error, size_t size) {
+struct monitor *monitor_open(const struct config *config, struct inherited *inherited, char *error, size_t size) {
     const char *address = config->admin_bind;
-    int fd = listen_address(address, config->admin_port, config->reuse_port, BACKLOG);
+    int fd = listen_address(address, config->admin_port, config->reuse_port, BACKLOG, inherited, SOCKET_ADMIN);
     if (fd < 0) {
         snprintf(error, size, "admin-port %lld: can't listen on admin-bind %s: %s", (long long)config->admin_port,
                  address, errno ? strerror(errno) : "expected an address of this machine");
@@ -37,6 +37,10 @@ struct monitor *monitor_open(const struct config *config, char *error, size_t si
     bool v6 = strchr(address, ':') != NULL;
     text_printf(&m->address, "%s%s%s:%lld", v6 ? "[" : "", address, v6 ? "]" : "", (long long)config->admin_port);
     return m;
+}
+
+int monitor_socket(const struct monitor *m) {
+    return m->fd;
 }
 
 const char *monitor_text(const struct monitor *m) {

@@ -9,13 +9,16 @@
 
 #include "proxy/admin/pages.h"
 #include "proxy/config/config.h"
+#include "proxy/inherit.h"
 #include "proxy/worker/worker.h"
 
 struct monitor;
 
-/* Opens the port; before any thread starts, so that a port that is taken is an error at start. NULL with one line in
- * error. admin_port must not be 0. */
-struct monitor *monitor_open(const struct config *config, char *error, size_t error_size);
+/* Opens the port, or takes it from those that are inherited (borrowed); before any thread starts, so that a port that
+ * is taken is an error at start. NULL with one line in error. admin_port must not be 0. */
+struct monitor *monitor_open(const struct config *config, struct inherited *inherited, char *error, size_t error_size);
+/* The socket that listens, for another process; borrowed. */
+int monitor_socket(const struct monitor *m);
 /* Serves from now on: `admin` is copied. unready: as in struct pages_source. False if the server can't start. */
 bool monitor_start(struct monitor *m, struct worker *first, const struct admin_source *admin,
                    const char *(*unready)(void *arg), void *unready_arg);

@@ -26,7 +26,6 @@ struct session_options {
     int64_t timeout_ms;       /* idle clients; 0: never */
     int64_t keepalive_s;      /* 0: off */
     int64_t maxclients;       /* of the whole process */
-    bool reuse_port;          /* another process may take the port over */
     const char *requirepass;  /* NULL: none */
     uint32_t stranger_login;  /* of who has not logged in: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
     char *const *admin_users; /* who may use PROXY whatever Redis says; borrowed */
@@ -57,6 +56,7 @@ struct proxy_shared {
     struct worker **workers; /* options.threads of them */
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, for maxclients */
+    atomic_uint accepting;        /* workers whose listeners are open */
     atomic_uint evictions;        /* evictions.c's */
     atomic_int_fast64_t came_ms;  /* when a session last came to its identity */
     atomic_int_fast64_t paused;   /* of these, that wait for the end of a CLIENT PAUSE */
