@@ -51,7 +51,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/copyright DESTINATION ${CMAKE_INSTALL_
 install(FILES ${CONF}/lockkeeper.conf DESTINATION /etc/lockkeeper COMPONENT package EXCLUDE_FROM_ALL)
 install(FILES ${CONF}/debian/lockkeeper.logrotate DESTINATION /etc/logrotate.d RENAME lockkeeper COMPONENT package
         EXCLUDE_FROM_ALL)
-install(FILES ${CONF}/lockkeeper.service DESTINATION /lib/systemd/system COMPONENT package EXCLUDE_FROM_ALL)
+install(FILES ${CONF}/lockkeeper.service ${CONF}/lockkeeper.socket DESTINATION /lib/systemd/system COMPONENT package EXCLUDE_FROM_ALL)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)

@@ -1,11 +1,13 @@
-/* Opens the listening sockets: bind x port, bind x tls-port, and unixsocket. */
+/* Opens the listening sockets: bind x port, bind x tls-port, and unixsocket; or takes those that were given. */
 #include "proxy/listen.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -84,7 +86,9 @@ int listen_admin(struct listen_set *set, const struct config *c, int backlog, st
     struct addrinfo *a = resolve(c->admin_bind, c->admin_port);
     long long port = c->admin_port;
     const struct listen_claim *other = a ? claimed(set, a) : NULL;
-    int fd = a && !other ? tcp_socket(a, c->reuse_port, set->trial ? -1 : backlog) : -1;
+    int fd = a && !other ? inherit_take(set->inherited, a->ai_addr, SOCKET_ADMIN) : -1;
+    if (a && !other && fd < 0)
+        fd = tcp_socket(a, c->reuse_port, set->trial ? -1 : backlog);
     int saved = errno;
     if (a)
         freeaddrinfo(a);
@@ -101,9 +105,31 @@ int listen_admin(struct listen_set *set, const struct config *c, int backlog, st
     return fd;
 }
 
-/* Opens one address for all threads, who have `most` places each; errno where it fails. */
-static bool open_sockets(struct listen_set *set, const struct config *c, const struct addrinfo *a, bool tls,
-                         size_t most, size_t at) {
+static void add(struct listen_set *set, size_t thread, int fd, bool tls, bool shared) {
+    struct listen_row *row = &set->rows[thread % set->threads];
+    row->sockets = memory_realloc(row->sockets, (row->count + 1) * sizeof(*row->sockets));
+    row->sockets[row->count++] = (struct worker_socket){.fd = fd, .tls = tls, .shared = shared};
+}
+
+/* Takes the predecessor's sockets at an address: of as many threads as it had. Where there are more now, these share
+ * the first. Returns whether there were any. */
+static bool take_address(struct listen_set *set, const struct addrinfo *a, bool tls, int backlog) {
+    int first = -1;
+    size_t taken = 0;
+    for (int fd; (fd = inherit_take(set->inherited, a->ai_addr, tls ? SOCKET_TLS : SOCKET_PLAIN)) >= 0; taken++) {
+        listen(fd, backlog); /* tcp-backlog may be another one */
+        add(set, taken, fd, tls, false);
+        first = first < 0 ? fd : first;
+    }
+    for (size_t t = taken; first >= 0 && t < set->threads; t++)
+        add(set, t, fcntl(first, F_DUPFD_CLOEXEC, 0), tls, false);
+    return taken > 0;
+}
+
+/* Opens an address for all threads; errno where it fails. */
+static bool open_sockets(struct listen_set *set, const struct config *c, const struct addrinfo *a, bool tls) {
+    if (take_address(set, a, tls, (int)c->tcp_backlog))
+        return true;
     bool reuse_port = c->reuse_port || set->threads > 1;
     if (set->trial || (reuse_port && !c->reuse_port)) {
         /* without it first: a port that another process has is an error with several threads, too */
@@ -116,14 +142,20 @@ static bool open_sockets(struct listen_set *set, const struct config *c, const s
         int fd = tcp_socket(a, reuse_port, (int)c->tcp_backlog);
         if (fd < 0)
             return false;
-        set->sockets[1 + t * most + at] = (struct worker_socket){.fd = fd, .tls = tls};
+        add(set, t, fd, tls, false);
     }
     return true;
 }
 
+static void add_text(struct listen_set *set, const char *address, int64_t port, bool tls) {
+    bool v6 = strchr(address, ':') != NULL;
+    text_printf(&set->text, "%s%s%s%s:%lld%s", set->text.len ? ", " : "", v6 ? "[" : "", address, v6 ? "]" : "",
+                (long long)port, tls ? " (TLS)" : "");
+}
+
 /* Opens an address for all threads. Returns 1 opened, 0 skipped (optional and missing), -1 failed. */
-static int open_address(struct listen_set *set, const struct config *c, const char *address, bool tls, size_t most,
-                        size_t at, struct config_errors *errors) {
+static int open_address(struct listen_set *set, const struct config *c, const char *address, bool tls,
+                        struct config_errors *errors) {
     bool optional = optional_address(&address);
     const char *directive = tls ? "tls-port" : "port";
     long long port = tls ? c->tls_port : c->port;
@@ -139,7 +171,7 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
         config_refuse(errors, c, directive, "%s %lld: can't listen on %s: %s has it already", directive, port, address,
                       strcmp(other->directive, directive) == 0 ? "another address of bind" : other->directive);
         result = -1;
-    } else if (!open_sockets(set, c, a, tls, most, at)) {
+    } else if (!open_sockets(set, c, a, tls)) {
         bool missing = errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT || errno == EPROTONOSUPPORT;
         result = optional && missing ? 0 : -1;
         if (result < 0)
@@ -148,12 +180,13 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
     }
     if (result > 0) {
         claim(set, a, directive);
-        text_printf(&set->text, "%s%s%s%s:%lld%s", set->text.len ? ", " : "", strchr(address, ':') ? "[" : "", address,
-                    strchr(address, ':') ? "]" : "", port, tls ? " (TLS)" : "");
+        add_text(set, address, port, tls);
     }
     freeaddrinfo(a);
     return result;
 }
+
+/* ---- the unix socket ------------------------------------------------------------------------------- */
 
 /* Whether a socket's file could be made: what is there already may be replaced if it is a socket. errno says why not.
  */
@@ -168,38 +201,87 @@ static bool unix_free(const char *path) {
     return eaccess(dirname(folder), W_OK | X_OK) == 0;
 }
 
-static int unix_socket(const struct config *c) {
+/* Binds a unix socket so that its path is a socket that listens at any moment: the file of another process is replaced,
+ * not removed before. Returns whether it listens; else errno says why. */
+static bool bind_unix(int fd, const struct config *c) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    memcpy(a.sun_path, c->unixsocket, strlen(c->unixsocket));
-    unlink(c->unixsocket);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, (int)c->tcp_backlog) == 0)
+    bool beside =
+        snprintf(a.sun_path, sizeof(a.sun_path), "%s.%d", c->unixsocket, (int)getpid()) < (int)sizeof(a.sun_path);
+    if (!beside) /* no room for another name */
+        memcpy(a.sun_path, c->unixsocket, strlen(c->unixsocket) + 1);
+    unlink(a.sun_path);
+    if (bind(fd, (struct sockaddr *)&a, sizeof(a)) != 0)
+        return false;
+    if (c->unixsocketperm)
+        chmod(a.sun_path, (mode_t)c->unixsocketperm);
+    if (listen(fd, (int)c->tcp_backlog) == 0 && (!beside || rename(a.sun_path, c->unixsocket) == 0))
+        return true;
+    int saved = errno;
+    unlink(a.sun_path);
+    errno = saved;
+    return false;
+}
+
+/* Returns the predecessor's socket, or a new one; -1 with errno. */
+static int unix_socket(struct listen_set *set, const struct config *c) {
+    int fd = inherit_take_unix(set->inherited, c->unixsocket);
+    if (fd >= 0)
+        return fd;
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind_unix(fd, c))
         return fd;
     int saved = errno;
-    if (fd >= 0)
-        close(fd);
+    close(fd);
     errno = saved;
     return -1;
 }
 
 static bool open_unix(struct listen_set *set, const struct config *c, struct config_errors *errors) {
     int fd = -1;
-    if (!unix_free(c->unixsocket) || (!set->trial && (fd = unix_socket(c)) < 0))
+    if (!unix_free(c->unixsocket) || (!set->trial && (fd = unix_socket(set, c)) < 0))
         return config_refuse(errors, c, "unixsocket", "unixsocket '%s': can't listen: %s", c->unixsocket,
                              strerror(errno));
-    set->unix_socket = true;
+    set->unix_path = c->unixsocket;
     if (set->trial)
         return true;
-    if (c->unixsocketperm)
-        chmod(c->unixsocket, (mode_t)c->unixsocketperm);
-    set->sockets[0].fd = fd;
-    set->unix_path = c->unixsocket;
+    add(set, 0, fd, false, false);
     struct stat file;
     if (stat(c->unixsocket, &file) == 0)
         set->unix_inode = file.st_ino;
     text_printf(&set->text, "%sunix:%s", set->text.len ? ", " : "", c->unixsocket);
     return true;
 }
+
+/* ---- systemd's sockets ------------------------------------------------------------------------------ */
+
+static void add_managed_text(struct listen_set *set, const struct handed_socket *s) {
+    struct sockaddr_storage own;
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+    socklen_t len = sizeof(own);
+    if (getsockname(s->fd, (struct sockaddr *)&own, &len) != 0)
+        return;
+    if (own.ss_family == AF_UNIX)
+        text_printf(&set->text, "%sunix:%.*s", set->text.len ? ", " : "",
+                    (int)(len - offsetof(struct sockaddr_un, sun_path)), ((struct sockaddr_un *)&own)->sun_path);
+    else if (getnameinfo((struct sockaddr *)&own, len, host, sizeof(host), port, sizeof(port),
+                         NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+        add_text(set, host, strtoll(port, NULL, 10), s->use == SOCKET_TLS);
+}
+
+/* Takes all of systemd's sockets; threads share each. */
+static void take_managed(struct listen_set *set) {
+    for (size_t i = 0; i < set->inherited->count; i++) {
+        struct handed_socket *s = &set->inherited->sockets[i];
+        if (!s->managed)
+            continue;
+        s->taken = true;
+        for (size_t t = 0; t < set->threads; t++)
+            add(set, t, t == 0 ? s->fd : fcntl(s->fd, F_DUPFD_CLOEXEC, 0), s->use == SOCKET_TLS, true);
+        add_managed_text(set, s);
+    }
+}
+
+/* ---- all ------------------------------------------------------------------------------------------- */
 
 /* Refuses a proxy that nobody could connect to, unless that follows from another error. */
 static bool nobody_can_connect(const struct config *c, struct config_errors *errors) {
@@ -214,51 +296,140 @@ static bool nobody_can_connect(const struct config *c, struct config_errors *err
     return config_refuse(errors, c, "bind", "bind: expected at least one address of this machine");
 }
 
-bool listen_open(struct listen_set *set, const struct config *c, bool trial, struct config_errors *errors) {
-    size_t most = 2 * c->bind.count;
-    *set = (struct listen_set){.trial = trial, .threads = (size_t)c->threads};
-    set->sockets = memory_zalloc((1 + set->threads * most) * sizeof(*set->sockets));
-    text_init(&set->text);
+static bool open_all(struct listen_set *set, const struct config *c, struct config_errors *errors) {
     size_t opened = 0;
     bool right = true;
     bool somewhere = !config_is_wrong(errors, "bind");
     bool plain = somewhere && c->port != 0 && !config_is_wrong(errors, "port");
     bool secured = somewhere && c->tls_port != 0 && !config_is_wrong(errors, "tls-port");
-    for (size_t i = 0; i < most; i++) {
+    for (size_t i = 0; i < 2 * c->bind.count; i++) {
         bool tls = i >= c->bind.count;
         if (!(tls ? secured : plain))
             continue;
-        int result = open_address(set, c, c->bind.words[i % c->bind.count], tls, most, opened, errors);
+        int result = open_address(set, c, c->bind.words[i % c->bind.count], tls, errors);
         right = result >= 0 && right;
         opened += result > 0;
     }
-    set->per_thread = opened;
-    /* Rows of `most` places become rows of `opened`. */
-    for (size_t t = 1; t < set->threads; t++)
-        memmove(&set->sockets[1 + t * opened], &set->sockets[1 + t * most], opened * sizeof(*set->sockets));
     if (c->unixsocket && c->unixsocket[0] && !open_unix(set, c, errors))
         right = false;
-    return (opened > 0 || set->unix_socket || nobody_can_connect(c, errors)) && right;
+    return (opened > 0 || set->unix_path || nobody_can_connect(c, errors)) && right;
+}
+
+bool listen_open(struct listen_set *set, const struct config *c, struct inherited *inherited, bool trial,
+                 struct config_errors *errors) {
+    *set = (struct listen_set){.trial = trial, .threads = (size_t)c->threads, .inherited = inherited};
+    set->rows = memory_zalloc(set->threads * sizeof(*set->rows));
+    text_init(&set->text);
+    if (!inherited->managed)
+        return open_all(set, c, errors);
+    take_managed(set);
+    return true;
 }
 
 const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count) {
-    if (thread == 0) {
-        *count = set->per_thread + (set->unix_socket ? 1 : 0);
-        return set->sockets + (set->unix_socket ? 0 : 1);
-    }
-    *count = set->per_thread;
-    return set->sockets + 1 + thread * set->per_thread;
+    *count = set->rows[thread].count;
+    return set->rows[thread].sockets;
 }
 
 const char *listen_text(const struct listen_set *set) {
     return set->text.data;
 }
 
-void listen_close(struct listen_set *set) {
+/* ---- other processes --------------------------------------------------------------------------------- */
+
+/* Whether a socket is a copy of one that another row has. */
+static bool is_copy(const struct handed_socket *sockets, size_t count, int fd) {
+    struct stat own, other;
+    if (fstat(fd, &own) != 0)
+        return true;
+    for (size_t i = 0; i < count; i++)
+        if (fstat(sockets[i].fd, &other) == 0 && other.st_ino == own.st_ino)
+            return true;
+    return false;
+}
+
+struct handed_socket *listen_offer(const struct listen_set *set, size_t *count) {
+    struct handed_socket *list = NULL;
+    *count = 0;
+    for (size_t t = 0; t < set->threads; t++)
+        for (size_t i = 0; i < set->rows[t].count; i++) {
+            const struct worker_socket *s = &set->rows[t].sockets[i];
+            if (is_copy(list, *count, s->fd))
+                continue;
+            list = memory_realloc(list, (*count + 1) * sizeof(*list));
+            list[(*count)++] =
+                (struct handed_socket){.fd = s->fd, .use = s->tls ? SOCKET_TLS : SOCKET_PLAIN, .managed = s->shared};
+        }
+    return list;
+}
+
+/* An address as /proc/net/tcp and tcp6 have it; "" for other sockets. */
+static void write_kernels(const struct sockaddr_storage *a, char *out, size_t size) {
+    const struct sockaddr_in *v4 = (const void *)a;
+    const struct sockaddr_in6 *v6 = (const void *)a;
+    out[0] = '\0';
+    if (a->ss_family == AF_INET)
+        snprintf(out, size, "%08X:%04X", v4->sin_addr.s_addr, ntohs(v4->sin_port));
+    else if (a->ss_family == AF_INET6)
+        snprintf(out, size, "%08X%08X%08X%08X:%04X", v6->sin6_addr.s6_addr32[0], v6->sin6_addr.s6_addr32[1],
+                 v6->sin6_addr.s6_addr32[2], v6->sin6_addr.s6_addr32[3], ntohs(v6->sin6_port));
+}
+
+/* Whether one of the listed sockets is the one with that inode, or (inode 0) listens on that address. */
+static bool is_own(const struct handed_socket *list, size_t count, const char *address, unsigned long long inode) {
+    for (size_t i = 0; i < count; i++) {
+        struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
+        struct stat file;
+        socklen_t len = sizeof(own);
+        char text[48];
+        if (inode && fstat(list[i].fd, &file) == 0 && file.st_ino == inode)
+            return true;
+        if (inode || getsockname(list[i].fd, (struct sockaddr *)&own, &len) != 0)
+            continue;
+        write_kernels(&own, text, sizeof(text));
+        if (strcmp(text, address) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Looks through the kernel's table, where sockets that listen come first. */
+static bool table_has_rival(const char *path, const struct handed_socket *list, size_t count) {
+    enum { LISTENS = 10 };
+    FILE *f = fopen(path, "re");
+    char line[512], address[48];
+    unsigned state = LISTENS;
+    unsigned long long inode;
+    bool found = false;
+    if (f && !fgets(line, sizeof(line), f)) /* the heading */
+        state = 0;
+    while (f && !found && state == LISTENS && fgets(line, sizeof(line), f))
+        found = sscanf(line, "%*s %47s %*s %x %*s %*s %*s %*s %*s %llu", address, &state, &inode) == 3 &&
+                state == LISTENS && is_own(list, count, address, 0) && !is_own(list, count, address, inode);
+    if (f)
+        fclose(f);
+    return found;
+}
+
+bool listen_has_rival(const struct listen_set *set) {
+    size_t count;
+    struct stat file;
+    if (set->unix_path && stat(set->unix_path, &file) == 0 && file.st_ino != set->unix_inode)
+        return true;
+    struct handed_socket *list = listen_offer(set, &count);
+    bool found =
+        table_has_rival("/proc/self/net/tcp", list, count) || table_has_rival("/proc/self/net/tcp6", list, count);
+    memory_free(list);
+    return found;
+}
+
+void listen_close(struct listen_set *set, bool handed) {
     struct stat file; /* a process that took over has put its own there */
-    if (set->unix_path && stat(set->unix_path, &file) == 0 && file.st_ino == set->unix_inode)
+    if (set->unix_path && !handed && stat(set->unix_path, &file) == 0 && file.st_ino == set->unix_inode)
         unlink(set->unix_path);
-    memory_free(set->sockets);
+    for (size_t t = 0; t < set->threads; t++)
+        memory_free(set->rows[t].sockets);
+    memory_free(set->rows);
     memory_free(set->claims);
     text_clear(&set->text);
 }

@@ -128,3 +128,11 @@ int64_t live_shutdown_ms(struct live *l) {
     pthread_mutex_unlock(&l->mutex);
     return ms;
 }
+
+int64_t live_finish_ms(struct live *l) {
+    int64_t most_ms = live_shutdown_ms(l);
+    pthread_mutex_lock(&l->mutex);
+    int64_t ms = l->config->finish_timeout_s * 1000;
+    pthread_mutex_unlock(&l->mutex);
+    return ms < most_ms ? ms : most_ms;
+}

@@ -37,7 +37,8 @@ bool live_reload(void *l, char *said, size_t size);
 /* Reports the directives whose names match (pattern NULL: all), and their values that are in force; passwords as
  * "(set)". Any thread may call it, for the struct live. */
 void live_show(void *l, const char *pattern, size_t len, const struct report *report);
-/* How long a stop may wait. */
+/* How long clients are served by a process that leaves, and how long a stop may wait for what is in flight. */
 int64_t live_shutdown_ms(struct live *l);
+int64_t live_finish_ms(struct live *l);
 
 #endif

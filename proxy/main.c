@@ -24,6 +24,8 @@
 #include "proxy/base/text.h"
 #include "proxy/config/config.h"
 #include "proxy/embedded.h"
+#include "proxy/ending.h"
+#include "proxy/inherit.h"
 #include "proxy/listen.h"
 #include "proxy/live.h"
 #include "proxy/monitor.h"
@@ -44,6 +46,7 @@ struct application {
     char **argv;
     struct config *config;
     struct embedded *embedded;
+    struct inherited inherited;
     struct listen_set listeners;
     struct secure secure;
     struct proxy_shared shared;
@@ -55,8 +58,8 @@ struct application {
     const char *embedded_addresses[1];
     char process_id[UUID_TEXT];
     struct text upstream_text;
-    struct ev_signal on_term, on_int, on_hup, on_usr1;
-    bool stopping;
+    struct ev_signal on_term, on_int, on_quit, on_take_over, on_hup, on_usr1;
+    struct ending ending;
     struct live live;
 };
 
@@ -153,17 +156,15 @@ static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events
 /* ---- stopping ------------------------------------------------------------------------------------ */
 
 static void on_stop(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    struct application *app = signal->data;
-    if (app->stopping) {
-        log_warning("Stopped at once by a second signal");
-        embedded_stop(app->embedded);
-        _exit(0);
-    }
-    app->stopping = true;
-    log_notice("Received %s: finishing what is in flight", signal->signum == SIGTERM ? "SIGTERM" : "SIGINT");
-    notify_state("STOPPING=1");
-    for (unsigned i = 0; i < app->shared.options.threads; i++)
-        worker_stop(app->shared.workers[i], live_shutdown_ms(&app->live));
+    ending_stop(&((struct application *)signal->data)->ending, signal->signum == SIGTERM ? "SIGTERM" : "SIGINT");
+}
+
+static void on_leave(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    ending_leave(&((struct application *)signal->data)->ending, "SIGQUIT");
+}
+
+static void on_take_over(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    ending_take_over(&((struct application *)signal->data)->ending, "SIGUSR2");
 }
 
 static void stop_at_once(int signal) {
@@ -174,7 +175,8 @@ static void stop_at_once(int signal) {
  * a second signal needs another way. */
 static void unwatch_signals(struct application *app) {
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    struct ev_signal *const watchers[] = {&app->on_term, &app->on_int, &app->on_hup, &app->on_usr1};
+    struct ev_signal *const watchers[] = {&app->on_term,      &app->on_int, &app->on_quit,
+                                          &app->on_take_over, &app->on_hup, &app->on_usr1};
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -184,6 +186,8 @@ static void unwatch_signals(struct application *app) {
     }
     signal(SIGTERM, stop_at_once);
     signal(SIGINT, stop_at_once);
+    signal(SIGQUIT, SIG_IGN);
+    signal(SIGUSR2, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     signal(SIGUSR1, SIG_IGN);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -208,6 +212,7 @@ static void worker_ready(void *arg, const char *error) {
         return;
     log_notice("Ready to accept connections on %s", listen_text(&app->listeners));
     notify_state("READY=1");
+    inherit_tell_ready(&app->inherited);
 }
 
 static void options_of(struct application *app) {
@@ -225,7 +230,6 @@ static void options_of(struct application *app) {
         .timeout_ms = c->timeout_s * 1000,
         .keepalive_s = c->tcp_keepalive_s,
         .maxclients = c->maxclients,
-        .reuse_port = c->reuse_port,
         .requirepass = c->requirepass,
         .stranger_login = c->upstream_password && !config_shares_user(c) ? UPSTREAM_LOGIN_STRANGER : 0,
         .admin_users = c->admin_users.words,
@@ -312,8 +316,9 @@ static void new_process_id(struct application *app) {
 
 static const char *unready(void *arg) {
     const struct application *app = arg;
-    if (app->stopping)
-        return "the proxy stops";
+    const char *reason = ending_reason(&app->ending);
+    if (reason)
+        return reason;
     return atomic_load(&app->ready) < app->shared.options.threads ? "not all threads accept clients yet" : NULL;
 }
 
@@ -340,8 +345,17 @@ static void run(struct application *app) {
     }
     if (app->monitor)
         start_monitor(app);
+    app->ending = (struct ending){.shared = &app->shared,
+                                  .config = app->config,
+                                  .live = &app->live,
+                                  .listeners = &app->listeners,
+                                  .monitor = &app->monitor,
+                                  .embedded = app->embedded,
+                                  .argv = app->argv};
     watch_signal(app, &app->on_term, SIGTERM, on_stop);
     watch_signal(app, &app->on_int, SIGINT, on_stop);
+    watch_signal(app, &app->on_quit, SIGQUIT, on_leave);
+    watch_signal(app, &app->on_take_over, SIGUSR2, on_take_over);
     watch_signal(app, &app->on_hup, SIGHUP, on_reload);
     watch_signal(app, &app->on_usr1, SIGUSR1, on_rotate);
     sigset_t all, old;
@@ -403,7 +417,7 @@ static void remove_pid(const char *path) {
 /* Does everything that can go wrong before clients are served; `errors` has what is wrong. */
 static bool start(struct application *app, struct config_errors *errors) {
     const struct config *c = app->config;
-    if (!start_check(c, errors))
+    if (!start_check(c, app->inherited.count == 0, errors))
         return false;
     if (!log_open(c->logfile))
         return config_refuse(errors, c, "logfile", "logfile '%s': expected a file that can be written: %s", c->logfile,
@@ -418,11 +432,12 @@ static bool start(struct application *app, struct config_errors *errors) {
         log_notice("bind is not loopback: clients log in for themselves, upstream-user is the proxy's alone; "
                    "share-upstream-user yes lets everybody be that user");
     raise_descriptor_limit(app, c->maxclients);
-    bool right = listen_open(&app->listeners, c, false, errors);
+    bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
     if (c->admin_port != 0 && !(app->monitor = monitor_open(&app->listeners, c, errors)))
         right = false;
     if (!right)
         return false;
+    inherit_close_rest(&app->inherited);
     char error[ERROR_SIZE];
     if (!start_upstream(app, error, sizeof(error)))
         return config_refuse(errors, c, "upstream", "%s", error);
@@ -434,6 +449,7 @@ static bool start(struct application *app, struct config_errors *errors) {
 
 static int serve(struct application *app, struct config_errors *errors) {
     uint64_t seed = 0;
+    inherit_read(&app->inherited);
     if (!start(app, errors)) {
         embedded_stop(app->embedded);
         return fail(errors);
@@ -467,8 +483,9 @@ static int serve(struct application *app, struct config_errors *errors) {
     embedded_stop(app->embedded);
     if (app->config->pidfile && app->config->pidfile[0])
         remove_pid(app->config->pidfile);
-    listen_close(&app->listeners);
+    listen_close(&app->listeners, app->ending.handed);
     live_clear(&app->live);
+    inherit_free(&app->inherited);
     log_notice("Stopped");
     return 0;
 }
@@ -511,7 +528,7 @@ int main(int argc, char **argv) {
     app.config = config_load(argc, argv, &errors);
     int status = 0;
     if (errors.count > 0 || test) {
-        if (start_check(app.config, &errors))
+        if (start_check(app.config, true, &errors))
             puts("Configuration OK");
         else
             status = fail(&errors);

@@ -35,6 +35,10 @@ struct monitor *monitor_open(struct listen_set *set, const struct config *config
     return m;
 }
 
+int monitor_socket(const struct monitor *m) {
+    return m->fd;
+}
+
 const char *monitor_text(const struct monitor *m) {
     return m->address.data;
 }

@@ -64,20 +64,22 @@ static void check_certificates(const struct config *c, struct config_errors *err
 }
 
 static void check_ports(const struct config *c, struct config_errors *errors) {
+    struct inherited none = {.predecessor = -1};
     struct listen_set set;
-    (void)listen_open(&set, c, true, errors);
+    (void)listen_open(&set, c, &none, true, errors);
     if (c->admin_port != 0 && !config_is_wrong(errors, "admin-bind")) {
         int fd = listen_admin(&set, c, 1, errors);
         if (fd >= 0)
             close(fd);
     }
-    listen_close(&set);
+    listen_close(&set, true);
 }
 
-bool start_check(const struct config *config, struct config_errors *errors) {
+bool start_check(const struct config *config, bool ports, struct config_errors *errors) {
     check_file(config, "logfile", config->logfile, errors);
     check_certificates(config, errors);
-    check_ports(config, errors);
+    if (ports)
+        check_ports(config, errors);
     if (config->upstream == CONFIG_EMBEDDED && !config_is_wrong(errors, "upstream") && !on_path("redis-server"))
         config_refuse(errors, config, "upstream",
                       "upstream embedded: redis-server was not found; install it (Debian: apt-get install "

@@ -178,11 +178,13 @@ void accept_init(struct worker *w, const struct worker_socket *sockets, size_t c
     list_init(&thread_of(w)->guests);
     ev_timer_init(&thread_of(w)->accept_pause, accept_resume, ACCEPT_PAUSE_SECONDS, 0.);
     thread_of(w)->accept_pause.data = w;
-    thread_of(w)->listeners = memory_zalloc(count * sizeof(*thread_of(w)->listeners));
+    thread_of(w)->listeners = memory_zalloc((count + 1) * sizeof(*thread_of(w)->listeners));
     thread_of(w)->listener_count = count;
+    atomic_fetch_add(&w->shared->accepting, 1);
     for (size_t i = 0; i < count; i++) {
         thread_of(w)->listeners[i].worker = w;
         thread_of(w)->listeners[i].tls = sockets[i].tls;
+        thread_of(w)->listeners[i].shared = sockets[i].shared;
         ev_io_init(&thread_of(w)->listeners[i].io, accept_client, sockets[i].fd, EV_READ);
     }
 }
@@ -192,7 +194,22 @@ void accept_start(struct worker *w) {
     listen_all(w, true);
 }
 
+void accept_close_shared(struct worker *w) {
+    size_t kept = 0;
+    listen_all(w, false);
+    for (size_t i = 0; i < thread_of(w)->listener_count; i++) {
+        if (thread_of(w)->listeners[i].shared)
+            close(thread_of(w)->listeners[i].io.fd);
+        else
+            thread_of(w)->listeners[kept++] = thread_of(w)->listeners[i];
+    }
+    thread_of(w)->listener_count = kept;
+    listen_all(w, thread_of(w)->accepting && !ev_is_active(&thread_of(w)->accept_pause));
+}
+
 void accept_close(struct worker *w) {
+    if (!thread_of(w)->listeners)
+        return;
     thread_of(w)->accepting = false;
     listen_all(w, false);
     for (size_t i = 0; i < thread_of(w)->listener_count; i++)
@@ -200,6 +217,7 @@ void accept_close(struct worker *w) {
     thread_of(w)->listener_count = 0;
     memory_free(thread_of(w)->listeners);
     thread_of(w)->listeners = NULL;
+    atomic_fetch_sub(&w->shared->accepting, 1);
 }
 
 void accept_drop_guests(struct worker *w) {

@@ -1,17 +1,20 @@
 /*
- * Stopping: no new clients, what is owed is finished, the rest is closed; all of it within a bound.
+ * The two ways in which a worker ends: it leaves, or it stops.
  *
- *   usually          the listeners close at once, and each session as soon as nothing is owed to it
- *   with reuse-port  another process may have the port already, and takes over without anybody's noticing:
+ *   leave    no new clients; those who are there are served as ever, their leases renewed too, for as long as they stay
  *
  *        0 s      connections whose handshake has begun are still accepted; new ones get no answer here, so that the
  *                 client's system repeats its SYN, by default after a second
- *        0.3 s    the listeners close (TLS handshakes go on): new connections and those repeated SYNs are the other's
- *        ...      sessions are served as ever, until they leave or fall silent for 0.5 s
- *        bound    those that do neither are closed between two requests in the last second, at the end in any case
+ *        0.3 s    the listeners close (TLS handshakes go on): new connections and those repeated SYNs are another
+ *                 process's. Sockets that this one has too (struct worker_socket) close at once: it accepts what waits.
+ *        nobody   is left at any thread: stop
+ *        bound    the last second of it: stop; a session is closed between two requests, at the end in any case
  *
- * A request that was read is answered; one that was not is not run. Leases that the proxy renews get a last expiry,
- * some at a time, so that their owners find them at whichever proxy they connect to next. Knows no commands.
+ *   stop     no new clients; each session is closed as soon as nothing is owed to it, all of them within a bound
+ *
+ * A request that was read is answered; one that was not is not run. At a stop, and not before, the leases that the
+ * proxy renews get a last expiry, some at a time, so that their owners find them at whichever proxy they connect to
+ * next. Knows no commands.
  */
 #include <linux/filter.h>
 #include <sys/socket.h>
@@ -23,7 +26,6 @@
 #include "proxy/worker/private.h"
 
 static const double HANDSHAKES_SECONDS = 0.3;
-static const double SILENT_SECONDS = 0.5;
 static const double LAST_SECONDS = 1.0;
 static const double TICK_SECONDS = 0.05;
 enum { HANDOVERS_AT_ONCE = 4096 };
@@ -41,7 +43,7 @@ static void refuse_handshakes(int fd) {
     int family = AF_UNSPEC;
     socklen_t len = sizeof(family);
     if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len) != 0 || family == AF_UNIX)
-        return; /* the socket's file is the other process's already */
+        return; /* the other process has put its own file there */
     if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0)
         log_warning(
             "connections that are made while this process stops may be lost: the system takes no socket filter");
@@ -58,13 +60,10 @@ static bool owed(const struct session *s) {
 }
 
 /* Whether a session may be closed now, although there is still time. */
-static bool done_with(const struct worker *w, const struct session *s, double now) {
+static bool done_with(const struct worker *w, const struct session *s) {
     if (s->blocked) /* what it waits for may come after the end */
         return true;
-    if (owed(s) || !w->shared->options.reuse_port)
-        return !owed(s);
-    bool over = now - s->last_active >= SILENT_SECONDS || now >= thread_of(w)->drain_until - LAST_SECONDS;
-    return over && !s->input && !unread(s);
+    return !owed(s) && (!thread_of(w)->drain_careful || (!s->input && !unread(s)));
 }
 
 static void drain_sessions(struct worker *w, double now) {
@@ -72,7 +71,7 @@ static void drain_sessions(struct worker *w, double now) {
         accept_drop_guests(w);
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
-        if (now >= thread_of(w)->drain_until || done_with(w, s, now))
+        if (now >= thread_of(w)->drain_until || done_with(w, s))
             session_close(s, "the proxy stops");
     }
 }
@@ -97,12 +96,9 @@ static void drain_end(struct worker *w) {
 
 void drain_turn(struct worker *w) {
     double now = ev_time();
-    bool handing_over = thread_of(w)->listener_count > 0;
-    /* Sessions are closed at each turn's end in the last second: that is where a busy session is between two
-     * requests. */
-    if (!w->shared->options.reuse_port || now >= thread_of(w)->drain_until - LAST_SECONDS)
-        drain_sessions(w, now);
-    bool left = list_empty(&w->sessions) && list_empty(&thread_of(w)->guests) && !handing_over;
+    /* Sessions are closed at each turn's end: that is where a busy one is between two requests. */
+    drain_sessions(w, now);
+    bool left = list_empty(&w->sessions) && list_empty(&thread_of(w)->guests);
     bool handed = left && hand_leases_over(w, 0, 1);
     worker_run_jobs(w);
     upstream_flush(w->upstream);
@@ -111,37 +107,81 @@ void drain_turn(struct worker *w) {
         drain_end(w);
 }
 
-/* Goes on with the stop at intervals, since sessions that are still served end without an event of their own. What that
- * leaves to do is the turn's end's. */
-static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct worker *w = timer->data;
-    double now = ev_time();
-    if (thread_of(w)->listener_count > 0 && now >= thread_of(w)->drain_from + HANDSHAKES_SECONDS)
-        accept_close(w);
-    drain_sessions(w, now);
-    hand_leases_over(w, w->index, w->shared->options.threads);
-}
-
-void drain_begin(struct worker *w, int64_t bound_ms) {
-    bool hands_over = w->shared->options.reuse_port && thread_of(w)->accepting;
+/* Begins to close sessions. Careful: who has sent something is answered before. */
+static void stop_begin(struct worker *w, bool careful) {
     engine_leave(w->shared->engine);
     w->stopping = true;
     for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
         if ((*room)->worker_stops)
             (*room)->worker_stops(w);
-    thread_of(w)->drain_from = ev_time();
-    thread_of(w)->drain_until = thread_of(w)->drain_from + (double)bound_ms / 1000.;
+    thread_of(w)->drain_careful = careful;
     ev_timer_stop(w->loop, &thread_of(w)->tick);
-    ev_timer_init(&thread_of(w)->tick, drain_tick, TICK_SECONDS, TICK_SECONDS);
-    thread_of(w)->tick.data = w;
-    ev_timer_start(w->loop, &thread_of(w)->tick);
-    if (hands_over) {
-        for (size_t i = 0; i < thread_of(w)->listener_count; i++)
-            refuse_handshakes(thread_of(w)->listeners[i].io.fd);
-        return;
-    }
     accept_close(w);
+    if (careful)
+        return;
     accept_drop_guests(w);
     LIST_FOREACH_SAFE(it, &w->sessions)
     session_finish(LIST_ENTRY(it, struct session, link));
+}
+
+/* Whether all threads have closed their listeners, and there are no clients. */
+static bool nobody_left(const struct worker *w) {
+    return atomic_load(&w->shared->accepting) == 0 && atomic_load(&w->shared->clients) == 0;
+}
+
+/* Goes on with a leave: all threads stay until the last client of any has left, since each renews its part of the
+ * leases. */
+static void leave_on(struct worker *w, double now) {
+    struct worker_thread *t = thread_of(w);
+    if (t->accepting && now >= t->drain_from + HANDSHAKES_SECONDS)
+        accept_close(w);
+    bool late = now >= t->drain_until - LAST_SECONDS;
+    if (!late && !nobody_left(w))
+        return;
+    if (late && w->index == 0)
+        log_notice("%llu clients are still there after shutdown-timeout: each is closed between two requests",
+                   (unsigned long long)atomic_load(&w->shared->clients));
+    stop_begin(w, true);
+}
+
+/* Goes on with the end at intervals, since sessions that are still served end without an event of their own. What that
+ * leaves to do is the turn's end's. */
+static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct worker *w = timer->data;
+    double now = ev_time();
+    if (!w->stopping)
+        leave_on(w, now);
+    if (!w->stopping)
+        return;
+    drain_sessions(w, now);
+    hand_leases_over(w, w->index, w->shared->options.threads);
+}
+
+static void bound_set(struct worker *w, int64_t bound_ms) {
+    struct worker_thread *t = thread_of(w);
+    t->drain_from = ev_time();
+    t->drain_until = t->drain_from + (double)bound_ms / 1000.;
+    if (ev_is_active(&t->drain))
+        return;
+    ev_timer_init(&t->drain, drain_tick, TICK_SECONDS, TICK_SECONDS);
+    t->drain.data = w;
+    ev_timer_start(w->loop, &t->drain);
+}
+
+void drain_leave(struct worker *w, int64_t bound_ms, bool handed) {
+    struct worker_thread *t = thread_of(w);
+    t->leaving = true;
+    bound_set(w, bound_ms);
+    for (size_t i = 0; i < t->listener_count && t->accepting && !handed; i++)
+        if (!t->listeners[i].shared)
+            refuse_handshakes(t->listeners[i].io.fd);
+    if (handed || !t->accepting)
+        accept_close(w);
+    else
+        accept_close_shared(w);
+}
+
+void drain_stop(struct worker *w, int64_t bound_ms) {
+    bound_set(w, bound_ms);
+    stop_begin(w, false);
 }

@@ -13,7 +13,7 @@
 struct listener {
     struct ev_io io;
     struct worker *worker;
-    bool tls;
+    bool tls, shared; /* as in struct worker_socket */
 };
 
 /* FIGURE(field, name, type, family, help): a number of a node, its name in INFO and its family at /metrics. */
@@ -78,8 +78,12 @@ struct worker_thread {
     void (*ready)(void *arg, const char *error);
     void *ready_arg;
     bool accepting;
-    double drain_from, drain_until; /* while stopping */
-    atomic_int_fast64_t stop_ms;    /* -1: not asked to stop */
+    bool leaving;                          /* clients are served until they leave, or it stops */
+    bool drain_careful;                    /* while stopping: what clients have sent is read before they are closed */
+    double drain_from, drain_until;        /* while leaving or stopping */
+    struct ev_timer drain;                 /* likewise */
+    atomic_int_fast64_t leave_ms, stop_ms; /* for how long at most; -1: not asked to */
+    atomic_bool handed;                    /* before leave_ms: another process has the sockets */
     _Atomic(struct lock_rules *) new_rules;
     struct node_board board;
 };
@@ -97,8 +101,10 @@ void node_board_write(struct worker *w);
 void node_board_sum(struct worker *w, struct node_board *sum);
 /* Frees, at a turn's end, the sessions that were closed (worker.c). */
 void worker_free_closed(struct worker *w);
-/* Begin to stop, to be over after so many ms; and go on with it at each turn's end (drain.c). */
-void drain_begin(struct worker *w, int64_t bound_ms);
+/* Begin to leave or to stop, to be over after so many ms; and go on with a stop at each turn's end (drain.c). `handed`:
+ * another process has all sockets, too. */
+void drain_leave(struct worker *w, int64_t bound_ms, bool handed);
+void drain_stop(struct worker *w, int64_t bound_ms);
 void drain_turn(struct worker *w);
 
 /* Add up the counters of all workers; and measure the process's memory. */

@@ -182,13 +182,21 @@ static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     if (w->shared->options.upstream_timeout_ms > 0)
         upstream_set_timeout(w->upstream, w->shared->options.upstream_timeout_ms);
     broadcast_arrivals(w);
-    int64_t drain_ms = atomic_load(&thread_of(w)->stop_ms);
-    if (drain_ms >= 0 && !w->stopping)
-        drain_begin(w, drain_ms);
+    int64_t leave_ms = atomic_load(&thread_of(w)->leave_ms), stop_ms = atomic_load(&thread_of(w)->stop_ms);
+    if (stop_ms >= 0 && !(w->stopping && !thread_of(w)->drain_careful))
+        drain_stop(w, stop_ms);
+    else if (leave_ms >= 0 && !thread_of(w)->leaving && !w->stopping)
+        drain_leave(w, leave_ms, atomic_load(&thread_of(w)->handed));
 }
 
-void worker_stop(struct worker *w, int64_t drain_ms) {
-    atomic_store(&thread_of(w)->stop_ms, drain_ms);
+void worker_stop(struct worker *w, int64_t bound_ms) {
+    atomic_store(&thread_of(w)->stop_ms, bound_ms);
+    ev_async_send(w->loop, &w->wake);
+}
+
+void worker_leave(struct worker *w, int64_t bound_ms, bool handed) {
+    atomic_store(&thread_of(w)->handed, handed);
+    atomic_store(&thread_of(w)->leave_ms, bound_ms);
     ev_async_send(w->loop, &w->wake);
 }
 
@@ -204,7 +212,7 @@ void worker_set_rules(struct worker *w, struct lock_rules *rules) {
 /* Begins to serve clients. */
 static void worker_open(struct worker *w, const char *error) {
     w->opened = true;
-    if (!w->stopping)
+    if (!w->stopping && !thread_of(w)->leaving)
         accept_start(w);
     thread_of(w)->ready(thread_of(w)->ready_arg, error);
 }
@@ -261,6 +269,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     thread_of(w)->ready = ready;
     thread_of(w)->ready_arg = ready_arg;
     atomic_init(&thread_of(w)->stop_ms, -1);
+    atomic_init(&thread_of(w)->leave_ms, -1);
     list_init(&w->sessions);
     list_init(&w->dirty);
     list_init(&w->runnable);

@@ -26,7 +26,8 @@ struct worker;
 /* A listening descriptor. */
 struct worker_socket {
     int fd;
-    bool tls; /* its clients begin with a handshake */
+    bool tls;    /* its clients begin with a handshake */
+    bool shared; /* another process has the same one, and accepts whom this one does not */
 };
 
 /* Makes a worker, `index` from 0. Listening descriptors are given: the worker closes them. rules: a reference is taken.
@@ -35,11 +36,14 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
                           size_t socket_count, struct lock_rules *rules, void (*ready)(void *arg, const char *error),
                           void *ready_arg);
 struct ev_loop *worker_loop(struct worker *w);
-/* Runs until worker_stop has done its work. */
+/* Runs until worker_stop or worker_leave has done its work. */
 void worker_run(struct worker *w);
-/* Has the worker stop accepting, finish what is in flight for at most drain_ms, and return from worker_run.
+/* Has the worker stop accepting, finish what is in flight for at most bound_ms, and return from worker_run.
  * Thread-safe. */
-void worker_stop(struct worker *w, int64_t drain_ms);
+void worker_stop(struct worker *w, int64_t bound_ms);
+/* Has the worker stop accepting, serve its clients until the last one of any thread has left, for at most bound_ms, and
+ * return from worker_run. `handed`: another process has the sockets, too. worker_stop may follow. Thread-safe. */
+void worker_leave(struct worker *w, int64_t bound_ms, bool handed);
 /* Gives the worker new rules from its next turn on, and has it look at the options that it keeps a copy of; a reference
  * is taken. Thread-safe. */
 void worker_set_rules(struct worker *w, struct lock_rules *rules);

@@ -5,11 +5,13 @@ import gzip
 import os
 import re
 import shutil
+import signal
 import subprocess
 
 import pytest
 
 import servers
+from servers import until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -70,6 +72,47 @@ def test_log_files_are_rotated(package):
         copy.chmod(0o644)
         done = subprocess.run([program, "-d", str(copy)], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0 and "error:" not in done.stderr, done.stderr
+
+
+# What the package's scripts call: a system that has the user already, and whose service's main process is $PID.
+STAND_INS = {"systemctl": 'case "$*" in *MainPID*) echo "$PID";; esac', "getent": "", "chown": "", "chmod": ""}
+
+
+def configure(package, folder, pid):
+    """Runs postinst as an upgrade does, and returns what it says."""
+    for name, text in STAND_INS.items():
+        (folder / name).write_text("#!/bin/sh\n%s\n" % text)
+        (folder / name).chmod(0o755)
+    script = (package / "control/postinst").read_text()
+    assert "/run/systemd/system" in script
+    (folder / "postinst").write_text(script.replace("/run/systemd/system", str(folder)))
+    env = dict(os.environ, PATH="%s:%s" % (folder, os.environ["PATH"]), PID=str(pid))
+    done = subprocess.run(["sh", str(folder / "postinst"), "configure", "0.0.1"], env=env, capture_output=True, text=True,
+                          timeout=60, check=True)
+    return done.stdout + done.stderr
+
+
+def test_an_upgrade_restarts_nobody(package, tmp_path, start_redis, start_proxy, connect):
+    """The service's process lets the new program take over; one that does not know the signal is left alone."""
+    proxy = start_proxy(start_redis())
+    client = connect(proxy)
+    assert configure(package, tmp_path, proxy.pid) == ""
+    log = until(lambda: "has taken over" in proxy.log() and proxy.log(), 20, "the take-over")
+    assert client("PING") == "PONG", "it is served on"
+    client.close()
+    proxy.expected = False
+    assert proxy.process.wait(10) == 0
+    with connect(proxy) as new:
+        after = int(re.search(r"process_id:(\d+)", new("PROXY", "INFO", "proxy")).group(1))
+    assert "Process %d has taken over" % after in log
+    os.kill(after, signal.SIGTERM)
+    until(lambda: proxy.log().count("Stopped") == 2, 20, "the end of the new one")
+    old = subprocess.Popen(["sleep", "60"])
+    assert "runs on with the version before" in configure(package, tmp_path, old.pid)
+    assert old.poll() is None
+    old.kill()
+    old.wait()
+    assert configure(package, tmp_path, 0) == "", "the service does not run"
 
 
 def test_the_user_of_the_unit_is_made_at_installation(package):

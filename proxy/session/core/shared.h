@@ -31,7 +31,6 @@ struct session_options {
     _Atomic int64_t keepalive_s;         /* 0: off */
     _Atomic int64_t maxclients;          /* of the whole process */
     _Atomic int64_t upstream_timeout_ms; /* as threads find it when they are woken; 0: as it was */
-    bool reuse_port;                     /* another process may take the port over */
     _Atomic(const char *) requirepass;   /* NULL: none, from the start to the end; read under password_mutex */
     uint32_t stranger_login;             /* of who has not logged in: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
     char *const *admin_users;            /* who may use PROXY whatever Redis says; borrowed */
@@ -65,6 +64,7 @@ struct proxy_shared {
     struct worker **workers; /* options.threads of them */
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, for maxclients */
+    atomic_uint accepting;        /* workers whose listeners are open */
     atomic_uint evictions;        /* evictions.c's */
     atomic_int_fast64_t came_ms;  /* when a session last came to its identity */
     atomic_int_fast64_t paused;   /* of these, that wait for the end of a CLIENT PAUSE */

@@ -1,0 +1,119 @@
+/* Decides what a signal that ends the process means, and tells workers, systemd and the log. */
+#include "proxy/ending.h"
+
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/notify.h"
+#include "proxy/worker/worker.h"
+
+/* Leaves. The page for operators goes where the sockets have gone: to who is there from now on. */
+static void leave(struct ending *e, bool handed, bool succeeded) {
+    int64_t bound_ms = live_shutdown_ms(e->live);
+    e->leaving = true;
+    e->handed = handed;
+    if (succeeded) {
+        monitor_close(*e->monitor);
+        *e->monitor = NULL;
+    }
+    log_notice("%llu clients are served until they leave, for %lld s at most",
+               (unsigned long long)atomic_load(&e->shared->clients), (long long)bound_ms / 1000);
+    for (unsigned i = 0; i < e->shared->options.threads; i++)
+        worker_leave(e->shared->workers[i], bound_ms, handed);
+}
+
+void ending_stop(struct ending *e, const char *signal) {
+    if (e->stopping) {
+        log_warning("Stopped at once by a second signal");
+        embedded_stop(e->embedded);
+        _exit(0);
+    }
+    e->stopping = true;
+    successor_cancel(e->successor);
+    e->successor = NULL;
+    if (!e->handed)
+        notify_state("STOPPING=1");
+    if (!e->leaving && e->config->reuse_port && listen_has_rival(e->listeners)) {
+        log_notice("Received %s, and another process has the port", signal);
+        leave(e, false, true);
+        return;
+    }
+    log_notice("Received %s: finishing what is in flight", signal);
+    for (unsigned i = 0; i < e->shared->options.threads; i++)
+        worker_stop(e->shared->workers[i], live_finish_ms(e->live));
+}
+
+void ending_leave(struct ending *e, const char *signal) {
+    if (e->leaving || e->stopping)
+        return;
+    successor_cancel(e->successor);
+    e->successor = NULL;
+    log_notice("Received %s: no new clients", signal);
+    notify_state("STOPPING=1");
+    leave(e, false, e->config->reuse_port && listen_has_rival(e->listeners));
+}
+
+/* ---- take-over -------------------------------------------------------------------------------------- */
+
+/* Tells systemd that its main process is another one now, or (pid 0) that all is as it was. */
+static void taken_over(void *arg, pid_t pid) {
+    struct ending *e = arg;
+    struct text state;
+    e->successor = NULL;
+    text_init(&state);
+    if (pid > 0)
+        text_printf(&state, "MAINPID=%d\n", (int)pid);
+    text_printf(&state, "READY=1");
+    notify_state(state.data);
+    text_clear(&state);
+    if (pid == 0)
+        return;
+    log_notice("Process %d has taken over", (int)pid);
+    leave(e, true, true);
+}
+
+/* The sockets that the new process gets. */
+static struct handed_socket *offer(const struct ending *e, size_t *count) {
+    struct handed_socket *list = listen_offer(e->listeners, count);
+    if (!*e->monitor)
+        return list;
+    list = memory_realloc(list, (*count + 1) * sizeof(*list));
+    list[(*count)++] = (struct handed_socket){.fd = monitor_socket(*e->monitor), .use = SOCKET_ADMIN};
+    return list;
+}
+
+static void notify_reloading(void) {
+    struct timespec now;
+    struct text state;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    text_init(&state);
+    text_printf(&state, "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+    notify_state(state.data);
+    text_clear(&state);
+}
+
+void ending_take_over(struct ending *e, const char *signal) {
+    if (e->leaving || e->stopping || e->successor)
+        return;
+    if (e->embedded) {
+        log_warning("No take-over: the embedded Redis ends with this process, and what it holds");
+        return;
+    }
+    log_notice("Received %s: starting %s anew, which takes over", signal, e->argv[0]);
+    notify_reloading();
+    struct successor_orders orders = {
+        .argv = e->argv, .unix_path = e->listeners->unix_path, .done = taken_over, .arg = e};
+    struct handed_socket *sockets = offer(e, &orders.count);
+    orders.sockets = sockets;
+    e->successor = successor_start(worker_loop(e->shared->workers[0]), &orders);
+    memory_free(sockets);
+    if (!e->successor)
+        notify_state("READY=1");
+}
+
+const char *ending_reason(const struct ending *e) {
+    return e->leaving || e->stopping ? "the proxy stops" : NULL;
+}

@@ -1,0 +1,45 @@
+/*
+ * How the process ends.
+ *
+ *      SIGTERM, SIGINT   stop: what is in flight is finished, for finish-timeout; but where reuse-port says so and
+ *                        another process listens on the port, leave. A second one: exit at once
+ *      SIGQUIT           leave: no new clients, those who are there are served until they go, for shutdown-timeout
+ *      SIGUSR2           take-over: start the program anew on the same sockets; when it accepts clients, leave
+ *
+ * A leave becomes a stop with SIGTERM. All of it happens in the first worker's loop.
+ */
+#ifndef LOCKKEEPER_ENDING_H
+#define LOCKKEEPER_ENDING_H
+
+#include <stdbool.h>
+
+#include "proxy/config/config.h"
+#include "proxy/embedded.h"
+#include "proxy/listen.h"
+#include "proxy/live.h"
+#include "proxy/monitor.h"
+#include "proxy/session/core/shared.h"
+#include "proxy/successor.h"
+
+struct ending {
+    /* Set by the program, which owns them. */
+    struct proxy_shared *shared;
+    const struct config *config;
+    struct live *live;
+    const struct listen_set *listeners;
+    struct monitor **monitor;
+    struct embedded *embedded; /* NULL: none */
+    char **argv;
+    /* The state. */
+    struct successor *successor; /* being started; else NULL */
+    bool leaving, stopping;
+    bool handed; /* another process has the sockets */
+};
+
+void ending_stop(struct ending *e, const char *signal);
+void ending_leave(struct ending *e, const char *signal);
+void ending_take_over(struct ending *e, const char *signal);
+/* Why the process should get no more clients; NULL: it goes on. */
+const char *ending_reason(const struct ending *e);
+
+#endif

@@ -1,0 +1,178 @@
+/* Spawns the process that takes over, and waits in the loop until it says that it accepts clients. */
+#include "proxy/successor.h"
+
+#include <errno.h>
+#include <ev.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/base/text.h"
+#include "proxy/handed.h"
+
+enum { FIRST = 3 };
+static const double READY_SECONDS = 60.0;
+
+struct successor {
+    struct ev_loop *loop;
+    pid_t pid;
+    int pipe;
+    struct ev_io io;
+    struct ev_timer limit;
+    void (*done)(void *arg, pid_t pid);
+    void *arg;
+};
+
+/* ---- the environment ------------------------------------------------------------------------------- */
+
+static bool is_handing(const char *entry) {
+    static const char *const names[] = {HANDED_NAMES};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        size_t len = strlen(names[i]);
+        if (strncmp(entry, names[i], len) == 0 && entry[len] == '=')
+            return true;
+    }
+    return false;
+}
+
+/* Makes the new process's environment: this one's, with `own` in front of it. The caller frees it. */
+static char **environment(char **own, size_t count) {
+    size_t n = 0, at = count;
+    while (environ[n])
+        n++;
+    char **all = memory_zalloc((n + count + 1) * sizeof(*all));
+    memcpy(all, own, count * sizeof(*all));
+    for (size_t i = 0; i < n; i++)
+        if (!is_handing(environ[i]))
+            all[at++] = environ[i];
+    return all;
+}
+
+static void describe(const struct successor_orders *o, struct text *letters, struct text *path) {
+    text_printf(letters, "%s=", HANDED_SOCKETS);
+    for (size_t i = 0; i < o->count; i++)
+        text_printf(letters, "%c", HANDED_LETTERS[2 * (size_t)o->sockets[i].use + (o->sockets[i].managed ? 1 : 0)]);
+    text_printf(path, "%s=%s", HANDED_PATH, o->unix_path ? o->unix_path : "");
+}
+
+/* ---- starting --------------------------------------------------------------------------------------- */
+
+/* Spawns it with the pipe as descriptor 3 and the sockets behind it. They are copied out of the way first, since any of
+ * them may have one of those numbers. Returns an errno. */
+static int spawn(const struct successor_orders *o, int pipe, char **env, pid_t *pid) {
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    int *copies = memory_zalloc((o->count + 1) * sizeof(*copies)), beyond = FIRST + 1 + (int)o->count, failed = 0;
+    for (size_t i = 0; i <= o->count; i++) {
+        copies[i] = fcntl(i == 0 ? pipe : o->sockets[i - 1].fd, F_DUPFD_CLOEXEC, beyond);
+        if (copies[i] < 0)
+            failed = errno;
+        else
+            posix_spawn_file_actions_adddup2(&actions, copies[i], FIRST + (int)i);
+    }
+    posix_spawn_file_actions_addclosefrom_np(&actions, beyond); /* libraries open some without O_CLOEXEC */
+    if (!failed)
+        failed = posix_spawnp(pid, o->argv[0], &actions, &attributes, o->argv, env);
+    for (size_t i = 0; i <= o->count; i++)
+        if (copies[i] >= 0)
+            close(copies[i]);
+    memory_free(copies);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    return failed;
+}
+
+static void end_process(pid_t pid) {
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+static void forget(struct successor *s) {
+    ev_io_stop(s->loop, &s->io);
+    ev_timer_stop(s->loop, &s->limit);
+    close(s->pipe);
+    memory_free(s);
+}
+
+static void finish(struct successor *s, pid_t pid) {
+    void (*done)(void *, pid_t) = s->done;
+    void *arg = s->arg;
+    forget(s);
+    done(arg, pid);
+}
+
+static void on_word(struct ev_loop *loop, struct ev_io *io, int events) {
+    struct successor *s = io->data;
+    char byte;
+    ssize_t n = read(s->pipe, &byte, 1);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n == 1) {
+        finish(s, s->pid);
+        return;
+    }
+    end_process(s->pid);
+    log_warning("No take-over: the new process did not start, and this one goes on. What it said is in its log");
+    finish(s, 0);
+}
+
+static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct successor *s = timer->data;
+    end_process(s->pid);
+    log_warning("No take-over: the new process was not ready within %.0f s, and this one goes on", READY_SECONDS);
+    finish(s, 0);
+}
+
+static void watch(struct successor *s) {
+    ev_io_init(&s->io, on_word, s->pipe, EV_READ);
+    ev_timer_init(&s->limit, on_late, READY_SECONDS, 0.);
+    s->io.data = s->limit.data = s;
+    ev_io_start(s->loop, &s->io);
+    ev_timer_start(s->loop, &s->limit);
+}
+
+struct successor *successor_start(struct ev_loop *loop, const struct successor_orders *o) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+        log_warning("No take-over: %s", strerror(errno));
+        return NULL;
+    }
+    struct text letters, path;
+    text_init(&letters);
+    text_init(&path);
+    describe(o, &letters, &path);
+    char *own[] = {letters.data, path.data}, **env = environment(own, 2);
+    struct successor *s = memory_zalloc(sizeof(*s));
+    *s = (struct successor){.loop = loop, .pipe = ends[0], .done = o->done, .arg = o->arg};
+    int failed = spawn(o, ends[1], env, &s->pid);
+    close(ends[1]);
+    memory_free(env);
+    text_clear(&letters);
+    text_clear(&path);
+    if (!failed) {
+        watch(s);
+        return s;
+    }
+    log_warning("No take-over: %s can't be started: %s", o->argv[0], strerror(failed));
+    close(s->pipe);
+    memory_free(s);
+    return NULL;
+}
+
+void successor_cancel(struct successor *s) {
+    if (!s)
+        return;
+    end_process(s->pid);
+    forget(s);
+}
