@@ -167,7 +167,8 @@ def test_what_is_in_force(server, start_proxy, connect):
     assert values["port"] == str(proxy.port) and values["bind"] == "127.0.0.1"
     assert values["requirepass"] == "(set)" and values["upstream-password"] == ""
     assert values["upstream-timeout"] == "2500ms" and values["proto-max-bulk-len"] == str(512 << 20)
-    assert values["client-output-buffer-limit"] == "normal %d %d 60" % (64 << 20, 16 << 20)
+    limits = (64 << 20, 16 << 20, 32 << 20, 8 << 20)
+    assert values["client-output-buffer-limit"] == "normal %d %d 60 pubsub %d %d 60" % limits
     assert [line.split()[0] for line in values["lock"].split("\n")] == ["a:*", "b:*"]
     assert "include" not in values and "s3cret" not in str(values)
     assert list(in_force(client, "TLS-session-cache-*")) == ["tls-session-cache-size", "tls-session-cache-timeout"]
