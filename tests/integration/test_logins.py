@@ -477,7 +477,7 @@ def from_address(proxy, source):
     return client
 
 
-TOO_MANY = "ERR too many wrong passwords from this address"
+TOO_MANY = "ERR too many wrong passwords or new logins from this address"
 
 
 def guess(client, words=("AUTH", "app"), count=400):
@@ -542,7 +542,7 @@ def test_wrong_passwords_cost_redis_one_connection(users, start_proxy, connect):
     assert friend("AUTH", "root", "p") == "OK"
     answers = [guesser("AUTH", "app", "guess%d" % n) for n in range(300)]
     answers += [guesser("HELLO", "3", "AUTH", "app", "guess%d" % n) for n in range(300)]
-    late = [answer for answer in answers if refused(answer, "ERR too many wrong passwords from this address")]
+    late = [answer for answer in answers if refused(answer, TOO_MANY)]
     assert all(refused(answer, WRONG) for answer in answers if answer not in late)
     assert 300 < len(late) < 501
     assert other("AUTH", "root", "p") == "OK"
@@ -551,6 +551,41 @@ def test_wrong_passwords_cost_redis_one_connection(users, start_proxy, connect):
     assert proxy.log().lower().count("wrong password") <= 2 and proxy.log().count("WRONGPASS") == 0
     assert "logins_refused:%d" % (600 - len(late)) in friend("PROXY", "INFO", "clients")
     until(lambda: guesser("AUTH", "app", "p") == "OK", what="another try")
+
+
+def connections(server):
+    """(how many there are, how many there have ever been)"""
+    text = server.run("INFO")
+    return tuple(int(text.split(name + ":")[1].split()[0]) for name in ("connected_clients", "total_connections_received"))
+
+
+def test_clients_that_come_and_go_share_a_connection(users, start_proxy, connect):
+    """Though nobody is logged in between two of them, and the password is kept by nobody."""
+    proxy = start_proxy(users, "threads 1")
+    before = connections(users)
+    for _ in range(300):
+        with proxy.client(commands=[("AUTH", "app", "p")]) as client:
+            assert client("GET", "k") is None
+    after = connections(users)
+    assert after[0] - before[0] <= 4 and after[1] - before[1] <= 6
+    users.run("ACL", "SETUSER", "app", "<p", ">new")
+    assert refused(connect(proxy)("AUTH", "app", "p"), WRONG)
+    assert connect(proxy, commands=[("AUTH", "app", "new")])("ACL", "WHOAMI") == "app"
+
+
+def test_invented_passwords_that_are_right_cost_no_connections(users, start_proxy, connect):
+    """A user without a password (nopass) is whoever says so, with whatever he says."""
+    client = connect(start_proxy(users, "threads 1"))
+    before = connections(users)
+    late = 0
+    for n in range(3000):
+        answer = client("AUTH", "default", "invented%d" % n)
+        late += refused(answer, TOO_MANY)
+        assert (answer == "OK" or refused(answer, TOO_MANY)) and client("GET", "k") is None
+    assert late > 2000
+    assert connections(users)[1] - before[1] < 800
+    until(lambda: connections(users)[0] - before[0] < 80, timeout=30, what="the end of the connections that nobody has")
+    until(lambda: client("AUTH", "default", "another") == "OK", what="a new login")
 
 
 def test_a_login_that_was_revoked_is_not_tried_for_each_request(users, start_proxy, connect):

@@ -233,7 +233,9 @@ static void sweep(struct upstream_conn *c, void *arg) {
     int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
     if ((c->pin && c->pin->owned) || (!unused && dedicated_keeps(c)))
         return;
-    if (c->state == CONN_READY && c->in_flight == 0 && (unused || *now - c->progress_ms > idle_ms))
+    const struct upstream_lane *lane = c->pin ? &c->pin->lane : c->pool ? &c->pool->lane : NULL;
+    if (c->state == CONN_READY && c->in_flight == 0 &&
+        (unused || *now - c->progress_ms > idle_ms || (lane && login_is_over(lane->login))))
         conn_close(c, CONN_IDLE, "idle");
 }
 

@@ -12,6 +12,8 @@
 int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out);
 /* Whether there is such a login; never of login 0. */
 bool login_known(uint32_t login);
+/* Whether nobody will be logged in with it any more. */
+bool login_is_over(uint32_t login);
 /* Whether it is one of those that begin with nobody logged in. */
 static inline bool login_is_nobody(uint32_t login) {
     return login >= UPSTREAM_LOGIN_STRANGER;
