@@ -341,6 +341,22 @@ def test_the_proxy_is_looked_into_by_who_may_config(users, start_proxy, connect)
         assert refused(client("EXEC"), "EXECABORT")
 
 
+@pytest.mark.parametrize("words", [("DELUSER", "root"), ("SETUSER", "root", "off"), ("SETUSER", "root", "<p")], ids=["gone", "off", "password"])
+def test_who_is_no_user_any_more_does_not_look_in(users, start_proxy, connect, words):
+    """A login that the node refuses is not a node that is away."""
+    proxy = start_proxy(users)
+    root = connect(proxy, commands=[("AUTH", "root", "p")])
+    assert root("PROXY", "INFO") and root("PROXY", "RELOAD") == "OK" and root("GET", "k") is None
+    admin = users.client()
+    admin("ACL", *words)
+    admin("CLIENT", "KILL", "USER", "root")
+    until(lambda: refused(root("GET", "k"), WRONG), what="the end of the connection")
+    for _ in range(20):
+        for command in (("PROXY", "INFO"), ("PROXY", "LOCKS"), ("PROXY", "RELOAD"), ("CLIENT", "LIST"), ("CLIENT", "PAUSE", "10000")):
+            assert isinstance(root(*command), Error), command
+    assert refused(connect(proxy)("AUTH", "root", "p"), WRONG)
+
+
 def test_admins_and_the_unix_socket_need_no_right(users, start_proxy, connect, tmp_path):
     path = str(tmp_path / "proxy.sock")
     proxy = start_proxy(users, "admin-user app other", "unixsocket " + path)
