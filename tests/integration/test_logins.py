@@ -605,7 +605,8 @@ def test_invented_passwords_that_are_right_cost_no_connections(users, start_prox
 
 
 def test_a_login_that_was_revoked_is_not_tried_for_each_request(users, start_proxy, connect):
-    client = connect(start_proxy(users), commands=[("AUTH", "app", "p")])
+    proxy = start_proxy(users)
+    client = connect(proxy, commands=[("AUTH", "app", "p")])
     assert client("SET", "k", "v") == "OK"
     users.run("ACL", "SETUSER", "app", "off")
     watcher = users.client()
@@ -615,6 +616,10 @@ def test_a_login_that_was_revoked_is_not_tried_for_each_request(users, start_pro
     for _ in range(200):
         assert refused(client("GET", "k"), WRONG)
     assert int(watcher("INFO", "stats").split("total_connections_received:")[1].split()[0]) - before < 6
+    end = time.monotonic() + 3  # a connection a second is tried
+    while time.monotonic() < end:
+        assert refused(client("GET", "k"), WRONG)
+    assert proxy.log().count("WRONGPASS") == 1
     users.run("ACL", "SETUSER", "app", "on")
     until(lambda: client("GET", "k") == "v", what="the login to be right again")
 

@@ -247,6 +247,8 @@ struct upstream_node {
     char reason[REASON_MAX]; /* of the last failure */
     char logged[REASON_MAX]; /* the last line, not to repeat it */
     int64_t logged_ms;
+    int64_t refusal_logged_ms; /* 0: never */
+    unsigned refusals;         /* since then, which no line has told */
     uint64_t requests, connects, redirects;
     struct histogram round_trips; /* of the newest request of a flush, one at a time a shared connection */
     int64_t round_trip_us;        /* of the last of these, smoothed; 0: none yet */

@@ -35,6 +35,9 @@ bool node_resolve(struct upstream_node *n) __attribute__((warn_unused_result));
 void node_failed(struct upstream_node *n, const char *reason);
 /* Writes a line about the node to the log; the same line again only after a while. */
 void node_log(struct upstream_node *n, const char *what, const char *reason);
+/* Writes a line of a connection that the node refused, and of how many there were since the last such line. One in a
+ * while: whose login was revoked may try as often as he likes. */
+void node_log_refusal(struct upstream_node *n, const char *reason);
 
 /* ---- conn.c ---- */
 
