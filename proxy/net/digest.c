@@ -1,6 +1,8 @@
-/* SHA1 by OpenSSL. Not for secrets. */
+/* Digests by OpenSSL. SHA1 is not for secrets. */
 #include "proxy/net/digest.h"
 
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/sha.h>
 
 uint64_t digest_sha1_head(const char *data, size_t len) {
@@ -10,4 +12,9 @@ uint64_t digest_sha1_head(const char *data, size_t len) {
     for (size_t i = 0; i < sizeof(head); i++)
         head = head << 8 | digest[i];
     return head;
+}
+
+bool digest_keyed(const void *key, size_t key_len, const char *data, size_t len, unsigned char out[DIGEST_KEYED]) {
+    unsigned int size = 0;
+    return HMAC(EVP_sha256(), key, (int)key_len, (const unsigned char *)data, len, out, &size) && size == DIGEST_KEYED;
 }

@@ -1,11 +1,16 @@
-/* SHA1, by which Redis names scripts. */
+/* SHA1, by which Redis names scripts; and what tells that a secret is the same again, without being it. */
 #ifndef LOCKKEEPER_NET_DIGEST_H
 #define LOCKKEEPER_NET_DIGEST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* The first 8 of its 20 bytes, as a number (the first 16 of its hex digits). */
 uint64_t digest_sha1_head(const char *data, size_t len);
+
+enum { DIGEST_KEYED = 32 };
+/* The HMAC of SHA256 of a secret, under a key that nobody else has. False: it can't be had. */
+bool digest_keyed(const void *key, size_t key_len, const char *data, size_t len, unsigned char out[DIGEST_KEYED]);
 
 #endif

@@ -52,10 +52,13 @@ struct upstream_config {
  * (AUTH with one argument). */
 uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len);
 /* Gives back a login that one upstream_login_intern took (a client may try passwords for ever). When as many were given
- * back as taken the login is forgotten; numbers are never used again. Optional; 0 is ignored. Thread-safe. */
+ * back as taken the login is forgotten, but for the last ones that were right, which have the same number if they come
+ * again; other numbers are never used again. Optional; 0 is ignored. Thread-safe. */
 void upstream_login_release(uint32_t login);
-/* The login was right: connections may be opened for it. Thread-safe. */
-void upstream_login_prove(uint32_t login);
+/* The login was right; returns whether it has been lately. Or it was wrong, as a node says: for a moment no connection
+ * is opened for it. Thread-safe. */
+bool upstream_login_prove(uint32_t login);
+void upstream_login_refuse(uint32_t login);
 /* Logins that are nobody's: connections of such a lane begin without AUTH. Clients' logins are tried over the first
  * one's; over the second one's the proxy asks what a node grants to who has not logged in, and the third one is theirs
  * where they are not who the proxy is. */

@@ -341,6 +341,22 @@ def test_the_proxy_is_looked_into_by_who_may_config(users, start_proxy, connect)
         assert refused(client("EXEC"), "EXECABORT")
 
 
+@pytest.mark.parametrize("words", [("DELUSER", "root"), ("SETUSER", "root", "off"), ("SETUSER", "root", "<p")], ids=["gone", "off", "password"])
+def test_who_is_no_user_any_more_does_not_look_in(users, start_proxy, connect, words):
+    """A login that the node refuses is not a node that is away."""
+    proxy = start_proxy(users)
+    root = connect(proxy, commands=[("AUTH", "root", "p")])
+    assert root("PROXY", "INFO") and root("PROXY", "RELOAD") == "OK" and root("GET", "k") is None
+    admin = users.client()
+    admin("ACL", *words)
+    admin("CLIENT", "KILL", "USER", "root")
+    until(lambda: refused(root("GET", "k"), WRONG), what="the end of the connection")
+    for _ in range(20):
+        for command in (("PROXY", "INFO"), ("PROXY", "LOCKS"), ("PROXY", "RELOAD"), ("CLIENT", "LIST"), ("CLIENT", "PAUSE", "10000")):
+            assert isinstance(root(*command), Error), command
+    assert refused(connect(proxy)("AUTH", "root", "p"), WRONG)
+
+
 def test_admins_and_the_unix_socket_need_no_right(users, start_proxy, connect, tmp_path):
     path = str(tmp_path / "proxy.sock")
     proxy = start_proxy(users, "admin-user app other", "unixsocket " + path)
@@ -477,7 +493,7 @@ def from_address(proxy, source):
     return client
 
 
-TOO_MANY = "ERR too many wrong passwords from this address"
+TOO_MANY = "ERR too many wrong passwords or new logins from this address"
 
 
 def guess(client, words=("AUTH", "app"), count=400):
@@ -542,7 +558,7 @@ def test_wrong_passwords_cost_redis_one_connection(users, start_proxy, connect):
     assert friend("AUTH", "root", "p") == "OK"
     answers = [guesser("AUTH", "app", "guess%d" % n) for n in range(300)]
     answers += [guesser("HELLO", "3", "AUTH", "app", "guess%d" % n) for n in range(300)]
-    late = [answer for answer in answers if refused(answer, "ERR too many wrong passwords from this address")]
+    late = [answer for answer in answers if refused(answer, TOO_MANY)]
     assert all(refused(answer, WRONG) for answer in answers if answer not in late)
     assert 300 < len(late) < 501
     assert other("AUTH", "root", "p") == "OK"
@@ -553,8 +569,44 @@ def test_wrong_passwords_cost_redis_one_connection(users, start_proxy, connect):
     until(lambda: guesser("AUTH", "app", "p") == "OK", what="another try")
 
 
+def connections(server):
+    """(how many there are, how many there have ever been)"""
+    text = server.run("INFO")
+    return tuple(int(text.split(name + ":")[1].split()[0]) for name in ("connected_clients", "total_connections_received"))
+
+
+def test_clients_that_come_and_go_share_a_connection(users, start_proxy, connect):
+    """Though nobody is logged in between two of them, and the password is kept by nobody."""
+    proxy = start_proxy(users, "threads 1")
+    before = connections(users)
+    for _ in range(300):
+        with proxy.client(commands=[("AUTH", "app", "p")]) as client:
+            assert client("GET", "k") is None
+    after = connections(users)
+    assert after[0] - before[0] <= 4 and after[1] - before[1] <= 6
+    users.run("ACL", "SETUSER", "app", "<p", ">new")
+    assert refused(connect(proxy)("AUTH", "app", "p"), WRONG)
+    assert connect(proxy, commands=[("AUTH", "app", "new")])("ACL", "WHOAMI") == "app"
+
+
+def test_invented_passwords_that_are_right_cost_no_connections(users, start_proxy, connect):
+    """A user without a password (nopass) is whoever says so, with whatever he says."""
+    client = connect(start_proxy(users, "threads 1"))
+    before = connections(users)
+    late = 0
+    for n in range(3000):
+        answer = client("AUTH", "default", "invented%d" % n)
+        late += refused(answer, TOO_MANY)
+        assert (answer == "OK" or refused(answer, TOO_MANY)) and client("GET", "k") is None
+    assert late > 2000
+    assert connections(users)[1] - before[1] < 800
+    until(lambda: connections(users)[0] - before[0] < 80, timeout=30, what="the end of the connections that nobody has")
+    until(lambda: client("AUTH", "default", "another") == "OK", what="a new login")
+
+
 def test_a_login_that_was_revoked_is_not_tried_for_each_request(users, start_proxy, connect):
-    client = connect(start_proxy(users), commands=[("AUTH", "app", "p")])
+    proxy = start_proxy(users)
+    client = connect(proxy, commands=[("AUTH", "app", "p")])
     assert client("SET", "k", "v") == "OK"
     users.run("ACL", "SETUSER", "app", "off")
     watcher = users.client()
@@ -564,6 +616,10 @@ def test_a_login_that_was_revoked_is_not_tried_for_each_request(users, start_pro
     for _ in range(200):
         assert refused(client("GET", "k"), WRONG)
     assert int(watcher("INFO", "stats").split("total_connections_received:")[1].split()[0]) - before < 6
+    end = time.monotonic() + 3  # a connection a second is tried
+    while time.monotonic() < end:
+        assert refused(client("GET", "k"), WRONG)
+    assert proxy.log().count("WRONGPASS") == 1
     users.run("ACL", "SETUSER", "app", "on")
     until(lambda: client("GET", "k") == "v", what="the login to be right again")
 

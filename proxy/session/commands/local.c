@@ -66,8 +66,7 @@ static void change_apply(struct session *s, struct change *change) {
     s->looked_in = false;
     if (change->login) {
         upstream_login_release(s->lane.login);
-        upstream_login_prove(change->login);
-        wrong_right(s, change->login);
+        wrong_right(s, change->login, !upstream_login_prove(change->login));
         s->lane.login = change->login;
         change->login = 0;
     }
@@ -88,8 +87,11 @@ static void change_done(struct call *c, const struct call_end *end) {
     if (wrong && refused && !end->error) /* on a connection that watches the node has had the client's own words */
         refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
     request_disown(r);
-    if (refused && !end->error && r->session && strncmp(end->reply, "-WRONGPASS", 10) == 0)
-        wrong_note(r->session, change->login);
+    if (refused && change->login && !end->error && strncmp(end->reply, "-WRONGPASS", 10) == 0) {
+        upstream_login_refuse(change->login);
+        if (r->session)
+            wrong_note(r->session, change->login);
+    }
     if (!refused && r->session)
         change_apply(r->session, change);
     bool hello = change->hello;
@@ -171,7 +173,7 @@ static struct change *change_new(const struct session *s) {
 /* ---- AUTH, HELLO, SELECT ------------------------------------------------------------------------- */
 
 static const char WRONGPASS[] = "WRONGPASS invalid username-password pair or user is disabled.";
-const char LOCAL_TOO_OFTEN[] = "ERR too many wrong passwords from this address: try again in a second";
+const char LOCAL_TOO_OFTEN[] = "ERR too many wrong passwords or new logins from this address: try again in a second";
 
 /* Compares without telling by its time how much was right. */
 static bool password_is(const char *expected, const char *given, size_t len) {
@@ -197,7 +199,7 @@ static const char *door_login(struct session *s, const char *user, size_t user_l
     if (wrong_too_often(s, right ? WRONG_LOGIN_DOOR : 0))
         return LOCAL_TOO_OFTEN;
     if (right)
-        wrong_right(s, WRONG_LOGIN_DOOR);
+        wrong_right(s, WRONG_LOGIN_DOOR, false);
     else
         wrong_note(s, 0);
     return right ? NULL : WRONGPASS;

@@ -100,11 +100,11 @@ void wrong_close(struct worker *w);
 #define WRONG_LOGIN_DOOR UPSTREAM_LOGIN_TRIED
 /* The session has given a wrong password: that of `login`, or, 0, one that has no number. */
 void wrong_note(struct session *s, uint32_t login);
-/* Whether its address has done so too often just now to try this login (0: any); others that were right from there it
- * may try. */
+/* Whether its address has done so, or has brought new logins, too often just now to try this login (0: any); others
+ * that were right from there it may try. */
 bool wrong_too_often(const struct session *s, uint32_t login);
-/* A login was right. */
-void wrong_right(const struct session *s, uint32_t login);
+/* A login was right; whether nobody has been let in with it lately. */
+void wrong_right(const struct session *s, uint32_t login, bool is_new);
 /* A login is queued inside MULTI: it counts as a wrong one until its element of EXEC's array is there. */
 void wrong_queued(const struct session *s);
 void wrong_unqueued(const struct session *s);

@@ -58,15 +58,18 @@ static bool granted(const struct call_end *end) {
            memmem(end->reply, end->len, "lockkeeper", strlen("lockkeeper"));
 }
 
+/* Whether nobody could be asked, rather than that a node has refused the client's login. */
+static bool is_away(const struct call_end *end) {
+    return end->error && end->why != UPSTREAM_REFUSED && strncmp(end->error, "UPSTREAM ", 9) == 0;
+}
+
 /* Where no node answers, who could look in before still can: operators want to then. */
 static void looked(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
-    if (s && end->error) {
-        s->rights = s->looked_in ? RIGHTS_GRANTED : RIGHTS_NOT_KNOWN_NOW;
-    } else if (s) {
-        s->looked_in = granted(end);
-        s->rights = s->looked_in ? RIGHTS_GRANTED : RIGHTS_REFUSED;
-    }
+    if (s && !is_away(end))
+        s->looked_in = !end->error && granted(end);
+    if (s)
+        s->rights = s->looked_in ? RIGHTS_GRANTED : end->error ? RIGHTS_NOT_KNOWN_NOW : RIGHTS_REFUSED;
     request_reply(c->request, "", 0, true);
 }
 

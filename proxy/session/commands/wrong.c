@@ -7,7 +7,9 @@
  * An address gets TRIES_A_SECOND tokens a second and keeps up to TRIES_KEPT; one of IPv6 counts with its /64. The last
  * KNOWN logins that were right from there are not refused: the neighbours of who guesses may be anybody. Nor do they
  * tell him more than that address knows, whoever is logged in elsewhere. The log has one line for all of LOG_SECONDS.
- * Addresses that share a place in the table share their tokens.
+ * A login that nobody has been let in with lately costs a connection: where any password is right (nopass), so do as
+ * many as somebody likes to invent, and he gets as many tokens a second for these, and keeps up to NEW_KEPT. Addresses
+ * that share a place in the table share their tokens.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -18,12 +20,13 @@
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
 
-enum { PLACES = 1024, TRIES_KEPT = 100, KNOWN = 4 };
+enum { PLACES = 1024, TRIES_KEPT = 100, NEW_KEPT = 500, KNOWN = 4 };
 
 static const double TRIES_A_SECOND = 20.0, LOG_SECONDS = 10.0;
 
 struct place {
     double used;           /* tokens */
+    double used_by_new;    /* tokens for logins that were right */
     double at;             /* when that was so, by the loop's clock */
     uint32_t known[KNOWN]; /* logins, latest first; 0: none */
 };
@@ -69,6 +72,7 @@ static struct place *place_of(const struct session *s) {
     struct place *place = &all->places[(hash ^ hash >> 16) % PLACES];
     double now = ev_now(s->worker->loop), back = (now - place->at) * TRIES_A_SECOND;
     place->used = place->used > back ? place->used - back : 0;
+    place->used_by_new = place->used_by_new > back ? place->used_by_new - back : 0;
     place->at = now;
     return place;
 }
@@ -82,11 +86,13 @@ static size_t known_at(const struct place *place, uint32_t login) {
 
 bool wrong_too_often(const struct session *s, uint32_t login) {
     const struct place *place = place_of(s);
-    return place->used >= TRIES_KEPT && (login == 0 || known_at(place, login) == KNOWN);
+    return (place->used >= TRIES_KEPT || place->used_by_new >= NEW_KEPT) &&
+           (login == 0 || known_at(place, login) == KNOWN);
 }
 
-void wrong_right(const struct session *s, uint32_t login) {
+void wrong_right(const struct session *s, uint32_t login, bool is_new) {
     struct place *place = place_of(s);
+    place->used_by_new += is_new;
     size_t at = known_at(place, login);
     at = at < KNOWN ? at : KNOWN - 1;
     memmove(place->known + 1, place->known, at * sizeof(place->known[0]));

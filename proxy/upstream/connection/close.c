@@ -73,7 +73,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
         node_failed(n, reason);
         break;
     case CONN_REFUSED:
-        node_log(n, "refused a connection", reason);
+        node_log_refusal(n, reason);
         break;
     case CONN_REPLACED:
     case CONN_IDLE:

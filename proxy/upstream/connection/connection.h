@@ -79,9 +79,8 @@ void address_text(const struct address *a, char *out, size_t size);
 
 /* ---- login.c ---- */
 
-/* A node found the login wrong on a new connection: it was right once. And whether one has done so in the last second:
- * no other connection is opened for it, however many requests its clients send. Never of login 0. */
-void login_refused(uint32_t login);
+/* Whether a node found the login wrong in the last second: no other connection is opened for it, however many requests
+ * its clients send. Never of login 0. */
 bool login_just_refused(uint32_t login);
 /* The AUTH of a login as RESP, the caller's to overwrite and free; NULL: no such login. */
 char *login_text(uint32_t login, size_t *len) __attribute__((warn_unused_result));
@@ -248,6 +247,8 @@ struct upstream_node {
     char reason[REASON_MAX]; /* of the last failure */
     char logged[REASON_MAX]; /* the last line, not to repeat it */
     int64_t logged_ms;
+    int64_t refusal_logged_ms; /* 0: never */
+    unsigned refusals;         /* since then, which no line has told */
     uint64_t requests, connects, redirects;
     struct histogram round_trips; /* of the newest request of a flush, one at a time a shared connection */
     int64_t round_trip_us;        /* of the last of these, smoothed; 0: none yet */

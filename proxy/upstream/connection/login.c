@@ -3,21 +3,24 @@
  * Shared by all threads, behind one mutex that is taken only when a client logs in and when a connection opens.
  *
  * Numbers are never used again: one that was released can't come to mean somebody else while connections made
- * for it are still open.
+ * for it are still open. The last ones that were right are remembered, by a digest, when nobody is logged in with them
+ * any more: clients that come and go one after another share a connection, and no password is kept for that.
  */
 #include <pthread.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "proxy/base/memory.h"
+#include "proxy/net/digest.h"
 #include "proxy/upstream/connection/private.h"
 
-enum { LOGIN_BUCKETS = 1024, REFUSED_MS = 1000 };
+enum { LOGIN_BUCKETS = 1024, REFUSED_MS = 1000, REMEMBERED = 64 };
 
 struct login {
     struct login *next;
     uint32_t id;
     uint32_t refs;
-    bool has_user;
+    bool has_user, proven;
     int64_t refused_ms; /* when a node found it wrong on a new connection; 0: never, or it was right since */
     size_t user_len, password_len;
     char bytes[]; /* user, password */
@@ -26,6 +29,53 @@ struct login {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct login *buckets[LOGIN_BUCKETS]; /* by id: numbers are handed out in turn, so they spread evenly */
 static uint32_t last_id;
+
+/* A login that nobody is logged in with. */
+struct remembered {
+    uint32_t id; /* 0: none */
+    unsigned char digest[DIGEST_KEYED];
+};
+
+static struct remembered remembered[REMEMBERED]; /* the one at `remembered_next` is the oldest */
+static size_t remembered_next;
+static unsigned char digest_key[32];
+static bool digest_key_made;
+
+static bool login_digest(const struct login *l, unsigned char out[DIGEST_KEYED]) {
+    struct {
+        unsigned char key[sizeof(digest_key)];
+        uint64_t has_user, user_len;
+    } key = {.has_user = l->has_user, .user_len = l->user_len};
+    if (!digest_key_made && getrandom(digest_key, sizeof(digest_key), 0) != sizeof(digest_key))
+        return false;
+    digest_key_made = true;
+    memcpy(key.key, digest_key, sizeof(key.key));
+    return digest_keyed(&key, sizeof(key), l->bytes, l->user_len + l->password_len, out);
+}
+
+static void login_remember(const struct login *l) {
+    struct remembered *r = &remembered[remembered_next];
+    if (!login_digest(l, r->digest))
+        return;
+    r->id = l->id;
+    remembered_next = (remembered_next + 1) % REMEMBERED;
+}
+
+/* Gives a login the number that it had. False: nobody has been logged in with it lately. */
+static bool login_recall(struct login *l) {
+    unsigned char digest[DIGEST_KEYED];
+    if (!login_digest(l, digest))
+        return false;
+    for (size_t i = 0; i < REMEMBERED; i++) {
+        if (remembered[i].id == 0 || memcmp(remembered[i].digest, digest, sizeof(digest)) != 0)
+            continue;
+        l->id = remembered[i].id;
+        l->proven = true;
+        remembered[i].id = 0;
+        return true;
+    }
+    return false;
+}
 
 static bool login_is(const struct login *l, const char *user, size_t user_len, const char *password,
                      size_t password_len) {
@@ -50,6 +100,20 @@ static struct login *login_get(uint32_t id) {
     return l;
 }
 
+static bool is_remembered(uint32_t id) {
+    size_t i = 0;
+    while (i < REMEMBERED && remembered[i].id != id)
+        i++;
+    return i < REMEMBERED;
+}
+
+static uint32_t number_new(void) {
+    do
+        last_id++;
+    while (last_id == 0 || login_is_nobody(last_id) || login_get(last_id) || is_remembered(last_id));
+    return last_id;
+}
+
 uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len) {
     if (!user)
         user_len = 0;
@@ -57,9 +121,6 @@ uint32_t upstream_login_intern(const char *user, size_t user_len, const char *pa
     struct login *l = login_find(user, user_len, password, password_len);
     if (!l) {
         l = memory_zalloc(sizeof(*l) + user_len + password_len);
-        do
-            l->id = ++last_id;
-        while (l->id == 0 || login_is_nobody(l->id) || login_get(l->id));
         l->has_user = user != NULL;
         l->user_len = user_len;
         l->password_len = password_len;
@@ -67,6 +128,8 @@ uint32_t upstream_login_intern(const char *user, size_t user_len, const char *pa
             memcpy(l->bytes, user, user_len);
         if (password_len > 0)
             memcpy(l->bytes + user_len, password, password_len);
+        if (!login_recall(l))
+            l->id = number_new();
         l->next = buckets[l->id % LOGIN_BUCKETS];
         buckets[l->id % LOGIN_BUCKETS] = l;
     }
@@ -86,25 +149,33 @@ void upstream_login_release(uint32_t login) {
     struct login *l = *at;
     if (l && --l->refs == 0) {
         *at = l->next;
+        if (l->proven)
+            login_remember(l);
         explicit_bzero(l->bytes, l->user_len + l->password_len);
         memory_free(l);
     }
     pthread_mutex_unlock(&mutex);
 }
 
-void upstream_login_prove(uint32_t login) {
+bool upstream_login_prove(uint32_t login) {
     pthread_mutex_lock(&mutex);
     struct login *l = login_get(login);
-    if (l)
+    bool before = !l || l->proven;
+    if (l) {
+        l->proven = true;
         l->refused_ms = 0;
+    }
     pthread_mutex_unlock(&mutex);
+    return before;
 }
 
-void login_refused(uint32_t login) {
+void upstream_login_refuse(uint32_t login) {
     pthread_mutex_lock(&mutex);
     struct login *l = login_get(login);
-    if (l)
+    if (l) {
+        l->proven = false;
         l->refused_ms = clock_ms();
+    }
     pthread_mutex_unlock(&mutex);
 }
 
@@ -152,6 +223,15 @@ bool login_known(uint32_t login) {
     bool known = login_get(login) != NULL;
     pthread_mutex_unlock(&mutex);
     return known;
+}
+
+bool login_is_over(uint32_t login) {
+    if (login == 0 || login_is_nobody(login))
+        return false;
+    pthread_mutex_lock(&mutex);
+    bool over = !login_get(login) && !is_remembered(login);
+    pthread_mutex_unlock(&mutex);
+    return over;
 }
 
 int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out) {

@@ -204,6 +204,19 @@ void node_log(struct upstream_node *n, const char *what, const char *reason) {
     log_warning("Node %s %s", n->address, line);
 }
 
+void node_log_refusal(struct upstream_node *n, const char *reason) {
+    int64_t now = clock_ms();
+    n->refusals++;
+    if (n->refusal_logged_ms > 0 && now - n->refusal_logged_ms < LOG_AGAIN_MS)
+        return;
+    if (n->refusals == 1)
+        log_warning("Node %s refused a connection: %s", n->address, reason);
+    else
+        log_warning("Node %s refused %u connections, the last one: %s", n->address, n->refusals, reason);
+    n->refusal_logged_ms = now;
+    n->refusals = 0;
+}
+
 void node_failed(struct upstream_node *n, const char *reason) {
     int64_t wait = BACKOFF_FIRST_MS;
     for (unsigned i = 0; i < n->failures && wait < BACKOFF_LONGEST_MS; i++)
@@ -233,7 +246,9 @@ static void sweep(struct upstream_conn *c, void *arg) {
     int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
     if ((c->pin && c->pin->owned) || (!unused && dedicated_keeps(c)))
         return;
-    if (c->state == CONN_READY && c->in_flight == 0 && (unused || *now - c->progress_ms > idle_ms))
+    const struct upstream_lane *lane = c->pin ? &c->pin->lane : c->pool ? &c->pool->lane : NULL;
+    if (c->state == CONN_READY && c->in_flight == 0 &&
+        (unused || *now - c->progress_ms > idle_ms || (lane && login_is_over(lane->login))))
         conn_close(c, CONN_IDLE, "idle");
 }
 

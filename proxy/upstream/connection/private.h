@@ -12,6 +12,8 @@
 int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out);
 /* Whether there is such a login; never of login 0. */
 bool login_known(uint32_t login);
+/* Whether nobody will be logged in with it any more. */
+bool login_is_over(uint32_t login);
 /* Whether it is one of those that begin with nobody logged in. */
 static inline bool login_is_nobody(uint32_t login) {
     return login >= UPSTREAM_LOGIN_STRANGER;
@@ -33,6 +35,9 @@ bool node_resolve(struct upstream_node *n) __attribute__((warn_unused_result));
 void node_failed(struct upstream_node *n, const char *reason);
 /* Writes a line about the node to the log; the same line again only after a while. */
 void node_log(struct upstream_node *n, const char *what, const char *reason);
+/* Writes a line of a connection that the node refused, and of how many there were since the last such line. One in a
+ * while: whose login was revoked may try as often as he likes. */
+void node_log_refusal(struct upstream_node *n, const char *reason);
 
 /* ---- conn.c ---- */
 

@@ -91,7 +91,7 @@ static bool take_handshake(struct upstream_conn *c, const char *data, size_t len
         char text[REASON_MAX];
         quote(text, sizeof(text), c->held + 1, c->held_len - 1);
         if (strncmp(text, "WRONGPASS", 9) == 0 && (c->pin || c->pool))
-            login_refused((c->pin ? &c->pin->lane : &c->pool->lane)->login);
+            upstream_login_refuse((c->pin ? &c->pin->lane : &c->pool->lane)->login);
         conn_close(c, CONN_REFUSED, text);
         return false;
     }
