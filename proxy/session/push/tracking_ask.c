@@ -74,7 +74,7 @@ static void ask_nodes(struct wish *wish) {
     struct upstream *u = s->worker->upstream;
     struct upstream_lane lane = s->lane;
     if (!s->tracking) {
-        wish->fresh = tracking_new(s->worker);
+        wish->fresh = tracking_new(s);
         lane.dedicated = wish->fresh->dedicated;
         upstream_dedicated_begin(u, lane.dedicated, wish->command.data, wish->command.len);
     }
@@ -106,7 +106,7 @@ static void tracking_off(struct session *s, const struct command *c) {
     bool keeps = s->tracking->no_touch;
     tracking_drop(s);
     if (keeps) {
-        struct tracking *t = tracking_new(s->worker);
+        struct tracking *t = tracking_new(s);
         t->no_touch = true;
         upstream_dedicated_begin(s->worker->upstream, t->dedicated, no_touch, sizeof(no_touch) - 1);
         tracking_take(s, t);
