@@ -35,7 +35,14 @@
 #include "proxy/start.h"
 #include "proxy/worker/worker.h"
 
-enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
+enum {
+    INCIDENTS_KEPT = 1000,
+    ERROR_SIZE = 512,
+    SPARE_DESCRIPTORS = 128,
+    PINS_LEAST = 256,
+    PINS_USUAL = 7500 /* of a node with Redis's maxclients */,
+    UUID_TEXT = 37
+};
 
 _Static_assert((int)IDENTITY_ADDRESS == IDENTIFY_ADDRESS && (int)IDENTITY_USER == IDENTIFY_USER &&
                    (int)IDENTITY_NAME == IDENTIFY_NAME && (int)IDENTITY_PORT == IDENTIFY_PORT,
@@ -266,6 +273,8 @@ static void options_of(struct application *app) {
         .sentinel_user = c->sentinel_user,
         .sentinel_password = c->sentinel_password,
         .connections = (unsigned)c->upstream_connections,
+        .pins_node = (unsigned)c->pinned_node,
+        .pins_client = (unsigned)c->pinned_client,
         .timeout_ms = c->upstream_timeout_ms,
         .tls = app->secure.nodes,
     };
@@ -286,12 +295,45 @@ static bool start_upstream(struct application *app, char *error, size_t size) {
     return true;
 }
 
-/* Raises the limit on descriptors to what maxclients needs; as Redis does, fewer clients are allowed where the system
- * gives fewer. */
+/* How many descriptors listeners, the log and shared connections to nodes may take. */
+static rlim_t spare_descriptors(const struct config *c) {
+    rlim_t nodes = c->upstream_addresses.count > 1 ? c->upstream_addresses.count : 1;
+    return SPARE_DESCRIPTORS + (rlim_t)c->threads * nodes * ((rlim_t)c->upstream_connections + UPSTREAM_APARTS);
+}
+
+/* How many connections clients may have for themselves, as far as descriptors go: about one each. */
+static rlim_t pins_wanted(const struct config *c) {
+    rlim_t wanted = c->pinned_node > 0 ? (rlim_t)c->pinned_node : PINS_USUAL;
+    rlim_t clients = c->maxclients > PINS_LEAST ? (rlim_t)c->maxclients : PINS_LEAST;
+    return wanted < clients ? wanted : clients;
+}
+
+/* Shares what the system gives between clients and their own connections to nodes, a quarter to these; a reload leaves
+ * these as many as they are. */
+static void share_descriptors(struct application *app, rlim_t maxclients, rlim_t given, bool reloads) {
+    rlim_t spare = spare_descriptors(app->config), pins = app->shared.upstream.pins_total;
+    rlim_t left = given > spare + 4 ? given - spare : 4;
+    if (!reloads && pins > left / 4)
+        pins = left / 4;
+    rlim_t clients = left > pins ? left - pins : 1;
+    clients = clients < maxclients ? clients : maxclients;
+    app->shared.options.maxclients = (int64_t)clients;
+    if (!reloads)
+        app->shared.upstream.pins_total = (unsigned)pins;
+    log_warning("maxclients %lld: only %lld are possible with %lld open files, %lld of which may have connections to "
+                "nodes for themselves; raise the limit (ulimit -n)",
+                (long long)maxclients, (long long)clients, (long long)given, (long long)pins);
+}
+
+/* Raises the limit on descriptors to what maxclients and the nodes need; as Redis does, fewer clients are allowed where
+ * the system gives fewer. At the start, and where a reload changes maxclients. */
 static void raise_descriptor_limit(void *arg, int64_t maxclients) {
     struct application *app = arg;
     struct rlimit limit;
-    rlim_t need = (rlim_t)maxclients + SPARE_DESCRIPTORS;
+    bool reloads = app->shared.upstream.pins_total > 0;
+    if (!reloads)
+        app->shared.upstream.pins_total = (unsigned)pins_wanted(app->config);
+    rlim_t need = (rlim_t)maxclients + app->shared.upstream.pins_total + spare_descriptors(app->config);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
         return;
     struct rlimit wanted = {.rlim_cur = need, .rlim_max = limit.rlim_max > need ? limit.rlim_max : need};
@@ -300,12 +342,8 @@ static void raise_descriptor_limit(void *arg, int64_t maxclients) {
     wanted = (struct rlimit){.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
     if (setrlimit(RLIMIT_NOFILE, &wanted) != 0)
         wanted = limit;
-    if (wanted.rlim_cur >= need)
-        return;
-    app->shared.options.maxclients =
-        wanted.rlim_cur > SPARE_DESCRIPTORS ? (int64_t)(wanted.rlim_cur - SPARE_DESCRIPTORS) : 1;
-    log_warning("maxclients %lld: only %lld are possible with %lld open files; raise the limit (ulimit -n)",
-                (long long)maxclients, (long long)app->shared.options.maxclients, (long long)wanted.rlim_cur);
+    if (wanted.rlim_cur < need)
+        share_descriptors(app, (rlim_t)maxclients, wanted.rlim_cur, reloads);
 }
 
 static void new_process_id(struct application *app) {

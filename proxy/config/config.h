@@ -80,8 +80,9 @@ struct config {
     char *upstream_user, *upstream_password; /* NULL */
     enum config_share share_upstream_user;   /* auto */
     int64_t upstream_connections;            /* 1 to 64 */
-    int64_t upstream_timeout_ms;             /* 5s */
-    bool upstream_tls_on;                    /* upstream-tls no */
+    int64_t pinned_node, pinned_client; /* max-pinned-connections[-per-client]; 0: as the node's maxclients has it */
+    int64_t upstream_timeout_ms;        /* 5s */
+    bool upstream_tls_on;               /* upstream-tls no */
     struct config_tls upstream_tls;
     enum config_verify upstream_tls_verify; /* yes */
     char *upstream_tls_server_name;         /* NULL: each node's host */

@@ -43,7 +43,10 @@ struct upstream_config {
     const char *sentinel_name;                     /* the master's, for UPSTREAM_SENTINEL */
     const char *sentinel_user, *sentinel_password; /* the same for Sentinels */
     unsigned connections;                          /* shared connections to a node, for each pool */
-    int64_t timeout_ms;                            /* upstream-timeout */
+    unsigned pins_node;   /* connections to a node that single clients have for themselves, at most; 0: as it allows */
+    unsigned pins_client; /* of these, those of one client; 0: half */
+    unsigned pins_total;  /* of the whole process, to all nodes; 0: any number */
+    int64_t timeout_ms;   /* upstream-timeout */
     struct tls_context *tls; /* for all nodes but those behind unix sockets; borrowed; NULL: plain */
 };
 
@@ -214,6 +217,12 @@ void upstream_abandon(struct upstream *u, struct upstream_request *r);
 
 /* ---- lanes of one's own ---- */
 
+/* Who wants connections for himself, and whether for long: there are limits for both. */
+struct upstream_claim {
+    const char *client; /* an address, for what one client may have; copied. NULL: the proxy itself, without limits */
+    bool lasting;       /* until the client wants something else, and not just until a node has answered */
+};
+
 struct upstream_dedicated_events {
     void *arg;
     /* Hands over a whole push; `data` is borrowed. */
@@ -222,9 +231,10 @@ struct upstream_dedicated_events {
     void (*lost)(void *arg);
 };
 
-/* Makes a dedicated lane: connections that one caller has for itself, to whatever nodes its requests over the lane go.
- * Returns the number for upstream_lane. */
-uint32_t upstream_dedicated_new(struct upstream *u, const struct upstream_dedicated_events *events);
+/* Makes a dedicated lane: connections that one caller has for itself, to whatever nodes its requests over the lane go;
+ * each is a lasting one of `client`, and fails the requests for it where there may be no other. Returns the number for
+ * upstream_lane. */
+uint32_t upstream_dedicated_new(struct upstream *u, const char *client, const struct upstream_dedicated_events *events);
 /* One more command (whole RESP, copied) that every connection opened from now on begins with. A node that refuses it
  * refuses the lane. */
 void upstream_dedicated_begin(struct upstream *u, uint32_t dedicated, const char *command, size_t len);
@@ -256,10 +266,11 @@ bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_no
 void upstream_await_map(struct upstream *u, struct upstream_request *r);
 
 /* Opens a pin: a connection to `node` for the caller alone, new or taken from those that were given back. NULL with
- * *error in the form of ops->fail (valid until the next call) where the node can't be reached, or `node` is NULL. */
+ * *error in the form of ops->fail (valid until the next call) where the node can't be reached, `node` is NULL, or there
+ * may be no further connection by the limits. */
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
-                                       const struct upstream_pin_events *events, const char **error)
-    __attribute__((warn_unused_result));
+                                       const struct upstream_claim *claim, const struct upstream_pin_events *events,
+                                       const char **error) __attribute__((warn_unused_result));
 /* Sends a request over a pin; the replies come in the order of the requests. With `asking` an ASKING goes before it. A
  * MOVED is the reply, but the map learns of it. Returns NULL, or the error if the connection is gone. */
 const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
@@ -335,14 +346,20 @@ struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity);
 bool upstream_node_lost(const struct upstream_node *node);
 const char *upstream_node_address(const struct upstream_node *node);
 
+/* Notes how many clients a node takes (its maxclients), which limits the connections of single clients in all threads.
+ */
+void upstream_note_maxclients(struct upstream_node *node, uint32_t maxclients);
+
 /* What PROXY INFO tells of a node; `fn` is called once for each. */
 struct upstream_node_info {
     const char *address;
     const char *state; /* "up", "connecting", "down", "idle" */
     bool master;
     unsigned slots, connections, pinned; /* shared; pins, in use or kept */
+    unsigned pinned_max;                 /* so many may be in use, by all threads */
     size_t in_flight, unsent_bytes;
     uint64_t requests, reconnects, redirects;
+    uint64_t pins_refused;               /* by the limits */
     const struct histogram *round_trips; /* of a sample of requests, from their writing to their reply */
     int64_t round_trip_us;               /* lately; 0: not known */
 };

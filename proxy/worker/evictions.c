@@ -33,8 +33,7 @@ static const char *policy_name(unsigned policy) {
     return policy < OTHER ? POLICIES[policy] : "other";
 }
 
-/* Finds what stands behind "name:" in INFO's page; *len up to the line's end. NULL: it is not there. */
-static const char *field(const char *page, size_t size, const char *name, size_t *len) {
+const char *info_field(const char *page, size_t size, const char *name, size_t *len) {
     size_t name_len = strlen(name);
     const char *end = page + size;
     for (const char *line = page; line && (size_t)(end - line) > name_len;) {
@@ -51,8 +50,8 @@ static const char *field(const char *page, size_t size, const char *name, size_t
 
 static void read_page(const char *page, size_t size, size_t master, struct eviction_state *found) {
     size_t len = 0, limit_len = 0;
-    const char *policy = field(page, size, "maxmemory_policy:", &len);
-    const char *limit = field(page, size, "maxmemory:", &limit_len);
+    const char *policy = info_field(page, size, "maxmemory_policy:", &len);
+    const char *limit = info_field(page, size, "maxmemory:", &limit_len);
     if (!policy || !limit)
         return;
     unsigned which = OTHER;

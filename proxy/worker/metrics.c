@@ -54,6 +54,8 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
     f->slots = from->slots;
     f->connections += from->connections;
     f->pinned += from->pinned;
+    f->pins_refused += from->pins_refused;
+    f->pinned_max = from->pinned_max > f->pinned_max ? from->pinned_max : f->pinned_max;
     f->in_flight += from->in_flight;
     f->unsent_bytes += from->unsent_bytes;
     f->requests += from->requests;
@@ -69,6 +71,8 @@ static void put_node(void *arg, const struct upstream_node_info *node) {
                              .slots = node->slots,
                              .connections = node->connections,
                              .pinned = node->pinned,
+                             .pinned_max = node->pinned_max,
+                             .pins_refused = node->pins_refused,
                              .in_flight = node->in_flight,
                              .unsent_bytes = node->unsent_bytes,
                              .requests = node->requests,

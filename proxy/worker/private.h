@@ -22,6 +22,8 @@ struct listener {
     FIGURE(connections, "connections", "gauge", "upstream_connections", "Shared connections to the node.")             \
     FIGURE(pinned, "pinned", "gauge", "upstream_pinned_connections",                                                   \
            "Connections to the node that one client has for itself.")                                                  \
+    FIGURE(pins_refused, "pinned_refused", "counter", "upstream_pinned_refused_total",                                 \
+           "Requests refused since there were as many such connections as there may be.")                              \
     FIGURE(in_flight, "in_flight", "gauge", "upstream_requests_in_flight",                                             \
            "Requests sent to the node and not answered.")                                                              \
     FIGURE(unsent_bytes, "unsent", "gauge", "upstream_unsent_bytes", "Bytes that wait to be written to the node.")     \
@@ -40,6 +42,7 @@ struct node_figures {
 #undef FIGURE_FIELD
     struct histogram round_trips;
     int64_t round_trip_us; /* the longest of the threads' */
+    unsigned pinned_max;   /* so many may be pinned, by all threads */
 };
 
 /* What Redis does where its memory is full. */
@@ -67,6 +70,7 @@ struct worker_thread {
     uint64_t leases_handed;          /* that got a last expiry */
     struct eviction_state evictions; /* evictions.c's, in the first worker */
     int64_t evictions_ms;            /* when it last asked */
+    int64_t capacity_ms;             /* the same of capacity.c */
     bool evictions_asking;
     double ticked;                       /* when it was last */
     unsigned punctual_ticks, held_ticks; /* in a row; without a question */
@@ -106,6 +110,9 @@ void worker_free_closed(struct worker *w);
 void drain_leave(struct worker *w, int64_t bound_ms, bool handed);
 void drain_stop(struct worker *w, int64_t bound_ms);
 void drain_turn(struct worker *w);
+
+/* Finds what stands behind "name:" in INFO's page; *len up to the line's end. NULL: it is not there (evictions.c). */
+const char *info_field(const char *page, size_t size, const char *name, size_t *len);
 
 /* Add up the counters of all workers; and measure the process's memory. */
 void counters_now(const struct proxy_shared *shared, struct counter_sums *sums);

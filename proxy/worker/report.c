@@ -46,7 +46,7 @@ static void report_upstream_nodes(struct worker *w, const struct report *r) {
         for (size_t k = 0; k < node_figures_table.count; k++)
             len += snprintf(line + len, sizeof(line) - (size_t)len, ",%s=%llu", node_figures_table.rows[k].name,
                             (unsigned long long)metric_value(&node_figures_table.rows[k], n));
-        r->line(r->arg, name, "%s,round_trip_us=%lld", line, (long long)n->round_trip_us);
+        r->line(r->arg, name, "%s,round_trip_us=%lld,pinned_max=%u", line, (long long)n->round_trip_us, n->pinned_max);
     }
     memory_free(sum.nodes);
 }

@@ -10,6 +10,7 @@
 #include "proxy/session/commands/commands.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/accept.h"
+#include "proxy/worker/capacity.h"
 #include "proxy/worker/evictions.h"
 #include "proxy/worker/private.h"
 
@@ -123,6 +124,7 @@ static void ask_around(struct worker *w, double now) {
         return;
     thread_of(w)->held_ticks = 0;
     evictions_tick(w);
+    capacity_tick(w);
     rooms_ask(w);
 }
 

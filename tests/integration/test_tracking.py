@@ -64,6 +64,28 @@ def test_words(proxy, oracle, connect, script, protocol):
     assert found[1] == found[0]
 
 
+OFFS = ["REDIRECT {me}", "REDIRECT {other}", "REDIRECT 0", "REDIRECT -1", "REDIRECT 99999999", "REDIRECT x", "REDIRECT",
+        "REDIRECT {me} REDIRECT {me}", "REDIRECT {me} BCAST PREFIX a OPTIN OPTOUT NOLOOP", "BCAST x", "x", "PREFIX",
+        "PREFIX REDIRECT 5", "REDIRECT 99999999 x", "x REDIRECT 99999999", "redirect {me} noloop", "BCAST PREFIX a"]
+
+
+@pytest.mark.parametrize("tracks", [False, True])
+def test_words_behind_off(proxy, oracle, connect, tracks):
+    """They mean nothing, and are looked at: a client that is redirected to has to be there."""
+    found = []
+    for where in (oracle, proxy):
+        client, other = connect(where), connect(where)
+        client("HELLO", "3")
+        got = []
+        numbers = {"me": client("CLIENT", "ID"), "other": other("CLIENT", "ID")}
+        for words in OFFS:
+            if tracks:
+                assert client("CLIENT", "TRACKING", "ON") == "OK"
+            got.append((words, client.raw("CLIENT", "TRACKING", "OFF", *words.format(**numbers).split()), client.raw("CLIENT", "GETREDIR")))
+        found.append(got)
+    assert found[1] == found[0]
+
+
 def test_trap_21_tracking_is_a_sessions_own(proxy, client, connect, name):
     one, two, other = tracker(proxy, connect), tracker(proxy, connect), connect(proxy)
     other("HELLO", "3")

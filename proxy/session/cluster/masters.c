@@ -373,8 +373,10 @@ static void ask_apart(struct session *s, struct request *request, size_t i, cons
     struct upstream *u = s->worker->upstream;
     struct upstream_lane lane = s->lane;
     const char *error;
+    char client[SESSION_ADDRESS_MAX];
+    struct upstream_claim claim = {.client = session_host(s, client, sizeof(client))};
     lane.db = 0;
-    m->pins[i] = upstream_pin_open(u, upstream_master(u, i), &lane, &none, &error);
+    m->pins[i] = upstream_pin_open(u, upstream_master(u, i), &lane, &claim, &none, &error);
     if (!m->pins[i]) {
         master_failed(m, error);
         return;

@@ -26,13 +26,20 @@ static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
     return NULL;
 }
 
+/* Whether a pin is taken until the client wants something else: transactions and long requests are over soon. */
+static bool pin_lasts(enum pin_reason why) {
+    return why == PIN_BLOCKING || why == PIN_SUBSCRIBED || why == PIN_MONITOR;
+}
+
 struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
                               const struct upstream_pin_events *events, const char **error) {
     struct worker *w = s->worker;
     struct upstream_lane lane = session_pin_lane(s);
     if (why == PIN_SUBSCRIBED || why == PIN_MONITOR)
         lane.dedicated = 0; /* it reads no keys */
-    struct upstream_pin *pin = upstream_pin_open(w->upstream, node, &lane, events, error);
+    char client[SESSION_ADDRESS_MAX];
+    struct upstream_claim claim = {.client = session_host(s, client, sizeof(client)), .lasting = pin_lasts(why)};
+    struct upstream_pin *pin = upstream_pin_open(w->upstream, node, &lane, &claim, events, error);
     if (!pin)
         return NULL;
     counter_add(&w->counters.pinned_connections, 1);

@@ -155,6 +155,22 @@ size_t session_who(const struct session *s, char *out, size_t size) {
     return n < (int)size ? (size_t)n : size - 1;
 }
 
+const char *session_host(const struct session *s, char *out, size_t size) {
+    struct in6_addr at;
+    snprintf(out, size, "%s", s->address);
+    char *colon = strrchr(out, ':'), *bracket = strrchr(out, ']');
+    if (colon)
+        *colon = '\0';
+    if (out[0] != '[' || !bracket)
+        return out;
+    *bracket = '\0';
+    if (inet_pton(AF_INET6, out + 1, &at) != 1)
+        return out;
+    memset(&at.s6_addr[8], 0, 8);
+    inet_ntop(AF_INET6, &at, out, (socklen_t)size);
+    return out;
+}
+
 void session_address_text(const struct sockaddr_storage *a, char *out, size_t size) {
     char host[INET6_ADDRSTRLEN] = "";
     if (a->ss_family == AF_INET) {

@@ -154,6 +154,10 @@ void session_identify(struct session *s);
 /* Writes who the session is for incidents, "10.0.0.5:3321 name"; returns its length. */
 size_t session_who(const struct session *s, char *out, size_t size);
 
+/* Writes where a client is, without its port, for what one client may have: of IPv6 its /64, and all of a unix socket
+ * are one. Returns `out`. */
+const char *session_host(const struct session *s, char *out, size_t size);
+
 /* Writes a client's address: "10.0.0.5:3321", "[::1]:3321", "unix:0". */
 struct sockaddr_storage;
 void session_address_text(const struct sockaddr_storage *a, char *out, size_t size);

@@ -63,8 +63,8 @@ struct tracking {
     bool caching_new; /* session->caching was said by the command at hand */
 };
 
-/* A lane of its own that nobody has yet; the caller's until it is taken or freed. */
-struct tracking *tracking_new(struct worker *w);
+/* A lane of its own for a session, which it does not have yet; the caller's until it is taken or freed. */
+struct tracking *tracking_new(struct session *s);
 void tracking_free(struct worker *w, struct tracking *t);
 /* The session's from now on: its requests go over that lane. It had none. */
 void tracking_take(struct session *s, struct tracking *t);

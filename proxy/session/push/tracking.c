@@ -80,10 +80,12 @@ static void tracking_lost(void *arg) {
 
 /* ---- life ------------------------------------------------------------------------------------------ */
 
-struct tracking *tracking_new(struct worker *w) {
+struct tracking *tracking_new(struct session *s) {
+    struct worker *w = s->worker;
+    char client[SESSION_ADDRESS_MAX];
     struct tracking *t = memory_zalloc(sizeof(*t));
     struct upstream_dedicated_events events = {.arg = t, .push = tracking_push, .lost = tracking_lost};
-    t->dedicated = upstream_dedicated_new(w->upstream, &events);
+    t->dedicated = upstream_dedicated_new(w->upstream, session_host(s, client, sizeof(client)), &events);
     t->epoch = upstream_epoch(w->upstream);
     return t;
 }

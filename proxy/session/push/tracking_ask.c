@@ -73,7 +73,7 @@ static void ask_nodes(struct wish *wish) {
     struct upstream *u = s->worker->upstream;
     struct upstream_lane lane = s->lane;
     if (!s->tracking) {
-        wish->fresh = tracking_new(s->worker);
+        wish->fresh = tracking_new(s);
         lane.dedicated = wish->fresh->dedicated;
         upstream_dedicated_begin(u, lane.dedicated, wish->command.data, wish->command.len);
     }
@@ -105,12 +105,46 @@ static void tracking_off(struct session *s, const struct command *c) {
     bool keeps = s->tracking->no_touch;
     tracking_drop(s);
     if (keeps) {
-        struct tracking *t = tracking_new(s->worker);
+        struct tracking *t = tracking_new(s);
         t->no_touch = true;
         upstream_dedicated_begin(s->worker->upstream, t->dedicated, no_touch, sizeof(no_touch) - 1);
         tracking_take(s, t);
     }
     session_answer(s, c, "+OK\r\n", 5);
+}
+
+/* Whether there is a client of that number, as far as this thread can tell: others' may be there if they ever were. */
+static bool client_exists(const struct session *s, int64_t id) {
+    const struct worker *w = s->worker;
+    LIST_FOREACH(it, &w->sessions)
+    if ((int64_t)LIST_ENTRY(it, struct session, link)->lock.id == id)
+        return true;
+    return w->shared->options.threads > 1 && id > 0 && id <= (int64_t)atomic_load(&w->shared->next_session);
+}
+
+/* What is wrong with the words behind OFF, in Redis's order, or NULL. They are those of ON: of no use, and looked at. A
+ * client that is to be redirected to has to be there, and no node knows the numbers of the proxy's clients. */
+static const char *off_error(const struct session *s, const struct resp_request *r, const char *bytes) {
+    int64_t to = 0;
+    for (size_t i = 3; i < r->argc; i++) {
+        bool more = i + 1 < r->argc;
+        if (request_arg_is(r, bytes, i, "redirect") && more) {
+            size_t len;
+            if (to != 0)
+                return "ERR A client can only redirect to a single other client";
+            const char *number = request_arg(r, bytes, ++i, &len);
+            if (!resp_integer(number, len, &to))
+                return "ERR value is not an integer or out of range";
+            if (!client_exists(s, to))
+                return "ERR The client ID you want redirect to does not exist";
+        } else if (request_arg_is(r, bytes, i, "prefix") && more) {
+            i++;
+        } else if (!request_arg_is(r, bytes, i, "bcast") && !request_arg_is(r, bytes, i, "optin") &&
+                   !request_arg_is(r, bytes, i, "optout") && !request_arg_is(r, bytes, i, "noloop")) {
+            return "ERR syntax error";
+        }
+    }
+    return NULL;
 }
 
 /* Reads what follows ON; what is wrong with it the node says. False: there is a REDIRECT. */
@@ -134,9 +168,15 @@ static bool tracking(struct session *s, const struct command *c, const struct re
     if (r->argc < 3)
         return false;
     if (request_arg_is(r, bytes, 2, "off")) {
-        if (!s->tracking || !s->tracking->on)
+        const char *error = off_error(s, r, bytes);
+        if (error)
+            session_refuse(s, c, "%s", error);
+        else if (s->tracking && s->tracking->on)
+            tracking_off(s, c);
+        else if (r->argc > 3)
+            session_answer(s, c, "+OK\r\n", 5); /* a node could not say so: the number is the proxy's */
+        else
             return false;
-        tracking_off(s, c);
         return true;
     }
     if (!request_arg_is(r, bytes, 2, "on"))

@@ -70,7 +70,9 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
         upstream_want_map(c->u);
         break;
     case CONN_FULL:
-        node_failed(n, reason);
+        quota_note_full(n);
+        if (c->pool && !c->dedicated) /* others are there, and go on */
+            node_failed(n, reason);
         break;
     case CONN_REFUSED:
         node_log_refusal(n, reason);
@@ -90,6 +92,7 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     if (end == CONN_LOST && c->state != CONN_READY)
         end = CONN_UNREACHABLE;
     conn_blame(c, end, why);
+    quota_give(n, &c->hold);
 
     struct list_node requests;
     list_init(&requests);
@@ -111,6 +114,8 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     u->above->lost(u, &requests, n, end, why);
     if (dedicated)
         dedicated_lost(u, dedicated);
+    if (end == CONN_FULL)
+        pin_close_idle(n, true);
     if (pin) {
         char error[512];
         conn_lost_text(error, sizeof(error), n->address, end, why);

@@ -198,9 +198,15 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
 }
 
 struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index) {
-    struct upstream_conn *c = open_to(pool->node, pool, NULL);
-    if (!c)
+    struct quota_hold hold = {0};
+    if (pool->lane.dedicated && !dedicated_take(pool, &hold))
         return NULL;
+    struct upstream_conn *c = open_to(pool->node, pool, NULL);
+    if (!c) {
+        quota_give(pool->node, &hold);
+        return NULL;
+    }
+    c->hold = hold;
     c->index = index;
     pool->node->connects++;
     pool->conns[index] = c;

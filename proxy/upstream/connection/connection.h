@@ -218,6 +218,20 @@ static inline void request_end(struct upstream_request *r) {
     r->in_flight = false;
 }
 
+/* ---- quota.c ---- */
+
+struct quota;
+struct quota_client;
+
+/* What one connection counts as; `client` NULL: nothing. */
+struct quota_hold {
+    struct quota_client *client;
+    bool lasting;
+};
+
+/* How many connections single clients may have to the node now. */
+uint32_t quota_limit(const struct upstream_node *n);
+
 /* ---- node.c ---- */
 
 struct upstream_node {
@@ -232,7 +246,9 @@ struct upstream_node {
     struct list_node pools;
     struct list_node idle_pins; /* latest first */
     unsigned idle_pin_count;
-    unsigned pins; /* open connections of pins, and others that are in no pool */
+    unsigned pins;         /* open connections of pins, and others that are in no pool */
+    struct quota *quota;   /* of its address */
+    uint64_t pins_refused; /* by that, in this thread */
 
     struct sockaddr_storage addrs[NODE_ADDRESSES];
     socklen_t addr_lens[NODE_ADDRESSES];
@@ -322,6 +338,7 @@ struct upstream_conn {
     struct upstream_pool *pool; /* NULL where no requests are to follow */
     unsigned index;             /* in pool->conns */
     struct upstream_pin *pin;   /* whose it is; NULL: shared */
+    struct quota_hold hold;     /* of a dedicated lane's */
     uint32_t dedicated;         /* of its lane: the owner's number, or 0 */
     bool paused;                /* not read: upstream_hold */
     enum conn_state state;
@@ -437,6 +454,7 @@ void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg
 
 struct upstream_pin {
     struct list_node link; /* node->idle_pins or u->unpinned */
+    struct quota_hold hold;
     struct upstream *u;
     struct upstream_conn *conn; /* NULL: lost */
     struct upstream_lane lane;

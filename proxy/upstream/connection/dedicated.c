@@ -15,6 +15,7 @@
 struct upstream_dedicated {
     struct list_node link;
     uint32_t number;
+    char *client;
     struct upstream_dedicated_events events;
     struct list_node commands;
     unsigned count; /* of the commands */
@@ -33,11 +34,13 @@ static struct upstream_dedicated *dedicated_find(const struct upstream *u, uint3
     return NULL;
 }
 
-uint32_t upstream_dedicated_new(struct upstream *u, const struct upstream_dedicated_events *events) {
+uint32_t upstream_dedicated_new(struct upstream *u, const char *client,
+                                const struct upstream_dedicated_events *events) {
     struct upstream_dedicated *dedicated = memory_zalloc(sizeof(*dedicated));
     do
         dedicated->number = ++u->last_dedicated;
     while (dedicated->number == 0 || dedicated_find(u, dedicated->number));
+    dedicated->client = memory_strdup(client);
     dedicated->events = *events;
     list_init(&dedicated->commands);
     list_init(&dedicated->link);
@@ -67,8 +70,15 @@ void upstream_dedicated_free(struct upstream *u, uint32_t number) {
     struct list_node *n;
     while ((n = list_shift(&dedicated->commands)))
         memory_free(LIST_ENTRY(n, struct command, link));
+    memory_free(dedicated->client);
     memory_free(dedicated);
     u->dedicated_ended = true;
+}
+
+bool dedicated_take(const struct upstream_pool *p, struct quota_hold *hold) {
+    const struct upstream_dedicated *dedicated = dedicated_find(p->node->u, p->lane.dedicated);
+    struct upstream_claim claim = {.client = dedicated ? dedicated->client : NULL, .lasting = true};
+    return quota_take(p->node, &claim, hold);
 }
 
 unsigned dedicated_handshake(struct upstream *u, uint32_t number, struct iobuf *out) {

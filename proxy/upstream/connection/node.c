@@ -115,6 +115,7 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at) {
     n->at = *at;
     n->address = memory_strdup(text);
     n->hash = hash;
+    n->quota = quota_get(text);
     list_init(&n->pools);
     list_init(&n->idle_pins);
     n->numeric = resolve_numeric(n);
@@ -128,6 +129,7 @@ void node_forget(struct upstream_node *n) {
     n->u->node_count--;
     resolve_cancel(n->lookup);
     probe_free(n);
+    quota_put(n->quota);
     memory_free(n->address);
     memory_free(n);
 }

@@ -32,6 +32,14 @@ static struct upstream_pin *idle_take(struct upstream_node *n, const struct upst
     return NULL;
 }
 
+void pin_close_idle(struct upstream_node *n, bool all) {
+    do {
+        if (list_empty(&n->idle_pins))
+            return;
+        conn_close(LIST_ENTRY(n->idle_pins.prev, struct upstream_pin, link)->conn, CONN_IDLE, "others need its place");
+    } while (all);
+}
+
 static struct upstream_pin *pin_new(struct upstream_node *n, const struct upstream_lane *lane) {
     struct upstream_pin *pin = memory_zalloc(sizeof(*pin));
     pin->u = n->u;
@@ -53,12 +61,20 @@ static const char *not_sent(struct upstream *u, const char *base) {
 }
 
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
-                                       const struct upstream_pin_events *events, const char **error) {
+                                       const struct upstream_claim *claim, const struct upstream_pin_events *events,
+                                       const char **error) {
     if (!node || u->closing) {
         *error = not_sent(u, u->above->no_node(u));
         return NULL;
     }
+    struct quota_hold hold = {0};
+    if (!quota_take(node, claim, &hold)) {
+        *error = not_sent(u, u->error);
+        return NULL;
+    }
     struct upstream_pin *pin = idle_take(node, lane);
+    if (!pin && node->idle_pin_count > 0 && quota_is_tight(node))
+        pin_close_idle(node, false);
     if (!pin && node_backing_off(node)) {
         snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", node->address, node->reason);
         upstream_want_map(u);
@@ -66,10 +82,12 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
         pin = pin_new(node, lane);
     }
     if (!pin) {
+        quota_give(node, &hold);
         *error = not_sent(u, u->error);
         return NULL;
     }
     pin->owned = true;
+    pin->hold = hold;
     pin->events = *events;
     return pin;
 }
@@ -147,6 +165,8 @@ static bool reusable(const struct upstream_pin *pin) {
 
 void upstream_unpin(struct upstream_pin *pin, bool clean) {
     pin->owned = false;
+    if (pin->conn)
+        quota_give(pin->conn->node, &pin->hold);
     pin->patient_ms = 0;
     pin->open = pin->full = false;
     memset(&pin->events, 0, sizeof(pin->events));
@@ -170,6 +190,7 @@ void pin_message(struct upstream_pin *pin, const char *data, size_t len, bool la
 
 void pin_detach(struct upstream_pin *pin, struct upstream_node *n) {
     pin->conn = NULL;
+    quota_give(n, &pin->hold);
     n->pins--;
     if (pin->idle)
         idle_remove(pin, n);

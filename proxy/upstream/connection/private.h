@@ -39,6 +39,21 @@ void node_log(struct upstream_node *n, const char *what, const char *reason);
  * while: whose login was revoked may try as often as he likes. */
 void node_log_refusal(struct upstream_node *n, const char *reason);
 
+/* ---- quota.c ---- */
+
+/* The quota of an address, made if there is none; and gives it back. */
+struct quota *quota_get(const char *address);
+void quota_put(struct quota *q);
+/* Counts a connection that somebody wants for himself. False: he may have none, and u->error says why. */
+bool quota_take(struct upstream_node *n, const struct upstream_claim *claim, struct quota_hold *hold)
+    __attribute__((warn_unused_result));
+/* Gives back what quota_take has counted, if it is still held. */
+void quota_give(struct upstream_node *n, struct quota_hold *hold);
+/* Whether idle pins take the place of others. */
+bool quota_is_tight(struct upstream_node *n);
+/* Notes that the node took no more clients. */
+void quota_note_full(struct upstream_node *n);
+
 /* ---- conn.c ---- */
 
 /* Open a connection, of a pool or for a pin; NULL: u->error says why. */
@@ -70,6 +85,9 @@ void conn_retire_all(struct upstream_node *n);
 
 /* ---- pin.c ---- */
 
+/* Closes a node's idle pins: all of them, or the one that has been idle for longest. */
+void pin_close_idle(struct upstream_node *n, bool all);
+
 /* Tells the pin that some of what was queued on its connection has been written. */
 void pin_written(struct upstream_pin *pin);
 /* Hands over bytes that arrived on the pin's connection and answer no request. */
@@ -90,6 +108,8 @@ void probe_free(struct upstream_node *n);
 
 /* ---- dedicated.c ---- */
 
+/* Counts a connection of a pool's lane, as quota_take does it. */
+bool dedicated_take(const struct upstream_pool *p, struct quota_hold *hold) __attribute__((warn_unused_result));
 /* Appends what a lane's connections begin with; returns how many replies will come. */
 unsigned dedicated_handshake(struct upstream *u, uint32_t dedicated, struct iobuf *out);
 /* The next bytes of a push on a connection whose lane has an owner. c->push is NULL between two pushes, or what has

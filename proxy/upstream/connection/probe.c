@@ -41,9 +41,10 @@ static bool probe_start(struct node_probe *p) {
     static const struct upstream_request_ops ops = {.reply = probe_reply, .fail = probe_fail};
     static const struct upstream_pin_events none;
     static const struct upstream_lane lane = {.protocol = 2};
+    static const struct upstream_claim own = {.client = NULL};
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     const char *error;
-    p->pin = upstream_pin_open(p->node->u, p->node, &lane, &none, &error);
+    p->pin = upstream_pin_open(p->node->u, p->node, &lane, &own, &none, &error);
     if (!p->pin)
         return false;
     p->request.ops = &ops;

@@ -211,6 +211,8 @@ void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const st
                                           .requests = n->requests,
                                           .reconnects = n->connects > 0 ? n->connects - 1 : 0,
                                           .redirects = n->redirects,
+                                          .pinned_max = quota_limit(n),
+                                          .pins_refused = n->pins_refused,
                                           .round_trips = &n->round_trips,
                                           .round_trip_us = n->round_trip_us};
         LIST_FOREACH(at, &u->conns) {

@@ -1,0 +1,46 @@
+/*
+ * INFO clients, asked of each master: it has maxclients also where CONFIG is forbidden. Who may not ask gets no answer,
+ * and nothing is said of that.
+ */
+#include <stdlib.h>
+
+#include "proxy/session/core/session.h"
+#include "proxy/worker/capacity.h"
+#include "proxy/worker/evictions.h"
+#include "proxy/worker/private.h"
+
+enum { AGAIN_MS = 10 * 1000 };
+
+static void answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    const char *p = end->reply;
+    struct resp_item page;
+    size_t len = 0;
+    if (!end->error && c->count == (uint32_t)upstream_map_print(w->upstream) &&
+        resp_item_read(&p, end->reply + end->len, &page) && (page.type == '$' || page.type == '=')) {
+        const char *most = info_field(page.str, page.len, "maxclients:", &len);
+        unsigned long long number = most ? strtoull(most, NULL, 10) : 0;
+        if (number > 0 && number < UINT32_MAX)
+            upstream_note_maxclients(upstream_master(w->upstream, c->index), (uint32_t)number);
+    }
+    request_reply(c->request, "", 0, true);
+}
+
+void capacity_tick(struct worker *w) {
+    static const char question[] = "*2\r\n$4\r\nINFO\r\n$7\r\nclients\r\n";
+    struct upstream_lane lane = {.protocol = 2};
+    size_t masters = upstream_master_count(w->upstream);
+    int64_t now = worker_now(w);
+    if (w->stopping || masters == 0 || now - thread_of(w)->capacity_ms < AGAIN_MS)
+        return;
+    thread_of(w)->capacity_ms = now;
+    for (size_t i = 0; i < masters; i++) {
+        if (upstream_node_lost(upstream_master(w->upstream, i)))
+            continue;
+        struct request *r = request_internal(w);
+        r->call.done = answered;
+        r->call.index = (uint32_t)i;
+        r->call.count = (uint32_t)upstream_map_print(w->upstream); /* whose index it is */
+        call_submit_master_lane(&r->call, i, &lane, question, sizeof(question) - 1);
+    }
+}
