@@ -30,6 +30,7 @@ LEFT_OUT = {
     **{"cluster|" + name: "it changes the cluster" for name in (
         "addslots", "addslotsrange", "bumpepoch", "delslots", "delslotsrange", "failover", "flushslots", "forget", "meet",
         "replicate", "reset", "saveconfig", "set-config-epoch", "setslot")},
+    "cluster|slot-stats": "a node's own figures, for which the proxy is not asked",
 }
 
 # Inside MULTI the proxy refuses these: they are about more than the transaction's one node, or about its own clients.

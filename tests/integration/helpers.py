@@ -1,7 +1,11 @@
 """What the tests of faults, redirects and topology share."""
 
 from resp import Error
-from servers import until
+from servers import until, valkey
+
+
+# What a server says that does not know a script.
+NOSCRIPT = "NOSCRIPT No matching script." + ("" if valkey() else " Please use EVAL.")
 
 
 def is_upstream(reply):

@@ -7,6 +7,7 @@ started here. Nothing waits for a time: `until` waits for a condition, with a de
 import binascii
 import collections
 import fcntl
+import functools
 import itertools
 import os
 import random
@@ -30,6 +31,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 REPORT = re.compile(r"(AddressSanitizer|LeakSanitizer|ThreadSanitizer|UndefinedBehaviorSanitizer|runtime error:"
                     r"|Assertion .* failed"
                     r"|(?m:^==\d+== (Invalid |Conditional jump |Use of uninit|Syscall param |Source and dest|.* definitely lost)))")
+
+
+@functools.lru_cache(None)
+def valkey():
+    """Whether the server is Valkey, which differs from Redis in little that tests look at."""
+    return subprocess.run([REDIS_SERVER, "--version"], capture_output=True, text=True).stdout.startswith("Valkey")
 
 
 def until(condition, timeout=15.0, what="the condition", pause=0.01):

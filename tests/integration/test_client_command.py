@@ -6,7 +6,7 @@ import time
 import pytest
 
 from resp import Closed, Error, encode
-from servers import until
+from servers import until, valkey
 
 
 def fields(line):
@@ -57,7 +57,7 @@ def test_words(client, connect, oracle, protocol):
 
 
 # Fields that came after 7.0.
-LATER = {"lib-name", "lib-ver", "watch", "io-thread", "tot-net-in", "tot-net-out", "tot-cmds"}
+LATER = {"capa", "lib-name", "lib-ver", "watch", "io-thread", "tot-net-in", "tot-net-out", "tot-cmds"}
 
 
 def test_line_of_a_client(client, connect, oracle, proxy):
@@ -76,6 +76,8 @@ def test_line_of_a_client(client, connect, oracle, proxy):
         assert [f for f in ours if not f.startswith("lib-")] == [f for f in theirs if f not in LATER]
         for name in ("name", "flags", "db", "sub", "psub", "ssub", "multi", "qbuf", "obl", "oll", "omem", "events", "cmd", "user",
                      "redir", "resp"):
+            if valkey() and name == "qbuf":  # there with the very request that asks
+                continue
             assert ours[name] == theirs[name], name
 
 
@@ -97,6 +99,8 @@ def test_what_others_do(own, connect, backend):
         listed = clients(asker)
         shown.append({name: {f: listed[i][f] for f in ("name", "flags", "db", "sub", "psub", "ssub", "multi", "cmd", "user", "redir",
                                                        "resp", "qbuf")} for name, i in made.items()})
+    if valkey():  # a session that watches has a transaction there, an empty one
+        shown[1]["watch"]["multi"] = "-1"
     assert shown[0] == shown[1]
 
 
@@ -183,6 +187,8 @@ def test_kill_in_every_state(own, backend, connect, key):
     until(lambda: "blocked_clients:1" in node.run("INFO", "clients"), what="the client to block at the node")
     assert asker("CLIENT", "KILL", "ID", me) == 1
     assert closed(c)
+    # The node hears of it by a connection's end, which it may see in one turn with what comes next.
+    until(lambda: "blocked_clients:0" in node.run("INFO", "clients"), what="the node to block nobody")
     assert asker("RPUSH", name, "x") == 1
     until(lambda: asker("LLEN", name) == 1, what="the element to stay")
     assert asker("EXISTS", states["multi"][1][1]) == 0

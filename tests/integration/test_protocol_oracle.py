@@ -172,8 +172,14 @@ def test_vector(check, rng, name):
     check_vector(check, rng, name)
 
 
+# What Valkey reads in another way: a byte 255 in a line is a blank there, and a number with a NUL behind it is none.
+OTHERWISE_IN_VALKEY = ("count with NUL", "no bulk but NUL", "inline high bytes")
+
+
 def check_vector(check, rng, name):
     """Whole, byte by byte and in pieces; with requests before and behind."""
+    if servers.valkey() and name in OTHERWISE_IN_VALKEY:
+        pytest.skip("Valkey reads it in another way")
     data = VECTORS[name]
     abrupt = name in ABRUPT
     check(data, abrupt=abrupt)
@@ -250,14 +256,25 @@ ALPHABET = [b"*", b"$", b"\r\n", b"\r", b"\n", b"0", b"1", b"2", b"3", b"4", b"-
             b"9", b"k", b"65536", b"_", b"%1\r\n", b",", b"#t\r\n", b">"]
 
 
-def test_random_garbage(check, rng):
+@pytest.fixture
+def check_random(check):
+    def check_random(data):
+        if not servers.valkey() or not {0, 255} & set(b"".join(data) if isinstance(data, list) else data):
+            check(data)
+
+    return check_random
+
+
+def test_random_garbage(check_random, rng):
+    check = check_random
     for _ in range(400):
         check(b"".join(rng.choice(ALPHABET) for _ in range(rng.randint(1, 40))))
     for _ in range(100):
         check(bytes(rng.randrange(256) for _ in range(rng.randint(1, 300))))
 
 
-def test_mutated_requests(check, rng):
+def test_mutated_requests(check_random, rng):
+    check = check_random
     seeds = [SET, GET, PING, encode("MSET", "a", "1", "b", "2"), encode("DEL", "a", "b"), encode("LPUSH", "l", "x", "y"),
              encode("ECHO", "*3\r\n$3\r\n"), b"ECHO 'in line'\r\n", encode("SETEX", "e", 100, ""), encode("LRANGE", "l", 0, 9)]
     for _ in range(500):

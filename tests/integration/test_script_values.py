@@ -8,6 +8,7 @@ import time
 import pytest
 
 import servers
+from helpers import NOSCRIPT
 from resp import parse
 from servers import until
 
@@ -75,7 +76,7 @@ def test_evalsha_and_functions(pair, backend, key):
     name = key("lock:script")
     source = SCRIPTS["literal"][0] + " -- " + name
     sha = hashlib.sha1(source.encode()).hexdigest()
-    assert a("EVALSHA", sha, 1, name) == "NOSCRIPT No matching script. Please use EVAL."
+    assert a("EVALSHA", sha, 1, name) == NOSCRIPT
     assert a("EXISTS", name) == 0 and a("PROXY", "LOCKS", name) == []
     assert a("EVAL", source, 1, name) == 1
     assert b("EVALSHA", sha, 1, name) == 0 and b("DEL", name) == 0 and a("DEL", name) == 1
@@ -263,7 +264,7 @@ def test_who_may_not_begin_a_transaction(start_redis, start_proxy, connect):
         assert client("EVAL", source, 1, name, "v") == [1, "yes"]
         assert client("EVAL", source, 1, name, "v") == 0
         assert other("DEL", name) == 0 and client("DEL", name) == 1
-    assert client("EVALSHA", "0" * 40, 1, "lock:x") == "NOSCRIPT No matching script. Please use EVAL."
+    assert client("EVALSHA", "0" * 40, 1, "lock:x") == NOSCRIPT
 
 
 def test_a_new_master_knows_no_scripts(start_redis, start_proxy, connect):

@@ -7,6 +7,7 @@ import pytest
 
 import oracle as bytes_oracle
 from resp import Closed, Error, encode
+from servers import valkey
 
 
 def is_error(reply, text=""):
@@ -41,7 +42,7 @@ def test_hello(client, connect, oracle, protocol):
         reply, theirs = (dict(zip(r[0::2], r[1::2])) for r in (reply, theirs))
     assert list(reply) == list(theirs)
     assert reply["proto"] == protocol
-    assert reply["server"] == "redis"
+    assert reply["server"] == ("valkey" if valkey() else "redis")
     assert isinstance(reply["id"], int)
     assert reply["role"] == "master"
     for name in ("version", "modules", "server"):

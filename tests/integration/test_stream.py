@@ -11,7 +11,7 @@ import pytest
 
 import oracle as bytes_oracle
 from resp import Client, Closed, Error, encode
-from servers import slot_of, until
+from servers import slot_of, until, valkey
 from test_passthrough import Migration
 
 MB = 1 << 20
@@ -142,6 +142,8 @@ BEHIND = {
 @pytest.mark.parametrize("name", BEHIND)
 def test_malformed_behind_a_long_argument(farm, name):
     """Redis is the oracle; the malformed part arrives while the request is on its way."""
+    if valkey() and name == "a NUL byte":
+        pytest.skip("Valkey takes it for no number")
     beginning = encode("SMISMEMBER", "odd", "a" * (2 * MB), "b")
     beginning = beginning[: -len("$1\r\nb\r\n")]
     pieces = [beginning[:MB], beginning[MB:], BEHIND[name]]

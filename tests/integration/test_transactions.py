@@ -90,6 +90,8 @@ SCRIPTS = {
 @pytest.mark.parametrize("way", ["one packet", "one by one"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_trap_11_same_bytes(backend, proxy, connect, tagged, script, way, protocol):
+    if servers.valkey() and script in ("nested", "watch inside"):
+        pytest.skip("Valkey voids the transaction, the proxy goes on with it, as Redis does")
     name = tagged("t")
     commands = [words(text, name) for text in SCRIPTS[script].split("|")]
 
@@ -449,7 +451,8 @@ def test_keys_on_two_nodes(farm, connect):
 
 
 def move_slot(cluster, slot, source, target):
-    """An empty slot changes its owner."""
+    """An empty slot changes its owner, whom all believe: the target has the newest epoch."""
+    target.run("CLUSTER", "BUMPEPOCH")
     target_id = target.run("CLUSTER", "MYID")
     for node in (target, source, *[n for n in cluster.nodes if n not in (source, target)]):
         node.run("CLUSTER", "SETSLOT", slot, "NODE", target_id)

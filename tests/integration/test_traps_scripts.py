@@ -6,6 +6,7 @@ import time
 import pytest
 
 from resp import Error, encode
+from helpers import NOSCRIPT
 from servers import until
 
 LOOP = "while true do end"
@@ -26,8 +27,8 @@ def test_trap_13_noscript(backend, client, key):
         node.run("SCRIPT", "FLUSH")
     assert client("SET", lock, 1, "NX", "EX", 100) == "OK"
     assert client("DEL", lock) == 1
-    assert client("EVALSHA", sha, 1, name) == "NOSCRIPT No matching script. Please use EVAL."
-    assert client("EVALSHA_RO", sha, 1, name) == "NOSCRIPT No matching script. Please use EVAL."
+    assert client("EVALSHA", sha, 1, name) == NOSCRIPT
+    assert client("EVALSHA_RO", sha, 1, name) == NOSCRIPT
     assert client("EVAL", source, 1, name) == "v"
     assert client("EVALSHA", sha, 1, name) == "v"
     assert client("SCRIPT", "LOAD", source) == sha

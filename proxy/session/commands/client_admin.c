@@ -375,7 +375,10 @@ static void admin_done(struct broadcast *t) {
 
 /* ---- the probe ---------------------------------------------------------------------------------- */
 
-/* Where all is well LIST ID 0, UNBLOCK 0 and KILL have a plain reply, PAUSE -1 an error of its own. */
+/* The number of a client that no node has. Valkey takes no 0. */
+#define NOBODY "9223372036854775807"
+
+/* Where all is well LIST ID NOBODY, UNBLOCK 0 and KILL have a plain reply, PAUSE -1 an error of its own. */
 static bool allowed(const struct admin *a, const struct call_end *end) {
     static const char negative[] = "-ERR timeout is negative";
     if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE)
@@ -426,7 +429,7 @@ static void probe(struct admin *a, const struct resp_request *r, const char *byt
         build_text(w, "ADDR");
     if (a->verb == ADMIN_LIST)
         build_text(w, "ID");
-    build_text(w, kill ? "-" : unblock || a->verb == ADMIN_LIST ? "0" : "-1");
+    build_text(w, kill ? "-" : unblock ? "0" : a->verb == ADMIN_LIST ? NOBODY : "-1");
     call_submit(&a->request->call, SLOT_NONE, w->build.data, w->build.len);
 }
 
