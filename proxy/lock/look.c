@@ -7,6 +7,8 @@
 
 #include "proxy/base/memory.h"
 
+enum { WALK_STEP = 2000 /* keys: far less than a millisecond */ };
+
 static const struct metric_row stat_rows[] = {
 #define STAT_ROW(field, name, type, family, label, value, help)                                                        \
     {name, type, family, label, value, help, offsetof(struct lock_stats, field)},
@@ -110,25 +112,29 @@ static bool counted(const struct entry *en, const struct claim *c, int64_t now_m
     return false;
 }
 
-static void offer_shard(struct shard *sh, struct newest *n, int64_t now_ms) {
-    TABLE_FOREACH(it, &sh->entries) {
-        struct entry *en = LIST_ENTRY(it, struct entry, link);
-        for (struct claim *c = en->claims; c; c = c->next) {
-            if (!c->fence || c->peer->remote || !claim_is_live(c, now_ms) || counted(en, c, now_ms))
-                continue;
-            struct lock_view v = {
-                .key = entry_key(en),
-                .client = c->peer->client->name,
-                .client_len = c->peer->client->len,
-                .session_id = c->peer->id,
-                .connected = !c->peer->closed || heir_attends(c),
-                .fence = c->fence,
-                .since_ms = c->granted_ms,
-                .end_ms = c->end_ms,
-                .renewals = c->renewals,
-            };
-            offer(n, &v);
-        }
+struct offering {
+    struct newest *to;
+    int64_t now_ms;
+};
+
+static void offer_entry(void *arg, struct table_link *link) {
+    struct offering *o = arg;
+    struct entry *en = LIST_ENTRY(link, struct entry, link);
+    for (struct claim *c = en->claims; c; c = c->next) {
+        if (!c->fence || c->peer->remote || !claim_is_live(c, o->now_ms) || counted(en, c, o->now_ms))
+            continue;
+        struct lock_view v = {
+            .key = entry_key(en),
+            .client = c->peer->client->name,
+            .client_len = c->peer->client->len,
+            .session_id = c->peer->id,
+            .connected = !c->peer->closed || heir_attends(c),
+            .fence = c->fence,
+            .since_ms = c->granted_ms,
+            .end_ms = c->end_ms,
+            .renewals = c->renewals,
+        };
+        offer(o->to, &v);
     }
 }
 
@@ -138,7 +144,8 @@ static int newest_first(const void *a, const void *b) {
 
 struct lock_walk {
     struct newest newest;
-    size_t shard, cap; /* the next shard to be looked at; views that there is room for */
+    size_t shard, cap; /* the shard that is being looked at; views that there is room for */
+    struct table_walk at;
 };
 
 struct lock_walk *engine_walk_new(size_t max) {
@@ -154,7 +161,7 @@ void engine_walk_free(struct lock_walk *walk) {
     memory_free(walk);
 }
 
-/* Room for those that a shard may have to offer. */
+/* Makes room for those that a shard may have to offer. */
 static void walk_room(struct lock_walk *walk, size_t more) {
     size_t need = walk->newest.count + more;
     if (need > walk->newest.max)
@@ -168,12 +175,16 @@ static void walk_room(struct lock_walk *walk, size_t more) {
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms) {
     if (walk->shard == SHARDS || walk->newest.max == 0)
         return false;
-    struct shard *sh = &e->shards[walk->shard++];
+    struct shard *sh = &e->shards[walk->shard];
+    struct offering offering = {.to = &walk->newest, .now_ms = now_ms};
     shard_lock(sh);
     walk_room(walk, sh->live);
-    offer_shard(sh, &walk->newest, now_ms);
+    bool more = table_walk_step(&sh->entries, &walk->at, WALK_STEP, offer_entry, &offering);
     shard_unlock(sh);
-    if (walk->shard < SHARDS)
+    if (more)
+        return true;
+    walk->at = (struct table_walk){0};
+    if (++walk->shard < SHARDS)
         return true;
     if (walk->newest.count > 1)
         qsort(walk->newest.views, walk->newest.count, sizeof(*walk->newest.views), newest_first);
