@@ -53,7 +53,7 @@ struct lock_session {
     struct {
         uint64_t hash, pattern;
         uint64_t family, of; /* its family's number under the rule and for the client that `of` is of; 0: not known */
-        uint32_t db, len; /* len 0: none */
+        uint32_t db, len;    /* len 0: none */
         uint16_t slot;
         char name[LOCK_KEY_KNOWN];
     } last;
@@ -412,8 +412,10 @@ struct lock_incident {
     enum lock_incident_kind kind;
     int64_t time_ms;
     struct lock_key key;
-    const char *client; /* who: address and name; "" if it is the proxy */
-    const char *holder; /* who holds the lock; "" nobody */
+    const char *rule;     /* the key's, its pattern; "" not known */
+    const char *identity; /* the client's whose incident it is; "" not known */
+    const char *client;   /* who: address and name; "" if it is the proxy */
+    const char *holder;   /* who holds the lock; "" nobody */
     size_t holder_len;
     const char *command; /* what the application sent; "" nothing */
     const char *action;  /* what the proxy did: "refused", "lease of 30000 ms given, renewed while connected", ... */
