@@ -8,7 +8,7 @@
 #include "proxy/admin/sentence.h"
 #include "proxy/base/json.h"
 
-enum { LINE_MAX = 512, INCIDENTS_SHOWN = 50, TEXT_SHOWN = 512 /* bytes of what has no bound of its own: keys */ };
+enum { LINE_MAX = 512, INCIDENTS_SHOWN = 50, TEXT_SHOWN = 256 /* bytes of what has no bound of its own: keys */ };
 
 /* ---- values -------------------------------------------------------------------------------------- */
 

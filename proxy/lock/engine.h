@@ -509,8 +509,9 @@ struct lock_contention {
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg);
 
-/* The newest leases believed live, at most max, found in steps: engine_walk_step looks at a part of the keys and
- * returns whether there is more to look at; engine_walk_each then calls fn for each, newest first. */
+/* The newest leases believed live, at most max, and fewer where names are very long, found in steps: engine_walk_step
+ * looks at a part of the keys and returns whether there is more to look at; engine_walk_each then calls fn for each,
+ * newest first. */
 struct lock_walk;
 struct lock_walk *engine_walk_new(size_t max);
 void engine_walk_free(struct lock_walk *walk);

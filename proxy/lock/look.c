@@ -7,7 +7,10 @@
 
 #include "proxy/base/memory.h"
 
-enum { WALK_STEP = 2000 /* keys: far less than a millisecond */ };
+enum {
+    WALK_STEP = 2000,       /* keys: far less than a millisecond */
+    WALK_BYTES = 512 * 1024 /* of the names of keys and clients that are kept */
+};
 
 static const struct metric_row stat_rows[] = {
 #define STAT_ROW(field, name, type, family, label, value, help)                                                        \
@@ -48,7 +51,7 @@ struct copied_view {
 /* The newest leases so far: a heap with the oldest of them on top. */
 struct newest {
     struct copied_view *views;
-    size_t count, max;
+    size_t count, max, bytes;
 };
 
 static bool older(const struct copied_view *a, const struct copied_view *b) {
@@ -85,22 +88,36 @@ static void keep_texts(struct copied_view *v) {
     v->view.client = v->text + key_len;
 }
 
+static size_t text_size(const struct copied_view *v) {
+    return v->view.key.len + v->view.client_len;
+}
+
+static void rise(struct newest *n, size_t i) {
+    while (i > 0 && older(&n->views[i], &n->views[(i - 1) / 2])) {
+        exchange(&n->views[i], &n->views[(i - 1) / 2]);
+        i = (i - 1) / 2;
+    }
+}
+
+static void drop_oldest(struct newest *n) {
+    n->bytes -= text_size(&n->views[0]);
+    memory_free(n->views[0].text);
+    n->views[0] = n->views[--n->count];
+    sink_down(n, 0);
+}
+
+/* There is room for one more than `max`. */
 static void offer(struct newest *n, const struct lock_view *view) {
     struct copied_view v = {.view = *view};
-    if (n->count < n->max) {
-        keep_texts(&v);
-        size_t i = n->count++;
-        n->views[i] = v;
-        while (i > 0 && older(&n->views[i], &n->views[(i - 1) / 2])) {
-            exchange(&n->views[i], &n->views[(i - 1) / 2]);
-            i = (i - 1) / 2;
-        }
-    } else if (older(&n->views[0], &v)) {
-        keep_texts(&v);
-        memory_free(n->views[0].text);
-        n->views[0] = v;
-        sink_down(n, 0);
-    }
+    bool full = n->count == n->max || (n->count > 0 && n->bytes + text_size(&v) > WALK_BYTES);
+    if (full && !older(&n->views[0], &v))
+        return;
+    keep_texts(&v);
+    n->bytes += text_size(&v);
+    n->views[n->count] = v;
+    rise(n, n->count++);
+    while (n->count > n->max || (n->bytes > WALK_BYTES && n->count > 1))
+        drop_oldest(n);
 }
 
 /* Whether a claim's lease was counted already: of a list lock several sessions may be the holder, and it is one
@@ -166,6 +183,7 @@ static void walk_room(struct lock_walk *walk, size_t more) {
     size_t need = walk->newest.count + more;
     if (need > walk->newest.max)
         need = walk->newest.max;
+    need++; /* offer */
     if (need <= walk->cap)
         return;
     walk->cap = need;

@@ -547,11 +547,53 @@ static void test_table(void **state) {
     table_clear(&t);
 }
 
+enum { STAYING = 1000, PASSING = 20000 };
+
+static void meet(void *arg, struct table_link *link) {
+    unsigned *met = arg;
+    met[LIST_ENTRY(link, struct numbered, link)->number]++;
+}
+
+/* A walk in steps meets who stays once, and others once at most, however the table's size changes meanwhile. */
+static void test_table_walk(void **state) {
+    (void)state;
+    static struct numbered all[STAYING + PASSING];
+    for (unsigned round = 0; round < 40; round++) {
+        static unsigned met[STAYING + PASSING];
+        struct table t;
+        struct table_walk walk = {0};
+        size_t passing = 0, steps = 0;
+        table_init(&t, number_of);
+        memset(met, 0, sizeof(met));
+        for (uint64_t i = 0; i < STAYING + PASSING; i++)
+            all[i].number = i;
+        for (; passing < (round % 4) * 4000; passing++)
+            table_insert(&t, &all[STAYING + passing].link, (STAYING + passing) / 2);
+        for (uint64_t i = 0; i < STAYING; i++)
+            table_insert(&t, &all[i].link, i / 2);
+        while (table_walk_step(&t, &walk, 1 + round, meet, met)) {
+            bool come = round % 8 < 4;
+            for (unsigned i = 0; come && i < 500 && passing < PASSING; i++, passing++)
+                table_insert(&t, &all[STAYING + passing].link, (STAYING + passing) / 2);
+            for (unsigned i = 0; !come && i < 500 && passing > 0; i++, passing--)
+                table_remove(&t, &all[STAYING + passing - 1].link, (STAYING + passing - 1) / 2);
+            table_trim(&t);
+            assert_true(++steps < 100000);
+        }
+        for (uint64_t i = 0; i < STAYING; i++)
+            assert_int_equal(met[i], 1);
+        for (uint64_t i = STAYING; i < STAYING + PASSING; i++)
+            assert_true(met[i] <= 1);
+        table_clear(&t);
+    }
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_table_walk),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_sizes),
