@@ -36,7 +36,7 @@
 #include "proxy/worker/worker.h"
 
 enum {
-    INCIDENTS_KEPT = 1000,
+    INCIDENTS_KEPT = 256 /* of each kind */,
     ERROR_SIZE = 512,
     SPARE_DESCRIPTORS = 128,
     PINS_LEAST = 256,
@@ -66,6 +66,7 @@ struct application {
     char process_id[UUID_TEXT];
     struct text upstream_text;
     struct ev_signal on_term, on_int, on_quit, on_take_over, on_hup, on_usr1;
+    struct ev_timer second; /* for incidents that repeat themselves */
     struct ending ending;
     struct live live;
 };
@@ -81,6 +82,8 @@ static void record_incident(void *arg, const struct lock_incident *i) {
     holder[i->holder ? len : 0] = '\0';
     struct incident out = {.time_ms = i->time_ms,
                            .kind = lock_incident_name(i->kind),
+                           .rule = i->rule,
+                           .identity = i->identity,
                            .key = i->key.name,
                            .key_len = i->key.len,
                            .client = i->client ? i->client : "",
@@ -88,6 +91,17 @@ static void record_incident(void *arg, const struct lock_incident *i) {
                            .command = i->command ? i->command : "",
                            .action = i->action ? i->action : ""};
     incidents_add(app->incidents, &out);
+}
+
+static int64_t wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct application *app = timer->data;
+    incidents_tick(app->incidents, wall_ms());
 }
 
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */
@@ -191,6 +205,8 @@ static void unwatch_signals(struct application *app) {
         ev_ref(loop);
         ev_signal_stop(loop, watchers[i]);
     }
+    ev_ref(loop);
+    ev_timer_stop(loop, &app->second);
     signal(SIGTERM, stop_at_once);
     signal(SIGINT, stop_at_once);
     signal(SIGQUIT, SIG_IGN);
@@ -396,6 +412,10 @@ static void run(struct application *app) {
     watch_signal(app, &app->on_take_over, SIGUSR2, on_take_over);
     watch_signal(app, &app->on_hup, SIGHUP, on_reload);
     watch_signal(app, &app->on_usr1, SIGUSR1, on_rotate);
+    ev_timer_init(&app->second, on_second, 1., 1.);
+    app->second.data = app;
+    ev_timer_start(worker_loop(app->shared.workers[0]), &app->second);
+    ev_unref(worker_loop(app->shared.workers[0]));
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -517,6 +537,7 @@ static int serve(struct application *app, struct config_errors *errors) {
     run(app);
     engine_free(app->shared.engine);
     advisor_free(app->shared.advisor);
+    incidents_flush(app->incidents, wall_ms());
     incidents_free(app->incidents);
     embedded_stop(app->embedded);
     if (app->config->pidfile && app->config->pidfile[0])

@@ -9,7 +9,7 @@
 
 #include "proxy/base/memory.h"
 
-enum { BACKLOG = 64 };
+enum { BACKLOG = 512 };
 
 struct monitor {
     int fd;
@@ -18,8 +18,11 @@ struct monitor {
     struct worker *first;
     const char *(*unready)(void *arg);
     void *unready_arg;
+    struct http_options options;
     struct ev_io io;
     struct ev_timer timer;
+    struct ev_timer step;   /* the walk's next one */
+    struct lock_walk *walk; /* the leases for the status page, while they are being gathered */
     struct text address;
 };
 
@@ -30,6 +33,8 @@ struct monitor *monitor_open(struct listen_set *set, const struct config *config
         return NULL;
     struct monitor *m = memory_zalloc(sizeof(*m));
     m->fd = fd;
+    m->options.names = (const char *const *)config->admin_hosts.words;
+    m->options.name_count = config->admin_hosts.count;
     bool v6 = strchr(address, ':') != NULL;
     text_printf(&m->address, "%s%s%s:%lld", v6 ? "[" : "", address, v6 ? "]" : "", (long long)config->admin_port);
     return m;
@@ -47,12 +52,12 @@ static void collect(void *arg, const struct metric_sink *sink) {
     worker_report_metrics(((struct monitor *)arg)->first, sink);
 }
 
-static const char *unready(void *arg) {
+static const char *unready(void *arg, bool all) {
     struct monitor *m = arg;
     const char *missing = m->unready(m->unready_arg);
-    if (missing)
+    if (missing || worker_upstream_serves(m->first, all))
         return missing;
-    return worker_upstream_serves(m->first) ? NULL : "a node of the upstream can't be reached";
+    return all ? "a node of the upstream can't be reached" : "no node of the upstream can be reached";
 }
 
 static void serve(struct ev_loop *loop, struct monitor *m) {
@@ -63,6 +68,28 @@ static void serve(struct ev_loop *loop, struct monitor *m) {
         return;
     ev_timer_set(&m->timer, (double)wait / 1000., 0.);
     ev_timer_start(loop, &m->timer);
+}
+
+/* ---- the status page's leases, gathered a step a turn ------------------------------------------------------ */
+
+static void gather(void *arg) {
+    struct monitor *m = arg;
+    m->walk = worker_walk_new();
+    ev_timer_start(worker_loop(m->first), &m->step);
+}
+
+static void on_step(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct monitor *m = timer->data;
+    if (worker_walk_step(m->first, m->walk)) {
+        ev_timer_start(loop, timer);
+        return;
+    }
+    worker_walk_show(m->first, m->walk);
+    http_gathered(m->http);
+    worker_walk_show(m->first, NULL);
+    worker_walk_free(m->walk);
+    m->walk = NULL;
+    serve(loop, m);
 }
 
 static void on_readable(struct ev_loop *loop, struct ev_io *io, int events) {
@@ -78,13 +105,15 @@ bool monitor_start(struct monitor *m, struct worker *first, const struct admin_s
     m->first = first;
     m->unready = is_unready;
     m->unready_arg = unready_arg;
-    m->source = (struct pages_source){.admin = *admin, .arg = m, .metrics = collect, .unready = unready};
-    m->http = pages_open(m->fd, &m->source);
+    m->source =
+        (struct pages_source){.admin = *admin, .arg = m, .metrics = collect, .unready = unready, .gather = gather};
+    m->http = pages_open(m->fd, &m->source, &m->options);
     if (!m->http)
         return false;
     ev_io_init(&m->io, on_readable, http_fd(m->http), EV_READ);
     ev_init(&m->timer, on_time);
-    m->io.data = m->timer.data = m;
+    ev_timer_init(&m->step, on_step, 0., 0.);
+    m->io.data = m->timer.data = m->step.data = m;
     ev_io_start(worker_loop(first), &m->io);
     return true;
 }
@@ -95,6 +124,9 @@ void monitor_close(struct monitor *m) {
     if (m->http) {
         ev_io_stop(worker_loop(m->first), &m->io);
         ev_timer_stop(worker_loop(m->first), &m->timer);
+        ev_timer_stop(worker_loop(m->first), &m->step);
+        if (m->walk)
+            worker_walk_free(m->walk);
         http_close(m->http);
     } else {
         close(m->fd);

@@ -1,31 +1,79 @@
 /* The HTTP server: libmicrohttpd with its epoll descriptor in the caller's loop, no thread of its own. */
 #include "proxy/admin/http.h"
 
+#include <errno.h>
 #include <microhttpd.h>
+#include <netinet/in.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "proxy/admin/host.h"
+#include "proxy/base/list.h"
 #include "proxy/base/memory.h"
 
-enum { CONNECTIONS_MAX = 64, IDLE_SECONDS = 15, CONNECTION_BYTES = 16 * 1024 };
+enum {
+    CONNECTIONS_MAX = 64,
+    ADDRESS_MAX = 32,   /* of these, for one address */
+    ACCEPTED_A_RUN = 8, /* so that each has some turns before it is the oldest of so many */
+    WHOLE_MS = 10000,   /* from the connection to the answer's last byte */
+    PAUSE_MS = 200,     /* without a descriptor for who comes */
+    CONNECTION_BYTES = 16 * 1024,
+    ADDRESS_BYTES = 8 /* of an IPv6 address: a machine has all that begin so */
+};
+
+/* A connection. */
+struct visit {
+    struct list_node link; /* the oldest first */
+    int fd;
+    int64_t deadline_ms;
+    unsigned char address[ADDRESS_BYTES];
+    struct MHD_Connection *waiting; /* for what is being gathered */
+    bool gathered;                  /* it is there, and belongs to this one too */
+    bool given_up;
+};
 
 struct http {
     struct MHD_Daemon *daemon;
-    const struct http_page *pages;
-    size_t count;
-    void *arg;
+    struct http_options options;
+    int listen_fd, poll_fd;
+    struct list_node visits;
+    size_t visit_count;
+    int64_t paused_until_ms; /* nobody is let in; 0: they are */
+    const struct http_page *gathering;
+    struct MHD_Response *page; /* of the last gathering */
+    unsigned page_status;
 };
 
-static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status, const char *type, const char *body,
-                              size_t len) {
+static int64_t monotonic_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* ---- answers ------------------------------------------------------------------------------------- */
+
+static struct MHD_Response *response_of(const char *type, const char *body, size_t len) {
     struct MHD_Response *response = MHD_create_response_from_buffer(len, (void *)body, MHD_RESPMEM_MUST_COPY);
     if (!response)
-        return MHD_NO;
+        return NULL;
     MHD_add_response_header(response, "Content-Type", type);
     MHD_add_response_header(response, "Cache-Control", "no-store");
+    MHD_add_response_header(response, "Connection", "close");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(response, "Content-Security-Policy",
                             "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
                             "connect-src 'self'; img-src data:; frame-ancestors 'none'");
+    return response;
+}
+
+static enum MHD_Result answer_text(struct MHD_Connection *connection, unsigned status, const char *text) {
+    struct MHD_Response *response = response_of("text/plain; charset=utf-8", text, strlen(text));
+    if (!response)
+        return MHD_NO;
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
         MHD_add_response_header(response, "Allow", "GET, HEAD");
     enum MHD_Result result = MHD_queue_response(connection, status, response);
@@ -33,57 +81,298 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status
     return result;
 }
 
-static enum MHD_Result answer_text(struct MHD_Connection *connection, unsigned status, const char *text) {
-    return answer(connection, status, "text/plain; charset=utf-8", text, strlen(text));
+static struct MHD_Response *render(struct http *h, const struct http_page *page, unsigned *status) {
+    struct text body = {0};
+    *status = page->render(h->options.arg, &body);
+    struct MHD_Response *response = response_of(page->type, body.data ? body.data : "", body.len);
+    text_clear(&body);
+    return response;
+}
+
+static enum MHD_Result answer_page(struct http *h, struct MHD_Connection *connection, const struct http_page *page) {
+    unsigned status;
+    struct MHD_Response *response = render(h, page, &status);
+    if (!response)
+        return MHD_NO;
+    enum MHD_Result result = MHD_queue_response(connection, status, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------- */
+
+struct hosts {
+    const char *name; /* the last one */
+    size_t count;
+};
+
+static enum MHD_Result note_host(void *arg, enum MHD_ValueKind kind, const char *name, const char *value) {
+    struct hosts *hosts = arg;
+    if (strcasecmp(name, "Host") == 0) {
+        hosts->name = value ? value : "";
+        hosts->count++;
+    }
+    return MHD_YES;
+}
+
+/* Whether the request's Host was refused. There is none in HTTP/1.0, which no browser speaks. */
+static bool refuse_host(struct http *h, struct MHD_Connection *connection, const char *version,
+                        enum MHD_Result *result) {
+    struct hosts hosts = {.count = 0};
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, note_host, &hosts);
+    if (hosts.count == 0 && strcmp(version, "HTTP/1.0") == 0)
+        return false;
+    if (hosts.count == 1 && host_is_ours(hosts.name, h->options.names, h->options.name_count))
+        return false;
+    if (hosts.count == 1)
+        *result = answer_text(connection, MHD_HTTP_MISDIRECTED_REQUEST,
+                              "lockkeeper is not known under the name that the request has as its Host: ask for an "
+                              "address or localhost, or add the name to admin-host\n");
+    else
+        *result = answer_text(connection, MHD_HTTP_BAD_REQUEST, "a request has one Host\n");
+    return true;
+}
+
+static bool has_query(struct MHD_Connection *connection, const char *name) {
+    const char *value;
+    size_t size;
+    return MHD_lookup_connection_value_n(connection, MHD_GET_ARGUMENT_KIND, name, strlen(name), &value, &size) ==
+           MHD_YES;
+}
+
+static const struct http_page *page_of(const struct http *h, struct MHD_Connection *connection, const char *url) {
+    for (size_t i = 0; i < h->options.count; i++) {
+        const struct http_page *page = &h->options.pages[i];
+        if (strcmp(url, page->path) == 0 && (!page->query || has_query(connection, page->query)))
+            return page;
+    }
+    return NULL;
+}
+
+static struct visit *visit_of(struct MHD_Connection *connection) {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+/* Has the visitor wait for the page's facts. */
+static enum MHD_Result await_page(struct http *h, struct MHD_Connection *connection, const struct http_page *page) {
+    visit_of(connection)->waiting = connection;
+    MHD_suspend_connection(connection);
+    if (!h->gathering) {
+        h->gathering = page;
+        page->gather(h->options.arg);
+    }
+    return MHD_YES;
 }
 
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
                               const char *version, const char *upload, size_t *upload_size, void **state) {
     struct http *h = arg;
+    struct visit *visit = visit_of(connection);
+    enum MHD_Result result;
+    if (!visit)
+        return MHD_NO;
+    if (visit->gathered)
+        return h->page ? MHD_queue_response(connection, h->page_status, h->page) : MHD_NO;
+    if (refuse_host(h, connection, version, &result))
+        return result;
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return answer_text(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "this page can only be read\n");
-    for (size_t i = 0; i < h->count; i++) {
-        if (strcmp(url, h->pages[i].path) != 0)
-            continue;
-        struct text body = {0};
-        unsigned status = h->pages[i].render(h->arg, &body);
-        enum MHD_Result result = answer(connection, status, h->pages[i].type, body.data ? body.data : "", body.len);
-        text_clear(&body);
-        return result;
-    }
-    return answer_text(connection, MHD_HTTP_NOT_FOUND, "there is no such page\n");
+    const struct http_page *page = page_of(h, connection, url);
+    if (!page)
+        return answer_text(connection, MHD_HTTP_NOT_FOUND, "there is no such page\n");
+    return page->gather ? await_page(h, connection, page) : answer_page(h, connection, page);
 }
 
-struct http *http_open(int listen_fd, const struct http_page *pages, size_t count, void *arg) {
-    struct http *h = memory_alloc(sizeof(*h));
-    *h = (struct http){.pages = pages, .count = count, .arg = arg};
-    h->daemon = MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, handle, h, MHD_OPTION_LISTEN_SOCKET, listen_fd,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
-                                 (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-                                 MHD_OPTION_END);
-    if (!h->daemon) {
-        memory_free(h);
-        return NULL;
+static void resume_waiting(struct http *h) {
+    LIST_FOREACH(it, &h->visits) {
+        struct visit *v = LIST_ENTRY(it, struct visit, link);
+        if (!v->waiting)
+            continue;
+        v->gathered = true;
+        MHD_resume_connection(v->waiting);
+        v->waiting = NULL;
     }
-    return h;
+}
+
+void http_gathered(struct http *h) {
+    if (h->page)
+        MHD_destroy_response(h->page);
+    h->page = render(h, h->gathering, &h->page_status);
+    h->gathering = NULL;
+    resume_waiting(h);
+}
+
+/* ---- connections ----------------------------------------------------------------------------------- */
+
+static void take_address(struct visit *v, const struct sockaddr *from) {
+    if (from && from->sa_family == AF_INET)
+        memcpy(v->address, &((const struct sockaddr_in *)(const void *)from)->sin_addr, sizeof(struct in_addr));
+    else if (from && from->sa_family == AF_INET6)
+        memcpy(v->address, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, ADDRESS_BYTES);
+}
+
+static void on_connection(void *arg, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode code) {
+    struct http *h = arg;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        struct visit *v = memory_zalloc(sizeof(*v));
+        list_init(&v->link);
+        v->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        v->deadline_ms = monotonic_ms() + WHOLE_MS;
+        take_address(v, MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
+        list_append(&h->visits, &v->link);
+        h->visit_count++;
+        *context = v;
+    } else {
+        struct visit *v = *context;
+        list_remove(&v->link);
+        h->visit_count -= v->given_up ? 0 : 1;
+        memory_free(v);
+    }
+}
+
+/* libmicrohttpd finds the connection ended, and closes it. */
+static void give_up(struct http *h, struct visit *v) {
+    shutdown(v->fd, SHUT_RDWR);
+    v->given_up = true;
+    h->visit_count--;
+}
+
+/* The oldest connection from `like`'s address, and how many there are. */
+static struct visit *oldest_of(struct http *h, const struct visit *like, size_t *count) {
+    struct visit *oldest = NULL;
+    *count = 0;
+    LIST_FOREACH(it, &h->visits) {
+        struct visit *v = LIST_ENTRY(it, struct visit, link);
+        if (v->given_up || memcmp(v->address, like->address, ADDRESS_BYTES) != 0)
+            continue;
+        oldest = oldest ? oldest : v;
+        ++*count;
+    }
+    return oldest;
+}
+
+/* Gives one up whose address has too many, or if there are too many in all, of the address that has most. Returns
+ * whether there was one. */
+static bool give_up_one(struct http *h, size_t room) {
+    struct visit *victim = NULL;
+    size_t most = 0, count;
+    LIST_FOREACH(it, &h->visits) {
+        const struct visit *v = LIST_ENTRY(it, struct visit, link);
+        struct visit *oldest = v->given_up ? NULL : oldest_of(h, v, &count);
+        if (oldest && count > most) {
+            most = count;
+            victim = oldest;
+        }
+    }
+    if (!victim || (most <= ADDRESS_MAX && h->visit_count <= room))
+        return false;
+    give_up(h, victim);
+    return true;
+}
+
+static void give_up_late(struct http *h) {
+    int64_t now = monotonic_ms();
+    LIST_FOREACH(it, &h->visits) {
+        struct visit *v = LIST_ENTRY(it, struct visit, link);
+        if (!v->given_up && v->deadline_ms <= now)
+            give_up(h, v);
+    }
+}
+
+static void listen_for(struct http *h, uint32_t events) {
+    struct epoll_event event = {.events = events, .data.fd = h->listen_fd};
+    (void)epoll_ctl(h->poll_fd, EPOLL_CTL_MOD, h->listen_fd, &event);
+    h->paused_until_ms = events ? 0 : monotonic_ms() + PAUSE_MS;
+}
+
+/* Lets some of those in who have come. Without a descriptor for them somebody has to go first. */
+static void let_in(struct http *h) {
+    if (h->paused_until_ms && h->paused_until_ms <= monotonic_ms())
+        listen_for(h, EPOLLIN);
+    for (int i = 0; i < ACCEPTED_A_RUN && !h->paused_until_ms; i++) {
+        struct sockaddr_storage from;
+        socklen_t len = sizeof(from);
+        int fd = accept4(h->listen_fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == ECONNABORTED || errno == EINTR))
+            continue;
+        if (fd < 0) {
+            if (errno != EAGAIN && !give_up_one(h, 0))
+                listen_for(h, 0);
+            return;
+        }
+        (void)MHD_add_connection(h->daemon, fd, (struct sockaddr *)&from, len); /* closes it where it can't */
+    }
+}
+
+void http_run(struct http *h) {
+    let_in(h);
+    MHD_run(h->daemon);
+    give_up_late(h);
+    size_t before = h->visit_count;
+    while (give_up_one(h, CONNECTIONS_MAX))
+        ;
+    if (h->visit_count < before)
+        MHD_run(h->daemon); /* so that they are closed before others come */
+}
+
+/* ---- the server ------------------------------------------------------------------------------------ */
+
+static bool poll_both(struct http *h) {
+    int daemon_fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    struct epoll_event daemon = {.events = EPOLLIN, .data.fd = daemon_fd};
+    struct epoll_event listener = {.events = EPOLLIN, .data.fd = h->listen_fd};
+    h->poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    return h->poll_fd >= 0 && epoll_ctl(h->poll_fd, EPOLL_CTL_ADD, daemon_fd, &daemon) == 0 &&
+           epoll_ctl(h->poll_fd, EPOLL_CTL_ADD, h->listen_fd, &listener) == 0;
+}
+
+struct http *http_open(int listen_fd, const struct http_options *options) {
+    struct http *h = memory_zalloc(sizeof(*h));
+    h->options = *options;
+    h->listen_fd = listen_fd;
+    h->poll_fd = -1;
+    list_init(&h->visits);
+    h->daemon = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL,
+                                 handle, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
+                                 (unsigned)(2 * CONNECTIONS_MAX), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+    if (h->daemon && poll_both(h))
+        return h;
+    if (h->daemon)
+        MHD_stop_daemon(h->daemon);
+    if (h->poll_fd >= 0)
+        close(h->poll_fd);
+    memory_free(h);
+    return NULL;
 }
 
 int http_fd(const struct http *h) {
-    return MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    return h->poll_fd;
 }
 
 long long http_wait_ms(struct http *h) {
     MHD_UNSIGNED_LONG_LONG ms;
-    return MHD_get_timeout(h->daemon, &ms) == MHD_YES ? (long long)ms : -1;
-}
-
-void http_run(struct http *h) {
-    MHD_run(h->daemon);
+    if (MHD_get_timeout(h->daemon, &ms) == MHD_YES && ms == 0)
+        return 0;
+    int64_t until = h->paused_until_ms ? h->paused_until_ms : INT64_MAX, now = monotonic_ms();
+    LIST_FOREACH(it, &h->visits) {
+        const struct visit *v = LIST_ENTRY(it, struct visit, link);
+        if (!v->given_up && v->deadline_ms < until)
+            until = v->deadline_ms;
+    }
+    return until == INT64_MAX ? -1 : until > now ? (long long)(until - now) : 0;
 }
 
 void http_close(struct http *h) {
     if (!h)
         return;
+    resume_waiting(h);
     MHD_stop_daemon(h->daemon);
+    if (h->page)
+        MHD_destroy_response(h->page);
+    close(h->poll_fd);
+    close(h->listen_fd);
     memory_free(h);
 }

@@ -1,47 +1,132 @@
-/* The ring of incidents. Texts live in fixed fields, so that recording allocates nothing. */
+/* Rings, sums and log lines of incidents. Texts live in fixed fields; memory is taken when a kind or a group is new. */
 #include "proxy/admin/incidents.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "proxy/base/list.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/table.h"
 
-enum { KIND_MAX = 24, KEY_MAX = 128, WHO_MAX = 128, COMMAND_MAX = 64, ACTION_MAX = 160 };
+enum {
+    KIND_MAX = 24,
+    RULE_MAX = 96,
+    KEY_MAX = 128,
+    WHO_MAX = 128,
+    COMMAND_MAX = 64,
+    ACTION_MAX = 160,
+    KINDS_MAX = 32,
+    GROUPS_MAX = 1024,
+    GROUP_ROWS = 64, /* of a ring, in a period */
+    PERIOD_MS = 10000,
+    LINES_AT_ONCE = 200, /* in a period */
+    LINES_A_TICK = 20
+};
 
 struct entry {
     int64_t time_ms;
+    uint64_t seq; /* the newest has the highest; 0: none */
+    uint64_t count;
     size_t key_len;
     char kind[KIND_MAX];
+    char rule[RULE_MAX];
     char key[KEY_MAX];
+    char identity[WHO_MAX];
     char client[WHO_MAX];
     char holder[WHO_MAX];
     char command[COMMAND_MAX];
     char action[ACTION_MAX];
 };
 
-struct incidents {
-    pthread_mutex_t mutex;
-    size_t capacity, next, count;
-    struct entry entries[];
+/* What one client does under one rule, of one kind. */
+struct group {
+    struct table_link link; /* in the table; not of a kind's others */
+    struct list_node quiet; /* of all groups in the table, the one that has been quiet for longest first */
+    struct list_node pending;
+    struct kind *kind;
+    uint64_t hash;
+    uint64_t count;
+    int64_t first_ms;
+    struct entry last;
+    struct entry *row; /* its newest in the ring, while that has this seq: */
+    uint64_t row_seq;
+    int64_t rows_since_ms; /* when the period began in which it got so many rows: */
+    unsigned rows;
+    int64_t told_ms; /* when a line told of it last */
+    uint64_t untold; /* incidents since; 0: it is not among the pending */
 };
 
-struct incidents *incidents_new(size_t capacity) {
-    struct incidents *i = memory_zalloc(sizeof(*i) + capacity * sizeof(struct entry));
+struct kind {
+    char name[KIND_MAX];
+    struct entry *ring;
+    size_t next;
+    struct group others;
+};
+
+struct incidents {
+    pthread_mutex_t mutex;
+    size_t rows;
+    uint64_t seq;
+    struct kind *kinds[KINDS_MAX];
+    size_t kind_count;
+    struct table groups;
+    struct list_node quiet;
+    struct list_node pending; /* groups that have something to tell, the one that waits longest first */
+    int64_t lines_since_ms;   /* when the period began in which so many first lines were written: */
+    unsigned lines;
+};
+
+static uint64_t hash_of(const struct table_link *link) {
+    return LIST_ENTRY(link, const struct group, link)->hash;
+}
+
+struct incidents *incidents_new(size_t rows) {
+    struct incidents *i = memory_zalloc(sizeof(*i));
     pthread_mutex_init(&i->mutex, NULL);
-    i->capacity = capacity;
+    i->rows = rows;
+    table_init(&i->groups, hash_of);
+    list_init(&i->quiet);
+    list_init(&i->pending);
     return i;
 }
 
 void incidents_free(struct incidents *i) {
+    TABLE_FOREACH(it, &i->groups)
+    memory_free(LIST_ENTRY(it, struct group, link));
+    table_clear(&i->groups);
+    for (size_t n = 0; n < i->kind_count; n++) {
+        memory_free(i->kinds[n]->ring);
+        memory_free(i->kinds[n]);
+    }
     pthread_mutex_destroy(&i->mutex);
     memory_free(i);
 }
 
+/* ---- entries --------------------------------------------------------------------------------------- */
+
 static void copy(char *to, size_t size, const char *from) {
     snprintf(to, size, "%s", from ? from : "");
 }
+
+static void entry_fill(struct entry *e, const struct incident *incident) {
+    e->time_ms = incident->time_ms;
+    e->count = 1;
+    e->key_len = incident->key_len < KEY_MAX ? incident->key_len : KEY_MAX;
+    memcpy(e->key, incident->key, e->key_len);
+    copy(e->kind, sizeof(e->kind), incident->kind);
+    copy(e->rule, sizeof(e->rule), incident->rule);
+    copy(e->identity, sizeof(e->identity), incident->identity);
+    copy(e->client, sizeof(e->client), incident->client);
+    copy(e->holder, sizeof(e->holder), incident->holder);
+    copy(e->command, sizeof(e->command), incident->command);
+    copy(e->action, sizeof(e->action), incident->action);
+}
+
+/* ---- the log ---------------------------------------------------------------------------------------- */
 
 /* Writes a key as it may stand in a log line: other than printable ASCII becomes a dot. */
 static void printable(char *to, size_t size, const char *key, size_t len) {
@@ -51,42 +136,283 @@ static void printable(char *to, size_t size, const char *key, size_t len) {
     to[n] = '\0';
 }
 
-void incidents_add(struct incidents *i, const struct incident *incident) {
-    char key[KEY_MAX];
-    printable(key, sizeof(key), incident->key, incident->key_len);
-    log_notice("incident %s: %s on %s by %s%s%s: %s", incident->kind, incident->command[0] ? incident->command : "-",
-               key, incident->client[0] ? incident->client : "the proxy", incident->holder[0] ? ", held by " : "",
-               incident->holder, incident->action);
+/* Writes 4,940 for 4940. */
+static void with_commas(char *to, size_t size, uint64_t number) {
+    char digits[24];
+    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)number);
+    size_t n = 0;
+    for (int i = 0; i < len && n + 2 < size; i++) {
+        if (i > 0 && (len - i) % 3 == 0)
+            to[n++] = ',';
+        to[n++] = digits[i];
+    }
+    to[n] = '\0';
+}
+
+static struct log_field text_field(const char *name, const char *text) {
+    return (struct log_field){.name = name, .text = text, .len = strlen(text)};
+}
+
+/* Logs an incident; count > 0: so many in so many seconds, of which it is the last. */
+static void write_line(const struct entry *e, uint64_t count, int64_t seconds) {
+    char key[KEY_MAX + 1], number[32], often[96] = ":";
+    printable(key, sizeof(key), e->key, e->key_len);
+    const struct log_field fields[] = {text_field("kind", e->kind),
+                                       text_field("rule", e->rule),
+                                       {.name = "key", .text = e->key, .len = e->key_len},
+                                       text_field("client", e->client),
+                                       text_field("identity", e->identity),
+                                       text_field("holder", e->holder),
+                                       text_field("command", e->command),
+                                       text_field("action", e->action),
+                                       {.name = "count", .number = (long long)(count ? count : 1)},
+                                       {.name = "seconds", .number = seconds}};
+    size_t field_count = sizeof(fields) / sizeof(fields[0]) - (count ? 0 : 1);
+    with_commas(number, sizeof(number), count);
+    if (count)
+        snprintf(often, sizeof(often), " x %s in %lld s: last", number, (long long)seconds);
+    log_write_fields(LOG_LEVEL_NOTICE, fields, field_count, "incident %s%s %s on %s by %s%s%s: %s", e->kind, often,
+                     e->command[0] ? e->command : "-", key, e->client[0] ? e->client : "the proxy",
+                     e->holder[0] ? ", held by " : "", e->holder, e->action);
+}
+
+/* Tells of what a group has done since it told last. */
+static void tell(struct group *g, int64_t now_ms) {
+    int64_t since = now_ms - g->told_ms;
+    write_line(&g->last, g->untold, since > 1000 ? (since + 500) / 1000 : 1);
+    g->untold = 0;
+    g->told_ms = now_ms;
+    list_remove(&g->pending);
+}
+
+static bool is_over(int64_t since_ms, int64_t now_ms) {
+    return now_ms - since_ms >= PERIOD_MS || now_ms < since_ms; /* clocks may be set back */
+}
+
+/* Whether a group's incident may be logged at once. */
+static bool may_tell(struct incidents *i, const struct group *g, int64_t now_ms) {
+    if (g->untold > 0 || (g->told_ms && !is_over(g->told_ms, now_ms)))
+        return false;
+    if (is_over(i->lines_since_ms, now_ms)) {
+        i->lines_since_ms = now_ms;
+        i->lines = 0;
+    }
+    return i->lines++ < LINES_AT_ONCE;
+}
+
+static void tell_due(struct incidents *i, int64_t now_ms, bool all) {
     pthread_mutex_lock(&i->mutex);
-    struct entry *e = &i->entries[i->next];
-    i->next = (i->next + 1) % i->capacity;
-    if (i->count < i->capacity)
-        i->count++;
-    e->time_ms = incident->time_ms;
-    e->key_len = incident->key_len < KEY_MAX ? incident->key_len : KEY_MAX;
-    memcpy(e->key, incident->key, e->key_len);
-    copy(e->kind, sizeof(e->kind), incident->kind);
-    copy(e->client, sizeof(e->client), incident->client);
-    copy(e->holder, sizeof(e->holder), incident->holder);
-    copy(e->command, sizeof(e->command), incident->command);
-    copy(e->action, sizeof(e->action), incident->action);
+    unsigned lines = 0;
+    LIST_FOREACH_SAFE(it, &i->pending) {
+        struct group *g = LIST_ENTRY(it, struct group, pending);
+        if (all || (lines < LINES_A_TICK && is_over(g->told_ms, now_ms))) {
+            tell(g, now_ms);
+            lines++;
+        }
+    }
     pthread_mutex_unlock(&i->mutex);
+}
+
+void incidents_tick(struct incidents *i, int64_t now_ms) {
+    tell_due(i, now_ms, false);
+}
+
+void incidents_flush(struct incidents *i, int64_t now_ms) {
+    tell_due(i, now_ms, true);
+}
+
+/* ---- groups ------------------------------------------------------------------------------------------- */
+
+static void group_init(struct group *g, struct kind *kind) {
+    g->kind = kind;
+    list_init(&g->quiet);
+    list_init(&g->pending);
+}
+
+static struct kind *kind_of(struct incidents *i, const char *name) {
+    for (size_t n = 0; n < i->kind_count; n++)
+        if (strncmp(i->kinds[n]->name, name, KIND_MAX - 1) == 0 || n + 1 == KINDS_MAX)
+            return i->kinds[n];
+    struct kind *kind = memory_zalloc(sizeof(*kind));
+    copy(kind->name, sizeof(kind->name), name);
+    group_init(&kind->others, kind);
+    return i->kinds[i->kind_count++] = kind;
+}
+
+static uint64_t hash_text(uint64_t hash, const char *text) {
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3U; /* FNV-1a */
+    return hash * 0x100000001b3U;
+}
+
+static uint64_t group_hash(const struct kind *kind, const struct entry *e) {
+    uint64_t hash = hash_text(hash_text(0xcbf29ce484222325U ^ (uintptr_t)kind, e->rule), e->identity);
+    return hash ^ hash >> 32;
+}
+
+static void merge(struct group *into, const struct group *from) {
+    if (into->count == 0 || from->first_ms < into->first_ms)
+        into->first_ms = from->first_ms;
+    if (into->count == 0 || from->last.time_ms > into->last.time_ms)
+        into->last = from->last;
+    into->count += from->count;
+    copy(into->last.rule, sizeof(into->last.rule), "");
+    copy(into->last.identity, sizeof(into->last.identity), "(others)");
+}
+
+/* Makes room for another group, at the cost of the one that has been quiet for longest. False: none has been quiet. */
+static bool make_room(struct incidents *i, int64_t now_ms) {
+    if (i->groups.count < GROUPS_MAX)
+        return true;
+    struct group *g = LIST_ENTRY(list_first(&i->quiet), struct group, quiet);
+    if (!is_over(g->last.time_ms, now_ms) || g->untold > 0)
+        return false;
+    merge(&g->kind->others, g);
+    list_remove(&g->quiet);
+    table_remove(&i->groups, &g->link, g->hash);
+    memory_free(g);
+    return true;
+}
+
+static struct group *group_of(struct incidents *i, struct kind *kind, const struct entry *e) {
+    uint64_t hash = group_hash(kind, e);
+    for (struct table_link *it = table_chain(&i->groups, hash); it; it = it->next) {
+        struct group *g = LIST_ENTRY(it, struct group, link);
+        if (g->hash == hash && g->kind == kind && strcmp(g->last.rule, e->rule) == 0 &&
+            strcmp(g->last.identity, e->identity) == 0)
+            return g;
+    }
+    if (!make_room(i, e->time_ms))
+        return &kind->others;
+    struct group *g = memory_zalloc(sizeof(*g));
+    group_init(g, kind);
+    g->hash = hash;
+    table_insert(&i->groups, &g->link, hash);
+    return g;
+}
+
+/* Counts an incident of the group's. */
+static void group_add(struct incidents *i, struct group *g, const struct entry *e) {
+    struct group one = {.first_ms = e->time_ms, .last = *e, .count = 1};
+    if (g == &g->kind->others) {
+        merge(g, &one);
+        return;
+    }
+    g->first_ms = g->count ? g->first_ms : e->time_ms;
+    g->last = *e;
+    g->count++;
+    list_remove(&g->quiet);
+    list_append(&i->quiet, &g->quiet);
+}
+
+/* ---- the rings -------------------------------------------------------------------------------------------- */
+
+/* Puts an incident into its kind's ring: in a row of its own, or in the place of its group's newest one. */
+static void keep(struct incidents *i, struct group *g, const struct entry *e) {
+    struct kind *kind = g->kind;
+    if (!kind->ring)
+        kind->ring = memory_zalloc(i->rows * sizeof(*kind->ring));
+    if (is_over(g->rows_since_ms, e->time_ms)) {
+        g->rows_since_ms = e->time_ms;
+        g->rows = 0;
+    }
+    bool again = g->rows >= GROUP_ROWS && g->row && g->row->seq == g->row_seq;
+    uint64_t before = again ? g->row->count : 0;
+    if (!again) {
+        g->row = &kind->ring[kind->next];
+        kind->next = (kind->next + 1) % i->rows;
+        g->rows++;
+    }
+    *g->row = *e;
+    g->row->count = before + 1;
+    g->row->seq = g->row_seq = ++i->seq;
+}
+
+void incidents_add(struct incidents *i, const struct incident *incident) {
+    struct entry e = {.seq = 0};
+    entry_fill(&e, incident);
+    pthread_mutex_lock(&i->mutex);
+    struct group *g = group_of(i, kind_of(i, e.kind), &e);
+    group_add(i, g, &e);
+    keep(i, g, &e);
+    bool at_once = may_tell(i, g, e.time_ms);
+    if (at_once) {
+        g->told_ms = e.time_ms;
+    } else if (g->untold++ == 0) {
+        g->told_ms = g->told_ms ? g->told_ms : e.time_ms;
+        list_append(&i->pending, &g->pending);
+    }
+    pthread_mutex_unlock(&i->mutex);
+    if (at_once)
+        write_line(&e, 0, 0);
+}
+
+/* ---- looking in ------------------------------------------------------------------------------------------- */
+
+static int newest_first(const void *a, const void *b) {
+    const struct entry *const *x = a, *const *y = b;
+    return (*x)->seq < (*y)->seq ? 1 : -1;
 }
 
 void incidents_each(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident *incident),
                     void *arg) {
     pthread_mutex_lock(&i->mutex);
-    for (size_t n = 0; n < i->count && n < max; n++) {
-        const struct entry *e = &i->entries[(i->next + i->capacity - 1 - n) % i->capacity];
+    const struct entry **all = memory_alloc((i->kind_count * i->rows + 1) * sizeof(struct entry *));
+    size_t count = 0;
+    for (size_t k = 0; k < i->kind_count; k++)
+        for (size_t n = 0; n < i->rows && i->kinds[k]->ring && i->kinds[k]->ring[n].seq; n++)
+            all[count++] = &i->kinds[k]->ring[n];
+    if (count > 0)
+        qsort(all, count, sizeof(struct entry *), newest_first);
+    for (size_t n = 0; n < count && n < max; n++) {
+        const struct entry *e = all[n];
         struct incident out = {.time_ms = e->time_ms,
                                .kind = e->kind,
+                               .rule = e->rule,
                                .key = e->key,
                                .key_len = e->key_len,
+                               .identity = e->identity,
                                .client = e->client,
                                .holder = e->holder,
                                .command = e->command,
-                               .action = e->action};
+                               .action = e->action,
+                               .count = e->count};
         fn(arg, &out);
     }
     pthread_mutex_unlock(&i->mutex);
+    memory_free(all);
+}
+
+static int most_first(const void *a, const void *b) {
+    const struct group *const *x = a, *const *y = b;
+    if ((*x)->count != (*y)->count)
+        return (*x)->count < (*y)->count ? 1 : -1;
+    return (*x)->last.time_ms < (*y)->last.time_ms ? 1 : (*x)->last.time_ms > (*y)->last.time_ms ? -1 : 0;
+}
+
+void incidents_sums(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum), void *arg) {
+    pthread_mutex_lock(&i->mutex);
+    const struct group **all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(struct group *));
+    size_t count = 0;
+    TABLE_FOREACH(it, &i->groups)
+    all[count++] = LIST_ENTRY(it, struct group, link);
+    for (size_t k = 0; k < i->kind_count; k++)
+        if (i->kinds[k]->others.count > 0)
+            all[count++] = &i->kinds[k]->others;
+    if (count > 0)
+        qsort(all, count, sizeof(struct group *), most_first);
+    for (size_t n = 0; n < count && n < max; n++) {
+        const struct group *g = all[n];
+        struct incident_sum sum = {.kind = g->kind->name,
+                                   .rule = g->last.rule,
+                                   .identity = g->last.identity,
+                                   .count = g->count,
+                                   .first_ms = g->first_ms,
+                                   .last_ms = g->last.time_ms,
+                                   .key = g->last.key,
+                                   .key_len = g->last.key_len};
+        fn(arg, &sum);
+    }
+    pthread_mutex_unlock(&i->mutex);
+    memory_free(all);
 }

@@ -1,5 +1,17 @@
 /*
- * The last incidents: a bounded ring that all threads write to and PROXY INCIDENTS reads.
+ * Incidents: what all threads report, kept and counted within bounds, and logged.
+ *
+ *      incidents_add ──┬─> the ring of its kind ────────────> PROXY INCIDENTS, the status page
+ *                      ├─> its group's sum ─────────────────> PROXY INCIDENTS SUMMARY
+ *                      └─> the log: the first at once, the others of 10 s as one line (incidents_tick)
+ *
+ * A group is what one client (its identity) does under one rule, of one kind. So a client that repeats itself writes a
+ * line in 10 s, and takes a part of its own kind's ring: from 64 rows in 10 s on its newest one stands for all that
+ * follow.
+ *
+ * 1,024 groups are told apart. Beyond that the one that has been quiet for longest, for 10 s at least, is added to its
+ * kind's "(others)", and where all are busy the new one is counted there. 200 first lines in 10 s are logged at once,
+ * and 20 lines of repeats a second; the others' turn comes later, with what they have come to by then.
  */
 #ifndef LOCKKEEPER_ADMIN_INCIDENTS_H
 #define LOCKKEEPER_ADMIN_INCIDENTS_H
@@ -12,19 +24,37 @@ struct incidents;
 /* One incident; texts are borrowed by incidents_add, and valid during the call of the function given to
  * incidents_each. */
 struct incident {
-    int64_t time_ms; /* wall clock */
-    const char *kind;
+    int64_t time_ms;  /* wall clock */
+    const char *kind; /* one of a few; static */
+    const char *rule; /* its pattern; "" not known */
     const char *key;
     size_t key_len;
-    const char *client, *holder, *command, *action;
+    const char *identity;                           /* whose incident it is: the client's, without its port */
+    const char *client, *holder, *command, *action; /* the client with its port and name, if it did something */
+    uint64_t count; /* how many this one stands for, the newest of them; incidents_add counts it as one */
 };
 
-/* Makes a store that keeps the last `capacity` incidents. */
-struct incidents *incidents_new(size_t capacity);
+/* What is known of a group; texts are valid during the call of the function given to incidents_sums. */
+struct incident_sum {
+    const char *kind, *rule, *identity;
+    uint64_t count;
+    int64_t first_ms, last_ms;
+    const char *key; /* the last one's */
+    size_t key_len;
+};
+
+/* Makes a store that keeps the last `rows` incidents of each kind. */
+struct incidents *incidents_new(size_t rows);
 void incidents_free(struct incidents *i);
-/* Records an incident, and logs it at notice. Long texts are cut. Thread-safe. */
+/* Records an incident, and logs it at notice, or counts it for a line to come. Long texts are cut. Thread-safe. */
 void incidents_add(struct incidents *i, const struct incident *incident);
+/* Logs what was repeated in the last 10 s; to be called about once a second. Thread-safe. */
+void incidents_tick(struct incidents *i, int64_t now_ms);
+/* Logs all that is still to be told; for the end. Thread-safe. */
+void incidents_flush(struct incidents *i, int64_t now_ms);
 /* Calls `fn` for the incidents, newest first, at most max; it must not call this module. Thread-safe. */
 void incidents_each(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg);
+/* The same for the groups, those with most incidents first. */
+void incidents_sums(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum), void *arg);
 
 #endif

@@ -14,11 +14,15 @@ struct pages_source {
     struct admin_source admin;
     void *arg;
     void (*metrics)(void *arg, const struct metric_sink *sink);
-    /* Tells what is missing until clients are served, as a sentence's part; NULL: they are. */
-    const char *(*unready)(void *arg);
+    /* Tells what is missing until clients are served, or with `all` until every key's node is there, as a sentence's
+     * part; NULL: nothing. */
+    const char *(*unready)(void *arg, bool all);
+    /* Begins to gather the locks; http_gathered is called when admin.locks has them. */
+    void (*gather)(void *arg);
 };
 
-/* Opens the server for a listening socket, as http_open does; `source` is borrowed until it is closed. */
-struct http *pages_open(int listen_fd, struct pages_source *source);
+/* Opens the server for a listening socket, as http_open does, under the names of `options`, whose pages are filled in;
+ * `source` is borrowed until it is closed. */
+struct http *pages_open(int listen_fd, struct pages_source *source, struct http_options *options);
 
 #endif

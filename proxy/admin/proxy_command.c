@@ -10,6 +10,10 @@
 
 enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, LINE_MAX = 512, DIGITS_MAX = 4 };
 
+static bool word_is(const char *word, size_t len, const char *name) {
+    return strlen(name) == len && strncasecmp(word, name, len) == 0;
+}
+
 /* ---- RESP ---------------------------------------------------------------------------------------- */
 
 static void put_array(struct text *out, size_t elements) {
@@ -122,22 +126,40 @@ static void do_info(const struct admin_source *source, const char *wanted, size_
 
 /* ---- INCIDENTS ------------------------------------------------------------------------------------- */
 
-static void add_incident(void *arg, const struct incident *i) {
-    struct rows *rows = arg;
-    time_t seconds = (time_t)(i->time_ms / 1000);
+static void rows_time(struct rows *rows, const char *name, int64_t time_ms) {
+    time_t seconds = (time_t)(time_ms / 1000);
     struct tm tm;
     char date[32], when[48];
     localtime_r(&seconds, &tm);
     strftime(date, sizeof(date), "%Y-%m-%d %H:%M:%S", &tm);
-    snprintf(when, sizeof(when), "%s.%03d", date, (int)(i->time_ms % 1000));
+    snprintf(when, sizeof(when), "%s.%03d", date, (int)(time_ms % 1000));
+    rows_text(rows, name, when, strlen(when));
+}
+
+static void add_incident(void *arg, const struct incident *i) {
+    struct rows *rows = arg;
     rows_row(rows);
-    rows_text(rows, "time", when, strlen(when));
+    rows_time(rows, "time", i->time_ms);
     rows_text(rows, "kind", i->kind, strlen(i->kind));
     rows_text(rows, "key", i->key, i->key_len);
     rows_text(rows, "client", i->client, strlen(i->client));
     rows_text(rows, "holder", i->holder, strlen(i->holder));
     rows_text(rows, "command", i->command, strlen(i->command));
     rows_text(rows, "action", i->action, strlen(i->action));
+    rows_text(rows, "rule", i->rule, strlen(i->rule));
+    rows_number(rows, "count", (int64_t)i->count);
+}
+
+static void add_sum(void *arg, const struct incident_sum *s) {
+    struct rows *rows = arg;
+    rows_row(rows);
+    rows_text(rows, "kind", s->kind, strlen(s->kind));
+    rows_text(rows, "rule", s->rule, strlen(s->rule));
+    rows_text(rows, "client", s->identity, strlen(s->identity));
+    rows_number(rows, "count", (int64_t)s->count);
+    rows_time(rows, "first", s->first_ms);
+    rows_time(rows, "last", s->last_ms);
+    rows_text(rows, "last-key", s->key, s->key_len);
 }
 
 /* Reads a count of at most DIGITS_MAX digits; more counts as all. False if it is no number. */
@@ -157,11 +179,16 @@ static bool read_count(const char *text, size_t len, size_t *count) {
 static void do_incidents(const struct admin_source *source, const char *text, size_t len, bool resp3,
                          struct text *reply) {
     size_t count = INCIDENTS_DEFAULT;
+    struct rows rows = {.resp3 = resp3};
+    if (text && word_is(text, len, "summary")) {
+        incidents_sums(source->incidents, INCIDENTS_MAX, add_sum, &rows);
+        rows_finish(&rows, reply);
+        return;
+    }
     if (text && !read_count(text, len, &count)) {
         text_printf(reply, "-ERR value is not an integer or out of range\r\n");
         return;
     }
-    struct rows rows = {.resp3 = resp3};
     incidents_each(source->incidents, count < INCIDENTS_MAX ? count : INCIDENTS_MAX, add_incident, &rows);
     rows_finish(&rows, reply);
 }
@@ -206,6 +233,7 @@ static void do_help(struct text *reply) {
         "LOCK <key> -- everything known of one lock, read from Redis.",
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
         "INCIDENTS [count] -- the last incidents, newest first.",
+        "INCIDENTS SUMMARY -- all incidents, counted by kind, rule and client.",
         "RULES -- the lock rules in force, with hit counts, and whose workers share connections.",
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
@@ -220,10 +248,6 @@ static void do_help(struct text *reply) {
 }
 
 /* ---- the family ---------------------------------------------------------------------------------- */
-
-static bool word_is(const char *word, size_t len, const char *name) {
-    return strlen(name) == len && strncasecmp(word, name, len) == 0;
-}
 
 bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                    bool resp3, struct text *reply) {

@@ -8,14 +8,16 @@
 #include "proxy/admin/sentence.h"
 #include "proxy/base/json.h"
 
-enum { LINE_MAX = 512, INCIDENTS_SHOWN = 50 };
+enum { LINE_MAX = 512, INCIDENTS_SHOWN = 50, TEXT_SHOWN = 256 /* bytes of what has no bound of its own: keys */ };
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
 /* Puts a string of bytes as people may read them, as keys may be any bytes. */
 static void put_string(struct text *out, const char *data, size_t len) {
     struct text visible = {0};
-    text_append_visible(&visible, data, len);
+    text_append_visible(&visible, data, len < TEXT_SHOWN ? len : TEXT_SHOWN);
+    if (len > TEXT_SHOWN)
+        text_append(&visible, "...", 3);
     text_append(out, "\"", 1);
     char *at = text_reserve(out, visible.len * JSON_ESCAPED_MAX);
     text_commit(out, (size_t)(json_escape(at, visible.len > 0 ? visible.data : "", visible.len) - at));
@@ -85,6 +87,7 @@ static void put_incident(void *arg, const struct incident *i) {
     json_number(j, "time-ms", i->time_ms);
     json_text(j, "kind", i->kind, strlen(i->kind));
     json_text(j, "text", sentence.data, sentence.len);
+    json_number(j, "count", (int64_t)i->count);
     text_clear(&sentence);
 }
 

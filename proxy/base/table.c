@@ -36,11 +36,23 @@ void table_trim(struct table *t) {
         table_resize(t, t->size / 2);
 }
 
-uint32_t table_next_bucket(const struct table *t, uint32_t bucket) {
-    uint32_t bit = t->size >> 1;
-    while (bucket & bit) {
-        bucket ^= bit;
-        bit >>= 1;
-    }
-    return bucket | bit;
+/* Elements whose hash is `rest` modulo walk->size are in one bucket of a table that is no larger, together with others,
+ * and else in several. */
+static uint32_t walk_rest(const struct table *t, uint32_t size, uint32_t rest,
+                          void (*fn)(void *arg, struct table_link *link), void *arg) {
+    uint32_t met = 0;
+    for (uint64_t b = rest & (t->size - 1); b < t->size; b += size)
+        for (struct table_link *it = t->buckets[b]; it; it = it->next, met++)
+            if (t->size >= size || (t->hash_of(it) & (size - 1)) == rest)
+                fn(arg, it);
+    return met;
+}
+
+bool table_walk_step(const struct table *t, struct table_walk *walk, uint32_t max,
+                     void (*fn)(void *arg, struct table_link *link), void *arg) {
+    if (walk->size == 0)
+        walk->size = t->size;
+    for (uint32_t done = 0; done < max && walk->next < walk->size; done++)
+        done += walk_rest(t, walk->size, walk->next++, fn, arg);
+    return walk->next < walk->size;
 }

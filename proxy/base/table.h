@@ -11,6 +11,7 @@
 #ifndef LOCKKEEPER_BASE_TABLE_H
 #define LOCKKEEPER_BASE_TABLE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct table_link {
@@ -30,11 +31,6 @@ struct table {
         for (struct table_link *it = (t)->buckets[it##_b], *it##_next = it ? it->next : it; it;                        \
              it = it##_next, it##_next = it ? it->next : it)
 
-/* The bucket behind `bucket` on a walk that others' insertions and removals may interrupt at any time: beginning at 0,
- * until it is 0 again, it comes by all elements that were there throughout; twice where the table has become smaller
- * meanwhile. It counts in the bucket's number with its bits reversed, as Redis's SCAN does. */
-uint32_t table_next_bucket(const struct table *t, uint32_t bucket);
-
 /* Makes an empty table. `hash_of` is asked for an element's hash where the table changes its size. */
 void table_init(struct table *t, uint64_t (*hash_of)(const struct table_link *link));
 /* Frees what the table has allocated. The elements are the caller's. */
@@ -43,6 +39,16 @@ void table_clear(struct table *t);
 void table_grow(struct table *t);
 /* Gives memory back where there are few elements: makes it half as large. */
 void table_trim(struct table *t);
+
+/* A walk in steps, between which elements may come and go and the table may change its size; {0} begins one. */
+struct table_walk {
+    uint32_t size, next; /* the table's when it began; hashes modulo that are gone through, from 0 */
+};
+
+/* Calls `fn` for some more elements, few more than `max`. Who is there all the time is met once, others once at most.
+ * Returns whether there may be more. `fn` must not change the table. */
+bool table_walk_step(const struct table *t, struct table_walk *walk, uint32_t max,
+                     void (*fn)(void *arg, struct table_link *link), void *arg);
 
 /* The first element that may have that hash, or NULL. */
 static inline struct table_link *table_chain(const struct table *t, uint64_t hash) {

@@ -40,13 +40,20 @@ void text_append(struct text *t, const void *data, size_t len) {
 }
 
 void text_append_visible(struct text *t, const char *data, size_t len) {
+    enum { VISIBLE_MAX = 4 };
+    char *to = text_reserve(t, len * VISIBLE_MAX), *at = to;
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)data[i];
-        if (c >= ' ' && c <= '~')
-            text_append(t, &c, 1);
-        else
-            text_printf(t, "\\x%02x", c);
+        if (c >= ' ' && c <= '~') {
+            *at++ = (char)c;
+            continue;
+        }
+        *at++ = '\\';
+        *at++ = 'x';
+        *at++ = "0123456789abcdef"[c >> 4];
+        *at++ = "0123456789abcdef"[c & 15];
     }
+    text_commit(t, (size_t)(at - to));
 }
 
 void text_vprintf(struct text *t, const char *format, va_list args) {

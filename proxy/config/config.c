@@ -407,6 +407,7 @@ void config_free(struct config *config) {
     words_clear(&config->bind);
     words_clear(&config->upstream_addresses);
     words_clear(&config->admin_users);
+    words_clear(&config->admin_hosts);
     memory_free(config->unixsocket);
     memory_free(config->logfile);
     memory_free(config->pidfile);

@@ -92,6 +92,7 @@ struct config {
     unsigned client_identity;               /* IDENTITY_ bits */
     int64_t admin_port;
     char *admin_bind;
+    struct config_words admin_hosts; /* admin-host; may be none */
     struct lock_rules *rules;
     char *file;    /* the configuration file's absolute path; NULL: none */
     char **places; /* where each directive of the table stands, "lockkeeper.conf:3"; NULL: nowhere, it is the default */

@@ -57,6 +57,10 @@ static void show_bind(const struct config *c, const struct directive *d, struct 
     show_words(&c->bind, out);
 }
 
+static void show_admin_hosts(const struct config *c, const struct directive *d, struct text *out) {
+    show_words(&c->admin_hosts, out);
+}
+
 static void show_admin_users(const struct config *c, const struct directive *d, struct text *out) {
     show_words(&c->admin_users, out);
 }
@@ -167,6 +171,7 @@ static const struct kind {
     {config_read_verify, show_verify, FIELD(upstream_tls_verify)},
     {config_read_protocols, show_protocols, FIELD(tls_protocols)},
     {config_read_bind, show_bind, FIELD(bind)},
+    {config_read_admin_host, show_admin_hosts, FIELD(admin_hosts)},
     {config_read_admin_user, show_admin_users, FIELD(admin_users)},
     {config_read_identity, show_identity, FIELD(client_identity)},
     {config_read_share, show_share, FIELD(share_upstream_user)},

@@ -290,6 +290,11 @@ static const struct directive TABLE[] = {
      ONE(config_read_address),
      .offset = AT(admin_bind),
      .expected = "one address"},
+    {{"admin-host", "NAME ...", "\"\"",
+      "names under which the admin port is asked for, besides addresses, localhost and this machine's; *: any"},
+     LIST(config_read_admin_host),
+     .flags = DIRECTIVE_LIST,
+     .expected = "one or more host names"},
 };
 enum { TABLE_COUNT = sizeof(TABLE) / sizeof(TABLE[0]) };
 

@@ -307,6 +307,13 @@ bool config_read_admin_user(struct config_build *b, const struct directive *d, c
     return true;
 }
 
+bool config_read_admin_host(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    set_words(&b->config->admin_hosts, words, 0);
+    if (words->count == 1 && words->words[0][0] == '\0')
+        words_clear(&b->config->admin_hosts);
+    return true;
+}
+
 bool config_read_share(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"no", "yes", "auto", NULL};
     int i = choice(words->words[0], NAMES);

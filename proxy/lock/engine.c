@@ -236,6 +236,8 @@ inline void finish_start(struct finish *f, struct lock_engine *e, uint64_t sessi
 const struct occasion *finish_occasion(struct finish *f) {
     f->on = (struct occasion){.now_ms = f->now_ms,
                               .key = f->plan->key,
+                              .rule = f->plan->rule ? f->plan->rule->pattern : NULL,
+                              .identity = f->peer->client->name,
                               .client = f->client,
                               .command = f->command,
                               .holder = f->holder,

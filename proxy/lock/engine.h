@@ -421,8 +421,10 @@ struct lock_incident {
     enum lock_incident_kind kind;
     int64_t time_ms;
     struct lock_key key;
-    const char *client; /* who: address and name; "" if it is the proxy */
-    const char *holder; /* who holds the lock; "" nobody */
+    const char *rule;     /* the key's, its pattern; "" not known */
+    const char *identity; /* the client's whose incident it is; "" not known */
+    const char *client;   /* who: address and name; "" if it is the proxy */
+    const char *holder;   /* who holds the lock; "" nobody */
     size_t holder_len;
     const char *command; /* what the application sent; "" nothing */
     const char *action;  /* what the proxy did: "refused", "lease of 30000 ms given, renewed while connected", ... */
@@ -516,8 +518,9 @@ struct lock_contention {
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg);
 
-/* The newest leases believed live, at most max, found in steps: engine_walk_step looks at a part of the keys and
- * returns whether there is more to look at; engine_walk_each then calls fn for each, newest first. */
+/* The newest leases believed live, at most max, and fewer where names are very long, found in steps: engine_walk_step
+ * looks at a part of the keys and returns whether there is more to look at; engine_walk_each then calls fn for each,
+ * newest first. */
 struct lock_walk;
 struct lock_walk *engine_walk_new(size_t max);
 void engine_walk_free(struct lock_walk *walk);

@@ -209,7 +209,7 @@ void family_pool(struct shard *sh, struct family *f, const struct lock_key *key,
     if (f->pooled)
         return;
     f->pooled = true;
-    struct occasion on = {.now_ms = now_ms, .key = *key, .client = f->client};
+    struct occasion on = {.now_ms = now_ms, .key = *key, .client = f->client, .rule = f->rule, .identity = f->client};
     incident_report(
         sh, INCIDENT_SHARED, &on,
         "releases come over other connections than acquisitions: keys like %s are the client's from now on, "

@@ -78,6 +78,8 @@ void incident_report(struct shard *sh, enum lock_incident_kind kind, const struc
         .kind = kind,
         .time_ms = on->now_ms,
         .key = on->key,
+        .rule = on->rule ? on->rule : "",
+        .identity = on->identity ? on->identity : "",
         .client = on->client ? on->client : "",
         .holder = on->holder ? on->holder : "",
         .holder_len = on->holder ? on->holder_len : 0,

@@ -94,7 +94,9 @@ bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, 
 }
 
 static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
-    return (struct occasion){.now_ms = now_ms, .key = entry_key(c->entry), .client = c->peer->client->name};
+    const char *name = c->peer->client->name;
+    return (struct occasion){
+        .now_ms = now_ms, .key = entry_key(c->entry), .rule = c->rule->pattern, .identity = name, .client = name};
 }
 
 /* Learns (E) from the end of a lease that a refused release has made suspicious, without another one: that was its

@@ -7,6 +7,11 @@
 
 #include "proxy/base/memory.h"
 
+enum {
+    WALK_STEP = 2000,       /* keys: far less than a millisecond */
+    WALK_BYTES = 512 * 1024 /* of the names of keys and clients that are kept */
+};
+
 static const struct metric_row stat_rows[] = {
 #define STAT_ROW(field, name, type, family, label, value, help)                                                        \
     {name, type, family, label, value, help, offsetof(struct lock_stats, field)},
@@ -46,7 +51,7 @@ struct copied_view {
 /* The newest leases so far: a heap with the oldest of them on top. */
 struct newest {
     struct copied_view *views;
-    size_t count, max;
+    size_t count, max, bytes;
 };
 
 static bool older(const struct copied_view *a, const struct copied_view *b) {
@@ -83,22 +88,36 @@ static void keep_texts(struct copied_view *v) {
     v->view.client = v->text + key_len;
 }
 
+static size_t text_size(const struct copied_view *v) {
+    return v->view.key.len + v->view.client_len;
+}
+
+static void rise(struct newest *n, size_t i) {
+    while (i > 0 && older(&n->views[i], &n->views[(i - 1) / 2])) {
+        exchange(&n->views[i], &n->views[(i - 1) / 2]);
+        i = (i - 1) / 2;
+    }
+}
+
+static void drop_oldest(struct newest *n) {
+    n->bytes -= text_size(&n->views[0]);
+    memory_free(n->views[0].text);
+    n->views[0] = n->views[--n->count];
+    sink_down(n, 0);
+}
+
+/* There is room for one more than `max`. */
 static void offer(struct newest *n, const struct lock_view *view) {
     struct copied_view v = {.view = *view};
-    if (n->count < n->max) {
-        keep_texts(&v);
-        size_t i = n->count++;
-        n->views[i] = v;
-        while (i > 0 && older(&n->views[i], &n->views[(i - 1) / 2])) {
-            exchange(&n->views[i], &n->views[(i - 1) / 2]);
-            i = (i - 1) / 2;
-        }
-    } else if (older(&n->views[0], &v)) {
-        keep_texts(&v);
-        memory_free(n->views[0].text);
-        n->views[0] = v;
-        sink_down(n, 0);
-    }
+    bool full = n->count == n->max || (n->count > 0 && n->bytes + text_size(&v) > WALK_BYTES);
+    if (full && !older(&n->views[0], &v))
+        return;
+    keep_texts(&v);
+    n->bytes += text_size(&v);
+    n->views[n->count] = v;
+    rise(n, n->count++);
+    while (n->count > n->max || (n->bytes > WALK_BYTES && n->count > 1))
+        drop_oldest(n);
 }
 
 /* Whether a claim's lease was counted already: of a list lock several sessions may be the holder, and it is one
@@ -110,12 +129,16 @@ static bool counted(const struct entry *en, const struct claim *c, int64_t now_m
     return false;
 }
 
-/* Offers a key's leases; returns how many claims it looked at. */
-static size_t offer_entry(const struct entry *en, struct newest *n, int64_t now_ms) {
-    size_t looked = 0;
+struct offering {
+    struct newest *to;
+    int64_t now_ms;
+};
+
+static void offer_entry(void *arg, struct table_link *link) {
+    struct offering *o = arg;
+    struct entry *en = LIST_ENTRY(link, struct entry, link);
     for (struct claim *c = en->claims; c; c = c->next) {
-        looked++;
-        if (!c->fence || c->peer->remote || !claim_is_live(c, now_ms) || counted(en, c, now_ms))
+        if (!c->fence || c->peer->remote || !claim_is_live(c, o->now_ms) || counted(en, c, o->now_ms))
             continue;
         struct lock_view v = {
             .key = entry_key(en),
@@ -128,21 +151,18 @@ static size_t offer_entry(const struct entry *en, struct newest *n, int64_t now_
             .end_ms = c->end_ms,
             .renewals = c->renewals,
         };
-        offer(n, &v);
+        offer(o->to, &v);
     }
-    return looked;
 }
 
 static int newest_first(const void *a, const void *b) {
     return older(a, b) ? 1 : older(b, a) ? -1 : 0;
 }
 
-enum { WALK_STEPS = 2048 }; /* buckets and claims at a time: some tenths of a millisecond */
-
 struct lock_walk {
     struct newest newest;
-    size_t shard, cap; /* the shard that is looked at; views that there is room for */
-    uint32_t bucket;   /* the next one of its keys' table */
+    size_t shard, cap; /* the shard that is being looked at; views that there is room for */
+    struct table_walk at;
 };
 
 struct lock_walk *engine_walk_new(size_t max) {
@@ -158,62 +178,34 @@ void engine_walk_free(struct lock_walk *walk) {
     memory_free(walk);
 }
 
-/* Room for those that a shard may have to offer. */
+/* Makes room for those that a shard may have to offer. */
 static void walk_room(struct lock_walk *walk, size_t more) {
     size_t need = walk->newest.count + more;
     if (need > walk->newest.max)
         need = walk->newest.max;
+    need++; /* offer */
     if (need <= walk->cap)
         return;
     walk->cap = need;
     walk->newest.views = memory_realloc(walk->newest.views, need * sizeof(*walk->newest.views));
 }
 
-/* Looks at a part of a shard; returns whether there is more of it. */
-static bool walk_shard(struct lock_walk *walk, const struct shard *sh, int64_t now_ms) {
-    walk_room(walk, sh->live);
-    uint32_t bucket = walk->bucket & (sh->entries.size - 1);
-    size_t steps = 0;
-    do {
-        for (const struct table_link *it = sh->entries.buckets[bucket]; it; it = it->next)
-            steps += offer_entry(LIST_ENTRY(it, struct entry, link), &walk->newest, now_ms);
-        bucket = table_next_bucket(&sh->entries, bucket);
-    } while (bucket != 0 && ++steps < WALK_STEPS);
-    walk->bucket = bucket;
-    return bucket != 0;
-}
-
-static bool same_lease(const struct copied_view *a, const struct copied_view *b) {
-    const struct lock_key *x = &a->view.key, *y = &b->view.key;
-    return a->view.fence == b->view.fence && x->db == y->db && x->len == y->len &&
-           memcmp(x->name, y->name, x->len) == 0;
-}
-
-/* Puts the newest first, and takes out what was met twice. */
-static void walk_end(struct newest *n) {
-    size_t kept = 0;
-    if (n->count > 1)
-        qsort(n->views, n->count, sizeof(*n->views), newest_first);
-    for (size_t i = 0; i < n->count; i++) {
-        if (kept > 0 && same_lease(&n->views[kept - 1], &n->views[i]))
-            memory_free(n->views[i].text);
-        else
-            n->views[kept++] = n->views[i];
-    }
-    n->count = kept;
-}
-
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms) {
     if (walk->shard == SHARDS || walk->newest.max == 0)
         return false;
     struct shard *sh = &e->shards[walk->shard];
+    struct offering offering = {.to = &walk->newest, .now_ms = now_ms};
     shard_lock(sh);
-    if (!walk_shard(walk, sh, now_ms))
-        walk->shard++;
+    walk_room(walk, sh->live);
+    bool more = table_walk_step(&sh->entries, &walk->at, WALK_STEP, offer_entry, &offering);
     shard_unlock(sh);
-    if (walk->shard < SHARDS)
+    if (more)
         return true;
-    walk_end(&walk->newest);
+    walk->at = (struct table_walk){0};
+    if (++walk->shard < SHARDS)
+        return true;
+    if (walk->newest.count > 1)
+        qsort(walk->newest.views, walk->newest.count, sizeof(*walk->newest.views), newest_first);
     return false;
 }
 

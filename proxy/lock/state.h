@@ -500,6 +500,7 @@ struct occasion {
     struct lock_key key;
     const char *client, *holder, *command;
     size_t holder_len;
+    const char *rule, *identity;
 };
 /* Reports to the sink; `format` makes the action's text, which never contains a value or a token. */
 void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct occasion *on, const char *format, ...)

@@ -105,14 +105,34 @@ void node_board_sum(struct worker *w, struct node_board *sum) {
     }
 }
 
-bool worker_upstream_serves(struct worker *w) {
+static void node_answered(struct call *c, const struct call_end *end) {
+    thread_of(c->request->worker)->nodes_asked--;
+    request_reply(c->request, "", 0, true);
+}
+
+void nodes_look(struct worker *w) {
+    static const char question[] = "*1\r\n$4\r\nPING\r\n";
+    struct upstream_lane lane = {.protocol = 2};
+    if (thread_of(w)->nodes_asked > 0 || w->stopping)
+        return;
+    for (size_t i = 0; i < upstream_master_count(w->upstream); i++) {
+        if (!upstream_node_lost(upstream_master(w->upstream, i)))
+            continue;
+        struct request *r = request_internal(w);
+        r->call.done = node_answered;
+        thread_of(w)->nodes_asked++;
+        call_submit_master_lane(&r->call, i, &lane, question, sizeof(question) - 1);
+    }
+}
+
+bool worker_upstream_serves(struct worker *w, bool all) {
     struct node_board sum = {.count = 0};
     unsigned served = 0;
     node_board_sum(w, &sum);
     for (size_t i = 0; i < sum.count; i++)
         served += is_down(&sum.nodes[i]) ? 0 : sum.nodes[i].slots;
     memory_free(sum.nodes);
-    return served >= SLOT_COUNT;
+    return all ? served >= SLOT_COUNT : served > 0;
 }
 
 void worker_report_nodes(struct worker *w, const struct report *r) {

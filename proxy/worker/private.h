@@ -71,6 +71,7 @@ struct worker_thread {
     struct eviction_state evictions; /* evictions.c's, in the first worker */
     int64_t evictions_ms;            /* when it last asked */
     int64_t capacity_ms;             /* the same of capacity.c */
+    unsigned nodes_asked;            /* nodes_look's questions that are under way */
     bool evictions_asking;
     double ticked;                       /* when it was last */
     unsigned punctual_ticks, held_ticks; /* in a row; without a question */
@@ -100,6 +101,9 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
 extern const struct metric_table node_figures_table;
 /* Writes what is known of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
+/* Finds out whether masters that were lost are back, for who is to hear of it before clients send them something: a
+ * proxy that a balancer has taken out of service gets no requests. */
+void nodes_look(struct worker *w);
 /* Adds up the boards of all workers: this one's at this moment, the others' at most a second old. The caller frees
  * sum->nodes; sum->count is 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);

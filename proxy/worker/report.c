@@ -135,6 +135,22 @@ static void report_lease(void *arg, const struct lock_view *v) {
     r->number(r->arg, "renewals", (int64_t)v->renewals);
 }
 
+struct lock_walk *worker_walk_new(void) {
+    return engine_walk_new(LOCKS_SHOWN_MAX);
+}
+
+bool worker_walk_step(struct worker *w, struct lock_walk *walk) {
+    return engine_walk_step(w->shared->engine, walk, worker_now(w));
+}
+
+void worker_walk_free(struct lock_walk *walk) {
+    engine_walk_free(walk);
+}
+
+void worker_walk_show(struct worker *w, struct lock_walk *walk) {
+    w->walk = walk;
+}
+
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
     struct lock_rows rows = {
         .report = r, .pattern = pattern, .pattern_len = len, .now_ms = worker_now(w), .steps = GLOB_STEPS};

@@ -136,6 +136,8 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         ask_around(w, ev_now(loop));
     if (w->shared->options.monitored || w->shared->options.threads > 1)
         node_board_write(w);
+    if (w->shared->options.monitored)
+        nodes_look(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
     if (timeout <= 0 && w->over_soft == 0 && !blocked && counter_read(&w->counters.clients_tracking) == 0)

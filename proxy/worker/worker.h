@@ -50,7 +50,13 @@ void worker_set_rules(struct worker *w, struct lock_rules *rules);
 /* Report what operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY
  * RULES. */
 void worker_report_info(struct worker *w, const struct report *r);
-/* False: the pattern is one that takes too long to match. Where w->walk is set, it has the leases. */
+/* Look for the leases to be shown, in steps: worker_walk_step returns whether there are more to be taken. */
+struct lock_walk *worker_walk_new(void);
+bool worker_walk_step(struct worker *w, struct lock_walk *walk);
+void worker_walk_free(struct lock_walk *walk);
+/* Has worker_report_locks show what the walk has found; NULL: what it finds by itself. */
+void worker_walk_show(struct worker *w, struct lock_walk *walk);
+/* False: the pattern is one that takes too long to match. */
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
 void worker_report_rules(struct worker *w, const struct report *r);
 /* Report for the status page families whose workers share connections, locks that are fought over, nodes; one row
@@ -58,10 +64,10 @@ void worker_report_rules(struct worker *w, const struct report *r);
 void worker_report_shared(struct worker *w, const struct report *r);
 void worker_report_contention(struct worker *w, const struct report *r);
 void worker_report_nodes(struct worker *w, const struct report *r);
-/* Report for /metrics, over all threads; and whether every slot's node can be reached, as far as is known. From the
- * first worker's own thread, where options.monitored is set. */
+/* Report for /metrics, over all threads; and whether, as far as is known, the node of any slot can be reached, or with
+ * `all` that of every slot. From the first worker's own thread, where options.monitored is set. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);
-bool worker_upstream_serves(struct worker *w);
+bool worker_upstream_serves(struct worker *w, bool all);
 /* Reports PROXY ADVISE: a text without a name for each line. */
 void worker_report_advice(struct worker *w, const struct report *r);
 /* Frees a worker, after worker_run has returned. */

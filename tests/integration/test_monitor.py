@@ -284,7 +284,8 @@ def test_ready_only_while_redis_can_be_reached(start_proxy, start_redis, connect
         return monitored.get("/readyz")[0] == 503
 
     until(unready, 15, "/readyz to say that the node is gone")
-    assert monitored.get("/readyz")[1] == "a node of the upstream can't be reached\n"
+    assert monitored.get("/readyz")[1] == "no node of the upstream can be reached\n"
+    assert monitored.get("/readyz?all")[:2] == (503, "a node of the upstream can't be reached\n")
     assert monitored.get("/healthz")[0] == 200
     assert monitored.status()["ready"] is False
     redis.start()

@@ -547,48 +547,45 @@ static void test_table(void **state) {
     table_clear(&t);
 }
 
-enum { WALKED = 1000, NEWCOMERS = 5000 };
+enum { STAYING = 1000, PASSING = 20000 };
 
-/* Walks a table of WALKED elements, which by and by becomes larger, or smaller where that many are removed. */
-static void walk_table(bool grows) {
-    static struct numbered all[WALKED + NEWCOMERS];
-    static unsigned seen[WALKED + NEWCOMERS];
-    struct table t;
-    uint64_t here = grows ? WALKED : WALKED + NEWCOMERS;
-    table_init(&t, number_of);
-    memset(seen, 0, sizeof(seen));
-    for (uint64_t i = 0; i < here; i++) {
-        all[i].number = i;
-        table_insert(&t, &all[i].link, i / 2);
-    }
-    uint32_t size = t.size, bucket = 0;
-    do {
-        bucket &= t.size - 1;
-        for (struct table_link *it = t.buckets[bucket]; it; it = it->next)
-            seen[LIST_ENTRY(it, struct numbered, link)->number]++;
-        for (int i = 0; i < 20; i++) {
-            if (grows && here < WALKED + NEWCOMERS) {
-                all[here].number = here;
-                table_insert(&t, &all[here].link, here / 2);
-                here++;
-            } else if (!grows && here > WALKED) {
-                here--;
-                table_remove(&t, &all[here].link, here / 2);
-                table_trim(&t);
-            }
-        }
-        bucket = table_next_bucket(&t, bucket);
-    } while (bucket != 0);
-    assert_true(grows ? t.size > size : t.size < size);
-    for (int i = 0; i < WALKED; i++)
-        assert_true(seen[i] >= 1 && (seen[i] == 1 || !grows));
-    table_clear(&t);
+static void meet(void *arg, struct table_link *link) {
+    unsigned *met = arg;
+    met[LIST_ENTRY(link, struct numbered, link)->number]++;
 }
 
+/* A walk in steps meets who stays once, and others once at most, however the table's size changes meanwhile. */
 static void test_table_walk(void **state) {
     (void)state;
-    walk_table(true);
-    walk_table(false);
+    static struct numbered all[STAYING + PASSING];
+    for (unsigned round = 0; round < 40; round++) {
+        static unsigned met[STAYING + PASSING];
+        struct table t;
+        struct table_walk walk = {0};
+        size_t passing = 0, steps = 0;
+        table_init(&t, number_of);
+        memset(met, 0, sizeof(met));
+        for (uint64_t i = 0; i < STAYING + PASSING; i++)
+            all[i].number = i;
+        for (; passing < (round % 4) * 4000; passing++)
+            table_insert(&t, &all[STAYING + passing].link, (STAYING + passing) / 2);
+        for (uint64_t i = 0; i < STAYING; i++)
+            table_insert(&t, &all[i].link, i / 2);
+        while (table_walk_step(&t, &walk, 1 + round, meet, met)) {
+            bool come = round % 8 < 4;
+            for (unsigned i = 0; come && i < 500 && passing < PASSING; i++, passing++)
+                table_insert(&t, &all[STAYING + passing].link, (STAYING + passing) / 2);
+            for (unsigned i = 0; !come && i < 500 && passing > 0; i++, passing--)
+                table_remove(&t, &all[STAYING + passing - 1].link, (STAYING + passing - 1) / 2);
+            table_trim(&t);
+            assert_true(++steps < 100000);
+        }
+        for (uint64_t i = 0; i < STAYING; i++)
+            assert_int_equal(met[i], 1);
+        for (uint64_t i = STAYING; i < STAYING + PASSING; i++)
+            assert_true(met[i] <= 1);
+        table_clear(&t);
+    }
 }
 
 int main(void) {

@@ -296,8 +296,8 @@ static void test_fields(void **state) {
     log_write_fields(LOG_LEVEL_NOTICE, all, 3, "%.*s", (int)sizeof(wide), wide);
     char *text = content("log"), *save = NULL;
     assert_line(strtok_r(text, "\n", &save), TEXT_LINE "\\* a text$");
-    assert_line(strtok_r(NULL, "\n", &save),
-                "\"message\":\"a text\",\"key\":\"a\\\\\"b\\\\n\xef\xbf\xbd\",\"count\":-4940}$");
+    assert_non_null(
+        strstr(strtok_r(NULL, "\n", &save), "\"message\":\"a text\",\"key\":\"a\\\"b\\n\\ufffd\",\"count\":-4940}"));
     assert_line(strtok_r(NULL, "\n", &save), "\"wide\":\"(.u0001)*\",\"cut\":\"\",\"number\":7}$");
     assert_null(strtok_r(NULL, "\n", &save));
     free(text);
