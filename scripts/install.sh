@@ -18,7 +18,7 @@ for purpose in "$@"; do
         need="$need ninja-build libcmocka-dev liblua5.1-0-dev python3-pytest python3-pytest-xdist python3-redis"
         need="$need netcat-openbsd openssl spin dpkg-dev file groff-base"
         want="$want clang libclang-rt-dev clang-format valgrind chromium iproute2"
-        want="$want clang-tidy lintian"
+        want="$want clang-tidy lintian haproxy"
         ;;
     suite) need="$need tcl dpkg-dev" ;; # Redis's own tests, from Debian's source package
     bench) want="$want nutcracker haproxy valgrind strace" ;;

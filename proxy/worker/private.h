@@ -62,9 +62,9 @@ struct worker_thread {
     struct worker worker; /* first */
     struct listener *listeners;
     size_t listener_count;
-    struct list_node guests;         /* clients in their TLS handshake */
-    double guest_logged;             /* when a failed one was last logged at notice */
-    uint64_t leases_handed;          /* that got a last expiry */
+    struct list_node guests; /* clients that have no session yet: before their PROXY header, in TLS's handshake */
+    double guest_logged;     /* when one that failed was last logged at notice */
+    uint64_t leases_handed;  /* that got a last expiry */
     struct eviction_state evictions; /* evictions.c's, in the first worker */
     int64_t evictions_ms;            /* when it last asked */
     bool evictions_asking;
@@ -81,6 +81,8 @@ struct worker_thread {
     double drain_from, drain_until; /* while stopping */
     atomic_int_fast64_t stop_ms;    /* -1: not asked to stop */
     _Atomic(struct lock_rules *) new_rules;
+    _Atomic(struct networks *) new_believed;
+    struct networks *believed; /* who begins with a PROXY protocol header; NULL: nobody */
     struct node_board board;
 };
 

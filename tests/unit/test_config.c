@@ -459,6 +459,14 @@ static void test_errors(void **state) {
         {"lock ''", "lock '': expected a key pattern, then options and their values"},
         {"lock x:* owner me", "lock 'x:* owner me': option owner 'me': expected auto, connection, client or any"},
         {"client-identity", "client-identity without a value: expected one or more of address, user, name and port"},
+        {"proxy-protocol maybe",
+         "proxy-protocol 'maybe': 'maybe': expected yes or no alone, an address, a network like "
+         "10.0.0.0/8, or unix"},
+        {"proxy-protocol yes 10.0.0.1", "proxy-protocol 'yes 10.0.0.1': 'yes': expected yes or no alone, an address, a "
+                                        "network like 10.0.0.0/8, or unix"},
+        {"proxy-protocol 10.0.0.1/8",
+         "proxy-protocol '10.0.0.1/8': '10.0.0.1/8': expected yes or no alone, an address, a "
+         "network like 10.0.0.0/8, or unix"},
         {"client-identity address ip", "client-identity 'address ip': 'ip': expected address, user, name or port"},
         {"admin-bind ''", "admin-bind '': expected one address"},
         {"admin-port 70000", "admin-port '70000': expected a number from 0 to 65535"},
@@ -625,6 +633,7 @@ static void test_show(void **state) {
     static const char TEXT[] =
         "port 0\nunixsocket /tmp/s\nunixsocketperm 770\nupstream-timeout 1500ms\nbind 127.0.0.1 ::1\n"
         "client-identity user port\ntls-protocols TLSv1.1 TLSv1.3\nupstream-tls-verify ca\n"
+        "proxy-protocol 10.0.0.0/8 ::1 unix\n"
         "upstream sentinel m a:1 b:2\nproto-max-bulk-len 2mb\nadmin-user a b\ntls-auth-clients optional\n"
         "client-output-buffer-limit normal 1mb 1kb 5\nloglevel debug\nsupervised auto\nlog-format json\n"
         "share-upstream-user yes\nlogfile \"/tmp/a b\"\nlock \"a b:*\" lease 5s\n";
