@@ -398,8 +398,9 @@ static bool start(struct application *app, struct config_errors *errors) {
         return false;
     options_of(app);
     if (app->shared.options.stranger_login && c->share_upstream_user == CONFIG_SHARE_AUTO)
-        log_notice("bind is not loopback: clients log in for themselves, upstream-user is the proxy's alone; "
-                   "share-upstream-user yes lets everybody be that user");
+        log_notice(
+            "clients may come from other machines: they log in for themselves, upstream-user is the proxy's alone; "
+            "share-upstream-user yes lets everybody be that user");
     if (networks_are_all(c->proxy_protocol) && !config_is_local(c))
         log_warning(
             "proxy-protocol yes: whoever connects is believed to be whom he says; name the load balancers' addresses");

@@ -99,6 +99,10 @@ bool networks_are_all(const struct networks *n) {
     return n->all;
 }
 
+bool networks_are_none(const struct networks *n) {
+    return !n->all && n->count == 0;
+}
+
 bool networks_have(const struct networks *n, const struct sockaddr_storage *address) {
     const struct sockaddr_in *in = (const void *)address;
     const struct sockaddr_in6 *in6 = (const void *)address;

@@ -21,8 +21,9 @@ void networks_unref(struct networks *n);
 bool networks_add(struct networks *n, const char *word) __attribute__((warn_unused_result));
 /* Has the list contain every address, and unix sockets. */
 void networks_add_all(struct networks *n);
-/* Whether every address is in the list. */
+/* Whether every address is in the list; and whether none is. */
 bool networks_are_all(const struct networks *n);
+bool networks_are_none(const struct networks *n);
 /* Whether an address is in the list; of IPv6 one that stands for IPv4 is looked for as such. */
 bool networks_have(const struct networks *n, const struct sockaddr_storage *address);
 /* Appends the list as it was added, with blanks between; "yes" for all, "no" for none. */

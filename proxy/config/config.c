@@ -358,7 +358,9 @@ bool config_is_local(const struct config *config) {
 bool config_shares_user(const struct config *config) {
     if (config->share_upstream_user != CONFIG_SHARE_AUTO)
         return config->share_upstream_user == CONFIG_SHARE_YES;
-    return config_is_local(config) || config->requirepass;
+    bool near =
+        config_is_local(config) && networks_are_none(config->proxy_protocol); /* who knows where from otherwise */
+    return near || config->requirepass;
 }
 
 /* Refuses a user that is to log in without a password. Redis's masteruser counts for nothing then, and nobody hears of

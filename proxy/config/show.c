@@ -217,6 +217,11 @@ static bool differs(const struct config *a, const struct config *b, const struct
 
 /* Whether a reload may bring a value into force. */
 static bool is_live(const struct config *a, const struct config *b, const struct directive *d) {
+    if (d->read == config_read_proxy_protocol && a->upstream_password) { /* who strangers are stays as it is */
+        struct config changed = *a;
+        changed.proxy_protocol = b->proxy_protocol;
+        return config_shares_user(a) == config_shares_user(&changed);
+    }
     if (!(d->flags & DIRECTIVE_LIVE_SET))
         return d->flags & DIRECTIVE_LIVE;
     const char *x, *y;

@@ -205,7 +205,7 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_SECRET,
      .expected = "one password"},
     {{"share-upstream-user", "yes|no|auto", "auto",
-      "clients that have not logged in are upstream-user; auto: where bind is loopback, or with requirepass"},
+      "clients that have not logged in are upstream-user; auto: where all clients are local, or with requirepass"},
      ONE(config_read_share),
      .expected = "yes, no or auto"},
     {{"sentinel-user", "NAME", "\"\"", "the user as whom the proxy logs in to Sentinels"},

@@ -187,6 +187,15 @@ def test_nobody_becomes_an_operator_by_a_header(start_redis, start_proxy, tmp_pa
         until(lambda: b"$4\r\nport\r\n" in c.socket.recv(1000, socket.MSG_PEEK))
 
 
+def test_clients_behind_a_balancer_here_are_no_neighbours(start_redis, start_proxy):
+    """With bind on loopback strangers are upstream-user; whoever a balancer passes on may come from anywhere."""
+    server = start_redis("--requirepass", "right")
+    for directive, answer in (("no", "+OK"), ("127.0.0.1", "-NOAUTH")):
+        proxy = start_proxy("standalone %s:%d" % server.address, "upstream-password right", "proxy-protocol " + directive)
+        with Raw(proxy.address, *([line(FRONT, 1)] if directive != "no" else [])) as c:
+            assert c("SET", "k", "v").startswith(answer)
+
+
 def test_a_cluster_client_is_sent_to_the_balancer(start_cluster, start_proxy):
     proxy = start_proxy(start_cluster(), "proxy-protocol yes")
     with Raw(proxy.address, line(FRONT, 1, reached="10.77.0.1")) as c:

@@ -673,6 +673,32 @@ static void test_show(void **state) {
     config_free(c);
 }
 
+/* Who strangers are is settled at the start: whom to believe changes where that stays as it is. */
+static void test_take_over_proxy_protocol(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *after;
+        size_t waiting;
+    } CASES[] = {
+        {"", "proxy-protocol 127.0.0.1\n", 0},
+        {"upstream-password x\n", "upstream-password x\nproxy-protocol 127.0.0.1\n", 1},
+        {"upstream-password x\nproxy-protocol 10.0.0.1\n", "upstream-password x\nproxy-protocol 127.0.0.1\n", 0},
+        {"upstream-password x\nproxy-protocol yes\n", "upstream-password x\n", 1},
+        {"upstream-password x\nbind 0.0.0.0\n", "upstream-password x\nbind 0.0.0.0\nproxy-protocol 127.0.0.1\n", 0},
+        {"upstream-password x\nrequirepass y\n", "upstream-password x\nrequirepass y\nproxy-protocol yes\n", 0},
+    };
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        struct config *c = load_text(CASES[i].before), *fresh = load_text(CASES[i].after);
+        bool shares = config_shares_user(c);
+        struct text waiting = {0};
+        assert_int_equal(config_take_over(c, fresh, &waiting), CASES[i].waiting);
+        assert_true(!c->upstream_password || config_shares_user(c) == shares);
+        text_clear(&waiting);
+        config_free(fresh);
+        config_free(c);
+    }
+}
+
 /* A reload takes what may change, and names what may not. */
 static void test_take_over(void **state) {
     (void)state;
@@ -937,16 +963,27 @@ static void test_pages(void **state) {
 int main(void) {
 #define CONFIG_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CONFIG_TEST(test_defaults),       CONFIG_TEST(test_every_directive),
-        CONFIG_TEST(test_override),       CONFIG_TEST(test_command_line),
-        CONFIG_TEST(test_stdin),          CONFIG_TEST(test_include),
-        CONFIG_TEST(test_include_errors), CONFIG_TEST(test_errors),
-        CONFIG_TEST(test_long_values),    CONFIG_TEST(test_command_line_errors),
-        CONFIG_TEST(test_all_errors),     CONFIG_TEST(test_many_errors),
-        CONFIG_TEST(test_show),           CONFIG_TEST(test_take_over),
-        CONFIG_TEST(test_garbage),        CONFIG_TEST(test_conf_file),
-        CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_reload_is_documented),
-        CONFIG_TEST(test_conf_comments),  CONFIG_TEST(test_pages),
+        CONFIG_TEST(test_defaults),
+        CONFIG_TEST(test_every_directive),
+        CONFIG_TEST(test_override),
+        CONFIG_TEST(test_command_line),
+        CONFIG_TEST(test_stdin),
+        CONFIG_TEST(test_include),
+        CONFIG_TEST(test_include_errors),
+        CONFIG_TEST(test_errors),
+        CONFIG_TEST(test_long_values),
+        CONFIG_TEST(test_command_line_errors),
+        CONFIG_TEST(test_all_errors),
+        CONFIG_TEST(test_many_errors),
+        CONFIG_TEST(test_show),
+        CONFIG_TEST(test_take_over),
+        CONFIG_TEST(test_take_over_proxy_protocol),
+        CONFIG_TEST(test_garbage),
+        CONFIG_TEST(test_conf_file),
+        CONFIG_TEST(test_conf_examples),
+        CONFIG_TEST(test_reload_is_documented),
+        CONFIG_TEST(test_conf_comments),
+        CONFIG_TEST(test_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
