@@ -75,6 +75,8 @@ static void take_over(struct live *l, struct config *fresh, struct secure *secur
     log_set_json(c->log_json);
     for (unsigned i = 0; i < o->threads; i++)
         worker_set_rules(l->shared->workers[i], c->rules);
+    for (unsigned i = 0; i < o->threads; i++)
+        worker_set_believed(l->shared->workers[i], c->proxy_protocol);
 }
 
 bool live_reload(void *arg, char *said, size_t size) {

@@ -396,6 +396,7 @@ static void run(struct application *app) {
         size_t count;
         const struct worker_socket *sockets = listen_of_thread(&app->listeners, i, &count);
         app->shared.workers[i] = worker_new(&app->shared, i, sockets, count, app->config->rules, worker_ready, app);
+        worker_set_believed(app->shared.workers[i], app->config->proxy_protocol);
     }
     if (app->monitor)
         start_monitor(app);
@@ -487,8 +488,12 @@ static bool start(struct application *app, struct config_errors *errors) {
         return false;
     options_of(app);
     if (app->shared.options.stranger_login && c->share_upstream_user == CONFIG_SHARE_AUTO)
-        log_notice("bind is not loopback: clients log in for themselves, upstream-user is the proxy's alone; "
-                   "share-upstream-user yes lets everybody be that user");
+        log_notice(
+            "clients may come from other machines: they log in for themselves, upstream-user is the proxy's alone; "
+            "share-upstream-user yes lets everybody be that user");
+    if (networks_are_all(c->proxy_protocol) && !config_is_local(c))
+        log_warning(
+            "proxy-protocol yes: whoever connects is believed to be whom he says; name the load balancers' addresses");
     raise_descriptor_limit(app, c->maxclients);
     bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
     if (c->admin_port != 0 && !(app->monitor = monitor_open(&app->listeners, c, errors)))

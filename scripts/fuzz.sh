@@ -38,7 +38,7 @@ run() {
     echo "$status" >"$out/$1.status"
 }
 
-targets="proxy config request reply inline info"
+targets="proxy config request reply inline info header"
 started=0
 for target in $targets; do
     run "$target" &

@@ -19,7 +19,7 @@ for purpose in "$@"; do
     test)
         need="$need $of_tests spin"
         want="$want clang libclang-rt-dev clang-format valgrind chromium iproute2"
-        want="$want clang-tidy lintian"
+        want="$want clang-tidy lintian haproxy"
         ;;
     integration) # the tests alone, without what measures them; before each server that the release has
         need="$need $of_tests iproute2 procps"

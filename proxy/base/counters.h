@@ -28,6 +28,8 @@
             "Turns in which a part of a long command was done (PROXY LOCKS, RELOAD, CLIENT LIST, KILL).")              \
     COUNTER(protocol_errors, "counter", "protocol_errors_total", NULL, NULL,                                           \
             "Clients closed for bytes that are no RESP.")                                                              \
+    COUNTER(proxy_headers_refused, "counter", "proxy_headers_refused_total", NULL, NULL,                               \
+            "Clients closed because they came from proxy-protocol's addresses without a header that is right.")        \
     COUNTER(tls_handshakes_failed, "counter", "tls_handshakes_failed_total", NULL, NULL,                               \
             "Clients closed because their TLS handshake failed.")                                                      \
     COUNTER(logins_refused, "counter", "logins_refused_total", NULL, NULL, "Wrong passwords.")

@@ -352,13 +352,19 @@ static bool is_loopback(const char *address) {
     return strcmp(address, "::1") == 0 || strcasecmp(address, "localhost") == 0;
 }
 
-bool config_shares_user(const struct config *config) {
-    if (config->share_upstream_user != CONFIG_SHARE_AUTO)
-        return config->share_upstream_user == CONFIG_SHARE_YES;
+bool config_is_local(const struct config *config) {
     bool local = true;
     for (size_t i = 0; i < config->bind.count; i++)
         local = local && is_loopback(config->bind.words[i]);
-    return local || config->requirepass || (config->port == 0 && config->tls_port == 0);
+    return local || (config->port == 0 && config->tls_port == 0);
+}
+
+bool config_shares_user(const struct config *config) {
+    if (config->share_upstream_user != CONFIG_SHARE_AUTO)
+        return config->share_upstream_user == CONFIG_SHARE_YES;
+    bool near =
+        config_is_local(config) && networks_are_none(config->proxy_protocol); /* who knows where from otherwise */
+    return near || config->requirepass;
 }
 
 /* Refuses a user that is to log in without a password. Redis's masteruser counts for nothing then, and nobody hears of
@@ -427,6 +433,7 @@ void config_free(struct config *config) {
     memory_free(config->cluster_announce_ip);
     memory_free(config->admin_bind);
     lock_rules_unref(config->rules);
+    networks_unref(config->proxy_protocol);
     for (size_t i = 0; i < config_directive_count(); i++)
         memory_free(config->places[i]);
     memory_free(config->places);

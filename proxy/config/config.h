@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "proxy/base/log.h"
+#include "proxy/base/networks.h"
 #include "proxy/config/errors.h"
 #include "proxy/lock/rule.h"
 
@@ -39,16 +40,17 @@ struct config_words {
 };
 
 struct config {
-    struct config_words bind; /* default: 127.0.0.1 -::1, as redis.conf has it */
-    int64_t port;             /* 6380; 0: no TCP */
-    char *unixsocket;         /* NULL: none */
-    int64_t unixsocketperm;   /* 0: as umask has it; octal in the file */
-    int64_t timeout_s;        /* 0: idle clients stay */
-    int64_t tcp_keepalive_s;  /* 60 */
-    int64_t tcp_backlog;      /* 511 */
-    bool reuse_port;          /* other processes may listen on the same port */
-    int64_t maxclients;       /* 10000 */
-    int64_t tls_port;         /* 0: none */
+    struct config_words bind;        /* default: 127.0.0.1 -::1, as redis.conf has it */
+    int64_t port;                    /* 6380; 0: no TCP */
+    char *unixsocket;                /* NULL: none */
+    int64_t unixsocketperm;          /* 0: as umask has it; octal in the file */
+    int64_t timeout_s;               /* 0: idle clients stay */
+    int64_t tcp_keepalive_s;         /* 60 */
+    int64_t tcp_backlog;             /* 511 */
+    bool reuse_port;                 /* other processes may listen on the same port */
+    int64_t maxclients;              /* 10000 */
+    struct networks *proxy_protocol; /* who is believed; may be empty, never NULL */
+    int64_t tls_port;                /* 0: none */
     struct config_tls tls;
     enum config_verify tls_auth_clients;  /* yes */
     unsigned tls_protocols;               /* CONFIG_TLS_ bits; for nodes too, as the ciphers */
@@ -105,6 +107,8 @@ struct config {
  * threads at once. --version, --help and --test-conf are main's. */
 struct config *config_load(int argc, char *const *argv, struct config_errors *errors);
 void config_free(struct config *config);
+/* Whether clients come from this machine alone. */
+bool config_is_local(const struct config *config);
 /* Whether clients that have not logged in are who the proxy is, which matters where it logs in. */
 bool config_shares_user(const struct config *config);
 

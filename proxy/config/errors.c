@@ -36,7 +36,8 @@ bool config_is_wrong(const struct config_errors *errors, const char *directive) 
 }
 
 const char *config_place(const struct config *config, const char *directive) {
-    return config->places[directive_index(directive_find(directive))];
+    const struct directive *d = directive_find(directive);
+    return d && directive_index(d) < config_directive_count() ? config->places[directive_index(d)] : NULL;
 }
 
 void config_errors_clear(struct config_errors *errors) {

@@ -74,8 +74,8 @@ directive_read config_read_number, config_read_octal, config_read_size, config_r
 /* Readers of one directive each. */
 directive_read config_read_bind, config_read_loglevel, config_read_log_format, config_read_supervised,
     config_read_output_limit, config_read_upstream, config_read_lock, config_read_identity, config_read_admin_user,
-    config_read_admin_host, config_read_share, config_read_auth_clients, config_read_verify, config_read_protocols,
-    config_read_tls_unknown, config_read_include;
+    config_read_admin_host, config_read_share, config_read_proxy_protocol, config_read_auth_clients, config_read_verify,
+    config_read_protocols, config_read_tls_unknown, config_read_include;
 
 /* ---- words.c ------------------------------------------------------------------------ */
 

@@ -65,6 +65,10 @@ static void show_admin_users(const struct config *c, const struct directive *d, 
     show_words(&c->admin_users, out);
 }
 
+static void show_proxy_protocol(const struct config *c, const struct directive *d, struct text *out) {
+    networks_text(c->proxy_protocol, out);
+}
+
 static void show_loglevel(const struct config *c, const struct directive *d, struct text *out) {
     static const char *const NAMES[] = {"debug", "verbose", "notice", "warning", "nothing"};
     text_printf(out, "%s", NAMES[c->loglevel]);
@@ -174,6 +178,7 @@ static const struct kind {
     {config_read_admin_host, show_admin_hosts, FIELD(admin_hosts)},
     {config_read_admin_user, show_admin_users, FIELD(admin_users)},
     {config_read_identity, show_identity, FIELD(client_identity)},
+    {config_read_proxy_protocol, show_proxy_protocol, FIELD(proxy_protocol)},
     {config_read_share, show_share, FIELD(share_upstream_user)},
     {config_read_upstream, show_upstream, 0, 0},
     {config_read_include, show_nothing, 0, 0},
@@ -221,6 +226,11 @@ static bool differs(const struct config *a, const struct config *b, const struct
 
 /* Whether a reload may bring a value into force. */
 static bool is_live(const struct config *a, const struct config *b, const struct directive *d) {
+    if (d->read == config_read_proxy_protocol && a->upstream_password) { /* who strangers are stays as it is */
+        struct config changed = *a;
+        changed.proxy_protocol = b->proxy_protocol;
+        return config_shares_user(a) == config_shares_user(&changed);
+    }
     if (!(d->flags & DIRECTIVE_LIVE_SET))
         return d->flags & DIRECTIVE_LIVE;
     const char *x, *y;

@@ -71,6 +71,12 @@ static const struct directive TABLE[] = {
      NUMBER(maxclients, 1, UINT_MAX),
      .flags = DIRECTIVE_LIVE},
 
+    {{"proxy-protocol", "yes|no|ADDRESS ...", "no",
+      "who connects from there begins with a PROXY protocol header, whose address counts; yes: everybody"},
+     LIST(config_read_proxy_protocol),
+     .flags = DIRECTIVE_LIST | DIRECTIVE_LIVE,
+     .expected = "yes, no, or addresses and networks of load balancers"},
+
     {{"tls-port", "PORT", "0", "where applications connect over TLS; 0: nowhere"}, NUMBER(tls_port, 0, 65535)},
     {{"tls-cert-file", "FILE", "\"\"", "the proxy's certificate and those between it and its authority, PEM"},
      TEXT(tls.cert_file),
@@ -202,7 +208,7 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_SECRET,
      .expected = "one password"},
     {{"share-upstream-user", "yes|no|auto", "auto",
-      "clients that have not logged in are upstream-user; auto: where bind is loopback, or with requirepass"},
+      "clients that have not logged in are upstream-user; auto: where all clients are local, or with requirepass"},
      ONE(config_read_share),
      .expected = "yes, no or auto"},
     {{"sentinel-user", "NAME", "\"\"", "the user as whom the proxy logs in to Sentinels"},

@@ -314,6 +314,23 @@ bool config_read_admin_host(struct config_build *b, const struct directive *d, c
     return true;
 }
 
+bool config_read_proxy_protocol(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    static const char *const NAMES[] = {"no", "yes", NULL};
+    struct networks *list = networks_new();
+    int i = words->count == 1 ? choice(words->words[0], NAMES) : -1;
+    if (i == 1)
+        networks_add_all(list);
+    for (size_t k = 0; i < 0 && k < words->count; k++)
+        if (!networks_add(list, words->words[k])) {
+            networks_unref(list);
+            return config_complain_word(b, words->words[k],
+                                        "yes or no alone, an address, a network like 10.0.0.0/8, or unix");
+        }
+    networks_unref(b->config->proxy_protocol);
+    b->config->proxy_protocol = list;
+    return true;
+}
+
 bool config_read_share(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"no", "yes", "auto", NULL};
     int i = choice(words->words[0], NAMES);

@@ -180,7 +180,7 @@ struct tls_context *tls_context_new(const struct tls_options *options, tls_refus
     struct loading l = {.o = options, .refused = refused, .arg = arg};
     l.ctx = SSL_CTX_new(options->server ? TLS_server_method() : TLS_client_method());
     if (!l.ctx) {
-        refuse(&l, "tls-protocols", NULL, "a library that can do TLS");
+        refused(arg, "tls-protocols", "tls-protocols: expected a library that can do TLS");
         return NULL;
     }
     bool right = set_rules(&l);

@@ -1,10 +1,11 @@
 /*
  * Clients on their way to a session.
  *
- *      listener ── accept ──┬──────────────────────────────────────────> session
- *                           └── TLS: guest ── handshake, within a time ──┘
+ *      listener ── accept ──┬───────────────────────────────────┬──────────────────────────────────> session
+ *                           └── guest ── PROXY protocol header ─┴── TLS: guest ── handshake ──┘
  *
- * A guest counts as a client (maxclients), and costs its own descriptor and time alone. Knows no requests.
+ * A guest counts as a client (maxclients), and costs its own descriptor and time alone; each step has its time. Knows
+ * no requests.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -15,6 +16,8 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/networks.h"
+#include "proxy/net/proxy_header.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/accept.h"
 #include "proxy/worker/private.h"
@@ -23,36 +26,41 @@ enum { ACCEPT_BATCH = 64 };
 
 static const double ACCEPT_PAUSE_SECONDS = 0.2;
 static const double LOG_PAUSE_SECONDS = 1.0;
+static const double HEADER_SECONDS = 5.0;
 
-/* A TLS client whose handshake is under way. */
+/* A client that has no session yet. */
 struct guest {
     struct list_node link; /* thread_of(w)->guests */
     struct worker *worker;
-    struct tls *tls;
+    struct tls *tls; /* NULL before its handshake */
     int fd;
+    bool secured;                    /* a handshake comes */
+    bool forwarded;                  /* its address is a header's */
+    struct sockaddr_storage reached; /* and what it connected to; AF_UNSPEC: not known */
+    struct ev_io io;
     struct ev_timer limit;
+    size_t header_len; /* bytes of it that have been read */
+    char header[PROXY_HEADER_MAX];
     char address[SESSION_ADDRESS_MAX];
 };
 
-/* ---- TLS ------------------------------------------------------------------------------------------ */
-
-/* Logs a failed handshake, one of a moment: a line for each would let anybody fill the log, so that the others are for
+/* Logs a failure, one of a moment: a line for each would let anybody fill the log, so that the others are for
  * `verbose`. */
-static void log_failure(struct guest *g, const char *reason) {
+static void log_failure(struct guest *g, const char *what, const char *reason) {
     struct worker *w = g->worker;
     double now = ev_now(w->loop);
     bool often = now - thread_of(w)->guest_logged < LOG_PAUSE_SECONDS;
     if (often) {
-        log_verbose("TLS handshake with %s failed: %s", g->address, reason);
+        log_verbose("%s %s failed: %s", what, g->address, reason);
     } else {
         thread_of(w)->guest_logged = now;
-        log_notice("TLS handshake with %s failed: %s", g->address, reason);
+        log_notice("%s %s failed: %s", what, g->address, reason);
     }
-    counter_add(&w->counters.tls_handshakes_failed, 1);
 }
 
 static void guest_free(struct guest *g) {
     ev_timer_stop(g->worker->loop, &g->limit);
+    ev_io_stop(g->worker->loop, &g->io);
     list_remove(&g->link);
     memory_free(g);
 }
@@ -64,35 +72,137 @@ static void guest_leave(struct guest *g) {
     guest_free(g);
 }
 
-static void guest_secured(void *arg, const char *error) {
-    struct guest *g = arg;
-    if (error) {
-        log_failure(g, error);
-        guest_leave(g);
-        return;
-    }
-    session_new(g->worker, g->fd, g->tls, g->address);
+/* Makes a session of a guest that has got through. */
+static void guest_enters(struct guest *g) {
+    struct session *s = session_new(g->worker, g->fd, g->tls, g->address);
+    if (g->forwarded)
+        session_is_forwarded(s,
+                             g->reached.ss_family == AF_INET || g->reached.ss_family == AF_INET6 ? &g->reached : NULL);
     guest_free(g);
 }
 
-static void guest_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct guest *g = timer->data;
-    log_failure(g, "it took longer than tls-handshake-timeout");
+static void guest_wait(struct guest *g, double seconds, void (*late)(struct ev_loop *, struct ev_timer *, int)) {
+    ev_timer_stop(g->worker->loop, &g->limit);
+    ev_timer_init(&g->limit, late, seconds, 0.);
+    g->limit.data = g;
+    ev_timer_start(g->worker->loop, &g->limit);
+}
+
+/* ---- TLS ------------------------------------------------------------------------------------------ */
+
+static void handshake_failed(struct guest *g, const char *reason) {
+    counter_add(&g->worker->counters.tls_handshakes_failed, 1);
+    log_failure(g, "TLS handshake with", reason);
     guest_leave(g);
 }
 
-static void guest_new(struct worker *w, int fd, const char *address) {
+static void guest_secured(void *arg, const char *error) {
+    struct guest *g = arg;
+    if (error)
+        handshake_failed(g, error);
+    else
+        guest_enters(g);
+}
+
+static void guest_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    handshake_failed(timer->data, "it took longer than tls-handshake-timeout");
+}
+
+static void guest_secure(struct guest *g) {
+    struct worker *w = g->worker;
+    guest_wait(g, (double)w->shared->options.tls_handshake_ms / 1000., guest_late);
+    g->tls = tls_accept(w->shared->options.tls, w->loop, g->fd);
+    tls_handshake(g->tls, guest_secured, g);
+}
+
+/* ---- the PROXY protocol --------------------------------------------------------------------------- */
+
+static void header_failed(struct guest *g, const char *reason) {
+    counter_add(&g->worker->counters.proxy_headers_refused, 1);
+    log_failure(g, "PROXY protocol with", reason);
+    guest_leave(g);
+}
+
+static void header_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    header_failed(timer->data, "no whole header came within 5 seconds");
+}
+
+/* Goes on with a guest whose header is read. */
+static void header_done(struct guest *g, const struct proxy_header *header) {
+    ev_io_stop(g->worker->loop, &g->io);
+    g->forwarded = !header->local;
+    g->reached = header->reached;
+    if (header->client.ss_family != AF_UNSPEC)
+        session_address_text(&header->client, g->address, sizeof(g->address));
+    if (g->secured)
+        guest_secure(g);
+    else
+        guest_enters(g);
+}
+
+/* Takes bytes of the header that were looked at out of the socket. */
+static bool header_take(struct guest *g, size_t len) {
+    char taken[PROXY_HEADER_MAX];
+    return recv(g->fd, taken, len, 0) == (ssize_t)len;
+}
+
+/* Reads as much of the header as is there, and nothing behind it: that is the session's, or the handshake's. */
+static void header_read(struct guest *g) {
+    ssize_t n = recv(g->fd, g->header + g->header_len, sizeof(g->header) - g->header_len, MSG_PEEK);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0 && g->header_len == 0) { /* a health check that only connects */
+        guest_leave(g);
+        return;
+    }
+    if (n <= 0) {
+        header_failed(g, n == 0 ? "it ends amid its header" : strerror(errno));
+        return;
+    }
+    struct proxy_header header;
+    const char *wrong = "it does not begin with a header, which proxy-protocol expects from there";
+    switch (proxy_header_read(g->header, g->header_len + (size_t)n, &header, &wrong)) {
+    case PROXY_HEADER_MORE:
+        if (!header_take(g, (size_t)n))
+            header_failed(g, "its header can't be read");
+        else
+            g->header_len += (size_t)n;
+        return;
+    case PROXY_HEADER_DONE:
+        if (!header_take(g, header.len - g->header_len))
+            header_failed(g, "its header can't be read");
+        else
+            header_done(g, &header);
+        return;
+    case PROXY_HEADER_NONE:
+    case PROXY_HEADER_WRONG:
+        header_failed(g, wrong);
+    }
+}
+
+static void header_readable(struct ev_loop *loop, struct ev_io *io, int events) {
+    header_read(io->data);
+}
+
+/* ---- both ----------------------------------------------------------------------------------------- */
+
+static void guest_new(struct worker *w, int fd, const char *address, bool forwarded, bool secured) {
     struct guest *g = memory_zalloc(sizeof(*g));
     g->worker = w;
     g->fd = fd;
+    g->secured = secured;
     memcpy(g->address, address, strlen(address) + 1);
     list_init(&g->link);
     list_append(&thread_of(w)->guests, &g->link);
-    ev_timer_init(&g->limit, guest_late, (double)w->shared->options.tls_handshake_ms / 1000., 0.);
-    g->limit.data = g;
-    ev_timer_start(w->loop, &g->limit);
-    g->tls = tls_accept(w->shared->options.tls, w->loop, fd);
-    tls_handshake(g->tls, guest_secured, g);
+    ev_io_init(&g->io, header_readable, fd, EV_READ);
+    g->io.data = g;
+    if (!forwarded) {
+        guest_secure(g);
+        return;
+    }
+    guest_wait(g, HEADER_SECONDS, header_late);
+    ev_io_start(w->loop, &g->io);
+    header_read(g); /* most often it is there */
 }
 
 /* ---- accepting ------------------------------------------------------------------------------------ */
@@ -165,8 +275,9 @@ static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
         char address[SESSION_ADDRESS_MAX];
         session_address_text(&peer, address, sizeof(address));
         socket_options(w, fd, peer.ss_family);
-        if (l->tls)
-            guest_new(w, fd, address);
+        bool forwarded = thread_of(w)->believed && networks_have(thread_of(w)->believed, &peer);
+        if (l->tls || forwarded)
+            guest_new(w, fd, address, forwarded, l->tls);
         else
             session_new(w, fd, NULL, address);
     }

@@ -16,9 +16,9 @@ void accept_init(struct worker *w, const struct worker_socket *sockets, size_t c
 void accept_start(struct worker *w);
 /* Closes the sockets that another process has, too: who waits to be accepted is that one's. */
 void accept_close_shared(struct worker *w);
-/* Closes the sockets. TLS handshakes under way go on. May be called twice. */
+/* Closes the sockets. Clients that are on their way go on. May be called twice. */
 void accept_close(struct worker *w);
-/* Closes clients that have not got through their TLS handshake. */
+/* Closes clients that are still on their way. */
 void accept_drop_guests(struct worker *w);
 
 #endif

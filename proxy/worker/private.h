@@ -65,9 +65,9 @@ struct worker_thread {
     struct worker worker; /* first */
     struct listener *listeners;
     size_t listener_count;
-    struct list_node guests;         /* clients in their TLS handshake */
-    double guest_logged;             /* when a failed one was last logged at notice */
-    uint64_t leases_handed;          /* that got a last expiry */
+    struct list_node guests; /* clients that have no session yet: before their PROXY header, in TLS's handshake */
+    double guest_logged;     /* when one that failed was last logged at notice */
+    uint64_t leases_handed;  /* that got a last expiry */
     struct eviction_state evictions; /* evictions.c's, in the first worker */
     int64_t evictions_ms;            /* when it last asked */
     int64_t capacity_ms;             /* the same of capacity.c */
@@ -90,6 +90,8 @@ struct worker_thread {
     atomic_int_fast64_t leave_ms, stop_ms; /* for how long at most; -1: not asked to */
     atomic_bool handed;                    /* before leave_ms: another process has the sockets */
     _Atomic(struct lock_rules *) new_rules;
+    _Atomic(struct networks *) new_believed;
+    struct networks *believed; /* who begins with a PROXY protocol header; NULL: nobody */
     struct node_board board;
 };
 

@@ -7,6 +7,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/networks.h"
 #include "proxy/session/commands/commands.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/accept.h"
@@ -50,6 +51,14 @@ static void worker_new_rules(struct worker *w) {
     for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
         if ((*room)->worker_rules)
             (*room)->worker_rules(w);
+}
+
+static void worker_new_believed(struct worker *w) {
+    struct networks *believed = atomic_exchange(&thread_of(w)->new_believed, NULL);
+    if (!believed)
+        return;
+    networks_unref(thread_of(w)->believed);
+    thread_of(w)->believed = believed;
 }
 
 void worker_free_closed(struct worker *w) {
@@ -183,6 +192,7 @@ static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events)
 static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     struct worker *w = wake->data;
     worker_new_rules(w);
+    worker_new_believed(w);
     if (w->shared->options.upstream_timeout_ms > 0)
         upstream_set_timeout(w->upstream, w->shared->options.upstream_timeout_ms);
     broadcast_arrivals(w);
@@ -208,6 +218,11 @@ void worker_set_rules(struct worker *w, struct lock_rules *rules) {
     struct lock_rules *old = atomic_exchange(&thread_of(w)->new_rules, lock_rules_ref(rules));
     if (old)
         lock_rules_unref(old);
+    ev_async_send(w->loop, &w->wake);
+}
+
+void worker_set_believed(struct worker *w, struct networks *believed) {
+    networks_unref(atomic_exchange(&thread_of(w)->new_believed, networks_ref(believed)));
     ev_async_send(w->loop, &w->wake);
 }
 
@@ -332,6 +347,8 @@ void worker_free(struct worker *w) {
     free_list(&w->jobs, offsetof(struct worker_job, link));
     worker_new_rules(w);
     lock_rules_unref(w->rules);
+    worker_new_believed(w);
+    networks_unref(thread_of(w)->believed);
     resp_request_clear(&w->scanner);
     text_clear(&w->build);
     chunk_pool_clear(&w->chunks);

@@ -21,6 +21,7 @@
 #include "proxy/session/core/shared.h"
 
 struct ev_loop;
+struct networks;
 struct worker;
 
 /* A listening descriptor. */
@@ -47,6 +48,9 @@ void worker_leave(struct worker *w, int64_t bound_ms, bool handed);
 /* Gives the worker new rules from its next turn on, and has it look at the options that it keeps a copy of; a reference
  * is taken. Thread-safe. */
 void worker_set_rules(struct worker *w, struct lock_rules *rules);
+/* Has clients from these addresses begin with a PROXY protocol header, from now on; a reference is taken. Thread-safe.
+ */
+void worker_set_believed(struct worker *w, struct networks *believed);
 /* Report what operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY
  * RULES. */
 void worker_report_info(struct worker *w, const struct report *r);

@@ -127,13 +127,13 @@ def test_what_needs_a_restart_is_named(server, start_proxy, connect):
     """By name in the reply and in the log, not by value; until the file says again what is in force."""
     proxy = start_proxy(server)
     client, before = connect(proxy), open(proxy.config).read()
-    port, other = in_force(client)["port"], str(free_port())
+    now, other = in_force(client), str(free_port())
     reply = reloaded(proxy, "port " + other, "threads 7", "upstream-user s3cret", "upstream-password s3cret", "timeout 77", client=client)
     assert reply == "OK, and these need a restart: port threads upstream-user upstream-password"
     assert "These directives have changed and need a restart: port threads upstream-user upstream-password" in proxy.log()
     assert restart_needed(client) == 4
     values = in_force(client)
-    assert (values["port"], values["threads"], values["timeout"], values["upstream-password"]) == (port, "1", "77", "")
+    assert (values["port"], values["threads"], values["timeout"], values["upstream-password"]) == (now["port"], now["threads"], "77", "")
     assert "s3cret" not in proxy.log()
     with open(proxy.config, "w") as f:
         f.write(before)

@@ -463,6 +463,14 @@ static void test_errors(void **state) {
         {"lock ''", "lock '': expected a key pattern, then options and their values"},
         {"lock x:* owner me", "lock 'x:* owner me': option owner 'me': expected auto, connection, client or any"},
         {"client-identity", "client-identity without a value: expected one or more of address, user, name and port"},
+        {"proxy-protocol maybe",
+         "proxy-protocol 'maybe': 'maybe': expected yes or no alone, an address, a network like "
+         "10.0.0.0/8, or unix"},
+        {"proxy-protocol yes 10.0.0.1", "proxy-protocol 'yes 10.0.0.1': 'yes': expected yes or no alone, an address, a "
+                                        "network like 10.0.0.0/8, or unix"},
+        {"proxy-protocol 10.0.0.1/8",
+         "proxy-protocol '10.0.0.1/8': '10.0.0.1/8': expected yes or no alone, an address, a "
+         "network like 10.0.0.0/8, or unix"},
         {"client-identity address ip", "client-identity 'address ip': 'ip': expected address, user, name or port"},
         {"admin-bind ''", "admin-bind '': expected one address"},
         {"admin-port 70000", "admin-port '70000': expected a number from 0 to 65535"},
@@ -629,6 +637,7 @@ static void test_show(void **state) {
     static const char TEXT[] =
         "port 0\nunixsocket /tmp/s\nunixsocketperm 770\nupstream-timeout 1500ms\nbind 127.0.0.1 ::1\n"
         "client-identity user port\ntls-protocols TLSv1.1 TLSv1.3\nupstream-tls-verify ca\n"
+        "proxy-protocol 10.0.0.0/8 ::1 unix\n"
         "upstream sentinel m a:1 b:2\nproto-max-bulk-len 2mb\nadmin-user a b\ntls-auth-clients optional\n"
         "client-output-buffer-limit normal 1mb 1kb 5\nloglevel debug\nsupervised auto\nlog-format json\n"
         "share-upstream-user yes\nlogfile \"/tmp/a b\"\nlock \"a b:*\" lease 5s\n";
@@ -666,6 +675,32 @@ static void test_show(void **state) {
     assert_non_null(strstr(locks.data, "\nb mode off "));
     text_clear(&locks);
     config_free(c);
+}
+
+/* Who strangers are is settled at the start: whom to believe changes where that stays as it is. */
+static void test_take_over_proxy_protocol(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *after;
+        size_t waiting;
+    } CASES[] = {
+        {"", "proxy-protocol 127.0.0.1\n", 0},
+        {"upstream-password x\n", "upstream-password x\nproxy-protocol 127.0.0.1\n", 1},
+        {"upstream-password x\nproxy-protocol 10.0.0.1\n", "upstream-password x\nproxy-protocol 127.0.0.1\n", 0},
+        {"upstream-password x\nproxy-protocol yes\n", "upstream-password x\n", 1},
+        {"upstream-password x\nbind 0.0.0.0\n", "upstream-password x\nbind 0.0.0.0\nproxy-protocol 127.0.0.1\n", 0},
+        {"upstream-password x\nrequirepass y\n", "upstream-password x\nrequirepass y\nproxy-protocol yes\n", 0},
+    };
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        struct config *c = load_text(CASES[i].before), *fresh = load_text(CASES[i].after);
+        bool shares = config_shares_user(c);
+        struct text waiting = {0};
+        assert_int_equal(config_take_over(c, fresh, &waiting), CASES[i].waiting);
+        assert_true(!c->upstream_password || config_shares_user(c) == shares);
+        text_clear(&waiting);
+        config_free(fresh);
+        config_free(c);
+    }
 }
 
 /* A reload takes what may change, and names what may not. */
@@ -932,16 +967,27 @@ static void test_pages(void **state) {
 int main(void) {
 #define CONFIG_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CONFIG_TEST(test_defaults),       CONFIG_TEST(test_every_directive),
-        CONFIG_TEST(test_override),       CONFIG_TEST(test_command_line),
-        CONFIG_TEST(test_stdin),          CONFIG_TEST(test_include),
-        CONFIG_TEST(test_include_errors), CONFIG_TEST(test_errors),
-        CONFIG_TEST(test_long_values),    CONFIG_TEST(test_command_line_errors),
-        CONFIG_TEST(test_all_errors),     CONFIG_TEST(test_many_errors),
-        CONFIG_TEST(test_show),           CONFIG_TEST(test_take_over),
-        CONFIG_TEST(test_garbage),        CONFIG_TEST(test_conf_file),
-        CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_reload_is_documented),
-        CONFIG_TEST(test_conf_comments),  CONFIG_TEST(test_pages),
+        CONFIG_TEST(test_defaults),
+        CONFIG_TEST(test_every_directive),
+        CONFIG_TEST(test_override),
+        CONFIG_TEST(test_command_line),
+        CONFIG_TEST(test_stdin),
+        CONFIG_TEST(test_include),
+        CONFIG_TEST(test_include_errors),
+        CONFIG_TEST(test_errors),
+        CONFIG_TEST(test_long_values),
+        CONFIG_TEST(test_command_line_errors),
+        CONFIG_TEST(test_all_errors),
+        CONFIG_TEST(test_many_errors),
+        CONFIG_TEST(test_show),
+        CONFIG_TEST(test_take_over),
+        CONFIG_TEST(test_take_over_proxy_protocol),
+        CONFIG_TEST(test_garbage),
+        CONFIG_TEST(test_conf_file),
+        CONFIG_TEST(test_conf_examples),
+        CONFIG_TEST(test_reload_is_documented),
+        CONFIG_TEST(test_conf_comments),
+        CONFIG_TEST(test_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,9 @@ static void connected_address(const struct session *s, struct self *self) {
     socklen_t len = sizeof(at);
     self->port = s->worker->shared->options.port;
     snprintf(self->host, sizeof(self->host), "127.0.0.1");
-    if (getsockname(s->fd, (struct sockaddr *)&at, &len) != 0)
+    if (s->reached)
+        at = *s->reached;
+    else if (getsockname(s->fd, (struct sockaddr *)&at, &len) != 0)
         return;
     if (at.ss_family == AF_INET) {
         const struct sockaddr_in *in = (const void *)&at;

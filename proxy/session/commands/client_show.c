@@ -46,7 +46,7 @@ void client_local_address(const struct session *s, char *out) {
 }
 
 static bool by_unix_socket(const struct session *s) {
-    return strncmp(s->address, "unix:", 5) == 0;
+    return !s->forwarded && strncmp(s->address, "unix:", 5) == 0;
 }
 
 void client_address(const struct session *s, char *out) {

@@ -36,7 +36,7 @@ static bool is_admin(const struct session *s) {
     for (size_t i = 0; i < o->admin_user_count; i++)
         if (strcmp(o->admin_users[i], user) == 0)
             return true;
-    return strncmp(s->address, "unix:", 5) == 0;
+    return !s->forwarded && strncmp(s->address, "unix:", 5) == 0;
 }
 
 static bool reply_begins(const struct call_end *end, const char *with) {

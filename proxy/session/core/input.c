@@ -70,6 +70,27 @@ static void input_reserve(struct session_input *in, size_t room) {
     in->cap = cap;
 }
 
+/* ---- load balancers that are not believed --------------------------------------------------------- */
+
+static const char FORWARDED[] =
+    "Protocol error: a PROXY protocol header from an address that proxy-protocol does not name";
+
+/* Whether a line is a header of version 1. */
+static bool begins_forwarding(const char *line, size_t len) {
+    static const char *const kinds[] = {"PROXY TCP4 ", "PROXY TCP6 ", "PROXY UNKNOWN"};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (len >= strlen(kinds[i]) && memcmp(line, kinds[i], strlen(kinds[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Whether what waits is a header of version 2, behind its first lines, which are empty. Its NUL byte would have it wait
+ * for ever, as in Redis. */
+static inline bool waits_forwarding(const char *data, size_t len) {
+    static const char rest[] = "\0\r\nQUIT\n";
+    return len >= sizeof(rest) - 1 && data[0] == '\0' && memcmp(data, rest, sizeof(rest) - 1) == 0;
+}
+
 /* ---- requests ---------------------------------------------------------------------------------- */
 
 static void session_protocol_error(struct session *s, const char *error) {
@@ -86,6 +107,10 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     struct text encoded;
     text_init(&encoded);
     w->secret = false;
+    if (r->form == RESP_INLINE && begins_forwarding(data, r->line_len)) {
+        session_protocol_error(s, FORWARDED);
+        return DISPATCHED;
+    }
     if (r->form == RESP_INLINE) {
         char *out = text_reserve(&encoded, resp_inline_bound(r->line_len));
         int64_t n = resp_inline_encode(data, r->line_len, out);
@@ -234,6 +259,10 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
         }
         limits.unauthenticated = session_unauthenticated(s) && !session_doubted(s);
         enum resp_status status = resp_request_scan(scanner, data + used, len - used, &limits);
+        if (status == RESP_MORE && waits_forwarding(data + used, len - used)) {
+            session_protocol_error(s, FORWARDED);
+            return len;
+        }
         if (status == RESP_MORE) {
             if (!session_streams(scanner, len - used))
                 break;

@@ -50,6 +50,14 @@ struct session *session_new(struct worker *w, int fd, struct tls *tls, const cha
     return s;
 }
 
+void session_is_forwarded(struct session *s, const struct sockaddr_storage *reached) {
+    s->forwarded = true;
+    if (!reached)
+        return;
+    s->reached = memory_alloc(sizeof(*reached));
+    *s->reached = *reached;
+}
+
 void session_close(struct session *s, const char *reason) {
     if (s->state == SESSION_CLOSED)
         return;
@@ -98,6 +106,7 @@ void session_free(struct session *s) {
     memory_free(s->user);
     memory_free(s->lib_name);
     memory_free(s->lib_version);
+    memory_free(s->reached);
     memory_free(s);
 }
 

@@ -12,6 +12,7 @@
 #include "proxy/session/core/request.h"
 
 struct pubsub;
+struct sockaddr_storage;
 struct stream;
 struct tracking;
 struct transaction;
@@ -58,6 +59,7 @@ struct session {
     int fd;
     enum session_state state;
     struct tls *tls;  /* NULL: plain */
+    bool forwarded;   /* its address is what a load balancer says: it did not come from there itself */
     bool half_closed; /* the client has shut down its side */
     bool read_paused;
     bool paused;  /* its next request is held by CLIENT PAUSE */
@@ -113,11 +115,15 @@ struct session {
     uint64_t arrival;       /* as a stranger: worker_arrival's */
     int64_t opened_ms;
     char *name, *user, *lib_name, *lib_version; /* NULL: none */
+    struct sockaddr_storage *reached; /* what a load balancer says that the client connected to; NULL: nothing */
     char address[SESSION_ADDRESS_MAX];
 };
 
 /* Makes a session. `fd` and `tls` (its handshake done; NULL: plain) become the session's. */
 struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address);
+/* Notes that a load balancer has passed the session on, for a client that had connected to `reached`, which is copied
+ * (NULL: it is not known). */
+void session_is_forwarded(struct session *s, const struct sockaddr_storage *reached);
 /* Closes a session: unlinks it and lets the engine know; it is freed at the end of the loop turn. `reason` goes to the
  * log. */
 void session_close(struct session *s, const char *reason);

@@ -1,0 +1,186 @@
+/*
+ * Reads PROXY protocol headers.
+ *
+ *      1   "PROXY TCP4 10.0.0.5 10.0.0.1 50123 6380\r\n", "PROXY TCP6 ...", "PROXY UNKNOWN ...": at most 107 bytes
+ *      2   12 bytes signature, version and command, family and transport, 2 bytes length, addresses, more (TLVs)
+ *
+ * What a balancer may not send is refused, as the specification asks, and not guessed at. TLVs are skipped.
+ */
+#include "proxy/net/proxy_header.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdint.h>
+#include <string.h>
+
+static const char LINE_BEGIN[] = "PROXY ";
+static const unsigned char SIGNATURE[] = {0x0d, 0x0a, 0x0d, 0x0a, 0x00, 0x0d, 0x0a, 0x51, 0x55, 0x49, 0x54, 0x0a};
+
+enum {
+    LINE_MAX_BYTES = 107,
+    FIXED = sizeof(SIGNATURE) + 4, /* of version 2, before the addresses */
+    IPV4_BYTES = 12,
+    IPV6_BYTES = 36,
+    UNIX_BYTES = 216,
+    PORT_DIGITS = 5,
+};
+
+static enum proxy_header_result refuse(const char **wrong, const char *what) {
+    *wrong = what;
+    return PROXY_HEADER_WRONG;
+}
+
+/* ---- addresses ----------------------------------------------------------------------------------- */
+
+static void set_ipv4(struct sockaddr_storage *to, const void *address, const void *port) {
+    struct sockaddr_in *in = (void *)to;
+    in->sin_family = AF_INET;
+    memcpy(&in->sin_addr, address, sizeof(in->sin_addr));
+    memcpy(&in->sin_port, port, sizeof(in->sin_port));
+}
+
+/* Sets an address of IPv6, or the one of IPv4 that it stands for: a client is the same over both. */
+static void set_ipv6(struct sockaddr_storage *to, const void *address, const void *port) {
+    struct sockaddr_in6 *in6 = (void *)to;
+    memcpy(&in6->sin6_addr, address, sizeof(in6->sin6_addr));
+    if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
+        memset(to, 0, sizeof(*to));
+        set_ipv4(to, (const char *)address + 12, port);
+        return;
+    }
+    in6->sin6_family = AF_INET6;
+    memcpy(&in6->sin6_port, port, sizeof(in6->sin6_port));
+}
+
+/* ---- version 1 ------------------------------------------------------------------------------------ */
+
+/* The words of a line between single blanks. */
+struct words {
+    const char *at, *end;
+};
+
+/* Copies the next word; false where there is none, or it does not fit. */
+static bool take_word(struct words *w, char *out, size_t size) {
+    const char *blank = memchr(w->at, ' ', (size_t)(w->end - w->at));
+    const char *end = blank ? blank : w->end;
+    size_t len = (size_t)(end - w->at);
+    if (len == 0 || len >= size || memchr(w->at, '\0', len))
+        return false;
+    memcpy(out, w->at, len);
+    out[len] = '\0';
+    w->at = blank ? blank + 1 : w->end;
+    return true;
+}
+
+static bool take_port(struct words *w, uint16_t *port) {
+    char text[PORT_DIGITS + 1];
+    unsigned n = 0;
+    if (!take_word(w, text, sizeof(text)) || (text[0] == '0' && text[1]))
+        return false;
+    for (const char *p = text; *p; p++) {
+        if (*p < '0' || *p > '9')
+            return false;
+        n = n * 10 + (unsigned)(*p - '0');
+    }
+    *port = htons((uint16_t)n);
+    return n <= UINT16_MAX;
+}
+
+static bool take_address(struct words *w, int family, void *address) {
+    char text[INET6_ADDRSTRLEN];
+    return take_word(w, text, sizeof(text)) && inet_pton(family, text, address) == 1;
+}
+
+/* Reads what stands behind TCP4 or TCP6. */
+static bool line_addresses(struct words *w, int family, struct proxy_header *h) {
+    unsigned char from[sizeof(struct in6_addr)], to[sizeof(struct in6_addr)];
+    uint16_t from_port, to_port;
+    if (!take_address(w, family, from) || !take_address(w, family, to) || !take_port(w, &from_port) ||
+        w->at == w->end || !take_port(w, &to_port) || w->at != w->end || w->end[-1] == ' ')
+        return false;
+    void (*set)(struct sockaddr_storage *, const void *, const void *) = family == AF_INET ? set_ipv4 : set_ipv6;
+    set(&h->client, from, &from_port);
+    set(&h->reached, to, &to_port);
+    return true;
+}
+
+static enum proxy_header_result line_read(const char *bytes, size_t len, struct proxy_header *h, const char **wrong) {
+    const char *newline = memchr(bytes, '\n', len < LINE_MAX_BYTES ? len : LINE_MAX_BYTES);
+    if (!newline)
+        return len < LINE_MAX_BYTES ? PROXY_HEADER_MORE : refuse(wrong, "its line is longer than 107 bytes");
+    if (newline[-1] != '\r')
+        return refuse(wrong, "its line does not end with CR LF");
+    struct words w = {.at = bytes + sizeof(LINE_BEGIN) - 1, .end = newline - 1};
+    char kind[sizeof("UNKNOWN")];
+    h->len = (size_t)(newline - bytes) + 1;
+    if (!take_word(&w, kind, sizeof(kind)))
+        return refuse(wrong, "expected TCP4, TCP6 or UNKNOWN");
+    if (strcmp(kind, "UNKNOWN") == 0)
+        return PROXY_HEADER_DONE; /* whatever else the line says */
+    bool ipv4 = strcmp(kind, "TCP4") == 0;
+    if (!ipv4 && strcmp(kind, "TCP6") != 0)
+        return refuse(wrong, "expected TCP4, TCP6 or UNKNOWN");
+    if (!line_addresses(&w, ipv4 ? AF_INET : AF_INET6, h))
+        return refuse(wrong, "expected two addresses and two ports");
+    return PROXY_HEADER_DONE;
+}
+
+/* ---- version 2 ------------------------------------------------------------------------------------ */
+
+/* Reads the addresses of a connection that is passed on. Transports without connections are as unknown as UNSPEC. */
+static enum proxy_header_result addresses_read(const unsigned char *p, size_t len, unsigned kind,
+                                               struct proxy_header *h, const char **wrong) {
+    size_t need = kind == 0x11 ? IPV4_BYTES : kind == 0x21 ? IPV6_BYTES : kind == 0x31 ? UNIX_BYTES : 0;
+    if (len < need)
+        return refuse(wrong, "it is shorter than its addresses");
+    if (kind == 0x11) {
+        set_ipv4(&h->client, p, p + 8);
+        set_ipv4(&h->reached, p + 4, p + 10);
+    } else if (kind == 0x21) {
+        set_ipv6(&h->client, p, p + 32);
+        set_ipv6(&h->reached, p + 16, p + 34);
+    } else if (kind == 0x31) {
+        h->client.ss_family = h->reached.ss_family = AF_UNIX;
+    }
+    return PROXY_HEADER_DONE;
+}
+
+static enum proxy_header_result binary_read(const unsigned char *p, size_t len, struct proxy_header *h,
+                                            const char **wrong) {
+    if (len > 12 && p[12] >> 4 != 2)
+        return refuse(wrong, "its version is not 2");
+    if (len > 12 && (p[12] & 15) > 1)
+        return refuse(wrong, "its command is neither LOCAL nor PROXY");
+    if (len > 13 && (p[13] >> 4 > 3 || (p[13] & 15) > 2))
+        return refuse(wrong, "its family or transport is unknown");
+    if (len < FIXED)
+        return PROXY_HEADER_MORE;
+    size_t rest = (size_t)p[14] << 8 | p[15];
+    if (FIXED + rest > PROXY_HEADER_MAX)
+        return refuse(wrong, "it is longer than 536 bytes");
+    h->local = (p[12] & 15) == 0;
+    if (len < FIXED + rest)
+        return PROXY_HEADER_MORE;
+    h->len = FIXED + rest;
+    return h->local ? PROXY_HEADER_DONE : addresses_read(p + FIXED, rest, p[13], h, wrong);
+}
+
+/* ---- both ----------------------------------------------------------------------------------------- */
+
+/* Whether the bytes are the beginning of what is expected, or all of it and more. */
+static bool begins(const void *bytes, size_t len, const void *expected, size_t expected_len) {
+    return memcmp(bytes, expected, len < expected_len ? len : expected_len) == 0;
+}
+
+enum proxy_header_result proxy_header_read(const void *bytes, size_t len, struct proxy_header *header,
+                                           const char **wrong) {
+    const size_t line_begin = sizeof(LINE_BEGIN) - 1;
+    *header = (struct proxy_header){0};
+    if (len == 0)
+        return PROXY_HEADER_MORE;
+    if (begins(bytes, len, SIGNATURE, sizeof(SIGNATURE)))
+        return len < sizeof(SIGNATURE) ? PROXY_HEADER_MORE : binary_read(bytes, len, header, wrong);
+    if (begins(bytes, len, LINE_BEGIN, line_begin))
+        return len < line_begin ? PROXY_HEADER_MORE : line_read(bytes, len, header, wrong);
+    return PROXY_HEADER_NONE;
+}
