@@ -33,7 +33,7 @@
 #include "proxy/session/locks/locks.h"
 #include "proxy/worker/worker.h"
 
-enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
+enum { INCIDENTS_KEPT = 1000, LOST_REPORTED = 100, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
 
 _Static_assert((int)IDENTITY_ADDRESS == IDENTIFY_ADDRESS && (int)IDENTITY_USER == IDENTIFY_USER &&
                    (int)IDENTITY_NAME == IDENTIFY_NAME && (int)IDENTITY_PORT == IDENTIFY_PORT,
@@ -245,6 +245,7 @@ static void options_of(struct application *app) {
         .threads = (unsigned)c->threads,
         .port = (int)c->port,
         .monitored = c->admin_port != 0,
+        .embedded = c->upstream == CONFIG_EMBEDDED,
         .announce_ip = c->cluster_announce_ip,
         .announce_port = (int)c->cluster_announce_port,
         .announce_tls_port = (int)c->cluster_announce_tls_port,
@@ -273,6 +274,16 @@ static void options_of(struct application *app) {
         .timeout_ms = c->upstream_timeout_ms,
         .tls = app->secure.nodes,
     };
+}
+
+/* The embedded Redis kept nothing: its leases are over, and their owners do not hold what they believe to hold. */
+static void embedded_ended(void *arg, const char *how) {
+    struct application *app = arg;
+    unsigned lost = engine_lost(app->shared.engine, LOST_REPORTED, (int64_t)time(NULL) * 1000);
+    atomic_fetch_add(&app->shared.embedded_ends, 1);
+    atomic_fetch_add(&app->shared.embedded_lost, lost);
+    log_warning("The embedded Redis has ended (%s): all that it held is gone, %u leases too. It is started again", how,
+                lost);
 }
 
 static bool start_upstream(struct application *app, char *error, size_t size) {
@@ -355,6 +366,8 @@ static void run(struct application *app) {
                                   .monitor = &app->monitor,
                                   .embedded = app->embedded,
                                   .argv = app->argv};
+    if (app->embedded)
+        embedded_watch(app->embedded, worker_loop(app->shared.workers[0]), embedded_ended, app);
     watch_signal(app, &app->on_term, SIGTERM, on_stop);
     watch_signal(app, &app->on_int, SIGINT, on_stop);
     watch_signal(app, &app->on_quit, SIGQUIT, on_leave);
@@ -372,6 +385,7 @@ static void run(struct application *app) {
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
     unwatch_signals(app);
+    embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);
     monitor_close(app->monitor);
