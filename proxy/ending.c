@@ -1,8 +1,6 @@
 /* Decides what a signal that ends the process means, and tells workers, systemd and the log. */
 #include "proxy/ending.h"
 
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "proxy/base/log.h"
@@ -10,9 +8,10 @@
 #include "proxy/notify.h"
 #include "proxy/worker/worker.h"
 
-static int64_t finish_ms(const struct config *c) {
-    int64_t s = c->finish_timeout_s < c->shutdown_timeout_s ? c->finish_timeout_s : c->shutdown_timeout_s;
-    return s * 1000;
+enum { MARGIN_S = 10 }; /* for what is left to do after the last client */
+
+static int64_t finish_s(const struct config *c) {
+    return c->finish_timeout_s < c->shutdown_timeout_s ? c->finish_timeout_s : c->shutdown_timeout_s;
 }
 
 /* Leaves. The page for operators goes where the sockets have gone: to who is there from now on. */
@@ -24,6 +23,8 @@ static void leave(struct ending *e, bool handed, bool succeeded) {
         monitor_close(*e->monitor);
         *e->monitor = NULL;
     }
+    if (!handed)
+        notify_stopping(c->shutdown_timeout_s + MARGIN_S);
     log_notice("%llu clients are served until they leave, for %lld s at most",
                (unsigned long long)atomic_load(&e->shared->clients), (long long)c->shutdown_timeout_s);
     for (unsigned i = 0; i < e->shared->options.threads; i++)
@@ -39,16 +40,16 @@ void ending_stop(struct ending *e, const char *signal) {
     e->stopping = true;
     successor_cancel(e->successor);
     e->successor = NULL;
-    if (!e->handed)
-        notify_state("STOPPING=1");
     if (!e->leaving && e->config->reuse_port && listen_has_rival(e->listeners)) {
         log_notice("Received %s, and another process has the port", signal);
         leave(e, false, true);
         return;
     }
     log_notice("Received %s: finishing what is in flight", signal);
+    if (!e->handed)
+        notify_stopping(finish_s(e->config) + MARGIN_S);
     for (unsigned i = 0; i < e->shared->options.threads; i++)
-        worker_stop(e->shared->workers[i], finish_ms(e->config));
+        worker_stop(e->shared->workers[i], finish_s(e->config) * 1000);
 }
 
 void ending_leave(struct ending *e, const char *signal) {
@@ -57,7 +58,6 @@ void ending_leave(struct ending *e, const char *signal) {
     successor_cancel(e->successor);
     e->successor = NULL;
     log_notice("Received %s: no new clients", signal);
-    notify_state("STOPPING=1");
     leave(e, false, e->config->reuse_port && listen_has_rival(e->listeners));
 }
 
@@ -88,16 +88,6 @@ static struct handed_socket *offer(const struct ending *e, size_t *count) {
     list = memory_realloc(list, (*count + 1) * sizeof(*list));
     list[(*count)++] = (struct handed_socket){.fd = monitor_socket(*e->monitor), .use = SOCKET_ADMIN};
     return list;
-}
-
-static void notify_reloading(void) {
-    struct timespec now;
-    struct text state;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    text_init(&state);
-    text_printf(&state, "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
-    notify_state(state.data);
-    text_clear(&state);
 }
 
 void ending_take_over(struct ending *e, const char *signal) {

@@ -159,7 +159,9 @@ static bool reload(void *arg, char *error, size_t size) {
 
 static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events) {
     char error[ERROR_SIZE];
+    notify_reloading();
     reload(signal->data, error, sizeof(error)); /* the log has it */
+    notify_state("READY=1");
 }
 
 /* ---- stopping ------------------------------------------------------------------------------------ */

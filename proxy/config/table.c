@@ -125,7 +125,7 @@ static const struct directive TABLE[] = {
      .expected = "no, systemd or auto"},
     {{"shutdown-timeout", "SECONDS", "600", "how long clients are served on when another process takes over"},
      NUMBER(shutdown_timeout_s, 0, 86400)},
-    {{"finish-timeout", "SECONDS", "10", "how long a stop may wait for what is in flight; shutdown-timeout at most"},
+    {{"finish-timeout", "SECONDS", "5", "how long a stop may wait for what is in flight; shutdown-timeout at most"},
      NUMBER(finish_timeout_s, 0, 86400)},
     {{"pidfile", "PATH", "\"\"", "a file for the process id"}, TEXT(pidfile), .expected = "one path"},
     {{"loglevel", "debug|verbose|notice|warning|nothing", "notice", "what is logged"},
