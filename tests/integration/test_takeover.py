@@ -213,10 +213,11 @@ def fetch(port, path):
 # ---- two processes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind, threads", [("standalone", 1), ("cluster", 3)])
-def test_another_process_on_the_port(farm, start_proxy, crowd, kind, threads):
-    before = start_proxy(farm.backend(kind), "reuse-port yes", "threads %d" % threads, *RULES)
-    people = crowd(before.address)
+@pytest.mark.parametrize("kind, threads, unix", [("standalone", 1, False), ("cluster", 3, False), ("standalone", 2, True)])
+def test_another_process_on_the_port(farm, start_proxy, crowd, tmp_path, kind, threads, unix):
+    path = str(tmp_path / "socket")
+    before = start_proxy(farm.backend(kind), "reuse-port yes", "threads %d" % threads, "unixsocket " + path, *RULES)
+    people = crowd(path if unix else before.address)
     people.goes_on(0.5)
     after = other_process(before)
     try:
@@ -231,6 +232,22 @@ def test_another_process_on_the_port(farm, start_proxy, crowd, kind, threads):
     finally:
         after.stop()
         after.remove()
+
+
+def test_a_unix_socket_with_a_long_path(farm, start_proxy, connect, tmp_path):
+    """There is no room for another name beside it, from which it could be renamed."""
+    path = str(tmp_path / "socket")
+    path += "x" * (107 - len(path))
+    first = start_proxy(farm.backend("standalone"), "reuse-port yes", "unixsocket " + path)
+    with connect(path) as c:
+        assert c("PING") == "PONG"
+    second = other_process(first)
+    first.stop()
+    with connect(path) as c:
+        assert c("PING") == "PONG"
+    second.stop()
+    second.remove()
+    assert not os.path.exists(path)
 
 
 def test_a_stop_without_another_process_is_short(farm, start_proxy, connect):
