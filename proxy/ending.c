@@ -8,10 +8,9 @@
 #include "proxy/notify.h"
 #include "proxy/worker/worker.h"
 
-enum { MARGIN_S = 10 }; /* for what is left to do after the last client */
-
-static int64_t finish_s(const struct config *c) {
-    return c->finish_timeout_s < c->shutdown_timeout_s ? c->finish_timeout_s : c->shutdown_timeout_s;
+static int64_t finish_ms(const struct config *c) {
+    int64_t s = c->finish_timeout_s < c->shutdown_timeout_s ? c->finish_timeout_s : c->shutdown_timeout_s;
+    return s * 1000;
 }
 
 /* Leaves. The page for operators goes where the sockets have gone: to who is there from now on. */
@@ -24,7 +23,7 @@ static void leave(struct ending *e, bool handed, bool succeeded) {
         *e->monitor = NULL;
     }
     if (!handed)
-        notify_stopping(c->shutdown_timeout_s + MARGIN_S);
+        notify_stopping(c->shutdown_timeout_s * 1000);
     log_notice("%llu clients are served until they leave, for %lld s at most",
                (unsigned long long)atomic_load(&e->shared->clients), (long long)c->shutdown_timeout_s);
     for (unsigned i = 0; i < e->shared->options.threads; i++)
@@ -47,9 +46,9 @@ void ending_stop(struct ending *e, const char *signal) {
     }
     log_notice("Received %s: finishing what is in flight", signal);
     if (!e->handed)
-        notify_stopping(finish_s(e->config) + MARGIN_S);
+        notify_stopping(finish_ms(e->config));
     for (unsigned i = 0; i < e->shared->options.threads; i++)
-        worker_stop(e->shared->workers[i], finish_s(e->config) * 1000);
+        worker_stop(e->shared->workers[i], finish_ms(e->config));
 }
 
 void ending_leave(struct ending *e, const char *signal) {

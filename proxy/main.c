@@ -247,7 +247,6 @@ static void options_of(struct application *app) {
         .threads = (unsigned)c->threads,
         .port = (int)c->port,
         .monitored = c->admin_port != 0,
-        .embedded = c->upstream == CONFIG_EMBEDDED,
         .announce_ip = c->cluster_announce_ip,
         .announce_port = (int)c->cluster_announce_port,
         .announce_tls_port = (int)c->cluster_announce_tls_port,
@@ -294,6 +293,7 @@ static bool start_upstream(struct application *app, char *error, size_t size) {
     app->embedded = embedded_start(error, size);
     if (!app->embedded)
         return false;
+    app->shared.embedded = true;
     app->embedded_addresses[0] = embedded_address(app->embedded);
     app->shared.upstream.addresses = app->embedded_addresses;
     app->shared.upstream.address_count = 1;

@@ -28,9 +28,10 @@ void notify_state(const char *state) {
     close(fd);
 }
 
-void notify_stopping(int64_t seconds) {
+void notify_stopping(int64_t ms) {
+    enum { MARGIN_MS = 10000 }; /* for what is left to do behind the last client */
     char state[80];
-    snprintf(state, sizeof(state), "STOPPING=1\nEXTEND_TIMEOUT_USEC=%lld", (long long)seconds * 1000000);
+    snprintf(state, sizeof(state), "STOPPING=1\nEXTEND_TIMEOUT_USEC=%lld", (long long)(ms + MARGIN_MS) * 1000);
     notify_state(state);
 }
 

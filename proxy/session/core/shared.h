@@ -42,7 +42,6 @@ struct session_options {
     struct tls_context *tls;   /* borrowed; NULL: there is no TLS socket */
     int64_t tls_handshake_ms;  /* tls-handshake-timeout */
     bool monitored;            /* somebody may read metrics */
-    bool embedded;             /* the node is a private redis-server, which is started again when it ends */
     const char *upstream_text; /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
 };
 
@@ -58,7 +57,8 @@ struct proxy_shared {
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, for maxclients */
     atomic_uint accepting;        /* workers whose listeners are open */
-    atomic_uint embedded_ends;    /* how often the private redis-server has ended */
+    bool embedded;                /* the node is a private redis-server, which is started again when it ends */
+    atomic_uint embedded_ends;    /* how often it has ended */
     atomic_uint embedded_lost;    /* leases that it held then */
     atomic_uint evictions;        /* evictions.c's */
     atomic_int_fast64_t came_ms;  /* when a session last came to its identity */
