@@ -33,7 +33,7 @@
 #include "proxy/session/locks/locks.h"
 #include "proxy/worker/worker.h"
 
-enum { INCIDENTS_KEPT = 1000, LOST_REPORTED = 100, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
+enum { INCIDENTS_KEPT = 1000, ERROR_SIZE = 512, SPARE_DESCRIPTORS = 128, UUID_TEXT = 37 };
 
 _Static_assert((int)IDENTITY_ADDRESS == IDENTIFY_ADDRESS && (int)IDENTITY_USER == IDENTIFY_USER &&
                    (int)IDENTITY_NAME == IDENTIFY_NAME && (int)IDENTITY_PORT == IDENTIFY_PORT,
@@ -279,6 +279,7 @@ static void options_of(struct application *app) {
 
 /* The embedded Redis kept nothing: its leases are over, and their owners do not hold what they believe to hold. */
 static void embedded_ended(void *arg, const char *how) {
+    enum { LOST_REPORTED = 100 };
     struct application *app = arg;
     unsigned lost = engine_lost(app->shared.engine, LOST_REPORTED, (int64_t)time(NULL) * 1000);
     atomic_fetch_add(&app->shared.embedded_ends, 1);
