@@ -1,7 +1,14 @@
-/* Starts and stops the private redis-server of `upstream embedded`. */
+/*
+ * Starts and stops the private redis-server of `upstream embedded`, and starts it again where it ends by itself:
+ *
+ *      runs ── its pidfd is readable ──> reap, tell ── pause ──> start ──> runs
+ *
+ * The pause doubles with each time, and begins anew when it has run for a while.
+ */
 #include "proxy/embedded.h"
 
 #include <errno.h>
+#include <ev.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,20 +16,30 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 
-enum { PATH_SIZE = 64, START_TRIES = 500, TRY_NS = 10 * 1000 * 1000 };
+enum { PATH_SIZE = 64, START_TRIES = 500, TRY_NS = 10 * 1000 * 1000, NOT_FOUND = 127 };
+static const double PAUSE_LEAST = 0.1, PAUSE_MOST = 10.0, STAYS_SECONDS = 60.0;
 
 struct embedded {
     pid_t pid;
     char folder[PATH_SIZE];
     char socket[PATH_SIZE + 16];
     char address[PATH_SIZE + 32];
+    struct ev_loop *loop; /* NULL: not watched */
+    struct ev_io end;
+    struct ev_timer again;
+    int pidfd;
+    double started, pause; /* seconds */
+    void (*ended)(void *arg, const char *how);
+    void *arg;
 };
 
 static void run_server(const struct embedded *e, pid_t parent) {
@@ -37,9 +54,10 @@ static void run_server(const struct embedded *e, pid_t parent) {
     dup2(null, STDIN_FILENO);
     dup2(null, STDOUT_FILENO);
     dup2(null, STDERR_FILENO);
+    closefrom(STDERR_FILENO + 1);
     execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", e->socket, "--unixsocketperm", "700", "--dir",
            e->folder, "--save", "", "--appendonly", "no", "--daemonize", "no", (char *)NULL);
-    _exit(127);
+    _exit(NOT_FOUND);
 }
 
 static bool answers(const char *path) {
@@ -70,6 +88,7 @@ struct embedded *embedded_start(char *error, size_t error_size) {
     }
     snprintf(e->socket, sizeof(e->socket), "%s/redis.sock", e->folder);
     snprintf(e->address, sizeof(e->address), "unix:%s", e->socket);
+    e->pidfd = -1;
     pid_t parent = getpid();
     e->pid = fork();
     if (e->pid == 0)
@@ -80,7 +99,7 @@ struct embedded *embedded_start(char *error, size_t error_size) {
             return e;
         if (waitpid(e->pid, &status, WNOHANG) == e->pid) {
             e->pid = 0;
-            bool missing = WIFEXITED(status) && WEXITSTATUS(status) == 127;
+            bool missing = WIFEXITED(status) && WEXITSTATUS(status) == NOT_FOUND;
             snprintf(error, error_size, "upstream embedded: redis-server %s",
                      missing ? "was not found; install it (Debian: apt-get install redis-server) or name an upstream, "
                                "for example --upstream standalone 127.0.0.1:6379"
@@ -96,6 +115,87 @@ struct embedded *embedded_start(char *error, size_t error_size) {
 
 const char *embedded_address(const struct embedded *e) {
     return e->address;
+}
+
+/* ---- watching ---------------------------------------------------------------------------------------- */
+
+static void watch(struct embedded *e) {
+    e->started = ev_now(e->loop);
+    e->pidfd = (int)syscall(SYS_pidfd_open, e->pid, 0);
+    if (e->pidfd < 0) {
+        log_warning("The embedded Redis is not watched: %s", strerror(errno));
+        return;
+    }
+    fcntl(e->pidfd, F_SETFD, FD_CLOEXEC);
+    ev_io_set(&e->end, e->pidfd, EV_READ);
+    ev_io_start(e->loop, &e->end);
+}
+
+static void unwatch(struct embedded *e) {
+    ev_io_stop(e->loop, &e->end);
+    ev_timer_stop(e->loop, &e->again);
+    if (e->pidfd >= 0)
+        close(e->pidfd);
+    e->pidfd = -1;
+}
+
+static void start_later(struct embedded *e) {
+    bool stayed = ev_now(e->loop) - e->started >= STAYS_SECONDS;
+    e->pause = stayed || e->pause <= 0. ? PAUSE_LEAST : e->pause * 2.;
+    if (e->pause > PAUSE_MOST)
+        e->pause = PAUSE_MOST;
+    ev_timer_set(&e->again, e->pause, 0.);
+    ev_timer_start(e->loop, &e->again);
+}
+
+static void on_end(struct ev_loop *loop, struct ev_io *io, int events) {
+    struct embedded *e = io->data;
+    char how[64];
+    int status = 0;
+    waitpid(e->pid, &status, 0);
+    e->pid = 0;
+    if (WIFSIGNALED(status))
+        snprintf(how, sizeof(how), "it was killed by signal %d", WTERMSIG(status));
+    else if (WEXITSTATUS(status) == NOT_FOUND)
+        snprintf(how, sizeof(how), "redis-server is not found");
+    else
+        snprintf(how, sizeof(how), "it exited with status %d", WEXITSTATUS(status));
+    unwatch(e);
+    start_later(e);
+    e->ended(e->arg, how);
+}
+
+static void on_again(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct embedded *e = timer->data;
+    pid_t parent = getpid();
+    e->pid = fork();
+    if (e->pid == 0)
+        run_server(e, parent);
+    if (e->pid < 0) {
+        e->pid = 0;
+        log_warning("The embedded Redis is not started again: %s", strerror(errno));
+        start_later(e);
+        return;
+    }
+    log_notice("The embedded Redis is started again, pid %d", (int)e->pid);
+    watch(e);
+}
+
+void embedded_watch(struct embedded *e, struct ev_loop *loop, void (*ended)(void *arg, const char *how), void *arg) {
+    e->loop = loop;
+    e->ended = ended;
+    e->arg = arg;
+    ev_init(&e->end, on_end);
+    ev_init(&e->again, on_again);
+    e->end.data = e->again.data = e;
+    watch(e);
+}
+
+void embedded_unwatch(struct embedded *e) {
+    if (!e || !e->loop)
+        return;
+    unwatch(e);
+    e->loop = NULL;
 }
 
 void embedded_stop(struct embedded *e) {

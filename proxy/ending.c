@@ -1,8 +1,6 @@
 /* Decides what a signal that ends the process means, and tells workers, systemd and the log. */
 #include "proxy/ending.h"
 
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "proxy/base/log.h"
@@ -19,6 +17,8 @@ static void leave(struct ending *e, bool handed, bool succeeded) {
         monitor_close(*e->monitor);
         *e->monitor = NULL;
     }
+    if (!handed)
+        notify_stopping(bound_ms);
     log_notice("%llu clients are served until they leave, for %lld s at most",
                (unsigned long long)atomic_load(&e->shared->clients), (long long)bound_ms / 1000);
     for (unsigned i = 0; i < e->shared->options.threads; i++)
@@ -34,14 +34,14 @@ void ending_stop(struct ending *e, const char *signal) {
     e->stopping = true;
     successor_cancel(e->successor);
     e->successor = NULL;
-    if (!e->handed)
-        notify_state("STOPPING=1");
     if (!e->leaving && e->config->reuse_port && listen_has_rival(e->listeners)) {
         log_notice("Received %s, and another process has the port", signal);
         leave(e, false, true);
         return;
     }
     log_notice("Received %s: finishing what is in flight", signal);
+    if (!e->handed)
+        notify_stopping(live_finish_ms(e->live));
     for (unsigned i = 0; i < e->shared->options.threads; i++)
         worker_stop(e->shared->workers[i], live_finish_ms(e->live));
 }
@@ -52,7 +52,6 @@ void ending_leave(struct ending *e, const char *signal) {
     successor_cancel(e->successor);
     e->successor = NULL;
     log_notice("Received %s: no new clients", signal);
-    notify_state("STOPPING=1");
     leave(e, false, e->config->reuse_port && listen_has_rival(e->listeners));
 }
 
@@ -83,16 +82,6 @@ static struct handed_socket *offer(const struct ending *e, size_t *count) {
     list = memory_realloc(list, (*count + 1) * sizeof(*list));
     list[(*count)++] = (struct handed_socket){.fd = monitor_socket(*e->monitor), .use = SOCKET_ADMIN};
     return list;
-}
-
-static void notify_reloading(void) {
-    struct timespec now;
-    struct text state;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    text_init(&state);
-    text_printf(&state, "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
-    notify_state(state.data);
-    text_clear(&state);
 }
 
 void ending_take_over(struct ending *e, const char *signal) {

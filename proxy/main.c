@@ -170,8 +170,10 @@ static void on_rotate(struct ev_loop *loop, struct ev_signal *signal, int events
 static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events) {
     struct application *app = signal->data;
     char said[1]; /* the log has it */
+    notify_reloading();
     reopen_log(app);
     live_reload(&app->live, said, sizeof(said));
+    notify_state("READY=1");
 }
 
 /* ---- stopping ------------------------------------------------------------------------------------ */
@@ -296,12 +298,24 @@ static void options_of(struct application *app) {
     };
 }
 
+/* The embedded Redis kept nothing: its leases are over, and their owners do not hold what they believe to hold. */
+static void embedded_ended(void *arg, const char *how) {
+    enum { LOST_REPORTED = 100 };
+    struct application *app = arg;
+    unsigned lost = engine_lost(app->shared.engine, LOST_REPORTED, (int64_t)time(NULL) * 1000);
+    atomic_fetch_add(&app->shared.embedded_ends, 1);
+    atomic_fetch_add(&app->shared.embedded_lost, lost);
+    log_warning("The embedded Redis has ended (%s): all that it held is gone, %u leases too. It is started again", how,
+                lost);
+}
+
 static bool start_upstream(struct application *app, char *error, size_t size) {
     if (app->config->upstream != CONFIG_EMBEDDED)
         return true;
     app->embedded = embedded_start(error, size);
     if (!app->embedded)
         return false;
+    app->shared.embedded = true;
     app->embedded_addresses[0] = embedded_address(app->embedded);
     app->shared.upstream.addresses = app->embedded_addresses;
     app->shared.upstream.address_count = 1;
@@ -407,6 +421,8 @@ static void run(struct application *app) {
                                   .monitor = &app->monitor,
                                   .embedded = app->embedded,
                                   .argv = app->argv};
+    if (app->embedded)
+        embedded_watch(app->embedded, worker_loop(app->shared.workers[0]), embedded_ended, app);
     watch_signal(app, &app->on_term, SIGTERM, on_stop);
     watch_signal(app, &app->on_int, SIGINT, on_stop);
     watch_signal(app, &app->on_quit, SIGQUIT, on_leave);
@@ -429,6 +445,7 @@ static void run(struct application *app) {
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
     unwatch_signals(app);
+    embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);
     monitor_close(app->monitor);

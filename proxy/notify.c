@@ -2,10 +2,12 @@
 #include "proxy/notify.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 void notify_state(const char *state) {
@@ -24,4 +26,20 @@ void notify_state(const char *state) {
                              (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len));
     (void)ignored;
     close(fd);
+}
+
+void notify_stopping(int64_t ms) {
+    enum { MARGIN_MS = 10000 }; /* for what is left to do behind the last client */
+    char state[80];
+    snprintf(state, sizeof(state), "STOPPING=1\nEXTEND_TIMEOUT_USEC=%lld", (long long)(ms + MARGIN_MS) * 1000);
+    notify_state(state);
+}
+
+void notify_reloading(void) {
+    struct timespec now;
+    char state[80];
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%lld",
+             (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+    notify_state(state);
 }

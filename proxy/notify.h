@@ -4,7 +4,13 @@
 #ifndef LOCKKEEPER_NOTIFY_H
 #define LOCKKEEPER_NOTIFY_H
 
+#include <stdint.h>
+
 /* Sends "READY=1", "STOPPING=1", ...; nothing happens where nobody listens. */
 void notify_state(const char *state);
+/* Send that the process ends, and may take so many ms for its clients whatever the unit says; that it changes its
+ * configuration, until it says READY=1. */
+void notify_stopping(int64_t ms);
+void notify_reloading(void);
 
 #endif

@@ -153,7 +153,7 @@ static const struct directive TABLE[] = {
     {{"shutdown-timeout", "SECONDS", "600", "how long clients are served on when another process takes over"},
      NUMBER(shutdown_timeout_s, 0, 86400),
      .flags = DIRECTIVE_LIVE},
-    {{"finish-timeout", "SECONDS", "10", "how long a stop may wait for what is in flight; shutdown-timeout at most"},
+    {{"finish-timeout", "SECONDS", "5", "how long a stop may wait for what is in flight; shutdown-timeout at most"},
      NUMBER(finish_timeout_s, 0, 86400),
      .flags = DIRECTIVE_LIVE},
     {{"pidfile", "PATH", "\"\"", "a file for the process id"}, TEXT(pidfile), .expected = "one path"},

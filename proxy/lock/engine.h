@@ -361,6 +361,9 @@ int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_
 /* Notes, once, that this process stops: owners who are sent away from then on have not abandoned their leases. From any
  * thread. */
 void engine_leave(struct lock_engine *e);
+/* Ends all leases, as the Redis that held them has ended and kept nothing. At most `reports` of them become incidents
+ * (renewal_lost). Returns how many they were. From any thread. */
+unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms);
 /* Hands over, after engine_leave, a thread's part of the shards: asks the sink for a last renewal, for the rule's
  * `handover`, of the leases that the proxy renews and that have not had it. Returns how many that were, at most `max`;
  * less than that: all. Again, after a while, where a renewal was not done or its end has come near. */

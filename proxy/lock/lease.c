@@ -386,6 +386,33 @@ unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, u
     return asked;
 }
 
+/* Ends a lease whose Redis has lost it. Returns whether it was this proxy's. */
+static bool lose(struct shard *sh, struct claim *c, bool report, int64_t now_ms) {
+    if (c->ended || c->reserved || !claim_is_live(c, now_ms))
+        return false;
+    bool own = !c->peer->remote && !c->shown;
+    struct occasion on = proxys_occasion(c, now_ms);
+    if (own && report && !c->doubtful && lease_owner_here(c))
+        incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the Redis that held the lease has ended, and kept nothing");
+    c->renewing = false;
+    lease_end(sh, c, LEASE_GONE, now_ms);
+    timer_set(&sh->timers, &c->timer, now_ms);
+    return own;
+}
+
+unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms) {
+    unsigned lost = 0;
+    for (unsigned i = 0; i < SHARDS; i++) {
+        struct shard *sh = &e->shards[i];
+        shard_lock(sh);
+        TABLE_FOREACH(it, &sh->entries)
+        for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
+            lost += lose(sh, c, lost < reports, now_ms);
+        shard_unlock(sh);
+    }
+    return lost;
+}
+
 static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct entry *en = c->entry;
     if (!c->ended) {

@@ -96,6 +96,10 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "maxclients", "%lld", (long long)o->maxclients);
     r->section(r->arg, "Upstreams");
     r->line(r->arg, "upstream", "%s", o->upstream_text);
+    if (shared->embedded) {
+        r->line(r->arg, "embedded_restarts", "%u", atomic_load(&shared->embedded_ends));
+        r->line(r->arg, "embedded_leases_lost", "%u", atomic_load(&shared->embedded_lost));
+    }
     report_upstream_nodes(w, r);
     struct sentinel_lines lines = {.report = r};
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);

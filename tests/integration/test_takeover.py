@@ -213,10 +213,11 @@ def fetch(port, path):
 # ---- two processes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind, threads", [("standalone", 1), ("cluster", 3)])
-def test_another_process_on_the_port(farm, start_proxy, crowd, kind, threads):
-    before = start_proxy(farm.backend(kind), "reuse-port yes", "threads %d" % threads, *RULES)
-    people = crowd(before.address)
+@pytest.mark.parametrize("kind, threads, unix", [("standalone", 1, False), ("cluster", 3, False), ("standalone", 2, True)])
+def test_another_process_on_the_port(farm, start_proxy, crowd, tmp_path, kind, threads, unix):
+    path = str(tmp_path / "socket")
+    before = start_proxy(farm.backend(kind), "reuse-port yes", "threads %d" % threads, "unixsocket " + path, *RULES)
+    people = crowd(path if unix else before.address)
     people.goes_on(0.5)
     after = other_process(before)
     try:
@@ -231,6 +232,22 @@ def test_another_process_on_the_port(farm, start_proxy, crowd, kind, threads):
     finally:
         after.stop()
         after.remove()
+
+
+def test_a_unix_socket_with_a_long_path(farm, start_proxy, connect, tmp_path):
+    """There is no room for another name beside it, from which it could be renamed."""
+    path = str(tmp_path / "socket")
+    path += "x" * (107 - len(path))
+    first = start_proxy(farm.backend("standalone"), "reuse-port yes", "unixsocket " + path)
+    with connect(path) as c:
+        assert c("PING") == "PONG"
+    second = other_process(first)
+    first.stop()
+    with connect(path) as c:
+        assert c("PING") == "PONG"
+    second.stop()
+    second.remove()
+    assert not os.path.exists(path)
 
 
 def test_a_stop_without_another_process_is_short(farm, start_proxy, connect):
@@ -393,6 +410,28 @@ def test_an_embedded_redis_is_not_taken_over(start_proxy, connect):
     assert client("GET", "k") == "v"
 
 
+def test_who_comes_back_at_the_next_process(farm, start_proxy, connect, orphans, key):
+    """A connection that is cut while its process leaves: its lock is kept and renewed for it by the next one."""
+    backend, name = farm.backend("standalone"), key("lock:back")
+    proxy = start_proxy(backend, *RULES)
+    stays = connect(proxy)
+    holder = connect(proxy, commands=[("CLIENT", "SETNAME", "holder")])
+    assert holder("SETNX", name, "mine") == 1
+    take_over(proxy, orphans)
+    rival = connect(proxy, commands=[("CLIENT", "SETNAME", "rival")])
+    until(lambda: "locks_evictable:no" in rival("PROXY", "INFO", "upstreams"), 20, "the next one's first look around")
+    holder.close()
+    holder = connect(proxy, commands=[("CLIENT", "SETNAME", "holder")])
+    until_then = time.monotonic() + 4 * LEASE
+    while time.monotonic() < until_then:
+        assert rival("SETNX", name, "rival") == 0
+        time.sleep(0.05)
+    assert holder("DEL", name) == 1
+    assert stays("PING") == "PONG"
+    stays.close()
+    ended(proxy)
+
+
 # ---- systemd ----------------------------------------------------------------------------------------------------------
 
 # What systemd does between fork and exec.
@@ -479,7 +518,7 @@ def test_systemds_sockets_and_a_take_over(farm, manager, crowd, orphans, threads
     people.go()
     assert before.wait(5) == 0
     people.stop()
-    assert "STOPPING=1" not in manager.said()
+    assert not [s for s in manager.said() if "STOPPING" in s], "its service goes on"
 
 
 def test_systemds_sockets_and_a_restart(farm, manager, connect):
@@ -487,9 +526,12 @@ def test_systemds_sockets_and_a_restart(farm, manager, connect):
     address = manager.listen()
     second = manager.listen()
     before = manager.start(farm.backend("standalone"))
+    until(lambda: "READY=1" in manager.said(), 10, "its readiness")
+    before.send_signal(signal.SIGHUP)
+    until(lambda: [s.split("\n")[0] for s in manager.said()] == ["READY=1", "RELOADING=1", "READY=1"], 10, "the reload")
     assert connect(address)("PING") == connect(second)("PING") == "PONG"
     before.terminate()
-    assert before.wait(10) == 0 and "STOPPING=1" in manager.said()
+    assert before.wait(10) == 0 and "STOPPING=1\nEXTEND_TIMEOUT_USEC=15000000" in manager.said()
     waiting = connect(address)
     after = manager.start(farm.backend("standalone"))
     assert waiting("PING") == "PONG"

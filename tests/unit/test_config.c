@@ -105,7 +105,7 @@ static void assert_defaults(const struct config *c) {
     assert_int_equal(c->tcp_backlog, 511);
     assert_false(c->reuse_port);
     assert_int_equal(c->shutdown_timeout_s, 600);
-    assert_int_equal(c->finish_timeout_s, 10);
+    assert_int_equal(c->finish_timeout_s, 5);
     assert_int_equal(c->maxclients, 10000);
     assert_int_equal(c->loglevel, LOG_LEVEL_NOTICE);
     assert_false(c->log_json);

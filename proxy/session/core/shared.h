@@ -65,6 +65,9 @@ struct proxy_shared {
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, for maxclients */
     atomic_uint accepting;        /* workers whose listeners are open */
+    bool embedded;                /* the node is a private redis-server, which is started again when it ends */
+    atomic_uint embedded_ends;    /* how often it has ended */
+    atomic_uint embedded_lost;    /* leases that it held then */
     atomic_uint evictions;        /* evictions.c's */
     atomic_int_fast64_t came_ms;  /* when a session last came to its identity */
     atomic_int_fast64_t paused;   /* of these, that wait for the end of a CLIENT PAUSE */
