@@ -309,6 +309,41 @@ static void test_command_line(void **state) {
     config_free(c);
 }
 
+static void assert_shares(const char *words, bool shares) {
+    struct config *c = LOAD("--bind", words);
+    assert_non_null(c);
+    assert_int_equal(config_shares_user(c), shares);
+    config_free(c);
+    c = LOAD("--bind", words, "--share-upstream-user", "yes");
+    assert_true(config_shares_user(c));
+    config_free(c);
+    c = LOAD("--bind", words, "--share-upstream-user", "no");
+    assert_false(config_shares_user(c));
+    config_free(c);
+    c = LOAD("--bind", words, "--requirepass", "door");
+    assert_true(config_shares_user(c));
+    config_free(c);
+}
+
+/* Everybody is the proxy's user only where all are this machine's. */
+static void test_shared_user(void **state) {
+    (void)state;
+    static const char *const local[] = {"127.0.0.1", "127.0.0.1 -::1", "::1", "localhost", "-127.1.2.3", "\"\""};
+    static const char *const open[] = {"0.0.0.0",
+                                       "127.0.0.1 10.0.0.1",
+                                       "::",
+                                       "*",
+                                       "127.example.com",
+                                       "127.0.0.1.example.com",
+                                       "localhost.example.com",
+                                       "::1 -::",
+                                       "1.2.3.4"};
+    for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++)
+        assert_shares(local[i], true);
+    for (size_t i = 0; i < sizeof(open) / sizeof(open[0]); i++)
+        assert_shares(open[i], false);
+}
+
 /* "-" is standard input, whose text serves a reload too. */
 static void test_stdin(void **state) {
     (void)state;
@@ -763,13 +798,11 @@ static void test_pages(void **state) {
 int main(void) {
 #define CONFIG_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CONFIG_TEST(test_defaults),       CONFIG_TEST(test_every_directive),
-        CONFIG_TEST(test_override),       CONFIG_TEST(test_command_line),
-        CONFIG_TEST(test_stdin),          CONFIG_TEST(test_include),
-        CONFIG_TEST(test_include_errors), CONFIG_TEST(test_errors),
-        CONFIG_TEST(test_long_values),    CONFIG_TEST(test_command_line_errors),
-        CONFIG_TEST(test_garbage),        CONFIG_TEST(test_conf_file),
-        CONFIG_TEST(test_conf_examples),  CONFIG_TEST(test_conf_comments),
+        CONFIG_TEST(test_defaults),     CONFIG_TEST(test_every_directive),     CONFIG_TEST(test_override),
+        CONFIG_TEST(test_command_line), CONFIG_TEST(test_shared_user),         CONFIG_TEST(test_stdin),
+        CONFIG_TEST(test_include),      CONFIG_TEST(test_include_errors),      CONFIG_TEST(test_errors),
+        CONFIG_TEST(test_long_values),  CONFIG_TEST(test_command_line_errors), CONFIG_TEST(test_garbage),
+        CONFIG_TEST(test_conf_file),    CONFIG_TEST(test_conf_examples),       CONFIG_TEST(test_conf_comments),
         CONFIG_TEST(test_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
