@@ -53,7 +53,7 @@ struct lock_session {
     struct {
         uint64_t hash, pattern;
         uint64_t family, of; /* its family's number under the rule and for the client that `of` is of; 0: not known */
-        uint32_t db, len; /* len 0: none */
+        uint32_t db, len;    /* len 0: none */
         uint16_t slot;
         char name[LOCK_KEY_KNOWN];
     } last;
