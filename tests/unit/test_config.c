@@ -325,6 +325,41 @@ static void test_command_line(void **state) {
     config_free(c);
 }
 
+static void assert_shares(const char *words, bool shares) {
+    struct config *c = LOAD("--bind", words);
+    assert_non_null(c);
+    assert_int_equal(config_shares_user(c), shares);
+    config_free(c);
+    c = LOAD("--bind", words, "--share-upstream-user", "yes");
+    assert_true(config_shares_user(c));
+    config_free(c);
+    c = LOAD("--bind", words, "--share-upstream-user", "no");
+    assert_false(config_shares_user(c));
+    config_free(c);
+    c = LOAD("--bind", words, "--requirepass", "door");
+    assert_true(config_shares_user(c));
+    config_free(c);
+}
+
+/* Everybody is the proxy's user only where all are this machine's. */
+static void test_shared_user(void **state) {
+    (void)state;
+    static const char *const local[] = {"127.0.0.1", "127.0.0.1 -::1", "::1", "localhost", "-127.1.2.3", "\"\""};
+    static const char *const open[] = {"0.0.0.0",
+                                       "127.0.0.1 10.0.0.1",
+                                       "::",
+                                       "*",
+                                       "127.example.com",
+                                       "127.0.0.1.example.com",
+                                       "localhost.example.com",
+                                       "::1 -::",
+                                       "1.2.3.4"};
+    for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++)
+        assert_shares(local[i], true);
+    for (size_t i = 0; i < sizeof(open) / sizeof(open[0]); i++)
+        assert_shares(open[i], false);
+}
+
 /* "-" is standard input, whose text serves a reload too. */
 static void test_stdin(void **state) {
     (void)state;
@@ -971,6 +1006,7 @@ int main(void) {
         CONFIG_TEST(test_every_directive),
         CONFIG_TEST(test_override),
         CONFIG_TEST(test_command_line),
+        CONFIG_TEST(test_shared_user),
         CONFIG_TEST(test_stdin),
         CONFIG_TEST(test_include),
         CONFIG_TEST(test_include_errors),

@@ -172,6 +172,18 @@ static void test_logins(void **state) {
     const char *error = call_try(&rig, &gone, &gone_lane, -1, "PING", NULL);
     assert_string_equal(error, "UPSTREAM the client's login is not known any more; the request was not sent");
     assert_true(upstream_login_intern("alice", 5, "guess", 5) != wrong);
+
+    assert_false(upstream_login_prove(alice)); /* right, for the first time: it is known again, whoever else came */
+    for (int i = 0; i < 2; i++)
+        upstream_login_release(alice);
+    uint32_t later = upstream_login_intern("alice", 5, "other", 5);
+    assert_true(later != alice);
+    upstream_login_release(later);
+    assert_int_equal(upstream_login_intern("alice", 5, "secret", 6), alice);
+    assert_true(upstream_login_prove(alice));
+    upstream_login_refuse(alice);
+    upstream_login_release(alice);
+    assert_true(upstream_login_intern("alice", 5, "secret", 6) != alice); /* it was wrong since */
     call_clear(&who);
     rig_close(&rig);
     REDIS_OK_REPLY(&server, "ACL DELUSER alice");
