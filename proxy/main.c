@@ -240,6 +240,13 @@ static void worker_ready(void *arg, const char *error) {
     inherit_tell_ready(&app->inherited);
 }
 
+/* Whether who has not logged in is upstream-user. Where systemd's sockets listen the configuration does not say. */
+static bool shares_user(const struct application *app) {
+    const struct config *c = app->config;
+    bool anywhere = app->inherited.managed && c->share_upstream_user == CONFIG_SHARE_AUTO && !c->requirepass;
+    return config_shares_user(c) && !anywhere;
+}
+
 static void options_of(struct application *app) {
     const struct config *c = app->config;
     struct session_options *o = &app->shared.options;
@@ -256,7 +263,7 @@ static void options_of(struct application *app) {
         .keepalive_s = c->tcp_keepalive_s,
         .maxclients = c->maxclients,
         .requirepass = c->requirepass,
-        .stranger_login = c->upstream_password && !config_shares_user(c) ? UPSTREAM_LOGIN_STRANGER : 0,
+        .stranger_login = c->upstream_password && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0,
         .admin_users = c->admin_users.words,
         .admin_user_count = c->admin_users.count,
         .identity = c->client_identity,
@@ -517,6 +524,7 @@ static bool start(struct application *app, struct config_errors *errors) {
         right = false;
     if (!right)
         return false;
+    app->shared.options.unix_path = app->listeners.unix_path;
     inherit_close_rest(&app->inherited);
     char error[ERROR_SIZE];
     if (!start_upstream(app, error, sizeof(error)))

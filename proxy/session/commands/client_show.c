@@ -39,7 +39,10 @@ void client_local_address(const struct session *s, char *out) {
     if (getsockname(s->fd, (struct sockaddr *)&local, &len) != 0)
         return;
     const struct sockaddr_un *un = (const void *)&local;
-    if (local.ss_family == AF_UNIX)
+    const char *path = s->worker->shared->options.unix_path;
+    if (local.ss_family == AF_UNIX && path)
+        snprintf(out, CLIENT_ADDRESS_MAX, "%s:0", path);
+    else if (local.ss_family == AF_UNIX)
         snprintf(out, CLIENT_ADDRESS_MAX, "%.*s:0", (int)sizeof(un->sun_path), un->sun_path);
     else
         session_address_text(&local, out, CLIENT_ADDRESS_MAX);

@@ -27,11 +27,12 @@ struct session_options {
     _Atomic int64_t query_buffer_limit;
     _Atomic int64_t output_limit_hard, output_limit_soft, output_limit_soft_ms;
     _Atomic int64_t output_pubsub_hard, output_pubsub_soft, output_pubsub_soft_ms; /* of who subscribes: beside them */
-    _Atomic int64_t timeout_ms;          /* idle clients; 0: never */
-    _Atomic int64_t keepalive_s;         /* 0: off */
-    _Atomic int64_t maxclients;          /* of the whole process */
+    _Atomic int64_t timeout_ms;                                                    /* idle clients; 0: never */
+    _Atomic int64_t keepalive_s;                                                   /* 0: off */
+    _Atomic int64_t maxclients;                                                    /* of the whole process */
     _Atomic int64_t upstream_timeout_ms; /* as threads find it when they are woken; 0: as it was */
     _Atomic(const char *) requirepass;   /* NULL: none, from the start to the end; read under password_mutex */
+    const char *unix_path;               /* the unix socket's, which had another name when it was made; NULL: none */
     uint32_t stranger_login;             /* of who has not logged in: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
     char *const *admin_users;            /* who may use PROXY whatever Redis says; borrowed */
     size_t admin_user_count;
