@@ -146,6 +146,7 @@ void worker_report_nodes(struct worker *w, const struct report *r) {
         r->number(r->arg, "slots", (int64_t)f->slots);
         r->number(r->arg, "connections", (int64_t)(f->connections + f->pinned));
         r->number(r->arg, "pinned", (int64_t)f->pinned);
+        r->number(r->arg, "pinned-refused", (int64_t)f->pins_refused);
         r->number(r->arg, "in-flight", (int64_t)f->in_flight);
         r->number(r->arg, "unsent-bytes", (int64_t)f->unsent_bytes);
         r->number(r->arg, "requests", (int64_t)f->requests);

@@ -307,6 +307,46 @@ def test_pause_and_scripts(own, connect):
     assert [c.read() for c in held] == [1] * len(MAY_WRITE) + [[None, 1]]
 
 
+SOURCES = {"plain": "return 1", "writes": "#!lua\nreturn 1", "reads": "#!lua flags=no-writes\nreturn 1",
+           "stale": "#!lua flags=allow-stale\nreturn 1", "both": "#!lua flags=allow-stale,no-writes\nreturn 1"}
+ODD = ["#!lua flags=no-writes return 1", "#!lua flags=nosuch\nreturn 1", "#!lua flags=nosuch,no-writes\nreturn 1",
+       "#!py flags=no-writes\nreturn 1", "#!lua nosuch\nreturn 1", "#!lua flags=allow-oom flags=no-writes\nreturn 1"]
+LIBRARY = """#!lua name=pauselib
+redis.register_function{function_name='reads', callback=function() return 1 end, flags={'no-writes'}}
+redis.register_function{function_name='writes', callback=function() return 1 end, description='flags'}
+redis.register_function{function_name='stale', callback=function() return 1 end, flags={'allow-stale'}}
+"""
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_scripts_wait_as_at_redis(start_redis, start_proxy, connect, protocol):
+    """The same scripts and functions are held, by name and by source, as by Redis itself."""
+    found = []
+    for through in (False, True):
+        where = start_redis()
+        where = start_proxy(where) if through else where
+        operator = connect(where)
+        assert operator("FUNCTION", "LOAD", LIBRARY) == "pauselib"
+        shas = {n: operator("SCRIPT", "LOAD", source) for n, source in SOURCES.items()}
+        words = [[c, s, 0] for c in ("EVAL", "EVAL_RO") for s in [*SOURCES.values(), *ODD]]
+        words += [[c, sha, 0] for c in ("EVALSHA", "EVALSHA_RO") for sha in [*shas.values(), shas["reads"].upper(), "f" * 40, "x"]]
+        words += [[c, f, 0] for c in ("FCALL", "FCALL_RO") for f in ("reads", "READS", "writes", "stale", "nosuch")]
+        words += [["EVALSHA", shas["reads"], "x"], ["FCALL", "reads", "x"]]
+        crowd = [connect(where) for _ in words]
+        assert all(c.raw("HELLO", protocol) for c in crowd)
+        assert operator("CLIENT", "PAUSE", 60000, "WRITE") == "OK"
+        for c, w in zip(crowd, words):
+            c.send(encode(*w))
+        went = [answered(c) for c in crowd]
+        replies = [c.read() for c, there in zip(crowd, went) if there]
+        assert operator("CLIENT", "UNPAUSE") == "OK"
+        later = [c.read() for c, there in zip(crowd, went) if not there]
+        found.append((went, replies, later))
+    wrong = [w for w, a, b in zip(words, found[0][0], found[1][0]) if a != b]
+    assert not wrong
+    assert found[1] == found[0]
+
+
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_pause_and_info(own, connect, protocol):
     """Who waits here is among INFO's blocked clients, beside those that block at a node."""

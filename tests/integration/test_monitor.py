@@ -115,9 +115,9 @@ def test_every_counter_is_in_info_json_and_metrics(monitored, connect):
     for name in incidents:
         assert 'lockkeeper_incidents_total{kind="%s"}' % name[len("incidents_"):] in metrics
     node = dict(pair.split("=") for pair in info["node0"].split(","))
-    in_json = {"in_flight": "in-flight", "unsent": "unsent-bytes"}
+    in_json = {"pinned_refused": "pinned-refused", "in_flight": "in-flight", "unsent": "unsent-bytes"}
     figures = rows_of("FIGURE", "field info type family")
-    assert len(figures) == 8
+    assert len(figures) == 9
     for row in figures:
         assert row["info"] in node and in_json.get(row["info"], row["info"]) in status["nodes"][0], row
         assert 'lockkeeper_%s{node="%s"}' % (row["family"], node["address"]) in metrics, row

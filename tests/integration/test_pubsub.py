@@ -503,3 +503,27 @@ def test_events_of_a_lease_given(start_redis, start_proxy, connect):
     while not found or found[-1][-1] != "last":
         found.append(listener.read()[2:])
     assert found[:-1] == [["__keyevent@0__:" + event, "lock:a"] for event in ("set", "expire", "del") * 2]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_subscribers_that_come_and_go_are_not_counted(start_redis, start_proxy, connect, threads):
+    """Whichever threads they were on: who has left before Redis is asked is not counted, as by Redis itself."""
+    proxy = start_proxy(start_redis(), "threads %d" % threads)
+    asker = connect(proxy)
+    for n in range(100):
+        crowd = [connect(proxy) for _ in range(5)]
+        for c in crowd:
+            assert c("SUBSCRIBE", "news") == ["subscribe", "news", 1]
+        assert asker("PUBSUB", "NUMSUB", "news") == ["news", 5]
+        for c in crowd:
+            c.close()
+        if n % 2:
+            asker = connect(proxy)
+        assert asker("PUBSUB", "NUMSUB", "news") == ["news", 0]
+        assert asker("PUBSUB", "CHANNELS") == []
+    one, two = connect(proxy), connect(proxy)
+    assert one.pipeline([["PUBSUB", "NUMPAT"], ["PUBSUB", "NUMPAT"], ["PING"], ["PUBSUB", "NUMSUB"]]) == [
+        b":0\r\n", b":0\r\n", b"+PONG\r\n", b"*0\r\n"]
+    two.send(encode("PUBSUB", "NUMSUB", "news"))
+    two.close()
+    assert one("PUBSUB", "HELP")[0].startswith("PUBSUB")

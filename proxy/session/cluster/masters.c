@@ -423,6 +423,8 @@ enum dispatch_result masters_dispatch(struct session *s, const struct command *c
     /* Redis looks at it when everything before it has been done. */
     if (way->apart && s->in_flight > 0)
         return DISPATCH_WAIT;
+    if (c->id == COMMAND_PUBSUB && (s->in_flight > 0 || departed_wait(s)))
+        return DISPATCH_WAIT;
     bool merged = masters > 1 || way->apart || (c->id == COMMAND_INFO && atomic_load(&s->worker->shared->paused) > 0);
     if (masters == 0 || way->merge == MERGE_ONE || way->merge == MERGE_REFUSED || !merged)
         session_forward(s, c, r, bytes, SLOT_NONE);

@@ -10,6 +10,10 @@
 /* Merges the replies of several nodes to INFO: the first's, with what adds up added up (info.c). */
 void info_merge(const struct text *pages, size_t count, int64_t paused, struct text *out);
 
+/* Waits until the nodes know of all clients that have left (departed.c). True: the request at hand is to wait
+ * (DISPATCH_WAIT), and to ask again. */
+bool departed_wait(struct session *s) __attribute__((warn_unused_result));
+
 /* Merge the masters' replies to PUBSUB CHANNELS, and to PUBSUB NUMSUB (pubsub_merge.c). False: they make no sense. */
 bool pubsub_merge_names(const struct text *replies, size_t count, struct text *out);
 bool pubsub_merge_counts(const struct text *replies, size_t count, struct text *out);

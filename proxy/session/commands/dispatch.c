@@ -117,6 +117,8 @@ dispatch_classified(struct session *s, const struct command *c, const struct res
     classify(s, c, r, bytes, &to);
     if (to.way != WAY_LATER)
         note_subcommand(s, c, r, bytes);
+    if ((c->flags & COMMAND_RUNS_CODE) || c->id == COMMAND_SCRIPT)
+        pause_note_script(c, r, bytes);
     enum dispatch_result result = dispatch_way(s, &to);
     class_clear(&to.class);
     return secret_end(s, c, r, bytes, result);
@@ -334,8 +336,13 @@ static void commands_open(struct worker *w) {
     wrong_open(w);
 }
 
+static void commands_close(struct worker *w) {
+    pause_free(w);
+    wrong_close(w);
+}
+
 static const struct session_room commands_room = {.worker_opens = commands_open,
-                                                  .worker_closes = wrong_close,
+                                                  .worker_closes = commands_close,
                                                   .worker_serves = rights_ask_strangers,
                                                   .closes = pause_leave};
 

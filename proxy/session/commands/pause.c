@@ -10,53 +10,16 @@
 #include "proxy/session/commands/private.h"
 #include "proxy/session/transaction/transaction.h"
 
-/* Finds the next word of [p, end), its length in *len; NULL: there is none. */
-static const char *next_word(const char *p, const char *end, size_t *len) {
-    while (p < end && (*p == ' ' || *p == '\t' || *p == '\r'))
-        p++;
-    const char *start = p;
-    while (p < end && *p != ' ' && *p != '\t' && *p != '\r')
-        p++;
-    *len = (size_t)(p - start);
-    return p > start ? start : NULL;
-}
-
-/* Whether a list of flags, "a,b,c", has this one. */
-static bool flag_in(const char *list, size_t len, const char *flag) {
-    const char *end = list + len;
-    while (list < end) {
-        const char *comma = memchr(list, ',', (size_t)(end - list));
-        size_t n = (size_t)((comma ? comma : end) - list);
-        if (n == strlen(flag) && memcmp(list, flag, n) == 0)
-            return true;
-        list += n + 1;
-    }
-    return false;
-}
-
-/* Whether a script may write: one that begins "#!lua flags=no-writes" does not, its node sees to that. */
-static bool script_may_write(const char *code, size_t len) {
-    static const char engine[] = "#!lua", flags[] = "flags=";
-    const char *end = memchr(code, '\n', len), *word = end ? next_word(code, end, &len) : NULL;
-    if (word != code || len != sizeof(engine) - 1 || memcmp(word, engine, len) != 0)
-        return true;
-    while ((word = next_word(word + len, end, &len)))
-        if (len >= sizeof(flags) - 1 && memcmp(word, flags, sizeof(flags) - 1) == 0)
-            return !flag_in(word + sizeof(flags) - 1, len - (sizeof(flags) - 1), "no-writes");
-    return true;
-}
-
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes) {
-    size_t len;
-    const char *code;
     if (!c || (c->flags & COMMAND_WRITE))
         return true; /* not known: it may be one */
     switch ((int)c->id) {
     case COMMAND_EVAL:
-        code = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
-        return !code || script_may_write(code, len);
-    case COMMAND_EVALSHA: /* only the node knows the script; the same goes for functions */
-    case COMMAND_FCALL:
+    case COMMAND_EVAL_RO:
+    case COMMAND_EVALSHA:
+    case COMMAND_EVALSHA_RO:
+        return pause_script_replicates(c, r, bytes);
+    case COMMAND_FCALL: /* only the node knows */
     case COMMAND_PFCOUNT:
     case COMMAND_PUBLISH:
     case COMMAND_SPUBLISH:
@@ -73,9 +36,15 @@ bool pause_holds(struct session *s, const struct command *c, const struct resp_r
     /* A request that is still coming lacks some of its arguments. */
     if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
         return false;
-    if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
-        !(c->id == COMMAND_EXEC && s->transaction && transaction_writes(s)))
+    bool function = c && (c->id == COMMAND_FCALL || c->id == COMMAND_FCALL_RO) && !s->queues;
+    if (s->worker->pause != PAUSE_ALL && function) {
+        enum function_verdict verdict = pause_function(s, c, r, bytes);
+        if (verdict != FUNCTION_WRITES)
+            return verdict == FUNCTION_ASKED;
+    } else if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
+               !(c->id == COMMAND_EXEC && s->transaction && transaction_writes(s))) {
         return false;
+    }
     if (!s->paused)
         atomic_fetch_add(&s->worker->shared->paused, 1);
     s->paused = true;
@@ -106,6 +75,10 @@ static void pause_over(struct ev_loop *loop, struct ev_timer *timer, int events)
 void pause_init(struct worker *w) {
     ev_timer_init(&w->pause_timer, pause_over, 0., 0.);
     w->pause_timer.data = w;
+}
+
+void pause_free(struct worker *w) {
+    text_clear(&w->functions);
 }
 
 void pause_start(struct worker *w, bool all, int64_t ms) {

@@ -159,11 +159,23 @@ bool pause_holds(struct session *s, const struct command *c, const struct resp_r
 /* Ends the hold of a session: the pause is over, or the session is gone. */
 void pause_leave(struct session *s);
 void pause_init(struct worker *w);
+void pause_free(struct worker *w);
 /* Holds this worker's clients for so long; a pause that is longer or stricter stays in force. */
 void pause_start(struct worker *w, bool all, int64_t ms);
 void pause_end(struct worker *w);
 /* Whether a request is one that Redis takes for a change, or for something that replicas have to see: these are what
  * a pause of writes holds. */
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* ---- pause_scripts.c ---- */
+
+/* Remembers whether a script writes, by what it says itself: of EVAL, EVAL_RO and SCRIPT LOAD. */
+void pause_note_script(const struct command *c, const struct resp_request *r, const char *bytes);
+/* Whether EVAL, EVALSHA or their _RO may write, as far as is known. */
+bool pause_script_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
+/* Whether the function of an FCALL or FCALL_RO may write; ASKED: the request has to come again. */
+enum function_verdict { FUNCTION_ASKED, FUNCTION_READS, FUNCTION_WRITES };
+enum function_verdict pause_function(struct session *s, const struct command *c, const struct resp_request *r,
+                                     const char *bytes);
 
 #endif

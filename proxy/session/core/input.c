@@ -193,16 +193,19 @@ static bool session_has_enough(const struct session *s) {
            (s->in_flight_bytes >= SESSION_BYTES_MAX || worker_is_full(s->worker));
 }
 
+/* Whether the session has to take its replies before anything else is done for it. */
+static bool session_owes(struct session *s) {
+    if (s->out.unsent > SESSION_OWES_MAX)
+        s->owes = true;
+    return s->owes;
+}
+
 /* Whether the next request has to wait for those in flight: for one that changes the session (SELECT), for one
  * that is on its way to another node, and for all where slots have moved since they were sent. */
 static bool session_must_wait(struct session *s) {
-    if (s->out.unsent > SESSION_OWES_MAX)
-        s->owes = true;
-    if (s->owes)
-        return true;
     if (s->in_flight == 0) {
         s->epoch = upstream_epoch(s->worker->upstream);
-        return false;
+        return session_owes(s);
     }
     return s->barrier | (s->redirected > 0) | (s->in_flight >= s->window) | session_has_enough(s) |
            (s->epoch != upstream_epoch(s->worker->upstream));
@@ -251,7 +254,9 @@ static bool session_awaits_word(struct session *s, struct resp_request *scanner)
 static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len, bool *waits) {
     size_t used = 0;
     struct resp_limits limits = {.bulk_max = s->worker->shared->options.bulk_max};
-    *waits = false;
+    *waits = len > 0 && session_owes(s); /* while requests are in flight none of what is scanned adds to it */
+    if (*waits)
+        return 0;
     while (used < len && s->state == SESSION_OPEN) {
         if (session_must_wait(s)) {
             *waits = true;

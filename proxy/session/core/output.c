@@ -141,6 +141,11 @@ void session_flush(struct session *s) {
         session_close(s, "finished");
         return;
     }
+    bool nothing = (s->out.unsent | s->held_bytes | (size_t)s->owes | (size_t)s->holding) == 0;
+    if (nothing && s->over_soft_since <= 0) { /* nearly always */
+        session_watch_writable(s, false);
+        return;
+    }
     if (session_over_limit(s)) {
         log_warning("client %llu (%s): closed: it does not read its replies (client-output-buffer-limit)",
                     (unsigned long long)s->lock.id, s->address);

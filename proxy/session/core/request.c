@@ -264,6 +264,8 @@ static inline void reply(struct request *r, const char *data, size_t len, bool l
         if (r->lock_busy)
             request_unbusy(r);
         r->done = true;
+    } else if (s && !r->muted) {
+        session_note_long(s, r, len);
     }
     if (!s) {
         if (last)
@@ -272,8 +274,6 @@ static inline void reply(struct request *r, const char *data, size_t len, bool l
     }
     if (r->muted)
         len = 0;
-    if (!last)
-        session_note_long(s, r, len);
     if (s->requests.next == &r->link) {
         iobuf_append(&s->out, data, len);
         r->started = !r->muted;

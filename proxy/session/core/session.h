@@ -68,15 +68,16 @@ struct session {
     bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
     bool is_dirty, is_runnable;
-    bool owes;         /* its next requests wait until it has taken its replies */
-    bool long_replies; /* lately: its requests go over the connection for these */
-    uint8_t apart;     /* enum upstream_apart, of what is in flight */
-    uint8_t hears;     /* enum session_hears: events that rooms want to be told of */
-    bool queues;       /* MULTI: what comes is queued */
-    bool watches;      /* a transaction behind WATCH */
-    bool no_evict;     /* CLIENT NO-EVICT: only shown */
-    bool left_endless; /* it has acquired a lock without an expiry, outside of enforced rules */
-    uint8_t barrier;   /* the next requests wait for so many in flight: request_barrier */
+    bool departed_known; /* cluster/departed.c's: the PUBSUB at hand has waited */
+    bool owes;           /* its next requests wait until it has taken its replies */
+    bool long_replies;   /* lately: its requests go over the connection for these */
+    uint8_t apart;       /* enum upstream_apart, of what is in flight */
+    uint8_t hears;       /* enum session_hears: events that rooms want to be told of */
+    bool queues;         /* MULTI: what comes is queued */
+    bool watches;        /* a transaction behind WATCH */
+    bool no_evict;       /* CLIENT NO-EVICT: only shown */
+    bool left_endless;   /* it has acquired a lock without an expiry, outside of enforced rules */
+    uint8_t barrier;     /* the next requests wait for so many in flight: request_barrier */
     enum reply_mode reply_mode;
     uint8_t rights;                      /* enum rights */
     bool looked_in;                      /* as this user it had the right to, when that was last asked */

@@ -84,6 +84,8 @@ struct worker {
     struct ev_async wake;
     struct ev_timer engine_tick;
     double engine_at;      /* when it is due */
+    struct text functions; /* commands/pause_scripts.c's: the node's functions, while a pause lasts */
+    double functions_at;   /* when it told them; 0: never */
     enum pause_kind pause; /* CLIENT PAUSE, until pause_timer is due */
     struct ev_timer pause_timer;
     struct broadcast_inbox broadcasts;

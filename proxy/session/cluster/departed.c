@@ -1,0 +1,84 @@
+/*
+ * Who has left must have left before Redis is asked who subscribes. A subscriber's connection to its node is closed at
+ * the end of a turn, by the thread that the client was connected to; another client's question would overtake that. So,
+ * before each PUBSUB:
+ *
+ *      visit every thread ── it reads who has left, and closes ──> ask each master for a PING ──> PUBSUB
+ *
+ * The answer to PING shows that the node has seen these ends: it forgets who left when it has done all that it has
+ * read.
+ */
+#include "proxy/base/memory.h"
+#include "proxy/session/cluster/private.h"
+#include "proxy/session/core/broadcast.h"
+
+/* So many turns of a thread's loop: one that reads who has left, one that closes, one that has told the nodes. */
+enum { TURNS = 4 };
+
+/* A question that waits. */
+struct departed {
+    struct broadcast broadcast; /* first */
+    struct request *request;
+};
+
+/* A visit to one thread. */
+struct stay {
+    struct worker_slices slices; /* first */
+    struct broadcast *broadcast;
+    unsigned turns;
+};
+
+static bool stay_step(struct worker *w, struct worker_slices *slices) {
+    struct stay *stay = (struct stay *)(void *)slices;
+    if (++stay->turns < TURNS)
+        return true;
+    broadcast_leave(stay->broadcast, w);
+    return false;
+}
+
+static void visit(struct broadcast *b, struct worker *w) {
+    struct stay *stay = memory_zalloc(sizeof(*stay));
+    stay->slices.step = stay_step;
+    stay->broadcast = b;
+    b->stays = true;
+    worker_add_slices(w, &stay->slices);
+}
+
+/* Ends the wait: the session's question comes again. */
+static void answered(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    (void)end;
+    if (--r->parts_left == 0)
+        request_reply(r, "", 0, true);
+}
+
+static void all_visited(struct broadcast *b) {
+    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
+    struct departed *d = (struct departed *)(void *)b;
+    struct request *r = d->request;
+    struct session *s = r->session;
+    memory_free(d);
+    if (!s) {
+        request_reply(r, "", 0, true);
+        return;
+    }
+    size_t masters = upstream_master_count(s->worker->upstream);
+    r->parts_left = 1; /* held here until all are asked */
+    for (size_t i = 0; i < masters; i++)
+        call_submit_master(call_new(r, answered), i, ping, sizeof(ping) - 1);
+    if (--r->parts_left == 0)
+        request_reply(r, "", 0, true);
+}
+
+bool departed_wait(struct session *s) {
+    if (s->departed_known) {
+        s->departed_known = false;
+        return false;
+    }
+    struct departed *d = memory_zalloc(sizeof(*d));
+    d->request = request_new(s, NULL);
+    request_barrier(d->request);
+    s->departed_known = true;
+    broadcast_start(&d->broadcast, s->worker, visit, all_visited);
+    return true;
+}
