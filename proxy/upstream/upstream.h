@@ -341,8 +341,8 @@ struct upstream_node *upstream_master(const struct upstream *u, size_t i);
 struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot);
 /* A master that takes what has no key: the same for the same affinity while it is well. NULL where none is known. */
 struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity);
-/* Whether connections to it were lost, and requests have not opened another one since: the proxy's own questions are
- * not what should find out whether it is there. No, for NULL. */
+/* Whether connections to it were lost, and requests have not opened another one since: most questions
+ * of the proxy's own are not what should find out whether it is there. No, for NULL. */
 bool upstream_node_lost(const struct upstream_node *node);
 const char *upstream_node_address(const struct upstream_node *node);
 

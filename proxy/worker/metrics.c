@@ -26,7 +26,7 @@ static struct node_figures *figures_of(struct node_board *b, const char *address
 }
 
 static bool is_down(const struct node_figures *f) {
-    return strcmp(f->state, "down") == 0;
+    return f->silent || strcmp(f->state, "down") == 0;
 }
 
 /* The graver one of a node's states as two threads see it, of which an operator should hear. */
@@ -51,6 +51,7 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
     struct node_figures *f = figures_of(b, from->address);
     f->state = graver_state(f->state, from->state);
     f->master |= from->master;
+    f->silent |= from->silent;
     f->slots = from->slots;
     f->connections += from->connections;
     f->pinned += from->pinned;
@@ -89,6 +90,8 @@ void node_board_write(struct worker *w) {
     pthread_mutex_lock(&b->mutex);
     b->count = 0;
     upstream_each_node(w->upstream, put_node, b);
+    for (size_t i = 0; i < b->count; i++)
+        b->nodes[i].silent = lost_node_silent(w, b->nodes[i].address);
     b->lock_commands = w->lock_commands;
     pthread_mutex_unlock(&b->mutex);
 }
@@ -102,26 +105,6 @@ void node_board_sum(struct worker *w, struct node_board *sum) {
             add_figures(sum, &b->nodes[n]);
         histogram_add(&sum->lock_commands, &b->lock_commands);
         pthread_mutex_unlock(&b->mutex);
-    }
-}
-
-static void node_answered(struct call *c, const struct call_end *end) {
-    thread_of(c->request->worker)->nodes_asked--;
-    request_reply(c->request, "", 0, true);
-}
-
-void nodes_look(struct worker *w) {
-    static const char question[] = "*1\r\n$4\r\nPING\r\n";
-    struct upstream_lane lane = {.protocol = 2};
-    if (thread_of(w)->nodes_asked > 0 || w->stopping)
-        return;
-    for (size_t i = 0; i < upstream_master_count(w->upstream); i++) {
-        if (!upstream_node_lost(upstream_master(w->upstream, i)))
-            continue;
-        struct request *r = request_internal(w);
-        r->call.done = node_answered;
-        thread_of(w)->nodes_asked++;
-        call_submit_master_lane(&r->call, i, &lane, question, sizeof(question) - 1);
     }
 }
 

@@ -35,8 +35,8 @@ struct listener {
 /* What a worker knows of a node. */
 struct node_figures {
     char address[256];
-    const char *state; /* upstream_node_info's */
-    bool master;
+    const char *state;   /* upstream_node_info's */
+    bool master, silent; /* silent: the last question to it was not answered */
 #define FIGURE_FIELD(field, ...) uint64_t field;
     NODE_FIGURES(FIGURE_FIELD)
 #undef FIGURE_FIELD
@@ -67,11 +67,12 @@ struct worker_thread {
     size_t listener_count;
     struct list_node guests; /* clients that have no session yet: before their PROXY header, in TLS's handshake */
     double guest_logged;     /* when one that failed was last logged at notice */
-    uint64_t leases_handed;  /* that got a last expiry */
+    struct lost_node *lost;  /* lost.c's */
+    size_t lost_count;
+    uint64_t leases_handed;          /* that got a last expiry */
     struct eviction_state evictions; /* evictions.c's, in the first worker */
     int64_t evictions_ms;            /* when it last asked */
     int64_t capacity_ms;             /* the same of capacity.c */
-    unsigned nodes_asked;            /* nodes_look's questions that are under way */
     bool evictions_asking;
     double ticked;                       /* when it was last */
     unsigned punctual_ticks, held_ticks; /* in a row; without a question */
@@ -103,9 +104,11 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
 extern const struct metric_table node_figures_table;
 /* Writes what is known of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* Finds out whether masters that were lost are back, for who is to hear of it before clients send them something: a
- * proxy that a balancer has taken out of service gets no requests. */
-void nodes_look(struct worker *w);
+/* lost.c: asks masters that were lost whether they are back. To be called once a second. */
+void lost_nodes_ask(struct worker *w);
+/* Whether the node was asked so, and did not answer. */
+bool lost_node_silent(struct worker *w, const char *address);
+void lost_nodes_clear(struct worker *w);
 /* Adds up the boards of all workers: this one's at this moment, the others' at most a second old. The caller frees
  * sum->nodes; sum->count is 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);

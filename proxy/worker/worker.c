@@ -146,7 +146,7 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     if (w->shared->options.monitored || w->shared->options.threads > 1)
         node_board_write(w);
     if (w->shared->options.monitored)
-        nodes_look(w);
+        lost_nodes_ask(w);
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
     if (timeout <= 0 && w->over_soft == 0 && !blocked && counter_read(&w->counters.clients_tracking) == 0)
@@ -355,6 +355,7 @@ void worker_free(struct worker *w) {
     memory_free(w->scratch);
     pthread_mutex_destroy(&thread_of(w)->board.mutex);
     memory_free(thread_of(w)->board.nodes);
+    lost_nodes_clear(w);
     readable_clear(&w->readable);
     ev_loop_destroy(w->loop);
     memory_free(w);

@@ -195,3 +195,23 @@ def test_many_ask_for_the_status_at_once(visited):
         visited.proxy.stop()  # whatever it was about to answer
         for s in sockets:
             s.close()
+
+
+def test_a_node_that_is_back_is_found_without_requests(start_redis, start_proxy):
+    """A proxy that is not ready gets none. Whether a node that stands still is connected to just now does not count."""
+    redis = start_redis()
+    visited = Visited(start_proxy, redis, "upstream-timeout 300ms", "threads 2")
+    with Client(visited.proxy.address) as client:
+        assert client("GET", "k") is None
+        redis.pause()
+        try:
+            assert client("GET", "k").startswith("UPSTREAM")
+            until(lambda: visited.get("/readyz")[0] == 503, 15, "the news that the node is silent")
+            ended = time.monotonic() + 3
+            while time.monotonic() < ended:
+                assert visited.get("/readyz")[0] == visited.get("/readyz?all")[0] == 503
+                assert visited.get("/healthz")[0] == 200
+        finally:
+            redis.resume()
+        until(lambda: visited.get("/readyz?all")[0] == 200, 15, "the node to be found")
+        assert client("GET", "k") is None
