@@ -288,6 +288,7 @@ struct lock_result {
     bool pooled;       /* its family is known to share connections, maybe at another proxy */
     uint8_t suspects;  /* releases of losers that were refused while it was live, 3 at most */
     uint64_t replicas; /* LOCK_UNCONFIRMED: that had it in time */
+    int64_t waits_ms;  /* since when somebody waits at another proxy, by its clock; 0: nobody, or it was not asked */
 };
 
 /* Chooses on whose behalf the command speaks. The shard's memory of the key is touched, and for LOCK_RELEASE

@@ -39,6 +39,7 @@ struct waiting_queue {
     bool again;             /* a release was seen meanwhile */
     uint64_t asked, proven; /* attempts sent; the newest of them that is known to have found the lock held */
     uint64_t fence;         /* of the lease that was met last */
+    int64_t elsewhere_ms;   /* since when somebody waits at another proxy, as far as is known; 0 nobody */
     struct lock_key key;
     char name[];
 };
@@ -214,6 +215,27 @@ enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, 
     return joined;
 }
 
+/* ---- other proxies ------------------------------------------------------------------------------------- */
+
+/* Whether somebody at another proxy has waited longer than the first one here. */
+static bool yields(const struct waiting_queue *q, const struct waiter *first) {
+    return q->elsewhere_ms > 0 && q->elsewhere_ms < first->since_ms;
+}
+
+int64_t waiting_behind(struct waiting *t, const struct waiter *w) {
+    pthread_mutex_lock(&t->mutex);
+    const struct list_node *n = w->link.next;
+    int64_t since_ms = n == &w->queue->waiters ? 0 : LIST_ENTRY(n, struct waiter, link)->since_ms;
+    pthread_mutex_unlock(&t->mutex);
+    return since_ms;
+}
+
+void waiting_elsewhere(struct waiting *t, struct waiter *w, int64_t since_ms) {
+    pthread_mutex_lock(&t->mutex);
+    w->queue->elsewhere_ms = since_ms;
+    pthread_mutex_unlock(&t->mutex);
+}
+
 /* ---- trying -------------------------------------------------------------------------------------------- */
 
 static void try_now(struct waiting_queue *q, struct waiter *w) {
@@ -342,7 +364,7 @@ bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t ha
     pthread_mutex_lock(&t->mutex);
     struct waiting_queue *q = queue_find(t, key, hash);
     struct waiter *first = q ? first_of(q) : NULL;
-    bool hands = first && first->thread == thread && first->way == way && !q->trying && !first->called;
+    bool hands = first && first->thread == thread && first->way == way && !q->trying && !first->called && !yields(q, first);
     if (hands)
         call(t, first, true);
     pthread_mutex_unlock(&t->mutex);
@@ -360,6 +382,17 @@ void waiting_freed(struct waiting *t, const struct lock_key *key, uint64_t hash,
     pthread_mutex_unlock(&t->mutex);
 }
 
+void waiting_told(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread, bool later) {
+    pthread_mutex_lock(&t->mutex);
+    struct waiting_queue *q = queue_find(t, key, hash);
+    const struct waiter *first = q ? first_of(q) : NULL;
+    if (first && first->thread == thread) {
+        q->elsewhere_ms = later ? 1 : 0;
+        call_first(t, q);
+    }
+    pthread_mutex_unlock(&t->mutex);
+}
+
 struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
     pthread_mutex_lock(&t->mutex);
     struct list_node *n = list_shift(&t->mail[thread]);
@@ -368,11 +401,13 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
     if (w) {
         struct waiting_queue *q = w->queue;
         bool called = w->called;
+        bool may = called && !q->trying && first_of(q) == w;
         w->mailed = w->called = false;
-        *tries = called && !q->trying && first_of(q) == w;
+        w->yields = may && yields(q, w);
+        *tries = may && !w->yields;
         if (*tries)
             try_now(q, w);
-        else if (called)
+        else if (called && !may)
             call_first(t, q); /* one that took its former place again has come before it, or somebody is trying */
     }
     pthread_mutex_unlock(&t->mutex);

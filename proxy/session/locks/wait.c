@@ -22,7 +22,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 
-enum { TRY_MS = 100 };
+enum { TRY_MS = 100, YIELD_MS = 4 };
 
 /* An attempt that waits, or may come to wait. */
 struct wait {
@@ -248,8 +248,11 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     struct wait *t = wait_of(c->request);
     struct lock_envelope e = {.reply = NULL};
     struct worker *w = c->request->worker;
+    bool held = is_held(t, end, &e);
     t->trying = false;
-    if (is_held(t, end, &e)) {
+    if (!end->error)
+        waiting_elsewhere(w->shared->waiting, &t->waiter, e.result.waits_ms);
+    if (held) {
         keep_refusal(t, &e);
         bool again = waiting_refused(w->shared->waiting, &t->waiter, e.result.fence);
         if (t->over || t->gone)
@@ -279,6 +282,9 @@ static void wait_try(struct wait *t) {
     struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
     const char *value = l->value;
     struct lock_words words = {&value, &l->value_len, 1};
+    lc.since_ms = t->waiter.since_ms;
+    lc.next_ms = waiting_behind(w->shared->waiting, &t->waiter);
+    lock_ear_open(w);
     if (t->words.count) {
         words = t->words;
         lc.value_at = 2;
@@ -320,6 +326,7 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     t->waiter.way = lock_wait_way(&s->lane);
     t->waiter.thread = w->index;
     t->waiter.since_ms = l->plan.begun_ms;
+    lock_ear_open(w);
     ev_timer_init(&t->timer, on_timer, 0., 0.);
     t->timer.data = t;
     return t;
@@ -358,7 +365,10 @@ bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *
         return false;
     struct wait *t = wait_begin(c, l);
     keep_refusal(t, e);
-    switch (waiting_join(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, &t->waiter, worker_now(w))) {
+    enum waiting_joined joined =
+        waiting_join(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, &t->waiter, worker_now(w));
+    waiting_elsewhere(w->shared->waiting, &t->waiter, r->waits_ms);
+    switch (joined) {
     case JOINED_BEHIND:
         wait_started(t);
         wait_arm(t);
@@ -406,7 +416,7 @@ static void serve(struct worker *w) {
         if (tries)
             wait_try(t);
         else if (!t->trying)
-            wait_try_in(t, PTTL_UNKNOWN);
+            wait_try_in(t, waiter->yields ? YIELD_MS : PTTL_UNKNOWN);
     }
 }
 
@@ -453,6 +463,7 @@ void lock_waits_close(struct worker *w) {
 }
 
 void lock_waits_stop(struct worker *w) {
+    lock_ear_close(w);
     LIST_FOREACH_SAFE(it, &w->locks->waits)
     wait_end(LIST_ENTRY(it, struct wait, link));
 }
