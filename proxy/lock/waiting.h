@@ -21,6 +21,8 @@
 #include <stdint.h>
 
 #include "proxy/base/list.h"
+#include "proxy/base/table.h"
+#include "proxy/base/text.h"
 #include "proxy/lock/engine.h"
 
 struct waiting;
@@ -33,10 +35,12 @@ struct waiter {
     uint64_t way;     /* equal for those whose requests go to Redis in the order in which they are sent */
     unsigned thread;
     int64_t since_ms;
+    const char *who; /* for people; borrowed while it waits */
     bool yields; /* waiting_next: somebody at another proxy has waited longer, and tries first */
     /* Private, but for `queue`: NULL while it does not wait. */
     struct waiting_queue *queue;
     struct list_node link, mail;
+    struct table_link by_session;
     uint64_t joined, attempt;
     bool called, mailed;
 };
@@ -97,6 +101,13 @@ void waiting_freed(struct waiting *t, const struct lock_key *key, uint64_t hash,
 /* The next waiter of the thread that is called, or NULL. *tries: it is trying from now on, else it has become the
  * first one and looks after itself; it does so soon if it yields. */
 struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries);
+
+/* ---- circles ------------------------------------------------------------------------------------------- */
+
+/* Sessions that wait for each other's locks in a circle wait for ever. Finds the circle that a session is in which has
+ * joined: who holds what each waits for is asked of the engine. Writes it as text, "WHO waits for KEY since N ms, held by
+ * WHO, ...". Returns whether there is one. */
+bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, int64_t now_ms, struct text *out);
 
 /* ---- looking in ---------------------------------------------------------------------------------------- */
 

@@ -531,3 +531,76 @@ def test_scripts_an_acquisition(own, backend, key):
         assert client.read() == 1
         assert client("DEL", name) == 1
     assert figure(holder, "wait_tries") - before < 30
+
+
+# ---- circles --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_deadlock(own, key, size):
+    """The attempt that closes a circle is refused at once, and the incident names all of it."""
+    proxy, worker = own("lock lock:* wait 60s", "threads 2")
+    crowd, names = [worker() for _ in range(size)], [key("lock:circle") for _ in range(size)]
+    watch = worker()
+    for i in range(size):
+        assert crowd[i]("SETNX", names[i], i) == 1
+    for i in range(size - 1):
+        crowd[i].send(encode("SETNX", names[i + 1], i))
+        await_waiting(watch, i + 1)
+    assert crowd[-1]("SETNX", names[0], "last") == 0
+    assert figure(watch, "waiting") == size - 1
+    assert figure(watch, "incidents_deadlock") == 1
+    line = next(line for line in proxy.log().splitlines() if "incident deadlock" in line)
+    for name, client in zip(names, crowd):
+        assert line.count(name) > 0 and ":%d own-" % client.sock.getsockname()[1] in line
+    assert crowd[-1]("DEL", names[-1]) == 1  # which lets them all go on, one after the other
+    for i in range(size - 2, -1, -1):
+        assert crowd[i].read() == 1
+        assert crowd[i]("DEL", names[i]) == 1
+        assert crowd[i]("DEL", names[i + 1]) == 1
+
+
+def test_no_circle_is_invented(own, key):
+    """Chains of waiters without an end in a circle wait."""
+    proxy, worker = own("lock lock:* wait 60s")
+    a, b, c, watch = worker(), worker(), worker(), worker()
+    first, second = key("lock:chain"), key("lock:chain")
+    assert a("SETNX", first, "a") == 1
+    assert b("SETNX", second, "b") == 1
+    b.send(encode("SETNX", first, "b"))
+    await_waiting(watch, 1)
+    c.send(encode("SETNX", second, "c"))
+    await_waiting(watch, 2)
+    assert a("DEL", first) == 1
+    assert b.read() == 1
+    assert b("DEL", second) == 1
+    assert c.read() == 1
+    assert figure(watch, "incidents_deadlock") == 0
+    assert b("DEL", first) == 1
+    assert c("DEL", second) == 1
+
+
+# ---- looking in -----------------------------------------------------------------------------------------
+
+
+def test_what_operators_see(own, key):
+    name = key("lock:shown")
+    proxy, worker = own("lock lock:* wait 60s")
+    holder, second, third = worker(), worker(), worker()
+    assert holder("SETNX", name, 1) == 1
+    for client in (second, third):
+        client.send(encode("SETNX", name, 2))
+    await_waiting(holder, 2)
+    time.sleep(0.05)
+    row = holder("PROXY", "LOCKS")[0]
+    shown = row if isinstance(row, dict) else dict(zip(row[0::2], row[1::2]))
+    assert shown["key"] == name
+    assert shown["waiting"] == 2
+    assert 50 <= shown["longest-wait-ms"] < 20000
+    assert 50 <= figure(holder, "longest_wait_ms") < 20000
+    assert holder("DEL", name) == 1
+    for client in (second, third):
+        assert client.read() == 1
+        assert client("DEL", name) == 1
+    assert figure(holder, "waits_granted") == 2
+    assert figure(holder, "longest_wait_ms") == 0

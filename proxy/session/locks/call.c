@@ -166,6 +166,28 @@ static __attribute__((noinline)) void read_more(const char *colon, const char *e
     r->waits_ms = p < end && resp_integer(p, (size_t)(end - p), &ms) ? ms : 0;
 }
 
+/* Reads a text that begins with 'h'. */
+static __attribute__((noinline)) bool read_held(const char *p, const char *end, struct lock_result *r) {
+    if (end - p < 3)
+        return false;
+    r->outcome = LOCK_HELD;
+    r->pttl_ms = PTTL_UNKNOWN;
+    read_flags((uint64_t)(p[1] - '0'), r);
+    const char *colon = memchr(p + 2, ':', (size_t)(end - p - 2));
+    if (colon)
+        read_more(colon, end, r);
+    return read_fence(p + 2, colon ? colon : end, &r->fence);
+}
+
+/* Reads the text of a grant that says more than its fence. */
+static __attribute__((noinline)) bool read_granted(const char *p, const char *end, struct lock_result *r) {
+    const char *colon = memchr(p, ':', (size_t)(end - p));
+    if (!colon)
+        return false;
+    read_more(colon, end, r);
+    return colon - p > r->leased && read_fence(p + r->leased, colon, &r->fence);
+}
+
 inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
     const char *end = data + len - 2, *p = data + 4;
     if (len < 7)
@@ -180,27 +202,14 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
         r->fence = l ? l->plan.claim_fence : 0;
         return p + 1 == end || read_fence(p + 1, end, &r->fence);
     }
-    if (*p == 'h') {
-        if (end - p < 3)
-            return false;
-        r->outcome = LOCK_HELD;
-        r->pttl_ms = PTTL_UNKNOWN;
-        read_flags((uint64_t)(p[1] - '0'), r);
-        const char *colon = memchr(p + 2, ':', (size_t)(end - p - 2));
-        if (colon)
-            read_more(colon, end, r);
-        return read_fence(p + 2, colon ? colon : end, &r->fence);
-    }
+    if (*p == 'h')
+        return read_held(p, end, r);
     r->leased = *p == 'g';
     r->outcome = LOCK_GRANTED;
     r->pttl_ms = l ? expiry_asked(l) : PTTL_UNKNOWN;
     if (end - p > r->leased && read_fence(p + r->leased, end, &r->fence))
         return true;
-    const char *colon = memchr(p, ':', (size_t)(end - p));
-    if (!colon)
-        return false;
-    read_more(colon, end, r);
-    return colon - p > r->leased && read_fence(p + r->leased, colon, &r->fence);
+    return read_granted(p, end, r);
 }
 
 /* The reply of Redis where the outcome came as a short text. */
@@ -353,7 +362,7 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
         advise_script(s, &l->plan, result, l->advises);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   worker_now(w));
-    if (l->plan.rule && l->plan.rule->wait_ms > 0)
+    if (__builtin_expect(l->plan.rule && l->plan.rule->wait_ms > 0, false))
         lock_wait_learnt(w, l, result);
     lock_free(w, l);
 }
