@@ -26,6 +26,7 @@ static const struct deed *deed_of(const char *kind) {
         {"operator_release", "released", " as an operator", true},
         {"shared", "was found to share connections for", "", false},
         {"believed", "released", " for another connection", true},
+        {"deadlock", "would have waited in a circle for", "", false},
         {"held_long", "has held", " for long", false},
     };
     static const struct deed other = {"", "had an incident with", "", true};

@@ -205,6 +205,26 @@ bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint6
     return own;
 }
 
+uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64_t hash, int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, hash);
+    shard_lock(sh);
+    const struct claim *c = entry_claims(entry_find(sh, key, hash));
+    while (c && !claim_is_live(c, now_ms))
+        c = c->next;
+    uint64_t session = c && !c->peer->closed && !c->peer->remote && !claim_shared(c) ? c->peer->id : 0;
+    shard_unlock(sh);
+    return session;
+}
+
+void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
+                     const char *action, int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, plan->hash);
+    struct occasion on = {.now_ms = now_ms, .key = plan->key, .client = client, .command = command};
+    shard_lock(sh);
+    incident_report(sh, INCIDENT_DEADLOCK, &on, "refused: %s", action);
+    shard_unlock(sh);
+}
+
 uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key) {
     return ledger_hash(e, key, NULL);
 }

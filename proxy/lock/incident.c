@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-enum { ACTION_MAX = 256 };
+enum { ACTION_MAX = 512 };
 
 static const char *const KIND_NAMES[INCIDENT_KINDS] = {
     [INCIDENT_LATE_RELEASE] = "late_release",
@@ -24,6 +24,7 @@ static const char *const KIND_NAMES[INCIDENT_KINDS] = {
     [INCIDENT_SHARED] = "shared",
     [INCIDENT_BELIEVED] = "believed",
     [INCIDENT_HELD_LONG] = "held_long",
+    [INCIDENT_DEADLOCK] = "deadlock",
 };
 
 const char *lock_incident_name(enum lock_incident_kind kind) {

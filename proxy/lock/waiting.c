@@ -17,7 +17,9 @@
 
 enum {
     KEPT_MAX = 65536, /* places kept for those who may come back; the oldest is given up first */
-    FREED = 4096      /* places in the memory of releases */
+    FREED = 4096,     /* places in the memory of releases */
+    CIRCLE_MAX = 64,  /* sessions of a circle that is looked for */
+    SHOWN_MAX = 64    /* bytes of a name */
 };
 
 /* A place kept for a session whose time was over. */
@@ -39,6 +41,7 @@ struct waiting_queue {
     bool again;             /* a release was seen meanwhile */
     uint64_t asked, proven; /* attempts sent; the newest of them that is known to have found the lock held */
     uint64_t fence;         /* of the lease that was met last */
+    int64_t elsewhere_ms;   /* since when somebody waits at another proxy, as far as is known; 0 nobody */
     struct lock_key key;
     char name[];
 };
@@ -49,7 +52,7 @@ struct freed {
 
 struct waiting {
     pthread_mutex_t mutex;
-    struct table queues;
+    struct table queues, sessions; /* sessions: waiters, by who waits */
     struct list_node kept; /* oldest first */
     size_t kept_count;
     atomic_size_t count;
@@ -63,10 +66,15 @@ static uint64_t queue_hash(const struct table_link *link) {
     return LIST_ENTRY(link, struct waiting_queue, link)->hash;
 }
 
+static uint64_t session_hash(const struct table_link *link) {
+    return LIST_ENTRY(link, struct waiter, by_session)->session; /* they are counted */
+}
+
 struct waiting *waiting_new(unsigned threads, void (*wake)(void *arg, unsigned thread), void *arg) {
     struct waiting *t = memory_zalloc(sizeof(*t) + threads * sizeof(t->mail[0]));
     pthread_mutex_init(&t->mutex, NULL);
     table_init(&t->queues, queue_hash);
+    table_init(&t->sessions, session_hash);
     list_init(&t->kept);
     t->wake = wake;
     t->arg = arg;
@@ -163,6 +171,7 @@ static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w) {
         behind = behind->prev;
     list_prepend(behind, &w->link); /* which makes it the next of `behind` */
     list_init(&w->mail);
+    table_insert(&t->sessions, &w->by_session, w->session);
     w->queue = q;
     w->joined = q->asked;
     w->attempt = 0;
@@ -212,6 +221,27 @@ enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, 
     }
     pthread_mutex_unlock(&t->mutex);
     return joined;
+}
+
+/* ---- other proxies ------------------------------------------------------------------------------------- */
+
+/* Whether somebody at another proxy has waited longer than the first one here. */
+static bool yields(const struct waiting_queue *q, const struct waiter *first) {
+    return q->elsewhere_ms > 0 && q->elsewhere_ms < first->since_ms;
+}
+
+int64_t waiting_behind(struct waiting *t, const struct waiter *w) {
+    pthread_mutex_lock(&t->mutex);
+    const struct list_node *n = w->link.next;
+    int64_t since_ms = n == &w->queue->waiters ? 0 : LIST_ENTRY(n, struct waiter, link)->since_ms;
+    pthread_mutex_unlock(&t->mutex);
+    return since_ms;
+}
+
+void waiting_elsewhere(struct waiting *t, struct waiter *w, int64_t since_ms) {
+    pthread_mutex_lock(&t->mutex);
+    w->queue->elsewhere_ms = since_ms;
+    pthread_mutex_unlock(&t->mutex);
 }
 
 /* ---- trying -------------------------------------------------------------------------------------------- */
@@ -319,6 +349,7 @@ static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int
     }
     list_remove(&w->link);
     list_remove(&w->mail);
+    table_remove(&t->sessions, &w->by_session, w->session);
     if (end == WAIT_OVER && keep_ms > 0)
         kept_add(t, w, now_ms + keep_ms);
     w->queue = NULL;
@@ -342,7 +373,7 @@ bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t ha
     pthread_mutex_lock(&t->mutex);
     struct waiting_queue *q = queue_find(t, key, hash);
     struct waiter *first = q ? first_of(q) : NULL;
-    bool hands = first && first->thread == thread && first->way == way && !q->trying && !first->called;
+    bool hands = first && first->thread == thread && first->way == way && !q->trying && !first->called && !yields(q, first);
     if (hands)
         call(t, first, true);
     pthread_mutex_unlock(&t->mutex);
@@ -360,6 +391,17 @@ void waiting_freed(struct waiting *t, const struct lock_key *key, uint64_t hash,
     pthread_mutex_unlock(&t->mutex);
 }
 
+void waiting_told(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread, bool later) {
+    pthread_mutex_lock(&t->mutex);
+    struct waiting_queue *q = queue_find(t, key, hash);
+    const struct waiter *first = q ? first_of(q) : NULL;
+    if (first && first->thread == thread) {
+        q->elsewhere_ms = later ? 1 : 0;
+        call_first(t, q);
+    }
+    pthread_mutex_unlock(&t->mutex);
+}
+
 struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
     pthread_mutex_lock(&t->mutex);
     struct list_node *n = list_shift(&t->mail[thread]);
@@ -368,15 +410,67 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
     if (w) {
         struct waiting_queue *q = w->queue;
         bool called = w->called;
+        bool may = called && !q->trying && first_of(q) == w;
         w->mailed = w->called = false;
-        *tries = called && !q->trying && first_of(q) == w;
+        w->yields = may && yields(q, w);
+        *tries = may && !w->yields;
         if (*tries)
             try_now(q, w);
-        else if (called)
+        else if (called && !may)
             call_first(t, q); /* one that took its former place again has come before it, or somebody is trying */
     }
     pthread_mutex_unlock(&t->mutex);
     return w;
+}
+
+/* ---- circles ------------------------------------------------------------------------------------------- */
+
+/* What one of a circle waits for, copied: the engine is asked without the queues' mutex. */
+struct edge {
+    uint64_t hash;
+    uint32_t db;
+    int64_t since_ms;
+    struct text who, name;
+};
+
+/* What a session waits for. False: it does not wait. */
+static bool edge_of(struct waiting *t, uint64_t session, struct edge *to) {
+    pthread_mutex_lock(&t->mutex);
+    struct table_link *it = table_chain(&t->sessions, session);
+    while (it && LIST_ENTRY(it, struct waiter, by_session)->session != session)
+        it = it->next;
+    if (it) {
+        const struct waiter *w = LIST_ENTRY(it, struct waiter, by_session);
+        to->hash = w->queue->hash;
+        to->db = w->queue->key.db;
+        to->since_ms = w->since_ms;
+        to->who.len = to->name.len = 0;
+        text_printf(&to->who, "%s", w->who ? w->who : "");
+        text_append(&to->name, w->queue->name, w->queue->key.len);
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return it != NULL;
+}
+
+bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, int64_t now_ms, struct text *out) {
+    struct edge edge = {.hash = 0};
+    uint64_t at = session;
+    bool circle = false;
+    for (unsigned steps = 0; steps < CIRCLE_MAX && at && edge_of(t, at, &edge); steps++) {
+        struct lock_key key = {.db = edge.db, .name = edge.name.data, .len = edge.name.len};
+        at = engine_holder(e, &key, edge.hash, now_ms);
+        text_printf(out, "%s%.*s waits for %.*s since %lld ms, held by", steps ? " " : "", (int)edge.who.len,
+                    edge.who.data, (int)(key.len > SHOWN_MAX ? SHOWN_MAX : key.len), key.name,
+                    (long long)(now_ms - edge.since_ms));
+        circle = at == session;
+        if (circle)
+            break;
+    }
+    if (circle)
+        text_printf(out, " the first");
+    text_clear(&edge.who);
+    text_clear(&edge.name);
+    return circle;
 }
 
 /* ---- looking in ---------------------------------------------------------------------------------------- */
@@ -427,6 +521,7 @@ void waiting_free(struct waiting *t) {
     while ((n = list_first(&t->kept)))
         kept_remove(t, LIST_ENTRY(n, struct kept_place, by_age));
     table_clear(&t->queues);
+    table_clear(&t->sessions);
     pthread_mutex_destroy(&t->mutex);
     memory_free(t);
 }

@@ -21,6 +21,8 @@
 #include <stdint.h>
 
 #include "proxy/base/list.h"
+#include "proxy/base/table.h"
+#include "proxy/base/text.h"
 #include "proxy/lock/engine.h"
 
 struct waiting;
@@ -33,9 +35,12 @@ struct waiter {
     uint64_t way;     /* equal for those whose requests go to Redis in the order in which they are sent */
     unsigned thread;
     int64_t since_ms;
+    const char *who; /* for people; borrowed while it waits */
+    bool yields; /* waiting_next: somebody at another proxy has waited longer, and tries first */
     /* Private, but for `queue`: NULL while it does not wait. */
     struct waiting_queue *queue;
     struct list_node link, mail;
+    struct table_link by_session;
     uint64_t joined, attempt;
     bool called, mailed;
 };
@@ -63,6 +68,13 @@ enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, 
 bool waiting_try(struct waiting *t, struct waiter *w);
 /* Lets a waiter try whatever its place is, as the last thing it does: it leaves with the answer. */
 void waiting_try_last(struct waiting *t, struct waiter *w);
+/* Since when the next one behind a waiter waits; 0: there is none. */
+int64_t waiting_behind(struct waiting *t, const struct waiter *w);
+/* An attempt's answer tells since when somebody waits for the lock at another proxy; 0: nobody, as far as is known. */
+void waiting_elsewhere(struct waiting *t, struct waiter *w, int64_t since_ms);
+/* Another proxy tells that the lock has been released: the first waiter tries, if it is this thread's. `yields`: others
+ * were meant, it tries a little later. */
+void waiting_told(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread, bool yields);
 /* A waiter's attempt was refused by the lease with this fence. Returns whether it tries once more, since a release has
  * been seen meanwhile. */
 bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence);
@@ -87,8 +99,15 @@ bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t ha
  * called. `handed`: this was seen coming (waiting_handover), and whoever tries now does so behind the release. */
 void waiting_freed(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence, bool handed);
 /* The next waiter of the thread that is called, or NULL. *tries: it is trying from now on, else it has become the
- * first one and looks after itself. */
+ * first one and looks after itself; it does so soon if it yields. */
 struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries);
+
+/* ---- circles ------------------------------------------------------------------------------------------- */
+
+/* Sessions that wait for each other's locks in a circle wait for ever. Finds the circle that a session is in which has
+ * joined: who holds what each waits for is asked of the engine. Writes it as text, "WHO waits for KEY since N ms, held by
+ * WHO, ...". Returns whether there is one. */
+bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, int64_t now_ms, struct text *out);
 
 /* ---- looking in ---------------------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@
 #include "proxy/advise/advise.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/evictions.h"
 #include "proxy/worker/private.h"
@@ -63,13 +64,22 @@ static void report_sentinel(void *arg, const char *address, const char *state) {
     lines->report->line(lines->report->arg, name, "address=%s,state=%s", address, state);
 }
 
+static void note_oldest(void *arg, const struct waiting_view *v) {
+    int64_t *since_ms = arg;
+    if (*since_ms == 0 || v->since_ms < *since_ms)
+        *since_ms = v->since_ms;
+}
+
 static void report_locks_section(const struct proxy_shared *shared, const struct counter_sums *counters,
-                                 const struct report *r) {
+                                 int64_t now_ms, const struct report *r) {
+    int64_t since_ms = 0;
+    waiting_each(shared->waiting, note_oldest, &since_ms);
     struct lock_stats stats;
     engine_stats(shared->engine, &stats);
     r->section(r->arg, "Locks");
     metric_table_report(&lock_counters, &stats, r);
     metric_table_report(&wait_counters, counters, r);
+    r->line(r->arg, "longest_wait_ms", "%lld", (long long)(since_ms ? now_ms - since_ms : 0));
     for (int k = 0; k < INCIDENT_KINDS; k++) {
         char name[48];
         snprintf(name, sizeof(name), "incidents_%s", lock_incident_name((enum lock_incident_kind)k));
@@ -105,7 +115,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);
     evictions_report(w, r);
     metric_table_report(&upstream_counters, &counters, r);
-    report_locks_section(shared, &counters, r);
+    report_locks_section(shared, &counters, worker_now(w), r);
     r->section(r->arg, "Commands");
     metric_table_report(&request_counters, &counters, r);
 }
@@ -114,6 +124,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
 
 struct lock_rows {
     const struct report *report;
+    struct worker *worker;
     const char *pattern;
     size_t pattern_len;
     int64_t now_ms;
@@ -137,6 +148,10 @@ static void report_lease(void *arg, const struct lock_view *v) {
     r->number(r->arg, "left-ms", v->end_ms == 0 ? -1 : v->end_ms > rows->now_ms ? v->end_ms - rows->now_ms : 0);
     r->number(r->arg, "fence", (int64_t)v->fence);
     r->number(r->arg, "renewals", (int64_t)v->renewals);
+    const struct proxy_shared *shared = rows->worker->shared;
+    struct waiting_view waits = waiting_of(shared->waiting, &v->key, engine_key_hash(shared->engine, &v->key));
+    r->number(r->arg, "waiting", (int64_t)waits.count);
+    r->number(r->arg, "longest-wait-ms", waits.count ? rows->now_ms - waits.since_ms : 0);
 }
 
 struct lock_walk *worker_walk_new(void) {
@@ -157,7 +172,7 @@ void worker_walk_show(struct worker *w, struct lock_walk *walk) {
 
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
     struct lock_rows rows = {
-        .report = r, .pattern = pattern, .pattern_len = len, .now_ms = worker_now(w), .steps = GLOB_STEPS};
+        .report = r, .worker = w, .pattern = pattern, .pattern_len = len, .now_ms = worker_now(w), .steps = GLOB_STEPS};
     if (w->walk)
         engine_walk_each(w->walk, report_lease, &rows);
     else

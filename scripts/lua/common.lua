@@ -20,7 +20,8 @@
 --            proxy gave it
 -- The usual outcomes of acquire.lua and release.lua come as one text that says the same in fewer steps:
 --   the fence: granted; 'g' and the fence: granted, leased; 'h', a byte ('0' and the flags), fence: held, and where who asks waits a
---   colon and the ms that the lease has left, '' no end; 'r', and the fence where the proxy
+--   colon and the ms that the lease has left, '' no end (both may be followed by a colon and since when somebody waits
+--   at another proxy); 'r', and the fence where the proxy
 --   does not know it: released. The proxy knows the reply that belongs to it, the expiry that it has asked for, and who for.
 --
 -- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased (the fence,

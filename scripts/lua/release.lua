@@ -5,10 +5,21 @@
 --       then, unless it is DEL, the proxy knows the claim's fence, the right is 'claim' and nothing was seen:
 --       3 the command's name, in capitals
 --       and unless the last two are so: 4 right   5 identity   6 lease   7 seen (arguments.lua)
+--       and where others may wait for the lock: 8 the database; who waits at another proxy is told (acquire.lua's mark)
 --
 -- The usual case, the holder's own release, is answered shortly (common.lua), in few steps (acquire.lua).
 local argv, redis = ARGV, redis
 local key, record, attempt, claim, call, name = KEYS[1], KEYS[2], argv[1], argv[2], redis.call, argv[3] or 'DEL'
+local tell
+if argv[8] then
+  function tell()
+    local mark = redis.pcall('HGET', record, 'waits')
+    local proxy = type(mark) == 'string' and string.match(mark, '^%d+:%d+:(.*)$')
+    if proxy and proxy ~= string.sub(attempt, 1, 36) then
+      redis.pcall('PUBLISH', 'lockkeeper-freed', proxy .. ' ' .. argv[8] .. ' ' .. key)
+    end
+  end
+end
 local held = claim ~= '' and redis.pcall('GET', key)
 if held and type(held) == 'string' then
   local g -- a repeat doesn't find its claim's token any more
@@ -23,6 +34,7 @@ if held and type(held) == 'string' then
       else call('PERSIST', record) end
       return answer
     end
+    if tell then tell() end
     if name == 'GETDEL' then
       call('HSET', record, 'token', '', 'attempt', attempt, 'reply', held)
       return {answer, 'released', tonumber(g[3]), -2, '', 0}
@@ -69,4 +81,5 @@ end
 local reply = redis.pcall(name, lock)
 if failed(reply) then return envelope(reply, 'error') end
 forget(s, shape == 'nil' and s.value or '1')
+if tell then tell() end
 return envelope(reply, how == 'done' and 'released' or how, s, -2)

@@ -1,7 +1,9 @@
 """A rule's `wait TIME`: attempts that a live lease refuses are held until the lock is theirs, or TIME is over."""
 
 import itertools
+import select
 import signal
+import threading
 import time
 
 import pytest
@@ -427,3 +429,178 @@ def test_replicas_confirm_before_the_answer(start_redis, start_proxy, connect):
     assert holder("DEL", "lock:replicas") == 1
     assert second.read() == 0
     assert figure(holder, "incidents_unconfirmed") == 1
+
+
+# ---- two proxies before the same Redis ------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(backend, start_proxy, connect):
+    """two(): makers of clients of two proxies that know nothing of each other."""
+    serial = itertools.count(1)
+
+    def maker(proxy):
+        return lambda: connect(proxy, commands=[("CLIENT", "SETNAME", "two-%d" % next(serial))])
+
+    def start(*rules):
+        return [maker(start_proxy(backend, *rules)) for _ in range(2)]
+
+    return start
+
+
+def test_handover_to_another_proxy(two, key):
+    """A release tells those who wait elsewhere: they do not find out by their next look, after 100 ms."""
+    here, there = two("lock lock:* wait 60s")
+    took = []
+    for _ in range(5):
+        name = key("lock:two")
+        holder, second = here(), there()
+        assert holder("SETNX", name, 1) == 1
+        second.send(encode("SETNX", name, 2))
+        await_waiting(there(), 1)
+        servers.until(lambda: figure(there(), "pinned_subscribed") == 1)
+        begun = time.monotonic()
+        assert holder("DEL", name) == 1
+        assert second.read() == 1
+        took.append(time.monotonic() - begun)
+        assert second("DEL", name) == 1
+    assert sorted(took)[1] < 0.06, took
+
+
+def test_longest_waiter_first_across_proxies(two, key):
+    """A proxy's own waiters don't pass those who have waited longer elsewhere."""
+    here, there = two("lock lock:* wait 60s")
+    name = key("lock:two:first")
+    holder, old, *young = here(), there(), here(), here()
+    assert holder("SETNX", name, 1) == 1
+    old.send(encode("SETNX", name, "old"))
+    await_waiting(there(), 1)
+    time.sleep(0.02)  # clocks of two processes, in ms
+    for client in young:
+        client.send(encode("SETNX", name, "young"))
+    await_waiting(holder, 2)
+    servers.until(lambda: figure(there(), "pinned_subscribed") == 1)
+    assert holder("DEL", name) == 1
+    assert old.read() == 1
+    for client in young:
+        silent(client, 0.01)
+    assert old("DEL", name) == 1
+    for client in young:
+        assert client.read() == 1
+        assert client("DEL", name) == 1
+
+
+def test_turns_are_even(two, key):
+    """Workers that contend without a pause: as many turns for each, at one proxy as at the other."""
+    here, there = two("lock lock:* wait 10s")
+    name = key("lock:two:even")
+    crowd = [here(), there(), here(), there()]
+    turns = [0] * len(crowd)
+    stop = time.monotonic() + 2
+
+    def work(i):
+        while time.monotonic() < stop:
+            if crowd[i]("SET", name, i, "NX", "PX", 10000) == "OK":
+                turns[i] += 1
+                time.sleep(0.005)
+                assert crowd[i]("DEL", name) == 1
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(crowd))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert min(turns) * 2 >= max(turns) > 2, turns
+
+
+def test_scripts_an_acquisition(own, backend, key):
+    """However many wait, Redis runs few scripts for an acquisition."""
+    name = key("lock:scripts")
+    proxy, worker = own("lock lock:* wait 60s")
+    holder, crowd = worker(), [worker() for _ in range(20)]
+    assert holder("SETNX", name, 1) == 1
+    for i, client in enumerate(crowd):
+        client.send(encode("SETNX", name, i))
+    await_waiting(holder, len(crowd))
+    before = figure(holder, "wait_tries")
+    assert holder("DEL", name) == 1
+    while crowd:
+        winner = select.select([client.sock for client in crowd], [], [], 20)[0]
+        client = next(client for client in crowd if client.sock is winner[0])
+        crowd.remove(client)
+        assert client.read() == 1
+        assert client("DEL", name) == 1
+    assert figure(holder, "wait_tries") - before < 30
+
+
+# ---- circles --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_deadlock(own, key, size):
+    """The attempt that closes a circle is refused at once, and the incident names all of it."""
+    proxy, worker = own("lock lock:* wait 60s", "threads 2")
+    crowd, names = [worker() for _ in range(size)], [key("lock:circle") for _ in range(size)]
+    watch = worker()
+    for i in range(size):
+        assert crowd[i]("SETNX", names[i], i) == 1
+    for i in range(size - 1):
+        crowd[i].send(encode("SETNX", names[i + 1], i))
+        await_waiting(watch, i + 1)
+    assert crowd[-1]("SETNX", names[0], "last") == 0
+    assert figure(watch, "waiting") == size - 1
+    assert figure(watch, "incidents_deadlock") == 1
+    line = next(line for line in proxy.log().splitlines() if "incident deadlock" in line)
+    for name, client in zip(names, crowd):
+        assert line.count(name) > 0 and ":%d own-" % client.sock.getsockname()[1] in line
+    assert crowd[-1]("DEL", names[-1]) == 1  # which lets them all go on, one after the other
+    for i in range(size - 2, -1, -1):
+        assert crowd[i].read() == 1
+        assert crowd[i]("DEL", names[i]) == 1
+        assert crowd[i]("DEL", names[i + 1]) == 1
+
+
+def test_no_circle_is_invented(own, key):
+    """Chains of waiters without an end in a circle wait."""
+    proxy, worker = own("lock lock:* wait 60s")
+    a, b, c, watch = worker(), worker(), worker(), worker()
+    first, second = key("lock:chain"), key("lock:chain")
+    assert a("SETNX", first, "a") == 1
+    assert b("SETNX", second, "b") == 1
+    b.send(encode("SETNX", first, "b"))
+    await_waiting(watch, 1)
+    c.send(encode("SETNX", second, "c"))
+    await_waiting(watch, 2)
+    assert a("DEL", first) == 1
+    assert b.read() == 1
+    assert b("DEL", second) == 1
+    assert c.read() == 1
+    assert figure(watch, "incidents_deadlock") == 0
+    assert b("DEL", first) == 1
+    assert c("DEL", second) == 1
+
+
+# ---- looking in -----------------------------------------------------------------------------------------
+
+
+def test_what_operators_see(own, key):
+    name = key("lock:shown")
+    proxy, worker = own("lock lock:* wait 60s")
+    holder, second, third = worker(), worker(), worker()
+    assert holder("SETNX", name, 1) == 1
+    for client in (second, third):
+        client.send(encode("SETNX", name, 2))
+    await_waiting(holder, 2)
+    time.sleep(0.05)
+    row = holder("PROXY", "LOCKS")[0]
+    shown = row if isinstance(row, dict) else dict(zip(row[0::2], row[1::2]))
+    assert shown["key"] == name
+    assert shown["waiting"] == 2
+    assert 50 <= shown["longest-wait-ms"] < 20000
+    assert 50 <= figure(holder, "longest_wait_ms") < 20000
+    assert holder("DEL", name) == 1
+    for client in (second, third):
+        assert client.read() == 1
+        assert client("DEL", name) == 1
+    assert figure(holder, "waits_granted") == 2
+    assert figure(holder, "longest_wait_ms") == 0

@@ -153,10 +153,39 @@ static inline void read_flags(uint64_t flags, struct lock_result *r) {
     r->elsewhere = flags >> 5 & 1;
 }
 
-/* Reads the time that a lease has left, as who waits is told; PTTL_NONE: it has no end. */
-static int64_t read_pttl(const char *p, const char *end) {
-    uint64_t ms;
-    return p < end && read_fence(p, end, &ms) && ms <= INT64_MAX ? (int64_t)ms : PTTL_NONE;
+/* Reads what an attempt that may wait is told behind the fence, from the colon on: of a lease that has refused it the time
+ * that it has left (PTTL_NONE: no end); and since when somebody waits at another proxy. */
+static __attribute__((noinline)) void read_more(const char *colon, const char *end, struct lock_result *r) {
+    const char *p = colon + 1;
+    int64_t ms;
+    if (r->outcome == LOCK_HELD) {
+        colon = memchr(p, ':', (size_t)(end - p));
+        r->pttl_ms = resp_integer(p, (size_t)((colon ? colon : end) - p), &ms) ? ms : PTTL_NONE;
+        p = colon ? colon + 1 : end;
+    }
+    r->waits_ms = p < end && resp_integer(p, (size_t)(end - p), &ms) ? ms : 0;
+}
+
+/* Reads a text that begins with 'h'. */
+static __attribute__((noinline)) bool read_held(const char *p, const char *end, struct lock_result *r) {
+    if (end - p < 3)
+        return false;
+    r->outcome = LOCK_HELD;
+    r->pttl_ms = PTTL_UNKNOWN;
+    read_flags((uint64_t)(p[1] - '0'), r);
+    const char *colon = memchr(p + 2, ':', (size_t)(end - p - 2));
+    if (colon)
+        read_more(colon, end, r);
+    return read_fence(p + 2, colon ? colon : end, &r->fence);
+}
+
+/* Reads the text of a grant that says more than its fence. */
+static __attribute__((noinline)) bool read_granted(const char *p, const char *end, struct lock_result *r) {
+    const char *colon = memchr(p, ':', (size_t)(end - p));
+    if (!colon)
+        return false;
+    read_more(colon, end, r);
+    return colon - p > r->leased && read_fence(p + r->leased, colon, &r->fence);
 }
 
 inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
@@ -173,21 +202,14 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
         r->fence = l ? l->plan.claim_fence : 0;
         return p + 1 == end || read_fence(p + 1, end, &r->fence);
     }
-    if (*p == 'h') {
-        if (end - p < 3)
-            return false;
-        r->outcome = LOCK_HELD;
-        r->pttl_ms = PTTL_UNKNOWN;
-        read_flags((uint64_t)(p[1] - '0'), r);
-        const char *colon = memchr(p + 2, ':', (size_t)(end - p - 2));
-        if (colon)
-            r->pttl_ms = read_pttl(colon + 1, end);
-        return read_fence(p + 2, colon ? colon : end, &r->fence);
-    }
+    if (*p == 'h')
+        return read_held(p, end, r);
     r->leased = *p == 'g';
     r->outcome = LOCK_GRANTED;
     r->pttl_ms = l ? expiry_asked(l) : PTTL_UNKNOWN;
-    return end - p > r->leased && read_fence(p + r->leased, end, &r->fence);
+    if (end - p > r->leased && read_fence(p + r->leased, end, &r->fence))
+        return true;
+    return read_granted(p, end, r);
 }
 
 /* The reply of Redis where the outcome came as a short text. */
@@ -340,7 +362,7 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
         advise_script(s, &l->plan, result, l->advises);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   worker_now(w));
-    if (l->plan.rule && l->plan.rule->wait_ms > 0)
+    if (__builtin_expect(l->plan.rule && l->plan.rule->wait_ms > 0, false))
         lock_wait_learnt(w, l, result);
     lock_free(w, l);
 }

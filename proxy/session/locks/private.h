@@ -22,10 +22,13 @@ struct lock_expiry {
     char words[64];
 };
 
+struct ear;
+
 /* A worker's part in locks: worker->locks. */
 struct worker_locks {
     struct list_node waits; /* struct wait, wait.c's */
     struct ev_async wake;   /* other threads have mail for waiters of this one */
+    struct ear *ear;        /* ear.c's; NULL: nobody has waited yet */
     bool serving;           /* they are to be served at the end of the turn */
     struct list_node *free; /* struct lock_call, a stack */
     size_t free_count;
@@ -163,6 +166,9 @@ void lock_wait_sent(struct session *s, struct lock_call *l);
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
 /* Equal for lanes whose requests a node gets in the order in which one thread sends them. */
 uint64_t lock_wait_way(const struct upstream_lane *lane);
+/* ear.c: hear of releases at other proxies, from when somebody waits here until the worker stops. */
+void lock_ear_open(struct worker *w);
+void lock_ear_close(struct worker *w);
 /* The room's functions, as struct session_room has them. */
 void lock_waits_open(struct worker *w);
 void lock_waits_close(struct worker *w);

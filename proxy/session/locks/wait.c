@@ -22,7 +22,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 
-enum { TRY_MS = 100 };
+enum { TRY_MS = 100, YIELD_MS = 4 };
 
 /* An attempt that waits, or may come to wait. */
 struct wait {
@@ -32,6 +32,7 @@ struct wait {
     struct call *call;
     struct lock_call *lock;
     struct ev_timer timer;
+    double called; /* when its attempt was called for by a release, by the loop's clock; 0: it was not */
     double until, try_at; /* by the loop's clock; try_at 0: it is not the first one, as far as is known */
     int64_t keep_ms;      /* so long its place is kept */
     bool trying;          /* its attempt is under way */
@@ -244,13 +245,25 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     t->reply_len = e->reply_len;
 }
 
+/* Notes how long a wait took that has ended with the lock, and the handover. */
+static void note_grant(const struct wait *t) {
+    struct worker *w = t->call->request->worker;
+    histogram_note(&w->lock_waits, (worker_now(w) - t->waiter.since_ms) * 1000);
+    if (t->called > 0)
+        histogram_note(&w->lock_handovers, (int64_t)((ev_now(w->loop) - t->called) * 1e6));
+}
+
 static void wait_answered(struct call *c, const struct call_end *end) {
     struct wait *t = wait_of(c->request);
     struct lock_envelope e = {.reply = NULL};
     struct worker *w = c->request->worker;
+    bool held = is_held(t, end, &e);
     t->trying = false;
-    if (is_held(t, end, &e)) {
+    if (!end->error)
+        waiting_elsewhere(w->shared->waiting, &t->waiter, e.result.waits_ms);
+    if (held) {
         keep_refusal(t, &e);
+        t->called = 0;
         bool again = waiting_refused(w->shared->waiting, &t->waiter, e.result.fence);
         if (t->over || t->gone)
             wait_refuse(t);
@@ -265,6 +278,8 @@ static void wait_answered(struct call *c, const struct call_end *end) {
         give_back(t);
         return;
     }
+    if (granted)
+        note_grant(t);
     wait_close(t, granted ? WAIT_GRANTED : WAIT_GONE);
     wait_memory_free(&t->owner);
     lock_answered(c, end);
@@ -279,6 +294,9 @@ static void wait_try(struct wait *t) {
     struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
     const char *value = l->value;
     struct lock_words words = {&value, &l->value_len, 1};
+    lc.since_ms = t->waiter.since_ms;
+    lc.next_ms = waiting_behind(w->shared->waiting, &t->waiter);
+    lock_ear_open(w);
     if (t->words.count) {
         words = t->words;
         lc.value_at = 2;
@@ -319,7 +337,9 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     t->waiter.place = l->plan.attempt;
     t->waiter.way = lock_wait_way(&s->lane);
     t->waiter.thread = w->index;
+    t->waiter.who = l->who;
     t->waiter.since_ms = l->plan.begun_ms;
+    lock_ear_open(w);
     ev_timer_init(&t->timer, on_timer, 0., 0.);
     t->timer.data = t;
     return t;
@@ -337,6 +357,20 @@ static void wait_started(struct wait *t) {
     t->lock->again = false;
 }
 
+/* Refuses an attempt at once that has joined, and closes a circle of sessions that wait for each other. */
+static bool refuse_circle(struct wait *t) {
+    struct worker *w = t->call->request->worker;
+    struct lock_call *l = t->lock;
+    struct text circle = {0};
+    bool is = waiting_circle(w->shared->waiting, w->shared->engine, t->waiter.session, worker_now(w), &circle);
+    if (is) {
+        engine_deadlock(w->shared->engine, &l->plan, l->command, l->who, circle.data, worker_now(w));
+        wait_end(t);
+    }
+    text_clear(&circle);
+    return is;
+}
+
 bool lock_wait_behind(struct call *c, struct lock_call *l) {
     struct worker *w = c->request->worker;
     if (waiting_count(w->shared->waiting) == 0 || !may_wait(c, l) ||
@@ -347,6 +381,7 @@ bool lock_wait_behind(struct call *c, struct lock_call *l) {
         return false; /* what is made stays with the request */
     wait_started(t);
     wait_arm(t);
+    (void)refuse_circle(t);
     return true;
 }
 
@@ -358,21 +393,18 @@ bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *
         return false;
     struct wait *t = wait_begin(c, l);
     keep_refusal(t, e);
-    switch (waiting_join(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, &t->waiter, worker_now(w))) {
-    case JOINED_BEHIND:
-        wait_started(t);
-        wait_arm(t);
-        break;
-    case JOINED_FIRST:
-        wait_started(t);
+    enum waiting_joined joined =
+        waiting_join(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, &t->waiter, worker_now(w));
+    waiting_elsewhere(w->shared->waiting, &t->waiter, r->waits_ms);
+    wait_started(t);
+    if (joined == JOINED_FIRST)
         wait_try_in(t, r->pttl_ms);
-        break;
-    case JOINED_FREED:
-        wait_started(t);
+    else
         wait_arm(t);
+    if (joined == JOINED_FREED)
         wait_try(t);
-        break;
-    }
+    else
+        (void)refuse_circle(t);
     return true;
 }
 
@@ -403,10 +435,12 @@ static void serve(struct worker *w) {
     bool tries;
     while ((waiter = waiting_next(w->shared->waiting, w->index, &tries))) {
         struct wait *t = LIST_ENTRY(waiter, struct wait, waiter);
+        if (tries || waiter->yields)
+            t->called = ev_now(w->loop);
         if (tries)
             wait_try(t);
         else if (!t->trying)
-            wait_try_in(t, PTTL_UNKNOWN);
+            wait_try_in(t, waiter->yields ? YIELD_MS : PTTL_UNKNOWN);
     }
 }
 
@@ -453,6 +487,7 @@ void lock_waits_close(struct worker *w) {
 }
 
 void lock_waits_stop(struct worker *w) {
+    lock_ear_close(w);
     LIST_FOREACH_SAFE(it, &w->locks->waits)
     wait_end(LIST_ENTRY(it, struct wait, link));
 }

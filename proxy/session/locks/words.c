@@ -183,6 +183,12 @@ static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
     return p + e->len;
 }
 
+/* Puts what an attempt that may wait tells other proxies. */
+static __attribute__((noinline)) char *put_wait(char *p, int64_t since_ms, int64_t next_ms) {
+    p = put_number(p, since_ms);
+    return next_ms ? put_number(p, next_ms) : put(p, "$0\r\n\r\n", 6);
+}
+
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words) {
@@ -211,7 +217,7 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
         p = lc->shape == SHAPE_INT ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
     }
     if (waits)
-        p = put(p, "$4\r\nwait\r\n$0\r\n\r\n", 16);
+        p = put_wait(p, lc->since_ms ? lc->since_ms : plan->begun_ms, lc->next_ms);
     end(w, p);
 }
 
@@ -243,11 +249,12 @@ void lock_build_instead(struct worker *w, const struct lock_client *client, cons
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
-    bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
+    bool tells = plan->rule && plan->rule->wait_ms > 0;
+    bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free || tells;
     bool least = !whole && plan->claim_fence && command[0] == 'D'; /* DEL */
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
-    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 : least ? 2 : 3, room);
+    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 + tells : least ? 2 : 3, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_token(p, plan->claim_token, plan->claim_len);
     if (!least)
@@ -259,5 +266,7 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
         p += resp_header_write(p, '$', (int64_t)seen_len(plan));
         p = put(p + seen_write(plan, p), "\r\n", 2);
     }
+    if (tells)
+        p = put_number(p, plan->key.db);
     end(w, p);
 }
