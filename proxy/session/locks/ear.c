@@ -75,9 +75,10 @@ static void ear_listen(struct ear *ear) {
     struct worker *w = ear->worker;
     const struct upstream_pin_events events = {.arg = ear, .message = ear_message, .lost = ear_lost};
     const struct upstream_lane lane = {.protocol = 2};
+    const struct upstream_claim own = {.lasting = true};
     const char *error;
     ear->tried = ev_now(w->loop);
-    ear->pin = upstream_pin_open(w->upstream, upstream_any_node(w->upstream, w->index), &lane, &events, &error);
+    ear->pin = upstream_pin_open(w->upstream, upstream_any_node(w->upstream, w->index), &lane, &own, &events, &error);
     if (!ear->pin) {
         log_verbose("Releases at other proxies are not heard: %s", error);
         return;
