@@ -45,8 +45,8 @@ struct listen_set {
  * proxy of the same configuration, is none of its business. */
 bool listen_open(struct listen_set *set, const struct config *config, struct inherited *inherited, bool trial,
                  struct config_errors *errors);
-/* Opens admin-bind x admin-port, or takes it from what is inherited, behind listen_open; the descriptor is the caller's.
- * -1: what is wrong was added to `errors`, or nothing is, in a trial. */
+/* Opens admin-bind x admin-port, or takes it from what is inherited, behind listen_open; the descriptor is the
+ * caller's. -1: what is wrong was added to `errors`, or nothing is, in a trial. */
 int listen_admin(struct listen_set *set, const struct config *config, int backlog, struct config_errors *errors);
 /* The descriptors of one thread. */
 const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count);
