@@ -282,15 +282,15 @@ struct lock_result {
     uint64_t lost;          /* dead heads of a list lock that were removed */
     const char *lost_owner; /* the identity of the last one's owner; borrowed, may be NULL */
     size_t lost_owner_len;
-    bool leased;       /* the live lease's expiry is the proxy's own (the envelope's last element) */
-    bool same;         /* the live lease is of the caller's identity */
-    bool elsewhere;    /* another proxy gave it */
-    bool pooled;       /* its family is known to share connections, maybe at another proxy */
-    uint8_t suspects;  /* releases of losers that were refused while it was live, 3 at most */
+    bool leased;      /* the live lease's expiry is the proxy's own (the envelope's last element) */
+    bool same;        /* the live lease is of the caller's identity */
+    bool elsewhere;   /* another proxy gave it */
+    bool pooled;      /* its family is known to share connections, maybe at another proxy */
+    uint8_t suspects; /* releases of losers that were refused while it was live, 3 at most */
     union {
         uint64_t replicas; /* LOCK_UNCONFIRMED: that had it in time */
-        int64_t waits_ms;  /* LOCK_GRANTED, LOCK_HELD: since when somebody waits at another proxy, by its clock; 0: nobody,
-                            * or it was not asked */
+        int64_t waits_ms;  /* LOCK_GRANTED, LOCK_HELD: since when somebody waits at another proxy, by its clock; 0:
+                            * nobody,  or it was not asked */
     };
 };
 
@@ -325,8 +325,8 @@ void engine_anew(struct lock_engine *e, struct lock_plan *plan, int64_t now_ms);
 /* Whether the lease with this fence (0: whichever is live) that stands in an attempt's way was acquired by its own
  * session, and so by who asks: not where the session's commands may be several workers'. */
 bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms);
-/* The session that holds the live lease of a key, over a connection of its own; 0: nobody who is connected here, or it is
- * not known who of several. `hash` is the key's. */
+/* The session that holds the live lease of a key, over a connection of its own; 0: nobody who is connected here, or it
+ * is not known who of several. `hash` is the key's. */
 uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64_t hash, int64_t now_ms);
 /* Reports an attempt that was refused because its session would have waited in a circle, which `action` names. */
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,

@@ -53,7 +53,7 @@ struct freed {
 struct waiting {
     pthread_mutex_t mutex;
     struct table queues, sessions; /* sessions: waiters, by who waits */
-    struct list_node kept; /* oldest first */
+    struct list_node kept;         /* oldest first */
     size_t kept_count;
     atomic_size_t count;
     void (*wake)(void *arg, unsigned thread);
@@ -373,7 +373,8 @@ bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t ha
     pthread_mutex_lock(&t->mutex);
     struct waiting_queue *q = queue_find(t, key, hash);
     struct waiter *first = q ? first_of(q) : NULL;
-    bool hands = first && first->thread == thread && first->way == way && !q->trying && !first->called && !yields(q, first);
+    bool hands =
+        first && first->thread == thread && first->way == way && !q->trying && !first->called && !yields(q, first);
     if (hands)
         call(t, first, true);
     pthread_mutex_unlock(&t->mutex);

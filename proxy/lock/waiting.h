@@ -36,7 +36,7 @@ struct waiter {
     unsigned thread;
     int64_t since_ms;
     const char *who; /* for people; borrowed while it waits */
-    bool yields; /* waiting_next: somebody at another proxy has waited longer, and tries first */
+    bool yields;     /* waiting_next: somebody at another proxy has waited longer, and tries first */
     /* Private, but for `queue`: NULL while it does not wait. */
     struct waiting_queue *queue;
     struct list_node link, mail;
@@ -105,8 +105,8 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries);
 /* ---- circles ------------------------------------------------------------------------------------------- */
 
 /* Sessions that wait for each other's locks in a circle wait for ever. Finds the circle that a session is in which has
- * joined: who holds what each waits for is asked of the engine. Writes it as text, "WHO waits for KEY since N ms, held by
- * WHO, ...". Returns whether there is one. */
+ * joined: who holds what each waits for is asked of the engine. Writes it as text, "WHO waits for KEY since N ms, held
+ * by WHO, ...". Returns whether there is one. */
 bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, int64_t now_ms, struct text *out);
 
 /* ---- looking in ---------------------------------------------------------------------------------------- */

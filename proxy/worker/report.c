@@ -70,8 +70,8 @@ static void note_oldest(void *arg, const struct waiting_view *v) {
         *since_ms = v->since_ms;
 }
 
-static void report_locks_section(const struct proxy_shared *shared, const struct counter_sums *counters,
-                                 int64_t now_ms, const struct report *r) {
+static void report_locks_section(const struct proxy_shared *shared, const struct counter_sums *counters, int64_t now_ms,
+                                 const struct report *r) {
     int64_t since_ms = 0;
     waiting_each(shared->waiting, note_oldest, &since_ms);
     struct lock_stats stats;

@@ -6,7 +6,8 @@
  *   contend --workers N --work-us N --between-us N --poll-us N --seconds N --key KEY PORT ...
  *
  * Prints one line of JSON: acquisitions, each worker's turns; waits (first attempt to grant) and handovers (a DEL
- * written to the next grant read, where somebody had asked before it) in µs; the time that work and its two round trips took.
+ * written to the next grant read, where somebody had asked before it) in µs; the time that work and its two round trips
+ * took.
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -220,11 +220,11 @@ static void test_views(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_order),         TEST(test_newcomers),
-        TEST(test_handover),      TEST(test_one_tries_at_a_time),
-        TEST(test_kept_place),    TEST(test_release_before_joining),
-        TEST(test_empty_place),   TEST(test_leaving_hands_the_call_on),
-        TEST(test_proof),         TEST(test_views),
+        TEST(test_order),       TEST(test_newcomers),
+        TEST(test_handover),    TEST(test_one_tries_at_a_time),
+        TEST(test_kept_place),  TEST(test_release_before_joining),
+        TEST(test_empty_place), TEST(test_leaving_hands_the_call_on),
+        TEST(test_proof),       TEST(test_views),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

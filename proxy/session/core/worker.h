@@ -105,8 +105,8 @@ struct worker {
     uint64_t arrivals;                                   /* sessions that have come, or have become strangers again */
     uint64_t asked;                                      /* of these, when the node was asked last */
     uint64_t served; /* of these, when it was asked last and said that it serves them: they stay served */
-    struct histogram lock_commands; /* how long they took */
-    struct histogram lock_waits;    /* of attempts that have waited and got the lock (rule option wait) */
+    struct histogram lock_commands;  /* how long they took */
+    struct histogram lock_waits;     /* of attempts that have waited and got the lock (rule option wait) */
     struct histogram lock_handovers; /* of these, since the release was seen */
 };
 

@@ -153,8 +153,8 @@ static inline void read_flags(uint64_t flags, struct lock_result *r) {
     r->elsewhere = flags >> 5 & 1;
 }
 
-/* Reads what an attempt that may wait is told behind the fence, from the colon on: of a lease that has refused it the time
- * that it has left (PTTL_NONE: no end); and since when somebody waits at another proxy. */
+/* Reads what an attempt that may wait is told behind the fence, from the colon on: of a lease that has refused it the
+ * time that it has left (PTTL_NONE: no end); and since when somebody waits at another proxy. */
 static __attribute__((noinline)) void read_more(const char *colon, const char *end, struct lock_result *r) {
     const char *p = colon + 1;
     int64_t ms;

@@ -1,12 +1,13 @@
 /*
- * Releases at other proxies. Who waits leaves a mark in the guard record (acquire.lua), and a release at another proxy that
- * finds it there says so (release.lua):
+ * Releases at other proxies. Who waits leaves a mark in the guard record (acquire.lua), and a release at another proxy
+ * that finds it there says so (release.lua):
  *
  *      PUBLISH lockkeeper-freed "PROCESS DB KEY" ──> each proxy where somebody waits ──┬─ PROCESS: the first one tries
  *                                                                                     └─ others: a little later
  *
- * PROCESS is the proxy whose mark it is, where somebody has waited longest. Each thread has a connection of its own for that,
- * from when somebody has first waited there. A message that is lost costs a moment: those who wait ask every 100 ms.
+ * PROCESS is the proxy whose mark it is, where somebody has waited longest. Each thread has a connection of its own for
+ * that, from when somebody has first waited there. A message that is lost costs a moment: those who wait ask every 100
+ * ms.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 
-static const char CHANNEL[] = "lockkeeper-freed";
+static const char SUBSCRIBE[] = "*2\r\n$9\r\nSUBSCRIBE\r\n$16\r\nlockkeeper-freed\r\n";
 
 static const double AGAIN_SECONDS = 1.0;
 
@@ -86,10 +87,7 @@ static void ear_listen(struct ear *ear) {
     counter_add(&w->counters.pinned_connections, 1);
     counter_add(&w->counters.pinned_subscribed, 1);
     upstream_pin_stream(ear->pin, true);
-    build_start(w, 2);
-    build_text(w, "SUBSCRIBE");
-    build_text(w, CHANNEL);
-    upstream_pin_send(ear->pin, w->build.data, w->build.len);
+    upstream_pin_send(ear->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
 }
 
 void lock_ear_open(struct worker *w) {

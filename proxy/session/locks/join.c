@@ -24,7 +24,7 @@ static struct call **place_of(struct worker *w, const struct lock_call *l) {
     return &w->locks->probes[l->plan.hash % LOCK_PROBES];
 }
 
-bool lock_join(struct call *call, struct lock_call *l) {
+inline bool lock_join(struct call *call, struct lock_call *l) {
     struct worker *w = call->request->worker;
     struct session *s = call->request->session;
     struct call **place = place_of(w, l), *probe = *place;

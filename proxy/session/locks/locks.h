@@ -36,9 +36,6 @@ struct lock_command {
     uint8_t advises;   /* as in struct lock_row */
     int64_t expiry_ms; /* SCRIPT_ACQUIRE: the command's own; 0 it has none; LOCK_EXPIRY_OTHER: as the command says */
     const char *name;  /* in capitals, static; NULL: as the client wrote it */
-    /* SCRIPT_ACQUIRE under a rule with `wait`: since when the attempt waits, 0 it is a newcomer's, and the one behind it
-     * here; 0 there is none. */
-    int64_t since_ms, next_ms;
 };
 enum { LOCK_EXPIRY_OTHER = -1 };
 

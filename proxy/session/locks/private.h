@@ -29,6 +29,8 @@ struct worker_locks {
     struct list_node waits; /* struct wait, wait.c's */
     struct ev_async wake;   /* other threads have mail for waiters of this one */
     struct ear *ear;        /* ear.c's; NULL: nobody has waited yet */
+    int64_t since_ms;       /* of the attempt that wait.c builds: since when it waits; 0: it is a newcomer's */
+    int64_t next_ms;        /* and since when the one behind it does; 0: there is none */
     bool serving;           /* they are to be served at the end of the turn */
     struct list_node *free; /* struct lock_call, a stack */
     size_t free_count;

@@ -32,7 +32,7 @@ struct wait {
     struct call *call;
     struct lock_call *lock;
     struct ev_timer timer;
-    double called; /* when its attempt was called for by a release, by the loop's clock; 0: it was not */
+    double called;        /* when its attempt was called for by a release, by the loop's clock; 0: it was not */
     double until, try_at; /* by the loop's clock; try_at 0: it is not the first one, as far as is known */
     int64_t keep_ms;      /* so long its place is kept */
     bool trying;          /* its attempt is under way */
@@ -294,8 +294,8 @@ static void wait_try(struct wait *t) {
     struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
     const char *value = l->value;
     struct lock_words words = {&value, &l->value_len, 1};
-    lc.since_ms = t->waiter.since_ms;
-    lc.next_ms = waiting_behind(w->shared->waiting, &t->waiter);
+    w->locks->since_ms = t->waiter.since_ms;
+    w->locks->next_ms = waiting_behind(w->shared->waiting, &t->waiter);
     lock_ear_open(w);
     if (t->words.count) {
         words = t->words;
@@ -305,6 +305,7 @@ static void wait_try(struct wait *t) {
     counter_add(&w->counters.wait_tries, 1);
     engine_anew(w->shared->engine, &l->plan, worker_now(w));
     lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
+    w->locks->since_ms = w->locks->next_ms = 0;
     lock_submit_for(c, l, SCRIPT_ACQUIRE, wait_answered);
 }
 

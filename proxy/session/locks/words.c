@@ -13,7 +13,6 @@
 #include "proxy/session/locks/private.h"
 
 enum {
-    WAIT_ARGS = 2,
     ROOM = 384 + LOCK_GUARD_EXTRA /* for headers, numbers and short words of a call, besides what is counted */
 };
 
@@ -183,19 +182,64 @@ static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
     return p + e->len;
 }
 
-/* Puts what an attempt that may wait tells other proxies. */
-static __attribute__((noinline)) char *put_wait(char *p, int64_t since_ms, int64_t next_ms) {
-    p = put_number(p, since_ms);
-    return next_ms ? put_number(p, next_ms) : put(p, "$0\r\n\r\n", 6);
+static void build_number_or_none(struct worker *w, int64_t n) {
+    if (n)
+        build_number(w, n);
+    else
+        build_text(w, "");
+}
+
+/* Builds an attempt that may wait: it tells other proxies since when. Apart from the usual one, as build_telling is
+ * from the usual release, so that others pay one comparison for it. */
+static __attribute__((noinline)) void build_waiting(struct worker *w, const struct lock_client *client,
+                                                    const struct lock_plan *plan, const struct lock_command *lc,
+                                                    const struct lock_words *words) {
+    const struct worker_locks *locks = w->locks;
+    int64_t ms = lc->expiry_ms ? lc->expiry_ms : plan->rule->lease_ms;
+    size_t identity_len;
+    const char *identity = lock_client_name(client, &identity_len);
+    lock_build_script(w, SCRIPT_ACQUIRE, NULL, 2, lc->expiry_ms ? 7 : 8);
+    build_bulk(w, plan->key.name, plan->key.len);
+    lock_build_guard(w, plan->key.name, plan->key.len);
+    build_bulk(w, plan->attempt_token, plan->attempt_len);
+    build_bulk(w, identity, identity_len);
+    build_bulk(w, words->words[lc->value_at], words->lens[lc->value_at]);
+    build_number_or_none(w, ms);
+    build_number_or_none(w, ms ? ms + GUARD_OUTLIVES_MS : 0);
+    if (!lc->expiry_ms)
+        build_text(w, lc->shape == SHAPE_INT ? "SETNX" : "SET");
+    build_number(w, locks->since_ms ? locks->since_ms : plan->begun_ms);
+    build_number_or_none(w, locks->next_ms);
+}
+
+/* Builds a release that tells those who wait at other proxies. */
+static __attribute__((noinline)) void build_telling(struct worker *w, struct lock_queue *queue,
+                                                    const struct lock_client *client, const struct lock_plan *plan,
+                                                    const char *command) {
+    size_t identity_len = 0;
+    const char *identity = client ? lock_client_name(client, &identity_len) : "";
+    lock_build_script(w, SCRIPT_RELEASE, queue, 2, 8);
+    build_bulk(w, plan->key.name, plan->key.len);
+    lock_build_guard(w, plan->key.name, plan->key.len);
+    build_bulk(w, plan->attempt_token, plan->attempt_len);
+    build_bulk(w, plan->claim_token, plan->claim_len);
+    build_text(w, command);
+    build_text(w, lock_right_text(plan->right));
+    build_bulk(w, identity, identity_len);
+    build_number(w, plan->rule->lease_ms);
+    lock_build_seen(w, plan);
+    build_number(w, plan->key.db);
 }
 
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words) {
     bool instead = plan->right == RIGHT_INSTEAD, other = instead || lc->expiry_ms == LOCK_EXPIRY_OTHER;
-    bool waits = !other && !queue && plan->rule->wait_ms > 0;
-    size_t extra = waits ? WAIT_ARGS : 0;
-    size_t identity_len, args = other ? 6 + words->count : (lc->expiry_ms ? 5 : 6) + extra;
+    if (plan->rule->wait_ms > 0 && !other && !queue) {
+        build_waiting(w, client, plan, lc, words);
+        return;
+    }
+    size_t identity_len, args = other ? 6 + words->count : lc->expiry_ms ? 5 : 6;
     const char *identity = lock_client_name(client, &identity_len);
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + words->lens[lc->value_at];
     for (size_t i = 0; other && i < words->count; i++)
@@ -216,8 +260,6 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
         p = put_expiry(w, p, plan->rule->lease_ms);
         p = lc->shape == SHAPE_INT ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
     }
-    if (waits)
-        p = put_wait(p, lc->since_ms ? lc->since_ms : plan->begun_ms, lc->next_ms);
     end(w, p);
 }
 
@@ -249,12 +291,15 @@ void lock_build_instead(struct worker *w, const struct lock_client *client, cons
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
-    bool tells = plan->rule && plan->rule->wait_ms > 0;
-    bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free || tells;
+    if (plan->rule && plan->rule->wait_ms > 0) {
+        build_telling(w, queue, client, plan, command);
+        return;
+    }
+    bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
     bool least = !whole && plan->claim_fence && command[0] == 'D'; /* DEL */
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
-    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 + tells : least ? 2 : 3, room);
+    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 : least ? 2 : 3, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_token(p, plan->claim_token, plan->claim_len);
     if (!least)
@@ -266,7 +311,5 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
         p += resp_header_write(p, '$', (int64_t)seen_len(plan));
         p = put(p + seen_write(plan, p), "\r\n", 2);
     }
-    if (tells)
-        p = put_number(p, plan->key.db);
     end(w, p);
 }
