@@ -4,10 +4,12 @@ Counted are the turns of the loop in which a part of it was done, since times di
 """
 
 import re
+import select
 
 import pytest
 
 from resp import Error, encode
+from servers import until
 
 
 def slices_of(connect, proxy, request, times):
@@ -101,6 +103,48 @@ def test_a_script_is_sent_once_for_many_requests(start_redis, start_proxy, conne
     for n in range(10):
         assert client("SETNX", "lock:again", "1") == 1
         assert client("DEL", "lock:again") == 1
+
+
+@pytest.fixture
+def many_locks(start_redis, start_proxy, connect):
+    """A server, a proxy, and a client that holds 5,000 locks, with their names."""
+    server = start_redis()
+    proxy = start_proxy(server, "lock lock:*")
+    client = connect(proxy)
+    names = ["lock:%d" % n for n in range(5000)]
+    assert client.pipeline([["SETNX", name, "1"] for name in names]) == [b":1\r\n"] * 5000
+    return server, proxy, client, names
+
+
+def test_others_come_between_the_scripts_of_one_command(many_locks, connect):
+    server, proxy, client, names = many_locks
+    other = connect(proxy)
+    client.send(encode("DEL", *names, "plain") + encode("EXISTS", *names[-100:]) + encode("SETNX", names[-1], "2"))
+    for n in range(5):
+        assert other("SETNX", "lock:other:%d" % n, "1") == 1
+        assert other("DEL", "lock:other:%d" % n) == 1
+    assert not select.select([client.sock], [], [], 0)[0], "the long command is still under way"
+    assert [client.read() for _ in range(3)] == [5000, 0, 1], "in its client's order all the same"
+    assert connect(server)("KEYS", "lock:*") == [names[-1]]
+
+
+def test_who_leaves_behind_a_long_command_has_sent_it(many_locks, connect):
+    server, _, client, names = many_locks
+    client.send(encode("UNLINK", *names))
+    client.close()
+    direct = connect(server)
+    until(lambda: direct("EXISTS", *names) == 0, what="the locks' release")
+
+
+def test_a_reload_in_a_long_command(many_locks, connect):
+    """What was a lock when the command came is none any more when its turn comes."""
+    server, proxy, client, names = many_locks
+    other = connect(proxy)
+    proxy.write_config(["upstream " + server.upstream(), "lock none:*"])
+    client.send(encode("DEL", *names))
+    assert other("PROXY", "RELOAD") == "OK"
+    assert client.read() == 5000
+    assert connect(server)("EXISTS", *names) == 0
 
 
 def input_bytes(client):

@@ -5,8 +5,9 @@
  *                   └─ part: b   (slot 2) ──> node ──┴─> array in the order of the keys
  *
  * A part is one slot's keys (on a standalone: all of them), except that each lock key of DEL and UNLINK is a part
- * of its own, which is a script; a part of MSET with lock keys is a script as a whole. The first error among the
- * parts is the reply of the whole.
+ * of its own, which is a script; a part of MSET with lock keys is a script as a whole. Of many scripts a few are on
+ * their way at once, so that other clients' lock commands come between. The first error among the parts is the reply of
+ * the whole.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +20,17 @@
 #include "proxy/session/locks/locks.h"
 
 enum { ERROR_LINE_MAX = 512, LOCK_PARTS_MAX = 10000 /* each is a script's call, much longer than its key */ };
+/* Parts of one command on their way at once: a Redis is done with so many scripts in a millisecond or two. */
+enum { PARTS_AT_ONCE = 64 };
 
 struct item {
     uint32_t arg;   /* index of the key among the arguments */
     uint32_t order; /* its place among the keys */
     int slot;
     const struct lock_rule *rule; /* it is a lock key; valid while the request is dispatched */
-    char *shown;                  /* MGET: a copy of the lock key, since its value makes a sighting */
-    size_t shown_len;
+    char *name; /* a copy of a lock key: in an MGET, since its value makes a sighting; of a part that waits, until it is
+                   sent */
+    size_t name_len;
 };
 
 /* A piece is an element of a merged array: bytes in a part's reply. */
@@ -45,6 +49,9 @@ struct split {
     struct text *kept;       /* replies that pieces point into, one a part */
     struct audit_note *note; /* what it does to keys that are audited, or NULL */
     size_t part_count;
+    struct session *session; /* as long as it is there */
+    size_t next, waiting;    /* the first item that may be a part that waits; how many do */
+    bool sends;              /* parts are being sent: one that ends at once sends no others */
     char error[ERROR_LINE_MAX];
     bool failed;
 };
@@ -53,7 +60,7 @@ static void split_free(struct split *split) {
     for (size_t i = 0; split->kept && i < split->part_count; i++)
         text_clear(&split->kept[i]);
     for (size_t i = 0; i < split->item_count; i++)
-        memory_free(split->items[i].shown);
+        memory_free(split->items[i].name);
     memory_free(split->kept);
     memory_free(split->items);
     memory_free(split->pieces);
@@ -75,12 +82,12 @@ static void split_sightings(struct request *r, const struct split *split) {
     struct session *s = r->session;
     for (size_t i = 0; s && i < split->item_count; i++) {
         const struct item *it = &split->items[i];
-        const struct lock_rule *rule = it->shown ? lock_rule_for(s, it->shown, it->shown_len) : NULL;
+        const struct lock_rule *rule = it->name ? lock_rule_for(s, it->name, it->name_len) : NULL;
         struct resp_item value;
         const char *p = split->pieces[it->order].data;
         if (!rule || !resp_item_read(&p, p + split->pieces[it->order].len, &value))
             continue;
-        struct lock_key key = {.db = s->lane.db, .name = it->shown, .len = it->shown_len};
+        struct lock_key key = {.db = s->lane.db, .name = it->name, .len = it->name_len};
         engine_saw(s->worker->shared->engine, &s->lock, &key, rule, value.null ? NULL : value.str, value.len,
                    worker_now(s->worker));
     }
@@ -152,6 +159,8 @@ static bool split_take_array(struct split *split, const struct call *c, const st
     return true;
 }
 
+static void split_go_on(struct request *r, size_t at_once);
+
 static void split_part_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct split *split = REQUEST_OWNER(r, struct split);
@@ -170,6 +179,8 @@ static void split_part_done(struct call *c, const struct call_end *end) {
     }
     if (--r->parts_left == 0)
         split_finish(r);
+    else if (split->waiting > 0)
+        split_go_on(r, PARTS_AT_ONCE);
 }
 
 /* ---- keys over slots ------------------------------------------------------------------------------ */
@@ -192,18 +203,68 @@ static void build_args(struct worker *w, const struct command *c, const struct r
 }
 
 /* Sends a part that is one lock key of DEL or UNLINK. */
-static void split_lock_part(struct request *request, const struct resp_request *r, const char *bytes,
-                            const struct item *item, uint32_t index) {
+static void split_lock_part(struct request *request, const struct lock_rule *rule, const char *key, size_t len) {
     struct call *call = call_new(request, split_part_done);
-    const char *words[2];
-    size_t lens[2];
-    words[0] = request_arg(r, bytes, 0, &lens[0]);
-    words[1] = request_arg(r, bytes, item->arg, &lens[1]);
+    const char *name = request->command->name;
+    const char *words[2] = {name, key};
+    size_t lens[2] = {strlen(name), len};
     struct lock_words list = {words, lens, 2};
-    call->index = index;
     call->count = 1;
-    lock_call(call, item->rule, &lock_release_of_one, words[1], lens[1], &list);
+    lock_call(call, rule, &lock_release_of_one, key, len, &list);
 }
+
+/* Sends the next part that waits; its key may be no lock any more. */
+static void split_send_waiting(struct request *request, struct split *split) {
+    while (!split->items[split->next].name)
+        split->next++;
+    struct item *item = &split->items[split->next++];
+    struct session *s = split->session;
+    const struct lock_rule *rule = lock_rule_for(s, item->name, item->name_len);
+    split->waiting--;
+    if (rule) {
+        split_lock_part(request, rule, item->name, item->name_len);
+    } else {
+        struct call *call = call_new(request, split_part_done);
+        call->count = 1;
+        build_start(s->worker, 2);
+        build_text(s->worker, request->command->name);
+        build_bulk(s->worker, item->name, item->name_len);
+        call_submit(call, item->slot, s->worker->build.data, s->worker->build.len);
+    }
+    request->parts_left--; /* it has counted while it waited */
+    memory_free(item->name);
+    item->name = NULL;
+}
+
+/* Sends parts that wait, as long as fewer than so many are on their way. The last to end finishes the request. */
+static void split_go_on(struct request *r, size_t at_once) {
+    struct split *split = REQUEST_OWNER(r, struct split);
+    if (split->sends)
+        return;
+    split->sends = true;
+    r->parts_left++; /* held here: some may end at once */
+    while (split->waiting > 0 && r->parts_left - split->waiting <= at_once)
+        split_send_waiting(r, split);
+    split->sends = false;
+    if (--r->parts_left == 0)
+        split_finish(r);
+}
+
+/* Who leaves has sent the whole command: what waits of it is sent while its session is still known. */
+static void split_left(struct request *r) {
+    struct split *split = REQUEST_OWNER(r, struct split);
+    if (split->waiting > 0) {
+        r->session = split->session;
+        split->sends = false;
+        r->parts_left++; /* held here: the request is not to end as that of a session */
+        split_go_on(r, SIZE_MAX);
+        r->session = NULL;
+        if (--r->parts_left == 0)
+            split_finish(r);
+    }
+}
+
+static const struct request_owner_ops split_ops = {.left = split_left};
 
 /* Sends a part of several keys; lock keys among those of an MSET make it a script. */
 static void split_part(struct session *s, struct request *request, const struct command *c,
@@ -247,18 +308,29 @@ static void item_set(struct item *item, const struct request_class *k, size_t i)
     if (k->slot == SLOT_SEVERAL)
         item->slot = slot_of_key(key, len);
     if (item->rule && k->command->split == SPLIT_MGET) {
-        item->shown = memory_strndup(key, len);
-        item->shown_len = len;
+        item->name = memory_strndup(key, len);
+        item->name_len = len;
     }
 }
 
 /* Cuts the items into parts and sends these. */
 static void split_send(struct session *s, struct request *request, const struct command *c,
-                       const struct resp_request *r, const char *bytes, const struct item *items, size_t count) {
+                       const struct resp_request *r, const char *bytes, struct item *items, size_t count) {
+    struct split *split = REQUEST_OWNER(request, struct split);
+    split->sends = true;
     for (size_t i = 0; i < count;) {
         size_t n = 1;
         if (own_part(c, &items[i])) {
-            split_lock_part(request, r, bytes, &items[i], (uint32_t)i);
+            size_t len;
+            const char *key = request_arg(r, bytes, items[i].arg, &len);
+            if (request->parts_left - split->waiting <= PARTS_AT_ONCE) {
+                split_lock_part(request, items[i].rule, key, len);
+            } else {
+                items[i].name = memory_strndup(key, len);
+                items[i].name_len = len;
+                split->waiting++;
+                request->parts_left++;
+            }
         } else {
             while (i + n < count && items[i + n].slot == items[i].slot && !own_part(c, &items[i + n]))
                 n++;
@@ -266,6 +338,9 @@ static void split_send(struct session *s, struct request *request, const struct 
         }
         i += n;
     }
+    split->sends = false;
+    if (split->waiting > 0)
+        request_barrier(request); /* the session's later requests come behind all parts */
 }
 
 enum dispatch_result split_dispatch(struct session *s, const struct request_class *k) {
@@ -299,9 +374,12 @@ enum dispatch_result split_dispatch(struct session *s, const struct request_clas
     }
     split->note = audit_note(s, k, false);
     s->audits += split->note != NULL;
-    request_own(request, &split->owner, &request_owner_silent);
-    request->parts_left = 1; /* held here until all parts are on their way: some may end at once */
+    split->session = s;
+    request_own(request, &split->owner, &split_ops);
+    request->parts_left = 1; /* held here until all parts are on their way, or wait: some may end at once */
     split_send(s, request, c, k->request, k->bytes, items, key_count);
+    if (split->waiting > 0)
+        split_go_on(request, PARTS_AT_ONCE);
     if (--request->parts_left == 0)
         split_finish(request);
     return DISPATCHED;
