@@ -347,6 +347,18 @@ static bool session_stream_full(const struct session *s) {
     return s->stream && !stream_takes(s->stream);
 }
 
+/* Scans what had come before the mark. Where a request ends there the next one came in a later read, while earlier ones
+ * were unanswered. */
+static void session_scan_earlier(struct session *s, bool *waits) {
+    struct session_input *in = s->input;
+    size_t used = session_scan(s, &in->scanner, in->data + in->start, in->later, waits);
+    if (s->state != SESSION_OPEN)
+        return;
+    in->start += used;
+    s->overlaps |= used == in->later;
+    in->later = *waits ? in->later - used : 0;
+}
+
 /* Scans what is in session->input. */
 static void session_scan_input(struct session *s) {
     struct session_input *in = s->input;
@@ -357,12 +369,12 @@ static void session_scan_input(struct session *s) {
             return;
         in->start += taken;
     }
-    size_t used = 0;
-    if (!s->stream)
-        used = session_scan(s, &in->scanner, in->data + in->start, input_len(in), &waits);
+    if (in->later > 0 && !s->stream)
+        session_scan_earlier(s, &waits);
+    if (!waits && !s->stream && s->state == SESSION_OPEN)
+        in->start += session_scan(s, &in->scanner, in->data + in->start, input_len(in), &waits);
     if (s->state != SESSION_OPEN)
         return;
-    in->start += used;
     if (input_len(in) == 0 && !waits) {
         session_input_free(s);
         session_pause_reading(s, session_stream_full(s));
@@ -463,6 +475,8 @@ static void session_read(struct session *s) {
     counter_add(&w->counters.client_bytes_in, (uint64_t)n);
     if (!in && !s->stream && !s->reads_on) /* not the rest of what was written before */
         s->overlaps = s->in_flight > 0;
+    else if (in && in->later == 0 && !s->stream && !s->reads_on && s->in_flight >= s->window)
+        in->later = input_len(in);
     s->reads_on = (size_t)n == room;
     if (s->waits)
         session_tell_speaks(s);

@@ -40,6 +40,7 @@ enum session_state {
 struct session_input {
     char *data;
     size_t start, end, cap;
+    size_t later; /* bytes from start on that came before what was read while the session's window was full; 0: none */
     struct resp_request scanner;
 };
 
