@@ -32,7 +32,7 @@ for purpose in "$@"; do
         need="$need python3-redis"
         want="$want nodejs npm php-cli php-redis php-predis php-symfony-lock ruby ruby-redis libredis-perl"
         want="$want libredis-fast-perl golang-go golang-github-gomodule-redigo-dev golang-gopkg-redis.v5-dev"
-        want="$want lua5.1 lua-redis"
+        want="$want lua5.1 lua-redis php-illuminate-cache php-illuminate-redis python3-django-redis python3-rq"
         ;;
     *)
         echo "install.sh: '$purpose': expected build, package, test, integration, root, bench, clients or suite" >&2
