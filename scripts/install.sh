@@ -3,14 +3,14 @@
 # machine lacks.
 #
 # Nothing is asked, and nothing is said unless it fails. Where everything is there already, nothing is touched and no
-# rights are needed. A service of a newly installed package (Redis or Valkey on port 6379, haproxy, nutcracker) is neither
+# rights are needed. A service of a newly installed package (Redis or Valkey on port 6379, haproxy, nutcracker, Prometheus) is neither
 # started nor enabled; one that was there before stays as it is.
 set -eu
 
 need="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev libssl-dev uuid-dev libmicrohttpd-dev"
 need="$need redis-server redis-tools python3"
 of_tests="ninja-build libcmocka-dev liblua5.1-0-dev python3-pytest python3-pytest-xdist python3-redis netcat-openbsd openssl"
-of_tests="$of_tests dpkg-dev file groff-base"
+of_tests="$of_tests dpkg-dev file groff-base python3-yaml"
 want=
 for purpose in "$@"; do
     case $purpose in
@@ -19,11 +19,11 @@ for purpose in "$@"; do
     test)
         need="$need $of_tests spin"
         want="$want clang libclang-rt-dev clang-format valgrind chromium iproute2"
-        want="$want clang-tidy lintian"
+        want="$want clang-tidy lintian prometheus"
         ;;
     integration) # the tests alone, without what measures them; before each server that the release has
         need="$need $of_tests iproute2 procps"
-        want="$want valkey-server"
+        want="$want valkey-server prometheus"
         ;;
     root) need="debootstrap mount util-linux" ;; # a second root, for the other release
     suite) need="$need tcl dpkg-dev" ;; # Redis's own tests, from Debian's source package
@@ -85,7 +85,7 @@ finish() {
 }
 trap finish EXIT
 if [ -d /run/systemd/system ]; then
-    for service in redis-server valkey-server nutcracker haproxy; do
+    for service in redis-server valkey-server nutcracker haproxy prometheus; do
         case " $missing $wanted " in *" $service "*) services="$services $service.service" ;; esac
     done
     [ -z "$services" ] || $as_root systemctl mask --runtime --quiet $services >/dev/null 2>&1 || true
