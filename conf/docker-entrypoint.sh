@@ -1,6 +1,7 @@
 #!/bin/sh
 # docker-entrypoint.sh [--test-conf] [FILE] [--directive value ...]: becomes lockkeeper, as the image's first process, so that
-# signals reach it. Without FILE its configuration is LOCKKEEPER_CONF, or the package's in /etc.
+# signals reach it. Without FILE its configuration is LOCKKEEPER_CONF, or the package's in /etc. LOCKKEEPER_ARGS has directives for
+# where there is no command line to write them on; words in it have blanks between them, and no quotes.
 #
 # The addresses of a container are all its own: --bind opens the port to whom docker run -p lets in.
 set -eu
@@ -20,4 +21,5 @@ case ${1-} in
     shift
     ;;
 esac
-exec lockkeeper $test "$file" --bind "*" "-::*" "$@"
+set -f # patterns are for lockkeeper
+exec lockkeeper $test "$file" --bind "*" "-::*" ${LOCKKEEPER_ARGS-} "$@"

@@ -95,6 +95,11 @@ def test_test_conf_through_the_entry_point(image, tmp_path):
     status, text = says(image, "--version")
     assert status == 0 and text.startswith("lockkeeper ")
     assert says(image, "--help")[0] == 0
+    image["LOCKKEEPER_ARGS"] = "--lock * mode audit --port " + port
+    assert says(image, "--test-conf") == (0, "Configuration OK\n")
+    image["LOCKKEEPER_ARGS"] = "--lock * mode nonsense"
+    status, text = says(image, "--test-conf", str(good))
+    assert status == 1 and "nonsense" in text
 
 
 def test_the_image_serves_and_is_healthy(image):
