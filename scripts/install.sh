@@ -16,20 +16,21 @@ if [ "${1-}" = --missing ]; then
 fi
 [ "$*" = compile ] || need="$need redis-server redis-tools"
 of_tests="ninja-build libcmocka-dev liblua5.1-0-dev python3-pytest python3-pytest-xdist python3-redis netcat-openbsd openssl"
-of_tests="$of_tests dpkg-dev file groff-base python3-yaml prometheus"
+of_tests="$of_tests dpkg-dev file groff-base python3-yaml"
 want=
 for purpose in "$@"; do
     case $purpose in
     build | compile) ;;
     package) need="$need dpkg-dev file" ;;
     test)
+        want="$want prometheus" # promtool
         need="$need $of_tests spin"
         want="$want clang libclang-rt-dev clang-format valgrind chromium iproute2"
         want="$want clang-tidy lintian"
         ;;
     integration) # the tests alone, without what measures them; before each server that the release has
         need="$need $of_tests iproute2 procps"
-        want="$want valkey-server"
+        want="$want valkey-server prometheus"
         ;;
     root) need="debootstrap mount util-linux" ;; # a second root, for the other release
     suite) need="$need tcl dpkg-dev" ;; # Redis's own tests, from Debian's source package
