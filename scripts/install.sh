@@ -23,7 +23,7 @@ for purpose in "$@"; do
     build | compile) ;;
     package) need="$need dpkg-dev file" ;;
     test)
-        want="$want prometheus" # promtool
+        want="$want prometheus python3-django-redis python3-rq" # promtool; what guides are about
         need="$need $of_tests spin"
         want="$want clang libclang-rt-dev clang-format valgrind chromium iproute2"
         want="$want clang-tidy lintian"

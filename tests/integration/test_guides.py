@@ -145,6 +145,9 @@ def test_under_the_preset(case, proxies, farm):
         assert crowd.do(holder, library.release(holder, key, held)) and library.is_free(direct, key)
         held = crowd.do(other, library.acquire(other, key, LEASE))
         assert held is not None and crowd.do(other, library.release(other, key, held)) and library.is_free(direct, key)
+        assert library in NOT_SEEN or crowd.do(holder, library.acquire(holder, key, LEASE)) is not None
+        with proxy.client(commands=[("CLIENT", "SETNAME", "operator")]) as client:
+            assert client("PROXY", "RELEASE", library.shows(key)) == (library not in NOT_SEEN) and library.is_free(direct, key)
     finally:
         crowd.close()
         direct.close()
