@@ -23,7 +23,7 @@ for purpose in "$@"; do
     build | compile) ;;
     package) need="$need dpkg-dev file" ;;
     test)
-        want="$want prometheus python3-django-redis python3-rq" # promtool; what guides are about
+        want="$want prometheus python3-django-redis python3-rq python3-celery" # promtool; what guides are about
         need="$need $of_tests spin"
         want="$want clang libclang-rt-dev clang-format valgrind chromium iproute2"
         want="$want clang-tidy lintian"
@@ -40,6 +40,7 @@ for purpose in "$@"; do
         want="$want nodejs npm php-cli php-redis php-predis php-symfony-lock ruby ruby-redis libredis-perl"
         want="$want libredis-fast-perl golang-go golang-github-gomodule-redigo-dev golang-gopkg-redis.v5-dev"
         want="$want lua5.1 lua-redis php-illuminate-cache php-illuminate-redis python3-django-redis python3-rq"
+        want="$want python3-celery ruby-sidekiq"
         ;;
     *)
         echo "install.sh: '$purpose': expected build, compile, package, test, integration, root, bench, clients or suite" >&2

@@ -240,7 +240,8 @@ def test_ci(unsafe, start_proxy, start_redis):
 # ---- with the libraries themselves ---------------------------------------------------------------------------
 
 REAL = [("laravel", "guide_laravel.php"), ("symfony", "guide_symfony.php"), ("python", "guide_redis_py.py"), ("python", "guide_rq.py"),
-        ("django", "guide_django.py"), ("node", "guide_node.js"), ("bullmq", "guide_bullmq.js")]
+        ("django", "guide_django.py"), ("node", "guide_node.js"), ("bullmq", "guide_bullmq.js"),
+        ("django", "guide_celery.py"), ("ruby", "guide_sidekiq.rb")]
 
 
 @pytest.mark.parametrize("kind", ["standalone", "cluster"])
@@ -252,8 +253,8 @@ def test_the_library(kind, preset, program, proxies, farm):
     sys.path.insert(0, CLIENTS)
     from clients import Workshop
 
-    interpreter = {"php": "php", "py": "/usr/bin/python3", "js": "node"}[program.rsplit(".", 1)[1]]
-    env = dict(os.environ, LK_HOST=servers.HOST, LK_PORT=str(proxy.port), PYTHONDONTWRITEBYTECODE="1",
+    interpreter = {"php": "php", "py": "/usr/bin/python3", "js": "node", "rb": "ruby"}[program.rsplit(".", 1)[1]]
+    env = dict(os.environ, LK_HOST=servers.HOST, LK_PORT=str(proxy.port), LK_BACKEND=kind, PYTHONDONTWRITEBYTECODE="1",
                NODE_PATH=os.path.join(Workshop(fetch=False).folder, "npm", "node_modules"))
     try:
         done = run(interpreter, os.path.join(CLIENTS, program), env=env)
