@@ -39,6 +39,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/changelog.gz DESTINATION ${CMAKE_INSTA
 install(FILES ${CONF}/standalone.conf ${CONF}/cluster.conf ${CONF}/sentinel.conf ${CONF}/embedded.conf
               ${CMAKE_CURRENT_SOURCE_DIR}/README.md ${CMAKE_CURRENT_SOURCE_DIR}/SECURITY.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY ${CONF}/presets ${CONF}/prometheus ${CONF}/grafana DESTINATION ${CMAKE_INSTALL_DATADIR}/lockkeeper)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 # Debian's name for whose work this is, and under which licence.
 file(READ ${CMAKE_CURRENT_SOURCE_DIR}/LICENSE LICENCE_TEXT)

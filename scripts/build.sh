@@ -1,13 +1,18 @@
 #!/bin/sh
-# build.sh FOLDER BUILD-TYPE: installs what the build needs, builds the program in FOLDER, prints nothing but the
-# program's path. Whatever failed is shown in full on standard error; what went well is not.
+# build.sh FOLDER BUILD-TYPE [PURPOSE]: installs what the build needs (install.sh PURPOSE; default: build), builds the program in
+# FOLDER, prints nothing but the program's path on standard output. Whatever failed is shown in full on standard error. What
+# goes on is said there too, where it is a terminal or LOCKKEEPER_PROGRESS is set; otherwise only that a first build takes place.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=$1
 type=$2
+purpose=${3:-build}
 
 log=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-build.XXXXXX")
 trap 'rm -f "$log"' EXIT
+terminal=
+[ ! -t 2 ] || terminal=yes
+progress=${LOCKKEEPER_PROGRESS:-$terminal}
 
 fail() {
     cat "$log" >&2
@@ -15,8 +20,46 @@ fail() {
     exit 1
 }
 
-"$root/scripts/install.sh" build >"$log" 2>&1 || fail "installing what the build needs failed (see above)"
+# What to do where packages are missing and could not be had.
+fail_to_install() {
+    cat "$log" >&2
+    if grep -Eqi 'temporary failure resolving|could not resolve|network is unreachable|could not connect|connection timed out|no route to host' \
+        "$log"; then
+        echo "lockkeeper: apt cannot reach its servers: no network? With one, or with the packages at hand, this is what is missing:" >&2
+    else
+        echo "lockkeeper: what the build needs could not be installed (see above). By hand it is:" >&2
+    fi
+    echo "    sudo apt install $missing" >&2
+    exit 1
+}
+
+# Shows how far cmake is (make's [ 42%], or ninja's [12/189]), on one line of a terminal, or now and then on one of its own.
+watch() {
+    shown=
+    while kill -0 "$1" 2>/dev/null; do
+        sleep 0.5
+        now=$(sed -n 's/^\[ *\([0-9]*\(%\|\/[0-9]*\)\)\].*/\1/p' "$log" | tail -n 1)
+        [ -n "$terminal" ] || now=$(echo "$now" | sed 's/[0-9]%$/0%/; s/^0%$//')
+        [ "$now" != "$shown" ] || continue
+        shown=$now
+        if [ -n "$terminal" ]; then
+            printf '\rlockkeeper: building ... %s ' "$now" >&2
+        else
+            echo "lockkeeper: building ... $now" >&2
+        fi
+    done
+    [ -z "$terminal" ] || [ -z "$shown" ] || printf '\r\033[K' >&2
+}
+
+missing=$("$root/scripts/install.sh" --missing "$purpose")
+if [ -n "$missing" ]; then
+    [ -z "$progress" ] || echo "lockkeeper: installing $missing ..." >&2
+    "$root/scripts/install.sh" "$purpose" >"$log" 2>&1 || fail_to_install
+fi
 [ -x "$folder/lockkeeper" ] || echo "lockkeeper: building in $folder ..." >&2
 cmake -S "$root" -B "$folder" -DCMAKE_BUILD_TYPE="$type" >"$log" 2>&1 || fail "configuring the build failed (see above)"
-cmake --build "$folder" --target lockkeeper -j "$(nproc)" >"$log" 2>&1 || fail "the build failed (see above)"
+cmake --build "$folder" --target lockkeeper -j "$(nproc)" >"$log" 2>&1 &
+build=$!
+[ -z "$progress" ] || watch "$build"
+wait "$build" || fail "the build failed (see above)"
 echo "$folder/lockkeeper"

@@ -1,29 +1,36 @@
 #!/bin/sh
-# install.sh build|package|test|integration|root|bench|clients|suite ...: installs from Debian (12 or 13) what the purpose needs and this
-# machine lacks.
+# install.sh [--missing] build|compile|package|test|integration|root|bench|clients|suite ...: installs from Debian (12 or 13) what
+# the purpose needs and this machine lacks; --missing only says what that is. "compile" is "build" without a Redis, for who has one.
 #
 # Nothing is asked, and nothing is said unless it fails. Where everything is there already, nothing is touched and no
-# rights are needed. A service of a newly installed package (Redis or Valkey on port 6379, haproxy, nutcracker) is neither
+# rights are needed. A service of a newly installed package (Redis or Valkey on port 6379, haproxy, nutcracker, Prometheus) is neither
 # started nor enabled; one that was there before stays as it is.
 set -eu
 
 need="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev libssl-dev uuid-dev libmicrohttpd-dev"
-need="$need redis-server redis-tools python3"
+need="$need python3"
+only_say=
+if [ "${1-}" = --missing ]; then
+    only_say=yes
+    shift
+fi
+[ "$*" = compile ] || need="$need redis-server redis-tools"
 of_tests="ninja-build libcmocka-dev liblua5.1-0-dev python3-pytest python3-pytest-xdist python3-redis netcat-openbsd openssl"
-of_tests="$of_tests dpkg-dev file groff-base"
+of_tests="$of_tests dpkg-dev file groff-base python3-yaml"
 want=
 for purpose in "$@"; do
     case $purpose in
-    build) ;;
+    build | compile) ;;
     package) need="$need dpkg-dev file" ;;
     test)
+        want="$want prometheus python3-django-redis python3-rq python3-celery" # promtool; what guides are about
         need="$need $of_tests spin"
         want="$want clang libclang-rt-dev clang-format valgrind chromium iproute2"
         want="$want clang-tidy lintian haproxy"
         ;;
     integration) # the tests alone, without what measures them; before each server that the release has
         need="$need $of_tests iproute2 procps"
-        want="$want valkey-server"
+        want="$want valkey-server prometheus"
         ;;
     root) need="debootstrap mount util-linux" ;; # a second root, for the other release
     suite) need="$need tcl dpkg-dev" ;; # Redis's own tests, from Debian's source package
@@ -32,10 +39,11 @@ for purpose in "$@"; do
         need="$need python3-redis"
         want="$want nodejs npm php-cli php-redis php-predis php-symfony-lock ruby ruby-redis libredis-perl"
         want="$want libredis-fast-perl golang-go golang-github-gomodule-redigo-dev golang-gopkg-redis.v5-dev"
-        want="$want lua5.1 lua-redis"
+        want="$want lua5.1 lua-redis php-illuminate-cache php-illuminate-redis python3-django-redis python3-rq"
+        want="$want python3-celery ruby-sidekiq"
         ;;
     *)
-        echo "install.sh: '$purpose': expected build, package, test, integration, root, bench, clients or suite" >&2
+        echo "install.sh: '$purpose': expected build, compile, package, test, integration, root, bench, clients or suite" >&2
         exit 1
         ;;
     esac
@@ -60,6 +68,10 @@ absent() {
 missing=$(absent $need)
 wanted=$(absent $want)
 [ -n "$missing$wanted" ] || exit 0
+if [ -n "$only_say" ]; then
+    echo "$missing$wanted" | sed 's/^ *//'
+    exit 0
+fi
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "install.sh: this is no Debian; install these, or what they are called here:$missing$wanted" >&2
@@ -85,7 +97,7 @@ finish() {
 }
 trap finish EXIT
 if [ -d /run/systemd/system ]; then
-    for service in redis-server valkey-server nutcracker haproxy; do
+    for service in redis-server valkey-server nutcracker haproxy prometheus; do
         case " $missing $wanted " in *" $service "*) services="$services $service.service" ;; esac
     done
     [ -z "$services" ] || $as_root systemctl mask --runtime --quiet $services >/dev/null 2>&1 || true

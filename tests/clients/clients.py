@@ -32,6 +32,7 @@ NPM = {
     "redis-lock-setnx": "npm:redis-lock@0.0.7",
     "node-redis-warlock": "node-redis-warlock@1.0.2",
     "simple-redis-mutex": "simple-redis-mutex@3.0.0",
+    "bullmq": "bullmq@5.58.0",
 }
 
 FEATURES = ["connect", "auth", "strings", "binary", "large", "hashes", "lists", "sets", "zsets", "streams", "expiry",

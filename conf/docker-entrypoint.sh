@@ -1,0 +1,25 @@
+#!/bin/sh
+# docker-entrypoint.sh [--test-conf] [FILE] [--directive value ...]: becomes lockkeeper, as the image's first process, so that
+# signals reach it. Without FILE its configuration is LOCKKEEPER_CONF, or the package's in /etc. LOCKKEEPER_ARGS has directives for
+# where there is no command line to write them on; words in it have blanks between them, and no quotes.
+#
+# The addresses of a container are all its own: --bind opens the port to whom docker run -p lets in.
+set -eu
+case ${1-} in
+--version | -v | --help | -h) exec lockkeeper "$1" ;;
+esac
+test=
+if [ "${1-}" = --test-conf ]; then
+    test=$1
+    shift
+fi
+file=${LOCKKEEPER_CONF:-/etc/lockkeeper/lockkeeper.conf}
+case ${1-} in
+"" | --*) ;;
+*)
+    file=$1
+    shift
+    ;;
+esac
+set -f # patterns are for lockkeeper
+exec lockkeeper $test "$file" --bind "*" "-::*" ${LOCKKEEPER_ARGS-} "$@"

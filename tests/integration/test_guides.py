@@ -1,0 +1,271 @@
+"""docs/guides and conf/presets: what a guide says of a library's keys, rule and owner is so, and under the preset its locks are
+acquired, refused to a second one, kept from who does not hold them, and released; on one Redis and on a cluster. The same with
+the real libraries, where they are installed."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import servers
+from crowd import Crowd
+from guide_locks import GUIDES
+from library_locks import LIBRARIES
+from test_locks import fields
+
+ROOT = servers.ROOT
+PRESETS = os.path.join(ROOT, "conf", "presets")
+PAGES = os.path.join(ROOT, "docs", "guides")
+CLIENTS = os.path.join(ROOT, "tests", "clients")
+LEASE = 5000  # ms
+NAMES = sorted(name[:-len(".conf")] for name in os.listdir(PRESETS))
+
+
+def lines_of(preset):
+    """Its directives, in words."""
+    with open(os.path.join(PRESETS, preset + ".conf"), encoding="utf-8") as f:
+        return [line.split() for line in f if line.strip() and not line.startswith("#")]
+
+
+def page(name):
+    with open(os.path.join(PAGES, name), encoding="utf-8") as f:
+        return f.read()
+
+
+def rows(text):
+    """The rows of the first table: (library, key, rule, owner)."""
+    found = re.search(r"^\| library .*\n\| ---.*\n((?:\|.*\n)+)", text, re.M)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found.group(1).splitlines()] if found else []
+
+
+PAGE_OF = {preset: name for name in sorted(os.listdir(PAGES)) if name != "README.md"
+           for preset in re.findall(r"presets/(\w+)\.conf", page(name))}
+
+
+def run(*command, **options):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=100, **options)
+
+
+# ---- presets -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", NAMES)
+def test_preset_is_right(preset, tmp_path):
+    """lockkeeper takes it, included by one line with a path from where it was started; it has lock lines alone, all of which
+    are tested below; and there is a page about it."""
+    (tmp_path / "presets").symlink_to(PRESETS)
+    (tmp_path / "lockkeeper.conf").write_text("port 0\nunixsocket %s/s\ninclude presets/%s.conf\n" % (tmp_path, preset))
+    done = run(servers.binary(), "--test-conf", "lockkeeper.conf", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {words[0] for words in lines_of(preset)} == {"lock"}
+    assert preset in PAGE_OF, "no page tells of it"
+
+
+@pytest.mark.parametrize("preset", NAMES)
+def test_preset_that_watches(preset, tmp_path):
+    """The copy that the guides' table tells to make."""
+    (command,) = re.findall(r"^sed .*$", page("README.md"), re.M)
+    done = run("sh", "-c", command.replace("laravel", preset), cwd=ROOT)
+    assert done.returncode == 0 and done.stdout.count(" mode audit\n") == len(lines_of(preset))
+    if preset == "bullmq":
+        return  # its lines have a mode
+    (tmp_path / "audit.conf").write_text("port 0\nunixsocket %s/s\n%s" % (tmp_path, done.stdout))
+    done = run(servers.binary(), "--test-conf", tmp_path / "audit.conf")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_all_presets_together(tmp_path):
+    (tmp_path / "lockkeeper.conf").write_text("port 0\nunixsocket %s/s\ninclude %s/*.conf\n" % (tmp_path, PRESETS))
+    done = run(servers.binary(), "--test-conf", "lockkeeper.conf", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_rule_is_tried():
+    tried = {(preset, pattern) for preset, _, pattern, _ in GUIDES}
+    exempt = {("bullmq", "bull:*:lock"), ("bullmq", "{bull}:*:lock")}  # test_bullmq_is_left_alone
+    same = {("spring", "*-lock:*"), ("redisson", "lock:*"), ("redisson", "*:lock"), ("java", "lock:*"), ("node", "lock:*"),
+            ("dotnet", "lock:*"), ("go", "lock:*"), ("wordpress", "locks:*")}  # of other names alone
+    assert {(preset, words[1]) for preset in NAMES for words in lines_of(preset)} <= tried | exempt | same
+
+
+# ---- by the commands -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def proxies(farm):
+    """proxies(kind, preset): a proxy under the preset alone; those of a kind share its backend."""
+    made = {}
+
+    def proxy(kind, preset):
+        if (kind, preset) not in made:
+            made[kind, preset] = servers.Proxy(farm.backend(kind), "include %s/%s.conf" % (PRESETS, preset))
+        return made[kind, preset]
+
+    yield proxy
+    for proxy in made.values():
+        proxy.stop()
+        proxy.remove()
+
+
+NOT_SEEN = [guide[3] for guide in GUIDES if guide[1] == "LockFactory"]  # a sorted set is data to the proxy
+# Whose losers are refused by a script, and would be believed to release over the same client's connection.
+LOST_BY_SCRIPT = [LIBRARIES["Laravel add"]]
+CASES = [(kind, *guide) for kind in ("standalone", "cluster") for guide in GUIDES if kind != "cluster" or guide[3].cluster]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "%s-%s-%s" % case[:3])
+def test_under_the_preset(case, proxies, farm):
+    kind, preset, _, pattern, library = case
+    proxy, backend, crowd = proxies(kind, preset), farm.backend(kind), Crowd()
+    direct = backend.direct()
+    backend.flush()
+    try:
+        places = [proxy.address] * (2 if library.second_place else 1)
+        holder, other = [crowd.process("own", *places, names=library.names).worker() for _ in range(2)]
+        elsewhere = crowd.process("own", *places, names=["elsewhere"] * len(places)).worker()
+        key = library.key(7)
+        with proxy.client() as client:
+            said = fields(client("PROXY", "EXPLAIN", "SETNX", library.shows(key), "1"))
+        assert said["rule"].startswith(pattern + " mode enforce"), said["rule"]
+        held = crowd.do(holder, library.acquire(holder, key, LEASE))
+        assert held is not None and not library.is_free(direct, key)
+        assert direct("PTTL", library.shows(key)) > 0
+        with proxy.client(commands=[("CLIENT", "SETNAME", "operator")]) as client:
+            pattern = re.sub(r"([\\\[])", r"\\\1", library.shows(key))
+            assert bool(client("PROXY", "LOCKS", pattern)) == (library not in NOT_SEEN)
+            if library not in NOT_SEEN and not library.handed_over:
+                assert client("DEL", key) == 0 and client("PEXPIRE", key, 1) == 0
+        assert crowd.do(other, library.acquire(other, key, LEASE)) is None
+        if not library.handed_over or library.careful:
+            for stranger in [elsewhere] if library.local or library in LOST_BY_SCRIPT else [other, elsewhere]:
+                assert not crowd.do(stranger, library.release(stranger, key, stranger.value()))
+                assert not library.is_free(direct, key)
+        assert crowd.do(holder, library.release(holder, key, held)) and library.is_free(direct, key)
+        held = crowd.do(other, library.acquire(other, key, LEASE))
+        assert held is not None and crowd.do(other, library.release(other, key, held)) and library.is_free(direct, key)
+        assert library in NOT_SEEN or crowd.do(holder, library.acquire(holder, key, LEASE)) is not None
+        with proxy.client(commands=[("CLIENT", "SETNAME", "operator")]) as client:
+            assert client("PROXY", "RELEASE", library.shows(key)) == (library not in NOT_SEEN) and library.is_free(direct, key)
+    finally:
+        crowd.close()
+        direct.close()
+
+
+@pytest.mark.parametrize("key", ["bull:mail:17:lock", "{bull}:mail:17:lock"])
+def test_bullmq_is_left_alone(key, farm):
+    """Also before rules that would take its locks."""
+    proxy = servers.Proxy(farm.backend("standalone"), "include %s/bullmq.conf" % PRESETS, "include %s/java.conf" % PRESETS)
+    with proxy.client() as client:
+        assert " mode off" in fields(client("PROXY", "EXPLAIN", "SETNX", key, "1"))["rule"]
+        assert "mode enforce" in fields(client("PROXY", "EXPLAIN", "SETNX", "mail:17:lock", "1"))["rule"]
+    proxy.stop()
+    proxy.remove()
+
+
+# ---- the pages -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(os.listdir(PAGES)))
+def test_page(name, proxies):
+    """Its table names rules of its preset, with their owners, and keys that they match; it says what remains risky, and how to
+    see that it works."""
+    text = page(name)
+    if name in ("README.md", "ci.md"):
+        return
+    presets = sorted({preset for preset, where in PAGE_OF.items() if where == name})
+    assert presets and rows(text), "a preset, and a table of what is in it"
+    for heading in ("## What remains", "## See that it works"):
+        assert "\n" + heading + "\n" in text
+    for command in ("PROXY EXPLAIN", "PROXY INCIDENTS", "PROXY ADVISE"):
+        assert "\nredis-cli -p 6380 " + command in text
+    rules = {words[1]: (preset, words[2:]) for preset in presets for words in lines_of(preset)}
+    told = set()
+    for library, key, rule, owner in rows(text):
+        rule, key = rule.strip("`"), key.strip("`")
+        preset, options = rules[rule]
+        told.add(rule)
+        wanted = options[options.index("owner") + 1] if "owner" in options else "off" if "off" in options else "auto"
+        assert owner.strip("`") == wanted, (library, owner)
+        with proxies("standalone", preset).client() as client:
+            assert fields(client("PROXY", "EXPLAIN", "SETNX", key, "1"))["rule"].startswith(rule + " mode"), (library, key)
+    assert told == set(rules), "the table has each rule of %s" % presets
+
+
+def test_every_page_is_in_the_table():
+    links = set(re.findall(r"\]\((\w[\w-]*\.md)\)", page("README.md")))
+    assert links >= set(os.listdir(PAGES)) - {"README.md"}
+    assert {name + ".conf" for name in NAMES} == set(re.findall(r"`(\w+\.conf)`", page("README.md"))) - {"lockkeeper.conf"}
+
+
+def test_commands_of_the_pages_run(proxies):
+    """Each redis-cli line of each page is answered, and with no error."""
+    for name in sorted(os.listdir(PAGES)):
+        lines = re.findall(r"^redis-cli -p 6380 (.*)$", page(name), re.M)
+        presets = [preset for preset, where in PAGE_OF.items() if where == name] or ["hiredis"]
+        for line in lines:
+            proxy = proxies("standalone", presets[0])
+            done = run("sh", "-c", "exec redis-cli -p %d %s" % (proxy.port, line))
+            assert done.returncode == 0 and not re.match(r"\(?(ERR|error)", done.stdout), (name, line, done.stdout)
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_ci(unsafe, start_proxy, start_redis):
+    """The script of ci.md fails after a foreign release alone; the services get directives that lockkeeper takes."""
+    yaml = pytest.importorskip("yaml")
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page("ci.md"), re.M | re.S)
+    github, gitlab = [yaml.safe_load(text) for kind, text in blocks if kind == "yaml"]
+    (script,) = [text for kind, text in blocks if kind == "sh"]
+    (service,) = github["jobs"]["test"]["services"].values()
+    words = service["env"]["LOCKKEEPER_ARGS"].split()
+    assert words == gitlab["test"]["services"][0]["command"]
+    assert gitlab["test"]["services"][0]["alias"] == gitlab["test"]["variables"]["REDIS_HOST"]
+    assert service["ports"] == ["6380:6380"] and github["jobs"]["test"]["env"]["REDIS_PORT"] == "6380"
+
+    proxy = start_proxy(start_redis(), args=words)
+    holder, other = proxy.client(), proxy.client(commands=[("CLIENT", "SETNAME", "other")])
+    assert holder("SET", "report:lock", "1", "NX", "EX", "5") == "OK"
+    if unsafe:
+        assert other("DEL", "report:lock") == 0
+    assert holder("DEL", "report:lock") == 1
+    env = dict(os.environ, REDIS_HOST=servers.HOST, REDIS_PORT=str(proxy.port))
+    done = run("sh", "-e", "-c", script, env=env)
+    assert done.returncode == (1 if unsafe else 0), done.stdout + done.stderr
+    assert "\n%d times" % unsafe in "\n" + done.stdout
+    holder.close()
+    other.close()
+
+
+# ---- with the libraries themselves ---------------------------------------------------------------------------
+
+REAL = [("laravel", "guide_laravel.php"), ("symfony", "guide_symfony.php"), ("python", "guide_redis_py.py"), ("python", "guide_rq.py"),
+        ("django", "guide_django.py"), ("node", "guide_node.js"), ("bullmq", "guide_bullmq.js"),
+        ("django", "guide_celery.py"), ("ruby", "guide_sidekiq.rb")]
+
+
+@pytest.mark.parametrize("kind", ["standalone", "cluster"])
+@pytest.mark.parametrize("preset,program", REAL, ids=[program for _, program in REAL])
+def test_the_library(kind, preset, program, proxies, farm):
+    """The program prints what it saw, a line each; 'missing' where its library is not installed."""
+    farm.backend(kind).flush()
+    proxy = proxies(kind, preset)
+    sys.path.insert(0, CLIENTS)
+    from clients import Workshop
+
+    interpreter = {"php": "php", "py": "/usr/bin/python3", "js": "node", "rb": "ruby"}[program.rsplit(".", 1)[1]]
+    env = dict(os.environ, LK_HOST=servers.HOST, LK_PORT=str(proxy.port), LK_BACKEND=kind, PYTHONDONTWRITEBYTECODE="1",
+               NODE_PATH=os.path.join(Workshop(fetch=False).folder, "npm", "node_modules"))
+    try:
+        done = run(interpreter, os.path.join(CLIENTS, program), env=env)
+    except FileNotFoundError:
+        pytest.skip("no %s here" % interpreter)
+    if done.stdout.startswith("missing"):
+        pytest.skip(done.stdout.strip())
+    keys = re.findall(r"^held (.*)$", done.stdout, re.M)
+    assert done.returncode == 0 and done.stdout.endswith("done\n") and keys, done.stdout + done.stderr
+    with proxy.client() as client:
+        for key in keys:
+            said = fields(client("PROXY", "EXPLAIN", "SETNX", key, "1"))["rule"]
+            assert ("mode off" if preset == "bullmq" else "mode enforce") in said, (key, said)
+            assert client("EXISTS", key) == 0, key
