@@ -153,8 +153,9 @@ static struct log_field text_field(const char *name, const char *text) {
     return (struct log_field){.name = name, .text = text, .len = strlen(text)};
 }
 
-/* Logs an incident; count > 0: so many in so many seconds, of which it is the last. */
-static void write_line(const struct entry *e, uint64_t count, int64_t seconds) {
+/* Logs an incident, of whose action the entry may have no more than the beginning; count > 0: so many in so many
+ * seconds, of which it is the last. */
+static void write_line(const struct entry *e, const char *action, uint64_t count, int64_t seconds) {
     char key[KEY_MAX + 1], number[32], often[96] = ":";
     printable(key, sizeof(key), e->key, e->key_len);
     const struct log_field fields[] = {text_field("kind", e->kind),
@@ -164,7 +165,7 @@ static void write_line(const struct entry *e, uint64_t count, int64_t seconds) {
                                        text_field("identity", e->identity),
                                        text_field("holder", e->holder),
                                        text_field("command", e->command),
-                                       text_field("action", e->action),
+                                       text_field("action", action),
                                        {.name = "count", .number = (long long)(count ? count : 1)},
                                        {.name = "seconds", .number = seconds}};
     size_t field_count = sizeof(fields) / sizeof(fields[0]) - (count ? 0 : 1);
@@ -173,13 +174,13 @@ static void write_line(const struct entry *e, uint64_t count, int64_t seconds) {
         snprintf(often, sizeof(often), " x %s in %lld s: last", number, (long long)seconds);
     log_write_fields(LOG_LEVEL_NOTICE, fields, field_count, "incident %s%s %s on %s by %s%s%s: %s", e->kind, often,
                      e->command[0] ? e->command : "-", key, e->client[0] ? e->client : "the proxy",
-                     e->holder[0] ? ", held by " : "", e->holder, e->action);
+                     e->holder[0] ? ", held by " : "", e->holder, action);
 }
 
 /* Tells of what a group has done since it told last. */
 static void tell(struct group *g, int64_t now_ms) {
     int64_t since = now_ms - g->told_ms;
-    write_line(&g->last, g->untold, since > 1000 ? (since + 500) / 1000 : 1);
+    write_line(&g->last, g->last.action, g->untold, since > 1000 ? (since + 500) / 1000 : 1);
     g->untold = 0;
     g->told_ms = now_ms;
     list_remove(&g->pending);
@@ -344,7 +345,7 @@ void incidents_add(struct incidents *i, const struct incident *incident) {
     }
     pthread_mutex_unlock(&i->mutex);
     if (at_once)
-        write_line(&e, 0, 0);
+        write_line(&e, incident->action ? incident->action : "", 0, 0);
 }
 
 /* ---- looking in ------------------------------------------------------------------------------------------- */
