@@ -317,8 +317,8 @@ static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_reques
     return scan_arguments(r, data, len, limits);
 }
 
-enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
-                                   const struct resp_limits *limits) {
+inline enum resp_status resp_request_scan(struct resp_request *r, const char *data, size_t len,
+                                          const struct resp_limits *limits) {
     if (r->pos == 0 && len >= 4 && data[0] == '*' && (unsigned char)data[1] - (unsigned)'1' < RESP_ARGV_INLINE &&
         resp_is_crlf(data + 2) && all_short(len, limits)) {
         size_t count = (size_t)(data[1] - '0'), pos = 4;
