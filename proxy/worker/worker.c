@@ -238,6 +238,8 @@ static void worker_open(struct worker *w, const char *error) {
 
 /* Notes whether the node serves those who have not logged in; if it doesn't, they get Redis's limits for them. */
 static void probed(struct worker *w, const char *error) {
+    if (!error && !w->opened && w->index == 0)
+        capacity_tick(w); /* before anybody can ask for connections */
     if (!w->opened && !w->stopping)
         worker_open(w, error);
 }

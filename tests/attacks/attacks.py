@@ -217,8 +217,8 @@ def subscribers(rig):
 
 
 def works_for_others(rig):
-    """Somebody else's transaction, script and database are served."""
-    other = rig.connect()
+    """The transaction, script and database of somebody with another address are served."""
+    other = rig.connect(source="127.0.0.2")
     other.send(encode("CLIENT", "SETNAME", "other") + encode("MULTI") + encode("SET", "a", "1") + encode("EXEC"))
     other.read(3)
     replies = [other.read(), other("EVAL", "return 1", "0"), other("SELECT", "1"), other("SET", "b", "1")]

@@ -66,9 +66,9 @@ def first():
 class Sender:
     """One of the attacker's connections, which counts what it sends."""
 
-    def __init__(self, rig, address, tls=None):
+    def __init__(self, rig, address, tls=None, source=None):
         self.rig = rig
-        self.client = Client(address, timeout=60, tls=tls)
+        self.client = Client(address, timeout=60, tls=tls, source=source)
         self.sock = self.client.sock
 
     def send(self, data):

@@ -118,9 +118,10 @@ def parse(data, at=0):
 
 
 class Client:
-    """One connection. `address` is (host, port) or the path of a unix socket; `tls` an SSLContext."""
+    """One connection. `address` is (host, port) or the path of a unix socket; `tls` an SSLContext; `source` an address of
+    this machine to come from."""
 
-    def __init__(self, address, timeout=TIMEOUT, commands=(), tls=None):
+    def __init__(self, address, timeout=TIMEOUT, commands=(), tls=None, source=None):
         self.address = address
         self.timeout = timeout
         if isinstance(address, str):
@@ -128,7 +129,7 @@ class Client:
             self.sock.settimeout(timeout)
             self.sock.connect(address)
         else:
-            self.sock = socket.create_connection(address, timeout=timeout)
+            self.sock = socket.create_connection(address, timeout=timeout, source_address=source and (source, 0))
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls:
             self.sock = tls.wrap_socket(self.sock, server_hostname=address[0])
