@@ -100,8 +100,8 @@ def test_questions_need_no_port(checkout, taken):
 
 
 @pytest.mark.parametrize("apt_says,hint", [
-    ("E: Failed to fetch http://deb.debian.org/x  Temporary failure resolving 'deb.debian.org'", "no network?"),
-    ("E: Could not connect to deb.debian.org:80 (151.101.2.132), connection timed out", "no network?"),
+    ("E: Failed to fetch http://mirror.example/x  Temporary failure resolving 'mirror.example'", "no network?"),
+    ("E: Could not connect to mirror.example:80 (192.0.2.1), connection timed out", "no network?"),
     ("E: Unable to locate package libev-dev", "could not be installed")])
 def test_where_packages_cannot_be_had(checkout, apt_says, hint):
     """apt's words are shown, what they mean, and a line to copy."""
