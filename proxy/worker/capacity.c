@@ -3,19 +3,22 @@
  * and nothing is said of that.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "proxy/session/core/session.h"
 #include "proxy/worker/capacity.h"
 #include "proxy/worker/evictions.h"
 #include "proxy/worker/private.h"
 
-enum { AGAIN_MS = 10 * 1000 };
+enum { AGAIN_MS = 10 * 1000, REFUSED_MS = 600 * 1000 /* each question is an entry in the node's ACL LOG */ };
 
 static void answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     const char *p = end->reply;
     struct resp_item page;
     size_t len = 0;
+    if (!end->error && strncmp(end->reply, "-NOPERM", 7) == 0)
+        thread_of(w)->capacity_ms = worker_now(w) + REFUSED_MS - AGAIN_MS;
     if (!end->error && c->count == (uint32_t)upstream_map_print(w->upstream) &&
         resp_item_read(&p, end->reply + end->len, &page) && (page.type == '$' || page.type == '=')) {
         const char *most = info_field(page.str, page.len, "maxclients:", &len);

@@ -44,8 +44,10 @@ class FakeNode:
                     pass
 
             def to_a_stranger(self, words):
-                """The answer to the proxy's questions what those may do who have not logged in. Their connection is for
-                these alone, and begins with RESET. None: it is another one."""
+                """The answer to the proxy's questions what those may do who have not logged in (their connection is for
+                these alone, and begins with RESET), and how many clients the node takes. None: it is another one."""
+                if strangers and words == [b"INFO", b"clients"]:
+                    return b"-NOPERM this user has no permissions to run the 'info' command\r\n"
                 self.for_strangers = strangers and (words == [b"RESET"] or getattr(self, "for_strangers", False))
                 if not self.for_strangers:
                     return None
