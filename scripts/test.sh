@@ -101,8 +101,8 @@ run_ctest() {
 run_pytest() {
     local status counts good bad several=() program=$1
     shift
-    # Most tests wait for servers most of the time: three at once keep two processors busy.
-    ! "$python" -c 'import xdist' 2>/dev/null || several=(-n 3)
+    # Most tests wait for servers most of the time: four at once keep two processors busy.
+    ! "$python" -c 'import xdist' 2>/dev/null || several=(-n 4)
     LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 "$patience" \
         "$python" -m pytest -q ${several[@]+"${several[@]}"} -p no:cacheprovider --tb=short --durations=5 \
         --junitxml="$log.xml" "$@"
@@ -228,7 +228,7 @@ for part in "${parts[@]}"; do
             echo "no clang here, so no fuzzing"
         else
             # The same every time: who looks for more takes scripts/fuzz.sh.
-            FUZZ_SEED=1 step "scripts/fuzz.sh" 590 "$root/scripts/fuzz.sh" 20
+            FUZZ_SEED=1 step "scripts/fuzz.sh" 590 "$root/scripts/fuzz.sh" 12
         fi
         ;;
     integration) run_pytest "$build/lockkeeper" "$root/tests/integration" ;;

@@ -85,8 +85,7 @@ def refused(client, name, times, batch=500):
         assert [client.read() for _ in range(count)] == [0] * count
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("json_lines", [False, True], ids=["text", "json"])
+@pytest.mark.parametrize("threads,json_lines", [(1, False), (3, True)], ids=["text", "json"])
 def test_a_flood_of_refusals_is_a_line_in_ten_seconds(logging, connect, threads, json_lines):
     proxy, log = logging("threads %d" % threads, "lock lock:* owner connection", "log-format %s" % ("json" if json_lines else "text"))
     holder, quiet, operator = connect(proxy), connect(proxy), connect(proxy)

