@@ -450,7 +450,8 @@ static void session_read(struct session *s) {
     if (in) {
         input_reserve(in, input_len(in) < WORKER_SCRATCH ? INPUT_START : WORKER_SCRATCH);
         to = in->data + in->end;
-        room = in->cap - in->end;
+        if (in->cap - in->end < room) /* no more at a time than others have, however large the buffer has become */
+            room = in->cap - in->end;
     }
     ssize_t n = s->tls ? tls_read(s->tls, to, room) : recv(s->fd, to, room, 0);
     if (n < 0) {
