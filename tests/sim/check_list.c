@@ -269,7 +269,9 @@ void check_list_belief(struct world *w, int worker, const struct flight *f) {
     bool held = outcome == LOCK_HELD && f->command.op == OP_LINDEX && f->envelope.fence;
     bool said =
         outcome == LOCK_GRANTED || outcome == LOCK_ADOPTED || (outcome == LOCK_DONE && f->envelope.fence) || held;
-    bool prompt = w->redis.now_ms - f->ran_ms < w->sc.rule.lease_ms / 4;
+    /* An answer that is late, or a lease taken over near its end, leaves no time for a renewal. */
+    bool prompt = w->redis.now_ms - f->ran_ms < w->sc.rule.lease_ms / 4 &&
+                  w->redis.queues[f->key].until_ms - w->redis.now_ms >= w->sc.rule.lease_ms / 2;
     k->seat = held || !prompt ? 0 : f->session_id;
     if (!said) {
         if (w->sc.queue_exact)
