@@ -392,6 +392,7 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
 struct lock_leaving {
     struct lock_key key;
     const struct lock_rule *rule;
+    enum lock_right right; /* as of the party's commands on the queue */
     uint32_t login;
     const char *party;
     size_t party_len;

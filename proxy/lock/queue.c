@@ -24,13 +24,16 @@ static size_t party_write(const struct lock_engine *e, const struct peer *p, boo
     return p->client->len;
 }
 
+static enum lock_right right_of(const struct lock_rule *rule, bool client) {
+    return rule->owner == LOCK_OWNER_ANY    ? RIGHT_ANY
+           : client                         ? RIGHT_CLIENT
+           : rule->owner == LOCK_OWNER_AUTO ? RIGHT_AUTO
+                                            : RIGHT_OWN;
+}
+
 void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan) {
-    enum lock_owner owner = plan->rule->owner;
     bool client = by_client(self, plan->rule);
-    plan->right = owner == LOCK_OWNER_ANY    ? RIGHT_ANY
-                  : client                   ? RIGHT_CLIENT
-                  : owner == LOCK_OWNER_AUTO ? RIGHT_AUTO
-                                             : RIGHT_OWN;
+    plan->right = right_of(plan->rule, client);
     plan->seen_known = true;
     plan->seen_len = party_write(sh->engine, self, client, plan->seen);
 }
@@ -49,6 +52,7 @@ static void ask_leave(struct shard *sh, const struct witness *w, bool client) {
     struct lock_leaving leaving = {
         .key = entry_key(w->entry),
         .rule = w->queue_rule,
+        .right = right_of(w->queue_rule, client),
         .login = w->login,
         .party = party,
         .party_len = party_write(sh->engine, w->peer, client, party),

@@ -85,7 +85,7 @@ void flight_run(struct world *w, struct flight *f) {
         queue = w->redis.queues[f->key];
     if (f->kind == FLIGHT_LEAVE) {
         bool waits = w->sc.rule.on_disconnect == LOCK_DISCONNECT_KEEP;
-        model_queue_leave(&w->redis, f->key, f->token_text, waits, w->sc.rule.lease_ms);
+        model_queue_leave(&w->redis, f->key, f->token_text, lock_right_text(f->plan.right), waits, w->sc.rule.lease_ms);
         f->envelope = (struct model_envelope){.outcome = LOCK_DONE};
         f->ran = true;
         check_list_script(w, f, &queue);

@@ -168,7 +168,7 @@ struct model_envelope model_renew(struct model *m, int key, const char *claim, c
 /* The words of a command that is no script of the application's. They live as long as `c` and `out`. */
 void model_command_words(const struct model_command *c, struct model_words *out);
 /* list_leave.lua. `waits`: the party's nodes are kept for a while. */
-void model_queue_leave(struct model *m, int key, const char *party, bool waits, int64_t lease_ms);
+void model_queue_leave(struct model *m, int key, const char *party, const char *right, bool waits, int64_t lease_ms);
 /* The number of the script that the command goes through, as script_get knows it. */
 enum script_id model_script_id(const struct model_args *a);
 

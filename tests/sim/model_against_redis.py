@@ -260,8 +260,8 @@ class Run:
         wrong = not got if changed == "1" else got and self.refused
         return "WATCH: %s" % ("touched" if got else "not touched") if wrong else "", got
 
-    def leave(self, key, party, waits, lease):
-        header = ["none", "", "", "", "auto", lease, waits, "=" + party, 0, "int"]
+    def leave(self, key, party, right, waits, lease):
+        header = ["none", "", "", "", right, lease, waits, "=" + party, 0, "int"]
         got = self.redis.call("EVALSHA", self.shas["list_leave"], 2, self.lock(key), self.guard(key), *header)
         time.sleep(0.002)  # a millisecond of the model
         return "", got

@@ -8,7 +8,7 @@
  *   before KEY ATTEMPT                       adopt.lua before a script of the application's
  *   script NAME KEY ATTEMPT CLAIM IDENTITY PROXY RIGHT LEASE READ SEEN AT SHAPE COMMAND...
  *          | REPLY OUTCOME FENCE PTTL OWNER LEASED
- *   leave KEY PARTY LEASE                    a party has disconnected
+ *   leave KEY PARTY RIGHT WAITS LEASE                    a party has disconnected
  *   renew KEY CLAIM RIGHT LEASE LEFT | REPLY OUTCOME FENCE PTTL OWNER LEASED
  *   state KEY EXISTS VALUE PTTL TOKEN FENCE VALUE OWNER PROXY LEASED EXTRA GUARD-PTTL NODES
  *   touched KEY 0|1                          whether what was done in the line before has changed the lock
@@ -279,8 +279,9 @@ static void call_leave(struct dump *d, int key) {
     unsigned who = 1 + below(d, 4);
     snprintf(party, sizeof(party), "proxy-%u:%u", 2 - who % 2, who);
     bool waits = chance(d, 70);
-    model_queue_leave(&d->m, key, party, waits, LONG_MS);
-    printf("leave\t%d\t%s\t%d\t%d\n", key, party, waits, LONG_MS);
+    const char *right = chance(d, 50) ? "auto" : chance(d, 60) ? "own" : "client";
+    model_queue_leave(&d->m, key, party, right, waits, LONG_MS);
+    printf("leave\t%d\t%s\t%s\t%d\t%d\n", key, party, right, waits, LONG_MS);
     d->m.now_ms++;
 }
 

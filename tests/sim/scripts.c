@@ -420,11 +420,11 @@ struct model_envelope model_renew(struct model *m, int key, const char *claim, c
     return run(m, key, SCRIPT_RENEW, NULL);
 }
 
-void model_queue_leave(struct model *m, int key, const char *party, bool waits, int64_t lease_ms) {
+void model_queue_leave(struct model *m, int key, const char *party, const char *right, bool waits, int64_t lease_ms) {
     struct model_args a = {.attempt = "",
                            .identity = "",
                            .proxy = "",
-                           .right = "auto",
+                           .right = right,
                            .lease_ms = lease_ms,
                            .read_fence = waits,
                            .seen = party};

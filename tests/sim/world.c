@@ -259,6 +259,7 @@ static void sink_leave(void *arg, const struct lock_leaving *leaving) {
     f->proxy = p->index;
     f->proxy_life = p->life;
     f->key = leaving->key.name[5] - '0';
+    f->plan.right = leaving->right;
     snprintf(f->token_text, sizeof(f->token_text), "%.*s", (int)leaving->party_len, leaving->party);
     flight_log(p->world, f, "asked");
 }
