@@ -160,8 +160,10 @@ static bool lingers(const struct world *w, int key, const struct queue_node *nod
         return true;
     if (model_queue_homeless(&w->redis, key, node->identity) > w->redis.now_ms - sc->rule.lease_ms - slack_ms)
         return true; /* one looks that has no node */
-    int64_t closed_ms = w->closed_ms[id % SESSIONS_KNOWN];
-    return w->redis.now_ms <= closed_ms + QUEUE_LOOKS_WITHIN_MS + sc->rule.lease_ms + slack_ms;
+    /* Its proxy says that it has left once it has its last answer. */
+    int64_t closed_ms = w->closed_ms[id % SESSIONS_KNOWN], heard_ms = w->heard_ms[id % SESSIONS_KNOWN];
+    int64_t left_ms = heard_ms > closed_ms ? heard_ms : closed_ms;
+    return w->redis.now_ms <= left_ms + QUEUE_LOOKS_WITHIN_MS + sc->rule.lease_ms + slack_ms;
 }
 
 /* The queue has been pruned: a node whose owner has disconnected is not its head, once Redis was told. */

@@ -226,6 +226,7 @@ static void flight_answer(struct world *w, struct flight *f) {
     result_of(f, &r);
     answer_swap(w, f, &r);
     flight_log(w, f, "answered: ");
+    w->heard_ms[f->session_id % SESSIONS_KNOWN] = w->redis.now_ms;
     finish_with(w, f, &r);
     reading_attempted(w, f);
     struct truth *t = &w->truth[f->key];

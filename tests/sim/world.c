@@ -123,7 +123,7 @@ void conn_open(struct world *w, int i) {
     world_identity(world_name(w, i), identity);
     struct lock_engine *e = w->proxies[c->proxy].engine;
     c->came_ms = w->redis.now_ms;
-    w->closed_ms[c->id % SESSIONS_KNOWN] = 0;
+    w->closed_ms[c->id % SESSIONS_KNOWN] = w->heard_ms[c->id % SESSIONS_KNOWN] = 0;
     engine_session_open(e, &c->session, c->id, "", 0);
     engine_session_identify(e, &c->session, identity, strlen(identity), w->redis.now_ms);
     note_heir(w, i);

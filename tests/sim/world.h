@@ -251,6 +251,7 @@ struct world {
     const struct lock_rule *rule;
     uint64_t random;
     int64_t closed_ms[SESSIONS_KNOWN]; /* by the session's number */
+    int64_t heard_ms[SESSIONS_KNOWN];  /* likewise: when its last answer came, perhaps after its end */
     uint64_t session_ids, values, observed_leases, sent;
     struct model redis;
     struct proxy proxies[PROXIES];
