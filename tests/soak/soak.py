@@ -252,6 +252,10 @@ class World:
                 task.cancel()
         for link in list(self.net.links):
             link.close()
+        freed, belated = self.record.counts["freed by a late colleague"], self.record.counts["late releases of colleagues"]
+        if freed > 2 + belated // 4:
+            self.record.violation("lost lease", "%d of %d late releases over shared connections freed a colleague's lease" % (
+                freed, belated))
         await self.aftermath(start_memory)
         if self.replicated:
             await self.tide.all_known()  # failovers while there was no load any more
