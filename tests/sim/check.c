@@ -245,8 +245,9 @@ static bool heir_there(const struct world *w, const struct truth *t, int proxy) 
 /* Nobody is there any more for whom the proxy is to renew the lease. */
 static bool owner_gone(const struct world *w, const struct truth *t, int proxy) {
     const struct scenario *sc = &w->sc;
-    bool may_share = sc->rule.owner == LOCK_OWNER_CLIENT ||
-                     (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || !sc->apart));
+    bool may_share =
+        sc->rule.owner == LOCK_OWNER_CLIENT ||
+        (sc->rule.owner == LOCK_OWNER_AUTO && (sc->library || t->process < 0 || !sc->apart || w->pooled[t->name]));
     for (int i = 0; i < CONNS; i++) {
         const struct conn *c = &w->conns[i];
         if (c->open && c->proxy == proxy && c->id == t->session_id)

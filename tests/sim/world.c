@@ -167,11 +167,13 @@ void conn_close(struct world *w, int i) {
         /* Of a lease that a renewal kept, whose answer came too late, the proxy believes that it is over. */
         held[key] = w->sc.apart && !w->sc.loses && !w->sc.slow && !busy &&
                     w->sc.rule.on_disconnect == LOCK_DISCONNECT_RELEASE && t->live && t->told && !t->observed &&
-                    t->session_id == c->id;
+                    t->session_id == c->id && !w->pooled[t->name];
     }
+    struct lock_engine *e = w->proxies[c->proxy].engine;
     conn_forget(w, i, false);
-    engine_session_close(w->proxies[c->proxy].engine, &c->session, w->redis.now_ms);
-    check_abandoned(w, held, c->id);
+    engine_session_close(e, &c->session, w->redis.now_ms);
+    if (!engine_departs(e)) /* who leaves much behind leaves in slices */
+        check_abandoned(w, held, c->id);
 }
 
 void conn_rename(struct world *w, int i) {
@@ -200,6 +202,11 @@ void conn_rename(struct world *w, int i) {
 static void sink_incident(void *arg, const struct lock_incident *incident) {
     struct proxy *p = arg;
     p->world->raised |= 1u << incident->kind;
+    for (int name = 0; incident->kind == INCIDENT_SHARED && name < IDENTITIES; name++) {
+        char identity[MODEL_NAME];
+        world_identity(name, identity);
+        p->world->pooled[name] = p->world->pooled[name] || strcmp(identity, incident->client) == 0;
+    }
     world_event(p->world, "incident %s: %s, %s", lock_incident_name(incident->kind), incident->client,
                 incident->action);
 }

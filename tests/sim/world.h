@@ -264,6 +264,7 @@ struct world {
     bool unsure[PROCESSES][MODEL_KEYS]; /* a command's outcome got lost */
     bool closing;                       /* everybody is gone */
     uint32_t raised;                    /* incidents since an answer began to be told, a bit each */
+    bool pooled[IDENTITIES];            /* a proxy has taken its connections for a pool's, and said so */
     unsigned left[PROXIES][IDENTITIES]; /* how often the last connection of that name was gone */
     bool enforced;                      /* the rule has been so once */
     bool stirred[MODEL_KEYS];           /* a script of the application's has run, and adopt.lua not yet */
