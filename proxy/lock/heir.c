@@ -45,9 +45,9 @@ struct estate {
     size_t refs;               /* the peers of those who left it, and a session that closes */
     uint64_t tried;            /* the coming of its last heir */
     int64_t left_ms;
-    uint64_t group; /* of what was left at another proxy; else 0 */
+    uint64_t group;  /* of what was left at another proxy; else 0 */
+    unsigned leases; /* live, of sessions that do not count as shared */
     unsigned brief;
-    bool offered;
     atomic_bool attended; /* it has an heir */
     atomic_bool kept;     /* for whom something was renewed */
 };
@@ -73,11 +73,21 @@ static void unattend(struct estate *st) {
     atomic_store(&st->attended, false);
 }
 
+/* The first estate that waits and has something to leave. */
+static struct estate *first_waiting(const struct lock_client *client) {
+    LIST_FOREACH(it, &client->estates) {
+        struct estate *st = LIST_ENTRY(it, struct estate, of_client);
+        if (st->leases > 0)
+            return st;
+    }
+    return NULL;
+}
+
 /* Gives an estate to the first of those who came in time, and after its last heir; else it waits. */
 static void offer(struct estate *st) {
     struct lock_session *first = NULL;
     struct list_node *all = &st->client->sessions;
-    for (struct list_node *n = all->prev; n != all; n = n->prev) {
+    for (struct list_node *n = all->prev; n != all && st->leases > 0; n = n->prev) {
         struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
         if (s->came_ms < st->left_ms - EARLY_MS || s->came <= st->tried)
             break;
@@ -109,8 +119,9 @@ void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
     s->came = ++client->comings;
     s->came_ms = now_ms;
     s->came_login = s->login;
-    if (!list_empty(&client->estates))
-        attend(LIST_ENTRY(list_first(&client->estates), struct estate, of_client), s);
+    struct estate *waiting = first_waiting(client);
+    if (waiting)
+        attend(waiting, s);
     if (!atomic_load(&client->back) && client->brief <= BRIEF_MAX) {
         client->back_ms = now_ms;
         atomic_store(&client->kept, false);
@@ -202,6 +213,40 @@ void heir_peer_cleared(struct peer *p) {
 
 /* ---- leases -------------------------------------------------------------------------------------- */
 
+/* Counts a live lease of its peer's estate; the first one is a reason to look for an heir. */
+static void count_lease(struct claim *c) {
+    struct estate *st = c->peer->estate;
+    if (c->inherited)
+        return;
+    c->inherited = true;
+    if (++st->leases == 1 && !st->heir && st->brief <= BRIEF_MAX)
+        offer(st);
+}
+
+void heir_counts(struct shard *sh, struct claim *c) {
+    if (!c->heritable || c->common || !c->peer->estate)
+        return;
+    pthread_mutex_lock(&sh->engine->clients.mutex);
+    count_lease(c);
+    pthread_mutex_unlock(&sh->engine->clients.mutex);
+}
+
+void heir_over(struct shard *sh, struct claim *c) {
+    if (!c->inherited)
+        return;
+    struct estate *st = c->peer->estate, *next;
+    c->inherited = false;
+    pthread_mutex_lock(&sh->engine->clients.mutex);
+    if (--st->leases == 0 && st->heir) {
+        unattend(st);
+        list_append(&st->client->estates, &st->of_client);
+        next = first_waiting(st->client);
+        if (next)
+            offer(next);
+    }
+    pthread_mutex_unlock(&sh->engine->clients.mutex);
+}
+
 bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct lock_engine *e = sh->engine;
     struct peer *p = c->peer;
@@ -215,9 +260,7 @@ bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms) {
     } else {
         if (!p->estate) /* its answer came behind its session's end */
             p->estate = estate_new(p->client, now_ms);
-        if (!p->estate->offered)
-            offer(p->estate);
-        p->estate->offered = true;
+        count_lease(c);
     }
     pthread_mutex_unlock(&e->clients.mutex);
     if (!heir_attends(c))
@@ -367,8 +410,6 @@ static void settle_estate(struct lock_engine *e, struct peer *p, const struct lo
     } else {
         p->estate = estate_new(p->client, left->left_ms);
         p->estate->group = group;
-        p->estate->offered = true;
-        offer(p->estate);
     }
     pthread_mutex_unlock(&e->clients.mutex);
 }
@@ -418,6 +459,7 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
     c->reported = true;
     c->heritable = true;
     c->common = claim_shared(c);
+    heir_counts(sh, c);
     lease_set(sh, c, r->pttl_ms, true, now_ms, now_ms);
     if (r->fence >= en->live_fence && r->fence > en->gone_fence) {
         en->live_fence = r->fence;

@@ -47,6 +47,7 @@ static void revive(struct shard *sh, struct claim *c) {
         return;
     c->ended = false;
     sh->live += !c->peer->remote;
+    heir_counts(sh, c);
 }
 
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms) {
@@ -130,6 +131,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     /* The lease may have ended by itself: who asks again and again may be told of that before it was noticed here. */
     bool by_itself = why == LEASE_OVER || (why == LEASE_GONE && c->end_ms && c->end_ms <= now_ms + INEXACT_MS);
     c->ended = true;
+    heir_over(sh, c);
     c->cut_short = !c->end_ms || c->end_ms > now_ms || c->asked;
     sh->live -= !c->peer->remote;
     if (!c->end_ms || c->end_ms > now_ms)

@@ -322,6 +322,7 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
     list_remove(&c->of_peer);
     c->peer->claim_count--;
     timer_set(&sh->timers, &c->timer, NO_DEADLINE);
+    heir_over(sh, c);
     sh->claims--;
     if (!c->ended)
         sh->live -= !c->peer->remote;

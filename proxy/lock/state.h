@@ -225,6 +225,7 @@ struct claim {
     bool scripted : 1;      /* a script of the application's is in flight that may release it */
     bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of it */
     bool overwrote : 1;     /* observed: written over a lock that was there */
+    bool inherited : 1;     /* one of the leases of its peer's estate: heir_counts */
     uint16_t others;        /* observed: what other sessions have counted on top */
 };
 
@@ -478,6 +479,10 @@ void heir_peer_freed(struct lock_engine *e, struct peer *p);
 void heir_peer_cleared(struct peer *p);
 /* Notes that the owner of a lease has left it. Returns whether it is renewed for who comes in its place. */
 bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
+/* The lease of a heritable claim is live after all; is over, or the claim is being freed. An estate without leases takes
+ * no heir from another one. */
+void heir_counts(struct shard *sh, struct claim *c);
+void heir_over(struct shard *sh, struct claim *c);
 /* Whether somebody has come in the place of the lease's owner. */
 bool heir_attends(const struct claim *c);
 /* Whether the lease is to be renewed for who has come in its owner's place, which is about to be done. Only where

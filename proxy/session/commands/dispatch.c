@@ -68,7 +68,7 @@ static enum dispatch_result dispatch_way(struct session *s, const struct classif
         break;
 
     case WAY_LOCK:
-        return dispatch_lock_key(s, c, r, bytes, k->keys[0], k->rules[0]);
+        return dispatch_lock_key(s, c, r, bytes, k->keys[0], class_rule(k, 0));
     case WAY_CLOBBER:
         lock_dispatch_clobber(s, k);
         break;

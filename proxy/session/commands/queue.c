@@ -276,7 +276,7 @@ static void queued_step_done(struct call *c, const struct call_end *end) {
 static uint32_t wanted_outside(struct session *s, const struct request_class *k) {
     size_t len;
     const char *key = class_key(k, 0, &len);
-    if (k->rules[0])
+    if (class_rule(k, 0))
         return 0;
     if (script_is(k->command))
         return advise_script_key(s, k->command, k->request, k->bytes, k->keys[0], k->key_count);
@@ -366,7 +366,7 @@ static void queue_keys(struct session *s, const struct request_class *k) {
     switch (lock_meaning_of(k, &lc)) {
     case MEANS_LOCK:
         if (!too_many_locks(s, c, 1))
-            queue_lock(s, c, k->request, k->bytes, &lc, k->rules[0]);
+            queue_lock(s, c, k->request, k->bytes, &lc, class_rule(k, 0));
         break;
     case MEANS_RELEASES:
         queue_release(s, k);

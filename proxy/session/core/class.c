@@ -25,8 +25,12 @@ void class_begin(struct request_class *k, const struct command *c, const struct 
     k->slot = SLOT_NONE;
 }
 
+/* Most requests with many keys have no lock among them: then there are no rules to remember. */
 static void take_rule(struct request_class *k, size_t i, const struct lock_rule *rule) {
-    k->rules[i] = rule;
+    if (rule && !k->rules)
+        k->rules = memory_zalloc(k->key_count * sizeof(struct lock_rule *));
+    if (k->rules)
+        k->rules[i] = rule;
     k->enforced = k->enforced || (rule && rule->mode == LOCK_MODE_ENFORCE);
     k->audited = k->audited || (rule && rule->mode == LOCK_MODE_AUDIT);
 }
@@ -38,13 +42,14 @@ void class_find(struct request_class *k, struct session *s, const struct command
     k->key_count = k->list.count > 0 ? (size_t)k->list.count : 0;
     k->keys = k->list.keys;
     if (k->key_count > KEYS_ON_STACK)
-        k->rules = memory_alloc(k->key_count * sizeof(struct lock_rule *));
+        k->rules = NULL;
+    bool writes = !(c->flags & COMMAND_READONLY);
     for (size_t i = 0; i < k->key_count; i++) {
         size_t len;
         const char *key = class_key(k, i, &len);
         take_rule(k, i, lock_rule_watched(s, key, len));
+        k->writes_guard = k->writes_guard || (writes && key_is_guard(key, len));
     }
-    k->writes_guard = keys_write_guard(c, r, bytes, k->keys, k->key_count);
     if (k->key_count > 0)
         k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, k->keys, k->key_count) : 0;
 }

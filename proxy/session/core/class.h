@@ -25,7 +25,7 @@ struct request_class {
     const char *bytes;
     size_t key_count;               /* 0: it has no keys, or Redis has to say what is wrong with them */
     const uint32_t *keys;           /* as argument indexes */
-    const struct lock_rule **rules; /* one a key, as lock_rule_watched has it; valid while the request is dispatched */
+    const struct lock_rule **rules; /* see class_rule */
     bool enforced, audited;         /* the rule of some key is enforced, or audits */
     bool writes_guard;              /* a guard record is among the keys, and the command no mere reading */
     int slot;                       /* of all keys, 0 on a standalone; SLOT_NONE, SLOT_SEVERAL */
@@ -52,9 +52,13 @@ void class_clear(struct request_class *k);
 static inline const char *class_key(const struct request_class *k, size_t i, size_t *len) {
     return request_arg(k->request, k->bytes, k->keys[i], len);
 }
+/* The rule of key i as lock_rule_watched has it, valid while the request is dispatched. */
+static inline const struct lock_rule *class_rule(const struct request_class *k, size_t i) {
+    return k->rules ? k->rules[i] : NULL;
+}
 /* The rule of key i if it is enforced, or NULL. */
 static inline const struct lock_rule *class_enforced(const struct request_class *k, size_t i) {
-    const struct lock_rule *rule = k->rules[i];
+    const struct lock_rule *rule = class_rule(k, i);
     return rule && rule->mode == LOCK_MODE_ENFORCE ? rule : NULL;
 }
 /* How many keys have a rule that is enforced. */

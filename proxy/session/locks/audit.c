@@ -278,7 +278,7 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
     for (size_t i = 0; i < k->key_count && (!note || note->count < KEYS_MAX); i++) {
         size_t room = k->key_count - i;
         uint32_t at = k->keys[i];
-        const struct lock_rule *rule = k->rules[i];
+        const struct lock_rule *rule = class_rule(k, i);
         struct lock_command lc;
         enum lock_effect effect;
         bool audited = rule && rule->mode == LOCK_MODE_AUDIT && command_on_key(k, at, rule->kinds, &lc, &effect);

@@ -256,7 +256,7 @@ enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_com
     const struct command *c = k->command;
     if (!k->enforced)
         return MEANS_NOTHING;
-    if (k->key_count == 1 && k->keys[0] == 1 && lock_command_of(c, k->request, k->bytes, k->rules[0]->kinds, lc))
+    if (k->key_count == 1 && k->keys[0] == 1 && lock_command_of(c, k->request, k->bytes, class_rule(k, 0)->kinds, lc))
         return MEANS_LOCK;
     if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
         return MEANS_RELEASES;

@@ -49,7 +49,7 @@ bool script_is(const struct command *c) {
 struct lock_call *script_begin(struct session *s, struct lock_queue *queue, const struct request_class *k, size_t i) {
     size_t len, name_len;
     const char *key = class_key(k, i, &len), *name = request_arg(k->request, k->bytes, 0, &name_len);
-    struct lock_call *l = lock_begin(s, LOCK_SCRIPT, k->rules[i], key, len);
+    struct lock_call *l = lock_begin(s, LOCK_SCRIPT, class_rule(k, i), key, len);
     lock_call_command(l, name, name_len);
     if (queue)
         lock_enqueue(s, queue, l);
