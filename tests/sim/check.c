@@ -77,7 +77,7 @@ void check_ended_by_other(struct world *w, const struct flight *f, const struct 
         return;
     w->wrong++;
     world_event(w, "wrong: worker %d ended the lease that worker %d holds", f->worker, t->worker);
-    if (sc->never_wrong)
+    if (sc->never_wrong && !world_mistaken(w, t->name))
         world_fail(w, "S1", "worker %d ended the lease that worker %d holds", f->worker, t->worker);
 }
 
@@ -165,6 +165,8 @@ static void check_release(struct world *w, const struct flight *f) {
         sc->rule.claim_memory_ms >= 60000)
         world_fail(w, "L2", "worker %d's release got lost, and sent again it did not free its lock", f->worker);
     world_event(w, "kept: worker %d's release did not free its lock", f->worker);
+    if (world_mistaken(w, t->name))
+        return;
     if (sc->never_kept && !w->unsure[t->process][f->key])
         world_fail(w, "L2", "worker %d's release did not free its lock", f->worker);
     if (sc->kept_after_end_only && w->ended_unreleased[t->process][f->key] == 0)

@@ -19,7 +19,7 @@ struct options {
 };
 
 struct totals {
-    long steps, scenarios, promised_wrong, promised_kept;
+    long steps, scenarios, promised_wrong, promised_kept, apart, mistaken;
     uint64_t granted, lost, renewals, wrong, kept;
 };
 
@@ -75,6 +75,11 @@ static bool options_read(struct options *o, int argc, char **argv) {
 static void add(struct totals *t, const struct world *w) {
     t->steps += w->step;
     t->scenarios++;
+    bool mistaken = false;
+    for (int name = 0; name < IDENTITIES; name++)
+        mistaken = mistaken || world_mistaken(w, name);
+    t->mistaken += mistaken;
+    t->apart += w->sc.apart;
     t->promised_wrong += w->sc.never_wrong;
     t->promised_kept += w->sc.never_kept || w->sc.kept_after_end_only;
     t->granted += w->granted;
@@ -113,7 +118,8 @@ int main(int argc, char **argv) {
     }
     printf("sim: %ld steps in %ld scenarios (%ld promise that nothing goes wrong, %ld that nothing is kept); "
            "%" PRIu64 " leases, %" PRIu64 " attempts lost, %" PRIu64 " renewals; where nothing was promised: %" PRIu64
-           " wrong, %" PRIu64 " kept\n",
-           t.steps, t.scenarios, t.promised_wrong, t.promised_kept, t.granted, t.lost, t.renewals, t.wrong, t.kept);
+           " wrong, %" PRIu64 " kept; %ld of %ld clients' own connections were taken for a pool's\n",
+           t.steps, t.scenarios, t.promised_wrong, t.promised_kept, t.granted, t.lost, t.renewals, t.wrong, t.kept,
+           t.mistaken, t.apart);
     return 0;
 }

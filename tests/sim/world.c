@@ -83,6 +83,10 @@ int world_name(const struct world *w, int conn) {
     return c->alias ? PROCESSES + 1 + conn : c->process < 0 ? (int)PROCESSES : c->process;
 }
 
+bool world_mistaken(const struct world *w, int name) {
+    return w->sc.apart && name >= 0 && w->pooled[name];
+}
+
 void world_identity(int name, char *out) {
     if (name > PROCESSES)
         snprintf(out, MODEL_NAME, "app name=%d", name - PROCESSES - 1);

@@ -304,6 +304,9 @@ struct lock_key world_key(int key);
 /* The number of the name that a connection has, and its text. */
 int world_name(const struct world *w, int conn);
 void world_identity(int name, char *out);
+/* Whether a proxy has taken a client's connections for a pool's although each is one worker's: what was promised of its
+ * workers among each other holds no more. main.c bounds how often. */
+bool world_mistaken(const struct world *w, int name);
 const char *world_outcome(enum lock_outcome o);
 void conn_open(struct world *w, int i);
 /* The connection is lost to its worker; what is under way on it goes on without. */
