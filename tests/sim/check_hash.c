@@ -44,6 +44,12 @@ static bool not_adopted(const struct world *w, int key) {
     return false;
 }
 
+/* Whether a lock may be data for whoever comes: adopt.lua is still to come, was lost on its way, or its proxy ended. */
+static bool may_be_data(const struct world *w, const struct flight *f) {
+    bool lost = (w->sc.loses || w->sc.restarts) && f->envelope.outcome == LOCK_OPEN;
+    return lost || (f->plan.data_free && not_adopted(w, f->key));
+}
+
 /* S1: a field is gone that was not the sender's. */
 static void check_fields(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
@@ -51,8 +57,7 @@ static void check_fields(struct world *w, const struct flight *f, const struct m
     if (t->worker == STRANGER && (f->kind == FLIGHT_RELEASE || (f->worker == STRANGER && has_lease(w, f, t))))
         return; /* it has made the lock, and what it does, or the proxy for it, is right: who came in later is its guest
                  */
-    bool lost = w->sc.loses && f->envelope.outcome == LOCK_OPEN; /* adopt.lua has been */
-    if (lost || (f->plan.data_free && not_adopted(w, f->key)))
+    if (may_be_data(w, f))
         return;
     const char *released = f->kind == FLIGHT_RELEASE ? before->guard.value : "";
     for (unsigned i = 0; i < before->fields.count; i++) {
@@ -70,7 +75,7 @@ static void check_fields(struct world *w, const struct flight *f, const struct m
 static void check_end(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
     bool moved = before->exists && now->exists && before->expire_ms != now->expire_ms;
-    if (!moved || has_lease(w, f, &w->truth[f->key]) || (f->plan.data_free && not_adopted(w, f->key)))
+    if (!moved || has_lease(w, f, &w->truth[f->key]) || may_be_data(w, f))
         return;
     for (unsigned i = 0; i < before->fields.count; i++)
         if (is_own(w, f, before, before->fields.at[i].name))

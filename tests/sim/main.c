@@ -121,5 +121,9 @@ int main(int argc, char **argv) {
            " wrong, %" PRIu64 " kept; %ld of %ld clients' own connections were taken for a pool's\n",
            t.steps, t.scenarios, t.promised_wrong, t.promised_kept, t.granted, t.lost, t.renewals, t.wrong, t.kept,
            t.mistaken, t.apart);
+    if (t.mistaken > 3 + t.apart / 20) {
+        printf("FAILED: those are too many\n");
+        return 1;
+    }
     return 0;
 }
