@@ -54,6 +54,7 @@ struct advisor *advisor_new(uint64_t seed) {
     a->seed = (struct hash_seed){seed, seed ^ 0x9e3779b97f4a7c15u};
     for (size_t i = 0; i < ADVISE_SHARDS; i++)
         pthread_mutex_init(&a->shards[i].mutex, NULL);
+    pthread_mutex_init(&a->fences_mutex, NULL);
     return a;
 }
 
@@ -63,6 +64,8 @@ void advisor_free(struct advisor *a) {
         memory_free(a->shards[i].rows);
         memory_free(a->shards[i].places);
     }
+    if (a)
+        advisor_fences_free(a);
     memory_free(a);
 }
 
@@ -699,6 +702,7 @@ void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const
     for (size_t i = 0; i < advice.count; i++)
         if (advice.dead[i])
             fn(arg, line, advise_dead_line(&advice.rows[i], advice.dead[i], line));
+    advisor_each_fence(a, fn, arg);
     qsort(advice.rows, advice.count, sizeof(*advice.rows), most_events_first);
     for (size_t i = 0; i < advice.count; i++)
         fn(arg, line, advise_line(&advice.rows[i], line));

@@ -75,6 +75,24 @@ void advisor_note(struct advisor *a, const struct advise_sight *sight, int64_t n
 /* Notes that a session is gone that has acquired a lock without an expiry; others need not be told. */
 void advisor_left(struct advisor *a, uint64_t session_id);
 
+/* ---- fences: data that is written while a lock is held ------------------------------------------ */
+
+/* Note that a lock of a rule has been acquired; and which one, by which client (lock_client_hash). */
+void advisor_lock_seen(struct advisor *a, int64_t now_ms);
+void advisor_lock_taken(struct advisor *a, const struct lock_key *lock, uint64_t client);
+/* Whether some of the writes are to be looked at: a lock has been acquired lately. */
+bool advisor_looks(const struct advisor *a, int64_t now_ms);
+/* A write of data. `writer` says how its sender stands to a lock; it must not call this module. */
+struct advise_write {
+    struct lock_key key;
+    uint64_t client; /* lock_client_hash */
+    enum lock_writer (*writer)(void *arg, const struct lock_key *lock);
+    void *arg;
+};
+void advisor_note_write(struct advisor *a, const struct advise_write *w, int64_t now_ms);
+
+/* ---- keys that are no rule's ---------------------------------------------------------------------- */
+
 /* Whether a key outside of all rules was seen to be acquired lately (or another with the same few bytes): a cheap look,
  * before the replies of its releases are looked at. */
 bool advisor_knows(const struct advisor *a, const char *key, size_t len);
@@ -107,7 +125,8 @@ enum advise_script advise_script_kind(const char *source, size_t len);
 void advisor_script_note(struct advisor *a, uint64_t sha1, const struct advise_text *text);
 struct advise_text advisor_script(struct advisor *a, uint64_t sha1);
 
-/* Calls fn with a line for each dead lock, and for each pattern and client, those with most events first. fn must not
+/* Calls fn with a line for each dead lock, for each pattern of data that is written under a lock, and for each pattern
+ * of locks and client, those with most events first. fn must not
  * call this module. */
 void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg);
 

@@ -195,3 +195,18 @@ size_t advise_dead_line(const struct advise_row *r, uint64_t lost, char out[ADVI
     }
     return l.len;
 }
+
+size_t advise_fence_line(const struct advise_pair *p, char out[ADVISE_LINE_MAX]) {
+    struct line l = {.out = out};
+    add_pattern(&l, p->pattern);
+    add(&l, " is written by holders of ");
+    add_pattern(&l, p->lock);
+    add(&l, ": %llu of %llu writes", (unsigned long long)(p->held + p->late), (unsigned long long)p->writes);
+    if (p->late > 0)
+        add(&l, ", %llu of them after the lease was over", (unsigned long long)p->late);
+    add(&l, ": fence ");
+    add_pattern(&l, p->pattern);
+    add(&l, " by ");
+    add_pattern(&l, p->lock);
+    return l.len;
+}

@@ -55,6 +55,18 @@ struct advise_group {
     atomic_bool busy; /* one key of some is looked at */
 };
 
+/* Data of a pattern that is written under locks of another, and how often (fence.c). */
+struct advise_pair {
+    char pattern[ADVISE_PATTERN_MAX]; /* of the data; "": there is none */
+    char lock[ADVISE_PATTERN_MAX];    /* what the n-th star of the other stands for is this one's n-th */
+    uint32_t db;
+    uint64_t writes; /* that were looked at, whoever sent them */
+    uint64_t held;   /* by who held the lock */
+    uint64_t late;   /* by who had held it, and whose lease was over */
+    int64_t last_ms; /* when one of these two came last */
+};
+
+struct advise_fences;
 struct advise_place;
 struct advise_shard {
     pthread_mutex_t mutex;
@@ -71,12 +83,20 @@ struct advisor {
     _Atomic uint64_t filter[2][FILTER_BITS / 64];
     _Atomic uint64_t scripts[ADVISE_SCRIPTS]; /* a SHA1's first bits, and what the script is */
     _Atomic uint64_t left[ADVISE_LEFT];       /* numbers of sessions that are gone, plus 1 */
+    atomic_int_fast64_t lock_ms;              /* when a lock of a rule was acquired last; 0: never */
+    pthread_mutex_t fences_mutex;
+    struct advise_fences *fences; /* fence.c's; NULL: no lock has been acquired */
 };
 
 /* Where a key's group is in the table. */
 size_t advise_group(const char *key, size_t len);
 /* Writes the row's line; returns its length. */
 size_t advise_line(const struct advise_row *row, char out[ADVISE_LINE_MAX]);
+/* Writes the line of a pair. */
+size_t advise_fence_line(const struct advise_pair *pair, char out[ADVISE_LINE_MAX]);
+/* Calls fn with the line of each pair that is worth a fence, that with most writes first. */
+void advisor_each_fence(struct advisor *a, void (*fn)(void *arg, const char *line, size_t len), void *arg);
+void advisor_fences_free(struct advisor *a);
 /* Writes the line of a dead lock: attempts that were lost since its owner left. */
 size_t advise_dead_line(const struct advise_row *row, uint64_t lost, char out[ADVISE_LINE_MAX]);
 

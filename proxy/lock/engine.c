@@ -216,6 +216,25 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     return session;
 }
 
+enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
+                               int64_t now_ms) {
+    uint64_t hash = engine_key_hash(e, key);
+    struct shard *sh = ledger_shard(e, hash);
+    bool own = false, own_over = false, client = false, client_over = false;
+    shard_lock(sh);
+    for (const struct claim *c = entry_claims(entry_find(sh, key, hash)); c; c = c->next) {
+        bool live = claim_is_live(c, now_ms), lost = !live && !c->presumed && !c->taken, shared = claim_shared(c);
+        own |= live && c->peer->id == s->id;
+        own_over |= lost && !shared && c->peer->id == s->id;
+        client |= live && c->peer->client == s->client;
+        client_over |= lost && shared && c->peer->client == s->client;
+    }
+    shard_unlock(sh);
+    if (own || (client && !own_over))
+        return WRITER_HOLDS;
+    return own_over || client_over ? WRITER_LATE : WRITER_NONE;
+}
+
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                      const char *action, int64_t now_ms) {
     struct shard *sh = ledger_shard(e, plan->hash);

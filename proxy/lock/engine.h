@@ -328,6 +328,11 @@ bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint6
 /* The session that holds the live lease of a key, over a connection of its own; 0: nobody who is connected here, or it
  * is not known who of several. `hash` is the key's. */
 uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64_t hash, int64_t now_ms);
+/* How a session stands to a lock as it writes data: its client holds it; its own lease is over, and was not released;
+ * or neither. Where the sessions of its client are shared, they are taken for one. */
+enum lock_writer { WRITER_NONE, WRITER_HOLDS, WRITER_LATE };
+enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
+                               int64_t now_ms);
 /* Reports an attempt that was refused because its session would have waited in a circle, which `action` names. */
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                      const char *action, int64_t now_ms);

@@ -34,6 +34,12 @@ static void rooms_ask(struct worker *w) {
             (*room)->worker_asks(w);
 }
 
+static void rooms_tick(struct worker *w) {
+    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
+        if ((*room)->worker_ticks)
+            (*room)->worker_ticks(w);
+}
+
 static void rooms_close(struct worker *w) {
     for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
         if ((*room)->worker_closes)
@@ -140,6 +146,7 @@ static void ask_around(struct worker *w, double now) {
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     worker_trim(w);
+    rooms_tick(w);
     worker_arrivals_look(w);
     if (w->index == 0)
         ask_around(w, ev_now(loop));

@@ -677,6 +677,131 @@ static void what_scripts_write(void **state) {
     (void)state;
 }
 
+/* ---- fences ---------------------------------------------------------------------------------- */
+
+static const char *held_lock, *over_lock; /* whose lease the writer has, and had */
+
+static enum lock_writer writer_of(void *arg, const struct lock_key *lock) {
+    (void)arg;
+    if (held_lock && strlen(held_lock) == lock->len && memcmp(held_lock, lock->name, lock->len) == 0)
+        return WRITER_HOLDS;
+    bool over = over_lock && strlen(over_lock) == lock->len && memcmp(over_lock, lock->name, lock->len) == 0;
+    return over ? WRITER_LATE : WRITER_NONE;
+}
+
+/* `lock` NULL: the writer holds none. */
+static void write_under(struct advisor *a, const char *lock, const char *key) {
+    const struct advise_write w = {.key = {.name = key, .len = strlen(key)}, .client = 5, .writer = writer_of};
+    held_lock = lock;
+    if (lock)
+        advisor_lock_taken(a, &(struct lock_key){.name = lock, .len = strlen(lock)}, 5);
+    advisor_note_write(a, &w, ++now_ms);
+    held_lock = NULL;
+}
+
+static void data_is_written_under_locks(void **state) {
+    static const struct {
+        const char *lock, *key, *line; /* with a number each */
+    } cases[] = {
+        {"lock:stock:%u", "stock:%u",
+         "stock:* is written by holders of lock:stock:*: 30 of 30 writes: "
+         "fence stock:* by lock:stock:*"},
+        {"lock:stock:%u", "stock:%u:sum",
+         "stock:*:sum is written by holders of lock:stock:*: 30 of 30 writes: "
+         "fence stock:*:sum by lock:stock:*"},
+        {"lock:accounts", "account:%u",
+         "account:* is written by holders of lock:accounts: 30 of 30 writes: "
+         "fence account:* by lock:accounts"},
+        {"lock:7:stock", "total", "total is written by holders of lock:*:stock"}, /* it has no such number: none */
+        {"lock:all", "total", "total is written by holders of lock:all: 30 of 30 writes: fence total by lock:all"},
+        {"lock:x%u", "u%ux", "u*x is written by holders of lock:x*: 30 of 30 writes: fence u*x by lock:x*"},
+        {"lock:1", "%u", "17 is written"}, /* every number: none */
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct advisor *a = advisor_new(7);
+        char lock[64], key[64];
+        for (unsigned n = 0; n < 30; n++) {
+            snprintf(lock, sizeof(lock), cases[i].lock, n);
+            snprintf(key, sizeof(key), cases[i].key, n);
+            write_under(a, lock, key);
+        }
+        struct lines *l = lines_of(a);
+        if (i == 3 || i == 6)
+            assert_int_equal(l->count, 0);
+        else
+            assert_string_equal(l->count ? l->text[0] : "nothing", cases[i].line);
+        advisor_free(a);
+    }
+    (void)state;
+}
+
+/* Names that no number tells apart, and a part of the keys that has others beside it. */
+static void last_words_tell_locks(void **state) {
+    static const char *const names[][2] = {{"lock:user:alice", "profile:alice"},
+                                           {"lock:user:bob", "profile:bob"},
+                                           {"lock:user:c[a]rol", "profile:c[a]rol"},
+                                           {"lock:user:dora", "profile:dora"}};
+    for (unsigned n = 0; n < 40; n++)
+        write_under(*state, names[n % 4][0], names[n % 4][1]);
+    ADVISED(*state, "profile:* is written by holders of lock:user:*: 40 of 40 writes: fence profile:* by lock:user:*");
+}
+
+static void nearly_all_writes(void **state) {
+    for (unsigned n = 0; n < 19; n++)
+        write_under(*state, "lock:stock:1", "stock:1");
+    assert_int_equal(lines_of(*state)->count, 0); /* too few */
+    for (unsigned n = 0; n < 2; n++)
+        write_under(*state, NULL, "stock:2");
+    over_lock = "lock:stock:1";
+    for (unsigned n = 0; n < 3; n++)
+        write_under(*state, NULL, "stock:1");
+    over_lock = NULL;
+    ADVISED(*state, "stock:* is written by holders of lock:stock:*: 22 of 24 writes, 3 of them after the lease was "
+                    "over: fence stock:* by lock:stock:*");
+    write_under(*state, NULL, "stock:3");
+    assert_int_equal(lines_of(*state)->count, 0); /* 3 of 25 are more than one of 10 */
+}
+
+/* Two locks are held at once: that which is held for each write is named, the closer one where both are. */
+static void the_closer_lock(void **state) {
+    char lock[64], key[64];
+    for (unsigned n = 0; n < 40; n++) {
+        snprintf(lock, sizeof(lock), "lock:stock:%u", n);
+        snprintf(key, sizeof(key), "stock:%u", n);
+        write_under(*state, n % 20 ? NULL : "lock:shop", key);
+        write_under(*state, lock, key);
+    }
+    assert_int_equal(lines_of(*state)->count, 0);
+    for (unsigned n = 0; n < 500; n++)
+        write_under(*state, "lock:stock:9", "stock:9");
+    struct lines *l = lines_of(*state);
+    assert_int_equal(l->count, 1);
+    assert_non_null(strstr(l->text[0], ": fence stock:* by lock:stock:*"));
+}
+
+static void pairs_are_bounded(void **state) {
+    char lock[80], key[64];
+    for (unsigned n = 0; n < 5000; n++) {
+        snprintf(key, sizeof(key), "%c%c%c:x", (int)('a' + n % 26), (int)('a' + n / 26 % 26), (int)('a' + n / 676));
+        snprintf(lock, sizeof(lock), "lock:%s", key);
+        write_under(*state, lock, key);
+    }
+    for (unsigned n = 0; n < 30; n++)
+        write_under(*state, "lock:stock:1", "stock:1");
+    struct lines *l = lines_of(*state);
+    assert_true(l->count >= 1);
+    assert_non_null(strstr(l->text[0], "fence stock:* by lock:stock:*"));
+    /* Names that are too long, or have too many numbers, are left out. */
+    char longest[300];
+    memset(longest, 'x', sizeof(longest) - 1);
+    longest[sizeof(longest) - 1] = '\0';
+    for (unsigned n = 0; n < 30; n++) {
+        write_under(*state, longest, longest);
+        write_under(*state, "lock:1:2:3:4:5:6:7:8:9", "d:1:2:3:4:5:6:7:8:9");
+    }
+    assert_int_equal(lines_of(*state)->count, l->count);
+}
+
 /* ---- the words, and their explanation -------------------------------------------------------- */
 
 /* A file from a phrase on. */
@@ -798,6 +923,11 @@ int main(void) {
         TEST(jobs_in_a_list_are_no_lock),
         TEST(scripts_by_their_text),
         TEST(what_scripts_write),
+        TEST(data_is_written_under_locks),
+        TEST(last_words_tell_locks),
+        TEST(nearly_all_writes),
+        TEST(the_closer_lock),
+        TEST(pairs_are_bounded),
         TEST(every_word_is_explained),
     };
     return cmocka_run_group_tests_name("advise", tests, NULL, NULL);

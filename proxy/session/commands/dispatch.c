@@ -283,6 +283,8 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         *result = refuse_unauthenticated(s, c, r, bytes);
         return true;
     }
+    if (s->worker->looks > 0)
+        advise_looks(s, c, r, bytes);
     *result = DISPATCH_WAIT;
     if (!c && !(s->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c) == DISCOVERED_LATER)
         return true;
@@ -312,7 +314,7 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
         session_refuse(s, c, "%s", LOCK_NAME_REFUSED);
         return DISPATCHED;
     }
-    bool special = ((uintptr_t)s->transaction | (uintptr_t)s->pubsub | (uintptr_t)s->worker->pause) != 0;
+    bool special = ((uintptr_t)s->transaction | (uintptr_t)s->pubsub | (uintptr_t)s->worker->unusual) != 0;
     if (special | !c | session_unauthenticated(s)) {
         enum dispatch_result result;
         const struct command *known = c;

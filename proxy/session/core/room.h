@@ -38,6 +38,8 @@ struct session_room {
     void (*worker_serves)(struct worker *w);
     /* Asks the proxy's own questions to Redis: once a second, in the first worker, unless the process stood still. */
     void (*worker_asks)(struct worker *w);
+    /* Tells that a second is over. */
+    void (*worker_ticks)(struct worker *w);
     /* Tells that the worker has other rules, and that it begins to stop. */
     void (*worker_rules)(struct worker *w);
     void (*worker_stops)(struct worker *w);

@@ -86,7 +86,13 @@ struct worker {
     double engine_at;      /* when it is due */
     struct text functions; /* commands/pause_scripts.c's: the node's functions, while a pause lasts */
     double functions_at;   /* when it told them; 0: never */
-    enum pause_kind pause; /* CLIENT PAUSE, until pause_timer is due */
+    union {
+        struct {
+            enum pause_kind pause; /* CLIENT PAUSE, until pause_timer is due */
+            uint32_t looks;        /* so many of the next requests PROXY ADVISE looks at for what they write */
+        };
+        uint64_t unusual; /* 0: neither. In one word, which each request looks at */
+    };
     struct ev_timer pause_timer;
     struct broadcast_inbox broadcasts;
     bool stopping;

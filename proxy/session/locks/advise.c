@@ -1,7 +1,9 @@
-/* From commands on locks to the advisor's events. Decides nothing, and keeps nothing but a counter. */
+/* From commands on locks, and some writes of data, to the advisor's events. Decides nothing, and keeps nothing but
+ * counters. */
 #include <string.h>
 
 #include "proxy/advise/advise.h"
+#include "proxy/base/glob.h"
 #include "proxy/net/digest.h"
 #include "proxy/session/locks/private.h"
 
@@ -170,6 +172,14 @@ static void note_sight(struct session *s, struct advise_sight *sight) {
     advisor_note(s->worker->shared->advisor, sight, worker_now(s->worker));
 }
 
+/* Notes that a lock of a rule was acquired: which one, while writes are looked at. */
+static inline void note_taken(struct session *s, const struct lock_key *key) {
+    struct worker *w = s->worker;
+    advisor_lock_seen(w->shared->advisor, worker_now(w));
+    if (w->looks > 0)
+        advisor_lock_taken(w->shared->advisor, key, lock_client_hash(s->lock.client));
+}
+
 /* An event that a lock script's outcome says. `known`: the key may be one that commands of another kind acquire: what
  * the script took for data may be that. */
 static bool script_event(const struct lock_plan *plan, const struct lock_result *result, unsigned advises, bool known,
@@ -222,6 +232,8 @@ static __attribute__((noinline)) void note_script(struct session *s, const struc
 
 inline void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result,
                           unsigned advises) {
+    if (plan->rule && result->outcome == LOCK_GRANTED)
+        note_taken(s, &plan->key);
     if (plan->rule && plan->verb != LOCK_OPERATOR && sampled(s, plan->key.name, plan->key.len))
         note_script(s, plan, result, advises);
 }
@@ -338,6 +350,58 @@ void advise_sight(struct session *s, const struct lock_sight *from, const struct
                               .value = from->value,
                               .value_len = from->value_len,
                               .pttl_ms = from->pttl_ms};
-    if (sight_says(from, advises, &to) && (from->verb != LOCK_PASS || count_wanted(s, from->key.name, from->key.len)))
+    if (!sight_says(from, advises, &to))
+        return;
+    if (from->verb != LOCK_PASS || count_wanted(s, from->key.name, from->key.len))
         note_sight(s, &to);
+    if (rule && to.event == ADVISE_ACQUIRED && !to.beside)
+        note_taken(s, &to.key);
+}
+
+/* ---- writes under locks ---------------------------------------------------------------------- */
+
+/* Of each second the first requests are looked at, and of these the first writes: what it costs does not grow with
+ * traffic, and other requests have nothing to do with it. Several keys of one are its first. */
+enum { REQUESTS_LOOKED = 2000, WRITES_LOOKED = 200, KEYS_LOOKED = 4 };
+
+void advise_tick(struct worker *w) {
+    w->looks = advisor_looks(w->shared->advisor, worker_now(w)) ? REQUESTS_LOOKED : 0;
+    w->locks->writes_seen = 0;
+}
+
+static enum lock_writer writer_of(void *arg, const struct lock_key *lock) {
+    struct session *s = arg;
+    return engine_writer(s->worker->shared->engine, &s->lock, lock, worker_now(s->worker));
+}
+
+static bool is_data(const struct lock_rules *rules, const char *key, size_t len) {
+    for (size_t i = 0; i < lock_rules_count(rules); i++) {
+        const struct lock_rule *rule = lock_rules_get(rules, i);
+        if (glob_match(rule->pattern, rule->pattern_len, key, len))
+            return rule->mode == LOCK_MODE_OFF;
+    }
+    return !lock_guard_is(key, len);
+}
+
+void advise_looks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct worker *w = s->worker;
+    w->looks--;
+    if (!c || !((c->flags & COMMAND_WRITE) || script_is(c)) || !command_arity_ok(c, r->argc) ||
+        w->locks->writes_seen >= WRITES_LOOKED)
+        return;
+    struct key_list keys;
+    key_list_find(&keys, c, r, bytes);
+    for (int i = 0; i < keys.count && i < KEYS_LOOKED; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, keys.keys[i], &len);
+        if (!is_data(w->rules, key, len))
+            continue;
+        struct advise_write write = {.key = {session_db(s), key, len},
+                                     .client = lock_client_hash(s->lock.client),
+                                     .writer = writer_of,
+                                     .arg = s};
+        advisor_note_write(w->shared->advisor, &write, worker_now(w));
+        w->locks->writes_seen++;
+    }
+    key_list_clear(&keys);
 }

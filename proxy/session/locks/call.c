@@ -110,6 +110,7 @@ const struct session_room locks_room = {
     .worker_opens = locks_open,
     .worker_closes = locks_close,
     .worker_asks = heirs_tick,
+    .worker_ticks = advise_tick,
     .worker_rules = lock_waits_rules,
     .worker_stops = lock_waits_stop,
     .closes = session_leaves,

@@ -260,6 +260,9 @@ bool advise_wants(struct session *s, const struct command *c, const struct resp_
  * `key_count` from `first_key` on; 0: it is not worth one. */
 uint32_t advise_script_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                            uint32_t first_key, size_t key_count);
+/* Looks at what a request writes, if anything, and whether its sender holds a lock meanwhile: called for the next
+ * worker->looks requests, which it counts down. */
+void advise_looks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 /* Looks at the text of a SCRIPT LOAD. */
 void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes);
 

@@ -39,6 +39,7 @@ struct worker_locks {
     struct lock_expiry expiry;        /* words.c's */
     struct call *probes[LOCK_PROBES]; /* join.c's: attempts that others may join, by the key's hash */
     uint32_t counters_seen;           /* advise.c's */
+    uint32_t writes_seen;             /* likewise: that were looked at in this second */
 };
 
 /* A lock call is a script under way, with what engine_finish will need. */
@@ -185,6 +186,8 @@ void lock_undo(struct worker *w, const struct lock_call *l);
 /* What the text of a script is known to be. */
 struct advise_text advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
+/* To be called once a second: some of the next requests are looked at for what they write, where locks are acquired. */
+void advise_tick(struct worker *w);
 /* Notes a lock script's outcome; `advises` is the command's, as in struct lock_row. */
 void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
 /* Notes a command of a kind that the rule lacks, which was answered with this, whole. */

@@ -1,0 +1,297 @@
+/*
+ * Which data is written under which lock: what PROXY ADVISE says of fences.
+ *
+ *      lock acquired ──> the last few locks, by client ──┐
+ *                                                        ├──> pairs of patterns ──> writes, by holders, late ──> advice
+ *      write of data ──> some of them are looked at ─────┘
+ *
+ * A pair is found where a client writes while it holds a lock whose name the key's tells: stock:17 under
+ * lock:stock:17, or all accounts under one lock. From then on each write that is looked at and fits the pair's pattern
+ * is counted, whoever sends it, and who holds that key's lock is asked for each. So pairs that came about by chance
+ * show themselves by their counts. Everything has a fixed size: the pair that was written by a holder longest ago makes
+ * room.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/advise/private.h"
+#include "proxy/base/glob.h"
+#include "proxy/base/memory.h"
+
+enum {
+    PAIRS = 64,
+    LOCKS = 64,        /* acquired last */
+    NAME_MAX_LEN = 96, /* of a lock that is remembered */
+    PIECES = 8,        /* stars of a pattern */
+    LOOKED_MS = 10000, /* behind the last acquisition */
+    FENCE_ENOUGH = 20, /* writes before anything is advised, */
+    FENCE_NEARLY = 10  /* and of so many one may be by somebody else */
+};
+
+struct taken {
+    uint64_t client; /* 0: none */
+    uint32_t db, len;
+    char name[NAME_MAX_LEN];
+};
+
+struct advise_fences {
+    struct advise_pair pairs[PAIRS];
+    struct taken taken[LOCKS];
+    unsigned next; /* of taken */
+};
+
+/* ---- patterns ---------------------------------------------------------------------------------- */
+
+struct piece {
+    const char *text;
+    size_t len;
+};
+
+/* Matches a key with a pattern as advise_pattern makes them, each star to as little as it can; returns how many stars
+ * there are, -1 where it does not match. */
+static int pieces_of(const char *pattern, const char *key, size_t len, struct piece pieces[PIECES]) {
+    const char *p = pattern, *star = NULL;
+    size_t at = 0;
+    int stars = 0;
+    for (;;) {
+        if (*p == '*') {
+            if (stars == PIECES)
+                return -1;
+            pieces[stars++] = (struct piece){key + at, 0};
+            star = ++p;
+            if (!*p) { /* the last one takes the rest */
+                pieces[stars - 1].len = len - at;
+                return stars;
+            }
+            continue;
+        }
+        const char *next = *p == '\\' && p[1] ? p + 1 : p;
+        if (*p ? at < len && (*next == key[at] || (*p == '?' && !key[at])) : at == len) {
+            if (!*p)
+                return stars;
+            p = next + 1;
+            at++;
+        } else if (star) { /* one byte more to the last star */
+            struct piece *last = &pieces[stars - 1];
+            if (last->text + ++last->len > key + len)
+                return -1;
+            p = star;
+            at = (size_t)(last->text - key) + last->len;
+        } else {
+            return -1;
+        }
+    }
+}
+
+/* Writes the name of the lock for a key of the pair; 0: the key has none. */
+static size_t lock_of(const struct advise_pair *pair, const char *key, size_t len, char out[NAME_MAX_LEN]) {
+    struct piece pieces[PIECES];
+    int stars = pieces_of(pair->pattern, key, len, pieces), star = 0;
+    size_t n = 0;
+    for (const char *p = pair->lock; stars >= 0 && *p; p++) {
+        struct piece piece = {p, 1};
+        if (*p == '*' && star == stars)
+            return 0;
+        if (*p == '*')
+            piece = pieces[star++];
+        else if (*p == '\\' && p[1])
+            piece.text = ++p;
+        else if (*p == '?')
+            piece.text = "";
+        if (piece.len > NAME_MAX_LEN - n)
+            return 0;
+        memcpy(out + n, piece.text, piece.len);
+        n += piece.len;
+    }
+    return stars >= 0 ? n : 0;
+}
+
+static bool pair_is_of(const struct advise_pair *pair, const char *key, size_t len, const char *lock, size_t lock_len) {
+    char name[NAME_MAX_LEN];
+    return lock_of(pair, key, len, name) == lock_len && memcmp(name, lock, lock_len) == 0;
+}
+
+/* Writes the pattern of names that begin so, and end in anything. False: they have no beginning, or too long a one. */
+static bool widened(const char *name, size_t stem, char out[ADVISE_PATTERN_MAX]) {
+    size_t len = stem ? advise_pattern(name, stem, out) : 0;
+    if (len == 0 || len + 2 > ADVISE_PATTERN_MAX)
+        return false;
+    if (out[len - 1] != '*')
+        out[len++] = '*';
+    out[len] = '\0';
+    return true;
+}
+
+static bool has_star(const char *pattern) {
+    for (; *pattern; pattern++) {
+        if (*pattern == '*')
+            return true;
+        pattern += *pattern == '\\' && pattern[1];
+    }
+    return false;
+}
+
+/* Finds the patterns by which a key's lock could be this one. Numbers and identifiers that both names have come first,
+ * then whole last words; where the lock's name has none of the key's, it is the lock of all keys that look like it. */
+static bool pair_make(struct advise_pair *pair, const char *key, size_t len, const char *lock, size_t lock_len) {
+    advise_pattern(key, len, pair->pattern);
+    advise_pattern(lock, lock_len, pair->lock);
+    bool numbered = has_star(pair->pattern);
+    if (pair->pattern[0] == '*')
+        return false;
+    if (numbered && has_star(pair->lock) && pair_is_of(pair, key, len, lock, lock_len))
+        return true;
+    size_t stem = advise_stem(key, len), lock_stem = advise_stem(lock, lock_len), tail = len - stem;
+    struct advise_pair wide;
+    if (tail > 0 && tail == lock_len - lock_stem && memcmp(key + stem, lock + lock_stem, tail) == 0 &&
+        widened(key, stem, wide.pattern) && widened(lock, lock_stem, wide.lock) &&
+        pair_is_of(&wide, key, len, lock, lock_len)) {
+        memcpy(pair->pattern, wide.pattern, sizeof(wide.pattern));
+        memcpy(pair->lock, wide.lock, sizeof(wide.lock));
+        return true;
+    }
+    if (has_star(pair->lock))
+        return false;
+    if (!numbered && widened(key, stem, wide.pattern))
+        memcpy(pair->pattern, wide.pattern, sizeof(wide.pattern));
+    return pair_is_of(pair, key, len, lock, lock_len);
+}
+
+/* ---- what is looked at --------------------------------------------------------------------------- */
+
+void advisor_lock_taken(struct advisor *a, const struct lock_key *lock, uint64_t client) {
+    if (lock->len > NAME_MAX_LEN)
+        return;
+    pthread_mutex_lock(&a->fences_mutex);
+    if (!a->fences)
+        a->fences = memory_zalloc(sizeof(*a->fences));
+    struct taken *t = &a->fences->taken[a->fences->next++ % LOCKS];
+    t->client = client;
+    t->db = lock->db;
+    t->len = (uint32_t)lock->len;
+    memcpy(t->name, lock->name, lock->len);
+    pthread_mutex_unlock(&a->fences_mutex);
+}
+
+void advisor_lock_seen(struct advisor *a, int64_t now_ms) {
+    atomic_store_explicit(&a->lock_ms, now_ms, memory_order_relaxed);
+}
+
+bool advisor_looks(const struct advisor *a, int64_t now_ms) {
+    int64_t lock_ms = atomic_load_explicit(&a->lock_ms, memory_order_relaxed);
+    return lock_ms && now_ms - lock_ms < LOOKED_MS;
+}
+
+void advisor_fences_free(struct advisor *a) {
+    pthread_mutex_destroy(&a->fences_mutex);
+    memory_free(a->fences);
+}
+
+/* ---- writes -------------------------------------------------------------------------------------- */
+
+/* Counts the write for each pair whose pattern the key has. Returns whether it is known whose lock it needs: the writer
+ * has, or had, the lock of one of them. */
+static bool pairs_count(struct advise_fences *f, const struct advise_write *w, int64_t now_ms) {
+    bool known = false;
+    for (size_t i = 0; i < PAIRS; i++) {
+        struct advise_pair *pair = &f->pairs[i];
+        char name[NAME_MAX_LEN];
+        size_t len = pair->pattern[0] == w->key.name[0] || pair->pattern[0] == '\\'
+                         ? lock_of(pair, w->key.name, w->key.len, name)
+                         : 0;
+        if (len == 0 || pair->db != w->key.db)
+            continue;
+        enum lock_writer writer = w->writer(w->arg, &(struct lock_key){w->key.db, name, len});
+        pair->writes++;
+        pair->held += writer == WRITER_HOLDS;
+        pair->late += writer == WRITER_LATE;
+        if (writer != WRITER_NONE) {
+            pair->last_ms = now_ms;
+            known = true;
+        }
+    }
+    return known;
+}
+
+static struct advise_pair *pair_oldest(struct advise_fences *f) {
+    struct advise_pair *oldest = f->pairs;
+    for (size_t i = 1; i < PAIRS && oldest->pattern[0]; i++)
+        if (!f->pairs[i].pattern[0] || f->pairs[i].last_ms < oldest->last_ms)
+            oldest = &f->pairs[i];
+    return oldest;
+}
+
+static bool pair_known(const struct advise_fences *f, const struct advise_pair *pair) {
+    for (size_t i = 0; i < PAIRS; i++)
+        if (f->pairs[i].db == pair->db && strcmp(f->pairs[i].pattern, pair->pattern) == 0 &&
+            strcmp(f->pairs[i].lock, pair->lock) == 0)
+            return true;
+    return false;
+}
+
+/* Looks whether the key's name tells that of a lock which its writer holds: the last acquired first. */
+static void pair_find(struct advise_fences *f, const struct advise_write *w, int64_t now_ms) {
+    for (unsigned i = 1; i <= LOCKS; i++) {
+        const struct taken *t = &f->taken[(f->next - i) % LOCKS];
+        struct advise_pair pair = {.db = w->key.db, .writes = 1, .held = 1, .last_ms = now_ms};
+        if (t->client != w->client || t->db != w->key.db ||
+            !pair_make(&pair, w->key.name, w->key.len, t->name, t->len) || pair_known(f, &pair) ||
+            w->writer(w->arg, &(struct lock_key){t->db, t->name, t->len}) != WRITER_HOLDS)
+            continue;
+        *pair_oldest(f) = pair;
+        return;
+    }
+}
+
+void advisor_note_write(struct advisor *a, const struct advise_write *w, int64_t now_ms) {
+    if (w->key.len == 0)
+        return;
+    pthread_mutex_lock(&a->fences_mutex);
+    if (a->fences && !pairs_count(a->fences, w, now_ms))
+        pair_find(a->fences, w, now_ms);
+    pthread_mutex_unlock(&a->fences_mutex);
+}
+
+/* ---- looking in ---------------------------------------------------------------------------------- */
+
+static bool advised(const struct advise_pair *pair) {
+    return pair->pattern[0] && pair->writes >= FENCE_ENOUGH &&
+           (pair->writes - pair->held - pair->late) * FENCE_NEARLY <= pair->writes;
+}
+
+/* Whether what is said of `other` says all that there is to say of `pair`: the same data under a lock that is held for
+ * more of its writes, or names more of it; or a part of the data under the same lock. */
+static bool outdone(const struct advise_pair *pair, const struct advise_pair *other) {
+    if (pair == other || !advised(other) || pair->db != other->db)
+        return false;
+    uint64_t by = pair->held + pair->late, by_other = other->held + other->late;
+    if (strcmp(pair->pattern, other->pattern) == 0)
+        return by < by_other || (by == by_other && (strlen(pair->lock) < strlen(other->lock) ||
+                                                    (strlen(pair->lock) == strlen(other->lock) && pair > other)));
+    return strcmp(pair->lock, other->lock) == 0 &&
+           glob_match(other->pattern, strlen(other->pattern), pair->pattern, strlen(pair->pattern));
+}
+
+static int most_writes_first(const void *x, const void *y) {
+    uint64_t a = ((const struct advise_pair *)x)->writes, b = ((const struct advise_pair *)y)->writes;
+    return a < b ? 1 : a > b ? -1 : 0;
+}
+
+void advisor_each_fence(struct advisor *a, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    char line[ADVISE_LINE_MAX];
+    struct advise_pair said[PAIRS];
+    size_t count = 0;
+    pthread_mutex_lock(&a->fences_mutex);
+    for (size_t i = 0; a->fences && i < PAIRS; i++) {
+        const struct advise_pair *pair = &a->fences->pairs[i];
+        bool says = advised(pair);
+        for (size_t k = 0; says && k < PAIRS; k++)
+            says = !outdone(pair, &a->fences->pairs[k]);
+        if (says)
+            said[count++] = *pair;
+    }
+    pthread_mutex_unlock(&a->fences_mutex);
+    qsort(said, count, sizeof(*said), most_writes_first);
+    for (size_t i = 0; i < count; i++)
+        fn(arg, line, advise_fence_line(&said[i], line));
+}
