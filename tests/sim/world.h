@@ -175,6 +175,7 @@ struct flight {
     bool unsent;     /* it never reached Redis */
     bool orphan;     /* its session or worker is gone, its proxy finishes it */
     bool ghost;      /* its proxy has given it up as well, and yet it may run */
+    bool seated;     /* a release by the proxy: the lease was live for its token, perhaps for others as well */
     bool crossed;    /* others on the key were under way meanwhile */
     bool bare;       /* GET in a form that is no script of ours (MGET): the proxy only watches the answer */
     bool again;      /* a release on the connection where the same one got lost */
