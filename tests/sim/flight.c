@@ -115,7 +115,9 @@ void flight_run(struct world *w, struct flight *f) {
     struct model_args a =
         call_args(&f->plan, &f->command, f->identity, w->proxies[f->proxy].id, w->sc.rule.lease_ms, seen);
     if (f->kind == FLIGHT_RELEASE) { /* its plan was not begun */
-        f->seated = w->sc.queue && model_queue_seated(&w->redis, f->key, f->token_text);
+        const struct model_guard *g = w->sc.queue ? model_queue_live(&w->redis, f->key) : NULL;
+        bool newest = g && strcmp(g->token, f->token_text) == 0;
+        f->seated = g && (newest || model_queue_seated(&w->redis, f->key, f->token_text));
         a.seen = NULL;
         a.claim_fence = 0;
         a.data_free = false;
