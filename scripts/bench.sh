@@ -1,5 +1,5 @@
 #!/bin/sh
-# bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks|contention|latency|cores|idle|threads] ...
+# bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks|contended|contention|latency|cores|idle|threads] ...
 # [--json FILE]: lockkeeper beside Redis itself, nutcracker and haproxy, as Markdown tables (tests/bench/README.md says
 # how they are measured). About a quarter of an hour; --quick takes three minutes. LOCKKEEPER=PROGRAM measures that
 # program and builds nothing.
@@ -13,8 +13,8 @@ if [ -z "$program" ]; then
     program=$("$root/scripts/build.sh" "$folder" Release) || echo "bench: lockkeeper was not built; going on" >&2
 fi
 mkdir -p "$folder"
-for part in load bare; do
+for part in load bare contend; do
     "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -o "$folder/$part" "$root/tests/bench/$part.c"
 done
 exec python3 "$root/tests/bench/bench.py" --lockkeeper "$program" --load "$folder/load" \
-    --bare "$folder/bare" "$@"
+    --bare "$folder/bare" --contend "$folder/contend" "$@"

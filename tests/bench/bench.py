@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Measures lockkeeper beside Redis itself, nutcracker and haproxy, and prints Markdown tables.
 
-bench.py --lockkeeper PROGRAM --load PROGRAM --bare PROGRAM [--quick] [--only TABLE] ... [--json FILE]
-TABLE: speed, instructions, syscalls, memory, locks, contention, latency, cores, idle, threads. README.md in this folder explains the method.
+bench.py --lockkeeper PROGRAM --load PROGRAM --bare PROGRAM --contend PROGRAM [--quick] [--only TABLE] ... [--json FILE]
+TABLE: speed, instructions, syscalls, memory, locks, contended, contention, latency, cores, idle,
+threads. README.md in this folder explains the method.
 
 A peer that is missing or fails is a '-' in the tables, and a line under them says why; the others go on.
 """
@@ -19,10 +20,11 @@ import sys
 import tempfile
 import time
 
+import contended
 import scale
 from servers import Connection, Failed, Fleet, need, redis_benchmark
 
-TABLES = ["speed", "instructions", "syscalls", "memory", "locks", *scale.TABLES]
+TABLES = ["speed", "instructions", "syscalls", "memory", "locks", "contended", *scale.TABLES]
 CONNECTIONS = 50
 IDLE_CONNECTIONS = 2000
 PEERS = ["redis", "lockkeeper", "lockkeeper cluster", "nutcracker", "haproxy"]
@@ -66,8 +68,9 @@ LOCK_PAIRS = {
 
 
 class Bench:
-    def __init__(self, fleet, load_program, quick):
+    def __init__(self, fleet, load_program, contend_program, quick):
         self.fleet, self.load_program, self.quick = fleet, load_program, quick
+        self.contend_program = contend_program
         self.rounds, self.samples = (3, 5) if quick else (5, 20)  # samples: short runs of each peer in a round
         self.titles = TITLES
         self.results = {}
@@ -262,6 +265,12 @@ class Bench:
             table.setdefault(depth, {})[pair] = scale.figures(results, unit=2)
         self.count_locks(table, depths)
 
+    def contended(self):
+        progress("contended")
+        rows = self.attempt("contended", contended.handing_over, self)
+        if rows:
+            self.results["contended"] = rows
+
     def count_locks(self, table, depths):
         """Instructions a pair, of the proxy and of Redis (of a Redis of its own; not of the cluster's three)."""
         few, many = 1000, 3000 if self.quick else 6000
@@ -398,6 +407,9 @@ def print_results(results):
                    number(r.get("proxy_cpu_us") or None, 1), number(r.get("redis_cpu_us"), 1),
                    number(r.get("proxy_instructions")), number(r.get("redis_instructions"))]
                   for pair, r in ((pair, table.get(pair, {})) for pair in LOCK_PAIRS)])
+    for load, by_way in (results.get("contended") or {}).items():
+        print("**One lock, contended: %s**\n" % load)
+        markdown(contended.HEADER, contended.rows(by_way))
     for name, (title, _) in scale.TABLES.items():
         if results.get(name):
             print("**%s**\n" % title)
@@ -432,6 +444,7 @@ def main():
     parser.add_argument("--lockkeeper", default="", metavar="PROGRAM", help="the proxy; without it, a '-'")
     parser.add_argument("--load", required=True, metavar="PROGRAM", help="tests/bench/load.c, compiled")
     parser.add_argument("--bare", default="", metavar="PROGRAM", help="tests/bench/bare.c, compiled; without it, a '-'")
+    parser.add_argument("--contend", default="", metavar="PROGRAM", help="tests/bench/contend.c, compiled; without it, a '-'")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, runs and requests, three minutes")
     parser.add_argument("--only", action="append", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--json", metavar="FILE", help="the figures, for machines")
@@ -447,7 +460,8 @@ def main():
     began = time.monotonic()
     try:
         fleet.start_upstreams()
-        bench = Bench(fleet, os.path.abspath(options.load), options.quick)
+        bench = Bench(fleet, os.path.abspath(options.load), options.contend and os.path.abspath(options.contend),
+                      options.quick)
         for table in TABLES:
             if not options.only or table in options.only:
                 bench.run(table)

@@ -1,9 +1,10 @@
 /*
  * contend: workers of a legacy application that contend for one lock, in one process: SET key value NX PX, and where
  * that is refused again after a pause; work; DEL; a pause of their own. Several servers may be named: the workers are
- * spread over them.
+ * spread over them. With --notify they are those of a library that waits on a channel, as Redisson does, each a process
+ * of its own: a release is a script that tells the channel, and whoever sleeps then tries again.
  *
- *   contend --workers N --work-us N --between-us N --poll-us N --seconds N --key KEY PORT ...
+ *   contend --workers N --work-us N --between-us N --poll-us N --seconds N --key KEY [--notify CHANNEL] PORT ...
  *
  * Prints one line of JSON: acquisitions, each worker's turns; waits (first attempt to grant) and handovers (a DEL
  * written to the next grant read, where somebody had asked before it) in µs; the time that work and its two round trips
@@ -24,7 +25,7 @@
 
 enum { WORKERS_MAX = 4096, SAMPLES_MAX = 1 << 20, REPLY_MAX = 64 };
 
-enum state { RESTS, ASKS, SLEEPS, WORKS, RELEASES };
+enum state { RESTS, ASKS, SLEEPS, WORKS, RELEASES, LISTENS };
 
 struct worker {
     int fd;
@@ -40,10 +41,10 @@ struct samples {
     size_t count;
 };
 
-static struct worker workers[WORKERS_MAX];
+static struct worker workers[WORKERS_MAX], listener;
 static struct samples waits, handovers, sections;
 static long worker_count, work_us, between_us, poll_us, seconds;
-static const char *key;
+static const char *key, *channel;
 static int64_t released_at;
 static bool wanted; /* when the last DEL was written, somebody had asked */
 
@@ -85,11 +86,13 @@ static void ask(struct worker *w) {
 
 static void release(struct worker *w) {
     const char *words[] = {"DEL", key};
+    const char *tells[] = {"EVAL", "redis.call('PUBLISH', KEYS[2], '0') return redis.call('DEL', KEYS[1])", "2", key,
+                           channel};
     wanted = false;
     for (long i = 0; i < worker_count; i++)
         wanted |= workers[i].state == ASKS || workers[i].state == SLEEPS;
     released_at = now_us();
-    say(w, words, 2);
+    say(w, channel ? tells : words, channel ? 5 : 2);
     w->state = RELEASES;
 }
 
@@ -133,7 +136,22 @@ static void answered(struct worker *w, int64_t now) {
     w->len = 0;
 }
 
+/* The channel has told of something: all that sleep try again, as each would in a process of its own. */
+static void told(int fd) {
+    char text[4096];
+    if (read(fd, text, sizeof(text)) <= 0)
+        fail("read");
+    int64_t now = now_us();
+    for (long i = 0; i < worker_count; i++)
+        if (workers[i].state == SLEEPS)
+            workers[i].due = now;
+}
+
 static void readable(struct worker *w) {
+    if (w->state == LISTENS) {
+        told(w->fd);
+        return;
+    }
     ssize_t n = read(w->fd, w->reply + w->len, sizeof(w->reply) - w->len);
     if (n <= 0)
         fail("read");
@@ -211,13 +229,17 @@ int main(int argc, char **argv) {
             seconds = number(argv[++i]);
         else if (i + 1 < argc && strcmp(name, "--key") == 0)
             key = argv[++i];
+        else if (i + 1 < argc && strcmp(name, "--notify") == 0)
+            channel = argv[++i];
         else
             port_count = -1;
         if (port_count < 0)
             break;
     }
     if (port_count <= 0 || !key || worker_count < 1 || worker_count > WORKERS_MAX || seconds < 1) {
-        fprintf(stderr, "contend --workers N --work-us N --between-us N --poll-us N --seconds N --key KEY PORT ...\n");
+        fprintf(stderr,
+                "contend --workers N --work-us N --between-us N --poll-us N --seconds N --key KEY [--notify CHANNEL] "
+                "PORT ...\n");
         return 2;
     }
     int poller = epoll_create1(0);
@@ -228,6 +250,14 @@ int main(int argc, char **argv) {
         w->fd = connect_to(ports[i % port_count]);
         epoll_ctl(poller, EPOLL_CTL_ADD, w->fd, &event);
         sleep_for(w, RESTS, begun + 1000 * i % 20000 + 1);
+    }
+    if (channel) {
+        const char *words[] = {"SUBSCRIBE", channel};
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = &listener};
+        listener.fd = connect_to(ports[0]);
+        say(&listener, words, 2);
+        listener.state = LISTENS;
+        epoll_ctl(poller, EPOLL_CTL_ADD, listener.fd, &event);
     }
     run(poller, begun + seconds * 1000000);
     unsigned long total = 0;
