@@ -19,7 +19,8 @@ enum {
     PLACES = 1024,    /* keys a shard */
     WAYS = 4,         /* places that a key may have */
     SIBLINGS_MAX = 8, /* patterns of one stem and client before they are one */
-    PARTIES = 6       /* sessions a key */
+    PARTIES = 6,      /* sessions a key */
+    POLL_MAX_MS = 1000
 };
 
 /* How a session stands to a key: whether its last attempt was lost, and whether it has acquired and not released since;
@@ -36,6 +37,7 @@ struct advise_place {
     uint64_t session, client; /* who acquired it; 0: the wire does not say */
     uint64_t value;           /* 0: not known */
     int64_t since_ms, end_ms; /* 0: none */
+    int64_t freed_ms;         /* when it was released, after others had asked for it in vain; 0: it was not */
     unsigned epoch;           /* its group's; an older one: it has not been watched since */
     uint8_t group, row, next_party;
     bool held;
@@ -111,6 +113,8 @@ static void row_merge(struct advise_row *to, const struct advise_row *from) {
     to->late += from->late;
     to->in_vain += from->in_vain;
     to->expired += from->expired;
+    to->stood += from->stood;
+    to->stood_ms += from->stood_ms;
     to->row += from->row;
     to->kinds |= from->kinds;
     to->overlapped |= from->overlapped;
@@ -318,6 +322,7 @@ static void place_take(const struct note *n, struct advise_place *p) {
     p->end_ms = end_of(n);
     p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
     p->contended = p->self_lost = p->shortened = false;
+    p->freed_ms = 0;
     p->lost = 0;
     p->held = true;
 }
@@ -328,6 +333,16 @@ static void note_extended(struct note *n) {
         return;
     p->end_ms = end_of(n);
     p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
+}
+
+/* Notes for how long a lock was free that its new holder had asked for before: it slept. Who comes after long has not
+ * been polling. */
+static void note_slept(struct note *n, struct advise_place *p) {
+    int64_t slept_ms = n->now_ms - p->freed_ms;
+    if (!p->freed_ms || slept_ms < 0 || slept_ms > POLL_MAX_MS || !stands(p, n->session, LOST))
+        return;
+    n->row->stood++;
+    n->row->stood_ms += (uint64_t)slept_ms;
 }
 
 static void note_acquired(struct note *n) {
@@ -347,6 +362,7 @@ static void note_acquired(struct note *n) {
         note_value(n);
     p = p ? p : place_make(n, n->hash);
     p->row = (uint8_t)(n->row - n->sh->rows);
+    note_slept(n, p);
     place_take(n, p);
     party_get(p, n->session)->stands = HOLDS;
 }
@@ -454,6 +470,8 @@ static void note_released(struct note *n, enum advise_event event) {
         n->row->late++;
     }
     party_is_not(p, n->session, HOLDS | TAKEN);
+    if (!refused && p->held && p->contended)
+        p->freed_ms = n->now_ms;
     if (!refused || (own && over))
         p->held = false;
 }
@@ -638,6 +656,7 @@ void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_m
         n.row = row_get(sh, pattern, stem, s, client);
         n.row->overlapped |= s->overlapped;
         n.row->audited = s->rule && s->rule->mode == LOCK_MODE_AUDIT;
+        n.row->waits = s->rule && s->rule->wait_ms > 0;
         n.row->last_ms = now_ms;
         if (s->library && !n.row->library[0])
             copy(n.row->library, sizeof(n.row->library), s->library, strlen(s->library));

@@ -25,11 +25,12 @@ static void __attribute__((format(printf, 2, 3))) add(struct line *l, const char
 }
 
 enum {
-    HANDED_OVER = 5, /* releases by others that make it one */
-    CROSSINGS = 2,   /* that make a pool */
-    SURPLUS = 3,     /* releases more than acquisitions: losers release */
-    ROW_SAID = 8,    /* contended releases in a row over the connection that had acquired, to be spoken of */
-    ROW_ADVISED = 16 /* and to be relied on; of one session half of them are enough */
+    HANDED_OVER = 5,  /* releases by others that make it one */
+    CROSSINGS = 2,    /* that make a pool */
+    SURPLUS = 3,      /* releases more than acquisitions: losers release */
+    ROW_SAID = 8,     /* contended releases in a row over the connection that had acquired, to be spoken of */
+    ROW_ADVISED = 16, /* and to be relied on; of one session half of them are enough */
+    STOOD_MS = 3      /* on average, and a release that is handed on gains something */
 };
 
 /* Whether acquirers never release, and others do: not by scripts, which nobody stops. */
@@ -66,6 +67,12 @@ static uint64_t longest_row(const struct advise_row *r) {
 
 static bool own(const struct advise_row *r, uint64_t row) {
     return r->crossed == 0 && !multiplexed(r) && (r->row >= row || longest_row(r) >= ROW_SAID);
+}
+
+/* Whether attempts that wait at the proxy would gain something: the lock stands free while those who want it sleep. */
+static bool sleepers(const struct advise_row *r) {
+    return r->stood >= ADVISE_ENOUGH && r->stood_ms >= STOOD_MS * r->stood && !r->waits && !multiplexed(r) &&
+           (r->kinds & ~(unsigned)ADVISE_STRING) == 0;
 }
 
 static void add_model(struct line *l, const struct advise_row *r) {
@@ -125,6 +132,9 @@ static void add_counts(struct line *l, const struct advise_row *r) {
     add_count(l, "in vain", r->in_vain);
     add(l, ", overruns %llu", throttle(r) ? 0ull : (unsigned long long)r->expired);
     add_count(l, "without expiry", r->endless);
+    if (sleepers(r))
+        add(l, ", releases slept through %llu, ms lost with each %llu", (unsigned long long)r->stood,
+            (unsigned long long)(r->stood_ms / r->stood));
 }
 
 static const char *values(const struct advise_row *r) {
@@ -151,6 +161,8 @@ static void add_rule(struct line *l, const struct advise_row *r) {
     add_pattern(l, r->pattern);
     add_kind(l, r);
     add_owner(l, r);
+    if (sleepers(r))
+        add(l, " wait 1s");
 }
 
 static void add_advice(struct line *l, const struct advise_row *r) {

@@ -26,6 +26,7 @@ struct advise_row {
     size_t stem_len; /* of the pattern, up to the last separator */
     bool ruled;      /* the pattern is a rule's */
     bool audited;    /* whose mode is audit */
+    bool waits;      /* who has `wait` */
     bool overlapped; /* one of the sessions */
     unsigned kinds;
     int64_t last_ms;
@@ -39,8 +40,10 @@ struct advise_row {
     uint64_t losers;        /* releases by who had lost and found a lock */
     uint64_t refused;       /* by the proxy, of others than losers and latecomers */
     uint64_t late, in_vain;
-    uint64_t expired; /* ended without a release */
-    uint64_t row;     /* as in struct advise_session, of all */
+    uint64_t expired;         /* ended without a release */
+    uint64_t stood, stood_ms; /* how often, and how long in all, one was free after a release although others had asked
+                                 for it: they were asleep */
+    uint64_t row;             /* as in struct advise_session, of all */
     struct advise_session sessions[ADVISE_SESSIONS];
     uint64_t dead_hash; /* of the key that was found dead last */
     char dead_key[ADVISE_PATTERN_MAX];

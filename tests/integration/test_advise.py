@@ -128,7 +128,7 @@ def test_losers_that_delete(advising, connect, prefix, tmp_path):
         assert holder("DEL", key) == (prefix == "enforced:")
     line = line_for(workers[0], prefix, "l")
     assert ", losers delete: 20 times" in line
-    assert accepted(line, tmp_path).endswith(" owner connection") == (prefix == "enforced:"), line
+    assert (" owner connection" in accepted(line, tmp_path)) == (prefix == "enforced:"), line
     assert " owner client" not in line and " owner any" not in line
 
 
@@ -177,7 +177,7 @@ def test_a_pool_of_redis_py(advising, connect, prefix, tmp_path):
     other = connect(advising)
     line = line_for(other, prefix, "p")
     assert "a pool of connections" in line
-    assert accepted(line, tmp_path).endswith(" owner client")
+    assert " owner client" in accepted(line, tmp_path)
 
 
 @pytest.mark.parametrize("prefix", MODES)

@@ -849,12 +849,13 @@ static void phrases_explained(const char *text, const char *line) {
 
 static struct advise_row some_row(uint64_t *dice) {
     struct advise_row row = {.pattern = "PATTERN", .client = "CLIENT"};
-    uint64_t *const counts[] = {
-        &row.acquired, &row.lost,    &row.endless,  &row.valued,    &row.repeated, &row.sent,
-        &row.released, &row.crossed, &row.by_other, &row.by_holder, &row.losers,   &row.by_other_bare,
-        &row.refused,  &row.late,    &row.in_vain,  &row.expired,   &row.row};
+    uint64_t *const counts[] = {&row.acquired, &row.lost,          &row.endless, &row.valued,   &row.repeated,
+                                &row.sent,     &row.released,      &row.crossed, &row.by_other, &row.by_holder,
+                                &row.losers,   &row.by_other_bare, &row.refused, &row.late,     &row.in_vain,
+                                &row.expired,  &row.row,           &row.stood};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         *counts[i] = (*dice = hash_number(*dice)) % 2 ? hash_number(*dice) % 32 : 0;
+    row.stood_ms = row.stood * (*dice % 100);
     *dice = hash_number(*dice);
     row.events = 1 + *dice % 100;
     row.ruled = *dice >> 8 & 1;
@@ -880,6 +881,45 @@ static void every_word_is_explained(void **state) {
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         assert_true(explained(text, words[i], strlen(words[i])));
     (void)state;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------------- */
+
+/* Two workers take turns, and the one that is refused sleeps: so long after each release nobody has the lock. */
+static void take_turns(struct advisor *a, const char *key, unsigned turns, int64_t asleep_ms) {
+    for (unsigned i = 0; i < turns; i++) {
+        uint64_t holder = 1 + i % 2;
+        tell(a, ADVISE_ACQUIRED, key, holder, "app");
+        now_ms += 10;
+        tell(a, ADVISE_LOST, key, 3 - holder, "app");
+        now_ms += 10;
+        tell(a, ADVISE_RELEASED, key, holder, "app");
+        now_ms += asleep_ms;
+    }
+}
+
+static void waiting_is_advised_to_sleepers(void **state) {
+    take_turns(*state, "lock:turns", 30, 47);
+    SAID(*state, ", releases slept through 29, ms lost with each 47; ");
+    ADVISED(*state, " wait 1s");
+}
+
+static void waiting_is_not_advised_where_nobody_sleeps(void **state) {
+    take_turns(*state, "lock:turns", 30, 1);
+    ADVISED(*state, ": lock lock:turns");
+}
+
+static void waiting_is_not_advised_to_who_comes_seldom(void **state) {
+    take_turns(*state, "lock:turns", 30, 2000);
+    ADVISED(*state, ": lock lock:turns");
+}
+
+static void waiting_is_not_advised_where_nobody_has_asked(void **state) {
+    for (unsigned i = 0; i < 30; i++, now_ms += 100) {
+        tell(*state, ADVISE_ACQUIRED, "lock:seldom", 1 + i % 2, "app");
+        tell(*state, ADVISE_RELEASED, "lock:seldom", 1 + i % 2, "app");
+    }
+    ADVISED(*state, ": lock lock:seldom");
 }
 
 int main(void) {
@@ -929,6 +969,10 @@ int main(void) {
         TEST(the_closer_lock),
         TEST(pairs_are_bounded),
         TEST(every_word_is_explained),
+        TEST(waiting_is_advised_to_sleepers),
+        TEST(waiting_is_not_advised_where_nobody_sleeps),
+        TEST(waiting_is_not_advised_to_who_comes_seldom),
+        TEST(waiting_is_not_advised_where_nobody_has_asked),
     };
     return cmocka_run_group_tests_name("advise", tests, NULL, NULL);
 }
