@@ -134,6 +134,10 @@ static void admin_nodes(void *worker, const struct report *report) {
     worker_report_nodes(worker, report);
 }
 
+static const char *admin_incident_kind(size_t i) {
+    return i < INCIDENT_KINDS ? lock_incident_name((enum lock_incident_kind)i) : NULL;
+}
+
 static struct admin_source admin_source_of(struct application *app, struct worker *w) {
     return (struct admin_source){.arg = w,
                                  .info = admin_info,
@@ -145,7 +149,8 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .nodes = admin_nodes,
                                  .config = live_show,
                                  .config_arg = &app->live,
-                                 .incidents = app->incidents};
+                                 .incidents = app->incidents,
+                                 .incident_kind = admin_incident_kind};
 }
 
 static bool run_admin(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count,

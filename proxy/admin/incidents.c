@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proxy/base/glob.h"
 #include "proxy/base/list.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
@@ -24,7 +25,8 @@ enum {
     GROUP_ROWS = 64, /* of a ring, in a period */
     PERIOD_MS = 10000,
     LINES_AT_ONCE = 200, /* in a period */
-    LINES_A_TICK = 20
+    LINES_A_TICK = 20,
+    GLOB_STEPS = 1000000 /* for all keys that a pattern is held against */
 };
 
 struct entry {
@@ -355,33 +357,57 @@ static int newest_first(const void *a, const void *b) {
     return (*x)->seq < (*y)->seq ? 1 : -1;
 }
 
-void incidents_each(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident *incident),
-                    void *arg) {
+static struct incident shown(const struct entry *e) {
+    return (struct incident){.time_ms = e->time_ms,
+                             .kind = e->kind,
+                             .rule = e->rule,
+                             .key = e->key,
+                             .key_len = e->key_len,
+                             .identity = e->identity,
+                             .client = e->client,
+                             .holder = e->holder,
+                             .command = e->command,
+                             .action = e->action,
+                             .count = e->count};
+}
+
+static bool is_of_kind(const struct incident_filter *wanted, const struct kind *kind) {
+    return !wanted->kind || strncmp(kind->name, wanted->kind, KIND_MAX - 1) == 0;
+}
+
+/* Collects what the rings have of the wanted kind and time. */
+static size_t collect(const struct incidents *i, const struct incident_filter *wanted, const struct entry **out) {
+    size_t count = 0;
+    for (size_t k = 0; k < i->kind_count; k++) {
+        const struct kind *kind = i->kinds[k];
+        if (!is_of_kind(wanted, kind))
+            continue;
+        for (size_t n = 0; n < i->rows && kind->ring && kind->ring[n].seq; n++)
+            if (kind->ring[n].time_ms >= wanted->since_ms)
+                out[count++] = &kind->ring[n];
+    }
+    return count;
+}
+
+bool incidents_each(struct incidents *i, const struct incident_filter *wanted, size_t max,
+                    void (*fn)(void *arg, const struct incident *incident), void *arg) {
+    size_t steps = GLOB_STEPS;
     pthread_mutex_lock(&i->mutex);
     const struct entry **all = memory_alloc((i->kind_count * i->rows + 1) * sizeof(struct entry *));
-    size_t count = 0;
-    for (size_t k = 0; k < i->kind_count; k++)
-        for (size_t n = 0; n < i->rows && i->kinds[k]->ring && i->kinds[k]->ring[n].seq; n++)
-            all[count++] = &i->kinds[k]->ring[n];
+    size_t count = collect(i, wanted, all);
     if (count > 0)
         qsort(all, count, sizeof(struct entry *), newest_first);
-    for (size_t n = 0; n < count && n < max; n++) {
-        const struct entry *e = all[n];
-        struct incident out = {.time_ms = e->time_ms,
-                               .kind = e->kind,
-                               .rule = e->rule,
-                               .key = e->key,
-                               .key_len = e->key_len,
-                               .identity = e->identity,
-                               .client = e->client,
-                               .holder = e->holder,
-                               .command = e->command,
-                               .action = e->action,
-                               .count = e->count};
+    for (size_t n = 0; n < count && max > 0 && steps > 0; n++) {
+        if (wanted->pattern &&
+            !glob_match_within(wanted->pattern, wanted->pattern_len, all[n]->key, all[n]->key_len, &steps))
+            continue;
+        struct incident out = shown(all[n]);
         fn(arg, &out);
+        max--;
     }
     pthread_mutex_unlock(&i->mutex);
     memory_free(all);
+    return steps > 0;
 }
 
 static int most_first(const void *a, const void *b) {
@@ -391,14 +417,20 @@ static int most_first(const void *a, const void *b) {
     return (*x)->last.time_ms < (*y)->last.time_ms ? 1 : (*x)->last.time_ms > (*y)->last.time_ms ? -1 : 0;
 }
 
-void incidents_sums(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum), void *arg) {
+static bool is_wanted(const struct incident_filter *wanted, const struct group *g) {
+    return is_of_kind(wanted, g->kind) && g->last.time_ms >= wanted->since_ms;
+}
+
+void incidents_sums(struct incidents *i, const struct incident_filter *wanted, size_t max,
+                    void (*fn)(void *arg, const struct incident_sum *sum), void *arg) {
     pthread_mutex_lock(&i->mutex);
     const struct group **all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(struct group *));
     size_t count = 0;
     TABLE_FOREACH(it, &i->groups)
-    all[count++] = LIST_ENTRY(it, struct group, link);
+    if (is_wanted(wanted, LIST_ENTRY(it, struct group, link)))
+        all[count++] = LIST_ENTRY(it, struct group, link);
     for (size_t k = 0; k < i->kind_count; k++)
-        if (i->kinds[k]->others.count > 0)
+        if (i->kinds[k]->others.count > 0 && is_wanted(wanted, &i->kinds[k]->others))
             all[count++] = &i->kinds[k]->others;
     if (count > 0)
         qsort(all, count, sizeof(struct group *), most_first);

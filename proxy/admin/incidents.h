@@ -16,10 +16,19 @@
 #ifndef LOCKKEEPER_ADMIN_INCIDENTS_H
 #define LOCKKEEPER_ADMIN_INCIDENTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct incidents;
+
+/* Which incidents are wanted. Borrowed; {0}: all. */
+struct incident_filter {
+    const char *kind;    /* NULL: of any */
+    const char *pattern; /* that the key matches, as far as it is kept; NULL: any */
+    size_t pattern_len;
+    int64_t since_ms; /* wall clock; 0: since ever */
+};
 
 /* One incident; texts are borrowed by incidents_add, and valid during the call of the function given to
  * incidents_each. */
@@ -52,9 +61,13 @@ void incidents_add(struct incidents *i, const struct incident *incident);
 void incidents_tick(struct incidents *i, int64_t now_ms);
 /* Logs all that is still to be told; for the end. Thread-safe. */
 void incidents_flush(struct incidents *i, int64_t now_ms);
-/* Calls `fn` for the incidents, newest first, at most max; it must not call this module. Thread-safe. */
-void incidents_each(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg);
-/* The same for the groups, those with most incidents first. */
-void incidents_sums(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum), void *arg);
+/* Calls `fn` for the incidents that are wanted, newest first, at most max; it must not call this module. False: the
+ * pattern takes too long to match, and some may be missing. Thread-safe. */
+bool incidents_each(struct incidents *i, const struct incident_filter *wanted, size_t max,
+                    void (*fn)(void *arg, const struct incident *incident), void *arg);
+/* The same for the groups, those with most incidents first: of the wanted kind, and which had an incident in the wanted
+ * time. No key is asked for. */
+void incidents_sums(struct incidents *i, const struct incident_filter *wanted, size_t max,
+                    void (*fn)(void *arg, const struct incident_sum *sum), void *arg);
 
 #endif

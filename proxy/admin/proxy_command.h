@@ -26,6 +26,7 @@ struct admin_source {
     void (*config)(void *config_arg, const char *pattern, size_t len, const struct report *report);
     void *config_arg;
     struct incidents *incidents;
+    const char *(*incident_kind)(size_t i); /* the names of their kinds, from 0 on; NULL behind the last one */
 };
 
 /* Runs PROXY words[0] words[1] ... and appends the reply as RESP. False if it is none of these subcommands, or has a

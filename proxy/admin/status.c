@@ -108,6 +108,6 @@ void status_json(const struct admin_source *source, bool ready, struct text *out
     put_rows(out, "shared", source->shared, source->arg);
     j = (struct json){.out = out};
     text_printf(out, ",\"incidents\":[");
-    incidents_each(source->incidents, INCIDENTS_SHOWN, put_incident, &j);
+    (void)incidents_each(source->incidents, &(struct incident_filter){0}, INCIDENTS_SHOWN, put_incident, &j);
     text_printf(out, "%s]}\n", j.rows > 0 ? "}" : "");
 }

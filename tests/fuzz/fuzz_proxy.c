@@ -222,6 +222,7 @@ static const char *const templates[] = {
     "PROXY LOCK %l",
     "PROXY TOKEN %l",
     "PROXY INCIDENTS %n",
+    "PROXY INCIDENTS KEY %v SINCE %n KIND %v",
     "PROXY RULES",
     "PROXY ADVISE",
     "PROXY EXPLAIN SET %l %v NX",
