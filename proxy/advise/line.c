@@ -213,7 +213,8 @@ size_t advise_fence_line(const struct advise_pair *p, char out[ADVISE_LINE_MAX])
     add_pattern(&l, p->pattern);
     add(&l, " is written by holders of ");
     add_pattern(&l, p->lock);
-    add(&l, ": %llu of %llu writes", (unsigned long long)(p->held + p->late), (unsigned long long)p->writes);
+    uint64_t under = (uint64_t)p->held + p->late;
+    add(&l, ": %llu of %llu writes", (unsigned long long)under, (unsigned long long)p->writes);
     if (p->late > 0)
         add(&l, ", %llu of them after the lease was over", (unsigned long long)p->late);
     add(&l, ": fence ");

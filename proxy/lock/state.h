@@ -174,7 +174,7 @@ struct claim_extra {
     uint64_t sighted; /* the token counter when its value was shown last to who may speak for it; 0 never */
 };
 
-enum { RENEWAL_BITS = 20 };
+enum { RENEWAL_BITS = 19 };
 
 struct claim {
     struct timer timer;
@@ -209,6 +209,7 @@ struct claim {
     uint32_t handing : 1;   /* its owner was sent away because this process stops */
     uint32_t unhanded : 1;  /* its last expiry was asked for in vain */
     uint32_t told_long : 1; /* that it is held for long was reported */
+    uint32_t inherited : 1; /* one of the leases of its peer's estate: heir_counts */
     bool ended : 1;         /* the lease is not live any more */
     bool reserved : 1;      /* a release of it is in flight, not only queued */
     bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */
@@ -225,7 +226,6 @@ struct claim {
     bool scripted : 1;      /* a script of the application's is in flight that may release it */
     bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of it */
     bool overwrote : 1;     /* observed: written over a lock that was there */
-    bool inherited : 1;     /* one of the leases of its peer's estate: heir_counts */
     uint16_t others;        /* observed: what other sessions have counted on top */
 };
 

@@ -504,6 +504,22 @@ struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, ui
     return v;
 }
 
+void waiting_who(struct waiting *t, const struct lock_key *key, uint64_t hash, size_t max, int64_t now_ms,
+                 struct text *out) {
+    if (waiting_count(t) == 0)
+        return;
+    pthread_mutex_lock(&t->mutex);
+    const struct waiting_queue *q = queue_find(t, key, hash);
+    size_t shown = 0;
+    for (struct list_node *it = q ? q->waiters.next : NULL; it && it != &q->waiters && shown < max; it = it->next) {
+        const struct waiter *w = LIST_ENTRY(it, struct waiter, link);
+        text_printf(out, "%s%s since %lld ms", shown++ ? "; " : "", w->who ? w->who : "", (long long)(now_ms - w->since_ms));
+    }
+    if (q && q->count > shown)
+        text_printf(out, "; and %zu more", q->count - shown);
+    pthread_mutex_unlock(&t->mutex);
+}
+
 void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg) {
     if (waiting_count(t) == 0)
         return;

@@ -120,6 +120,9 @@ struct waiting_view {
 size_t waiting_count(const struct waiting *t);
 /* Who waits for one lock; count 0: nobody. */
 struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash);
+/* Writes who waits for one lock, in their order, "WHO since N ms; ...", so many at most. */
+void waiting_who(struct waiting *t, const struct lock_key *key, uint64_t hash, size_t max, int64_t now_ms,
+                 struct text *out);
 /* Calls fn for each lock that somebody waits for, in no order; fn must not call these functions. */
 void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg);
 

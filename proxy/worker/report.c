@@ -14,7 +14,8 @@
 #include "proxy/worker/evictions.h"
 #include "proxy/worker/private.h"
 
-enum { GLOB_STEPS = 1000000, RULE_TEXT_MAX = 512, SHARED_TEXT_MAX = 2048, SHARED_ROWS_MAX = 100, NODE_LINE_MAX = 768 };
+enum { GLOB_STEPS = 1000000, RULE_TEXT_MAX = 512, SHARED_TEXT_MAX = 2048, SHARED_ROWS_MAX = 100, NODE_LINE_MAX = 768,
+       WAITERS_SHOWN = 3 };
 
 /* ---- PROXY INFO ------------------------------------------------------------------------------------ */
 
@@ -149,9 +150,14 @@ static void report_lease(void *arg, const struct lock_view *v) {
     r->number(r->arg, "fence", (int64_t)v->fence);
     r->number(r->arg, "renewals", (int64_t)v->renewals);
     const struct proxy_shared *shared = rows->worker->shared;
-    struct waiting_view waits = waiting_of(shared->waiting, &v->key, engine_key_hash(shared->engine, &v->key));
+    uint64_t hash = engine_key_hash(shared->engine, &v->key);
+    struct waiting_view waits = waiting_of(shared->waiting, &v->key, hash);
     r->number(r->arg, "waiting", (int64_t)waits.count);
     r->number(r->arg, "longest-wait-ms", waits.count ? rows->now_ms - waits.since_ms : 0);
+    struct text who = {0};
+    waiting_who(shared->waiting, &v->key, hash, WAITERS_SHOWN, rows->now_ms, &who);
+    r->text(r->arg, "waiters", who.data ? who.data : "", who.len);
+    text_clear(&who);
 }
 
 struct lock_walk *worker_walk_new(void) {

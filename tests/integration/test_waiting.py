@@ -593,6 +593,20 @@ def test_no_circle_is_invented(own, key):
 # ---- looking in -----------------------------------------------------------------------------------------
 
 
+def named(reply):
+    """Names and values, in either protocol."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[0::2], reply[1::2]))
+
+
+def address_of(client):
+    return "%s:%d" % client.sock.getsockname()[:2]
+
+
+def in_order(text):
+    """The addresses of who waits, as PROXY LOCK and LOCKS have them: 'ADDRESS NAME since 12 ms; ...'."""
+    return [one.split()[0] for one in text.split("; ")]
+
+
 def test_what_operators_see(own, key):
     name = key("lock:shown")
     proxy, worker = own("lock lock:* wait 60s")
@@ -603,11 +617,16 @@ def test_what_operators_see(own, key):
     await_waiting(holder, 2)
     time.sleep(0.05)
     row = holder("PROXY", "LOCKS")[0]
-    shown = row if isinstance(row, dict) else dict(zip(row[0::2], row[1::2]))
+    shown = named(holder("PROXY", "LOCKS")[0])
     assert shown["key"] == name
     assert shown["waiting"] == 2
     assert 50 <= shown["longest-wait-ms"] < 20000
     assert 50 <= figure(holder, "longest_wait_ms") < 20000
+    waiters = [address_of(client) for client in (second, third)]
+    assert in_order(shown["waiters"]) == waiters
+    lock = named(holder("PROXY", "LOCK", name))
+    assert (lock["connection"], lock["waiting"]) == (holder("CLIENT", "ID"), 2)
+    assert in_order(lock["waiters"]) == waiters
     assert holder("DEL", name) == 1
     for client in (second, third):
         assert client.read() == 1

@@ -15,6 +15,7 @@
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/waiting.h"
 #include "proxy/session/locks/private.h"
 
 enum { FREE_LOCKS_MAX = 1024 };
@@ -299,20 +300,44 @@ static void answer_token(const struct session *s, struct lock_envelope *e, char 
         e->reply_len = (size_t)sprintf(out, "%s", s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
 }
 
-/* Answers PROXY LOCK, whose pairs are a map in RESP3. */
+static void add_bulk(struct text *t, const char *data, size_t len) {
+    char *at = text_reserve(t, resp_bulk_size(len));
+    text_commit(t, (size_t)(resp_bulk_write(at, data, len) - at));
+}
+
+static void add_number(struct text *t, const char *name, uint64_t number) {
+    add_bulk(t, name, strlen(name));
+    char *at = text_reserve(t, RESP_HEADER_MAX);
+    text_commit(t, resp_header_write(at, ':', (int64_t)number));
+}
+
+/* Answers PROXY LOCK: what the script says, whose connection holds the lock, and who waits for it here. A map in
+ * RESP3. */
 static void answer_map(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
+    enum { WAITERS_SHOWN = 32, ADDED = 3 };
+    const struct proxy_shared *shared = w->shared;
     const char *p = e->reply;
     struct resp_item item;
-    if (l->protocol != 3 || !resp_item_read(&p, e->reply + e->reply_len, &item) || item.type != '*')
+    if (!resp_item_read(&p, e->reply + e->reply_len, &item) || item.type != '*')
         return;
-    size_t rest = e->reply_len - (size_t)(p - e->reply);
-    w->build.len = 0;
-    char *at = text_reserve(&w->build, RESP_HEADER_MAX + rest);
-    size_t len = resp_header_write(at, '%', item.num / 2);
-    memcpy(at + len, p, rest);
-    text_commit(&w->build, len + rest);
-    e->reply = w->build.data;
-    e->reply_len = w->build.len;
+    const struct lock_key *key = &l->plan.key;
+    uint64_t hash = l->plan.hash;
+    struct waiting_view waits = waiting_of(shared->waiting, key, hash);
+    struct text who = {0};
+    waiting_who(shared->waiting, key, hash, WAITERS_SHOWN, worker_now(w), &who);
+    struct text *t = &w->build;
+    t->len = 0;
+    char *at = text_reserve(t, RESP_HEADER_MAX);
+    int64_t pairs = item.num / 2 + ADDED;
+    text_commit(t, resp_header_write(at, l->protocol == 3 ? '%' : '*', l->protocol == 3 ? pairs : 2 * pairs));
+    text_append(t, p, e->reply_len - (size_t)(p - e->reply));
+    add_number(t, "connection", engine_holder(shared->engine, key, hash, worker_now(w)));
+    add_number(t, "waiting", waits.count);
+    add_bulk(t, "waiters", sizeof("waiters") - 1);
+    add_bulk(t, who.data, who.len);
+    text_clear(&who);
+    e->reply = t->data;
+    e->reply_len = t->len;
 }
 
 /* Answers a number that came as text: a script's are not exact beyond 53 bits. */
