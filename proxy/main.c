@@ -114,6 +114,14 @@ static bool admin_locks(void *worker, const char *pattern, size_t len, const str
     return worker_report_locks(worker, pattern, len, report);
 }
 
+static void admin_contended(void *worker, size_t max, const struct report *report) {
+    worker_report_contended(worker, max, report);
+}
+
+static void admin_longest(void *worker, size_t max, const struct report *report) {
+    worker_report_longest(worker, max, report);
+}
+
 static void admin_rules(void *worker, const struct report *report) {
     worker_report_rules(worker, report);
 }
@@ -142,6 +150,8 @@ static struct admin_source admin_source_of(struct application *app, struct worke
     return (struct admin_source){.arg = w,
                                  .info = admin_info,
                                  .locks = admin_locks,
+                                 .contended = admin_contended,
+                                 .longest = admin_longest,
                                  .rules = admin_rules,
                                  .advice = admin_advice,
                                  .contention = admin_contention,

@@ -449,3 +449,63 @@ void incidents_sums(struct incidents *i, const struct incident_filter *wanted, s
     pthread_mutex_unlock(&i->mutex);
     memory_free(all);
 }
+
+/* ---- clients ---------------------------------------------------------------------------------------------- */
+
+static int by_client_and_kind(const void *a, const void *b) {
+    const struct group *const *x = a, *const *y = b;
+    int order = strcmp((*x)->last.identity, (*y)->last.identity);
+    return order ? order : strcmp((*x)->kind->name, (*y)->kind->name);
+}
+
+static int worst_first(const void *a, const void *b) {
+    const struct incident_client *x = a, *y = b;
+    return x->count != y->count ? (x->count < y->count ? 1 : -1) : x->last_ms < y->last_ms ? 1 : -1;
+}
+
+/* Adds up a client's groups, which begin at all[0], a kind's behind one another. Returns how many they are. */
+static size_t sum_client(const struct group *const *all, size_t count, struct incident_client *c) {
+    size_t n = 0;
+    uint64_t of_kind = 0;
+    *c = (struct incident_client){.identity = all[0]->last.identity};
+    for (; n < count && strcmp(all[n]->last.identity, c->identity) == 0; n++) {
+        const struct group *g = all[n];
+        of_kind = n > 0 && all[n - 1]->kind == g->kind ? of_kind + g->count : g->count;
+        c->count += g->count;
+        if (of_kind > c->kind_count) {
+            c->kind = g->kind->name;
+            c->kind_count = of_kind;
+        }
+        if (!c->key || g->last.time_ms > c->last_ms) {
+            c->last_ms = g->last.time_ms;
+            c->key = g->last.key;
+            c->key_len = g->last.key_len;
+        }
+    }
+    return n;
+}
+
+void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_client *client),
+                       void *arg) {
+    pthread_mutex_lock(&i->mutex);
+    size_t room = i->groups.count + i->kind_count + 1, count = 0, clients = 0;
+    const struct group **all = memory_alloc(room * sizeof(struct group *));
+    struct incident_client *sums = memory_alloc(room * sizeof(*sums));
+    TABLE_FOREACH(it, &i->groups)
+    if (LIST_ENTRY(it, struct group, link)->last.identity[0]) /* not the proxy's own */
+        all[count++] = LIST_ENTRY(it, struct group, link);
+    for (size_t k = 0; k < i->kind_count; k++)
+        if (i->kinds[k]->others.count > 0)
+            all[count++] = &i->kinds[k]->others;
+    if (count > 0)
+        qsort(all, count, sizeof(struct group *), by_client_and_kind);
+    for (size_t n = 0; n < count;)
+        n += sum_client(all + n, count - n, &sums[clients++]);
+    if (clients > 0)
+        qsort(sums, clients, sizeof(*sums), worst_first);
+    for (size_t n = 0; n < clients && n < max; n++)
+        fn(arg, &sums[n]);
+    pthread_mutex_unlock(&i->mutex);
+    memory_free(all);
+    memory_free(sums);
+}

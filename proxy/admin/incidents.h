@@ -52,6 +52,18 @@ struct incident_sum {
     size_t key_len;
 };
 
+/* What is known of a client, of all rules and kinds; texts are valid during the call of the function given to
+ * incidents_clients. */
+struct incident_client {
+    const char *identity;
+    uint64_t count;
+    const char *kind; /* of which it has most */
+    uint64_t kind_count;
+    int64_t last_ms;
+    const char *key; /* the last one's */
+    size_t key_len;
+};
+
 /* Makes a store that keeps the last `rows` incidents of each kind. */
 struct incidents *incidents_new(size_t rows);
 void incidents_free(struct incidents *i);
@@ -69,5 +81,8 @@ bool incidents_each(struct incidents *i, const struct incident_filter *wanted, s
  * time. No key is asked for. */
 void incidents_sums(struct incidents *i, const struct incident_filter *wanted, size_t max,
                     void (*fn)(void *arg, const struct incident_sum *sum), void *arg);
+/* The same for clients, those with most incidents first, at most max; who is not told apart any more is "(others)". */
+void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_client *client),
+                       void *arg);
 
 #endif

@@ -1,4 +1,4 @@
-/* PROXY HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
+/* PROXY HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
 #include "proxy/admin/proxy_command.h"
 
 #include <stdarg.h>
@@ -9,8 +9,9 @@
 #include <time.h>
 
 #include "proxy/admin/incident_query.h"
+#include "proxy/admin/top.h"
 
-enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, LINE_MAX = 512 };
+enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, LINE_MAX = 512 };
 
 #define PATTERN_TOO_LONG "-ERR the pattern takes too long to match\r\n"
 
@@ -219,6 +220,28 @@ static void do_advise(const struct admin_source *source, struct text *reply) {
     rows_finish(&rows, reply);
 }
 
+/* ---- TOP --------------------------------------------------------------------------------------------- */
+
+static void add_top_line(void *arg, const char *line, size_t len) {
+    add_line(arg, "", line, len);
+}
+
+static void do_top(const struct admin_source *source, const char *arg, size_t len, struct text *reply) {
+    struct rows rows = {.row_count = 0};
+    size_t max = arg ? 0 : TOP_DEFAULT;
+    bool number = !arg || len > 0;
+    for (size_t i = 0; arg && i < len; i++) {
+        number = number && arg[i] >= '0' && arg[i] <= '9';
+        max = number && max <= TOP_MAX ? max * 10 + (size_t)(arg[i] - '0') : max;
+    }
+    if (!number) {
+        text_printf(reply, "-ERR the count is not an integer or out of range\r\n");
+        return;
+    }
+    top_lines(source, max < TOP_MAX ? max : TOP_MAX, wall_ms(), add_top_line, &rows);
+    rows_finish(&rows, reply);
+}
+
 /* ---- CONFIG ------------------------------------------------------------------------------------------ */
 
 /* Answers as CONFIG GET does: names and values, a map in RESP3. */
@@ -240,6 +263,8 @@ static void do_help(struct text *reply) {
         "HELP -- this text.",
         "INFO [section] -- the proxy's own INFO: proxy, clients, upstreams, locks, commands.",
         "LOCKS [pattern] -- the live leases known to this proxy, newest first.",
+        "TOP [count] -- the locks fought over most, those held for longest, the clients with most incidents, a line "
+        "each.",
         "LOCK <key> -- everything known of one lock, read from Redis.",
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
         "INCIDENTS [count] [KIND kind] [KEY pattern] [SINCE time] -- the last incidents, newest first.",
@@ -282,6 +307,8 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
             reply->len = 0;
             text_printf(reply, PATTERN_TOO_LONG);
         }
+    } else if (word_is(words[0], lens[0], "top")) {
+        do_top(source, arg, arg_len, reply);
     } else if (word_is(words[0], lens[0], "advise") && count == 1) {
         do_advise(source, reply);
     } else if (word_is(words[0], lens[0], "config")) {

@@ -223,6 +223,8 @@ static const char *const templates[] = {
     "PROXY TOKEN %l",
     "PROXY INCIDENTS %n",
     "PROXY INCIDENTS KEY %v SINCE %n KIND %v",
+    "PROXY TOP",
+    "PROXY TOP %n",
     "PROXY RULES",
     "PROXY ADVISE",
     "PROXY EXPLAIN SET %l %v NX",

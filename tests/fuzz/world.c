@@ -54,6 +54,14 @@ static bool locks(void *worker, const char *pattern, size_t len, const struct re
     return worker_report_locks(worker, pattern, len, report);
 }
 
+static void contended(void *worker, size_t max, const struct report *report) {
+    worker_report_contended(worker, max, report);
+}
+
+static void longest(void *worker, size_t max, const struct report *report) {
+    worker_report_longest(worker, max, report);
+}
+
 static void rules(void *worker, const struct report *report) {
     worker_report_rules(worker, report);
 }
@@ -71,6 +79,8 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
     struct admin_source source = {.arg = w,
                                   .info = info,
                                   .locks = locks,
+                                  .contended = contended,
+                                  .longest = longest,
                                   .rules = rules,
                                   .advice = advice,
                                   .incidents = world.incidents,

@@ -1,5 +1,8 @@
 """PROXY as an operator uses it by hand: which incidents, the worst first, as they happen, and what redis-cli makes of it."""
 
+import shutil
+import subprocess
+
 import pytest
 
 from resp import Error, encode
@@ -14,6 +17,10 @@ def incidents(client, *words):
     reply = client("PROXY", "INCIDENTS", *words)
     assert not isinstance(reply, Error), reply
     return [(row["kind"], row["key"]) for row in rows_of(reply)]
+
+
+def slices_of(client):
+    return int(client("PROXY", "INFO", "clients").split("slices:")[1].split()[0])
 
 
 # ---- PROXY INCIDENTS, filtered -----------------------------------------------------------------------------
@@ -104,14 +111,116 @@ def test_filters_are_gone_through_a_request_a_turn(start_redis, start_proxy, con
     proxy = start_proxy(start_redis(), "lock lock:*")
     client, other = connect(proxy), connect(proxy)
 
-    def slices():
-        info = other("PROXY", "INFO", "clients")
-        return int(info.split("slices:")[1].split()[0])
-
-    before = slices()
+    before = slices_of(other)
     client.send(encode("PROXY", "INCIDENTS", "KEY", "*") * 200)
     assert [client.read() for _ in range(200)] == [[]] * 200
-    assert slices() - before == 200
+    assert slices_of(other) - before == 200
     client.send(encode("PROXY", "INCIDENTS", "KEY", "*") * 100)
     client.close()
     assert other("PROXY", "INCIDENTS", "KEY", "*") == []
+
+
+# ---- PROXY TOP -------------------------------------------------------------------------------------------------
+
+
+def top(client, *words):
+    """{sort: [(what, the rest of the line), ...]}"""
+    lines = client("PROXY", "TOP", *words)
+    assert isinstance(lines, list), lines
+    found = {"contended": [], "held": [], "client": []}
+    for line in lines:
+        sort, rest = line.split(" ", 1)
+        found[sort].append(tuple(rest.split(": ", 1)))
+    return found
+
+
+def test_top_has_the_worst_first(start_proxy, backend, connect):
+    proxy = start_proxy(backend, "lock lock:* owner connection", "threads 2")
+    holder, bad, worse, operator = (connect(proxy) for _ in range(4))
+    assert operator("PROXY", "TOP") == []
+    for client, name in ((holder, "holder"), (bad, "bad"), (worse, "worse")):
+        client("CLIENT", "SETNAME", name)
+    keys = ["lock:{t}%d" % n for n in range(8)]
+    for n, key in enumerate(keys):
+        assert holder("SET", key, "1", "NX", "PX", "600000") == "OK"
+        for _ in range(n):
+            assert bad("SETNX", key, "1") == 0
+    for n in range(5):
+        assert worse("DEL", keys[n]) == 0
+    assert worse("PEXPIRE", keys[7], "5") == 0
+    assert bad("DEL", keys[0]) == 0 and bad("DEL", keys[1]) == 0
+    for _ in range(2):
+        found = top(operator)
+        assert [key for key, _ in found["contended"]] == keys[:2:-1]
+        assert found["contended"][0][1].startswith("7 attempts lost in the last 5 minutes, ")
+        assert [key for key, _ in found["held"]] == keys[:5], "the oldest first"
+        assert "by 127.0.0.1 user=default name=holder id=" in found["held"][0][1] and "9 min left" in found["held"][0][1]
+        (first, said), (second, _) = found["client"]
+        assert first == "127.0.0.1 user=default name=worse" and second == "127.0.0.1 user=default name=bad"
+        assert said.startswith("6 incidents since the start, 5 of them foreign_release; the last ")
+        assert said.endswith(" ago on " + keys[7])
+        operator("HELLO", "3")
+    assert [len(rows) for rows in top(operator, 1).values()] == [1, 1, 1]
+    assert [len(rows) for rows in top(operator, 100).values()] == [7, 8, 2]
+    assert [len(rows) for rows in top(operator, "9" * 30).values()] == [7, 8, 2]
+    assert operator("PROXY", "TOP", 0) == []
+    assert holder("DEL", *keys) == 8
+    assert top(operator)["held"] == []
+
+
+def test_top_shows_what_is_odd(start_redis, start_proxy, connect):
+    """Bytes that would break a line, another database, a lock without an end, and who waits at the proxy."""
+    proxy = start_proxy(start_redis(), "lock lock:nolease:* lease 0", "lock lock:* wait 60s")
+    holder, loser, operator = connect(proxy), connect(proxy), connect(proxy)
+    holder("SELECT", 3)
+    loser("SELECT", 3)
+    assert holder("SETNX", b"lock:\r\n\xff" + b"x" * 300, "1") == 1
+    assert holder("SETNX", "lock:nolease:1", "1") == 1
+    loser.send(encode("SETNX", b"lock:\r\n\xff" + b"x" * 300, "1"))
+    until(lambda: any("waiting at the proxy: 1" in line for line in operator("PROXY", "TOP")), what="the one that waits")
+    odd, endless = [line for line in operator("PROXY", "TOP") if line.startswith("held ")]
+    assert odd.startswith(r"held lock:\x0d\x0a\xffxxx") and "... (db 3): for " in odd and len(odd) < 500
+    assert endless.startswith("held lock:nolease:1 (db 3): for ") and "ends by a release alone" in endless
+    assert holder("DEL", b"lock:\r\n\xff" + b"x" * 300) == 1
+    assert loser.read() == 1
+
+
+@pytest.mark.parametrize("words", ["abc", "-1", "1x", "''", "1 2"])
+def test_top_of_what_is_no_number(start_redis, start_proxy, connect, words):
+    client = connect(start_proxy(start_redis()))
+    assert isinstance(client("PROXY", "TOP", *words.replace("''", "").split(" ")), Error)
+    assert client("PING") == "PONG"
+
+
+def test_top_goes_through_the_locks_in_slices(start_redis, start_proxy, connect):
+    proxy = start_proxy(start_redis(), "lock lock:*")
+    client, other = connect(proxy), connect(proxy)
+    for n in range(20):
+        assert client("SETNX", "lock:%d" % n, "1") == 1
+    before = slices_of(other)
+    client.send(encode("PROXY", "TOP") * 100)
+    replies = [client.read() for _ in range(100)]
+    assert all(len(reply) == 6 for reply in replies), replies[0]
+    assert slices_of(other) - before >= 100 * 10
+    client.send(encode("PROXY", "TOP") * 100)
+    client.close()
+    assert len(top(other, 20)["held"]) == 20
+
+
+# ---- redis-cli without a terminal --------------------------------------------------------------------------
+
+
+def redis_cli(proxy, *words):
+    done = subprocess.run(["redis-cli", "-p", str(proxy.address[1]), *words], capture_output=True, text=True, timeout=30,
+                          stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and not done.stderr, done
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not shutil.which("redis-cli"), reason="there is no redis-cli")
+@pytest.mark.parametrize("protocol", [[], ["-3"]], ids=["RESP2", "RESP3"])
+def test_redis_cli_prints_a_line_each(start_redis, start_proxy, connect, protocol):
+    proxy = start_proxy(start_redis(), "lock lock:* owner connection")
+    holder, other = connect(proxy), connect(proxy)
+    assert holder("SETNX", "lock:a", "1") == 1 and other("SETNX", "lock:a", "1") == 0 and other("DEL", "lock:a") == 0
+    assert [line.split()[0] for line in redis_cli(proxy, *protocol, "PROXY", "TOP")] == ["contended", "held", "client"]

@@ -1,6 +1,6 @@
 /*
  * The PROXY family: LOCK, TOKEN and RELEASE ask Redis by script, EXPLAIN asks the tables, RELOAD the application. What
- * only shows something (HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE, CONFIG) is the application's, through
+ * only shows something (HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG) is the application's, through
  * proxy_shared.admin.
  */
 #include <stdio.h>
@@ -218,12 +218,13 @@ static bool proxy_shown(struct session *s, const struct command *c, const struct
     return known;
 }
 
-/* ---- in slices: LOCKS goes through all leases, INCIDENTS through all that are kept, RELOAD reads files ------ */
+/* ---- in slices: LOCKS and TOP go through all leases, INCIDENTS through all that are kept, RELOAD reads files ------
+ */
 
 struct proxy_work {
     struct worker_slices slices; /* first */
     struct request *request;
-    struct lock_walk *walk; /* LOCKS */
+    struct lock_walk *walk; /* LOCKS, TOP */
     char *words[ADMIN_WORDS_MAX];
     size_t lens[ADMIN_WORDS_MAX], count;
 };
@@ -289,6 +290,14 @@ static void proxy_locks(struct session *s, const struct command *c, const struct
     work_begin(s, c, work, locks_step);
 }
 
+static void proxy_top(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct proxy_work *work = work_of_words(s, c, r, bytes);
+    if (!work)
+        return;
+    work->walk = engine_walk_new_oldest(OLDEST_SHOWN_MAX);
+    work_begin(s, c, work, locks_step);
+}
+
 static bool show_step(struct worker *w, struct worker_slices *slices) {
     work_show(w, (struct proxy_work *)(void *)slices);
     return false;
@@ -340,6 +349,8 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
         proxy_reload(s, c);
     else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "locks") && r->argc <= 3)
         proxy_locks(s, c, r, bytes);
+    else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "top") && r->argc <= 3)
+        proxy_top(s, c, r, bytes);
     else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "incidents") && r->argc - 1 <= ADMIN_WORDS_MAX)
         proxy_incidents(s, c, r, bytes);
     else if (!proxy_shown(s, c, r, bytes))
