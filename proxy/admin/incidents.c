@@ -26,6 +26,9 @@ enum {
     PERIOD_MS = 10000,
     LINES_AT_ONCE = 200, /* in a period */
     LINES_A_TICK = 20,
+    FEED_ROWS = 1024,
+    MATCH_STEPS_MAX = 256 * KEY_MAX, /* of a pattern of 256 bytes, and some */
+    FOLLOW_STEPS = 3 * MATCH_STEPS_MAX,
     GLOB_STEPS = 1000000 /* for all keys that a pattern is held against */
 };
 
@@ -80,6 +83,14 @@ struct incidents {
     struct list_node pending; /* groups that have something to tell, the one that waits longest first */
     int64_t lines_since_ms;   /* when the period began in which so many first lines were written: */
     unsigned lines;
+    struct list_node ears;
+    struct entry *feed; /* FEED_ROWS: an incident is where its seq says; NULL while nobody listens */
+};
+
+struct incidents_ear {
+    struct list_node link;
+    void (*wake)(void *arg);
+    void *arg;
 };
 
 static uint64_t hash_of(const struct table_link *link) {
@@ -93,6 +104,7 @@ struct incidents *incidents_new(size_t rows) {
     table_init(&i->groups, hash_of);
     list_init(&i->quiet);
     list_init(&i->pending);
+    list_init(&i->ears);
     return i;
 }
 
@@ -104,6 +116,7 @@ void incidents_free(struct incidents *i) {
         memory_free(i->kinds[n]->ring);
         memory_free(i->kinds[n]);
     }
+    memory_free(i->feed);
     pthread_mutex_destroy(&i->mutex);
     memory_free(i);
 }
@@ -331,6 +344,19 @@ static void keep(struct incidents *i, struct group *g, const struct entry *e) {
     g->row->seq = g->row_seq = ++i->seq;
 }
 
+/* Lets those know who follow the incidents. */
+static void tell_ears(struct incidents *i, const struct entry *e) {
+    if (!i->feed)
+        return;
+    struct entry *at = &i->feed[i->seq % FEED_ROWS];
+    *at = *e;
+    at->seq = i->seq;
+    LIST_FOREACH(it, &i->ears) {
+        const struct incidents_ear *ear = LIST_ENTRY(it, struct incidents_ear, link);
+        ear->wake(ear->arg);
+    }
+}
+
 void incidents_add(struct incidents *i, const struct incident *incident) {
     struct entry e = {.seq = 0};
     entry_fill(&e, incident);
@@ -338,6 +364,7 @@ void incidents_add(struct incidents *i, const struct incident *incident) {
     struct group *g = group_of(i, kind_of(i, e.kind), &e);
     group_add(i, g, &e);
     keep(i, g, &e);
+    tell_ears(i, &e);
     bool at_once = may_tell(i, g, e.time_ms);
     if (at_once) {
         g->told_ms = e.time_ms;
@@ -508,4 +535,62 @@ void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, co
     pthread_mutex_unlock(&i->mutex);
     memory_free(all);
     memory_free(sums);
+}
+
+/* ---- as they happen --------------------------------------------------------------------------------------- */
+
+struct incidents_ear *incidents_listen(struct incidents *i, void (*wake)(void *arg), void *arg) {
+    struct incidents_ear *ear = memory_zalloc(sizeof(*ear));
+    ear->wake = wake;
+    ear->arg = arg;
+    pthread_mutex_lock(&i->mutex);
+    if (!i->feed)
+        i->feed = memory_zalloc(FEED_ROWS * sizeof(*i->feed));
+    list_append(&i->ears, &ear->link);
+    pthread_mutex_unlock(&i->mutex);
+    return ear;
+}
+
+void incidents_unlisten(struct incidents *i, struct incidents_ear *ear) {
+    pthread_mutex_lock(&i->mutex);
+    list_remove(&ear->link);
+    if (list_empty(&i->ears)) {
+        memory_free(i->feed);
+        i->feed = NULL;
+    }
+    pthread_mutex_unlock(&i->mutex);
+    memory_free(ear);
+}
+
+uint64_t incidents_next(struct incidents *i) {
+    pthread_mutex_lock(&i->mutex);
+    uint64_t next = i->seq + 1;
+    pthread_mutex_unlock(&i->mutex);
+    return next;
+}
+
+/* Whether an incident is wanted whose pattern there are enough steps for. */
+static bool wants(const struct incident_filter *wanted, const struct entry *e, size_t *steps) {
+    if (wanted->kind && strncmp(e->kind, wanted->kind, KIND_MAX - 1) != 0)
+        return false;
+    return !wanted->pattern || glob_match_within(wanted->pattern, wanted->pattern_len, e->key, e->key_len, steps);
+}
+
+bool incidents_follow(struct incidents *i, uint64_t *at, const struct incident_filter *wanted, size_t max,
+                      uint64_t *missed, void (*fn)(void *arg, const struct incident *incident), void *arg) {
+    size_t steps = FOLLOW_STEPS;
+    pthread_mutex_lock(&i->mutex);
+    uint64_t oldest = i->seq >= FEED_ROWS ? i->seq - FEED_ROWS + 1 : 1;
+    *missed = *at < oldest ? oldest - *at : 0;
+    *at += *missed;
+    for (; *at <= i->seq && max > 0 && steps >= MATCH_STEPS_MAX; (*at)++, max--) {
+        const struct entry *e = &i->feed[*at % FEED_ROWS];
+        if (!wants(wanted, e, &steps))
+            continue;
+        struct incident out = shown(e);
+        fn(arg, &out);
+    }
+    bool more = *at <= i->seq;
+    pthread_mutex_unlock(&i->mutex);
+    return more;
 }

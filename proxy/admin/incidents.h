@@ -3,6 +3,7 @@
  *
  *      incidents_add ──┬─> the ring of its kind ────────────> PROXY INCIDENTS, the status page
  *                      ├─> its group's sum ─────────────────> PROXY INCIDENTS SUMMARY
+ *                      ├─> the last ones, while somebody listens ─> PROXY WATCH
  *                      └─> the log: the first at once, the others of 10 s as one line (incidents_tick)
  *
  * A group is what one client (its identity) does under one rule, of one kind. So a client that repeats itself writes a
@@ -84,5 +85,22 @@ void incidents_sums(struct incidents *i, const struct incident_filter *wanted, s
 /* The same for clients, those with most incidents first, at most max; who is not told apart any more is "(others)". */
 void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_client *client),
                        void *arg);
+
+/* ---- as they happen ---- */
+
+/* Who follows the incidents: from then on the last 1,024 are kept in their order, whatever their kinds. */
+struct incidents_ear;
+/* `wake` is called for each incident, from any thread and with the store locked: it must only take a note. */
+struct incidents_ear *incidents_listen(struct incidents *i, void (*wake)(void *arg), void *arg);
+/* `wake` is not called any more when this returns. */
+void incidents_unlisten(struct incidents *i, struct incidents_ear *ear);
+/* The number of the next incident. Thread-safe. */
+uint64_t incidents_next(struct incidents *i);
+/* Calls `fn` for the wanted ones of the incidents from number *at on, in their order; it must not call this module. It
+ * looks at `max` of them at most, and at fewer where the pattern takes long; *at is the number to go on with then.
+ * *missed: how many were gone before they could be looked at, of any kind and key. Returns whether there are more to be
+ * looked at now. Thread-safe, while somebody listens. */
+bool incidents_follow(struct incidents *i, uint64_t *at, const struct incident_filter *wanted, size_t max,
+                      uint64_t *missed, void (*fn)(void *arg, const struct incident *incident), void *arg);
 
 #endif

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "proxy/admin/incident_query.h"
+#include "proxy/admin/sentence.h"
 #include "proxy/admin/top.h"
 
 enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, LINE_MAX = 512 };
@@ -132,13 +133,10 @@ static void do_info(const struct admin_source *source, const char *wanted, size_
 /* ---- INCIDENTS ------------------------------------------------------------------------------------- */
 
 static void rows_time(struct rows *rows, const char *name, int64_t time_ms) {
-    time_t seconds = (time_t)(time_ms / 1000);
-    struct tm tm;
-    char date[32], when[48];
-    localtime_r(&seconds, &tm);
-    strftime(date, sizeof(date), "%Y-%m-%d %H:%M:%S", &tm);
-    snprintf(when, sizeof(when), "%s.%03d", date, (int)(time_ms % 1000));
-    rows_text(rows, name, when, strlen(when));
+    struct text when = {0};
+    sentence_time(time_ms, &when);
+    rows_text(rows, name, when.data, when.len);
+    text_clear(&when);
 }
 
 static void add_incident(void *arg, const struct incident *i) {
@@ -263,12 +261,12 @@ static void do_help(struct text *reply) {
         "HELP -- this text.",
         "INFO [section] -- the proxy's own INFO: proxy, clients, upstreams, locks, commands.",
         "LOCKS [pattern] -- the live leases known to this proxy, newest first.",
-        "TOP [count] -- the locks fought over most, those held for longest, the clients with most incidents, a line "
-        "each.",
+        "TOP [count] -- the locks fought over most, those held for longest, the worst clients.",
         "LOCK <key> -- everything known of one lock, read from Redis.",
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
         "INCIDENTS [count] [KIND kind] [KEY pattern] [SINCE time] -- the last incidents, newest first.",
         "INCIDENTS SUMMARY [count] [KIND kind] [SINCE time] -- all incidents, counted by kind, rule and client.",
+        "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
         "RULES -- the lock rules in force, with hit counts, and whose workers share connections.",
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",

@@ -12,8 +12,15 @@
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
+#include "proxy/session/push/push.h"
 
-enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 16, RELOAD_WAITING_SIZE = 512, PATTERN_MAX = 256 };
+enum {
+    RULE_TEXT_MAX = 512,
+    KEYS_EXPLAINED = 64,
+    ADMIN_WORDS_MAX = PROXY_WORDS_MAX,
+    RELOAD_WAITING_SIZE = 512,
+    PATTERN_MAX = PROXY_WORD_MAX
+};
 
 /* ---- EXPLAIN ------------------------------------------------------------------------------------- */
 
@@ -332,9 +339,14 @@ static void proxy_reload(struct session *s, const struct command *c) {
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
     enum dispatch_result result;
+    bool watch = r->argc >= 2 && request_arg_is(r, bytes, 1, "watch") && r->argc - 2 <= ADMIN_WORDS_MAX;
+    if (watch && s->in_flight > 0)
+        return DISPATCH_WAIT; /* replies and lines keep their order */
     if (rights_wanted(s, c, r, bytes, &result))
         return result;
     char word[64];
+    if (watch && s->worker->shared->watch)
+        return watch_dispatch(s, c, r, bytes);
     if (r->argc < 2)
         session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");
     else if (request_arg_is(r, bytes, 1, "lock") && r->argc == 3)

@@ -26,6 +26,7 @@
 struct call;
 struct discovery_rows;
 struct worker_locks;
+struct worker_watches;
 struct wrong_logins;
 struct lock_walk;
 
@@ -75,6 +76,7 @@ struct worker {
     struct worker_locks *locks;        /* locks/ */
     struct wrong_logins *wrong_logins; /* commands/wrong.c */
     struct lock_walk *walk;            /* the leases that PROXY LOCKS or TOP shows now; else NULL */
+    struct worker_watches *watches;    /* push/watch.c; NULL until somebody watches */
     struct discovery_rows *discovered; /* cluster/discover.c */
     struct resp_request scanner;       /* for input that is complete in `scratch` */
     char *scratch;                     /* what a read puts its bytes in */
