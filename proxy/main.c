@@ -19,6 +19,7 @@
 #include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_command.h"
+#include "proxy/admin/watch.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
@@ -60,6 +61,7 @@ struct application {
     struct incidents *incidents;
     struct monitor *monitor; /* NULL: admin-port 0 */
     struct lock_sink sink;
+    struct watch_source watch;
     pthread_t *threads;
     atomic_uint ready;
     const char *embedded_addresses[1];
@@ -114,6 +116,14 @@ static bool admin_locks(void *worker, const char *pattern, size_t len, const str
     return worker_report_locks(worker, pattern, len, report);
 }
 
+static void admin_contended(void *worker, size_t max, const struct report *report) {
+    worker_report_contended(worker, max, report);
+}
+
+static void admin_longest(void *worker, size_t max, const struct report *report) {
+    worker_report_longest(worker, max, report);
+}
+
 static void admin_rules(void *worker, const struct report *report) {
     worker_report_rules(worker, report);
 }
@@ -134,10 +144,16 @@ static void admin_nodes(void *worker, const struct report *report) {
     worker_report_nodes(worker, report);
 }
 
+static const char *admin_incident_kind(size_t i) {
+    return i < INCIDENT_KINDS ? lock_incident_name((enum lock_incident_kind)i) : NULL;
+}
+
 static struct admin_source admin_source_of(struct application *app, struct worker *w) {
     return (struct admin_source){.arg = w,
                                  .info = admin_info,
                                  .locks = admin_locks,
+                                 .contended = admin_contended,
+                                 .longest = admin_longest,
                                  .rules = admin_rules,
                                  .advice = admin_advice,
                                  .contention = admin_contention,
@@ -145,13 +161,45 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .nodes = admin_nodes,
                                  .config = live_show,
                                  .config_arg = &app->live,
-                                 .incidents = app->incidents};
+                                 .incidents = app->incidents,
+                                 .incident_kind = admin_incident_kind};
 }
 
 static bool run_admin(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count,
                       bool resp3, struct text *reply) {
     struct admin_source source = admin_source_of(arg, w);
     return admin_command(&source, words, lens, count, resp3, reply);
+}
+
+/* ---- PROXY WATCH ----------------------------------------------------------------------------------- */
+
+static void *watch_listen(void *arg, void (*wake)(void *wake_arg), void *wake_arg) {
+    return incidents_listen(((struct application *)arg)->incidents, wake, wake_arg);
+}
+
+static void watch_deaf(void *arg, void *ear) {
+    incidents_unlisten(((struct application *)arg)->incidents, ear);
+}
+
+static void *watch_begin(void *arg, const char *const *words, const size_t *lens, size_t count, struct text *error) {
+    return incident_watch_new(((struct application *)arg)->incidents, words, lens, count, admin_incident_kind, error);
+}
+
+static void watch_end(void *watch) {
+    incident_watch_free(watch);
+}
+
+static bool watch_lines(void *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    return incident_watch_lines(watch, fn, arg);
+}
+
+static struct watch_source watch_source_of(struct application *app) {
+    return (struct watch_source){.arg = app,
+                                 .listen = watch_listen,
+                                 .deaf = watch_deaf,
+                                 .begin = watch_begin,
+                                 .end = watch_end,
+                                 .lines = watch_lines};
 }
 
 /* ---- reload -------------------------------------------------------------------------------------- */
@@ -552,6 +600,8 @@ static int serve(struct application *app, struct config_errors *errors) {
     app->shared.reload_arg = &app->live;
     app->shared.admin = run_admin;
     app->shared.admin_arg = app;
+    app->watch = watch_source_of(app);
+    app->shared.watch = &app->watch;
     app->sink = (struct lock_sink){.arg = app,
                                    .incident = record_incident,
                                    .renew = lock_note_renewal,

@@ -1,4 +1,4 @@
-/* PROXY HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
+/* PROXY HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
 #include "proxy/admin/proxy_command.h"
 
 #include <stdarg.h>
@@ -8,7 +8,13 @@
 #include <strings.h>
 #include <time.h>
 
-enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, LINE_MAX = 512, DIGITS_MAX = 4 };
+#include "proxy/admin/incident_query.h"
+#include "proxy/admin/sentence.h"
+#include "proxy/admin/top.h"
+
+enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, LINE_MAX = 512 };
+
+#define PATTERN_TOO_LONG "-ERR the pattern takes too long to match\r\n"
 
 static bool word_is(const char *word, size_t len, const char *name) {
     return strlen(name) == len && strncasecmp(word, name, len) == 0;
@@ -127,13 +133,10 @@ static void do_info(const struct admin_source *source, const char *wanted, size_
 /* ---- INCIDENTS ------------------------------------------------------------------------------------- */
 
 static void rows_time(struct rows *rows, const char *name, int64_t time_ms) {
-    time_t seconds = (time_t)(time_ms / 1000);
-    struct tm tm;
-    char date[32], when[48];
-    localtime_r(&seconds, &tm);
-    strftime(date, sizeof(date), "%Y-%m-%d %H:%M:%S", &tm);
-    snprintf(when, sizeof(when), "%s.%03d", date, (int)(time_ms % 1000));
-    rows_text(rows, name, when, strlen(when));
+    struct text when = {0};
+    sentence_time(time_ms, &when);
+    rows_text(rows, name, when.data, when.len);
+    text_clear(&when);
 }
 
 static void add_incident(void *arg, const struct incident *i) {
@@ -162,35 +165,41 @@ static void add_sum(void *arg, const struct incident_sum *s) {
     rows_text(rows, "last-key", s->key, s->key_len);
 }
 
-/* Reads a count of at most DIGITS_MAX digits; more counts as all. False if it is no number. */
-static bool read_count(const char *text, size_t len, size_t *count) {
-    *count = 0;
-    for (size_t i = 0; i < len; i++) {
-        if (text[i] < '0' || text[i] > '9')
-            return false;
-        if (i < DIGITS_MAX)
-            *count = *count * 10 + (size_t)(text[i] - '0');
-        else
-            *count = INCIDENTS_MAX;
-    }
-    return len > 0;
+static int64_t wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static void do_incidents(const struct admin_source *source, const char *text, size_t len, bool resp3,
-                         struct text *reply) {
-    size_t count = INCIDENTS_DEFAULT;
+static void put_error(struct text *reply, struct text *error) {
+    reply->len = 0;
+    text_printf(reply, "-%s\r\n", error->data);
+    text_clear(error);
+}
+
+/* `words` are those behind INCIDENTS. */
+static void do_incidents(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                         bool resp3, struct text *reply) {
+    struct incident_query q;
     struct rows rows = {.resp3 = resp3};
-    if (text && word_is(text, len, "summary")) {
-        incidents_sums(source->incidents, INCIDENTS_MAX, add_sum, &rows);
-        rows_finish(&rows, reply);
+    struct text error = {0};
+    if (!incident_query_read(&q, QUERY_COUNT | QUERY_SUMMARY | QUERY_SINCE, words, lens, count, source->incident_kind,
+                             wall_ms(), &error)) {
+        put_error(reply, &error);
         return;
     }
-    if (text && !read_count(text, len, &count)) {
-        text_printf(reply, "-ERR value is not an integer or out of range\r\n");
-        return;
-    }
-    incidents_each(source->incidents, count < INCIDENTS_MAX ? count : INCIDENTS_MAX, add_incident, &rows);
+    size_t max = q.counted ? q.count : q.summary ? INCIDENTS_MAX : INCIDENTS_DEFAULT;
+    max = max < INCIDENTS_MAX ? max : INCIDENTS_MAX;
+    bool matched = true;
+    if (q.summary)
+        incidents_sums(source->incidents, &q.filter, max, add_sum, &rows);
+    else
+        matched = incidents_each(source->incidents, &q.filter, max, add_incident, &rows);
     rows_finish(&rows, reply);
+    if (!matched) {
+        reply->len = 0;
+        text_printf(reply, PATTERN_TOO_LONG);
+    }
 }
 
 /* ---- ADVISE ------------------------------------------------------------------------------------------ */
@@ -206,6 +215,28 @@ static void do_advise(const struct admin_source *source, struct text *reply) {
     struct rows rows = {.row_count = 0};
     struct report report = {.arg = &rows, .text = add_line};
     source->advice(source->arg, &report);
+    rows_finish(&rows, reply);
+}
+
+/* ---- TOP --------------------------------------------------------------------------------------------- */
+
+static void add_top_line(void *arg, const char *line, size_t len) {
+    add_line(arg, "", line, len);
+}
+
+static void do_top(const struct admin_source *source, const char *arg, size_t len, struct text *reply) {
+    struct rows rows = {.row_count = 0};
+    size_t max = arg ? 0 : TOP_DEFAULT;
+    bool number = !arg || len > 0;
+    for (size_t i = 0; arg && i < len; i++) {
+        number = number && arg[i] >= '0' && arg[i] <= '9';
+        max = number && max <= TOP_MAX ? max * 10 + (size_t)(arg[i] - '0') : max;
+    }
+    if (!number) {
+        text_printf(reply, "-ERR the count is not an integer or out of range\r\n");
+        return;
+    }
+    top_lines(source, max < TOP_MAX ? max : TOP_MAX, wall_ms(), add_top_line, &rows);
     rows_finish(&rows, reply);
 }
 
@@ -230,10 +261,12 @@ static void do_help(struct text *reply) {
         "HELP -- this text.",
         "INFO [section] -- the proxy's own INFO: proxy, clients, upstreams, locks, commands.",
         "LOCKS [pattern] -- the live leases known to this proxy, newest first.",
+        "TOP [count] -- the locks fought over most, those held for longest, the worst clients.",
         "LOCK <key> -- everything known of one lock, read from Redis.",
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
-        "INCIDENTS [count] -- the last incidents, newest first.",
-        "INCIDENTS SUMMARY -- all incidents, counted by kind, rule and client.",
+        "INCIDENTS [count] [KIND kind] [KEY pattern] [SINCE time] -- the last incidents, newest first.",
+        "INCIDENTS SUMMARY [count] [KIND kind] [SINCE time] -- all incidents, counted by kind, rule and client.",
+        "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
         "RULES -- the lock rules in force, with hit counts, and whose workers share connections.",
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
@@ -251,6 +284,10 @@ static void do_help(struct text *reply) {
 
 bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                    bool resp3, struct text *reply) {
+    if (count > 0 && word_is(words[0], lens[0], "incidents")) {
+        do_incidents(source, words + 1, lens + 1, count - 1, resp3, reply);
+        return true;
+    }
     if (count == 0 || count > 2)
         return false;
     const char *arg = count == 2 ? words[1] : NULL;
@@ -261,15 +298,15 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
         do_help(reply);
     } else if (word_is(words[0], lens[0], "info")) {
         do_info(source, arg, arg_len, resp3, reply);
-    } else if (word_is(words[0], lens[0], "incidents")) {
-        do_incidents(source, arg, arg_len, resp3, reply);
     } else if (word_is(words[0], lens[0], "locks")) {
         bool matched = source->locks(source->arg, arg, arg_len, &report);
         rows_finish(&rows, reply);
         if (!matched) {
             reply->len = 0;
-            text_printf(reply, "-ERR the pattern takes too long to match\r\n");
+            text_printf(reply, PATTERN_TOO_LONG);
         }
+    } else if (word_is(words[0], lens[0], "top")) {
+        do_top(source, arg, arg_len, reply);
     } else if (word_is(words[0], lens[0], "advise") && count == 1) {
         do_advise(source, reply);
     } else if (word_is(words[0], lens[0], "config")) {

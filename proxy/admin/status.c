@@ -144,7 +144,7 @@ static void put_incidents(const struct admin_source *source, struct text *out) {
     incidents_sums(source->incidents, SUMS_SHOWN, put_sum, &j);
     text_printf(out, "%s],\"incidents\":[", j.rows > 0 ? "}" : "");
     j = (struct json){.out = out};
-    incidents_each(source->incidents, INCIDENTS_SHOWN, put_incident, &j);
+    (void)incidents_each(source->incidents, &(struct incident_filter){0}, INCIDENTS_SHOWN, put_incident, &j);
     text_printf(out, "%s]", j.rows > 0 ? "}" : "");
 }
 

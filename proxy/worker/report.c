@@ -14,8 +14,14 @@
 #include "proxy/worker/evictions.h"
 #include "proxy/worker/private.h"
 
-enum { GLOB_STEPS = 1000000, RULE_TEXT_MAX = 512, SHARED_TEXT_MAX = 2048, SHARED_ROWS_MAX = 100, NODE_LINE_MAX = 768,
-       WAITERS_SHOWN = 3 };
+enum {
+    GLOB_STEPS = 1000000,
+    RULE_TEXT_MAX = 512,
+    SHARED_TEXT_MAX = 2048,
+    SHARED_ROWS_MAX = 100,
+    NODE_LINE_MAX = 768,
+    WAITERS_SHOWN = 3
+};
 
 /* ---- PROXY INFO ------------------------------------------------------------------------------------ */
 
@@ -121,7 +127,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     metric_table_report(&request_counters, &counters, r);
 }
 
-/* ---- PROXY LOCKS, PROXY RULES, contention ------------------------------------------------------------------------ */
+/* ---- PROXY LOCKS ----------------------------------------------------------------------------------- */
 
 struct lock_rows {
     const struct report *report;
@@ -185,6 +191,48 @@ bool worker_report_locks(struct worker *w, const char *pattern, size_t len, cons
         engine_each_lease(w->shared->engine, worker_now(w), LOCKS_SHOWN_MAX, report_lease, &rows);
     return rows.steps > 0;
 }
+
+/* ---- PROXY TOP ------------------------------------------------------------------------------------- */
+
+void worker_report_contended(struct worker *w, size_t max, const struct report *r) {
+    struct proxy_shared *shared = w->shared;
+    struct lock_fight *fights = memory_alloc((max + 1) * sizeof(*fights));
+    size_t count = engine_most_contended(shared->engine, worker_now(w), fights, max);
+    for (size_t i = 0; i < count; i++) {
+        const struct lock_fight *f = &fights[i];
+        struct lock_key key = {.db = f->db, .name = f->name, .len = f->name_len};
+        r->row(r->arg);
+        r->text(r->arg, "key", f->name, f->name_len);
+        r->number(r->arg, "db", f->db);
+        r->number(r->arg, "lost", f->lost);
+        r->number(r->arg, "lost-now", f->lost_now);
+        if (!f->cut)
+            r->number(r->arg, "waiting",
+                      (int64_t)waiting_of(shared->waiting, &key, engine_key_hash(shared->engine, &key)).count);
+    }
+    memory_free(fights);
+}
+
+struct oldest_rows {
+    struct lock_rows rows;
+    size_t left;
+};
+
+static void report_oldest(void *arg, const struct lock_view *v) {
+    struct oldest_rows *oldest = arg;
+    if (oldest->left == 0)
+        return;
+    oldest->left--;
+    report_lease(&oldest->rows, v);
+}
+
+void worker_report_longest(struct worker *w, size_t max, const struct report *r) {
+    struct oldest_rows oldest = {.rows = {.report = r, .worker = w, .now_ms = worker_now(w)}, .left = max};
+    if (w->walk)
+        engine_walk_each(w->walk, report_oldest, &oldest);
+}
+
+/* ---- PROXY RULES, the status page ------------------------------------------------------------------ */
 
 /* The end of a list of which not all has room. */
 #define MORE "; ..."

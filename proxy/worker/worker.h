@@ -62,6 +62,10 @@ void worker_walk_free(struct lock_walk *walk);
 void worker_walk_show(struct worker *w, struct lock_walk *walk);
 /* False: the pattern is one that takes too long to match. */
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
+/* Report for PROXY TOP, at most max rows each: the locks that are fought over most, that with most attempts lost first;
+ * and the leases that the worker's present walk has found, which looks for the oldest (none without a walk). */
+void worker_report_contended(struct worker *w, size_t max, const struct report *r);
+void worker_report_longest(struct worker *w, size_t max, const struct report *r);
 void worker_report_rules(struct worker *w, const struct report *r);
 /* Report for the status page families whose workers share connections, locks that are fought over, nodes; one row
  * each. */
