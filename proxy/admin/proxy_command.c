@@ -234,7 +234,7 @@ static void do_help(struct text *reply) {
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
         "INCIDENTS [count] -- the last incidents, newest first.",
         "INCIDENTS SUMMARY -- all incidents, counted by kind, rule and client.",
-        "RULES -- the lock rules in force, with hit counts, and whose workers share connections.",
+        "RULES -- the lock rules and fences in force, with hit counts, and whose workers share connections.",
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
         "RELEASE <key> -- releases a lock whoever holds it; recorded as an incident.",
