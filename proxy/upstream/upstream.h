@@ -118,9 +118,10 @@ struct upstream_request_ops {
 struct upstream_request {
     const struct upstream_request_ops *ops;
     const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
-    bool repeatable;             /* safe to send again after a lost connection (our scripts) */
+    bool repeatable;             /* safe to send again (our scripts, and what only reads) */
     uint32_t script_at;          /* for upstream_submit_batch */
-    uint32_t affinity;           /* requests with equal affinity (a session's id) keep to one connection of a lane */
+    uint32_t affinity;           /* requests with equal affinity (a session's id; 0: the proxy itself) keep to one
+                                    connection of a lane */
     uint8_t apart;               /* enum upstream_apart */
     bool was_redirected;         /* set by the upstream */
     bool in_flight;              /* set by the upstream: between submit and its end */
@@ -195,7 +196,8 @@ const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, s
 
 /* Stops reading a connection whose oldest request's owner can't take more of its reply, of which parts have come, until
  * upstream_go_on, which has to follow before the owner loses interest. A shared connection is not used for later
- * requests then. False, and nothing happens, where requests of another affinity wait behind it. */
+ * requests then; what waits behind it, is of the proxy itself and may be repeated, is asked once more over another one.
+ * False, and nothing happens, where other requests of another affinity wait behind it. */
 bool upstream_hold(struct upstream_request *r) __attribute__((warn_unused_result));
 void upstream_go_on(struct upstream_request *r);
 

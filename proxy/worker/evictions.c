@@ -118,6 +118,7 @@ void evictions_tick(struct worker *w) {
         request_own(r, &round->owner, &request_owner_silent);
         r->call.done = answered;
         r->call.index = (uint32_t)i;
+        r->call.up.repeatable = true;
         call_submit_master_lane(&r->call, i, &lane, question, sizeof(question) - 1);
     }
 }

@@ -3,6 +3,7 @@
 # a table.
 # run.sh contend [--quick] [OPTION ...]: workers of real clients contend for one lock on the default rule; what they
 # reach on Redis and through the proxy, as a table (contend/run.py --help).
+# run.sh waits [OPTION ...]: the same clients poll every 100 ms, on Redis and under `wait 1s` (contend/waits.py --help).
 #
 # Installs what it needs (Debian's packages; npm's in a folder of its own under $LOCKKEEPER_CLIENTS or the temporary
 # folder, never in the repository), builds the proxy in build/ unless LOCKKEEPER names one, and hands over to run.py.
@@ -10,10 +11,11 @@
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 program=$root/tests/clients/run.py
-if [ "${1:-}" = contend ]; then
-    program=$root/tests/clients/contend/run.py
-    shift
-fi
+case ${1:-} in
+contend) program=$root/tests/clients/contend/run.py ;;
+waits) program=$root/tests/clients/contend/waits.py ;;
+esac
+[ "${program##*/contend/}" = "$program" ] || shift
 quick=
 for word in "$@"; do
     [ "$word" != --quick ] || quick=yes

@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.join(servers.ROOT, "tests", "clients", "contend"))
 
 import judge  # noqa: E402
 import run as contend  # noqa: E402
+import waits  # noqa: E402
 
 IDIOMS = [idiom for idiom in contend.IDIOMS if idiom[0] in contend.QUICK_IDIOMS]
 
@@ -50,6 +51,16 @@ def test_losers_release(prepared, record_property):
 def test_forgotten_and_late_releases(prepared, record_property):
     """What one worker forgets, or does too late, costs little more than on Redis and lets nobody in."""
     hold(prepared, record_property, judge.FORGOTTEN_DELS, judge.OVERRUNS)
+
+
+def test_polling_clients_wait(prepared, record_property):
+    """Under `wait` they are let in sooner than on Redis, in turn, and meet no time limit."""
+    contenders, commands, shop = prepared
+    polled = waits.run(contenders, commands, shop)
+    assert polled, "no client is installed"
+    record_property("table", waits.table(polled))
+    failed = [p for p in polled if p.failures]
+    assert not failed, "\n" + waits.table(failed)
 
 
 # ---- how sections are counted ---------------------------------------------------------------------

@@ -79,11 +79,13 @@ static void list_begin(struct worker *w, const char *command, size_t argc) {
     lock_build_guard(w, LIST, sizeof(LIST) - 1);
 }
 
-static void list_submit(struct worker *w, uint32_t login, call_done_fn done) {
+/* `reads`: it changes nothing, and so may be sent again. */
+static void list_submit(struct worker *w, uint32_t login, bool reads, call_done_fn done) {
     struct request *r = request_internal(w);
     struct upstream_lane lane = {.login = login, .protocol = 2};
     w->own_works++;
     r->call.done = done;
+    r->call.up.repeatable = reads;
     call_submit_lane(&r->call, slot_of_key(LIST, sizeof(LIST) - 1), &lane, w->build.data, w->build.len);
 }
 
@@ -96,16 +98,16 @@ void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char 
     list_begin(w, "ZADD", 4);
     build_number(w, until_ms);
     build_bulk(w, entry, len);
-    list_submit(w, login, done_with);
+    list_submit(w, login, false, done_with);
     list_begin(w, "PEXPIRE", 3);
     build_number(w, LIST_MS);
-    list_submit(w, login, done_with);
+    list_submit(w, login, false, done_with);
 }
 
 static void list_remove_entry(struct worker *w, const char *entry, size_t len) {
     list_begin(w, "ZREM", 3);
     build_bulk(w, entry, len);
-    list_submit(w, 0, done_with);
+    list_submit(w, 0, false, done_with);
 }
 
 /* ---- taking over --------------------------------------------------------------------------------------- */
@@ -211,5 +213,5 @@ void heirs_tick(struct worker *w) {
     build_text(w, "LIMIT");
     build_number(w, 0);
     build_number(w, ENTRIES_AT_ONCE);
-    list_submit(w, 0, listed);
+    list_submit(w, 0, true, listed);
 }

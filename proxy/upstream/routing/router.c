@@ -206,15 +206,36 @@ struct upstream_node *upstream_asked_node(const struct upstream_request *r) {
 
 /* ---- replies that nobody takes ---- */
 
+/* Whether a request behind a reply that is not taken is the proxy's own, and may as well be asked elsewhere. */
+static bool may_move(const struct upstream_request *r) {
+    return r->affinity == 0 && r->repeatable && r->leading == 0 && !r->open && !r->pinned && r->hops < HOPS_MAX;
+}
+
+/* Asks once more over another connection; the answer on this one is dropped. */
+static void move_away(struct upstream *u, struct upstream_request *r) {
+    upstream_abandon(u, r); /* what takes its place keeps the bytes */
+    r->hops++;
+    r->in_flight = true;
+    r->sent_before = false;
+    router_place_again(u, r, NULL);
+}
+
 bool upstream_hold(struct upstream_request *r) {
     struct upstream_conn *c = r->in_flight ? r->conn : NULL;
     if (!c || c->state != CONN_READY || !r->streaming)
         return false;
     conn_retire(c);
-    LIST_FOREACH(it, &c->pending)
-    if (LIST_ENTRY(it, struct upstream_request, link)->affinity != r->affinity)
-        return false;
+    LIST_FOREACH(it, &c->pending) {
+        const struct upstream_request *behind = LIST_ENTRY(it, struct upstream_request, link);
+        if (behind->affinity != r->affinity && !behind->placeholder && !may_move(behind))
+            return false;
+    }
     conn_pause(c, true);
+    LIST_FOREACH_SAFE(it, &c->pending) {
+        struct upstream_request *behind = LIST_ENTRY(it, struct upstream_request, link);
+        if (behind->affinity != r->affinity && !behind->placeholder)
+            move_away(c->u, behind);
+    }
     return true;
 }
 

@@ -136,18 +136,21 @@ class Bench:
                      overrun=0, losers=0, seed=self.seed + factor)
         return ["%s=%s" % item for item in {**words, **faults}.items()]
 
-    def group(self, cell, target, port, pace, factor):
-        """One program with its workers, against one target."""
-        command = [*self.commands[cell.contender.name], *self.words(cell, target, port, pace, factor)]
+    def program(self, contender, target, words, seconds):
+        """Runs a contender's program, which takes so many seconds, and returns what it says."""
         env = dict(os.environ, NODE_PATH=self.shop.path(os.path.join("npm", "node_modules")))
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  timeout=pace.seconds * factor + 40, cwd=self.shop.folder, env=env)
+            done = subprocess.run([*self.commands[contender.name], *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, timeout=seconds + 40, cwd=self.shop.folder, env=env)
         except subprocess.TimeoutExpired:
-            raise Disturbed("%s: not done after %d s" % (target, pace.seconds * factor + 40)) from None
+            raise Disturbed("%s: not done after %d s" % (target, seconds + 40)) from None
         if done.returncode:
             raise Disturbed("%s: status %d: %s" % (target, done.returncode, " ".join(done.stderr.split())[:300]))
-        said = json.loads(done.stdout)
+        return json.loads(done.stdout)
+
+    def group(self, cell, target, port, pace, factor):
+        """One program with its workers, against one target."""
+        said = self.program(cell.contender, target, self.words(cell, target, port, pace, factor), pace.seconds * factor)
         cell.version = said["version"]
         return judge.count(said["sections"], pace.lease, said["freed"])
 
