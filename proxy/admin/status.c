@@ -141,7 +141,7 @@ static void put_rules(const struct admin_source *source, struct text *out) {
 static void put_incidents(const struct admin_source *source, struct text *out) {
     struct json j = {.out = out};
     text_printf(out, ",\"summary\":[");
-    incidents_sums(source->incidents, SUMS_SHOWN, put_sum, &j);
+    incidents_sums(source->incidents, &(struct incident_filter){0}, SUMS_SHOWN, put_sum, &j);
     text_printf(out, "%s],\"incidents\":[", j.rows > 0 ? "}" : "");
     j = (struct json){.out = out};
     (void)incidents_each(source->incidents, &(struct incident_filter){0}, INCIDENTS_SHOWN, put_incident, &j);
