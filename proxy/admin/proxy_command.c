@@ -267,7 +267,7 @@ static void do_help(struct text *reply) {
         "INCIDENTS [count] [KIND kind] [KEY pattern] [SINCE time] -- the last incidents, newest first.",
         "INCIDENTS SUMMARY [count] [KIND kind] [SINCE time] -- all incidents, counted by kind, rule and client.",
         "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
-        "RULES -- the lock rules in force, with hit counts, and whose workers share connections.",
+        "RULES -- the lock rules and fences in force, with hit counts, and whose workers share connections.",
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
         "RELEASE <key> -- releases a lock whoever holds it; recorded as an incident.",

@@ -28,6 +28,7 @@ static const struct deed *deed_of(const char *kind) {
         {"shared", "was found to share connections for", "", false},
         {"believed", "released", " for another connection", true},
         {"deadlock", "would have waited in a circle for", "", false},
+        {"late_write", "wrote", " without its lock", true},
         {"held_long", "has held", " for long", false},
     };
     static const struct deed other = {"", "had an incident with", "", true};

@@ -103,3 +103,36 @@ bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_
 bool glob_match_within(const char *pattern, size_t pattern_len, const char *text, size_t len, size_t *steps) {
     return match(pattern, pattern_len, text, len, steps);
 }
+
+int glob_pieces(const char *pattern, size_t pattern_len, const char *text, size_t len, struct glob_piece *pieces,
+                int max) {
+    const char *p = pattern, *pattern_end = pattern + pattern_len;
+    const char *t = text, *text_end = text + len, *star = NULL;
+    int stars = 0;
+    for (;;) {
+        if (p < pattern_end && *p == '*') {
+            if (stars == max)
+                return -1;
+            star = ++p;
+            pieces[stars++] = (struct glob_piece){t, star == pattern_end ? (size_t)(text_end - t) : 0};
+            if (star == pattern_end)
+                return stars;
+            continue;
+        }
+        if (p == pattern_end && t == text_end)
+            return stars;
+        const char *next = p < pattern_end && t < text_end ? element_match(p, pattern_end, *t) : NULL;
+        if (next) {
+            p = next;
+            t++;
+            continue;
+        }
+        if (!star) /* no star could take a byte more */
+            return -1;
+        struct glob_piece *last = &pieces[stars - 1];
+        t = last->text + ++last->len;
+        if (t > text_end)
+            return -1;
+        p = star;
+    }
+}

@@ -15,4 +15,15 @@ bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_
  * which are taken off there. 0 is left where they were too few to tell, and the result is false. */
 bool glob_match_within(const char *pattern, size_t pattern_len, const char *text, size_t len, size_t *steps);
 
+/* What the stars of a pattern have matched. */
+struct glob_piece {
+    const char *text; /* borrowed from the text */
+    size_t len;
+};
+/* Matches as glob_match does (a pattern of stars alone matches the empty text, too), and fills in what each star stands
+ * for, the first ones as little as they can. Returns how many stars there are; -1: it does not match, or they are more
+ * than `max`. */
+int glob_pieces(const char *pattern, size_t pattern_len, const char *text, size_t len, struct glob_piece *pieces,
+                int max);
+
 #endif

@@ -25,6 +25,7 @@
 
 #include "proxy/base/memory.h"
 #include "proxy/config/private.h"
+#include "proxy/lock/fence.h"
 
 enum {
     INCLUDE_DEPTH_MAX = 16,
@@ -293,8 +294,8 @@ static bool is_option(const char *arg) {
     return arg[0] == '-' && arg[1] == '-';
 }
 
-static bool is_lock(const struct config_words *words) {
-    return words->count > 0 && strcasecmp(words->words[0], "lock") == 0;
+static bool is_rule(const struct config_words *words) {
+    return words->count > 0 && (strcasecmp(words->words[0], "lock") == 0 || strcasecmp(words->words[0], "fence") == 0);
 }
 
 /* Adds the words of a text; on failure the error names the directive that `text_of` begins with. */
@@ -316,7 +317,7 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
     while (*i < argc && !is_option(argv[*i]))
         ++*i;
     /* A rule in one argument is a rule, not a pattern with blanks in it, which would silently match nothing. */
-    if (done && is_lock(&words) && words.count == 1 && *i - first == 1)
+    if (done && is_rule(&words) && words.count == 1 && *i - first == 1)
         done = argument_split(r, at, &words, argv[first++], name);
     for (; first < *i; first++)
         words_add(&words, argv[first], strlen(argv[first]));
@@ -376,6 +377,13 @@ static void user_has_password(const struct config *c, struct config_errors *e, c
                       password_directive);
 }
 
+/* What fences say of the lock rules, which are all there by now. */
+static void check_fences(const struct config *c, struct config_errors *e) {
+    char why[CONFIG_WHY_MAX + SHOWN_MAX];
+    if (!config_is_wrong(e, "lock") && !config_is_wrong(e, "fence") && !lock_fences_check(c->rules, why, sizeof(why)))
+        config_refuse(e, c, "fence", "fence %s", why);
+}
+
 /* What several directives say together. */
 static void check_together(const struct config *c, struct config_errors *e) {
     user_has_password(c, e, "upstream-user", c->upstream_user, "upstream-password", c->upstream_password);
@@ -396,6 +404,7 @@ struct config *config_load(int argc, char *const *argv, struct config_errors *er
     command_line_read(&r, argc, argv);
     check_together(r.build.config, errors);
     directive_default_locks(&r.build);
+    check_fences(r.build.config, errors);
     return r.build.config;
 }
 

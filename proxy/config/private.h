@@ -13,7 +13,7 @@ enum { CONFIG_WHY_MAX = 320 };
 /* A configuration while it is read. */
 struct config_build {
     struct config *config;
-    bool lock_given; /* an explicit lock line has replaced the default rule */
+    bool lock_given; /* by an explicit lock line, so that there is no default rule */
     char why[CONFIG_WHY_MAX];
 };
 
@@ -51,7 +51,7 @@ const struct directive *directive_nearest(const char *name);
 /* Sets a directive. False with the complaint, without place, name and value, in b->why. */
 bool directive_apply(struct config_build *b, const struct directive *d, const struct config_words *words)
     __attribute__((warn_unused_result));
-/* Sets every directive to its default; lock rules excepted. */
+/* Sets every directive to its default; lock rules and fences, of which there are none, excepted. */
 void directive_defaults(struct config_build *b);
 /* The default lock rule, unless lock lines were given. */
 void directive_default_locks(struct config_build *b);
@@ -73,9 +73,9 @@ directive_read config_read_number, config_read_octal, config_read_size, config_r
     config_read_socket_path, config_read_address, config_read_yes_no;
 /* Readers of one directive each. */
 directive_read config_read_bind, config_read_loglevel, config_read_log_format, config_read_supervised,
-    config_read_output_limit, config_read_upstream, config_read_lock, config_read_identity, config_read_admin_user,
-    config_read_admin_host, config_read_share, config_read_proxy_protocol, config_read_auth_clients, config_read_verify,
-    config_read_protocols, config_read_tls_unknown, config_read_include;
+    config_read_output_limit, config_read_upstream, config_read_lock, config_read_fence, config_read_identity,
+    config_read_admin_user, config_read_admin_host, config_read_share, config_read_proxy_protocol,
+    config_read_auth_clients, config_read_verify, config_read_protocols, config_read_tls_unknown, config_read_include;
 
 /* ---- words.c ------------------------------------------------------------------------ */
 

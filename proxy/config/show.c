@@ -7,6 +7,7 @@
 
 #include "proxy/base/memory.h"
 #include "proxy/config/private.h"
+#include "proxy/lock/fence.h"
 
 typedef void directive_show(const struct config *c, const struct directive *d, struct text *out);
 
@@ -102,6 +103,17 @@ static void show_locks(const struct config *c, const struct directive *d, struct
     }
 }
 
+/* Shows the fences, each on a line. */
+static void show_fences(const struct config *c, const struct directive *d, struct text *out) {
+    for (size_t i = 0; i < lock_rules_fence_count(c->rules); i++) {
+        const struct lock_rule *rule = lock_rules_fence(c->rules, i);
+        size_t len = lock_fence_text(rule, NULL, 0);
+        text_printf(out, "%s", i ? "\n" : "");
+        lock_fence_text(rule, text_reserve(out, len + 1), len + 1);
+        text_commit(out, len);
+    }
+}
+
 /* Shows the names of the bits that are set, which the list ends with NULL. */
 static void show_bits(unsigned bits, const char *const *names, struct text *out) {
     const char *blank = "";
@@ -171,6 +183,7 @@ static const struct kind {
     {config_read_output_limit, show_output_limit, (int)offsetof(struct config, output_limit_hard),
      OUTPUT_LIMITS * sizeof(int64_t)},
     {config_read_lock, show_locks, FIELD(rules)},
+    {config_read_fence, show_fences, 0, 0}, /* they are in the set of the lock rules */
     {config_read_auth_clients, show_auth_clients, FIELD(tls_auth_clients)},
     {config_read_verify, show_verify, FIELD(upstream_tls_verify)},
     {config_read_protocols, show_protocols, FIELD(tls_protocols)},

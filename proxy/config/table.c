@@ -286,6 +286,11 @@ static const struct directive TABLE[] = {
      LIST(config_read_lock),
      .expected = "a key pattern, then options and their values",
      .flags = DIRECTIVE_LIVE},
+    {{"fence", "PATTERN by LOCK [OPTION VALUE] ...", "\"\"",
+      "data that is written under a lock: who has lost that writes no more"},
+     LIST(config_read_fence),
+     .expected = "PATTERN by LOCK, then options and their values",
+     .flags = DIRECTIVE_LIVE},
     {{"client-identity", "FIELD ...", "address user name", "what makes two connections the same client"},
      LIST(config_read_identity),
      .flags = DIRECTIVE_LIST,
@@ -376,7 +381,7 @@ static void apply_fallback(struct config_build *b, const struct directive *d) {
 
 void directive_defaults(struct config_build *b) {
     for (size_t i = 0; i < TABLE_COUNT; i++) {
-        if (TABLE[i].read != config_read_lock)
+        if (TABLE[i].read != config_read_lock && TABLE[i].read != config_read_fence)
             apply_fallback(b, &TABLE[i]);
     }
 }

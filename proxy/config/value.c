@@ -289,14 +289,19 @@ bool config_read_upstream(struct config_build *b, const struct directive *d, con
 /* ---- locks and the rest ---------------------------------------------------------------------- */
 
 bool config_read_lock(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    if (!b->lock_given) {
-        lock_rules_unref(b->config->rules);
-        b->config->rules = lock_rules_new();
-        b->lock_given = true;
-    }
+    b->lock_given = true;
     char reason[CONFIG_WHY_MAX];
     const char *wrong =
         lock_rules_add(b->config->rules, (const char *const *)words->words, words->count, reason, sizeof(reason));
+    return wrong ? config_complain(b, "%s", wrong) : true;
+}
+
+bool config_read_fence(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    char reason[CONFIG_WHY_MAX];
+    if (words->count == 1 && words->words[0][0] == '\0') /* none, as the default has it */
+        return true;
+    const char *wrong =
+        lock_rules_add_fence(b->config->rules, (const char *const *)words->words, words->count, reason, sizeof(reason));
     return wrong ? config_complain(b, "%s", wrong) : true;
 }
 

@@ -216,23 +216,72 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     return session;
 }
 
-enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
-                               int64_t now_ms) {
+/* Claims are in the order of their fences: of those that may be meant the last one counts. */
+struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
+                                   int64_t now_ms) {
     uint64_t hash = engine_key_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
-    bool own = false, own_over = false, client = false, client_over = false;
+    const struct claim *own = NULL, *own_over = NULL, *client = NULL, *client_over = NULL;
+    struct lock_writing w = {.how = WRITER_NONE};
     shard_lock(sh);
-    for (const struct claim *c = entry_claims(entry_find(sh, key, hash)); c; c = c->next) {
+    const struct entry *en = entry_find(sh, key, hash);
+    for (const struct claim *c = entry_claims(en); c; c = c->next) {
         bool live = claim_is_live(c, now_ms), lost = !live && !c->presumed && !c->taken, shared = claim_shared(c);
-        own |= live && c->peer->id == s->id;
-        own_over |= lost && !shared && c->peer->id == s->id;
-        client |= live && c->peer->client == s->client;
-        client_over |= lost && shared && c->peer->client == s->client;
+        if (!c->fence)
+            continue;
+        if (live && c->peer->id == s->id)
+            own = c;
+        if (lost && !shared && c->peer->id == s->id)
+            own_over = c;
+        if (live && c->peer->client == s->client)
+            client = c;
+        if (lost && shared && c->peer->client == s->client)
+            client_over = c;
+        w.newest = c->fence;
     }
+    const struct claim *held = own ? own : own_over ? NULL : client, *over = own_over ? own_over : client_over;
+    const struct claim *by = held ? held : over;
+    if (by) {
+        w.how = held ? WRITER_HOLDS : WRITER_LATE;
+        w.fence = by->fence;
+        w.over_ms = !held && by->end_ms && by->end_ms < now_ms ? now_ms - by->end_ms : 0;
+    }
+    if (en && en->live_fence > w.newest)
+        w.newest = en->live_fence;
+    if (en && en->gone_fence > w.newest)
+        w.newest = en->gone_fence;
     shard_unlock(sh);
-    if (own || (client && !own_over))
-        return WRITER_HOLDS;
-    return own_over || client_over ? WRITER_LATE : WRITER_NONE;
+    return w;
+}
+
+enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
+                               int64_t now_ms) {
+    return engine_writing(e, s, key, now_ms).how;
+}
+
+void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
+                       const struct lock_key *by, const char *rule, const char *command, const char *client,
+                       const char *holder, size_t holder_len, const char *action, int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, engine_key_hash(e, by));
+    struct occasion on = {.now_ms = now_ms,
+                          .key = *key,
+                          .rule = rule,
+                          .identity = s->client->name,
+                          .client = client,
+                          .command = command,
+                          .holder = holder,
+                          .holder_len = holder_len};
+    shard_lock(sh);
+    if (!holder) {
+        const struct entry *en = entry_find(sh, by, engine_key_hash(e, by));
+        const struct claim *c = entry_claims(en);
+        while (c && !(claim_is_live(c, now_ms) && c->peer->client != s->client))
+            c = c->next;
+        on.holder = c ? c->peer->client->name : NULL;
+        on.holder_len = c ? c->peer->client->len : 0;
+    }
+    incident_report(sh, INCIDENT_LATE_WRITE, &on, "%s", action);
+    shard_unlock(sh);
 }
 
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,

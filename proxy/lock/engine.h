@@ -333,6 +333,21 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
 enum lock_writer { WRITER_NONE, WRITER_HOLDS, WRITER_LATE };
 enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                int64_t now_ms);
+/* Likewise, with the lease that it writes under: the newest that its session has, or where it has none or its
+ * connections are shared, its client. What is not known is 0. */
+struct lock_writing {
+    enum lock_writer how;
+    uint64_t fence;  /* of that lease */
+    uint64_t newest; /* of the newest lease on the lock that is known here */
+    int64_t over_ms; /* so long ago it ended */
+};
+struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
+                                   int64_t now_ms);
+/* Reports a write of the data `key`, by a session that has lost the lock `by`; `rule` is the fence's pattern. `holder`
+ * (NULL: who is known here) is who holds it, or held it last; `action` is what was done. */
+void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
+                       const struct lock_key *by, const char *rule, const char *command, const char *client,
+                       const char *holder, size_t holder_len, const char *action, int64_t now_ms);
 /* Reports an attempt that was refused because its session would have waited in a circle, which `action` names. */
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                      const char *action, int64_t now_ms);
@@ -432,6 +447,7 @@ enum lock_incident_kind {
     INCIDENT_BELIEVED,
     INCIDENT_HELD_LONG,
     INCIDENT_DEADLOCK,
+    INCIDENT_LATE_WRITE,
     INCIDENT_KINDS
 };
 /* The name of a kind of incident, "late_release", ...; static. */

@@ -25,6 +25,7 @@ static const char *const KIND_NAMES[INCIDENT_KINDS] = {
     [INCIDENT_BELIEVED] = "believed",
     [INCIDENT_HELD_LONG] = "held_long",
     [INCIDENT_DEADLOCK] = "deadlock",
+    [INCIDENT_LATE_WRITE] = "late_write",
 };
 
 const char *lock_incident_name(enum lock_incident_kind kind) {

@@ -18,6 +18,7 @@
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/units.h"
+#include "proxy/lock/fence.h"
 #include "proxy/lock/hash.h"
 
 /* What the pattern demands behind its literal beginning. */
@@ -37,8 +38,8 @@ struct rule_entry {
 
 struct lock_rules {
     atomic_uint refs;
-    struct rule_entry **entries;
-    size_t count;
+    struct rule_entry **entries, **fences;
+    size_t count, fence_count;
     bool begins[256]; /* the first bytes of keys that any rule may match */
 };
 
@@ -212,6 +213,7 @@ struct lock_rules *lock_rules_ref(struct lock_rules *rules) {
 }
 
 static void entry_free(struct rule_entry *entry) {
+    lock_fence_free(entry->rule.fence);
     memory_free(entry->rule.pattern);
     memory_free(entry->literal);
     memory_free(entry);
@@ -222,7 +224,10 @@ void lock_rules_unref(struct lock_rules *rules) {
         return;
     for (size_t i = 0; i < rules->count; i++)
         entry_free(rules->entries[i]);
+    for (size_t i = 0; i < rules->fence_count; i++)
+        entry_free(rules->fences[i]);
     memory_free(rules->entries);
+    memory_free(rules->fences);
     memory_free(rules);
 }
 
@@ -248,8 +253,7 @@ static void entry_compile(struct rule_entry *entry) {
         entry->rest = REST_GLOB;
 }
 
-/* Writes a word for an error line: one line, and not longer than a screen's. */
-static void word_show(const char *word, char *out, size_t size) {
+void lock_rule_word_show(const char *word, char *out, size_t size) {
     size_t n = 0;
     for (; *word && n + 8 < size; word++) {
         unsigned char c = (unsigned char)*word;
@@ -281,7 +285,7 @@ static bool rule_read(struct lock_rule *rule, const char *const *words, size_t c
     char shown[80];
     for (size_t i = 0, used; i < count; i += 1 + used) {
         const struct rule_option *o = option_find(words[i]);
-        word_show(words[i], shown, sizeof(shown));
+        lock_rule_word_show(words[i], shown, sizeof(shown));
         if (!o) {
             option_unknown(shown, error, size);
             return false;
@@ -297,7 +301,7 @@ static bool rule_read(struct lock_rule *rule, const char *const *words, size_t c
         given[o - OPTIONS] = true;
         used = option_set(o, rule, words + i + 1, count - i - 1);
         if (used == 0) {
-            word_show(words[i + 1], shown, sizeof(shown));
+            lock_rule_word_show(words[i + 1], shown, sizeof(shown));
             snprintf(error, size, "option %s '%s': expected %s", o->name, shown, o->expected);
             return false;
         }
@@ -318,31 +322,63 @@ static bool kinds_audited(struct lock_rule *rule, char *error, size_t size) {
     return !named;
 }
 
-const char *lock_rules_add(struct lock_rules *rules, const char *const *words, size_t count, char *error,
-                           size_t error_size) {
-    if (count == 0 || !*words[0])
-        return "expected a key pattern, then options and their values";
+/* Makes an entry with a pattern and the options' defaults. */
+static struct rule_entry *entry_new(struct lock_rules *rules, const char *pattern) {
     struct rule_entry *entry = memory_zalloc(sizeof(*entry));
     struct lock_rule *rule = &entry->rule;
     rule->set = rules;
-    rule->pattern = memory_strdup(words[0]);
-    rule->pattern_len = strlen(words[0]);
+    rule->pattern = memory_strdup(pattern);
+    rule->pattern_len = strlen(pattern);
     rule->hash = hash_bytes(&(struct hash_seed){0, 0}, rule->pattern, rule->pattern_len);
     atomic_init(&rule->hits, 0);
     for (size_t i = 0; i < OPTION_COUNT; i++)
         (void)option_set(&OPTIONS[i], rule, &OPTIONS[i].fallback, 1);
     entry_compile(entry);
-    if (!rule_read(rule, words + 1, count - 1, error, error_size) || !kinds_audited(rule, error, error_size)) {
-        entry_free(entry);
-        return error;
-    }
-    rules->entries = memory_realloc(rules->entries, (rules->count + 1) * sizeof(struct rule_entry *));
-    rules->entries[rules->count++] = entry;
+    return entry;
+}
+
+/* Adds an entry at a list's end, and notes how its keys begin. */
+static void entry_add(struct lock_rules *rules, struct rule_entry ***list, size_t *count, struct rule_entry *entry) {
+    *list = memory_realloc(*list, (*count + 1) * sizeof(struct rule_entry *));
+    (*list)[(*count)++] = entry;
     if (entry->literal_len > 0)
         rules->begins[(unsigned char)entry->literal[0]] = true;
     else
         memset(rules->begins, true, sizeof(rules->begins));
+}
+
+const char *lock_rules_add(struct lock_rules *rules, const char *const *words, size_t count, char *error,
+                           size_t error_size) {
+    if (count == 0 || !*words[0])
+        return "expected a key pattern, then options and their values";
+    struct rule_entry *entry = entry_new(rules, words[0]);
+    if (!rule_read(&entry->rule, words + 1, count - 1, error, error_size) ||
+        !kinds_audited(&entry->rule, error, error_size)) {
+        entry_free(entry);
+        return error;
+    }
+    entry_add(rules, &rules->entries, &rules->count, entry);
     return NULL;
+}
+
+const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *words, size_t count, char *error,
+                                 size_t error_size) {
+    struct lock_fence *fence = lock_fence_new(words, count, error, error_size);
+    if (!fence)
+        return error;
+    struct rule_entry *entry = entry_new(rules, words[0]);
+    entry->rule.mode = LOCK_MODE_OFF;
+    entry->rule.fence = fence;
+    entry_add(rules, &rules->fences, &rules->fence_count, entry);
+    return NULL;
+}
+
+size_t lock_rules_fence_count(const struct lock_rules *rules) {
+    return rules->fence_count;
+}
+
+const struct lock_rule *lock_rules_fence(const struct lock_rules *rules, size_t i) {
+    return &rules->fences[i]->rule;
 }
 
 size_t lock_rules_count(const struct lock_rules *rules) {
@@ -369,22 +405,54 @@ static inline bool entry_matches(const struct rule_entry *entry, const char *key
     return false;
 }
 
+static struct rule_entry *first_of(struct rule_entry *const *entries, size_t count, const char *key, size_t len) {
+    for (size_t i = 0; i < count; i++)
+        if (entry_matches(entries[i], key, len))
+            return entries[i];
+    return NULL;
+}
+
+static inline const struct lock_rule *hit(struct rule_entry *entry) {
+    if (!entry)
+        return NULL;
+    atomic_fetch_add_explicit(&entry->rule.hits, 1, memory_order_relaxed);
+    return &entry->rule;
+}
+
 static __attribute__((noinline)) const struct lock_rule *first_match(const struct lock_rules *rules, const char *key,
                                                                      size_t len) {
-    for (size_t i = 0; i < rules->count; i++) {
-        struct rule_entry *entry = rules->entries[i];
-        if (entry_matches(entry, key, len)) {
-            atomic_fetch_add_explicit(&entry->rule.hits, 1, memory_order_relaxed);
-            return &entry->rule;
-        }
-    }
-    return NULL;
+    return hit(first_of(rules->entries, rules->count, key, len));
 }
 
 const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len) {
     if (len > 0 && !rules->begins[(unsigned char)key[0]])
         return NULL;
     return first_match(rules, key, len);
+}
+
+/* The lock rule that applies, unless its mode is off; else the fence that does. */
+static struct rule_entry *watcher(const struct lock_rules *rules, const char *key, size_t len) {
+    struct rule_entry *entry = first_of(rules->entries, rules->count, key, len);
+    if (rules->fence_count == 0 || (entry && entry->rule.mode != LOCK_MODE_OFF))
+        return entry;
+    struct rule_entry *fence = first_of(rules->fences, rules->fence_count, key, len);
+    return fence && fence->rule.fence->mode != LOCK_MODE_OFF ? fence : entry;
+}
+
+static __attribute__((noinline)) const struct lock_rule *first_watch(const struct lock_rules *rules, const char *key,
+                                                                     size_t len) {
+    return hit(watcher(rules, key, len));
+}
+
+const struct lock_rule *lock_rules_watch(const struct lock_rules *rules, const char *key, size_t len) {
+    if (len > 0 && !rules->begins[(unsigned char)key[0]])
+        return NULL;
+    return first_watch(rules, key, len);
+}
+
+const struct lock_rule *lock_rules_fence_of(const struct lock_rules *rules, const char *key, size_t len) {
+    const struct rule_entry *entry = rules->fence_count > 0 ? watcher(rules, key, len) : NULL;
+    return entry && entry->rule.fence ? &entry->rule : NULL;
 }
 
 /* ---- text ---------------------------------------------------------------------------------- */

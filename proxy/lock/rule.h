@@ -1,5 +1,6 @@
 /*
- * Lock rules: which keys are locks, and how they are treated. The first matching rule applies.
+ * Lock rules: which keys are locks, and how they are treated. The first matching rule applies. Fences (fence.h) are
+ * rules beside them: of data that is written under a lock.
  * A set of rules is immutable once built, reference-counted, and replaced as a whole by a reload.
  */
 #ifndef LOCKKEEPER_LOCK_RULE_H
@@ -26,6 +27,8 @@ enum lock_kind {
 
 enum { LOCK_MEMORY_AUTO = -1 };
 
+struct lock_fence; /* fence.h */
+
 struct lock_rule {
     struct lock_rules *set; /* the set it belongs to; a reference to the set keeps the rule alive */
     char *pattern;          /* a Redis glob */
@@ -43,6 +46,7 @@ struct lock_rule {
     int64_t wait_ms;  /* an attempt that somebody's live lease refuses is held for so long; 0: it is not */
     int64_t replicas; /* that have to confirm an acquisition; 0: none is asked */
     int64_t replicas_ms;
+    struct lock_fence *fence; /* not NULL: its keys are no locks (mode off), but data that is fenced so */
     atomic_uint_fast64_t hits;
 };
 
@@ -63,6 +67,22 @@ const struct lock_rule *lock_rules_get(const struct lock_rules *rules, size_t i)
 
 /* The first rule whose pattern matches, or NULL; counts the hit. A rule with mode off matches too: it exempts. */
 const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len);
+
+/* Adds a fence from its words, as lock_rules_add does a lock rule; and those that there are. */
+const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *words, size_t count, char *error,
+                                 size_t error_size);
+size_t lock_rules_fence_count(const struct lock_rules *rules);
+const struct lock_rule *lock_rules_fence(const struct lock_rules *rules, size_t i);
+
+/* Likewise, but where no lock rule matches, or one with mode off, the first fence that does (->fence is not NULL then),
+ * unless its mode is off. As fast as lock_rules_match for a key that neither could be. */
+const struct lock_rule *lock_rules_watch(const struct lock_rules *rules, const char *key, size_t len);
+
+/* The fence that lock_rules_watch would find, or NULL; counts no hit. */
+const struct lock_rule *lock_rules_fence_of(const struct lock_rules *rules, const char *key, size_t len);
+
+/* Writes a word for an error line: one line, and not longer than a screen's. */
+void lock_rule_word_show(const char *word, char *out, size_t size);
 
 /* Writes a pattern as a word of the configuration, quoted where it has to be. Returns the length. */
 size_t lock_rule_word(const char *pattern, char *out, size_t size);

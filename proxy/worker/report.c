@@ -9,6 +9,7 @@
 #include "proxy/advise/advise.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/fence.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/evictions.h"
@@ -302,6 +303,16 @@ void worker_report_rules(struct worker *w, const struct report *r) {
         if (all.cut)
             all.len += (size_t)snprintf(families + all.len, sizeof(MORE), MORE);
         r->text(r->arg, "shared", families, all.len);
+    }
+    for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
+        const struct lock_rule *rule = lock_rules_fence(w->rules, i);
+        char text[RULE_TEXT_MAX];
+        size_t len = lock_fence_text(rule, text, sizeof(text));
+        r->row(r->arg);
+        r->text(r->arg, "fence", text, len < sizeof(text) ? len : sizeof(text) - 1);
+        r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
+        r->number(r->arg, "late", (int64_t)atomic_load(&rule->fence->late));
+        r->number(r->arg, "refused", (int64_t)atomic_load(&rule->fence->refused));
     }
 }
 

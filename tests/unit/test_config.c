@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "proxy/config/config.h"
+#include "proxy/lock/fence.h"
 
 static char folder[64], home[4096];
 static char error[2048];
@@ -92,6 +93,12 @@ static void assert_words(const struct config_words *w, const char *expected) {
 static const char *rule_text(const struct config *c, size_t i) {
     static char text[300];
     lock_rule_text(lock_rules_get(c->rules, i), text, sizeof(text));
+    return text;
+}
+
+static const char *fence_text(const struct config *c, size_t i) {
+    static char text[300];
+    lock_fence_text(lock_rules_fence(c->rules, i), text, sizeof(text));
     return text;
 }
 
@@ -206,6 +213,7 @@ static void test_every_directive(void **state) {
                                  "upstream-timeout 1500ms\n"
                                  "lock a:* owner client\n"
                                  "lock \"b c:*\"\n"
+                                 "fence \"d e:*\" by a:* mode audit\nfence f:*:* by a:all mode off unlocked refuse\n"
                                  "client-identity port name\n"
                                  "admin-port 9100\n"
                                  "admin-bind ::1");
@@ -264,6 +272,9 @@ static void test_every_directive(void **state) {
     assert_int_equal(c->upstream_timeout_ms, 1500);
     assert_int_equal(lock_rules_count(c->rules), 2);
     assert_string_equal(lock_rules_get(c->rules, 1)->pattern, "b c:*");
+    assert_int_equal(lock_rules_fence_count(c->rules), 2);
+    assert_string_equal(fence_text(c, 0), "\"d e:*\" by a:* mode audit unlocked pass");
+    assert_string_equal(fence_text(c, 1), "f:*:* by a:all mode off unlocked refuse");
     assert_int_equal(c->client_identity, IDENTITY_PORT | IDENTITY_NAME);
     assert_int_equal(c->admin_port, 9100);
     assert_string_equal(c->admin_bind, "::1");
@@ -430,6 +441,7 @@ static void test_include_errors(void **state) {
 }
 
 #define ADDRESS     "HOST:PORT, [IPV6]:PORT or unix:PATH"
+#define A_FENCE     "PATTERN by LOCK, then options and their values"
 #define ADDRESS_TCP "HOST:PORT or [IPV6]:PORT"
 #define UPSTREAMS   "embedded, standalone HOST:PORT, cluster HOST:PORT ... or sentinel NAME HOST:PORT ..."
 
@@ -497,6 +509,30 @@ static void test_errors(void **state) {
         {"lock", "lock without a value: expected a key pattern, then options and their values"},
         {"lock ''", "lock '': expected a key pattern, then options and their values"},
         {"lock x:* owner me", "lock 'x:* owner me': option owner 'me': expected auto, connection, client or any"},
+        {"fence", "fence without a value: expected " A_FENCE},
+        {"fence stock:* by", "fence 'stock:* by': expected " A_FENCE},
+        {"fence stock:* of lock:*", "fence 'stock:* of lock:*': expected " A_FENCE},
+        {"fence stock by lock:*",
+         "fence 'stock by lock:*': 0 stars in PATTERN, 1 in LOCK: expected no more in LOCK, and "
+         "at most 16"},
+        {"fence stock[*] by lock:*", "fence 'stock[*] by lock:*': 0 stars in PATTERN, 1 in LOCK: expected no more in "
+                                     "LOCK, and at most 16"},
+        {"fence stock:* by lock:* mode",
+         "fence 'stock:* by lock:* mode': option 'mode' without a value: expected enforce, "
+         "audit or off"},
+        {"fence stock:* by lock:* mode on",
+         "fence 'stock:* by lock:* mode on': option mode 'on': expected enforce, audit or off"},
+        {"fence stock:* by lock:* mode off mode off",
+         "fence 'stock:* by lock:* mode off mode off': option 'mode' is given twice: expected it once"},
+        {"fence stock:* by lock:* unlocked no",
+         "fence 'stock:* by lock:* unlocked no': option unlocked 'no': expected pass or refuse"},
+        {"fence stock:* by lock:* owner me",
+         "fence 'stock:* by lock:* owner me': option 'owner': expected mode or unlocked"},
+        {"fence stock:* by stock mode audit",
+         "fence 'stock:*': no lock rule matches 'stock': expected the name of a lock"},
+        {"fence lock:*:n by lock:* mode audit",
+         "fence 'lock:*:n': its keys are locks of the rule 'lock:*': expected keys "
+         "that no lock rule matches"},
         {"client-identity", "client-identity without a value: expected one or more of address, user, name and port"},
         {"proxy-protocol maybe",
          "proxy-protocol 'maybe': 'maybe': expected yes or no alone, an address, a network like "
@@ -675,7 +711,8 @@ static void test_show(void **state) {
         "proxy-protocol 10.0.0.0/8 ::1 unix\n"
         "upstream sentinel m a:1 b:2\nproto-max-bulk-len 2mb\nadmin-user a b\ntls-auth-clients optional\n"
         "client-output-buffer-limit normal 1mb 1kb 5\nloglevel debug\nsupervised auto\nlog-format json\n"
-        "share-upstream-user yes\nlogfile \"/tmp/a b\"\nlock \"a b:*\" lease 5s\n";
+        "share-upstream-user yes\nlogfile \"/tmp/a b\"\nlock \"a b:*\" lease 5s\n"
+        "fence \"c d:*\" by \"a b:*\" mode off\n";
     for (int given = 0; given < 2; given++) {
         struct config *c = load_text(given ? TEXT : "");
         for (size_t i = 0; i < config_directive_count(); i++) {

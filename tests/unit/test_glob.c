@@ -232,12 +232,45 @@ static void test_like_redis(void **state) {
     redis_stop(&r);
 }
 
+/* What the stars of a pattern stand for, with '|' between; "-": it does not match. */
+static void test_pieces(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *text, *pieces;
+    } CASES[] = {
+        {"stock:*", "stock:17", "17|"},
+        {"stock:*", "stock:", "|"},
+        {"stock:*", "stocks", "-"},
+        {"a", "a", ""},
+        {"a", "ab", "-"},
+        {"a:*:*", "a:1:2:3", "1|2:3|"},
+        {"a:*:b*", "a:x:y:bz", "x:y|z|"},
+        {"*:sum", "a:sum:sum", "a:sum|"},
+        {"**x", "abx", "|ab|"},
+        {"?[bc]\\**", "ab*z", "z|"},
+        {"[a-c]*[^z]", "bcy", "c|"},
+        {"[a-c]*[^z]", "bcz", "-"},
+        {"*", "", "|"},
+        {"*a*b", "xaybab", "x|yba|"},
+    };
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        struct glob_piece pieces[4];
+        char shown[100] = "";
+        size_t n = 0;
+        int stars =
+            glob_pieces(CASES[i].pattern, strlen(CASES[i].pattern), CASES[i].text, strlen(CASES[i].text), pieces, 4);
+        for (int k = 0; k < stars; k++)
+            n += (size_t)snprintf(shown + n, sizeof(shown) - n, "%.*s|", (int)pieces[k].len, pieces[k].text);
+        assert_string_equal(stars < 0 ? "-" : shown, CASES[i].pieces);
+    }
+    struct glob_piece two[2];
+    assert_int_equal(glob_pieces("*a*b*", 5, "ab", 2, two, 2), -1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cases),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_no_blow_up),
-        cmocka_unit_test(test_like_redis),
+        cmocka_unit_test(test_cases),      cmocka_unit_test(test_bytes),  cmocka_unit_test(test_no_blow_up),
+        cmocka_unit_test(test_like_redis), cmocka_unit_test(test_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,8 +49,9 @@ static bool advise_watches(struct session *s, struct request_class *k) {
     const char *key = class_key(k, 0, &len);
     if (one_key(k) || c->id == COMMAND_MSETNX)
         return advise_wants(s, c, k->request, k->bytes, key, len);
-    uint32_t lock =
-        script_is(c) && !k->enforced ? advise_script_key(s, c, k->request, k->bytes, k->keys[0], k->key_count) : 0;
+    uint32_t lock = script_is(c) && !k->enforced && !k->fenced
+                        ? advise_script_key(s, c, k->request, k->bytes, k->keys[0], k->key_count)
+                        : 0;
     if (lock)
         class_narrow(k, lock, NULL);
     return lock != 0;

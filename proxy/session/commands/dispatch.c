@@ -120,6 +120,8 @@ dispatch_classified(struct session *s, const struct command *c, const struct res
     if ((c->flags & COMMAND_RUNS_CODE) || c->id == COMMAND_SCRIPT)
         pause_note_script(c, r, bytes);
     enum dispatch_result result = dispatch_way(s, &to);
+    if (to.class.fenced && result == DISPATCHED)
+        fence_audit(s, &to.class);
     class_clear(&to.class);
     return secret_end(s, c, r, bytes, result);
 }
@@ -136,6 +138,8 @@ static __attribute__((noinline)) enum dispatch_result dispatch_one(struct sessio
     struct classified to;
     classify_key(s, c, r, bytes, key_index, rule, &to);
     enum dispatch_result result = dispatch_way(s, &to);
+    if (to.class.fenced && result == DISPATCHED)
+        fence_audit(s, &to.class);
     class_clear(&to.class);
     return result;
 }

@@ -8,6 +8,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/fence.h"
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
@@ -72,6 +73,22 @@ static void explain_lock(struct session *s, struct text *out, size_t *count, con
     pair(out, count, "script-sha1", script_get(script)->sha1);
 }
 
+/* Explains the fence of a key that is no lock. */
+static void explain_fence(struct session *s, struct text *out, size_t *count, const char *key, size_t len) {
+    const struct lock_rule *rule = lock_rules_fence_of(s->worker->rules, key, len);
+    char text[RULE_TEXT_MAX];
+    if (!rule)
+        return;
+    lock_fence_text(rule, text, sizeof(text));
+    pair(out, count, "fence", text);
+    size_t n = lock_fence_lock(rule, key, len, text, sizeof(text));
+    if (n > sizeof(text))
+        n = sizeof(text);
+    bulk(out, "fence-lock", 10);
+    bulk(out, text, n);
+    *count += 2;
+}
+
 /* Explains what the command means to one of its keys. */
 static void explain_key(struct session *s, struct text *out, size_t *count, const struct command *c,
                         const struct resp_request *sub, const char *bytes, uint32_t index) {
@@ -90,6 +107,7 @@ static void explain_key(struct session *s, struct text *out, size_t *count, cons
     }
     if (rule)
         explain_lock(s, out, count, c, sub, bytes, rule);
+    explain_fence(s, out, count, key, len);
     int slot = slot_of_key(key, len);
     struct upstream *u = s->worker->upstream;
     if (upstream_is_cluster(u)) {

@@ -410,6 +410,8 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
     struct request_class k;
     class_find(&k, s, c, r, bytes);
     enum dispatch_result result = queue_class(s, &k);
+    if (k.fenced && result == DISPATCHED)
+        fence_audit(s, &k);
     class_clear(&k);
     return result;
 }

@@ -9,8 +9,9 @@ inline const struct lock_rule *lock_rule_for(struct session *s, const char *key,
 }
 
 inline const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len) {
-    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
-    bool watched = rule && (rule->mode == LOCK_MODE_ENFORCE || (rule->mode == LOCK_MODE_AUDIT && len <= LOCK_NAME_MAX));
+    const struct lock_rule *rule = lock_rules_watch(s->worker->rules, key, len);
+    bool watched = rule && (rule->mode == LOCK_MODE_ENFORCE ||
+                            (rule->mode == LOCK_MODE_AUDIT && len <= LOCK_NAME_MAX) || rule->fence);
     return watched && !lock_guard_is(key, len) ? rule : NULL;
 }
 
@@ -21,12 +22,16 @@ void class_begin(struct request_class *k, const struct command *c, const struct 
     k->key_count = 0;
     k->keys = k->list.keys = k->list.on_stack;
     k->rules = k->few_rules;
-    k->enforced = k->audited = k->writes_guard = false;
+    k->enforced = k->audited = k->fenced = k->writes_guard = false;
     k->slot = SLOT_NONE;
 }
 
 /* Most requests with many keys have no lock among them: then there are no rules to remember. */
 static void take_rule(struct request_class *k, size_t i, const struct lock_rule *rule) {
+    if (rule && rule->fence) { /* no lock's */
+        k->fenced = true;
+        rule = NULL;
+    }
     if (rule && !k->rules)
         k->rules = memory_zalloc(k->key_count * sizeof(struct lock_rule *));
     if (k->rules)
@@ -58,7 +63,7 @@ void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule 
     k->one_key = key;
     k->keys = &k->one_key;
     k->key_count = 1;
-    k->enforced = k->audited = false;
+    k->enforced = k->audited = k->fenced = false;
     take_rule(k, 0, rule);
 }
 

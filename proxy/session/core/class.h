@@ -16,7 +16,7 @@ enum { LOCK_NAME_MAX = 32 * 1024 };
 
 /* The rule in force for a key (enforce), or NULL: not a lock key, or not to be enforced. */
 const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
-/* The rule of a key that is enforced or audited, or NULL. */
+/* The rule of a key that is enforced or audited; else its fence's, which is no lock rule (rule->fence); or NULL. */
 const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len);
 
 struct request_class {
@@ -27,6 +27,7 @@ struct request_class {
     const uint32_t *keys;           /* as argument indexes */
     const struct lock_rule **rules; /* see class_rule */
     bool enforced, audited;         /* the rule of some key is enforced, or audits */
+    bool fenced;                    /* some key is data of a fence: locks/fence.c */
     bool writes_guard;              /* a guard record is among the keys, and the command no mere reading */
     int slot;                       /* of all keys, 0 on a standalone; SLOT_NONE, SLOT_SEVERAL */
 

@@ -250,6 +250,12 @@ void audit_forward(struct session *s, const struct request_class *k);
  * command looks like a lock's; a script has one. */
 void audit_forward_outside(struct session *s, const struct request_class *k);
 
+/* ---- fence.c: data that is written under locks ------------------------------------------------------------ */
+
+/* Records what a request, which has just been sent or queued, writes on data of fences in audit, where its session has
+ * lost the lock. */
+void fence_audit(struct session *s, const struct request_class *k);
+
 /* ---- advise.c: what commands on locks say to PROXY ADVISE ------------------------------------------------- */
 
 /* Whether the reply of a command on a key outside of all rules is worth a look: SETNX, SET NX and MSETNX always, some

@@ -1,0 +1,232 @@
+/*
+ * Fences: the words of the directive, and the names of locks that follow from those of keys.
+ *
+ *      stock:*  ──> stock:17 ──> pieces of the stars: 17 ──> lock:stock:* ──> lock:stock:17
+ */
+#include "proxy/lock/fence.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "proxy/base/glob.h"
+#include "proxy/base/memory.h"
+
+enum { SAMPLE_MAX = 512 };
+
+static const char *const MODES[] = {"enforce", "audit", "off", NULL};
+static const char *const UNLOCKED[] = {"pass", "refuse", NULL};
+
+/* ---- patterns ---------------------------------------------------------------------------------- */
+
+/* How many stars a pattern, or a lock's name, has. In a class of a pattern they are none. */
+static int stars_of(const char *p, bool classes) {
+    int stars = 0;
+    for (; *p; p++) {
+        stars += *p == '*';
+        if (*p == '\\' && p[1])
+            p++;
+        else if (*p == '[' && classes)
+            for (p++; *p && *p != ']'; p++)
+                p += *p == '\\' && p[1];
+        if (!*p)
+            break;
+    }
+    return stars;
+}
+
+/* Appends what there is room for. */
+static size_t put(char *out, size_t size, size_t at, const char *text, size_t len) {
+    if (at < size && len > 0)
+        memcpy(out + at, text, len < size - at ? len : size - at);
+    return at + len;
+}
+
+/* Writes a lock's name with these pieces for its stars. */
+static size_t name_write(const char *lock, const struct glob_piece *pieces, int count, char *out, size_t size) {
+    size_t n = 0;
+    int star = 0;
+    for (const char *p = lock; *p; p++) {
+        if (*p == '*') {
+            if (star == count)
+                return 0;
+            n = put(out, size, n, pieces[star].text, pieces[star].len);
+            star++;
+            continue;
+        }
+        p += *p == '\\' && p[1];
+        n = put(out, size, n, p, 1);
+    }
+    return n;
+}
+
+size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len, char *out, size_t size) {
+    struct glob_piece pieces[LOCK_FENCE_STARS];
+    int stars = glob_pieces(rule->pattern, rule->pattern_len, key, len, pieces, LOCK_FENCE_STARS);
+    return stars < 0 ? 0 : name_write(rule->fence->lock, pieces, stars, out, size);
+}
+
+/* ---- the directive ------------------------------------------------------------------------------- */
+
+static int choice(const char *word, const char *const *names) {
+    for (int i = 0; names[i]; i++)
+        if (strcasecmp(word, names[i]) == 0)
+            return i;
+    return -1;
+}
+
+/* Writes what is wrong; returns false. */
+static bool __attribute__((format(printf, 3, 4))) wrong(char *error, size_t size, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error, size, format, args);
+    va_end(args);
+    return false;
+}
+
+/* Reads the options; false with what is wrong in `error`. */
+static bool options_read(struct lock_fence *f, const char *const *words, size_t count, char *error, size_t size) {
+    bool given[2] = {false};
+    char shown[80];
+    for (size_t i = 0; i < count; i += 2) {
+        bool is_mode = strcasecmp(words[i], "mode") == 0;
+        const char *name = is_mode ? "mode" : "unlocked";
+        const char *expected = is_mode ? "enforce, audit or off" : "pass or refuse";
+        lock_rule_word_show(words[i], shown, sizeof(shown));
+        if (strcasecmp(words[i], name) != 0)
+            return wrong(error, size, "option '%s': expected mode or unlocked", shown);
+        if (i + 1 == count)
+            return wrong(error, size, "option '%s' without a value: expected %s", name, expected);
+        if (given[is_mode])
+            return wrong(error, size, "option '%s' is given twice: expected it once", name);
+        given[is_mode] = true;
+        int value = choice(words[i + 1], is_mode ? MODES : UNLOCKED);
+        lock_rule_word_show(words[i + 1], shown, sizeof(shown));
+        if (value < 0)
+            return wrong(error, size, "option %s '%s': expected %s", name, shown, expected);
+        if (is_mode)
+            f->mode = (enum lock_mode)value;
+        else
+            f->unlocked = (enum lock_unlocked)value;
+    }
+    return true;
+}
+
+struct lock_fence *lock_fence_new(const char *const *words, size_t count, char *error, size_t error_size) {
+    if (count < 3 || !*words[0] || strcasecmp(words[1], "by") != 0 || !*words[2]) {
+        snprintf(error, error_size, "expected PATTERN by LOCK, then options and their values");
+        return NULL;
+    }
+    int stars = stars_of(words[0], true), of_lock = stars_of(words[2], false);
+    if (stars > LOCK_FENCE_STARS || of_lock > stars) {
+        snprintf(error, error_size, "%d stars in PATTERN, %d in LOCK: expected no more in LOCK, and at most %d", stars,
+                 of_lock, LOCK_FENCE_STARS);
+        return NULL;
+    }
+    struct lock_fence *f = memory_zalloc(sizeof(*f));
+    f->mode = LOCK_MODE_ENFORCE;
+    f->unlocked = LOCK_UNLOCKED_PASS;
+    if (!options_read(f, words + 3, count - 3, error, error_size)) {
+        memory_free(f);
+        return NULL;
+    }
+    f->lock = memory_strdup(words[2]);
+    atomic_init(&f->late, 0);
+    atomic_init(&f->refused, 0);
+    return f;
+}
+
+void lock_fence_free(struct lock_fence *fence) {
+    if (!fence)
+        return;
+    memory_free(fence->lock);
+    memory_free(fence);
+}
+
+size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size) {
+    const struct lock_fence *f = rule->fence;
+    size_t n = lock_rule_word(rule->pattern, out, size);
+    n += (size_t)snprintf(n < size ? out + n : NULL, n < size ? size - n : 0, " by ");
+    n += lock_rule_word(f->lock, n < size ? out + n : NULL, n < size ? size - n : 0);
+    n += (size_t)snprintf(n < size ? out + n : NULL, n < size ? size - n : 0, " mode %s unlocked %s", MODES[f->mode],
+                          UNLOCKED[f->unlocked]);
+    return n;
+}
+
+/* ---- all of them ---------------------------------------------------------------------------------- */
+
+/* Writes a key that the pattern matches, with `fill` for its stars. */
+static size_t sample_write(const char *pattern, char fill, char *out, size_t size) {
+    size_t n = 0;
+    for (const char *p = pattern; *p && n < size; p++) {
+        char c = *p;
+        if (c == '*' || c == '?') {
+            c = fill;
+        } else if (c == '[') {
+            c = p[1] && p[1] != '^' && p[1] != ']' ? p[1] : fill;
+            while (p[1] && *p != ']')
+                p++;
+        } else if (c == '\\' && p[1]) {
+            c = *++p;
+        }
+        out[n++] = c;
+    }
+    return n;
+}
+
+/* The first lock rule of a key; of mode off: NULL. */
+static const struct lock_rule *rule_of(const struct lock_rules *rules, const char *key, size_t len) {
+    for (size_t i = 0; i < lock_rules_count(rules); i++) {
+        const struct lock_rule *rule = lock_rules_get(rules, i);
+        if (glob_match(rule->pattern, rule->pattern_len, key, len))
+            return rule->mode == LOCK_MODE_OFF ? NULL : rule;
+    }
+    return NULL;
+}
+
+/* Looks at one fence, with keys that its pattern matches: names have digits or letters there. */
+static bool fence_check(const struct lock_rules *rules, const struct lock_rule *rule, char *error, size_t size) {
+    static const char FILLS[] = {'1', 'a'};
+    const struct lock_fence *f = rule->fence;
+    const struct lock_rule *of_lock = NULL, *of_key = NULL;
+    char key[SAMPLE_MAX], name[SAMPLE_MAX], shown[120];
+    if (f->mode == LOCK_MODE_OFF)
+        return true;
+    for (size_t i = 0; i < sizeof(FILLS); i++) {
+        size_t len = sample_write(rule->pattern, FILLS[i], key, sizeof(key));
+        size_t name_len = lock_fence_lock(rule, key, len, name, sizeof(name));
+        if (!of_key)
+            of_key = rule_of(rules, key, len);
+        if (!of_lock && name_len > 0 && name_len <= sizeof(name))
+            of_lock = rule_of(rules, name, name_len);
+    }
+    if (f->mode == LOCK_MODE_ENFORCE) {
+        snprintf(error, size, "mode enforce is not there yet: expected mode audit or off");
+    } else if (of_key) {
+        lock_rule_word_show(of_key->pattern, shown, sizeof(shown));
+        snprintf(error, size, "its keys are locks of the rule '%s': expected keys that no lock rule matches", shown);
+    } else if (!of_lock) {
+        lock_rule_word_show(f->lock, shown, sizeof(shown));
+        snprintf(error, size, "no lock rule matches '%s': expected the name of a lock", shown);
+    } else if (f->mode == LOCK_MODE_ENFORCE && of_lock->mode == LOCK_MODE_AUDIT) {
+        lock_rule_word_show(of_lock->pattern, shown, sizeof(shown));
+        snprintf(error, size, "the lock's rule '%s' has mode audit: expected mode audit of its fence, too", shown);
+    } else {
+        return true;
+    }
+    return false;
+}
+
+bool lock_fences_check(const struct lock_rules *rules, char *error, size_t error_size) {
+    for (size_t i = 0; i < lock_rules_fence_count(rules); i++) {
+        const struct lock_rule *rule = lock_rules_fence(rules, i);
+        char why[320], shown[120];
+        if (fence_check(rules, rule, why, sizeof(why)))
+            continue;
+        lock_rule_word_show(rule->pattern, shown, sizeof(shown));
+        snprintf(error, error_size, "'%s': %s", shown, why);
+        return false;
+    }
+    return true;
+}
