@@ -68,7 +68,8 @@ struct application {
     char process_id[UUID_TEXT];
     struct text upstream_text;
     struct ev_signal on_term, on_int, on_quit, on_take_over, on_hup, on_usr1;
-    struct ev_timer second; /* for incidents that repeat themselves */
+    struct ev_timer second;                   /* for incidents that repeat themselves, and locks without a rule: */
+    int64_t unruled_seen_ms, unruled_told_ms; /* when there were some to be told of, when the log was; 0: not yet */
     struct ending ending;
     struct live live;
 };
@@ -101,9 +102,31 @@ static int64_t wall_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* Says that there are locks which no rule covers: a little after they are seen, so that it is told of all together, and
+ * then once an hour, as long as they are in use. */
+static void tell_unruled(struct application *app, int64_t now_ms) {
+    enum { AFTER_MS = 10 * 1000, AGAIN_MS = 60 * 60 * 1000 };
+    char text[UNRULED_TEXT_MAX];
+    struct worker *first = app->shared.workers[0];
+    if (app->unruled_told_ms > 0 && now_ms - app->unruled_told_ms < AGAIN_MS)
+        return;
+    if (worker_unruled(first, app->unruled_told_ms) == 0)
+        return;
+    if (app->unruled_seen_ms == 0)
+        app->unruled_seen_ms = now_ms;
+    if (now_ms - app->unruled_seen_ms < AFTER_MS)
+        return;
+    worker_unruled_text(worker_unruled(first, 0), text, sizeof(text));
+    log_warning("%s: PROXY ADVISE", text);
+    app->unruled_told_ms = now_ms;
+    app->unruled_seen_ms = 0;
+}
+
 static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct application *app = timer->data;
-    incidents_tick(app->incidents, wall_ms());
+    int64_t now_ms = wall_ms();
+    incidents_tick(app->incidents, now_ms);
+    tell_unruled(app, now_ms);
 }
 
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */

@@ -78,15 +78,16 @@ static void note_oldest(void *arg, const struct waiting_view *v) {
         *since_ms = v->since_ms;
 }
 
-static void report_locks_section(const struct proxy_shared *shared, const struct counter_sums *counters, int64_t now_ms,
-                                 const struct report *r) {
-    int64_t since_ms = 0;
+static void report_locks_section(struct worker *w, const struct counter_sums *counters, const struct report *r) {
+    const struct proxy_shared *shared = w->shared;
+    int64_t since_ms = 0, now_ms = worker_now(w);
     waiting_each(shared->waiting, note_oldest, &since_ms);
     struct lock_stats stats;
     engine_stats(shared->engine, &stats);
     r->section(r->arg, "Locks");
     metric_table_report(&lock_counters, &stats, r);
     metric_table_report(&wait_counters, counters, r);
+    r->line(r->arg, "unruled_lock_patterns", "%zu", worker_unruled(w, 0));
     r->line(r->arg, "longest_wait_ms", "%lld", (long long)(since_ms ? now_ms - since_ms : 0));
     for (int k = 0; k < INCIDENT_KINDS; k++) {
         char name[48];
@@ -123,7 +124,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);
     evictions_report(w, r);
     metric_table_report(&upstream_counters, &counters, r);
-    report_locks_section(shared, &counters, worker_now(w), r);
+    report_locks_section(w, &counters, r);
     r->section(r->arg, "Commands");
     metric_table_report(&request_counters, &counters, r);
 }
@@ -337,7 +338,21 @@ static void report_advice(void *arg, const char *line, size_t len) {
     r->text(r->arg, "", line, len);
 }
 
+size_t worker_unruled(struct worker *w, int64_t since_ms) {
+    return advisor_unruled(w->shared->advisor, w->rules, since_ms);
+}
+
+void worker_unruled_text(size_t count, char *out, size_t size) {
+    snprintf(out, size, "%zu key pattern%s like %s and match%s no rule", count, count == 1 ? " looks" : "s look",
+             count == 1 ? "a lock" : "locks", count == 1 ? "es" : "");
+}
+
 void worker_report_advice(struct worker *w, const struct report *r) {
     struct report copy = *r;
+    char text[UNRULED_TEXT_MAX];
+    size_t unruled = worker_unruled(w, 0);
+    worker_unruled_text(unruled, text, sizeof(text));
+    if (unruled > 0)
+        r->text(r->arg, "", text, strlen(text));
     advisor_each(w->shared->advisor, worker_now(w), report_advice, &copy);
 }

@@ -76,6 +76,11 @@ void worker_report_nodes(struct worker *w, const struct report *r);
  * `all` that of every slot. From the first worker's own thread, where options.monitored is set. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);
 bool worker_upstream_serves(struct worker *w, bool all);
+/* How many patterns of keys that were seen since then look like locks and match no rule. */
+size_t worker_unruled(struct worker *w, int64_t since_ms);
+/* Writes that for people, in words. */
+enum { UNRULED_TEXT_MAX = 96 };
+void worker_unruled_text(size_t count, char *out, size_t size);
 /* Reports PROXY ADVISE: a text without a name for each line. */
 void worker_report_advice(struct worker *w, const struct report *r);
 /* Frees a worker, after worker_run has returned. */

@@ -9,6 +9,7 @@ import pytest
 
 from resp import Closed, Error, Push, encode
 from servers import until
+from test_monitor import Monitored
 
 
 def rows_of(reply):
@@ -392,6 +393,57 @@ def test_who_may_not_look_in_may_not_watch(start_redis, start_proxy, connect):
     for words in ("WATCH", "WATCH KIND no_expiry", "TOP", "INCIDENTS KEY *"):
         reply = client("PROXY", *words.split())
         assert isinstance(reply, Error) and reply.startswith("NOPERM PROXY " + words.split()[0]), reply
+
+
+# ---- locks that no rule covers -------------------------------------------------------------------------------
+
+UNRULED = "2 key patterns look like locks and match no rule"
+
+
+def test_locks_that_no_rule_covers_are_said(start_proxy, backend, connect):
+    monitor = Monitored(start_proxy, backend, "lock lock:*", "lock off:* mode off", "threads 2")
+    proxy = monitor.proxy
+    app, operator = connect(proxy), connect(proxy)
+
+    def unruled():
+        return int(re.search(r"unruled_lock_patterns:(\d+)", operator("PROXY", "INFO", "locks"))[1])
+
+    def rounds(*keys):
+        for n in range(12):
+            for key in keys:
+                assert app("SET", key % n, str(n), "NX", "EX", "50") == "OK"
+                assert app("DEL", key % n) == 1
+
+    rounds("lock:a%d", "off:%d", "{job}:%d:lock", "data:%d")
+    for n in range(100):
+        assert app("SET", "else:%d" % n, "1") == "OK"
+    assert unruled() == 2
+    lines = operator("PROXY", "ADVISE")
+    assert lines[0] == UNRULED and sum("outside of the rules" in line for line in lines) == 3, "one is off"
+    assert monitor.status()["figures"]["unruled_lock_patterns"] == "2"
+    assert monitor.metrics()["lockkeeper_unruled_lock_patterns"] == 2
+    assert "unruled_lock_patterns" in monitor.get("/")[1] and "match no rule: PROXY ADVISE" in monitor.get("/")[1]
+    until(lambda: UNRULED + ": PROXY ADVISE" in proxy.log(), 40, "the line in the log")
+    rounds("{job}:%d:lock", "third:%d:lock")
+    assert unruled() == 3
+    said = int(operator("PROXY", "INFO").split("uptime_in_seconds:")[1].split()[0])
+    until(lambda: int(operator("PROXY", "INFO").split("uptime_in_seconds:")[1].split()[0]) > said + 12, 40, "some time")
+    assert proxy.log().count("match no rule") == 1, "once an hour"
+    with open(proxy.config, "a", encoding="utf-8") as config:
+        config.write("\nlock *:lock\nlock data:*\n")
+    assert operator("PROXY", "RELOAD") == "OK"
+    until(lambda: unruled() == 0, what="the rules")
+    assert "match no rule" not in operator("PROXY", "ADVISE")[0]
+
+
+def test_nothing_is_said_of_locks_that_rules_cover(start_redis, start_proxy, connect):
+    proxy = start_proxy(start_redis(), "lock lock:*")
+    app = connect(proxy)
+    for n in range(30):
+        assert app("SET", "lock:%d" % n, "1", "NX", "EX", "50") == "OK" and app("DEL", "lock:%d" % n) == 1
+        assert app("SET", "throttle:%d" % n, "1", "NX", "EX", "50") == "OK"
+    assert "unruled_lock_patterns:0\r\n" in app("PROXY", "INFO")
+    assert not any("match no rule" in line for line in app("PROXY", "ADVISE"))
 
 
 # ---- redis-cli without a terminal --------------------------------------------------------------------------

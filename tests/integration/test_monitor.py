@@ -340,10 +340,14 @@ def test_the_page_in_a_browser(monitored, connect, tmp_path):
     a("SET", "lock:<i>seen</i>", "1", "NX", "PX", "60000")
     b("SET", "lock:<i>seen</i>", "1", "NX", "PX", "60000")
     b("DEL", "lock:<i>seen</i>")
+    dom = browse(monitored.port, tmp_path / "before")
+    assert '<span id="state" class="state good">serving</span>' in dom
     for _ in range(12):
         assert b("SET", "mutex:<i>one</i>", "1", "NX", "PX", "60000") == "OK" and b("DEL", "mutex:<i>one</i>") == 1
-    dom = browse(monitored.port, tmp_path)
-    assert '<span id="state" class="state good">serving</span>' in dom
+    dom = browse(monitored.port, tmp_path / "then")
+    assert '<span id="state" class="state warn">serving, but look here</span>' in dom
+    assert '<div id="wrong"><div>1 key pattern looks like a lock and matches no rule: PROXY ADVISE</div></div>' in dom
+    assert "1 without a rule to add: PROXY ADVISE" in dom  # of lock:*
     assert dom.count("lock:&lt;i&gt;seen&lt;/i&gt;") >= 4  # held, fought over, in an incident and their sum
     assert "tried to release lock:&lt;i&gt;seen&lt;/i&gt;; held by" in dom
     assert '<code class="line">lock mutex:&lt;i&gt;one&lt;/i&gt;' in dom
