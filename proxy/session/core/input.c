@@ -22,8 +22,9 @@
 enum {
     INPUT_START = 4096,
     INPUT_PAUSE = 1024 * 1024, /* while a session has to wait, no more than this is read ahead */
-    INPUT_BLOCKED = 16 * INPUT_PAUSE, /* the same, while it may wait for ever: behind what it sent is whether it has left */
-    INPUT_SHARE = 64 * 1024    /* the same, while the worker's buffers are full */
+    INPUT_BLOCKED =
+        16 * INPUT_PAUSE,   /* the same, while it may wait for ever: behind what it sent is whether it has left */
+    INPUT_SHARE = 64 * 1024 /* the same, while the worker's buffers are full */
 };
 
 /* ---- the buffer -------------------------------------------------------------------------------- */
