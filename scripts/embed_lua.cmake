@@ -1,7 +1,7 @@
 # Writes the table of Lua scripts as C: cmake -DFOLDER=... -DCONSTANTS=x.h -DNAMES=a,b -DOUT=table.c -P
 # embed_lua.cmake
 # A script's text is its own file with arguments.lua and common.lua in the place of its line "--@common", or common.lua in
-# that of its line "--@functions", or both before it where there is neither, and list.lua in the place of its line
+# that of its line "--@functions", or none of them where it has a line "--@alone", or both before it where there is neither, and list.lua in the place of its line
 # "--@list", if there is one, and the values of the enum in CONSTANTS for their names; its SHA1 is that of exactly these bytes. The table has also the bytes of a call by SHA1 up to
 # the keys, of which there are two.
 string(REPLACE "," ";" names "${NAMES}")
@@ -12,6 +12,7 @@ file(READ ${FOLDER}/common.lua functions HEX)
 set(common "${arguments}${functions}")
 string(HEX "--@common\n" mark)
 string(HEX "--@functions\n" functions_mark)
+string(HEX "--@alone\n" alone_mark)
 file(READ ${FOLDER}/list.lua list HEX)
 string(HEX "--@list\n" list_mark)
 file(STRINGS ${CONSTANTS} constants REGEX "^    [A-Z_]+ = [0-9]+")
@@ -19,6 +20,7 @@ foreach(name ${names})
   file(READ ${FOLDER}/${name}.lua own HEX)
   string(REPLACE "${mark}" "${common}" hex "${own}")
   string(REPLACE "${functions_mark}" "${functions}" hex "${hex}")
+  string(REPLACE "${alone_mark}" "" hex "${hex}")
   if(hex STREQUAL own)
     set(hex "${common}${own}")
   endif()

@@ -201,9 +201,7 @@ static bool fence_check(const struct lock_rules *rules, const struct lock_rule *
         if (!of_lock && name_len > 0 && name_len <= sizeof(name))
             of_lock = rule_of(rules, name, name_len);
     }
-    if (f->mode == LOCK_MODE_ENFORCE) {
-        snprintf(error, size, "mode enforce is not there yet: expected mode audit or off");
-    } else if (of_key) {
+    if (of_key) {
         lock_rule_word_show(of_key->pattern, shown, sizeof(shown));
         snprintf(error, size, "its keys are locks of the rule '%s': expected keys that no lock rule matches", shown);
     } else if (!of_lock) {

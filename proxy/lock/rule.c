@@ -450,6 +450,11 @@ const struct lock_rule *lock_rules_watch(const struct lock_rules *rules, const c
     return first_watch(rules, key, len);
 }
 
+const struct lock_rule *lock_rules_rule_of(const struct lock_rules *rules, const char *key, size_t len) {
+    const struct rule_entry *entry = first_of(rules->entries, rules->count, key, len);
+    return entry ? &entry->rule : NULL;
+}
+
 const struct lock_rule *lock_rules_fence_of(const struct lock_rules *rules, const char *key, size_t len) {
     const struct rule_entry *entry = rules->fence_count > 0 ? watcher(rules, key, len) : NULL;
     return entry && entry->rule.fence ? &entry->rule : NULL;

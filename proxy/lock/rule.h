@@ -78,6 +78,8 @@ const struct lock_rule *lock_rules_fence(const struct lock_rules *rules, size_t 
  * unless its mode is off. As fast as lock_rules_match for a key that neither could be. */
 const struct lock_rule *lock_rules_watch(const struct lock_rules *rules, const char *key, size_t len);
 
+/* The rule that lock_rules_match would find, or NULL; counts no hit. */
+const struct lock_rule *lock_rules_rule_of(const struct lock_rules *rules, const char *key, size_t len);
 /* The fence that lock_rules_watch would find, or NULL; counts no hit. */
 const struct lock_rule *lock_rules_fence_of(const struct lock_rules *rules, const char *key, size_t len);
 

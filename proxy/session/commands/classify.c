@@ -57,11 +57,33 @@ static bool advise_watches(struct session *s, struct request_class *k) {
     return lock != 0;
 }
 
+/* Whether fences have a say in a request's way: true with *way. */
+static bool way_of_fenced(struct session *s, struct classified *to, enum way *way) {
+    const char *error = NULL;
+    switch (fence_judge(s, &to->class, &error)) {
+    case FENCE_NOTHING:
+        return false;
+    case FENCE_LATER:
+        *way = WAY_LATER;
+        break;
+    case FENCE_CHECKED:
+        *way = WAY_FENCED;
+        break;
+    case FENCE_REFUSED:
+        *way = refused(to, error);
+        break;
+    }
+    return true;
+}
+
 /* A command with keys, which are known. */
 static enum way way_of_keys(struct session *s, struct classified *to) {
     struct request_class *k = &to->class;
     if (locks_are_busy(s, k))
         return WAY_LATER;
+    enum way way;
+    if (k->fenced && way_of_fenced(s, to, &way))
+        return way;
     struct lock_command form;
     enum lock_meaning meaning = lock_meaning_of(k, &form);
     bool parts = meaning == MEANS_RELEASES || meaning == MEANS_SHOWS || meaning == MEANS_CLOBBERS;
@@ -112,6 +134,9 @@ static enum way way_of_blocking(struct session *s, const struct command *c, cons
         return refused(to, GUARD_REFUSED);
     if (lock_clobbers(&to->class))
         return refused(to, "LOCKED a blocking command would take or displace a node of a list lock; nothing was done");
+    enum way way;
+    if (to->class.fenced && way_of_fenced(s, to, &way))
+        return way;
     return wait_is(c) ? WAY_WAIT : WAY_BLOCKING;
 }
 

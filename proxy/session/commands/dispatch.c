@@ -3,6 +3,7 @@
  *
  *      request ── command table ──┬─ local ───── AUTH, HELLO, SELECT, CLIENT, PROXY, ...
  *                                 ├─ lock ────── its key matches a rule: a script
+ *                                 ├─ fenced ──── a write under a lock that may be lost: with a question, as a script
  *                                 ├─ script ──── EVAL and its kin on lock keys: as it is, between two steps
  *                                 ├─ split ───── keys in several slots, or lock keys among others
  *                                 ├─ pinned ──── MULTI, BLPOP, SUBSCRIBE, ...: a connection of the session's own
@@ -71,6 +72,9 @@ static enum dispatch_result dispatch_way(struct session *s, const struct classif
         return dispatch_lock_key(s, c, r, bytes, k->keys[0], class_rule(k, 0));
     case WAY_CLOBBER:
         lock_dispatch_clobber(s, k);
+        break;
+    case WAY_FENCED:
+        fence_dispatch(s, k);
         break;
     case WAY_SCRIPT:
         script_dispatch(s, k);
@@ -251,7 +255,9 @@ static bool can_stream(struct session *s, const struct resp_request *r, const ch
     size_t len;
     const char *key = request_arg(r, bytes, (size_t)c->only, &len);
     *slot = slot_for(s, key, len);
-    return !lock_rule_for(s, key, len) && !(key_is_guard(key, len) && !(c->flags & COMMAND_READONLY));
+    if (!(c->flags & COMMAND_READONLY) && (key_is_guard(key, len) || lock_rules_fence_of(s->worker->rules, key, len)))
+        return false;
+    return !lock_rule_for(s, key, len);
 }
 
 static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,

@@ -23,6 +23,7 @@ enum way {
 
     WAY_LOCK,    /* lock: a script, for what the command means to its one lock */
     WAY_CLOBBER, /* and for several locks that the command removes or replaces */
+    WAY_FENCED,  /* a write of fenced data, with a question */
     WAY_SCRIPT,  /* the application's own script on locks, between two steps */
 
     WAY_SPLIT, /* split: several calls, one reply */

@@ -73,8 +73,9 @@ static void explain_lock(struct session *s, struct text *out, size_t *count, con
     pair(out, count, "script-sha1", script_get(script)->sha1);
 }
 
-/* Explains the fence of a key that is no lock. */
-static void explain_fence(struct session *s, struct text *out, size_t *count, const char *key, size_t len) {
+/* Explains the fence of a key that is no lock, and what it makes of the command if this session sends it. */
+static void explain_fence(struct session *s, struct text *out, size_t *count, const struct command *c,
+                          const struct resp_request *sub, const char *bytes, const char *key, size_t len) {
     const struct lock_rule *rule = lock_rules_fence_of(s->worker->rules, key, len);
     char text[RULE_TEXT_MAX];
     if (!rule)
@@ -87,6 +88,10 @@ static void explain_fence(struct session *s, struct text *out, size_t *count, co
     bulk(out, "fence-lock", 10);
     bulk(out, text, n);
     *count += 2;
+    struct request_class k;
+    class_find(&k, s, c, sub, bytes);
+    pair(out, count, "fence-check", fence_words(s, &k));
+    class_clear(&k);
 }
 
 /* Explains what the command means to one of its keys. */
@@ -107,7 +112,7 @@ static void explain_key(struct session *s, struct text *out, size_t *count, cons
     }
     if (rule)
         explain_lock(s, out, count, c, sub, bytes, rule);
-    explain_fence(s, out, count, key, len);
+    explain_fence(s, out, count, c, sub, bytes, key, len);
     int slot = slot_of_key(key, len);
     struct upstream *u = s->worker->upstream;
     if (upstream_is_cluster(u)) {

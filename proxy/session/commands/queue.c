@@ -23,6 +23,9 @@ enum { EARLY_MAX = 1024, EARLY_BYTES_MAX = 1024 * 1024, LOCKS_MAX = 1000 };
 
 static const char QUEUED[] = "+QUEUED\r\n";
 
+#define FENCE_QUEUED                                                                                                   \
+    "ERR the write of fenced data can't be checked inside MULTI; nothing was written: send it by itself"
+
 /* ---- what the node says ------------------------------------------------------------------------------ */
 
 /* A node that sends a command elsewhere has not queued it, and its transaction is void. The client knows no nodes:
@@ -399,6 +402,12 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
             slot = slot_of_key(k->bytes + r->argv[c->first].off, r->argv[c->first].len);
         return queue_as(s, c, r, k->bytes, slot, QUEUED_PLAIN);
     }
+    const char *error = NULL;
+    enum fence_verdict verdict = fence_judge(s, k, &error);
+    if (verdict == FENCE_LATER)
+        return DISPATCH_WAIT;
+    if (verdict != FENCE_NOTHING)
+        return transaction_refuse(s, c, "%s", error ? error : FENCE_QUEUED);
     enum readiness ready = transaction_ready(s, c, slot);
     if (ready == READY)
         queue_keys(s, k);

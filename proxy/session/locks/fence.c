@@ -1,17 +1,29 @@
 /*
  * Fenced data: whether who writes it has lost the lock that it is written under.
  *
- *      SET stock:1 5 ──> fence stock:* by lock:stock:* ──> what the session has of lock:stock:1 ──> late, or not
+ *      SET stock:1 5 ──> fence stock:* by lock:stock:* ──> what the session has of lock:stock:1 ──┬─ nothing: as it
+ * came └─ a fence: fence.lua client's reply <── the command's, or FENCED <── the guard record has a greater fence, or
+ * not <────────┘
  *
  * Under `mode audit` the write goes on as it came, and a late one is recorded, by what this process knows of the lock.
+ * What is enforced is asked for in Redis, in one step with the write.
  */
 #include <string.h>
 
+#include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/fence.h"
 #include "proxy/session/locks/private.h"
 
-enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16 };
+enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, WORDS_MAX = 7000 };
+
+#define MIXED   "ERR locks and fenced data in one command; nothing was written: send several"
+#define UNKNOWN "ERR the write of fenced data can't be checked with this command; nothing was written"
+#define MANY                                                                                                           \
+    "ERR the write of fenced data can't be checked with so many words or keys; nothing was written: send several"
+#define NO_LOCK "ERR the lock of fenced data is none of a rule that is enforced; nothing was written"
+#define OTHER   "ERR the lock of fenced data is in another slot than its key; nothing was written: give both one hash tag"
+#define SEVERAL "ERR fenced data of several slots in one command; nothing was written: send several"
 
 /* ---- what is written ------------------------------------------------------------------------------- */
 
@@ -110,4 +122,342 @@ void fence_audit(struct session *s, const struct request_class *k) {
         }
         fenced_clear(&f);
     }
+}
+
+/* ---- what is enforced ------------------------------------------------------------------------------- */
+
+/* Whether the command can go inside of a script, and its reply come back as it is. MOVE and COPY with DB write where
+ * another lock counts; BITFIELD's numbers are not exact in scripts; MIGRATE is for operators; the rest blocks or is
+ * code, or nobody knows what it answers. */
+static bool can_check(const struct request_class *k) {
+    const struct command *c = k->command;
+    uint32_t db;
+    switch ((int)c->id) {
+    case COMMAND_UNKNOWN:
+    case COMMAND_BITFIELD:
+    case COMMAND_MIGRATE:
+    case COMMAND_MOVE:
+    case COMMAND_PFDEBUG:
+        return false;
+    default:
+        return c->need == NEED_KEY && (c->flags & COMMAND_WRITE) && !(c->flags & COMMAND_RUNS_CODE) &&
+               !lock_clobbers_database(c, k->request, k->bytes, &db);
+    }
+}
+
+/* Whether the key is one of a fence that is enforced, and the write may go on only after a question; *w is what the
+ * session has of its lock. */
+static bool has_to_ask(struct session *s, const struct fenced *f, struct lock_writing *w) {
+    if (f->rule->fence->mode != LOCK_MODE_ENFORCE)
+        return false;
+    *w = engine_writing(s->worker->shared->engine, &s->lock, &f->lock, worker_now(s->worker));
+    return w->how != WRITER_NONE || f->rule->fence->unlocked == LOCK_UNLOCKED_REFUSE;
+}
+
+/* Whether the name is a lock's of a rule that is enforced. */
+static bool is_lock(struct session *s, const struct lock_key *lock) {
+    const struct lock_rule *rule = lock_rules_rule_of(s->worker->rules, lock->name, lock->len);
+    return lock->len > 0 && lock->len <= LOCK_NAME_MAX && rule && rule->mode == LOCK_MODE_ENFORCE;
+}
+
+/* What is to be done because of one key. */
+static enum fence_verdict judge_key(struct session *s, const struct request_class *k, const struct fenced *f,
+                                    const char **error) {
+    struct lock_writing w;
+    if (f->rule->fence->mode != LOCK_MODE_ENFORCE)
+        return FENCE_NOTHING;
+    if (lock_script_busy(s, f->lock.name, f->lock.len))
+        return FENCE_LATER;
+    *error = NO_LOCK;
+    if (!is_lock(s, &f->lock))
+        return FENCE_REFUSED;
+    if (!has_to_ask(s, f, &w))
+        return FENCE_NOTHING;
+    *error = k->slot == SLOT_SEVERAL ? SEVERAL : OTHER;
+    bool cluster = upstream_is_cluster(s->worker->upstream);
+    if (cluster && (k->slot < 0 || slot_of_key(f->lock.name, f->lock.len) != (uint16_t)k->slot))
+        return FENCE_REFUSED;
+    return FENCE_CHECKED;
+}
+
+/* Finds what is to be done because of all keys; *asks is of how many there is something to ask. */
+static enum fence_verdict judge_keys(struct session *s, const struct request_class *k, size_t *asks,
+                                     const char **error) {
+    enum fence_verdict verdict = FENCE_NOTHING;
+    *asks = 0;
+    for (size_t i = 0; i < k->key_count; i++) {
+        struct fenced f;
+        const char *why = NULL;
+        enum fence_verdict of_key = fenced_find(&f, s, k, i) ? judge_key(s, k, &f, &why) : FENCE_NOTHING;
+        fenced_clear(&f);
+        if (of_key == FENCE_LATER)
+            return FENCE_LATER;
+        *asks += of_key == FENCE_CHECKED;
+        if (of_key == FENCE_REFUSED && verdict != FENCE_REFUSED)
+            *error = why;
+        if (of_key > verdict)
+            verdict = of_key;
+    }
+    return verdict;
+}
+
+enum fence_verdict fence_judge(struct session *s, const struct request_class *k, const char **error) {
+    struct lock_command lc;
+    size_t asks;
+    if (!k->fenced || !writes(k))
+        return FENCE_NOTHING;
+    enum fence_verdict verdict = judge_keys(s, k, &asks, error);
+    if (verdict != FENCE_CHECKED)
+        return verdict;
+    if (!can_check(k))
+        *error = UNKNOWN;
+    else if (asks > CHECKED_MAX || k->key_count > WORDS_MAX || k->request->argc > WORDS_MAX)
+        *error = MANY;
+    else if (k->audited || lock_meaning_of(k, &lc) != MEANS_NOTHING)
+        *error = MIXED;
+    else
+        return FENCE_CHECKED;
+    return FENCE_REFUSED;
+}
+
+const char *fence_words(struct session *s, const struct request_class *k) {
+    const char *error = "";
+    switch (fence_judge(s, k, &error)) {
+    case FENCE_NOTHING:
+        return "passes as it came";
+    case FENCE_LATER:
+        return "waits for this session's commands on the lock";
+    case FENCE_CHECKED:
+        return "asks in one step with the write whether the lock has had another holder";
+    case FENCE_REFUSED:
+        break;
+    }
+    return error;
+}
+
+/* ---- the question ----------------------------------------------------------------------------------- */
+
+/* A fenced key of a question under way. */
+struct asked {
+    const struct lock_rule *rule;        /* its fence */
+    size_t key, key_len, lock, lock_len; /* in the question's names */
+    struct lock_writing writing;
+    uint32_t db;
+};
+
+struct question {
+    struct request_owner owner; /* first */
+    struct lock_rules *rules;   /* reference that keeps the fences alive */
+    enum command_id id;
+    bool array; /* it answers arrays, so that its nil is one */
+    uint8_t protocol;
+    struct text names;
+    char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
+    size_t count;
+    struct asked keys[];
+};
+
+static void question_free(struct question *q) {
+    lock_rules_unref(q->rules);
+    text_clear(&q->names);
+    memory_free(q);
+}
+
+static void question_owner_free(struct request_owner *owner) {
+    question_free((struct question *)(void *)owner);
+}
+
+static const struct request_owner_ops question_ops = {.free = question_owner_free};
+
+static struct question *question_new(struct session *s, const struct request_class *k) {
+    size_t asks = 0;
+    const char *error;
+    judge_keys(s, k, &asks, &error);
+    struct question *q = memory_zalloc(sizeof(*q) + asks * sizeof(q->keys[0]));
+    q->rules = lock_rules_ref(s->worker->rules);
+    q->id = k->command->id;
+    q->array = q->id == COMMAND_LMPOP || q->id == COMMAND_ZMPOP ||
+               ((q->id == COMMAND_LPOP || q->id == COMMAND_RPOP) && k->request->argc > 2);
+    q->protocol = s->lane.protocol;
+    command_text(k, q->command);
+    session_who(s, q->who, sizeof(q->who));
+    for (size_t i = 0; i < k->key_count && q->count < asks; i++) {
+        struct fenced f;
+        struct asked *a = &q->keys[q->count];
+        if (fenced_find(&f, s, k, i) && has_to_ask(s, &f, &a->writing)) {
+            a->rule = f.rule;
+            a->db = f.key.db;
+            a->key = q->names.len;
+            a->key_len = f.key.len;
+            text_append(&q->names, f.key.name, f.key.len);
+            a->lock = q->names.len;
+            a->lock_len = f.lock.len;
+            text_append(&q->names, f.lock.name, f.lock.len);
+            q->count++;
+        }
+        fenced_clear(&f);
+    }
+    return q;
+}
+
+/* Whether the command answers types in RESP3 that RESP2 lacks: doubles and sets. Others answer arrays with nil in them,
+ * which a script cuts off there in RESP3. */
+static bool is_typed(const struct question *q) {
+    switch ((int)q->id) {
+    case COMMAND_ZADD:
+    case COMMAND_ZINCRBY:
+    case COMMAND_ZPOPMIN:
+    case COMMAND_ZPOPMAX:
+    case COMMAND_ZMPOP:
+    case COMMAND_SPOP:
+        return q->protocol == 3;
+    default:
+        return false;
+    }
+}
+
+/* Builds fence.lua's call in w->build. */
+static void question_build(struct session *s, const struct question *q, const struct request_class *k) {
+    struct worker *w = s->worker;
+    size_t len;
+    const char *identity = lock_client_name(s->lock.client, &len);
+    lock_build_script(w, SCRIPT_FENCE, NULL, 2 * q->count + k->key_count, 3 + q->count + k->request->argc);
+    for (size_t i = 0; i < q->count; i++) {
+        const char *lock = q->names.data + q->keys[i].lock;
+        lock_build_guard(w, lock, q->keys[i].lock_len);
+        build_bulk(w, lock, q->keys[i].lock_len);
+    }
+    for (size_t i = 0; i < k->key_count; i++) {
+        size_t key_len;
+        const char *key = class_key(k, i, &key_len);
+        build_bulk(w, key, key_len);
+    }
+    build_number(w, (int64_t)q->count);
+    build_text(w, is_typed(q) ? "3" : "2");
+    build_bulk(w, identity, len);
+    for (size_t i = 0; i < q->count; i++)
+        build_number(w, (int64_t)q->keys[i].writing.fence);
+    for (size_t i = 0; i < k->request->argc; i++)
+        build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
+}
+
+/* What fence.lua says where it has done nothing. */
+struct refusal {
+    const struct asked *key;
+    uint64_t now; /* the fence that is the lock's, 0: it has no guard record */
+    const char *owner;
+    size_t owner_len;
+};
+
+/* Reads a number, and the blank behind it. */
+static bool take_number(const char **p, const char *end, uint64_t *n) {
+    const char *blank = memchr(*p, ' ', (size_t)(end - *p));
+    int64_t number;
+    if (!blank || !resp_integer(*p, (size_t)(blank - *p), &number) || number < 0)
+        return false;
+    *n = (uint64_t)number;
+    *p = blank + 1;
+    return true;
+}
+
+static bool refusal_read(const struct question *q, const struct call_end *end, struct refusal *r) {
+    static const char start[] = "-FENCED ";
+    const char *p = end->reply + sizeof(start) - 1, *stop = end->reply + end->len - 2;
+    uint64_t i;
+    if (end->len < sizeof(start) + 1 || memcmp(end->reply, start, sizeof(start) - 1) != 0 ||
+        !take_number(&p, stop, &i) || !take_number(&p, stop, &r->now) || i < 1 || i > q->count)
+        return false;
+    r->key = &q->keys[i - 1];
+    r->owner = p;
+    r->owner_len = (size_t)(stop - p);
+    return true;
+}
+
+/* Writes the error for the client, and what is recorded: the same, but for who it was. */
+static void refusal_write(const struct question *q, const struct refusal *r, struct text *error) {
+    const struct lock_writing *w = &r->key->writing;
+    bool held = w->how != WRITER_NONE;
+    text_printf(error, "FENCED %s", held ? "the lease on " : "");
+    text_append_visible(error, q->names.data + r->key->lock, r->key->lock_len);
+    if (held && r->now)
+        text_printf(error, " is over (fence %llu, now %llu)", (unsigned long long)w->fence, (unsigned long long)r->now);
+    else if (held)
+        text_printf(error, " is over (fence %llu, its record is gone)", (unsigned long long)w->fence);
+    else
+        text_printf(error, " is not held by this client");
+    text_printf(error, "; nothing was written");
+    text_append(error, "", 1);
+}
+
+static void question_refused(struct request *request, struct question *q, const struct refusal *r) {
+    struct session *s = request->session;
+    struct lock_fence *fence = r->key->rule->fence;
+    bool late = r->key->writing.how != WRITER_NONE;
+    struct text error = {0};
+    refusal_write(q, r, &error);
+    atomic_fetch_add_explicit(&fence->refused, 1, memory_order_relaxed);
+    if (late)
+        atomic_fetch_add_explicit(&fence->late, 1, memory_order_relaxed);
+    if (late && s) {
+        struct lock_key key = {r->key->db, q->names.data + r->key->key, r->key->key_len};
+        struct lock_key lock = {r->key->db, q->names.data + r->key->lock, r->key->lock_len};
+        struct text action = {0};
+        text_printf(&action, "refused: %s", error.data + sizeof("FENCED"));
+        text_append(&action, "", 1);
+        engine_late_write(s->worker->shared->engine, &s->lock, &key, &lock, r->key->rule->pattern, q->command, q->who,
+                          r->owner_len ? r->owner : NULL, r->owner_len, action.data, worker_now(s->worker));
+        text_clear(&action);
+    }
+    request_error(request, error.data);
+    text_clear(&error);
+}
+
+/* Hands the command's own reply on, as it would have been outside of a script. */
+static void question_answered(struct request *request, const struct question *q, const struct call_end *end) {
+    char out[LOCK_ANSWER_MAX];
+    struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
+    struct resp_item item;
+    const char *p = end->reply;
+    bool counts = q->id == COMMAND_INCR || q->id == COMMAND_INCRBY || q->id == COMMAND_DECR ||
+                  q->id == COMMAND_DECRBY || q->id == COMMAND_HINCRBY;
+    if (e.reply[0] == '-') {
+        lock_error_words(&e, out);
+    } else if (counts && e.reply[0] == '$' && resp_item_read(&p, p + end->len, &item) && !item.null &&
+               item.len + 3 <= sizeof(out)) { /* beyond what is exact in a script */
+        out[0] = ':';
+        memcpy(out + 1, item.str, item.len);
+        memcpy(out + 1 + item.len, "\r\n", 2);
+        e.reply = out;
+        e.reply_len = item.len + 3;
+    } else if (q->array && e.reply_len == 5 && memcmp(e.reply, "$-1\r\n", 5) == 0) {
+        e.reply = "*-1\r\n";
+    }
+    request_reply(request, e.reply, e.reply_len, true);
+}
+
+static void question_done(struct call *c, const struct call_end *end) {
+    struct request *request = c->request;
+    struct question *q = REQUEST_OWNER(request, struct question);
+    struct refusal refusal;
+    request_disown(request);
+    if (end->error)
+        request_fail(request, end->error);
+    else if (refusal_read(q, end, &refusal))
+        question_refused(request, q, &refusal);
+    else
+        question_answered(request, q, end);
+    question_free(q);
+}
+
+void fence_dispatch(struct session *s, const struct request_class *k) {
+    counter_add(&s->worker->counters.requests_locks, 1);
+    struct request *request = request_new(s, k->command);
+    struct question *q = question_new(s, k);
+    session_note_overlap(s);
+    request_barrier(request);
+    question_build(s, q, k);
+    request_own(request, &q->owner, &question_ops);
+    request->call.done = question_done;
+    request->call.up.script = script_get(SCRIPT_FENCE);
+    call_submit(&request->call, k->slot, s->worker->build.data, s->worker->build.len);
 }

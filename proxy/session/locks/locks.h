@@ -252,6 +252,19 @@ void audit_forward_outside(struct session *s, const struct request_class *k);
 
 /* ---- fence.c: data that is written under locks ------------------------------------------------------------ */
 
+/* What becomes of a request on data of fences that are enforced. */
+enum fence_verdict {
+    FENCE_NOTHING, /* it writes none of their data, or its session may: as without them */
+    FENCE_LATER,   /* commands of its session's on the lock have to end first */
+    FENCE_CHECKED, /* it goes with a question (fence_dispatch) */
+    FENCE_REFUSED  /* with *error, static: what can't be checked is not done */
+};
+enum fence_verdict fence_judge(struct session *s, const struct request_class *k, const char **error);
+/* What PROXY EXPLAIN says of it; static. */
+const char *fence_words(struct session *s, const struct request_class *k);
+/* Sends a request together with the question whether its session has lost the lock meanwhile, as one step. */
+void fence_dispatch(struct session *s, const struct request_class *k);
+
 /* Records what a request, which has just been sent or queued, writes on data of fences in audit, where its session has
  * lost the lock. */
 void fence_audit(struct session *s, const struct request_class *k);
