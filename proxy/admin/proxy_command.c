@@ -36,21 +36,26 @@ static void put_string(struct text *out, const char *text) {
     put_bulk(out, text, strlen(text));
 }
 
-/* ---- rows of fields: an array of maps, which are arrays of names and values in RESP2 --------------------- */
+/* ---- rows of fields: an array of maps, which are arrays of names and values in RESP2; or of lines ----------- */
+
+enum shape { SHAPE_RESP2, SHAPE_RESP3, SHAPE_LINES };
 
 struct rows {
     struct text done, row;
     size_t row_count, field_count;
-    bool resp3;
+    enum shape shape;
 };
 
 static void rows_close_row(struct rows *rows) {
     if (rows->field_count > 0) {
-        if (rows->resp3)
+        if (rows->shape == SHAPE_LINES)
+            put_bulk(&rows->done, rows->row.data, rows->row.len);
+        else if (rows->shape == SHAPE_RESP3)
             text_printf(&rows->done, "%%%zu\r\n", rows->field_count);
         else
             put_array(&rows->done, rows->field_count * 2);
-        text_append(&rows->done, rows->row.data, rows->row.len);
+        if (rows->shape != SHAPE_LINES)
+            text_append(&rows->done, rows->row.data, rows->row.len);
         rows->row_count++;
     }
     rows->row.len = 0;
@@ -61,18 +66,38 @@ static void rows_row(void *arg) {
     rows_close_row(arg);
 }
 
+static void rows_name(struct rows *rows, const char *name) {
+    if (rows->shape == SHAPE_LINES)
+        text_printf(&rows->row, "%s%s=", rows->field_count > 0 ? " " : "", name);
+    else
+        put_string(&rows->row, name);
+    rows->field_count++;
+}
+
+/* Puts a text into a line: in quotes where it is not one word. */
+static void put_word(struct text *out, const char *value, size_t len) {
+    bool quoted = len == 0 || memchr(value, ' ', len) || memchr(value, '"', len);
+    text_append(out, "\"", quoted);
+    for (size_t i = 0; i < len; i++) {
+        text_append(out, "\\", quoted && value[i] == '"');
+        text_append_visible(out, value + i, 1);
+    }
+    text_append(out, "\"", quoted);
+}
+
 static void rows_text(void *arg, const char *name, const char *value, size_t len) {
     struct rows *rows = arg;
-    put_string(&rows->row, name);
-    put_bulk(&rows->row, value, len);
-    rows->field_count++;
+    rows_name(rows, name);
+    if (rows->shape == SHAPE_LINES)
+        put_word(&rows->row, value, len);
+    else
+        put_bulk(&rows->row, value, len);
 }
 
 static void rows_number(void *arg, const char *name, int64_t value) {
     struct rows *rows = arg;
-    put_string(&rows->row, name);
-    text_printf(&rows->row, ":%lld\r\n", (long long)value);
-    rows->field_count++;
+    rows_name(rows, name);
+    text_printf(&rows->row, rows->shape == SHAPE_LINES ? "%lld" : ":%lld\r\n", (long long)value);
 }
 
 static void rows_finish(struct rows *rows, struct text *reply) {
@@ -179,9 +204,9 @@ static void put_error(struct text *reply, struct text *error) {
 
 /* `words` are those behind INCIDENTS. */
 static void do_incidents(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
-                         bool resp3, struct text *reply) {
+                         enum shape shape, struct text *reply) {
     struct incident_query q;
-    struct rows rows = {.resp3 = resp3};
+    struct rows rows = {.shape = shape};
     struct text error = {0};
     if (!incident_query_read(&q, QUERY_COUNT | QUERY_SUMMARY | QUERY_SINCE, words, lens, count, source->incident_kind,
                              wall_ms(), &error)) {
@@ -245,7 +270,7 @@ static void do_top(const struct admin_source *source, const char *arg, size_t le
 /* Answers as CONFIG GET does: names and values, a map in RESP3. */
 static void do_config(const struct admin_source *source, const char *pattern, size_t len, bool resp3,
                       struct text *reply) {
-    struct rows rows = {.resp3 = resp3};
+    struct rows rows = {.shape = resp3 ? SHAPE_RESP3 : SHAPE_RESP2};
     struct report report = {.arg = &rows, .text = rows_text};
     source->config(source->config_arg, pattern, len, &report);
     text_printf(reply, "%c%zu\r\n", resp3 ? '%' : '*', resp3 ? rows.field_count : 2 * rows.field_count);
@@ -266,6 +291,7 @@ static void do_help(struct text *reply) {
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
         "INCIDENTS [count] [KIND kind] [KEY pattern] [SINCE time] -- the last incidents, newest first.",
         "INCIDENTS SUMMARY [count] [KIND kind] [SINCE time] -- all incidents, counted by kind, rule and client.",
+        "LINES LOCKS|INCIDENTS|RULES [<arg> ...] -- the same, each as a line of NAME=VALUE.",
         "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
         "RULES -- the lock rules and fences in force, with hit counts, and whose workers share connections.",
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
@@ -282,40 +308,51 @@ static void do_help(struct text *reply) {
 
 /* ---- the family ---------------------------------------------------------------------------------- */
 
-bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
-                   bool resp3, struct text *reply) {
+/* Runs LOCKS, INCIDENTS and RULES, which show rows. */
+static bool show_rows(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                      enum shape shape, struct text *reply) {
+    struct rows rows = {.shape = shape};
+    struct report report = rows_report(&rows);
+    bool matched = true;
     if (count > 0 && word_is(words[0], lens[0], "incidents")) {
-        do_incidents(source, words + 1, lens + 1, count - 1, resp3, reply);
+        do_incidents(source, words + 1, lens + 1, count - 1, shape, reply);
         return true;
     }
+    if ((count == 1 || count == 2) && word_is(words[0], lens[0], "locks"))
+        matched = source->locks(source->arg, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
+    else if (count == 1 && word_is(words[0], lens[0], "rules"))
+        source->rules(source->arg, &report);
+    else
+        return false;
+    rows_finish(&rows, reply);
+    if (!matched) {
+        reply->len = 0;
+        text_printf(reply, PATTERN_TOO_LONG);
+    }
+    return true;
+}
+
+bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                   bool resp3, struct text *reply) {
+    if (count > 0 && word_is(words[0], lens[0], "lines"))
+        return show_rows(source, words + 1, lens + 1, count - 1, SHAPE_LINES, reply);
+    if (show_rows(source, words, lens, count, resp3 ? SHAPE_RESP3 : SHAPE_RESP2, reply))
+        return true;
     if (count == 0 || count > 2)
         return false;
     const char *arg = count == 2 ? words[1] : NULL;
     size_t arg_len = count == 2 ? lens[1] : 0;
-    struct rows rows = {.resp3 = resp3};
-    struct report report = rows_report(&rows);
-    if (word_is(words[0], lens[0], "help") && count == 1) {
+    if (word_is(words[0], lens[0], "help") && count == 1)
         do_help(reply);
-    } else if (word_is(words[0], lens[0], "info")) {
+    else if (word_is(words[0], lens[0], "info"))
         do_info(source, arg, arg_len, resp3, reply);
-    } else if (word_is(words[0], lens[0], "locks")) {
-        bool matched = source->locks(source->arg, arg, arg_len, &report);
-        rows_finish(&rows, reply);
-        if (!matched) {
-            reply->len = 0;
-            text_printf(reply, PATTERN_TOO_LONG);
-        }
-    } else if (word_is(words[0], lens[0], "top")) {
+    else if (word_is(words[0], lens[0], "top"))
         do_top(source, arg, arg_len, reply);
-    } else if (word_is(words[0], lens[0], "advise") && count == 1) {
+    else if (word_is(words[0], lens[0], "advise") && count == 1)
         do_advise(source, reply);
-    } else if (word_is(words[0], lens[0], "config")) {
+    else if (word_is(words[0], lens[0], "config"))
         do_config(source, arg, arg_len, resp3, reply);
-    } else if (word_is(words[0], lens[0], "rules") && count == 1) {
-        source->rules(source->arg, &report);
-        rows_finish(&rows, reply);
-    } else {
+    else
         return false;
-    }
     return true;
 }

@@ -1,6 +1,6 @@
 /*
- * The PROXY subcommands that only show something: HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG. The facts
- * come through struct admin_source; this folder knows neither sessions nor locks.
+ * The PROXY subcommands that only show something: HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, LINES, ADVISE, CONFIG. The
+ * facts come through struct admin_source; this folder knows neither sessions nor locks.
  */
 #ifndef LOCKKEEPER_ADMIN_PROXY_COMMAND_H
 #define LOCKKEEPER_ADMIN_PROXY_COMMAND_H

@@ -1,6 +1,7 @@
 """PROXY as an operator uses it by hand: which incidents, the worst first, as they happen, and what redis-cli makes of it."""
 
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -463,6 +464,33 @@ def test_redis_cli_prints_a_line_each(start_redis, start_proxy, connect, protoco
     holder, other = connect(proxy), connect(proxy)
     assert holder("SETNX", "lock:a", "1") == 1 and other("SETNX", "lock:a", "1") == 0 and other("DEL", "lock:a") == 0
     assert [line.split()[0] for line in redis_cli(proxy, *protocol, "PROXY", "TOP")] == ["contended", "held", "client"]
+    assert holder("SETNX", "lock:b c", "1") == 1
+    locks = redis_cli(proxy, *protocol, "PROXY", "LINES", "LOCKS")
+    assert [line.split(" db=0 ")[0] for line in locks] == ['key="lock:b c"', "key=lock:a"]
+    assert shlex.split(locks[1])[2].startswith("owner=127.0.0.1 user=default id=") and " left-ms=" in locks[1]
+    assert redis_cli(proxy, *protocol, "proxy", "lines", "locks", "*a")[0].startswith("key=lock:a db=0 ")
+    (incident,) = redis_cli(proxy, *protocol, "PROXY", "LINES", "INCIDENTS", "KIND", "foreign_release")
+    assert " kind=foreign_release key=lock:a client=127.0.0.1:" in incident and incident.endswith(' rule=lock:* count=1')
+    assert len(redis_cli(proxy, *protocol, "PROXY", "LINES", "INCIDENTS", "SUMMARY")) == 2
+    (rule,) = redis_cli(proxy, *protocol, "PROXY", "LINES", "RULES")
+    assert rule.startswith('rule="lock:* mode enforce owner connection ') and ' shared=""' in rule
+
+
+def test_lines_of_what_is_odd(start_redis, start_proxy, connect):
+    """A line is a line whatever a key has, and shlex reads it; each in its slices, as without LINES."""
+    proxy = start_proxy(start_redis(), "lock lock:*")
+    client, other = connect(proxy), connect(proxy)
+    assert client("SETNX", b'lock:\r\n"\xff', "1") == 1
+    line, = client("PROXY", "LINES", "LOCKS")
+    assert shlex.split(line)[0] == r'key=lock:\x0d\x0a"\xff'
+    before = slices_of(other)
+    client.send(encode("PROXY", "LINES", "LOCKS") * 50)
+    assert all(len(client.read()) == 1 for _ in range(50)) and slices_of(other) - before >= 500
+    for words in ("LINES", "LINES TOP", "LINES LOCK lock:a", "LINES LINES LOCKS", "LINES LOCKS a b", "LINES RULES x", "LINES INFO"):
+        assert isinstance(client("PROXY", *words.split()), Error), words
+    reply = client("PROXY", "LINES", "INCIDENTS", "KIND", "x")
+    assert isinstance(reply, Error) and "no incidents of the kind 'x'" in reply
+    assert client("PROXY", "LINES", "LOCKS", "nothing") == []
 
 
 @pytest.mark.skipif(not shutil.which("redis-cli"), reason="there is no redis-cli")

@@ -368,6 +368,7 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
     if (rights_wanted(s, c, r, bytes, &result))
         return result;
     char word[64];
+    size_t at = r->argc > 2 && request_arg_is(r, bytes, 1, "lines") ? 2 : 1; /* the subcommand's place */
     if (watch && s->worker->shared->watch)
         return watch_dispatch(s, c, r, bytes);
     if (r->argc < 2)
@@ -382,11 +383,11 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
         return proxy_explain(s, c, r, bytes);
     else if (request_arg_is(r, bytes, 1, "reload") && r->argc == 2)
         proxy_reload(s, c);
-    else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "locks") && r->argc <= 3)
+    else if (s->worker->shared->admin && request_arg_is(r, bytes, at, "locks") && r->argc <= at + 2)
         proxy_locks(s, c, r, bytes);
     else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "top") && r->argc <= 3)
         proxy_top(s, c, r, bytes);
-    else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "incidents") && r->argc - 1 <= ADMIN_WORDS_MAX)
+    else if (s->worker->shared->admin && request_arg_is(r, bytes, at, "incidents") && r->argc - 1 <= ADMIN_WORDS_MAX)
         proxy_incidents(s, c, r, bytes);
     else if (!proxy_shown(s, c, r, bytes))
         session_refuse(s, c, "ERR unknown subcommand or wrong number of arguments for '%s'. Try PROXY HELP.",
