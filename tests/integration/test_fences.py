@@ -415,7 +415,7 @@ def raw(client, words):
 
 def test_every_write_command(worker, connect, oracle, fenced, protocol):
     """To the holder it answers as Redis does, byte by byte; who has lost the lock changes nothing by it."""
-    a, b, other = worker("a"), worker("b"), worker("other")
+    a, b, other = worker("writes"), worker("b"), worker("other")
     direct, plain = fenced.backend.direct(), connect(oracle, commands=[("HELLO", str(protocol))])
     n = fresh()
     lock = "lock:stock:" + n
@@ -472,11 +472,9 @@ def test_what_can_not_be_checked_is_refused(worker):
         assert a(*command) == not_this, command
         assert b(*command) == not_this, command
     assert b("GET", key) is None
-    for client in (a, b):
-        assert client("MULTI") == "OK"
-        assert client("SET", key, "x") == (
-            "ERR the write of fenced data can't be checked inside MULTI; nothing was written: send it by itself")
-        assert client("EXEC").startswith("EXECABORT ")
+    assert b("MULTI") == "OK"
+    assert b(*words[0]) == not_this
+    assert b("EXEC").startswith("EXECABORT ")
     assert b("DEL", key, lock) == "ERR locks and fenced data in one command; nothing was written: send several"
     assert b("SADD", key, *map(str, range(7000))).startswith("ERR the write of fenced data can't be checked with so many")
     assert b("SADD", key, *map(str, range(6900))) == 6900
@@ -487,6 +485,56 @@ def test_what_can_not_be_checked_is_refused(worker):
     assert c("EXEC") == ["OK"]
     assert c(*words[0]) == "OK"
     assert c("DEL", key) == 1
+
+
+def test_in_a_transaction(worker, connect, fenced, protocol):
+    """It is asked for within EXEC; what is refused has the error in its place, and nothing else is kept from running."""
+    a, b, watch = worker("queues"), worker("b"), connect(fenced)  # many incidents of one client are kept as one
+    key, lock, old, new = lost(a, b)
+    other = "other:" + key.split(":")[1]
+    error = "FENCED the lease on %s is over (fence %d, now %d); nothing was written" % (lock, old, new)
+    for words in (("MULTI",), ("SET", key, "a"), ("SET", other, "a"), ("INCR", key), ("GET", other)):
+        assert a(*words) in ("OK", "QUEUED")
+    assert a("EXEC") == [error, "OK", error, "a"]
+    assert watch("GET", key) is None
+    assert [row["command"] for row in late_writes(watch, key)] == ["SET", "INCR"]
+    for words in (("MULTI",), ("SET", key, "9223372036854775806"), ("INCR", key), ("INCRBY", key, "x"), ("DEL", key),
+                  ("ZADD", key, "INCR", "1.5", "m"), ("ZADD", key, "NX", "INCR", "1.5", "m"), ("LPOP", key, "1"),
+                  ("DEL", key), ("LPOP", key, "1")):
+        assert b(*words) in ("OK", "QUEUED")
+    replies = b("EXEC")
+    assert replies[:4] == ["OK", 9223372036854775807, "ERR value is not an integer or out of range", 1]
+    assert replies[4] == (1.5 if protocol == 3 else "1.5") and replies[5] is None
+    assert replies[6].startswith("WRONGTYPE ") and replies[7:] == [1, None]
+    # Lost while it is queued.
+    n = fresh()
+    key, lock = "stock:" + n, "lock:stock:" + n
+    assert a("SET", lock, "a", "NX", "PX", "100") == "OK"
+    for words in (("MULTI",), ("SET", key, "a"), ("GET", key)):
+        assert a(*words) in ("OK", "QUEUED")
+    until(lambda: b("SET", lock, "w", "NX", "PX", "60000") == "OK", 10, "the lease's end")
+    refused, value = a("EXEC")
+    assert refused.startswith("FENCED the lease on " + lock) and value is None
+    # What is not run is not asked for.
+    for last, reply in (("DISCARD", "OK"), ("EXEC", None)):
+        assert b("WATCH", key) == "OK"
+        assert watch("SET", key, "1") == "OK"
+        assert b("MULTI") == "OK"
+        assert b("SET", key, "2") == "QUEUED"
+        assert b(last) == reply
+        assert watch("GET", key) == "1"
+
+
+def test_acquired_in_the_transaction(worker, connect, fenced):
+    a, b = worker("a"), worker("b")
+    n = fresh()
+    key, lock = "sole:" + n, "lock:sole:" + n
+    transaction = [("MULTI",), ("SET", lock, "1", "NX", "PX", "60000"), ("INCR", key), ("DEL", lock), ("EXEC",)]
+    assert [a(*words) for words in transaction][-1] == ["OK", 1, 1]
+    assert b("SET", lock, "1", "NX", "PX", "60000") == "OK"
+    assert [a(*words) for words in transaction][-1] == [
+        None, "FENCED %s is not held by this client; nothing was written" % lock, 0]
+    assert b("GET", key) == "1"
 
 
 def test_reads_are_untouched(worker):

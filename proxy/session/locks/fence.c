@@ -245,7 +245,7 @@ struct asked {
     uint32_t db;
 };
 
-struct question {
+struct fence_question {
     struct request_owner owner; /* first */
     struct lock_rules *rules;   /* reference that keeps the fences alive */
     enum command_id id;
@@ -257,23 +257,25 @@ struct question {
     struct asked keys[];
 };
 
-static void question_free(struct question *q) {
+void fence_forget(struct fence_question *q) {
+    if (!q)
+        return;
     lock_rules_unref(q->rules);
     text_clear(&q->names);
     memory_free(q);
 }
 
 static void question_owner_free(struct request_owner *owner) {
-    question_free((struct question *)(void *)owner);
+    fence_forget((struct fence_question *)(void *)owner);
 }
 
 static const struct request_owner_ops question_ops = {.free = question_owner_free};
 
-static struct question *question_new(struct session *s, const struct request_class *k) {
+static struct fence_question *question_new(struct session *s, const struct request_class *k) {
     size_t asks = 0;
     const char *error;
     judge_keys(s, k, &asks, &error);
-    struct question *q = memory_zalloc(sizeof(*q) + asks * sizeof(q->keys[0]));
+    struct fence_question *q = memory_zalloc(sizeof(*q) + asks * sizeof(q->keys[0]));
     q->rules = lock_rules_ref(s->worker->rules);
     q->id = k->command->id;
     q->array = q->id == COMMAND_LMPOP || q->id == COMMAND_ZMPOP ||
@@ -302,7 +304,7 @@ static struct question *question_new(struct session *s, const struct request_cla
 
 /* Whether the command answers types in RESP3 that RESP2 lacks: doubles and sets. Others answer arrays with nil in them,
  * which a script cuts off there in RESP3. */
-static bool is_typed(const struct question *q) {
+static bool is_typed(const struct fence_question *q) {
     switch ((int)q->id) {
     case COMMAND_ZADD:
     case COMMAND_ZINCRBY:
@@ -317,11 +319,12 @@ static bool is_typed(const struct question *q) {
 }
 
 /* Builds fence.lua's call in w->build. */
-static void question_build(struct session *s, const struct question *q, const struct request_class *k) {
+static void question_build(struct session *s, struct lock_queue *queue, const struct fence_question *q,
+                           const struct request_class *k) {
     struct worker *w = s->worker;
     size_t len;
     const char *identity = lock_client_name(s->lock.client, &len);
-    lock_build_script(w, SCRIPT_FENCE, NULL, 2 * q->count + k->key_count, 3 + q->count + k->request->argc);
+    lock_build_script(w, SCRIPT_FENCE, queue, 2 * q->count + k->key_count, 3 + q->count + k->request->argc);
     for (size_t i = 0; i < q->count; i++) {
         const char *lock = q->names.data + q->keys[i].lock;
         lock_build_guard(w, lock, q->keys[i].lock_len);
@@ -360,12 +363,12 @@ static bool take_number(const char **p, const char *end, uint64_t *n) {
     return true;
 }
 
-static bool refusal_read(const struct question *q, const struct call_end *end, struct refusal *r) {
+static bool refusal_read(const struct fence_question *q, const char *reply, size_t len, struct refusal *r) {
     static const char start[] = "-FENCED ";
-    const char *p = end->reply + sizeof(start) - 1, *stop = end->reply + end->len - 2;
+    const char *p = reply + sizeof(start) - 1, *stop = reply + len - 2;
     uint64_t i;
-    if (end->len < sizeof(start) + 1 || memcmp(end->reply, start, sizeof(start) - 1) != 0 ||
-        !take_number(&p, stop, &i) || !take_number(&p, stop, &r->now) || i < 1 || i > q->count)
+    if (len < sizeof(start) + 1 || memcmp(reply, start, sizeof(start) - 1) != 0 || !take_number(&p, stop, &i) ||
+        !take_number(&p, stop, &r->now) || i < 1 || i > q->count)
         return false;
     r->key = &q->keys[i - 1];
     r->owner = p;
@@ -374,7 +377,7 @@ static bool refusal_read(const struct question *q, const struct call_end *end, s
 }
 
 /* Writes the error for the client, and what is recorded: the same, but for who it was. */
-static void refusal_write(const struct question *q, const struct refusal *r, struct text *error) {
+static void refusal_write(const struct fence_question *q, const struct refusal *r, struct text *error) {
     const struct lock_writing *w = &r->key->writing;
     bool held = w->how != WRITER_NONE;
     text_printf(error, "FENCED %s", held ? "the lease on " : "");
@@ -389,8 +392,8 @@ static void refusal_write(const struct question *q, const struct refusal *r, str
     text_append(error, "", 1);
 }
 
-static void question_refused(struct request *request, struct question *q, const struct refusal *r) {
-    struct session *s = request->session;
+static void question_refused(struct session *s, const struct fence_question *q, const struct refusal *r,
+                             struct text *out) {
     struct lock_fence *fence = r->key->rule->fence;
     bool late = r->key->writing.how != WRITER_NONE;
     struct text error = {0};
@@ -408,54 +411,64 @@ static void question_refused(struct request *request, struct question *q, const 
                           r->owner_len ? r->owner : NULL, r->owner_len, action.data, worker_now(s->worker));
         text_clear(&action);
     }
-    request_error(request, error.data);
+    text_printf(out, "-%s\r\n", error.data);
     text_clear(&error);
 }
 
-/* Hands the command's own reply on, as it would have been outside of a script. */
-static void question_answered(struct request *request, const struct question *q, const struct call_end *end) {
-    char out[LOCK_ANSWER_MAX];
-    struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
+/* Appends the command's own reply, as it would have been outside of a script. */
+static void question_answered(const struct fence_question *q, const char *reply, size_t len, struct text *out) {
+    char error[LOCK_ANSWER_MAX];
+    struct lock_envelope e = {.reply = reply, .reply_len = len};
     struct resp_item item;
-    const char *p = end->reply;
+    const char *p = reply;
     bool counts = q->id == COMMAND_INCR || q->id == COMMAND_INCRBY || q->id == COMMAND_DECR ||
                   q->id == COMMAND_DECRBY || q->id == COMMAND_HINCRBY;
-    if (e.reply[0] == '-') {
-        lock_error_words(&e, out);
-    } else if (counts && e.reply[0] == '$' && resp_item_read(&p, p + end->len, &item) && !item.null &&
-               item.len + 3 <= sizeof(out)) { /* beyond what is exact in a script */
-        out[0] = ':';
-        memcpy(out + 1, item.str, item.len);
-        memcpy(out + 1 + item.len, "\r\n", 2);
-        e.reply = out;
-        e.reply_len = item.len + 3;
-    } else if (q->array && e.reply_len == 5 && memcmp(e.reply, "$-1\r\n", 5) == 0) {
-        e.reply = "*-1\r\n";
-    }
-    request_reply(request, e.reply, e.reply_len, true);
+    if (reply[0] == '-')
+        lock_error_words(&e, error);
+    if (counts && reply[0] == '$' && resp_item_read(&p, p + len, &item) &&
+        !item.null) /* beyond what a script can say */
+        text_printf(out, ":%.*s\r\n", (int)item.len, item.str);
+    else if (q->array && len == 5 && memcmp(reply, "$-1\r\n", 5) == 0)
+        text_append(out, "*-1\r\n", 5);
+    else
+        text_append(out, e.reply, e.reply_len);
+}
+
+void fence_reply(struct session *s, const struct fence_question *q, const char *reply, size_t len, struct text *out) {
+    struct refusal refusal;
+    if (refusal_read(q, reply, len, &refusal))
+        question_refused(s, q, &refusal, out);
+    else
+        question_answered(q, reply, len, out);
 }
 
 static void question_done(struct call *c, const struct call_end *end) {
     struct request *request = c->request;
-    struct question *q = REQUEST_OWNER(request, struct question);
-    struct refusal refusal;
+    struct fence_question *q = REQUEST_OWNER(request, struct fence_question);
     request_disown(request);
-    if (end->error)
+    if (end->error) {
         request_fail(request, end->error);
-    else if (refusal_read(q, end, &refusal))
-        question_refused(request, q, &refusal);
-    else
-        question_answered(request, q, end);
-    question_free(q);
+    } else {
+        struct text out = {0};
+        fence_reply(request->session, q, end->reply, end->len, &out);
+        request_reply(request, out.data, out.len, true);
+        text_clear(&out);
+    }
+    fence_forget(q);
+}
+
+struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
+    struct fence_question *q = question_new(s, k);
+    session_note_overlap(s);
+    question_build(s, queue, q, k);
+    return q;
 }
 
 void fence_dispatch(struct session *s, const struct request_class *k) {
     counter_add(&s->worker->counters.requests_locks, 1);
     struct request *request = request_new(s, k->command);
-    struct question *q = question_new(s, k);
-    session_note_overlap(s);
+    struct fence_question *q = fence_prepare(s, NULL, k);
     request_barrier(request);
-    question_build(s, q, k);
     request_own(request, &q->owner, &question_ops);
     request->call.done = question_done;
     request->call.up.script = script_get(SCRIPT_FENCE);
