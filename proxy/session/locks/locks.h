@@ -263,7 +263,7 @@ enum fence_verdict fence_judge(struct session *s, const struct request_class *k,
 /* What PROXY EXPLAIN says of it; static. */
 const char *fence_words(struct session *s, const struct request_class *k);
 /* Sends a request together with the question whether its session has lost the lock meanwhile, as one step. */
-void fence_dispatch(struct session *s, const struct request_class *k);
+enum dispatch_result fence_dispatch(struct session *s, const struct request_class *k);
 
 /* The same inside of a transaction. The call is left in w->build, by its source where it is the first of its kind; what
  * is returned belongs to the caller, who forgets it at last (NULL: nothing). */
