@@ -11,16 +11,26 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "proxy/base/glob.h"
 #include "proxy/worker/worker.h"
 
 enum { PATTERN_MAX_BYTES = 256 };
 
+/* Notes what monitoring is told of a configuration that has come into force. */
+static void note_loaded(struct live *l) {
+    const struct secure *s = l->secure;
+    atomic_store(&l->shared->client_certificate_s, s->clients ? tls_context_end(s->clients) : 0);
+    atomic_store(&l->shared->node_certificate_s, s->nodes ? tls_context_end(s->nodes) : 0);
+    atomic_store(&l->shared->loaded_s, (int64_t)time(NULL));
+}
+
 void live_init(struct live *l, int argc, char **argv, struct config *config, struct secure *secure,
                struct proxy_shared *shared) {
     *l = (struct live){.argc = argc, .argv = argv, .config = config, .secure = secure, .shared = shared};
     pthread_mutex_init(&l->mutex, NULL);
+    note_loaded(l);
 }
 
 void live_clear(struct live *l) {
@@ -71,6 +81,7 @@ static void take_over(struct live *l, struct config *fresh, struct secure *secur
         l->raise_limit(l->arg, c->maxclients);
     }
     secure_replace(l->secure, secure);
+    note_loaded(l);
     log_set_level(c->loglevel);
     log_set_json(c->log_json);
     for (unsigned i = 0; i < o->threads; i++)
@@ -96,6 +107,7 @@ bool live_reload(void *arg, char *said, size_t size) {
         secure_clear(&secure);
         log_errors(&errors);
     }
+    atomic_store(&l->shared->reload_failed, !done);
     snprintf(said, size, "%s", waiting.len > 0 ? waiting.data : "");
     text_clear(&waiting);
     config_free(fresh);

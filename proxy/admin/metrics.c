@@ -9,13 +9,14 @@
 
 struct page {
     struct text *out;
-    const char *name;
+    const char *prefix, *name;
 };
 
 static void page_family(void *arg, const char *name, const char *type, const char *help) {
     struct page *page = arg;
     page->name = name;
-    text_printf(page->out, "# HELP lockkeeper_%s %s\n# TYPE lockkeeper_%s %s\n", name, help, name, type);
+    page->prefix = strncmp(name, "process_", 8) == 0 ? "" : "lockkeeper_";
+    text_printf(page->out, "# HELP %s%s %s\n# TYPE %s%s %s\n", page->prefix, name, help, page->prefix, name, type);
 }
 
 static void put_label_value(struct text *out, const char *value) {
@@ -40,7 +41,7 @@ static void put_label(struct text *out, const char *label, const char *value) {
 
 static void page_sample(void *arg, const char *suffix, const char *label, const char *label_value, double value) {
     struct page *page = arg;
-    text_printf(page->out, "lockkeeper_%s%s", page->name, suffix);
+    text_printf(page->out, "%s%s%s", page->prefix, page->name, suffix);
     if (label) {
         text_append(page->out, "{", 1);
         put_label(page->out, label, label_value);
@@ -57,7 +58,7 @@ static void page_histogram(void *arg, const char *label, const char *label_value
         if (i < HISTOGRAM_BOUNDS)
             snprintf(bound, sizeof(bound), "%.15g", (double)histogram_bounds[i] / 1e6);
         count += h->counts[i];
-        text_printf(page->out, "lockkeeper_%s_bucket{", page->name);
+        text_printf(page->out, "%s%s_bucket{", page->prefix, page->name);
         put_label(page->out, label, label_value);
         text_printf(page->out, "%sle=\"%s\"} %llu\n", label ? "," : "", bound, (unsigned long long)count);
     }

@@ -14,7 +14,8 @@ struct histogram;
 
 struct metric_sink {
     void *arg;
-    /* A family begins; `type` is counter, gauge or histogram. Its name has no prefix. */
+    /* A family begins; `type` is counter, gauge or histogram. Its name has no prefix, but process_ where it is one of
+     * those that every program has. */
     void (*family)(void *arg, const char *name, const char *type, const char *help);
     /* A value of the family begun last. `suffix` follows the name ("" mostly). One label, or label NULL; its value is
      * any bytes, NUL-terminated. */

@@ -55,6 +55,8 @@ typedef void tls_refusal(void *arg, const char *directive, const char *text);
 struct tls_context *tls_context_new(const struct tls_options *options, tls_refusal *refused, void *arg);
 /* Has new connections made with what `fresh` has, which is freed; those that are open stay as they are. Thread-safe. */
 void tls_context_replace(struct tls_context *context, struct tls_context *fresh);
+/* When the context's own certificate ends, in seconds since 1970; 0: it has none. Thread-safe. */
+int64_t tls_context_end(struct tls_context *context);
 /* Frees a context, with which no connection may be made any more; open ones may live on. NULL is ignored. */
 void tls_context_free(struct tls_context *context);
 

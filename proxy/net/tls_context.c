@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "proxy/base/memory.h"
 #include "proxy/net/tls_private.h"
@@ -211,6 +212,15 @@ void tls_context_replace(struct tls_context *c, struct tls_context *fresh) {
     fresh->ctx = ctx;
     fresh->server_name = name;
     tls_context_free(fresh);
+}
+
+int64_t tls_context_end(struct tls_context *c) {
+    struct tm end;
+    pthread_mutex_lock(&c->mutex);
+    const X509 *certificate = SSL_CTX_get0_certificate(c->ctx);
+    bool known = certificate && ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) == 1;
+    pthread_mutex_unlock(&c->mutex);
+    return known ? (int64_t)timegm(&end) : 0;
 }
 
 void tls_context_free(struct tls_context *c) {

@@ -4,13 +4,17 @@
  *      each worker, once a second: what it knows of its nodes ──> its board ──┐
  *      the first worker, when asked: counters (atomic) and all boards ────────┴──> sink
  */
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/private.h"
+
+enum { RULES_MEASURED = 100 };
 
 /* ---- boards -------------------------------------------------------------------------------------- */
 
@@ -204,6 +208,63 @@ static void measure_locks(struct worker *w, const struct metric_sink *m) {
         sample(m, "kind", lock_incident_name((enum lock_incident_kind)k), (double)stats.incidents[k]);
 }
 
+/* The hits of each rule, by its pattern: of several with the same one the first counts, as it does for keys. */
+static void measure_rules(struct worker *w, const struct metric_sink *m) {
+    size_t count = lock_rules_count(w->rules);
+    family(m, "rule_hits_total", "counter", "Commands on keys that the lock rule matched, of the first 100 rules.");
+    for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
+        const struct lock_rule *rule = lock_rules_get(w->rules, i);
+        bool first = true;
+        for (size_t j = 0; j < i && first; j++)
+            first = strcmp(lock_rules_get(w->rules, j)->pattern, rule->pattern) != 0;
+        if (first)
+            sample(m, "rule", rule->pattern, (double)atomic_load(&rule->hits));
+    }
+}
+
+static void measure_configuration(const struct proxy_shared *shared, const struct metric_sink *m) {
+    single(m, "config_last_reload_successful", "gauge",
+           "0 if the last reload found something wrong, and changed nothing.",
+           atomic_load(&shared->reload_failed) ? 0 : 1);
+    single(m, "config_last_load_timestamp_seconds", "gauge", "When the configuration in force was read, since 1970.",
+           (double)atomic_load(&shared->loaded_s));
+    single(m, "config_restart_needed", "gauge", "Directives that have changed at a reload and need a restart.",
+           (double)atomic_load(&shared->restart_needed));
+    int64_t clients_s = atomic_load(&shared->client_certificate_s), nodes_s = atomic_load(&shared->node_certificate_s);
+    family(m, "certificate_end_timestamp_seconds", "gauge", "When the proxy's own certificate ends, since 1970.");
+    if (clients_s)
+        sample(m, "side", "clients", (double)clients_s);
+    if (nodes_s)
+        sample(m, "side", "upstream", (double)nodes_s);
+}
+
+/* How many descriptors are open, less the one that is for looking. */
+static double open_descriptors(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    double count = dir ? -3 : 0; /* ., .. and this */
+    while (dir && readdir(dir))
+        count++;
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+/* What every program tells under the same names, so that everybody's dashboards have it. */
+static void measure_process(const struct session_options *o, const struct metric_sink *m) {
+    struct rusage used = {0};
+    struct rlimit files = {0};
+    (void)getrusage(RUSAGE_SELF, &used);
+    (void)getrlimit(RLIMIT_NOFILE, &files);
+    double cpu = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                 (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+    single(m, "process_cpu_seconds_total", "counter", "CPU time, of the process and of the kernel for it.", cpu);
+    single(m, "process_resident_memory_bytes", "gauge", "Resident memory.", (double)resident_bytes());
+    single(m, "process_open_fds", "gauge", "Open descriptors.", open_descriptors());
+    single(m, "process_max_fds", "gauge", "Descriptors that there may be.", (double)files.rlim_cur);
+    single(m, "process_start_time_seconds", "gauge", "When the process started, since 1970.",
+           (double)o->started_ms / 1000);
+}
+
 void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     const struct session_options *o = &w->shared->options;
     struct counter_sums counters;
@@ -219,4 +280,7 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     metric_table_measure(&wait_counters, &counters, m);
     measure_nodes(w, m);
     measure_locks(w, m);
+    measure_rules(w, m);
+    measure_configuration(w->shared, m);
+    measure_process(o, m);
 }

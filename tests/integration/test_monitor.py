@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 
@@ -24,6 +25,13 @@ class Monitored:
     def __init__(self, start_proxy, upstream, *lines):
         self.port = free_port()
         self.proxy = start_proxy(upstream, "admin-port %d" % self.port, *lines)
+
+    @classmethod
+    def of(cls, proxy, port):
+        """One that is there already."""
+        self = cls.__new__(cls)
+        self.proxy, self.port = proxy, port
+        return self
 
     def get(self, path, method="GET", body=None):
         connection = http.client.HTTPConnection(HOST, self.port, timeout=10)
@@ -63,7 +71,7 @@ def test_pages_can_be_read_and_nothing_else(monitored):
 
 
 def test_metrics_are_well_formed(monitored):
-    name = r"lockkeeper_[a-z_]+"
+    name = r"(?:lockkeeper|process)_[a-z_]+"
     _, text, _ = monitored.get("/metrics")
     described, typed, last = set(), {}, None
     for line in text.splitlines():
@@ -319,6 +327,36 @@ def test_visitors_who_stall_harm_nobody(monitored, connect):
     assert monitored.get("/healthz")[0] == 200
     for s in stalled:
         s.close()
+
+
+def test_metrics_of_rules_configuration_and_process(start_proxy, start_redis, connect, certificates):
+    port = free_port()
+    proxy = start_proxy(start_redis(), "admin-port %d" % port, "lock lock:report:* lease 2m", "lock lock:*", "lock lock:* wait 1s",
+                        *certificates.server_lines(free_port()))
+    monitored = Monitored.of(proxy, port)
+    client = connect(proxy)
+    for _ in range(3):
+        client("SETNX", "lock:report:1", "1")
+    client("SETNX", "lock:2", "1")
+    m = monitored.metrics()
+    hits = {name: value for name, value in m.items() if name.startswith("lockkeeper_rule_hits_total")}
+    assert hits == {'lockkeeper_rule_hits_total{rule="lock:report:*"}': 3, 'lockkeeper_rule_hits_total{rule="lock:*"}': 1}
+    assert 0 <= m["process_open_fds"] - len(os.listdir("/proc/%d/fd" % proxy.pid)) <= 1  # with the connection that asked
+    assert m["process_max_fds"] >= 1024 and m["process_resident_memory_bytes"] > 1e6 and m["process_cpu_seconds_total"] > 0
+    assert abs(m["process_start_time_seconds"] - time.time()) < 60
+    assert m["lockkeeper_config_last_reload_successful"] == 1
+    assert abs(m["lockkeeper_config_last_load_timestamp_seconds"] - time.time()) < 60
+    end = m['lockkeeper_certificate_end_timestamp_seconds{side="clients"}']
+    text = subprocess.run(["openssl", "x509", "-noout", "-enddate", "-in", certificates.path("server.crt")],
+                          capture_output=True, text=True, check=True).stdout
+    assert end == ssl.cert_time_to_seconds(text.strip().split("=", 1)[1])
+    assert 'lockkeeper_certificate_end_timestamp_seconds{side="upstream"}' not in m
+    good = open(proxy.config).read()
+    for text, successful in ((good + "nonsense 1\n", 0), (good, 1)):
+        with open(proxy.config, "w") as f:
+            f.write(text)
+        client("PROXY", "RELOAD")
+        assert monitored.metrics()["lockkeeper_config_last_reload_successful"] == successful
 
 
 def browse(page, profile, *options):

@@ -44,10 +44,10 @@ def expressions():
 
 
 @pytest.fixture(scope="module")
-def metrics(farm):
-    """{name: {label: its values}} of a proxy."""
+def metrics(farm, certificates):
+    """{name: {label: its values}} of a proxy with TLS."""
     port = servers.free_port()
-    proxy = servers.Proxy(farm.backend("standalone"), "admin-port %d" % port)
+    proxy = servers.Proxy(farm.backend("standalone"), "admin-port %d" % port, *certificates.server_lines(servers.free_port()))
     text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10).read().decode()
     proxy.stop()
     proxy.remove()

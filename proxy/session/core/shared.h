@@ -74,6 +74,9 @@ struct proxy_shared {
     struct session_options options;
     pthread_mutex_t password_mutex; /* of the bytes of options.requirepass */
     atomic_uint restart_needed;     /* directives that have changed at a reload and need one */
+    atomic_bool reload_failed;      /* the last one; nothing was changed */
+    atomic_int_fast64_t loaded_s;   /* when the configuration in force was read, since 1970 */
+    atomic_int_fast64_t client_certificate_s, node_certificate_s; /* when these end, since 1970; 0: there is none */
     struct upstream_config upstream;
     struct lock_engine *engine;
     struct advisor *advisor;
