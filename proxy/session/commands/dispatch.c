@@ -74,8 +74,7 @@ static enum dispatch_result dispatch_way(struct session *s, const struct classif
         lock_dispatch_clobber(s, k);
         break;
     case WAY_FENCED:
-        fence_dispatch(s, k);
-        break;
+        return fence_dispatch(s, k);
     case WAY_SCRIPT:
         script_dispatch(s, k);
         break;

@@ -23,9 +23,6 @@ enum { EARLY_MAX = 1024, EARLY_BYTES_MAX = 1024 * 1024, LOCKS_MAX = 1000 };
 
 static const char QUEUED[] = "+QUEUED\r\n";
 
-#define FENCE_QUEUED                                                                                                   \
-    "ERR the write of fenced data can't be checked inside MULTI; nothing was written: send it by itself"
-
 /* ---- what the node says ------------------------------------------------------------------------------ */
 
 /* A node that sends a command elsewhere has not queued it, and its transaction is void. The client knows no nodes:
@@ -388,6 +385,28 @@ static void queue_keys(struct session *s, const struct request_class *k) {
     }
 }
 
+static void element_of_fenced(struct session *s, const struct transaction_item *item, const char *element, size_t len,
+                              struct text *out) {
+    fence_reply(s, item->question, element, len, out);
+}
+
+/* Queues a write of fenced data together with the question whether its session has lost the lock when EXEC comes. */
+static void queue_fenced(struct session *s, const struct request_class *k) {
+    struct transaction *t = s->transaction;
+    const struct command *c = k->command;
+    if (too_many_locks(s, c, 1))
+        return;
+    counter_add(&s->worker->counters.requests_locks, 1);
+    struct fence_question *question = fence_prepare(s, &t->locks, k);
+    struct request *request = request_new(s, c);
+    request->call.done = queued_done;
+    t->lock_count++;
+    struct transaction_item *item = item_add(t, ITEM_MADE, 1, NULL, c, NULL, 0);
+    item->element = element_of_fenced;
+    item->question = question;
+    queue_call(s, &request->call, s->worker->build.data, s->worker->build.len, true);
+}
+
 static enum dispatch_result queue_class(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     const struct resp_request *r = k->request;
@@ -406,10 +425,12 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
     enum fence_verdict verdict = fence_judge(s, k, &error);
     if (verdict == FENCE_LATER)
         return DISPATCH_WAIT;
-    if (verdict != FENCE_NOTHING)
-        return transaction_refuse(s, c, "%s", error ? error : FENCE_QUEUED);
+    if (verdict == FENCE_REFUSED)
+        return transaction_refuse(s, c, "%s", error);
     enum readiness ready = transaction_ready(s, c, slot);
-    if (ready == READY)
+    if (ready == READY && verdict == FENCE_CHECKED)
+        queue_fenced(s, k);
+    else if (ready == READY)
         queue_keys(s, k);
     return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
 }

@@ -19,8 +19,7 @@ enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, W
 
 #define MIXED   "ERR locks and fenced data in one command; nothing was written: send several"
 #define UNKNOWN "ERR the write of fenced data can't be checked with this command; nothing was written"
-#define MANY                                                                                                           \
-    "ERR the write of fenced data can't be checked with so many words or keys; nothing was written: send several"
+#define MANY    "ERR the write of fenced data can't be checked with so many keys; nothing was written: send several"
 #define NO_LOCK "ERR the lock of fenced data is none of a rule that is enforced; nothing was written"
 #define OTHER   "ERR the lock of fenced data is in another slot than its key; nothing was written: give both one hash tag"
 #define SEVERAL "ERR fenced data of several slots in one command; nothing was written: send several"
@@ -126,21 +125,26 @@ void fence_audit(struct session *s, const struct request_class *k) {
 
 /* ---- what is enforced ------------------------------------------------------------------------------- */
 
-/* Whether the command can go inside of a script, and its reply come back as it is. MOVE and COPY with DB write where
- * another lock counts; BITFIELD's numbers are not exact in scripts; MIGRATE is for operators; the rest blocks or is
- * code, or nobody knows what it answers. */
+/* Whether a request that can be checked goes inside of a script, and its reply comes back as it is: BITFIELD's numbers
+ * are not exact there, code can't be in it, a long one is too long, and of some nobody knows what they answer. */
+static bool in_script(const struct request_class *k) {
+    const struct command *c = k->command;
+    return c->need == NEED_KEY && c->id != COMMAND_UNKNOWN && c->id != COMMAND_BITFIELD &&
+           !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= WORDS_MAX && k->key_count <= WORDS_MAX;
+}
+
+/* Whether the request can be checked. MOVE and COPY with DB write where another lock counts; MIGRATE and PFDEBUG are
+ * for operators; what blocks would be asked for when it begins to. */
 static bool can_check(const struct request_class *k) {
     const struct command *c = k->command;
     uint32_t db;
     switch ((int)c->id) {
-    case COMMAND_UNKNOWN:
-    case COMMAND_BITFIELD:
     case COMMAND_MIGRATE:
     case COMMAND_MOVE:
     case COMMAND_PFDEBUG:
         return false;
     default:
-        return c->need == NEED_KEY && (c->flags & COMMAND_WRITE) && !(c->flags & COMMAND_RUNS_CODE) &&
+        return (c->need == NEED_KEY || !command_blocks(c, k->bytes, k->request)) &&
                !lock_clobbers_database(c, k->request, k->bytes, &db);
     }
 }
@@ -209,9 +213,9 @@ enum fence_verdict fence_judge(struct session *s, const struct request_class *k,
     enum fence_verdict verdict = judge_keys(s, k, &asks, error);
     if (verdict != FENCE_CHECKED)
         return verdict;
-    if (!can_check(k))
+    if (!can_check(k) || (s->queues && !in_script(k)))
         *error = UNKNOWN;
-    else if (asks > CHECKED_MAX || k->key_count > WORDS_MAX || k->request->argc > WORDS_MAX)
+    else if (asks > CHECKED_MAX)
         *error = MANY;
     else if (k->audited || lock_meaning_of(k, &lc) != MEANS_NOTHING)
         *error = MIXED;
@@ -245,7 +249,7 @@ struct asked {
     uint32_t db;
 };
 
-struct question {
+struct fence_question {
     struct request_owner owner; /* first */
     struct lock_rules *rules;   /* reference that keeps the fences alive */
     enum command_id id;
@@ -257,23 +261,25 @@ struct question {
     struct asked keys[];
 };
 
-static void question_free(struct question *q) {
+void fence_forget(struct fence_question *q) {
+    if (!q)
+        return;
     lock_rules_unref(q->rules);
     text_clear(&q->names);
     memory_free(q);
 }
 
 static void question_owner_free(struct request_owner *owner) {
-    question_free((struct question *)(void *)owner);
+    fence_forget((struct fence_question *)(void *)owner);
 }
 
 static const struct request_owner_ops question_ops = {.free = question_owner_free};
 
-static struct question *question_new(struct session *s, const struct request_class *k) {
+static struct fence_question *question_new(struct session *s, const struct request_class *k) {
     size_t asks = 0;
     const char *error;
     judge_keys(s, k, &asks, &error);
-    struct question *q = memory_zalloc(sizeof(*q) + asks * sizeof(q->keys[0]));
+    struct fence_question *q = memory_zalloc(sizeof(*q) + asks * sizeof(q->keys[0]));
     q->rules = lock_rules_ref(s->worker->rules);
     q->id = k->command->id;
     q->array = q->id == COMMAND_LMPOP || q->id == COMMAND_ZMPOP ||
@@ -302,7 +308,7 @@ static struct question *question_new(struct session *s, const struct request_cla
 
 /* Whether the command answers types in RESP3 that RESP2 lacks: doubles and sets. Others answer arrays with nil in them,
  * which a script cuts off there in RESP3. */
-static bool is_typed(const struct question *q) {
+static bool is_typed(const struct fence_question *q) {
     switch ((int)q->id) {
     case COMMAND_ZADD:
     case COMMAND_ZINCRBY:
@@ -316,30 +322,46 @@ static bool is_typed(const struct question *q) {
     }
 }
 
-/* Builds fence.lua's call in w->build. */
-static void question_build(struct session *s, const struct question *q, const struct request_class *k) {
+/* Begins fence.lua's call in w->build, with the locks; `more` keys and `words` are to follow. */
+static void build_locks(struct session *s, struct lock_queue *queue, const struct fence_question *q, size_t more,
+                        size_t words) {
     struct worker *w = s->worker;
-    size_t len;
-    const char *identity = lock_client_name(s->lock.client, &len);
-    lock_build_script(w, SCRIPT_FENCE, NULL, 2 * q->count + k->key_count, 3 + q->count + k->request->argc);
+    lock_build_script(w, SCRIPT_FENCE, queue, 2 * q->count + more, 3 + q->count + words);
     for (size_t i = 0; i < q->count; i++) {
         const char *lock = q->names.data + q->keys[i].lock;
         lock_build_guard(w, lock, q->keys[i].lock_len);
         build_bulk(w, lock, q->keys[i].lock_len);
     }
-    for (size_t i = 0; i < k->key_count; i++) {
-        size_t key_len;
-        const char *key = class_key(k, i, &key_len);
-        build_bulk(w, key, key_len);
-    }
+}
+
+/* Adds the first arguments of fence.lua. */
+static void build_arguments(struct session *s, const struct fence_question *q) {
+    struct worker *w = s->worker;
+    size_t len;
+    const char *identity = lock_client_name(s->lock.client, &len);
     build_number(w, (int64_t)q->count);
     build_text(w, is_typed(q) ? "3" : "2");
     build_bulk(w, identity, len);
     for (size_t i = 0; i < q->count; i++)
         build_number(w, (int64_t)q->keys[i].writing.fence);
+}
+
+/* Builds fence.lua's call in w->build. */
+static void question_build(struct session *s, struct lock_queue *queue, const struct fence_question *q,
+                           const struct request_class *k) {
+    struct worker *w = s->worker;
+    build_locks(s, queue, q, k->key_count, k->request->argc);
+    for (size_t i = 0; i < k->key_count; i++) {
+        size_t key_len;
+        const char *key = class_key(k, i, &key_len);
+        build_bulk(w, key, key_len);
+    }
+    build_arguments(s, q);
     for (size_t i = 0; i < k->request->argc; i++)
         build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
 }
+
+static const char REFUSES[] = "-FENCED ";
 
 /* What fence.lua says where it has done nothing. */
 struct refusal {
@@ -360,12 +382,15 @@ static bool take_number(const char **p, const char *end, uint64_t *n) {
     return true;
 }
 
-static bool refusal_read(const struct question *q, const struct call_end *end, struct refusal *r) {
-    static const char start[] = "-FENCED ";
-    const char *p = end->reply + sizeof(start) - 1, *stop = end->reply + end->len - 2;
+bool fence_refuses(const char *reply, size_t len) {
+    return len > sizeof(REFUSES) && memcmp(reply, REFUSES, sizeof(REFUSES) - 1) == 0;
+}
+
+static bool refusal_read(const struct fence_question *q, const char *reply, size_t len, struct refusal *r) {
+    const char *p = reply + sizeof(REFUSES) - 1, *stop = reply + len - 2;
     uint64_t i;
-    if (end->len < sizeof(start) + 1 || memcmp(end->reply, start, sizeof(start) - 1) != 0 ||
-        !take_number(&p, stop, &i) || !take_number(&p, stop, &r->now) || i < 1 || i > q->count)
+    if (!fence_refuses(reply, len) || !take_number(&p, stop, &i) || !take_number(&p, stop, &r->now) || i < 1 ||
+        i > q->count)
         return false;
     r->key = &q->keys[i - 1];
     r->owner = p;
@@ -374,7 +399,7 @@ static bool refusal_read(const struct question *q, const struct call_end *end, s
 }
 
 /* Writes the error for the client, and what is recorded: the same, but for who it was. */
-static void refusal_write(const struct question *q, const struct refusal *r, struct text *error) {
+static void refusal_write(const struct fence_question *q, const struct refusal *r, struct text *error) {
     const struct lock_writing *w = &r->key->writing;
     bool held = w->how != WRITER_NONE;
     text_printf(error, "FENCED %s", held ? "the lease on " : "");
@@ -389,8 +414,8 @@ static void refusal_write(const struct question *q, const struct refusal *r, str
     text_append(error, "", 1);
 }
 
-static void question_refused(struct request *request, struct question *q, const struct refusal *r) {
-    struct session *s = request->session;
+static void question_refused(struct session *s, const struct fence_question *q, const struct refusal *r,
+                             struct text *out) {
     struct lock_fence *fence = r->key->rule->fence;
     bool late = r->key->writing.how != WRITER_NONE;
     struct text error = {0};
@@ -408,56 +433,90 @@ static void question_refused(struct request *request, struct question *q, const 
                           r->owner_len ? r->owner : NULL, r->owner_len, action.data, worker_now(s->worker));
         text_clear(&action);
     }
-    request_error(request, error.data);
+    text_printf(out, "-%s\r\n", error.data);
     text_clear(&error);
 }
 
-/* Hands the command's own reply on, as it would have been outside of a script. */
-static void question_answered(struct request *request, const struct question *q, const struct call_end *end) {
-    char out[LOCK_ANSWER_MAX];
-    struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
+/* Appends the command's own reply, as it would have been outside of a script. */
+static void question_answered(const struct fence_question *q, const char *reply, size_t len, struct text *out) {
+    char error[LOCK_ANSWER_MAX];
+    struct lock_envelope e = {.reply = reply, .reply_len = len};
     struct resp_item item;
-    const char *p = end->reply;
+    const char *p = reply;
     bool counts = q->id == COMMAND_INCR || q->id == COMMAND_INCRBY || q->id == COMMAND_DECR ||
                   q->id == COMMAND_DECRBY || q->id == COMMAND_HINCRBY;
-    if (e.reply[0] == '-') {
-        lock_error_words(&e, out);
-    } else if (counts && e.reply[0] == '$' && resp_item_read(&p, p + end->len, &item) && !item.null &&
-               item.len + 3 <= sizeof(out)) { /* beyond what is exact in a script */
-        out[0] = ':';
-        memcpy(out + 1, item.str, item.len);
-        memcpy(out + 1 + item.len, "\r\n", 2);
-        e.reply = out;
-        e.reply_len = item.len + 3;
-    } else if (q->array && e.reply_len == 5 && memcmp(e.reply, "$-1\r\n", 5) == 0) {
-        e.reply = "*-1\r\n";
-    }
-    request_reply(request, e.reply, e.reply_len, true);
+    if (reply[0] == '-')
+        lock_error_words(&e, error);
+    if (counts && reply[0] == '$' && resp_item_read(&p, p + len, &item) &&
+        !item.null) /* beyond what a script can say */
+        text_printf(out, ":%.*s\r\n", (int)item.len, item.str);
+    else if (q->array && len == 5 && memcmp(reply, "$-1\r\n", 5) == 0)
+        text_append(out, "*-1\r\n", 5);
+    else
+        text_append(out, e.reply, e.reply_len);
+}
+
+void fence_reply(struct session *s, const struct fence_question *q, const char *reply, size_t len, struct text *out) {
+    struct refusal refusal;
+    if (refusal_read(q, reply, len, &refusal))
+        question_refused(s, q, &refusal, out);
+    else
+        question_answered(q, reply, len, out);
 }
 
 static void question_done(struct call *c, const struct call_end *end) {
     struct request *request = c->request;
-    struct question *q = REQUEST_OWNER(request, struct question);
-    struct refusal refusal;
+    struct fence_question *q = REQUEST_OWNER(request, struct fence_question);
     request_disown(request);
-    if (end->error)
+    if (end->error) {
         request_fail(request, end->error);
-    else if (refusal_read(q, end, &refusal))
-        question_refused(request, q, &refusal);
-    else
-        question_answered(request, q, end);
-    question_free(q);
+    } else {
+        struct text out = {0};
+        fence_reply(request->session, q, end->reply, end->len, &out);
+        request_reply(request, out.data, out.len, true);
+        text_clear(&out);
+    }
+    fence_forget(q);
 }
 
-void fence_dispatch(struct session *s, const struct request_class *k) {
+struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
+    struct fence_question *q = question_new(s, k);
+    session_note_overlap(s);
+    question_build(s, queue, q, k);
+    return q;
+}
+
+struct fence_question *fence_watch(struct session *s, const struct request_class *k) {
+    struct fence_question *q = question_new(s, k);
+    session_note_overlap(s);
+    build_start(s->worker, 1 + q->count);
+    build_text(s->worker, "WATCH");
+    for (size_t i = 0; i < q->count; i++)
+        lock_build_guard(s->worker, q->names.data + q->keys[i].lock, q->keys[i].lock_len);
+    return q;
+}
+
+void fence_ask(struct session *s, const struct fence_question *q) {
+    struct lock_queue queue = {.sources = 0};
+    build_locks(s, &queue, q, 0, 1);
+    build_arguments(s, q);
+    build_text(s->worker, "PING");
+}
+
+enum dispatch_result fence_dispatch(struct session *s, const struct request_class *k) {
+    if (!in_script(k)) {
+        if (s->in_flight > 0)
+            return DISPATCH_WAIT;
+        watched_dispatch(s, k);
+        return DISPATCHED;
+    }
     counter_add(&s->worker->counters.requests_locks, 1);
     struct request *request = request_new(s, k->command);
-    struct question *q = question_new(s, k);
-    session_note_overlap(s);
+    struct fence_question *q = fence_prepare(s, NULL, k);
     request_barrier(request);
-    question_build(s, q, k);
     request_own(request, &q->owner, &question_ops);
     request->call.done = question_done;
     request->call.up.script = script_get(SCRIPT_FENCE);
     call_submit(&request->call, k->slot, s->worker->build.data, s->worker->build.len);
+    return DISPATCHED;
 }

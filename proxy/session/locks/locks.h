@@ -263,7 +263,15 @@ enum fence_verdict fence_judge(struct session *s, const struct request_class *k,
 /* What PROXY EXPLAIN says of it; static. */
 const char *fence_words(struct session *s, const struct request_class *k);
 /* Sends a request together with the question whether its session has lost the lock meanwhile, as one step. */
-void fence_dispatch(struct session *s, const struct request_class *k);
+enum dispatch_result fence_dispatch(struct session *s, const struct request_class *k);
+
+/* The same inside of a transaction. The call is left in w->build, by its source where it is the first of its kind; what
+ * is returned belongs to the caller, who forgets it at last (NULL: nothing). */
+struct fence_question;
+struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k);
+void fence_forget(struct fence_question *q);
+/* Appends what the client gets for the script's reply, and records a late write. s NULL: the session is gone. */
+void fence_reply(struct session *s, const struct fence_question *q, const char *reply, size_t len, struct text *out);
 
 /* Records what a request, which has just been sent or queued, writes on data of fences in audit, where its session has
  * lost the lock. */

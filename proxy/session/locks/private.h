@@ -216,4 +216,15 @@ void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char 
 /* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
 void heirs_tick(struct worker *w);
 
+/* ---- fence.c, watched.c --------------------------------------------------------------------------------- */
+
+/* Make the question of a write that goes by itself, and leave in w->build the WATCH of its guard records; and then
+ * fence.lua's call, by its source and about no more than PING. */
+struct fence_question *fence_watch(struct session *s, const struct request_class *k);
+void fence_ask(struct session *s, const struct fence_question *q);
+/* Whether a reply of fence.lua's is its refusal, which fence_reply takes. */
+bool fence_refuses(const char *reply, size_t len);
+/* Sends a write that can't go inside of a script. The session has nothing in flight. */
+void watched_dispatch(struct session *s, const struct request_class *k);
+
 #endif

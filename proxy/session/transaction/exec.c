@@ -28,6 +28,7 @@ void transaction_items_free(struct transaction *t, struct session *s, const stru
             lock_finish(t->worker, s, item->lock, end, &out, answer);
         if (item->note)
             audit_end(t->worker, s, item->note, end);
+        fence_forget(item->question);
         secret_overwrite(item->bytes, item->len);
         memory_free(item);
     }

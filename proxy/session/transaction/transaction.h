@@ -49,7 +49,8 @@ struct transaction_item {
     uint32_t at;    /* its element */
     uint32_t group; /* so many elements from this one on are one to the client, their sum; 0: in such a group */
     struct lock_call *lock;
-    struct audit_note *note; /* ITEM_AUDIT's */
+    struct audit_note *note;         /* ITEM_AUDIT's */
+    struct fence_question *question; /* of a write of fenced data; NULL: it is none */
     const struct command *command;
     size_t len;
     item_element_fn element; /* ITEM_MADE's */
