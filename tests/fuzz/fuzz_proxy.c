@@ -226,6 +226,8 @@ static const char *const templates[] = {
     "PROXY LINES LOCKS",
     "PROXY LINES INCIDENTS %n",
     "PROXY LINES %v",
+    "PROXY WATCH",
+    "PROXY WATCH KEY %v",
     "PROXY TOP",
     "PROXY TOP %n",
     "PROXY RULES",

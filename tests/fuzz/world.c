@@ -12,6 +12,7 @@
 #include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_command.h"
+#include "proxy/admin/watch.h"
 #include "proxy/base/log.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/worker/worker.h"
@@ -88,6 +89,29 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
     return admin_command(&source, words, lens, count, resp3, reply);
 }
 
+static void *watch_listen(void *arg, void (*wake)(void *wake_arg), void *wake_arg) {
+    return incidents_listen(world.incidents, wake, wake_arg);
+}
+
+static void watch_deaf(void *arg, void *ear) {
+    incidents_unlisten(world.incidents, ear);
+}
+
+static void *watch_begin(void *arg, const char *const *words, const size_t *lens, size_t count, struct text *error) {
+    return incident_watch_new(world.incidents, words, lens, count, incident_kind, error);
+}
+
+static void watch_end(void *watch) {
+    incident_watch_free(watch);
+}
+
+static bool watch_lines(void *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    return incident_watch_lines(watch, fn, arg);
+}
+
+static const struct watch_source watch = {
+    .listen = watch_listen, .deaf = watch_deaf, .begin = watch_begin, .end = watch_end, .lines = watch_lines};
+
 static void add_rule(struct lock_rules *to, const char *const *words, size_t count) {
     char error[256];
     CHECK(lock_rules_add(to, words, count, error, sizeof error) == NULL);
@@ -138,6 +162,7 @@ static void set_options(const struct world_options *o) {
                                            .timeout_ms = 5000};
     s->workers = &world.worker;
     s->admin = run_admin;
+    s->watch = &watch;
 }
 
 /* ---- running -------------------------------------------------------------------------------------- */
