@@ -19,6 +19,7 @@
 #include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_command.h"
+#include "proxy/admin/watch.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
@@ -60,13 +61,15 @@ struct application {
     struct incidents *incidents;
     struct monitor *monitor; /* NULL: admin-port 0 */
     struct lock_sink sink;
+    struct watch_source watch;
     pthread_t *threads;
     atomic_uint ready;
     const char *embedded_addresses[1];
     char process_id[UUID_TEXT];
     struct text upstream_text;
     struct ev_signal on_term, on_int, on_quit, on_take_over, on_hup, on_usr1;
-    struct ev_timer second; /* for incidents that repeat themselves */
+    struct ev_timer second;                   /* for incidents that repeat themselves, and locks without a rule: */
+    int64_t unruled_seen_ms, unruled_told_ms; /* when there were some to be told of, when the log was; 0: not yet */
     struct ending ending;
     struct live live;
 };
@@ -99,9 +102,31 @@ static int64_t wall_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* Says that there are locks which no rule covers: a little after they are seen, so that it is told of all together, and
+ * then once an hour, as long as they are in use. */
+static void tell_unruled(struct application *app, int64_t now_ms) {
+    enum { AFTER_MS = 10 * 1000, AGAIN_MS = 60 * 60 * 1000 };
+    char text[UNRULED_TEXT_MAX];
+    struct worker *first = app->shared.workers[0];
+    if (app->unruled_told_ms > 0 && now_ms - app->unruled_told_ms < AGAIN_MS)
+        return;
+    if (worker_unruled(first, app->unruled_told_ms) == 0)
+        return;
+    if (app->unruled_seen_ms == 0)
+        app->unruled_seen_ms = now_ms;
+    if (now_ms - app->unruled_seen_ms < AFTER_MS)
+        return;
+    worker_unruled_text(worker_unruled(first, 0), text, sizeof(text));
+    log_warning("%s: PROXY ADVISE", text);
+    app->unruled_told_ms = now_ms;
+    app->unruled_seen_ms = 0;
+}
+
 static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct application *app = timer->data;
-    incidents_tick(app->incidents, wall_ms());
+    int64_t now_ms = wall_ms();
+    incidents_tick(app->incidents, now_ms);
+    tell_unruled(app, now_ms);
 }
 
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */
@@ -112,6 +137,14 @@ static void admin_info(void *worker, const struct report *report) {
 
 static bool admin_locks(void *worker, const char *pattern, size_t len, const struct report *report) {
     return worker_report_locks(worker, pattern, len, report);
+}
+
+static void admin_contended(void *worker, size_t max, const struct report *report) {
+    worker_report_contended(worker, max, report);
+}
+
+static void admin_longest(void *worker, size_t max, const struct report *report) {
+    worker_report_longest(worker, max, report);
 }
 
 static void admin_rules(void *worker, const struct report *report) {
@@ -134,10 +167,16 @@ static void admin_nodes(void *worker, const struct report *report) {
     worker_report_nodes(worker, report);
 }
 
+static const char *admin_incident_kind(size_t i) {
+    return i < INCIDENT_KINDS ? lock_incident_name((enum lock_incident_kind)i) : NULL;
+}
+
 static struct admin_source admin_source_of(struct application *app, struct worker *w) {
     return (struct admin_source){.arg = w,
                                  .info = admin_info,
                                  .locks = admin_locks,
+                                 .contended = admin_contended,
+                                 .longest = admin_longest,
                                  .rules = admin_rules,
                                  .advice = admin_advice,
                                  .contention = admin_contention,
@@ -145,13 +184,45 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .nodes = admin_nodes,
                                  .config = live_show,
                                  .config_arg = &app->live,
-                                 .incidents = app->incidents};
+                                 .incidents = app->incidents,
+                                 .incident_kind = admin_incident_kind};
 }
 
 static bool run_admin(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count,
                       bool resp3, struct text *reply) {
     struct admin_source source = admin_source_of(arg, w);
     return admin_command(&source, words, lens, count, resp3, reply);
+}
+
+/* ---- PROXY WATCH ----------------------------------------------------------------------------------- */
+
+static void *watch_listen(void *arg, void (*wake)(void *wake_arg), void *wake_arg) {
+    return incidents_listen(((struct application *)arg)->incidents, wake, wake_arg);
+}
+
+static void watch_deaf(void *arg, void *ear) {
+    incidents_unlisten(((struct application *)arg)->incidents, ear);
+}
+
+static void *watch_begin(void *arg, const char *const *words, const size_t *lens, size_t count, struct text *error) {
+    return incident_watch_new(((struct application *)arg)->incidents, words, lens, count, admin_incident_kind, error);
+}
+
+static void watch_end(void *watch) {
+    incident_watch_free(watch);
+}
+
+static bool watch_lines(void *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    return incident_watch_lines(watch, fn, arg);
+}
+
+static struct watch_source watch_source_of(struct application *app) {
+    return (struct watch_source){.arg = app,
+                                 .listen = watch_listen,
+                                 .deaf = watch_deaf,
+                                 .begin = watch_begin,
+                                 .end = watch_end,
+                                 .lines = watch_lines};
 }
 
 /* ---- reload -------------------------------------------------------------------------------------- */
@@ -552,6 +623,8 @@ static int serve(struct application *app, struct config_errors *errors) {
     app->shared.reload_arg = &app->live;
     app->shared.admin = run_admin;
     app->shared.admin_arg = app;
+    app->watch = watch_source_of(app);
+    app->shared.watch = &app->watch;
     app->sink = (struct lock_sink){.arg = app,
                                    .incident = record_incident,
                                    .renew = lock_note_renewal,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proxy/base/glob.h"
 #include "proxy/base/list.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
@@ -24,7 +25,11 @@ enum {
     GROUP_ROWS = 64, /* of a ring, in a period */
     PERIOD_MS = 10000,
     LINES_AT_ONCE = 200, /* in a period */
-    LINES_A_TICK = 20
+    LINES_A_TICK = 20,
+    FEED_ROWS = 1024,
+    MATCH_STEPS_MAX = 256 * KEY_MAX, /* of a pattern of 256 bytes, and some */
+    FOLLOW_STEPS = 3 * MATCH_STEPS_MAX,
+    GLOB_STEPS = 500000 /* for all keys that a pattern is held against: about 2 ms */
 };
 
 struct entry {
@@ -78,6 +83,14 @@ struct incidents {
     struct list_node pending; /* groups that have something to tell, the one that waits longest first */
     int64_t lines_since_ms;   /* when the period began in which so many first lines were written: */
     unsigned lines;
+    struct list_node ears;
+    struct entry *feed; /* FEED_ROWS: an incident is where its seq says; NULL while nobody listens */
+};
+
+struct incidents_ear {
+    struct list_node link;
+    void (*wake)(void *arg);
+    void *arg;
 };
 
 static uint64_t hash_of(const struct table_link *link) {
@@ -91,6 +104,7 @@ struct incidents *incidents_new(size_t rows) {
     table_init(&i->groups, hash_of);
     list_init(&i->quiet);
     list_init(&i->pending);
+    list_init(&i->ears);
     return i;
 }
 
@@ -102,6 +116,7 @@ void incidents_free(struct incidents *i) {
         memory_free(i->kinds[n]->ring);
         memory_free(i->kinds[n]);
     }
+    memory_free(i->feed);
     pthread_mutex_destroy(&i->mutex);
     memory_free(i);
 }
@@ -329,6 +344,19 @@ static void keep(struct incidents *i, struct group *g, const struct entry *e) {
     g->row->seq = g->row_seq = ++i->seq;
 }
 
+/* Lets those know who follow the incidents. */
+static void tell_ears(struct incidents *i, const struct entry *e) {
+    if (!i->feed)
+        return;
+    struct entry *at = &i->feed[i->seq % FEED_ROWS];
+    *at = *e;
+    at->seq = i->seq;
+    LIST_FOREACH(it, &i->ears) {
+        const struct incidents_ear *ear = LIST_ENTRY(it, struct incidents_ear, link);
+        ear->wake(ear->arg);
+    }
+}
+
 void incidents_add(struct incidents *i, const struct incident *incident) {
     struct entry e = {.seq = 0};
     entry_fill(&e, incident);
@@ -336,6 +364,7 @@ void incidents_add(struct incidents *i, const struct incident *incident) {
     struct group *g = group_of(i, kind_of(i, e.kind), &e);
     group_add(i, g, &e);
     keep(i, g, &e);
+    tell_ears(i, &e);
     bool at_once = may_tell(i, g, e.time_ms);
     if (at_once) {
         g->told_ms = e.time_ms;
@@ -355,33 +384,57 @@ static int newest_first(const void *a, const void *b) {
     return (*x)->seq < (*y)->seq ? 1 : -1;
 }
 
-void incidents_each(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident *incident),
-                    void *arg) {
+static struct incident shown(const struct entry *e) {
+    return (struct incident){.time_ms = e->time_ms,
+                             .kind = e->kind,
+                             .rule = e->rule,
+                             .key = e->key,
+                             .key_len = e->key_len,
+                             .identity = e->identity,
+                             .client = e->client,
+                             .holder = e->holder,
+                             .command = e->command,
+                             .action = e->action,
+                             .count = e->count};
+}
+
+static bool is_of_kind(const struct incident_filter *wanted, const struct kind *kind) {
+    return !wanted->kind || strncmp(kind->name, wanted->kind, KIND_MAX - 1) == 0;
+}
+
+/* Collects what the rings have of the wanted kind and time. */
+static size_t collect(const struct incidents *i, const struct incident_filter *wanted, const struct entry **out) {
+    size_t count = 0;
+    for (size_t k = 0; k < i->kind_count; k++) {
+        const struct kind *kind = i->kinds[k];
+        if (!is_of_kind(wanted, kind))
+            continue;
+        for (size_t n = 0; n < i->rows && kind->ring && kind->ring[n].seq; n++)
+            if (kind->ring[n].time_ms >= wanted->since_ms)
+                out[count++] = &kind->ring[n];
+    }
+    return count;
+}
+
+bool incidents_each(struct incidents *i, const struct incident_filter *wanted, size_t max,
+                    void (*fn)(void *arg, const struct incident *incident), void *arg) {
+    size_t steps = GLOB_STEPS;
     pthread_mutex_lock(&i->mutex);
     const struct entry **all = memory_alloc((i->kind_count * i->rows + 1) * sizeof(struct entry *));
-    size_t count = 0;
-    for (size_t k = 0; k < i->kind_count; k++)
-        for (size_t n = 0; n < i->rows && i->kinds[k]->ring && i->kinds[k]->ring[n].seq; n++)
-            all[count++] = &i->kinds[k]->ring[n];
+    size_t count = collect(i, wanted, all);
     if (count > 0)
         qsort(all, count, sizeof(struct entry *), newest_first);
-    for (size_t n = 0; n < count && n < max; n++) {
-        const struct entry *e = all[n];
-        struct incident out = {.time_ms = e->time_ms,
-                               .kind = e->kind,
-                               .rule = e->rule,
-                               .key = e->key,
-                               .key_len = e->key_len,
-                               .identity = e->identity,
-                               .client = e->client,
-                               .holder = e->holder,
-                               .command = e->command,
-                               .action = e->action,
-                               .count = e->count};
+    for (size_t n = 0; n < count && max > 0 && steps > 0; n++) {
+        if (wanted->pattern &&
+            !glob_match_within(wanted->pattern, wanted->pattern_len, all[n]->key, all[n]->key_len, &steps))
+            continue;
+        struct incident out = shown(all[n]);
         fn(arg, &out);
+        max--;
     }
     pthread_mutex_unlock(&i->mutex);
     memory_free(all);
+    return steps > 0;
 }
 
 static int most_first(const void *a, const void *b) {
@@ -391,14 +444,20 @@ static int most_first(const void *a, const void *b) {
     return (*x)->last.time_ms < (*y)->last.time_ms ? 1 : (*x)->last.time_ms > (*y)->last.time_ms ? -1 : 0;
 }
 
-void incidents_sums(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_sum *sum), void *arg) {
+static bool is_wanted(const struct incident_filter *wanted, const struct group *g) {
+    return is_of_kind(wanted, g->kind) && g->last.time_ms >= wanted->since_ms;
+}
+
+void incidents_sums(struct incidents *i, const struct incident_filter *wanted, size_t max,
+                    void (*fn)(void *arg, const struct incident_sum *sum), void *arg) {
     pthread_mutex_lock(&i->mutex);
     const struct group **all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(struct group *));
     size_t count = 0;
     TABLE_FOREACH(it, &i->groups)
-    all[count++] = LIST_ENTRY(it, struct group, link);
+    if (is_wanted(wanted, LIST_ENTRY(it, struct group, link)))
+        all[count++] = LIST_ENTRY(it, struct group, link);
     for (size_t k = 0; k < i->kind_count; k++)
-        if (i->kinds[k]->others.count > 0)
+        if (i->kinds[k]->others.count > 0 && is_wanted(wanted, &i->kinds[k]->others))
             all[count++] = &i->kinds[k]->others;
     if (count > 0)
         qsort(all, count, sizeof(struct group *), most_first);
@@ -416,4 +475,122 @@ void incidents_sums(struct incidents *i, size_t max, void (*fn)(void *arg, const
     }
     pthread_mutex_unlock(&i->mutex);
     memory_free(all);
+}
+
+/* ---- clients ---------------------------------------------------------------------------------------------- */
+
+static int by_client_and_kind(const void *a, const void *b) {
+    const struct group *const *x = a, *const *y = b;
+    int order = strcmp((*x)->last.identity, (*y)->last.identity);
+    return order ? order : strcmp((*x)->kind->name, (*y)->kind->name);
+}
+
+static int worst_first(const void *a, const void *b) {
+    const struct incident_client *x = a, *y = b;
+    return x->count != y->count ? (x->count < y->count ? 1 : -1) : x->last_ms < y->last_ms ? 1 : -1;
+}
+
+/* Adds up a client's groups, which begin at all[0], a kind's behind one another. Returns how many they are. */
+static size_t sum_client(const struct group *const *all, size_t count, struct incident_client *c) {
+    size_t n = 0;
+    uint64_t of_kind = 0;
+    *c = (struct incident_client){.identity = all[0]->last.identity};
+    for (; n < count && strcmp(all[n]->last.identity, c->identity) == 0; n++) {
+        const struct group *g = all[n];
+        of_kind = n > 0 && all[n - 1]->kind == g->kind ? of_kind + g->count : g->count;
+        c->count += g->count;
+        if (of_kind > c->kind_count) {
+            c->kind = g->kind->name;
+            c->kind_count = of_kind;
+        }
+        if (!c->key || g->last.time_ms > c->last_ms) {
+            c->last_ms = g->last.time_ms;
+            c->key = g->last.key;
+            c->key_len = g->last.key_len;
+        }
+    }
+    return n;
+}
+
+void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_client *client),
+                       void *arg) {
+    pthread_mutex_lock(&i->mutex);
+    size_t room = i->groups.count + i->kind_count + 1, count = 0, clients = 0;
+    const struct group **all = memory_alloc(room * sizeof(struct group *));
+    struct incident_client *sums = memory_alloc(room * sizeof(*sums));
+    TABLE_FOREACH(it, &i->groups)
+    if (LIST_ENTRY(it, struct group, link)->last.identity[0]) /* not the proxy's own */
+        all[count++] = LIST_ENTRY(it, struct group, link);
+    for (size_t k = 0; k < i->kind_count; k++)
+        if (i->kinds[k]->others.count > 0)
+            all[count++] = &i->kinds[k]->others;
+    if (count > 0)
+        qsort(all, count, sizeof(struct group *), by_client_and_kind);
+    for (size_t n = 0; n < count;)
+        n += sum_client(all + n, count - n, &sums[clients++]);
+    if (clients > 0)
+        qsort(sums, clients, sizeof(*sums), worst_first);
+    for (size_t n = 0; n < clients && n < max; n++)
+        fn(arg, &sums[n]);
+    pthread_mutex_unlock(&i->mutex);
+    memory_free(all);
+    memory_free(sums);
+}
+
+/* ---- as they happen --------------------------------------------------------------------------------------- */
+
+struct incidents_ear *incidents_listen(struct incidents *i, void (*wake)(void *arg), void *arg) {
+    struct incidents_ear *ear = memory_zalloc(sizeof(*ear));
+    ear->wake = wake;
+    ear->arg = arg;
+    pthread_mutex_lock(&i->mutex);
+    if (!i->feed)
+        i->feed = memory_zalloc(FEED_ROWS * sizeof(*i->feed));
+    list_append(&i->ears, &ear->link);
+    pthread_mutex_unlock(&i->mutex);
+    return ear;
+}
+
+void incidents_unlisten(struct incidents *i, struct incidents_ear *ear) {
+    pthread_mutex_lock(&i->mutex);
+    list_remove(&ear->link);
+    if (list_empty(&i->ears)) {
+        memory_free(i->feed);
+        i->feed = NULL;
+    }
+    pthread_mutex_unlock(&i->mutex);
+    memory_free(ear);
+}
+
+uint64_t incidents_next(struct incidents *i) {
+    pthread_mutex_lock(&i->mutex);
+    uint64_t next = i->seq + 1;
+    pthread_mutex_unlock(&i->mutex);
+    return next;
+}
+
+/* Whether an incident is wanted whose pattern there are enough steps for. */
+static bool wants(const struct incident_filter *wanted, const struct entry *e, size_t *steps) {
+    if (wanted->kind && strncmp(e->kind, wanted->kind, KIND_MAX - 1) != 0)
+        return false;
+    return !wanted->pattern || glob_match_within(wanted->pattern, wanted->pattern_len, e->key, e->key_len, steps);
+}
+
+bool incidents_follow(struct incidents *i, uint64_t *at, const struct incident_filter *wanted, size_t max,
+                      uint64_t *missed, void (*fn)(void *arg, const struct incident *incident), void *arg) {
+    size_t steps = FOLLOW_STEPS;
+    pthread_mutex_lock(&i->mutex);
+    uint64_t oldest = i->seq >= FEED_ROWS ? i->seq - FEED_ROWS + 1 : 1;
+    *missed = *at < oldest ? oldest - *at : 0;
+    *at += *missed;
+    for (; *at <= i->seq && max > 0 && steps >= MATCH_STEPS_MAX; (*at)++, max--) {
+        const struct entry *e = &i->feed[*at % FEED_ROWS];
+        if (!wants(wanted, e, &steps))
+            continue;
+        struct incident out = shown(e);
+        fn(arg, &out);
+    }
+    bool more = *at <= i->seq;
+    pthread_mutex_unlock(&i->mutex);
+    return more;
 }

@@ -1,4 +1,4 @@
-/* PROXY HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
+/* PROXY HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
 #include "proxy/admin/proxy_command.h"
 
 #include <stdarg.h>
@@ -8,7 +8,13 @@
 #include <strings.h>
 #include <time.h>
 
-enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, LINE_MAX = 512, DIGITS_MAX = 4 };
+#include "proxy/admin/incident_query.h"
+#include "proxy/admin/sentence.h"
+#include "proxy/admin/top.h"
+
+enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, LINE_MAX = 512 };
+
+#define PATTERN_TOO_LONG "-ERR the pattern takes too long to match\r\n"
 
 static bool word_is(const char *word, size_t len, const char *name) {
     return strlen(name) == len && strncasecmp(word, name, len) == 0;
@@ -30,21 +36,26 @@ static void put_string(struct text *out, const char *text) {
     put_bulk(out, text, strlen(text));
 }
 
-/* ---- rows of fields: an array of maps, which are arrays of names and values in RESP2 --------------------- */
+/* ---- rows of fields: an array of maps, which are arrays of names and values in RESP2; or of lines ----------- */
+
+enum shape { SHAPE_RESP2, SHAPE_RESP3, SHAPE_LINES };
 
 struct rows {
     struct text done, row;
     size_t row_count, field_count;
-    bool resp3;
+    enum shape shape;
 };
 
 static void rows_close_row(struct rows *rows) {
     if (rows->field_count > 0) {
-        if (rows->resp3)
+        if (rows->shape == SHAPE_LINES)
+            put_bulk(&rows->done, rows->row.data, rows->row.len);
+        else if (rows->shape == SHAPE_RESP3)
             text_printf(&rows->done, "%%%zu\r\n", rows->field_count);
         else
             put_array(&rows->done, rows->field_count * 2);
-        text_append(&rows->done, rows->row.data, rows->row.len);
+        if (rows->shape != SHAPE_LINES)
+            text_append(&rows->done, rows->row.data, rows->row.len);
         rows->row_count++;
     }
     rows->row.len = 0;
@@ -55,18 +66,38 @@ static void rows_row(void *arg) {
     rows_close_row(arg);
 }
 
+static void rows_name(struct rows *rows, const char *name) {
+    if (rows->shape == SHAPE_LINES)
+        text_printf(&rows->row, "%s%s=", rows->field_count > 0 ? " " : "", name);
+    else
+        put_string(&rows->row, name);
+    rows->field_count++;
+}
+
+/* Puts a text into a line: in quotes where it is not one word. */
+static void put_word(struct text *out, const char *value, size_t len) {
+    bool quoted = len == 0 || memchr(value, ' ', len) || memchr(value, '"', len);
+    text_append(out, "\"", quoted);
+    for (size_t i = 0; i < len; i++) {
+        text_append(out, "\\", quoted && value[i] == '"');
+        text_append_visible(out, value + i, 1);
+    }
+    text_append(out, "\"", quoted);
+}
+
 static void rows_text(void *arg, const char *name, const char *value, size_t len) {
     struct rows *rows = arg;
-    put_string(&rows->row, name);
-    put_bulk(&rows->row, value, len);
-    rows->field_count++;
+    rows_name(rows, name);
+    if (rows->shape == SHAPE_LINES)
+        put_word(&rows->row, value, len);
+    else
+        put_bulk(&rows->row, value, len);
 }
 
 static void rows_number(void *arg, const char *name, int64_t value) {
     struct rows *rows = arg;
-    put_string(&rows->row, name);
-    text_printf(&rows->row, ":%lld\r\n", (long long)value);
-    rows->field_count++;
+    rows_name(rows, name);
+    text_printf(&rows->row, rows->shape == SHAPE_LINES ? "%lld" : ":%lld\r\n", (long long)value);
 }
 
 static void rows_finish(struct rows *rows, struct text *reply) {
@@ -127,13 +158,10 @@ static void do_info(const struct admin_source *source, const char *wanted, size_
 /* ---- INCIDENTS ------------------------------------------------------------------------------------- */
 
 static void rows_time(struct rows *rows, const char *name, int64_t time_ms) {
-    time_t seconds = (time_t)(time_ms / 1000);
-    struct tm tm;
-    char date[32], when[48];
-    localtime_r(&seconds, &tm);
-    strftime(date, sizeof(date), "%Y-%m-%d %H:%M:%S", &tm);
-    snprintf(when, sizeof(when), "%s.%03d", date, (int)(time_ms % 1000));
-    rows_text(rows, name, when, strlen(when));
+    struct text when = {0};
+    sentence_time(time_ms, &when);
+    rows_text(rows, name, when.data, when.len);
+    text_clear(&when);
 }
 
 static void add_incident(void *arg, const struct incident *i) {
@@ -162,35 +190,41 @@ static void add_sum(void *arg, const struct incident_sum *s) {
     rows_text(rows, "last-key", s->key, s->key_len);
 }
 
-/* Reads a count of at most DIGITS_MAX digits; more counts as all. False if it is no number. */
-static bool read_count(const char *text, size_t len, size_t *count) {
-    *count = 0;
-    for (size_t i = 0; i < len; i++) {
-        if (text[i] < '0' || text[i] > '9')
-            return false;
-        if (i < DIGITS_MAX)
-            *count = *count * 10 + (size_t)(text[i] - '0');
-        else
-            *count = INCIDENTS_MAX;
-    }
-    return len > 0;
+static int64_t wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static void do_incidents(const struct admin_source *source, const char *text, size_t len, bool resp3,
-                         struct text *reply) {
-    size_t count = INCIDENTS_DEFAULT;
-    struct rows rows = {.resp3 = resp3};
-    if (text && word_is(text, len, "summary")) {
-        incidents_sums(source->incidents, INCIDENTS_MAX, add_sum, &rows);
-        rows_finish(&rows, reply);
+static void put_error(struct text *reply, struct text *error) {
+    reply->len = 0;
+    text_printf(reply, "-%s\r\n", error->data);
+    text_clear(error);
+}
+
+/* `words` are those behind INCIDENTS. */
+static void do_incidents(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                         enum shape shape, struct text *reply) {
+    struct incident_query q;
+    struct rows rows = {.shape = shape};
+    struct text error = {0};
+    if (!incident_query_read(&q, QUERY_COUNT | QUERY_SUMMARY | QUERY_SINCE, words, lens, count, source->incident_kind,
+                             wall_ms(), &error)) {
+        put_error(reply, &error);
         return;
     }
-    if (text && !read_count(text, len, &count)) {
-        text_printf(reply, "-ERR value is not an integer or out of range\r\n");
-        return;
-    }
-    incidents_each(source->incidents, count < INCIDENTS_MAX ? count : INCIDENTS_MAX, add_incident, &rows);
+    size_t max = q.counted ? q.count : q.summary ? INCIDENTS_MAX : INCIDENTS_DEFAULT;
+    max = max < INCIDENTS_MAX ? max : INCIDENTS_MAX;
+    bool matched = true;
+    if (q.summary)
+        incidents_sums(source->incidents, &q.filter, max, add_sum, &rows);
+    else
+        matched = incidents_each(source->incidents, &q.filter, max, add_incident, &rows);
     rows_finish(&rows, reply);
+    if (!matched) {
+        reply->len = 0;
+        text_printf(reply, PATTERN_TOO_LONG);
+    }
 }
 
 /* ---- ADVISE ------------------------------------------------------------------------------------------ */
@@ -209,12 +243,34 @@ static void do_advise(const struct admin_source *source, struct text *reply) {
     rows_finish(&rows, reply);
 }
 
+/* ---- TOP --------------------------------------------------------------------------------------------- */
+
+static void add_top_line(void *arg, const char *line, size_t len) {
+    add_line(arg, "", line, len);
+}
+
+static void do_top(const struct admin_source *source, const char *arg, size_t len, struct text *reply) {
+    struct rows rows = {.row_count = 0};
+    size_t max = arg ? 0 : TOP_DEFAULT;
+    bool number = !arg || len > 0;
+    for (size_t i = 0; arg && i < len; i++) {
+        number = number && arg[i] >= '0' && arg[i] <= '9';
+        max = number && max <= TOP_MAX ? max * 10 + (size_t)(arg[i] - '0') : max;
+    }
+    if (!number) {
+        text_printf(reply, "-ERR the count is not an integer or out of range\r\n");
+        return;
+    }
+    top_lines(source, max < TOP_MAX ? max : TOP_MAX, wall_ms(), add_top_line, &rows);
+    rows_finish(&rows, reply);
+}
+
 /* ---- CONFIG ------------------------------------------------------------------------------------------ */
 
 /* Answers as CONFIG GET does: names and values, a map in RESP3. */
 static void do_config(const struct admin_source *source, const char *pattern, size_t len, bool resp3,
                       struct text *reply) {
-    struct rows rows = {.resp3 = resp3};
+    struct rows rows = {.shape = resp3 ? SHAPE_RESP3 : SHAPE_RESP2};
     struct report report = {.arg = &rows, .text = rows_text};
     source->config(source->config_arg, pattern, len, &report);
     text_printf(reply, "%c%zu\r\n", resp3 ? '%' : '*', resp3 ? rows.field_count : 2 * rows.field_count);
@@ -230,10 +286,13 @@ static void do_help(struct text *reply) {
         "HELP -- this text.",
         "INFO [section] -- the proxy's own INFO: proxy, clients, upstreams, locks, commands.",
         "LOCKS [pattern] -- the live leases known to this proxy, newest first.",
+        "TOP [count] -- the locks fought over most, those held for longest, the worst clients.",
         "LOCK <key> -- everything known of one lock, read from Redis.",
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
-        "INCIDENTS [count] -- the last incidents, newest first.",
-        "INCIDENTS SUMMARY -- all incidents, counted by kind, rule and client.",
+        "INCIDENTS [count] [KIND kind] [KEY pattern] [SINCE time] -- the last incidents, newest first.",
+        "INCIDENTS SUMMARY [count] [KIND kind] [SINCE time] -- all incidents, counted by kind, rule and client.",
+        "LINES LOCKS|INCIDENTS|RULES [<arg> ...] -- the same, each as a line of NAME=VALUE.",
+        "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
         "RULES -- the lock rules and fences in force, with hit counts, and whose workers share connections.",
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
@@ -249,36 +308,51 @@ static void do_help(struct text *reply) {
 
 /* ---- the family ---------------------------------------------------------------------------------- */
 
+/* Runs LOCKS, INCIDENTS and RULES, which show rows. */
+static bool show_rows(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                      enum shape shape, struct text *reply) {
+    struct rows rows = {.shape = shape};
+    struct report report = rows_report(&rows);
+    bool matched = true;
+    if (count > 0 && word_is(words[0], lens[0], "incidents")) {
+        do_incidents(source, words + 1, lens + 1, count - 1, shape, reply);
+        return true;
+    }
+    if ((count == 1 || count == 2) && word_is(words[0], lens[0], "locks"))
+        matched = source->locks(source->arg, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
+    else if (count == 1 && word_is(words[0], lens[0], "rules"))
+        source->rules(source->arg, &report);
+    else
+        return false;
+    rows_finish(&rows, reply);
+    if (!matched) {
+        reply->len = 0;
+        text_printf(reply, PATTERN_TOO_LONG);
+    }
+    return true;
+}
+
 bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                    bool resp3, struct text *reply) {
+    if (count > 0 && word_is(words[0], lens[0], "lines"))
+        return show_rows(source, words + 1, lens + 1, count - 1, SHAPE_LINES, reply);
+    if (show_rows(source, words, lens, count, resp3 ? SHAPE_RESP3 : SHAPE_RESP2, reply))
+        return true;
     if (count == 0 || count > 2)
         return false;
     const char *arg = count == 2 ? words[1] : NULL;
     size_t arg_len = count == 2 ? lens[1] : 0;
-    struct rows rows = {.resp3 = resp3};
-    struct report report = rows_report(&rows);
-    if (word_is(words[0], lens[0], "help") && count == 1) {
+    if (word_is(words[0], lens[0], "help") && count == 1)
         do_help(reply);
-    } else if (word_is(words[0], lens[0], "info")) {
+    else if (word_is(words[0], lens[0], "info"))
         do_info(source, arg, arg_len, resp3, reply);
-    } else if (word_is(words[0], lens[0], "incidents")) {
-        do_incidents(source, arg, arg_len, resp3, reply);
-    } else if (word_is(words[0], lens[0], "locks")) {
-        bool matched = source->locks(source->arg, arg, arg_len, &report);
-        rows_finish(&rows, reply);
-        if (!matched) {
-            reply->len = 0;
-            text_printf(reply, "-ERR the pattern takes too long to match\r\n");
-        }
-    } else if (word_is(words[0], lens[0], "advise") && count == 1) {
+    else if (word_is(words[0], lens[0], "top"))
+        do_top(source, arg, arg_len, reply);
+    else if (word_is(words[0], lens[0], "advise") && count == 1)
         do_advise(source, reply);
-    } else if (word_is(words[0], lens[0], "config")) {
+    else if (word_is(words[0], lens[0], "config"))
         do_config(source, arg, arg_len, resp3, reply);
-    } else if (word_is(words[0], lens[0], "rules") && count == 1) {
-        source->rules(source->arg, &report);
-        rows_finish(&rows, reply);
-    } else {
+    else
         return false;
-    }
     return true;
 }

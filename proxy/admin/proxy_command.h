@@ -1,6 +1,6 @@
 /*
- * The PROXY subcommands that only show something: HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE, CONFIG. The facts come
- * through struct admin_source; this folder knows neither sessions nor locks.
+ * The PROXY subcommands that only show something: HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, LINES, ADVISE, CONFIG. The
+ * facts come through struct admin_source; this folder knows neither sessions nor locks.
  */
 #ifndef LOCKKEEPER_ADMIN_PROXY_COMMAND_H
 #define LOCKKEEPER_ADMIN_PROXY_COMMAND_H
@@ -12,11 +12,17 @@
 #include "proxy/base/report.h"
 #include "proxy/base/text.h"
 
+enum { TOP_MAX = 100 /* lines of each sort that PROXY TOP shows */ };
+
 struct admin_source {
     void *arg;
     void (*info)(void *arg, const struct report *report);
     /* pattern NULL: all. False: the pattern takes too long to match. */
     bool (*locks)(void *arg, const char *pattern, size_t len, const struct report *report);
+    /* PROXY TOP's rows, at most max: the locks that are fought over most, and the oldest leases; the first row first.
+     */
+    void (*contended)(void *arg, size_t max, const struct report *report);
+    void (*longest)(void *arg, size_t max, const struct report *report);
     void (*rules)(void *arg, const struct report *report);
     void (*contention)(void *arg, const struct report *report); /* rows, for the status page */
     void (*shared)(void *arg, const struct report *report);     /* the same */
@@ -26,6 +32,7 @@ struct admin_source {
     void (*config)(void *config_arg, const char *pattern, size_t len, const struct report *report);
     void *config_arg;
     struct incidents *incidents;
+    const char *(*incident_kind)(size_t i); /* the names of their kinds, from 0 on; NULL behind the last one */
 };
 
 /* Runs PROXY words[0] words[1] ... and appends the reply as RESP. False if it is none of these subcommands, or has a

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <string.h>
+#include <time.h>
 
 /* Words for what a client did, by kind of incident: before the key, and behind it. */
 struct deed {
@@ -45,4 +46,13 @@ void sentence_append(const struct incident *i, struct text *out) {
     if (deed->against && i->holder[0])
         text_printf(out, "; held by %s", i->holder);
     text_printf(out, ": %s", i->action);
+}
+
+void sentence_time(int64_t time_ms, struct text *out) {
+    time_t seconds = (time_t)(time_ms / 1000);
+    struct tm tm;
+    char date[32];
+    localtime_r(&seconds, &tm);
+    strftime(date, sizeof(date), "%Y-%m-%d %H:%M:%S", &tm);
+    text_printf(out, "%s.%03d", date, (int)(time_ms % 1000));
 }

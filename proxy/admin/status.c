@@ -8,15 +8,22 @@
 #include "proxy/admin/sentence.h"
 #include "proxy/base/json.h"
 
-enum { LINE_MAX = 512, INCIDENTS_SHOWN = 50, TEXT_SHOWN = 256 /* bytes of what has no bound of its own: keys */ };
+enum {
+    LINE_MAX = 512,
+    INCIDENTS_SHOWN = 50,
+    SUMS_SHOWN = 20,
+    ADVICE_SHOWN = 50,
+    TEXT_SHOWN = 256, /* bytes of what has no bound of its own: keys */
+    LONG_SHOWN = 4096 /* of lines that are to be copied whole */
+};
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-/* Puts a string of bytes as people may read them, as keys may be any bytes. */
-static void put_string(struct text *out, const char *data, size_t len) {
+/* Puts a string of bytes as people may read them, as keys may be any bytes, so many at most. */
+static void put_string(struct text *out, const char *data, size_t len, size_t max) {
     struct text visible = {0};
-    text_append_visible(&visible, data, len < TEXT_SHOWN ? len : TEXT_SHOWN);
-    if (len > TEXT_SHOWN)
+    text_append_visible(&visible, data, len < max ? len : max);
+    if (len > max)
         text_append(&visible, "...", 3);
     text_append(out, "\"", 1);
     char *at = text_reserve(out, visible.len * JSON_ESCAPED_MAX);
@@ -35,7 +42,7 @@ struct json {
 static void put_name(struct json *j, const char *name) {
     if (j->fields++ > 0)
         text_append(j->out, ",", 1);
-    put_string(j->out, name, strlen(name));
+    put_string(j->out, name, strlen(name), TEXT_SHOWN);
     text_append(j->out, ":", 1);
 }
 
@@ -49,7 +56,14 @@ static void json_row(void *arg) {
 static void json_text(void *arg, const char *name, const char *value, size_t len) {
     struct json *j = arg;
     put_name(j, name);
-    put_string(j->out, value, len);
+    put_string(j->out, value, len, TEXT_SHOWN);
+}
+
+/* Of a rule, or of whose workers share connections. */
+static void json_long_text(void *arg, const char *name, const char *value, size_t len) {
+    struct json *j = arg;
+    put_name(j, name);
+    put_string(j->out, value, len, LONG_SHOWN);
 }
 
 static void json_number(void *arg, const char *name, int64_t value) {
@@ -91,6 +105,49 @@ static void put_incident(void *arg, const struct incident *i) {
     text_clear(&sentence);
 }
 
+static void put_sum(void *arg, const struct incident_sum *i) {
+    struct json *j = arg;
+    json_row(j);
+    json_text(j, "kind", i->kind, strlen(i->kind));
+    json_text(j, "rule", i->rule, strlen(i->rule));
+    json_text(j, "client", i->identity, strlen(i->identity));
+    json_text(j, "key", i->key, i->key_len);
+    json_number(j, "count", (int64_t)i->count);
+    json_number(j, "first-ms", i->first_ms);
+    json_number(j, "last-ms", i->last_ms);
+}
+
+/* A line of advice, of an array of strings. */
+static void put_advice(void *arg, const char *name, const char *line, size_t len) {
+    struct json *j = arg;
+    if (j->rows == ADVICE_SHOWN)
+        return;
+    text_append(j->out, ",", j->rows++ > 0);
+    put_string(j->out, line, len, LONG_SHOWN);
+}
+
+static void put_rules(const struct admin_source *source, struct text *out) {
+    struct json j = {.out = out};
+    struct report r = {.arg = &j, .row = json_row, .text = json_long_text, .number = json_number};
+    text_printf(out, ",\"rules\":[");
+    source->rules(source->arg, &r);
+    text_printf(out, "%s],\"advice\":[", j.rows > 0 ? "}" : "");
+    j = (struct json){.out = out};
+    r.text = put_advice;
+    source->advice(source->arg, &r);
+    text_printf(out, "]");
+}
+
+static void put_incidents(const struct admin_source *source, struct text *out) {
+    struct json j = {.out = out};
+    text_printf(out, ",\"summary\":[");
+    incidents_sums(source->incidents, &(struct incident_filter){0}, SUMS_SHOWN, put_sum, &j);
+    text_printf(out, "%s],\"incidents\":[", j.rows > 0 ? "}" : "");
+    j = (struct json){.out = out};
+    (void)incidents_each(source->incidents, &(struct incident_filter){0}, INCIDENTS_SHOWN, put_incident, &j);
+    text_printf(out, "%s]", j.rows > 0 ? "}" : "");
+}
+
 static void all_locks(void *arg, const struct report *r) {
     const struct admin_source *source = arg;
     (void)source->locks(source->arg, NULL, 0, r);
@@ -106,8 +163,7 @@ void status_json(const struct admin_source *source, bool ready, struct text *out
     put_rows(out, "locks", all_locks, (void *)source);
     put_rows(out, "contention", source->contention, source->arg);
     put_rows(out, "shared", source->shared, source->arg);
-    j = (struct json){.out = out};
-    text_printf(out, ",\"incidents\":[");
-    incidents_each(source->incidents, INCIDENTS_SHOWN, put_incident, &j);
-    text_printf(out, "%s]}\n", j.rows > 0 ? "}" : "");
+    put_rules(source, out);
+    put_incidents(source, out);
+    text_printf(out, "}\n");
 }

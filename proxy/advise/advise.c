@@ -729,6 +729,36 @@ void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const
     memory_free(advice.dead);
 }
 
+static bool is_unruled(const struct advise_row *row, int64_t since_ms) {
+    return row->pattern[0] && !row->ruled && row->last_ms >= since_ms && advise_is_lock(row);
+}
+
+/* Whether it is the first such row of its pattern: others are other clients'. */
+static bool counts_unruled(const struct advise_shard *sh, size_t at, int64_t since_ms) {
+    for (size_t i = 0; i < at; i++)
+        if (strcmp(sh->rows[i].pattern, sh->rows[at].pattern) == 0 && is_unruled(&sh->rows[i], since_ms))
+            return false;
+    return is_unruled(&sh->rows[at], since_ms);
+}
+
+size_t advisor_unruled(struct advisor *a, const struct lock_rules *rules, int64_t since_ms) {
+    char patterns[ROWS][ADVISE_PATTERN_MAX];
+    size_t sum = 0;
+    for (size_t i = 0; i < ADVISE_SHARDS; i++) {
+        struct advise_shard *sh = &a->shards[i];
+        size_t count = 0;
+        pthread_mutex_lock(&sh->mutex);
+        for (size_t k = 0; sh->rows && k < ROWS; k++)
+            if (counts_unruled(sh, k, since_ms))
+                memcpy(patterns[count++], sh->rows[k].pattern, sizeof(patterns[0]));
+        pthread_mutex_unlock(&sh->mutex);
+        for (size_t k = 0; k < count;
+             k++) /* a rule that has come since, or is off, matches its pattern as it is written */
+            sum += !lock_rules_match(rules, patterns[k], strlen(patterns[k]));
+    }
+    return sum;
+}
+
 void advisor_left(struct advisor *a, uint64_t session_id) {
     atomic_store_explicit(&a->left[session_id % ADVISE_LEFT], session_id + 1, memory_order_relaxed);
 }

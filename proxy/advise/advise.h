@@ -129,5 +129,8 @@ struct advise_text advisor_script(struct advisor *a, uint64_t sha1);
  * of locks and client, those with most events first. fn must not
  * call this module. */
 void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg);
+/* Counts the patterns of keys that look like locks (of which there is enough to advise a rule), have been seen since
+ * then, and match none of these rules, not even one that is off. */
+size_t advisor_unruled(struct advisor *a, const struct lock_rules *rules, int64_t since_ms);
 
 #endif

@@ -165,18 +165,29 @@ static void add_rule(struct line *l, const struct advise_row *r) {
         add(l, " wait 1s");
 }
 
-static void add_advice(struct line *l, const struct advise_row *r) {
-    bool queue = r->kinds & ADVISE_LIST;
+/* What there is to say of a pattern, but for the rule that fits; NULL: that is what there is to say. */
+static const char *no_rule_since(const struct advise_row *r) {
     if (r->acquired == 0 && r->lost >= ADVISE_ENOUGH)
-        add(l, "never seen to be acquired: held since before, or dead; look at its TTL");
-    else if (r->acquired < ADVISE_ENOUGH)
-        add(l, "too few to advise");
-    else if (queue && !r->ruled && handed_over(r))
-        add(l, "a queue of jobs, taken by others than pushed them: no rule is needed");
-    else if (throttle(r))
-        add(l, "a throttle, never released: %s", r->ruled ? "fits as it is" : "no rule is needed");
-    else if (!r->ruled && (r->released + r->late) * 2 < r->acquired)
-        add(l, "seldom released: no lock, or its releases are not seen");
+        return "never seen to be acquired: held since before, or dead; look at its TTL";
+    if (r->acquired < ADVISE_ENOUGH)
+        return "too few to advise";
+    if (r->kinds & ADVISE_LIST && !r->ruled && handed_over(r))
+        return "a queue of jobs, taken by others than pushed them: no rule is needed";
+    if (throttle(r))
+        return r->ruled ? "a throttle, never released: fits as it is" : "a throttle, never released: no rule is needed";
+    if (!r->ruled && (r->released + r->late) * 2 < r->acquired)
+        return "seldom released: no lock, or its releases are not seen";
+    return NULL;
+}
+
+bool advise_is_lock(const struct advise_row *r) {
+    return no_rule_since(r) == NULL;
+}
+
+static void add_advice(struct line *l, const struct advise_row *r) {
+    const char *why = no_rule_since(r);
+    if (why)
+        add(l, "%s", why);
     else
         add_rule(l, r);
 }

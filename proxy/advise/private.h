@@ -93,6 +93,8 @@ struct advisor {
 
 /* Where a key's group is in the table. */
 size_t advise_group(const char *key, size_t len);
+/* Whether a rule is advised for the row, or it has one that fits: it looks like a lock. */
+bool advise_is_lock(const struct advise_row *row);
 /* Writes the row's line; returns its length. */
 size_t advise_line(const struct advise_row *row, char out[ADVISE_LINE_MAX]);
 /* Writes the line of a pair. */

@@ -6,6 +6,8 @@
 
 #include "proxy/base/memory.h"
 
+_Static_assert((int)LOCK_FIGHT_NAME_MAX == (int)CONTENTION_KEY_MAX, "what is kept of a name is shown");
+
 static int64_t minute_of(int64_t now_ms) {
     return now_ms / 60000;
 }
@@ -82,4 +84,39 @@ void engine_each_contention(struct lock_engine *e, int64_t now_ms,
         }
         shard_unlock(sh);
     }
+}
+
+/* Puts a lock in its place among those with most attempts lost; `count` of `max` are there. Returns how many are now.
+ */
+static size_t rank(struct lock_fight *out, size_t count, size_t max, const struct contention *c) {
+    uint64_t lost = total(c);
+    size_t at = count;
+    while (at > 0 && out[at - 1].lost < lost)
+        at--;
+    if (at == max)
+        return count;
+    size_t kept_count = count < max ? count : max - 1;
+    memmove(&out[at + 1], &out[at], (kept_count - at) * sizeof(*out));
+    out[at] = (struct lock_fight){.db = c->db,
+                                  .lost = lost < UINT32_MAX ? (uint32_t)lost : UINT32_MAX,
+                                  .lost_now = c->lost[0],
+                                  .name_len = kept(c),
+                                  .cut = kept(c) < c->len};
+    memcpy(out[at].name, c->name, kept(c));
+    return kept_count + 1;
+}
+
+size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_fight *out, size_t max) {
+    size_t count = 0;
+    for (size_t i = 0; i < SHARDS; i++) {
+        struct shard *sh = &e->shards[i];
+        shard_lock(sh);
+        for (size_t n = 0; sh->contention && n < CONTENTION_SETS * CONTENTION_WAYS; n++) {
+            age(&sh->contention[n], minute_of(now_ms));
+            if (total(&sh->contention[n]) > 0)
+                count = rank(out, count, max, &sh->contention[n]);
+        }
+        shard_unlock(sh);
+    }
+    return count;
 }

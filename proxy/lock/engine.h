@@ -554,11 +554,25 @@ struct lock_contention {
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg);
 
+/* A lock that was fought over, with its own copy of the name. */
+enum { LOCK_FIGHT_NAME_MAX = 160 };
+struct lock_fight {
+    uint32_t db;
+    uint32_t lost, lost_now; /* attempts: in the last CONTENTION_MINUTES, and of these in the present minute */
+    size_t name_len;
+    char name[LOCK_FIGHT_NAME_MAX]; /* its beginning, where it is longer */
+    bool cut;
+};
+/* Finds the locks that were fought over most, at most max, the one with most attempts lost first. Returns how many. */
+size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_fight *out, size_t max);
+
 /* The newest leases believed live, at most max, and fewer where names are very long, found in steps: engine_walk_step
  * looks at a part of the keys and returns whether there is more to look at; engine_walk_each then calls fn for each,
  * newest first. */
 struct lock_walk;
 struct lock_walk *engine_walk_new(size_t max);
+/* The same for the oldest leases; oldest first. */
+struct lock_walk *engine_walk_new_oldest(size_t max);
 void engine_walk_free(struct lock_walk *walk);
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms);
 void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const struct lock_view *v), void *arg);

@@ -48,14 +48,19 @@ struct copied_view {
     char *text;
 };
 
-/* The newest leases so far: a heap with the oldest of them on top. */
-struct newest {
+/* The leases that are wanted most, so far: a heap with the one on top that is wanted least. */
+struct chosen {
     struct copied_view *views;
     size_t count, max, bytes;
+    bool (*less)(const struct copied_view *a, const struct copied_view *b); /* whether a is wanted less */
 };
 
 static bool older(const struct copied_view *a, const struct copied_view *b) {
     return a->view.since_ms != b->view.since_ms ? a->view.since_ms < b->view.since_ms : a->view.fence < b->view.fence;
+}
+
+static bool newer(const struct copied_view *a, const struct copied_view *b) {
+    return older(b, a);
 }
 
 static void exchange(struct copied_view *a, struct copied_view *b) {
@@ -64,14 +69,14 @@ static void exchange(struct copied_view *a, struct copied_view *b) {
     *b = t;
 }
 
-static void sink_down(struct newest *n, size_t i) {
+static void sink_down(struct chosen *n, size_t i) {
     for (;;) {
         size_t child = 2 * i + 1;
         if (child >= n->count)
             return;
-        if (child + 1 < n->count && older(&n->views[child + 1], &n->views[child]))
+        if (child + 1 < n->count && n->less(&n->views[child + 1], &n->views[child]))
             child++;
-        if (!older(&n->views[child], &n->views[i]))
+        if (!n->less(&n->views[child], &n->views[i]))
             return;
         exchange(&n->views[child], &n->views[i]);
         i = child;
@@ -92,14 +97,14 @@ static size_t text_size(const struct copied_view *v) {
     return v->view.key.len + v->view.client_len;
 }
 
-static void rise(struct newest *n, size_t i) {
-    while (i > 0 && older(&n->views[i], &n->views[(i - 1) / 2])) {
+static void rise(struct chosen *n, size_t i) {
+    while (i > 0 && n->less(&n->views[i], &n->views[(i - 1) / 2])) {
         exchange(&n->views[i], &n->views[(i - 1) / 2]);
         i = (i - 1) / 2;
     }
 }
 
-static void drop_oldest(struct newest *n) {
+static void drop_least(struct chosen *n) {
     n->bytes -= text_size(&n->views[0]);
     memory_free(n->views[0].text);
     n->views[0] = n->views[--n->count];
@@ -107,17 +112,17 @@ static void drop_oldest(struct newest *n) {
 }
 
 /* There is room for one more than `max`. */
-static void offer(struct newest *n, const struct lock_view *view) {
+static void offer(struct chosen *n, const struct lock_view *view) {
     struct copied_view v = {.view = *view};
     bool full = n->count == n->max || (n->count > 0 && n->bytes + text_size(&v) > WALK_BYTES);
-    if (full && !older(&n->views[0], &v))
+    if (full && !n->less(&n->views[0], &v))
         return;
     keep_texts(&v);
     n->bytes += text_size(&v);
     n->views[n->count] = v;
     rise(n, n->count++);
     while (n->count > n->max || (n->bytes > WALK_BYTES && n->count > 1))
-        drop_oldest(n);
+        drop_least(n);
 }
 
 /* Whether a claim's lease was counted already: of a list lock several sessions may be the holder, and it is one
@@ -130,7 +135,7 @@ static bool counted(const struct entry *en, const struct claim *c, int64_t now_m
 }
 
 struct offering {
-    struct newest *to;
+    struct chosen *to;
     int64_t now_ms;
 };
 
@@ -159,42 +164,53 @@ static int newest_first(const void *a, const void *b) {
     return older(a, b) ? 1 : older(b, a) ? -1 : 0;
 }
 
+static int oldest_first(const void *a, const void *b) {
+    return newest_first(b, a);
+}
+
 struct lock_walk {
-    struct newest newest;
+    struct chosen chosen;
     size_t shard, cap; /* the shard that is being looked at; views that there is room for */
     struct table_walk at;
 };
 
 struct lock_walk *engine_walk_new(size_t max) {
     struct lock_walk *walk = memory_zalloc(sizeof(*walk));
-    walk->newest.max = max;
+    walk->chosen.max = max;
+    walk->chosen.less = older;
+    return walk;
+}
+
+struct lock_walk *engine_walk_new_oldest(size_t max) {
+    struct lock_walk *walk = engine_walk_new(max);
+    walk->chosen.less = newer;
     return walk;
 }
 
 void engine_walk_free(struct lock_walk *walk) {
-    for (size_t i = 0; i < walk->newest.count; i++)
-        memory_free(walk->newest.views[i].text);
-    memory_free(walk->newest.views);
+    for (size_t i = 0; i < walk->chosen.count; i++)
+        memory_free(walk->chosen.views[i].text);
+    memory_free(walk->chosen.views);
     memory_free(walk);
 }
 
 /* Makes room for those that a shard may have to offer. */
 static void walk_room(struct lock_walk *walk, size_t more) {
-    size_t need = walk->newest.count + more;
-    if (need > walk->newest.max)
-        need = walk->newest.max;
+    size_t need = walk->chosen.count + more;
+    if (need > walk->chosen.max)
+        need = walk->chosen.max;
     need++; /* offer */
     if (need <= walk->cap)
         return;
     walk->cap = need;
-    walk->newest.views = memory_realloc(walk->newest.views, need * sizeof(*walk->newest.views));
+    walk->chosen.views = memory_realloc(walk->chosen.views, need * sizeof(*walk->chosen.views));
 }
 
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms) {
-    if (walk->shard == SHARDS || walk->newest.max == 0)
+    if (walk->shard == SHARDS || walk->chosen.max == 0)
         return false;
     struct shard *sh = &e->shards[walk->shard];
-    struct offering offering = {.to = &walk->newest, .now_ms = now_ms};
+    struct offering offering = {.to = &walk->chosen, .now_ms = now_ms};
     shard_lock(sh);
     walk_room(walk, sh->live);
     bool more = table_walk_step(&sh->entries, &walk->at, WALK_STEP, offer_entry, &offering);
@@ -204,14 +220,15 @@ bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now
     walk->at = (struct table_walk){0};
     if (++walk->shard < SHARDS)
         return true;
-    if (walk->newest.count > 1)
-        qsort(walk->newest.views, walk->newest.count, sizeof(*walk->newest.views), newest_first);
+    if (walk->chosen.count > 1)
+        qsort(walk->chosen.views, walk->chosen.count, sizeof(*walk->chosen.views),
+              walk->chosen.less == older ? newest_first : oldest_first);
     return false;
 }
 
 void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const struct lock_view *v), void *arg) {
-    for (size_t i = 0; i < walk->newest.count; i++)
-        fn(arg, &walk->newest.views[i].view);
+    for (size_t i = 0; i < walk->chosen.count; i++)
+        fn(arg, &walk->chosen.views[i].view);
 }
 
 void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,

@@ -197,6 +197,8 @@ static void measure_locks(struct worker *w, const struct metric_sink *m) {
         m, "acquisition_wait_seconds", "histogram",
         "For acquisitions that were granted: since the same session was first refused the lock; 0 where it was not.");
     m->histogram(m->arg, NULL, NULL, &stats.waits);
+    single(m, "unruled_lock_patterns", "gauge",
+           "Patterns of keys that look like locks and match no rule: PROXY ADVISE.", (double)worker_unruled(w, 0));
     family(m, "incidents_total", "counter", "Incidents, by kind.");
     for (int k = 0; k < INCIDENT_KINDS; k++)
         sample(m, "kind", lock_incident_name((enum lock_incident_kind)k), (double)stats.incidents[k]);

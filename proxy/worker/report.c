@@ -78,15 +78,16 @@ static void note_oldest(void *arg, const struct waiting_view *v) {
         *since_ms = v->since_ms;
 }
 
-static void report_locks_section(const struct proxy_shared *shared, const struct counter_sums *counters, int64_t now_ms,
-                                 const struct report *r) {
-    int64_t since_ms = 0;
+static void report_locks_section(struct worker *w, const struct counter_sums *counters, const struct report *r) {
+    const struct proxy_shared *shared = w->shared;
+    int64_t since_ms = 0, now_ms = worker_now(w);
     waiting_each(shared->waiting, note_oldest, &since_ms);
     struct lock_stats stats;
     engine_stats(shared->engine, &stats);
     r->section(r->arg, "Locks");
     metric_table_report(&lock_counters, &stats, r);
     metric_table_report(&wait_counters, counters, r);
+    r->line(r->arg, "unruled_lock_patterns", "%zu", worker_unruled(w, 0));
     r->line(r->arg, "longest_wait_ms", "%lld", (long long)(since_ms ? now_ms - since_ms : 0));
     for (int k = 0; k < INCIDENT_KINDS; k++) {
         char name[48];
@@ -123,12 +124,12 @@ void worker_report_info(struct worker *w, const struct report *r) {
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);
     evictions_report(w, r);
     metric_table_report(&upstream_counters, &counters, r);
-    report_locks_section(shared, &counters, worker_now(w), r);
+    report_locks_section(w, &counters, r);
     r->section(r->arg, "Commands");
     metric_table_report(&request_counters, &counters, r);
 }
 
-/* ---- PROXY LOCKS, PROXY RULES, contention ------------------------------------------------------------------------ */
+/* ---- PROXY LOCKS ----------------------------------------------------------------------------------- */
 
 struct lock_rows {
     const struct report *report;
@@ -192,6 +193,48 @@ bool worker_report_locks(struct worker *w, const char *pattern, size_t len, cons
         engine_each_lease(w->shared->engine, worker_now(w), LOCKS_SHOWN_MAX, report_lease, &rows);
     return rows.steps > 0;
 }
+
+/* ---- PROXY TOP ------------------------------------------------------------------------------------- */
+
+void worker_report_contended(struct worker *w, size_t max, const struct report *r) {
+    struct proxy_shared *shared = w->shared;
+    struct lock_fight *fights = memory_alloc((max + 1) * sizeof(*fights));
+    size_t count = engine_most_contended(shared->engine, worker_now(w), fights, max);
+    for (size_t i = 0; i < count; i++) {
+        const struct lock_fight *f = &fights[i];
+        struct lock_key key = {.db = f->db, .name = f->name, .len = f->name_len};
+        r->row(r->arg);
+        r->text(r->arg, "key", f->name, f->name_len);
+        r->number(r->arg, "db", f->db);
+        r->number(r->arg, "lost", f->lost);
+        r->number(r->arg, "lost-now", f->lost_now);
+        if (!f->cut)
+            r->number(r->arg, "waiting",
+                      (int64_t)waiting_of(shared->waiting, &key, engine_key_hash(shared->engine, &key)).count);
+    }
+    memory_free(fights);
+}
+
+struct oldest_rows {
+    struct lock_rows rows;
+    size_t left;
+};
+
+static void report_oldest(void *arg, const struct lock_view *v) {
+    struct oldest_rows *oldest = arg;
+    if (oldest->left == 0)
+        return;
+    oldest->left--;
+    report_lease(&oldest->rows, v);
+}
+
+void worker_report_longest(struct worker *w, size_t max, const struct report *r) {
+    struct oldest_rows oldest = {.rows = {.report = r, .worker = w, .now_ms = worker_now(w)}, .left = max};
+    if (w->walk)
+        engine_walk_each(w->walk, report_oldest, &oldest);
+}
+
+/* ---- PROXY RULES, the status page ------------------------------------------------------------------ */
 
 /* The end of a list of which not all has room. */
 #define MORE "; ..."
@@ -295,7 +338,21 @@ static void report_advice(void *arg, const char *line, size_t len) {
     r->text(r->arg, "", line, len);
 }
 
+size_t worker_unruled(struct worker *w, int64_t since_ms) {
+    return advisor_unruled(w->shared->advisor, w->rules, since_ms);
+}
+
+void worker_unruled_text(size_t count, char *out, size_t size) {
+    snprintf(out, size, "%zu key pattern%s like %s and match%s no rule", count, count == 1 ? " looks" : "s look",
+             count == 1 ? "a lock" : "locks", count == 1 ? "es" : "");
+}
+
 void worker_report_advice(struct worker *w, const struct report *r) {
     struct report copy = *r;
+    char text[UNRULED_TEXT_MAX];
+    size_t unruled = worker_unruled(w, 0);
+    worker_unruled_text(unruled, text, sizeof(text));
+    if (unruled > 0)
+        r->text(r->arg, "", text, strlen(text));
     advisor_each(w->shared->advisor, worker_now(w), report_advice, &copy);
 }

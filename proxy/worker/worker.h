@@ -62,6 +62,10 @@ void worker_walk_free(struct lock_walk *walk);
 void worker_walk_show(struct worker *w, struct lock_walk *walk);
 /* False: the pattern is one that takes too long to match. */
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
+/* Report for PROXY TOP, at most max rows each: the locks that are fought over most, that with most attempts lost first;
+ * and the leases that the worker's present walk has found, which looks for the oldest (none without a walk). */
+void worker_report_contended(struct worker *w, size_t max, const struct report *r);
+void worker_report_longest(struct worker *w, size_t max, const struct report *r);
 void worker_report_rules(struct worker *w, const struct report *r);
 /* Report for the status page families whose workers share connections, locks that are fought over, nodes; one row
  * each. */
@@ -72,6 +76,11 @@ void worker_report_nodes(struct worker *w, const struct report *r);
  * `all` that of every slot. From the first worker's own thread, where options.monitored is set. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);
 bool worker_upstream_serves(struct worker *w, bool all);
+/* How many patterns of keys that were seen since then look like locks and match no rule. */
+size_t worker_unruled(struct worker *w, int64_t since_ms);
+/* Writes that for people, in words. */
+enum { UNRULED_TEXT_MAX = 96 };
+void worker_unruled_text(size_t count, char *out, size_t size);
 /* Reports PROXY ADVISE: a text without a name for each line. */
 void worker_report_advice(struct worker *w, const struct report *r);
 /* Frees a worker, after worker_run has returned. */

@@ -54,6 +54,14 @@ static bool locks(void *worker, const char *pattern, size_t len, const struct re
     return worker_report_locks(worker, pattern, len, report);
 }
 
+static void contended(void *worker, size_t max, const struct report *report) {
+    worker_report_contended(worker, max, report);
+}
+
+static void longest(void *worker, size_t max, const struct report *report) {
+    worker_report_longest(worker, max, report);
+}
+
 static void rules(void *worker, const struct report *report) {
     worker_report_rules(worker, report);
 }
@@ -62,10 +70,21 @@ static void advice(void *worker, const struct report *report) {
     worker_report_advice(worker, report);
 }
 
+static const char *incident_kind(size_t i) {
+    return i < INCIDENT_KINDS ? lock_incident_name((enum lock_incident_kind)i) : NULL;
+}
+
 static bool run_admin(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count,
                       bool resp3, struct text *reply) {
-    struct admin_source source = {
-        .arg = w, .info = info, .locks = locks, .rules = rules, .advice = advice, .incidents = world.incidents};
+    struct admin_source source = {.arg = w,
+                                  .info = info,
+                                  .locks = locks,
+                                  .contended = contended,
+                                  .longest = longest,
+                                  .rules = rules,
+                                  .advice = advice,
+                                  .incidents = world.incidents,
+                                  .incident_kind = incident_kind};
     return admin_command(&source, words, lens, count, resp3, reply);
 }
 

@@ -103,7 +103,7 @@ def test_transactions_and_scripts(proxy, connect):
                        ("EVAL", script, "1", "cart:%d:items" % i))
 
     assert until_advised(one, "cart:*:sum", work).endswith(": fence cart:*:sum by lock:cart:*")
-    assert advice(one, "cart:*:items").endswith(": fence cart:*:items by lock:cart:*")
+    assert until_advised(one, "cart:*:items", work).endswith(": fence cart:*:items by lock:cart:*")
 
 
 def test_most_writes_without_a_lock(proxy, connect):

@@ -321,20 +321,80 @@ def test_visitors_who_stall_harm_nobody(monitored, connect):
         s.close()
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium here")
+def browse(page, profile, *options):
+    """A page, or the one of a port, as a browser has it after its scripts have asked: as HTML unless the options say otherwise."""
+    page = page if isinstance(page, str) else "http://%s:%d/" % (HOST, page)
+    return subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                           "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                           "--hide-scrollbars", "--user-data-dir=%s" % profile, "--virtual-time-budget=5000",
+                           *(options or ["--dump-dom"]), page],
+                          capture_output=True, text=True, timeout=180).stdout
+
+
+browser = pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium here")
+
+
+@browser
 def test_the_page_in_a_browser(monitored, connect, tmp_path):
     a, b = connect(monitored.proxy), connect(monitored.proxy)
     a("SET", "lock:<i>seen</i>", "1", "NX", "PX", "60000")
     b("SET", "lock:<i>seen</i>", "1", "NX", "PX", "60000")
     b("DEL", "lock:<i>seen</i>")
-    dom = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                          "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-                          "--user-data-dir=%s" % tmp_path, "--virtual-time-budget=5000", "--dump-dom",
-                          "http://%s:%d/" % (HOST, monitored.port)],
-                         capture_output=True, text=True, timeout=180).stdout
+    dom = browse(monitored.port, tmp_path / "before")
     assert '<span id="state" class="state good">serving</span>' in dom
-    assert dom.count("lock:&lt;i&gt;seen&lt;/i&gt;") >= 3  # held, fought over, in an incident
+    for _ in range(12):
+        assert b("SET", "mutex:<i>one</i>", "1", "NX", "PX", "60000") == "OK" and b("DEL", "mutex:<i>one</i>") == 1
+    dom = browse(monitored.port, tmp_path / "then")
+    assert '<span id="state" class="state warn">serving, but look here</span>' in dom
+    assert '<div id="wrong"><div>1 key pattern looks like a lock and matches no rule: PROXY ADVISE</div></div>' in dom
+    assert "1 without a rule to add: PROXY ADVISE" in dom  # of lock:*
+    assert dom.count("lock:&lt;i&gt;seen&lt;/i&gt;") >= 4  # held, fought over, in an incident and their sum
     assert "tried to release lock:&lt;i&gt;seen&lt;/i&gt;; held by" in dom
+    assert '<code class="line">lock mutex:&lt;i&gt;one&lt;/i&gt;' in dom
+    assert "<i>" not in dom.split("</style>")[1].split("<script>")[0].replace("<i style", "")
+
+
+@browser
+def test_the_page_names_what_is_wrong(start_redis, start_proxy, connect, tmp_path):
+    """Amber, and why: a lease that ended in its worker's hands, who waits for what, rules and their hits, oldest lock first."""
+    port = free_port()
+    proxy = start_proxy(start_redis(), "admin-port %d" % port, "lock lock:* wait 60s")
+    holder, waiter = connect(proxy), connect(proxy)
+    assert holder("CLIENT", "SETNAME", "nightly") == "OK"
+    assert holder("SETNX", "lock:released", "1") == holder("DEL", "lock:released") == 1  # so a release is expected of it
+    assert holder("SET", "lock:overrun", "1", "NX", "PX", "50") == "OK"
+    until(lambda: "overrun" in str(holder("PROXY", "INCIDENTS")), 15, "the end of the lease")
+    for name in ("lock:older", "lock:newer"):
+        assert holder("SETNX", name, "1") == 1
+        until(lambda: holder("PTTL", name) < 29990, 15, "some milliseconds")
+    waiter.send(encode("SETNX", "lock:newer", "2"))
+    until(lambda: "waiting:1\r" in holder("PROXY", "INFO", "locks"), 15, "the one who waits")
+    dom = browse(port, tmp_path)
+    assert '<span id="state" class="state warn">serving, but look here</span>' in dom
+    assert "overrun: last at" in dom and "lock:overrun by " in dom
+    held = dom[dom.index('id="locks"'):]
+    assert held.index(">lock:older<") < held.index(">lock:newer<")
+    assert "1 waits, the longest for " in dom and "%s:%d" % waiter.sock.getsockname()[:2] in dom
+    assert re.search(r'<code>lock:\* [^<]*wait 1m[^<]*</code></td><td class="number" data-name="hits">[1-9]', dom)
+
+
+@browser
+def test_the_page_fits_a_telephone(monitored, connect, tmp_path):
+    """Nothing is wider than the window, whose width is what a browser says it is. The page is a copy that knows its answer,
+    since it has to say how wide it is."""
+    holder, loser, name = connect(monitored.proxy), connect(monitored.proxy), "lock:" + "long-name" * 20
+    for client in (holder, loser):
+        client("SET", name, "1", "NX", "PX", "60000")
+    assert loser("DEL", name) == 0
+    page, status = monitored.get("/")[1], monitored.status()
+    assert status["locks"] and status["summary"] and status["rules"]
+    page = page.replace('await fetch("status.json", {cache: "no-store"})', "{ok: true, json: () => (%s)}" % json.dumps(status))
+    said = "document.body.dataset.widths = [document.documentElement.scrollWidth, innerWidth].join()"
+    copy = tmp_path / "page.html"
+    copy.write_text(page.replace("    before = now;", "    before = now; %s;" % said))
+    dom = browse("file://%s" % copy, tmp_path / "profile", "--window-size=400,2000", "--dump-dom")
+    wide, window = map(int, re.search(r'data-widths="(\d+),(\d+)"', dom).groups())
+    assert wide <= window <= 600 and name in dom
 
 
 def test_info_has_the_nodes_of_all_threads(start_redis, start_proxy, connect):

@@ -150,6 +150,40 @@ static void a_connection_for_each_worker(void **state) {
     assert_non_null(strstr(lines_of(*state)->text[0], "a connection for each worker; values constant"));
 }
 
+/* Patterns that look like locks and match no rule are counted, each once, however many clients have it. */
+static void locks_without_a_rule(void **state) {
+    struct advisor *a = *state;
+    const char *const words[] = {"job:*:lock"}, *const off[] = {"job:*", "mode", "off"};
+    char error[256], key[32];
+    struct lock_rules *none = lock_rules_new(), *rules = lock_rules_new();
+    assert_int_equal(advisor_unruled(a, none, 0), 0);
+    for (uint64_t i = 0; i < 60; i++) { /* two clients, and a throttle that is no lock */
+        if (i == 27)                    /* each has 9 */
+            assert_int_equal(advisor_unruled(a, none, 0), 0);
+        snprintf(key, sizeof(key), i % 3 == 2 ? "throttle:%d" : "job:%d:lock", (int)i);
+        tell(a, ADVISE_ACQUIRED, key, i % 3, i % 3 ? "app" : "other");
+        if (i % 3 != 2)
+            tell(a, ADVISE_RELEASED, key, i % 3, i % 3 ? "app" : "other");
+    }
+    assert_int_equal(advisor_unruled(a, none, 0), 1);
+    for (uint64_t i = 0; i < 10; i++) {
+        now_ms += 1000;
+        tell(a, ADVISE_ACQUIRED, "cron", 1, "app");
+        tell(a, ADVISE_RELEASED, "cron", 1, "app");
+    }
+    assert_int_equal(advisor_unruled(a, none, 0), 2);
+    assert_int_equal(advisor_unruled(a, none, now_ms), 1);
+    assert_int_equal(advisor_unruled(a, none, now_ms + 1), 0);
+    assert_null(lock_rules_add(rules, words, 1, error, sizeof(error)));
+    assert_int_equal(advisor_unruled(a, rules, 0), 1);
+    lock_rules_unref(rules);
+    rules = lock_rules_new();
+    assert_null(lock_rules_add(rules, off, 3, error, sizeof(error)));
+    assert_int_equal(advisor_unruled(a, rules, 0), 1);
+    lock_rules_unref(rules);
+    lock_rules_unref(none);
+}
+
 /* A release over another session that has tried before is what a pool does; over one that has not, an operator. */
 static void a_pool(void **state) {
     char value[16];
@@ -928,6 +962,7 @@ int main(void) {
         TEST(keys_become_patterns),
         TEST(patterns_have_hashes),
         TEST(a_connection_for_each_worker),
+        TEST(locks_without_a_rule),
         TEST(a_pool),
         TEST(an_operator_makes_no_pool),
         TEST(a_late_release_makes_no_pool),

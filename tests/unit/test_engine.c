@@ -439,6 +439,31 @@ static void add_waiters(void *arg, const struct lock_contention *c) {
     *(unsigned *)arg += c->waiters;
 }
 
+/* Those that are fought over most are ranked, and no more of them than there is room for. */
+static void fights_are_ranked(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_fight fights[4];
+    char key[] = "lock:0";
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "else");
+    for (int n = 0; n < 8; n++) {
+        key[5] = (char)('0' + n);
+        acquire(f, &a, key, "1", 30000, false);
+        for (int k = 0; k < n * 5 % 8; k++) /* in another order */
+            lose(f, &b, key);
+    }
+    assert_int_equal(engine_most_contended(f->engine, f->now_ms, fights, 3), 3);
+    assert_int_equal(engine_most_contended(f->engine, f->now_ms, fights, 0), 0);
+    for (unsigned n = 0; n < 3; n++) {
+        assert_int_equal(fights[n].lost, 7 - n);
+        assert_int_equal(fights[n].name_len, 6);
+        assert_int_equal((fights[n].name[5] - '0') * 5 % 8, 7 - n);
+        assert_false(fights[n].cut);
+    }
+    assert_int_equal(engine_most_contended(f->engine, f->now_ms + 600000, fights, 4), 0);
+}
+
 /* A refusal that ran before the release, and is answered behind it. */
 static void what_is_known_to_be_gone_does_not_come_back(void **state) {
     struct fixture *f = *state;
@@ -2045,6 +2070,7 @@ int main(void) {
         TEST(a_refused_swap_misleads_whoever_read_its_answer),
         TEST(long_values_are_not_remembered),
         TEST(what_a_session_saw_is_bounded),
+        TEST(fights_are_ranked),
         TEST(what_is_known_to_be_gone_does_not_come_back),
         TEST(what_is_being_released_is_not_abandoned),
         TEST(what_may_be_released_is_not_renewed),

@@ -88,7 +88,7 @@ static void see(void *arg, const struct incident *i) {
 
 static struct seen look(struct incidents *i, const char *kind) {
     struct seen seen = {.kind = kind};
-    incidents_each(i, 100000, see, &seen);
+    assert_true(incidents_each(i, &(struct incident_filter){0}, 100000, see, &seen));
     return seen;
 }
 
@@ -169,7 +169,7 @@ static void sum_up(void *arg, const struct incident_sum *s) {
 
 static struct sums total(struct incidents *i) {
     struct sums sums = {0};
-    incidents_sums(i, 100000, sum_up, &sums);
+    incidents_sums(i, &(struct incident_filter){0}, 100000, sum_up, &sums);
     return sums;
 }
 

@@ -336,6 +336,28 @@ static void looking_in_stops_nobody(void **state) {
     assert_true(seen.fence > newest - SHOWN);
 }
 
+static void on_old_lease(void *arg, const struct lock_view *v) {
+    struct seen *seen = arg;
+    assert_true(seen->count == 0 || v->fence > seen->fence); /* oldest first */
+    seen->fence = v->fence;
+    seen->count++;
+}
+
+/* The oldest of many are found, whatever the order in which the walk meets them. */
+static void the_oldest_are_found(void **state) {
+    struct fixture *f = *state;
+    struct seen seen = {0};
+    uint64_t before = f->fence;
+    acquire(f, 0, SEEN);
+    struct lock_walk *walk = engine_walk_new_oldest(SHOWN);
+    while (engine_walk_step(f->engine, walk, f->now_ms))
+        ;
+    engine_walk_each(walk, on_old_lease, &seen);
+    engine_walk_free(walk);
+    assert_int_equal(seen.count, SHOWN);
+    assert_int_equal(seen.fence, before + SHOWN);
+}
+
 /* ---- leaving ------------------------------------------------------------------------------------------ */
 
 enum { MANY = 200000, LEFT = 100000, STEPS_MAX = 300, BLOCKS_A_STEP = 2000, TICKS_MAX = 8000 };
@@ -439,6 +461,7 @@ int main(void) {
         cmocka_unit_test(renewing_costs_what_is_due),
         cmocka_unit_test_setup_teardown(late_renewals_hurry, set_up, tear_down),
         cmocka_unit_test_setup_teardown(looking_in_stops_nobody, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_oldest_are_found, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("lease scale", tests, NULL, NULL);
 }

@@ -371,6 +371,7 @@ static void do_reset(struct session *s, const struct command *c) {
     transaction_drop(s);
     pubsub_drop(s);
     tracking_drop(s);
+    watch_drop(s);
     s->lane.db = 0;
     upstream_login_release(s->lane.login);
     s->lane.login = o->stranger_login;

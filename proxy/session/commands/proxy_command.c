@@ -1,6 +1,6 @@
 /*
  * The PROXY family: LOCK, TOKEN and RELEASE ask Redis by script, EXPLAIN asks the tables, RELOAD the application. What
- * only shows something (HELP, INFO, LOCKS, INCIDENTS, RULES, ADVISE, CONFIG) is the application's, through
+ * only shows something (HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG) is the application's, through
  * proxy_shared.admin.
  */
 #include <stdio.h>
@@ -13,8 +13,15 @@
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
+#include "proxy/session/push/push.h"
 
-enum { RULE_TEXT_MAX = 512, KEYS_EXPLAINED = 64, ADMIN_WORDS_MAX = 4, RELOAD_WAITING_SIZE = 512, PATTERN_MAX = 256 };
+enum {
+    RULE_TEXT_MAX = 512,
+    KEYS_EXPLAINED = 64,
+    ADMIN_WORDS_MAX = PROXY_WORDS_MAX,
+    RELOAD_WAITING_SIZE = 512,
+    PATTERN_MAX = PROXY_WORD_MAX
+};
 
 /* ---- EXPLAIN ------------------------------------------------------------------------------------- */
 
@@ -241,14 +248,15 @@ static bool proxy_shown(struct session *s, const struct command *c, const struct
     return known;
 }
 
-/* ---- in slices: LOCKS goes through all leases, RELOAD reads files ----------------------------------------- */
+/* ---- in slices: LOCKS and TOP go through all leases, INCIDENTS through all that are kept, RELOAD reads files ------
+ */
 
 struct proxy_work {
     struct worker_slices slices; /* first */
     struct request *request;
-    struct lock_walk *walk; /* LOCKS */
-    char *pattern;          /* NULL: all */
-    size_t pattern_len;
+    struct lock_walk *walk; /* LOCKS, TOP */
+    char *words[ADMIN_WORDS_MAX];
+    size_t lens[ADMIN_WORDS_MAX], count;
 };
 
 /* Later requests of the client wait. */
@@ -260,42 +268,76 @@ static void work_begin(struct session *s, const struct command *c, struct proxy_
     worker_add_slices(s->worker, &work->slices);
 }
 
-static void locks_show(struct worker *w, const struct proxy_work *work, struct text *reply) {
+/* Shows what the words ask for, if there is still somebody to see it, and ends the work. */
+static void work_show(struct worker *w, struct proxy_work *work) {
     struct proxy_shared *shared = w->shared;
     const struct session *s = work->request->session;
-    const char *words[] = {"locks", work->pattern};
-    size_t lens[] = {5, work->pattern_len};
+    struct text reply = {0};
     w->walk = work->walk;
-    (void)shared->admin(shared->admin_arg, w, words, lens, work->pattern ? 2 : 1, s && s->lane.protocol == 3, reply);
+    if (s)
+        (void)shared->admin(shared->admin_arg, w, (const char *const *)work->words, work->lens, work->count,
+                            s->lane.protocol == 3, &reply);
     w->walk = NULL;
+    request_reply(work->request, reply.len > 0 ? reply.data : "", reply.len, true);
+    text_clear(&reply);
+    for (size_t i = 0; i < work->count; i++)
+        memory_free(work->words[i]);
+}
+
+/* Keeps the words for later. NULL: one is too long, and the command was refused. */
+static struct proxy_work *work_of_words(struct session *s, const struct command *c, const struct resp_request *r,
+                                        const char *bytes) {
+    struct proxy_work *work = memory_zalloc(sizeof(*work));
+    for (size_t i = 1; i < r->argc; i++) {
+        if (r->argv[i].len > PATTERN_MAX) {
+            session_refuse(s, c, "ERR the pattern is longer than %d bytes", PATTERN_MAX);
+            while (work->count > 0)
+                memory_free(work->words[--work->count]);
+            memory_free(work);
+            return NULL;
+        }
+        const char *word = request_arg(r, bytes, i, &work->lens[work->count]);
+        work->words[work->count] = memory_strndup(word, work->lens[work->count]);
+        work->count++;
+    }
+    return work;
 }
 
 static bool locks_step(struct worker *w, struct worker_slices *slices) {
     struct proxy_work *work = (struct proxy_work *)(void *)slices;
     if (work->request->session && engine_walk_step(w->shared->engine, work->walk, worker_now(w)))
         return true;
-    struct text reply = {0};
-    if (work->request->session)
-        locks_show(w, work, &reply);
-    request_reply(work->request, reply.len > 0 ? reply.data : "", reply.len, true);
+    work_show(w, work);
     engine_walk_free(work->walk);
-    memory_free(work->pattern);
-    text_clear(&reply);
     return false;
 }
 
 static void proxy_locks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    size_t len = 0;
-    const char *pattern = r->argc == 3 ? request_arg(r, bytes, 2, &len) : NULL;
-    if (len > PATTERN_MAX) {
-        session_refuse(s, c, "ERR the pattern is longer than %d bytes", PATTERN_MAX);
+    struct proxy_work *work = work_of_words(s, c, r, bytes);
+    if (!work)
         return;
-    }
-    struct proxy_work *work = memory_zalloc(sizeof(*work));
     work->walk = engine_walk_new(LOCKS_SHOWN_MAX);
-    work->pattern = pattern ? memory_strndup(pattern, len) : NULL;
-    work->pattern_len = len;
     work_begin(s, c, work, locks_step);
+}
+
+static void proxy_top(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    struct proxy_work *work = work_of_words(s, c, r, bytes);
+    if (!work)
+        return;
+    work->walk = engine_walk_new_oldest(OLDEST_SHOWN_MAX);
+    work_begin(s, c, work, locks_step);
+}
+
+static bool show_step(struct worker *w, struct worker_slices *slices) {
+    work_show(w, (struct proxy_work *)(void *)slices);
+    return false;
+}
+
+static void proxy_incidents(struct session *s, const struct command *c, const struct resp_request *r,
+                            const char *bytes) {
+    struct proxy_work *work = work_of_words(s, c, r, bytes);
+    if (work)
+        work_begin(s, c, work, show_step);
 }
 
 static bool reload_step(struct worker *w, struct worker_slices *slices) {
@@ -320,9 +362,15 @@ static void proxy_reload(struct session *s, const struct command *c) {
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
     enum dispatch_result result;
+    bool watch = r->argc >= 2 && request_arg_is(r, bytes, 1, "watch") && r->argc - 2 <= ADMIN_WORDS_MAX;
+    if (watch && s->in_flight > 0)
+        return DISPATCH_WAIT; /* replies and lines keep their order */
     if (rights_wanted(s, c, r, bytes, &result))
         return result;
     char word[64];
+    size_t at = r->argc > 2 && request_arg_is(r, bytes, 1, "lines") ? 2 : 1; /* the subcommand's place */
+    if (watch && s->worker->shared->watch)
+        return watch_dispatch(s, c, r, bytes);
     if (r->argc < 2)
         session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");
     else if (request_arg_is(r, bytes, 1, "lock") && r->argc == 3)
@@ -335,8 +383,12 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
         return proxy_explain(s, c, r, bytes);
     else if (request_arg_is(r, bytes, 1, "reload") && r->argc == 2)
         proxy_reload(s, c);
-    else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "locks") && r->argc <= 3)
+    else if (s->worker->shared->admin && request_arg_is(r, bytes, at, "locks") && r->argc <= at + 2)
         proxy_locks(s, c, r, bytes);
+    else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "top") && r->argc <= 3)
+        proxy_top(s, c, r, bytes);
+    else if (s->worker->shared->admin && request_arg_is(r, bytes, at, "incidents") && r->argc - 1 <= ADMIN_WORDS_MAX)
+        proxy_incidents(s, c, r, bytes);
     else if (!proxy_shown(s, c, r, bytes))
         session_refuse(s, c, "ERR unknown subcommand or wrong number of arguments for '%s'. Try PROXY HELP.",
                        request_arg_text(r, bytes, 1, word, sizeof(word)));

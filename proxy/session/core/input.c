@@ -22,7 +22,9 @@
 enum {
     INPUT_START = 4096,
     INPUT_PAUSE = 1024 * 1024, /* while a session has to wait, no more than this is read ahead */
-    INPUT_SHARE = 64 * 1024    /* the same, while the worker's buffers are full */
+    INPUT_BLOCKED =
+        16 * INPUT_PAUSE,   /* the same, while it may wait for ever: behind what it sent is whether it has left */
+    INPUT_SHARE = 64 * 1024 /* the same, while the worker's buffers are full */
 };
 
 /* ---- the buffer -------------------------------------------------------------------------------- */
@@ -185,7 +187,9 @@ static bool worker_is_full(const struct worker *w) {
 static size_t session_ahead(const struct session *s) {
     if (s->owes) /* who reads when all is written would never come to it */
         return (size_t)s->worker->shared->options.query_buffer_limit;
-    return worker_is_full(s->worker) ? INPUT_SHARE : INPUT_PAUSE;
+    if (worker_is_full(s->worker))
+        return INPUT_SHARE;
+    return s->blocked ? INPUT_BLOCKED : INPUT_PAUSE;
 }
 
 static bool session_has_enough(const struct session *s) {

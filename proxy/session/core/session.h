@@ -16,6 +16,7 @@ struct sockaddr_storage;
 struct stream;
 struct tracking;
 struct transaction;
+struct watch;
 
 enum {
     SESSION_WINDOW = 32,                 /* requests in flight; more wait in the session's input */
@@ -104,6 +105,7 @@ struct session {
     struct session_input *input;     /* NULL while nothing waits */
     struct transaction *transaction; /* NULL: neither WATCH nor MULTI */
     struct pubsub *pubsub;           /* NULL: neither subscriptions nor MONITOR */
+    struct watch *watch;             /* NULL: no PROXY WATCH */
     struct tracking *tracking;       /* NULL: neither CLIENT TRACKING nor NO-TOUCH */
     const struct command *last;      /* command; NULL: not in the table */
     char last_word[16];              /* its subcommand, "" none */

@@ -53,6 +53,22 @@ struct session_options {
 
 enum { IDENTIFY_ADDRESS = 1, IDENTIFY_USER = 2, IDENTIFY_NAME = 4, IDENTIFY_PORT = 8 };
 
+/* Words behind PROXY, and bytes that those may have which are kept while the command is under way. */
+enum { PROXY_WORDS_MAX = 16, PROXY_WORD_MAX = 256 };
+
+/* Where PROXY WATCH's lines come from: what happens is the application's to know. */
+struct watch_source {
+    void *arg;
+    /* `wake` is called, from any thread, when there may be more lines, until deaf: it must only take a note. */
+    void *(*listen)(void *arg, void (*wake)(void *wake_arg), void *wake_arg);
+    void (*deaf)(void *arg, void *ear);
+    /* Begins to watch for what the words behind WATCH say, while the thread listens. NULL: `error` got why. */
+    void *(*begin)(void *arg, const char *const *words, const size_t *lens, size_t count, struct text *error);
+    void (*end)(void *watch);
+    /* Calls fn with some of the lines that are new, without their ends; returns whether there are more now. */
+    bool (*lines)(void *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg);
+};
+
 /* What all workers share. Owned by main. */
 struct proxy_shared {
     struct session_options options;
@@ -81,6 +97,7 @@ struct proxy_shared {
     bool (*admin)(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count, bool resp3,
                   struct text *reply);
     void *admin_arg;
+    const struct watch_source *watch; /* NULL: there is nothing to be watched */
 };
 
 #endif

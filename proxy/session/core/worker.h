@@ -26,6 +26,7 @@
 struct call;
 struct discovery_rows;
 struct worker_locks;
+struct worker_watches;
 struct wrong_logins;
 struct lock_walk;
 
@@ -74,7 +75,8 @@ struct worker {
     size_t own_works;                  /* requests of the proxy's own under way, which a stop waits for */
     struct worker_locks *locks;        /* locks/ */
     struct wrong_logins *wrong_logins; /* commands/wrong.c */
-    struct lock_walk *walk;            /* the leases that PROXY LOCKS shows now; else NULL */
+    struct lock_walk *walk;            /* the leases that PROXY LOCKS or TOP shows now; else NULL */
+    struct worker_watches *watches;    /* push/watch.c; NULL until somebody watches */
     struct discovery_rows *discovered; /* cluster/discover.c */
     struct resp_request scanner;       /* for input that is complete in `scratch` */
     char *scratch;                     /* what a read puts its bytes in */
@@ -116,7 +118,7 @@ struct worker {
     struct histogram lock_handovers; /* of these, since the release was seen */
 };
 
-enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000 };
+enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000, OLDEST_SHOWN_MAX = 100 };
 
 /* The wall clock of this turn of the loop. It is read when it is first asked for: most turns don't. */
 int64_t worker_now(struct worker *w);

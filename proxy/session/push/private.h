@@ -1,6 +1,6 @@
 /*
  * What the files of proxy/session/push/ share: feeds (pubsub.c, pubsub_feed.c), the lanes of who tracks keys
- * (tracking.c, tracking_ask.c), and messages for other clients (redirect.c).
+ * (tracking.c, tracking_ask.c), and PROXY WATCH (watch.c).
  */
 #ifndef LOCKKEEPER_SESSION_PUSH_PRIVATE_H
 #define LOCKKEEPER_SESSION_PUSH_PRIVATE_H
@@ -50,6 +50,11 @@ void pubsub_release(struct session *s);
 /* The feed to a node, opened if there is none; NULL: *error says why. */
 struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const char **error);
 void feed_free(struct feed *f);
+
+/* ---- PROXY WATCH --------------------------------------------------------------------------------- */
+
+/* What struct session_room has for workers whose sessions have watched. */
+void watch_worker_closes(struct worker *w);
 
 /* ---- tracking ------------------------------------------------------------------------------------ */
 

@@ -29,7 +29,8 @@ void pubsub_drop(struct session *s) {
         feed_free(LIST_ENTRY(n, struct feed, link));
     struct request *waiting = p->waiting;
     s->pubsub = NULL;
-    s->hears &= (uint8_t)~HEARS_REPLY;
+    if (!s->watch)
+        s->hears &= (uint8_t)~HEARS_REPLY;
     text_clear(&p->again);
     text_clear(&p->held);
     memory_free(p);
@@ -337,9 +338,11 @@ enum dispatch_result pubsub_restricted(struct session *s, const struct command *
 static void session_leaves(struct session *s) {
     pubsub_drop(s);
     tracking_drop(s);
+    watch_drop(s);
 }
 
 const struct session_room push_room = {
+    .worker_closes = watch_worker_closes,
     .closes = session_leaves,
     .pin_lane = tracking_pin_lane,
     .request_over = tracking_request_over,

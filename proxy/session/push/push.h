@@ -1,5 +1,6 @@
 /*
- * What nodes say without being asked: subscriptions and MONITOR (pubsub.c), client-side caching (tracking.c).
+ * What clients are told without asking each time: what nodes say, of subscriptions and MONITOR (pubsub.c) and of
+ * client-side caching (tracking.c), and what the proxy does, of incidents (watch.c).
  */
 #ifndef LOCKKEEPER_SESSION_PUSH_PUSH_H
 #define LOCKKEEPER_SESSION_PUSH_PUSH_H
@@ -36,6 +37,14 @@ struct tracking_state {
 struct tracking_state tracking_state(const struct session *s);
 /* Ends tracking: RESET, or the session is gone; does nothing where there is none. */
 void tracking_drop(struct session *s);
+
+/* ---- watch.c ------------------------------------------------------------------------------------- */
+
+/* Deals with PROXY WATCH, whose client may look into the proxy; `r` has the words behind it from argument 2 on. */
+enum dispatch_result watch_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes);
+/* Ends it: RESET, or the session is gone; does nothing where there is none. */
+void watch_drop(struct session *s);
 
 /* What the room hears of sessions. */
 extern const struct session_room push_room;

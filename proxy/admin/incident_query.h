@@ -1,0 +1,31 @@
+/*
+ * The words behind PROXY INCIDENTS and PROXY WATCH: which incidents somebody asks for.
+ */
+#ifndef LOCKKEEPER_ADMIN_INCIDENT_QUERY_H
+#define LOCKKEEPER_ADMIN_INCIDENT_QUERY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proxy/admin/incidents.h"
+#include "proxy/base/text.h"
+
+/* Words that a command takes beside KIND and KEY, as bits. */
+enum { QUERY_COUNT = 1, QUERY_SUMMARY = 2, QUERY_SINCE = 4 };
+
+struct incident_query {
+    struct incident_filter filter; /* its kind is one of `kinds`, its pattern borrowed of the words */
+    bool summary;
+    bool counted;
+    size_t count; /* if `counted`; no more than 9,999 */
+};
+
+/* Reads the words, in any order: COUNT, SUMMARY, KIND k, KEY pattern, SINCE time. `kinds` gives the names that KIND may
+ * have (static), from 0 on, and NULL behind the last one. now_ms: the wall clock, from which SINCE counts back. False:
+ * `error` got why, as the text of an error reply. */
+bool incident_query_read(struct incident_query *q, unsigned takes, const char *const *words, const size_t *lens,
+                         size_t count, const char *(*kinds)(size_t i), int64_t now_ms, struct text *error)
+    __attribute__((warn_unused_result));
+
+#endif

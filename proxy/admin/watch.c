@@ -1,0 +1,80 @@
+/* Incidents as lines, in the order in which they happen. */
+#include "proxy/admin/watch.h"
+
+#include "proxy/admin/incident_query.h"
+#include "proxy/admin/sentence.h"
+#include "proxy/base/memory.h"
+
+enum { INCIDENTS_A_STEP = 64 };
+
+struct incident_watch {
+    struct incidents *incidents;
+    struct incident_filter wanted; /* its pattern is the watch's */
+    uint64_t at;                   /* the number of the next one to be looked at */
+    uint64_t missed;               /* were gone before they could be, and it was not told yet */
+};
+
+struct incident_watch *incident_watch_new(struct incidents *i, const char *const *words, const size_t *lens,
+                                          size_t count, const char *(*kinds)(size_t i), struct text *error) {
+    struct incident_query q;
+    if (!incident_query_read(&q, 0, words, lens, count, kinds, 0, error))
+        return NULL;
+    struct incident_watch *watch = memory_zalloc(sizeof(*watch));
+    watch->incidents = i;
+    watch->wanted = q.filter;
+    if (q.filter.pattern)
+        watch->wanted.pattern = memory_strndup(q.filter.pattern, q.filter.pattern_len);
+    watch->at = incidents_next(i);
+    return watch;
+}
+
+void incident_watch_free(struct incident_watch *watch) {
+    memory_free((char *)watch->wanted.pattern);
+    memory_free(watch);
+}
+
+struct lines {
+    struct incident_watch *watch;
+    void (*fn)(void *arg, const char *line, size_t len);
+    void *arg;
+    uint64_t missed; /* before what is about to be put */
+};
+
+static void put_missed(struct lines *lines) {
+    struct text line = {0};
+    struct incident_watch *watch = lines->watch;
+    watch->missed += lines->missed;
+    lines->missed = 0;
+    if (watch->missed == 0)
+        return;
+    text_printf(&line, "(%llu incidents before what follows came faster than they could be shown)",
+                (unsigned long long)watch->missed);
+    watch->missed = 0;
+    lines->fn(lines->arg, line.data, line.len);
+    text_clear(&line);
+}
+
+static void put(void *arg, const struct incident *i) {
+    struct lines *lines = arg;
+    struct text sentence = {0}, line = {0};
+    put_missed(lines);
+    sentence_time(i->time_ms, &line);
+    text_printf(&line, " %s: ", i->kind);
+    sentence_append(i, &sentence);
+    text_append_visible(&line, sentence.data, sentence.len); /* names of users and clients may be any bytes */
+    lines->fn(lines->arg, line.data, line.len);
+    text_clear(&sentence);
+    text_clear(&line);
+}
+
+bool incident_watch_lines(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len),
+                          void *arg) {
+    struct lines lines = {.watch = watch, .fn = fn, .arg = arg};
+    bool more =
+        incidents_follow(watch->incidents, &watch->at, &watch->wanted, INCIDENTS_A_STEP, &lines.missed, put, &lines);
+    if (more) /* who lags behind and wants none of these is told of all at once, later */
+        watch->missed += lines.missed;
+    else
+        put_missed(&lines);
+    return more;
+}

@@ -1,0 +1,243 @@
+/*
+ * PROXY WATCH: the proxy's incidents go to a client as they happen, as MONITOR's lines do: simple strings, pushes in
+ * RESP3.
+ *
+ *      any thread ── wake ──> each thread with watchers ── slices ──> watcher, a few lines in a turn ──> client
+ *
+ * What a client does not read waits in the application's store, and not here: beyond STALLED bytes it gets no more
+ * until it has taken these, and what the store has not kept by then is told as a number.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/push/private.h"
+
+enum { STALLED = 64 * 1024 };
+
+static const double LOOK_AGAIN_SECONDS = 0.02;
+
+struct watch {
+    struct list_node link; /* of the worker's `idle` or `due` */
+    struct session *session;
+    void *lines;       /* the application's watch */
+    struct text words; /* as they were given, to tell a repetition */
+    bool stalled;      /* idle until the client has read what it has */
+};
+
+/* A worker's watchers. */
+struct worker_watches {
+    struct worker *worker;
+    struct list_node idle, due;
+    struct ev_async wake;
+    struct ev_timer again; /* active while somebody has to read first */
+    void *ear;             /* NULL: nobody watches */
+    bool sliced;
+};
+
+/* ---- lines ------------------------------------------------------------------------------------------- */
+
+static void put_line(void *arg, const char *line, size_t len) {
+    struct session *s = arg;
+    struct text out = {0};
+    if (s->lane.protocol == 3)
+        text_printf(&out, ">2\r\n$8\r\nincident\r\n$%zu\r\n", len);
+    else
+        text_append(&out, "+", 1);
+    text_append(&out, line, len);
+    text_append(&out, "\r\n", 2);
+    session_tell(s, out.data, out.len);
+    text_clear(&out);
+}
+
+static bool is_stalled(const struct session *s) {
+    return s->out.unsent + s->held_bytes > STALLED;
+}
+
+static void feed(struct worker_watches *all);
+
+static void look_later(struct worker_watches *all) {
+    if (ev_is_active(&all->again))
+        return;
+    ev_timer_set(&all->again, LOOK_AGAIN_SECONDS, 0.);
+    ev_timer_start(all->worker->loop, &all->again);
+}
+
+/* Lets the watcher that has waited longest have some lines. Each time is a work of its own: others' come between. */
+static bool feed_step(struct worker *w, struct worker_slices *slices) {
+    struct worker_watches *all = w->watches;
+    struct list_node *n = all ? list_first(&all->due) : NULL;
+    if (all)
+        all->sliced = false;
+    if (!n)
+        return false;
+    struct watch *watch = LIST_ENTRY(n, struct watch, link);
+    struct session *s = watch->session;
+    watch->stalled = is_stalled(s);
+    bool may = !watch->stalled && s->state == SESSION_OPEN;
+    bool more = may && w->shared->watch->lines(watch->lines, put_line, s);
+    list_remove(n);
+    list_append(more ? &all->due : &all->idle, n);
+    if (watch->stalled)
+        look_later(all);
+    feed(all);
+    return false;
+}
+
+/* Has those who are due be fed from the next turn on. */
+static void feed(struct worker_watches *all) {
+    if (all->sliced || list_empty(&all->due))
+        return;
+    struct worker_slices *slices = memory_zalloc(sizeof(*slices));
+    slices->step = feed_step;
+    all->sliced = true;
+    worker_add_slices(all->worker, slices);
+}
+
+/* Something has happened. Who has to read first is looked at by the timer. */
+static void on_wake(struct ev_loop *loop, struct ev_async *wake, int events) {
+    struct worker_watches *all = wake->data;
+    LIST_FOREACH_SAFE(it, &all->idle) {
+        if (LIST_ENTRY(it, struct watch, link)->stalled)
+            continue;
+        list_remove(it);
+        list_append(&all->due, it);
+    }
+    feed(all);
+}
+
+static void on_again(struct ev_loop *loop, struct ev_timer *again, int events) {
+    struct worker_watches *all = again->data;
+    bool stalled = false;
+    LIST_FOREACH_SAFE(it, &all->idle) {
+        struct watch *watch = LIST_ENTRY(it, struct watch, link);
+        if (!watch->stalled)
+            continue;
+        if (is_stalled(watch->session)) {
+            stalled = true;
+            continue;
+        }
+        watch->stalled = false;
+        list_remove(it);
+        list_append(&all->due, it);
+    }
+    if (stalled)
+        look_later(all);
+    feed(all);
+}
+
+static void wake(void *arg) {
+    struct worker_watches *all = arg;
+    ev_async_send(all->worker->loop, &all->wake);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+static struct worker_watches *watches_of(struct worker *w) {
+    if (!w->watches) {
+        w->watches = memory_zalloc(sizeof(*w->watches));
+        w->watches->worker = w;
+        list_init(&w->watches->idle);
+        list_init(&w->watches->due);
+        ev_async_init(&w->watches->wake, on_wake);
+        ev_init(&w->watches->again, on_again);
+        w->watches->wake.data = w->watches->again.data = w->watches;
+    }
+    struct worker_watches *all = w->watches;
+    if (!all->ear) {
+        ev_async_start(w->loop, &all->wake);
+        all->ear = w->shared->watch->listen(w->shared->watch->arg, wake, all);
+    }
+    return all;
+}
+
+/* Stops listening where nobody watches any more. */
+static void watches_check(struct worker *w) {
+    struct worker_watches *all = w->watches;
+    if (!all->ear || !list_empty(&all->idle) || !list_empty(&all->due))
+        return;
+    w->shared->watch->deaf(w->shared->watch->arg, all->ear);
+    all->ear = NULL;
+    ev_async_stop(w->loop, &all->wake);
+    ev_timer_stop(w->loop, &all->again);
+}
+
+void watch_worker_closes(struct worker *w) {
+    if (w->watches)
+        watches_check(w);
+    memory_free(w->watches);
+    w->watches = NULL;
+}
+
+void watch_drop(struct session *s) {
+    struct watch *watch = s->watch;
+    if (!watch)
+        return;
+    s->watch = NULL;
+    if (!s->pubsub)
+        s->hears &= (uint8_t)~HEARS_REPLY;
+    list_remove(&watch->link);
+    s->worker->shared->watch->end(watch->lines);
+    text_clear(&watch->words);
+    memory_free(watch);
+    watches_check(s->worker);
+}
+
+/* ---- PROXY WATCH --------------------------------------------------------------------------------------- */
+
+static void words_read(const struct resp_request *r, const char *bytes, const char **words, size_t *lens,
+                       struct text *all) {
+    for (size_t i = 2; i < r->argc; i++) {
+        words[i - 2] = request_arg(r, bytes, i, &lens[i - 2]);
+        text_printf(all, "%zu ", lens[i - 2]);
+        text_append(all, words[i - 2], lens[i - 2]);
+    }
+}
+
+static bool too_long(const struct resp_request *r) {
+    for (size_t i = 2; i < r->argc; i++)
+        if (r->argv[i].len > PROXY_WORD_MAX)
+            return true;
+    return false;
+}
+
+static bool is_same(const struct watch *watch, const struct text *words) {
+    return watch && watch->words.len == words->len &&
+           (words->len == 0 || memcmp(watch->words.data, words->data, words->len) == 0);
+}
+
+enum dispatch_result watch_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes) {
+    const struct watch_source *source = s->worker->shared->watch;
+    const char *words[PROXY_WORDS_MAX];
+    size_t lens[PROXY_WORDS_MAX];
+    struct text all = {0}, error = {0};
+    if (too_long(r)) {
+        session_refuse(s, c, "ERR the pattern is longer than %d bytes", PROXY_WORD_MAX);
+        return DISPATCHED;
+    }
+    words_read(r, bytes, words, lens, &all);
+    if (is_same(s->watch, &all)) { /* not answered, as a repeated MONITOR is not: redis-cli -r -1 shows all lines */
+        text_clear(&all);
+        return DISPATCHED;
+    }
+    struct worker_watches *watches = watches_of(s->worker);
+    void *lines = source->begin(source->arg, words, lens, r->argc - 2, &error);
+    if (!lines) {
+        session_refuse(s, c, "%s", error.data);
+        text_clear(&error);
+        text_clear(&all);
+        watches_check(s->worker);
+        return DISPATCHED;
+    }
+    struct watch *watch = memory_zalloc(sizeof(*watch));
+    watch->session = s;
+    watch->lines = lines;
+    watch->words = all;
+    list_append(&watches->idle, &watch->link);
+    watch_drop(s);
+    s->watch = watch;
+    s->hears |= HEARS_REPLY;
+    session_answer(s, c, "+OK\r\n", 5);
+    return DISPATCHED;
+}
