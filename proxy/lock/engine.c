@@ -216,12 +216,20 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     return session;
 }
 
-/* Claims are in the order of their fences: of those that may be meant the last one counts. */
+/* Whether the session's last attempt on the key was in vain: it has not come back for what another one has left. */
+static bool is_loser(struct shard *sh, const struct entry *en, const struct lock_session *s) {
+    const struct peer *p = en ? peer_find(sh, s->id) : NULL;
+    const struct witness *w = p ? witness_find(en, p) : NULL;
+    return w && w->lost;
+}
+
+/* Claims are in the order of their fences: of those that may be meant the last one counts. Who has no claim may be one
+ * who has come back over another connection, as with releases (C). */
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms) {
     uint64_t hash = engine_key_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
-    const struct claim *own = NULL, *own_over = NULL, *client = NULL, *client_over = NULL;
+    const struct claim *own = NULL, *own_over = NULL, *client = NULL, *client_over = NULL, *closed_over = NULL;
     struct lock_writing w = {.how = WRITER_NONE};
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
@@ -237,9 +245,13 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
             client = c;
         if (lost && shared && c->peer->client == s->client)
             client_over = c;
+        if (lost && c->peer->closed && c->peer->client == s->client)
+            closed_over = c;
         w.newest = c->fence;
     }
     const struct claim *held = own ? own : own_over ? NULL : client, *over = own_over ? own_over : client_over;
+    if (!held && !over && closed_over && !is_loser(sh, en, s))
+        over = closed_over;
     const struct claim *by = held ? held : over;
     if (by) {
         w.how = held ? WRITER_HOLDS : WRITER_LATE;

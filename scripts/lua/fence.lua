@@ -8,30 +8,29 @@
 --                        `now` of 0 says that there is no guard record any more, so that nobody knows
 -- A guard record that is gone says that the lease has been over for GUARD_OUTLIVES_MS, or that Redis has lost it: somebody
 -- may have had the lock since. Never sent twice: data has no guard record to know a repeat by. S4, S7.
+-- The usual case, the lease that is the lock's last, is one HGET.
 --@alone
-local n, identity = tonumber(ARGV[1]), ARGV[3]
-
-local function refused(i, now, owner)
-  return {err = 'FENCED ' .. i .. ' ' .. now .. ' ' .. (owner or '')}
-end
+local argv, keys, redis = ARGV, KEYS, redis
+local n = tonumber(argv[1])
 
 for i = 1, n do
-  local mine = ARGV[3 + i]
-  local g = redis.call('HMGET', KEYS[2 * i - 1], 'fence', 'owner', 'token')
-  local now = g[1] or '0'
-  if mine == '0' then
-    local holds = g[3] and g[3] ~= '' and g[2] == identity and redis.call('EXISTS', KEYS[2 * i]) == 1
-    if not holds then return refused(i, now, g[2]) end
-  elseif now == '0' or tonumber(now) > tonumber(mine) then
-    return refused(i, now, g[2])
+  local mine = argv[3 + i]
+  if redis.call('HGET', keys[2 * i - 1], 'fence') ~= mine then
+    local g = redis.call('HMGET', keys[2 * i - 1], 'fence', 'owner', 'token')
+    local now, refused = g[1] or '0', nil
+    if mine == '0' then
+      refused = not (g[3] and g[3] ~= '' and g[2] == argv[3] and redis.call('EXISTS', keys[2 * i]) == 1)
+    else
+      refused = now == '0' or tonumber(now) > tonumber(mine)
+    end
+    if refused then return {err = 'FENCED ' .. i .. ' ' .. now .. ' ' .. (g[2] or '')} end
   end
 end
 
-local at = 4 + n
-if ARGV[2] == '3' then redis.setresp(3) end
-local reply = redis.pcall(unpack(ARGV, at))
+if argv[2] == '3' then redis.setresp(3) end
+local reply = redis.pcall(unpack(argv, 4 + n))
 
 -- A script's numbers are exact up to here; beyond, the reply is the text that stands there.
-if type(reply) ~= 'number' or math.abs(reply) <= 9007199254740991 then return reply end
-if string.lower(ARGV[at]) == 'hincrby' then return redis.call('HGET', ARGV[at + 1], ARGV[at + 2]) end
-return redis.call('GET', ARGV[at + 1])
+if type(reply) ~= 'number' or (reply <= 9007199254740991 and reply >= -9007199254740991) then return reply end
+if string.lower(argv[4 + n]) == 'hincrby' then return redis.call('HGET', argv[5 + n], argv[6 + n]) end
+return redis.call('GET', argv[5 + n])

@@ -218,6 +218,19 @@ def test_who_has_lost_the_lock_does_not_write(worker, connect, fenced):
     assert int(after["refused"]) == int(before["refused"]) + 4 == int(before["late"]) + 4
 
 
+def test_who_comes_back_over_another_connection(worker, connect, fenced):
+    """A worker that was away for long finds its connection closed, and sends its write over a new one."""
+    a, b = worker("away"), worker("b")
+    key, lock, old, new = lost(a, b)
+    a.close()
+    colleague = worker("away")
+    error = "FENCED the lease on %s is over (fence %d, now %d); nothing was written" % (lock, old, new)
+    until(lambda: colleague("SET", key, "late") == error, 10, "the proxy's knowledge that the connection is closed")
+    assert worker("else")("SET", key, "1") == "OK"
+    assert colleague("SET", lock, "1", "NX") is None
+    assert colleague("SET", key, "1") == "OK"  # who has just tried for the lock is another one
+
+
 def test_a_lease_that_nobody_has_taken_still_writes(worker, connect, fenced):
     a, watch = worker("a"), connect(fenced)
     n = fresh()
