@@ -116,9 +116,14 @@ static void queue_settle(struct waiting *t, struct waiting_queue *q) {
     memory_free(q);
 }
 
+/* The first one of those who may ask in their turn. */
 static struct waiter *first_of(const struct waiting_queue *q) {
-    struct list_node *n = list_first(&q->waiters);
-    return n ? LIST_ENTRY(n, struct waiter, link) : NULL;
+    LIST_FOREACH(it, &q->waiters) {
+        struct waiter *w = LIST_ENTRY(it, struct waiter, link);
+        if (!w->last)
+            return w;
+    }
+    return NULL;
 }
 
 /* ---- places that are kept ------------------------------------------------------------------------------ */
@@ -175,7 +180,7 @@ static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w) {
     w->queue = q;
     w->joined = q->asked;
     w->attempt = 0;
-    w->called = w->mailed = false;
+    w->called = w->mailed = w->last = false;
     q->count++;
     atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed);
 }
@@ -283,7 +288,17 @@ bool waiting_try(struct waiting *t, struct waiter *w) {
 
 void waiting_try_last(struct waiting *t, struct waiter *w) {
     pthread_mutex_lock(&t->mutex);
-    w->attempt = ++w->queue->asked;
+    struct waiting_queue *q = w->queue;
+    bool was_first = first_of(q) == w;
+    w->attempt = ++q->asked;
+    w->last = true;
+    struct waiter *first = first_of(q);
+    if (w->called)
+        call_first(t, q);
+    else if (was_first && first)
+        call(t, first, false);
+    list_remove(&w->mail);
+    w->called = w->mailed = false;
     pthread_mutex_unlock(&t->mutex);
 }
 

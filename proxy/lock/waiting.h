@@ -42,7 +42,7 @@ struct waiter {
     struct list_node link, mail;
     struct table_link by_session;
     uint64_t joined, attempt;
-    bool called, mailed;
+    bool called, mailed, last;
 };
 
 /* Makes the queues for so many threads. `wake` is called, from any thread and with the queues locked, when there is
@@ -66,7 +66,8 @@ enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, 
                                  struct waiter *w, int64_t now_ms);
 /* Whether the waiter may try by itself, since it is the first one and none of its queue does. If so, it is trying. */
 bool waiting_try(struct waiting *t, struct waiter *w);
-/* Lets a waiter try whatever its place is, as the last thing it does: it leaves with the answer. */
+/* Lets a waiter try whatever its place is, as the last thing it does: it leaves with the answer. It is not called any
+ * more, and its place is the next one's. */
 void waiting_try_last(struct waiting *t, struct waiter *w);
 /* Since when the next one behind a waiter waits; 0: there is none. */
 int64_t waiting_behind(struct waiting *t, const struct waiter *w);

@@ -110,6 +110,30 @@ static void test_one_tries_at_a_time(void **state) {
     leave(r, 1, WAIT_OVER);
 }
 
+/* Who asks for the last time is no more called: one attempt is under way already, and it leaves with the answer. */
+static void test_last_try(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    join(r, 1, 1);
+    waiting_try_last(r->t, &r->w[0]);
+    assert_ptr_equal(next(r, 1, false), &r->w[1]); /* it is the first one now */
+    waiting_freed(r->t, &r->key, HASH, 100, false);
+    assert_null(next(r, 0, true));
+    assert_ptr_equal(next(r, 1, true), &r->w[1]);
+    leave(r, 0, WAIT_OVER);
+    assert_null(next(r, 0, true));
+    assert_null(next(r, 1, true));
+    waiting_refused(r->t, &r->w[1], 101);
+    join(r, 2, 0);
+    waiting_freed(r->t, &r->key, HASH, 101, false);
+    waiting_try_last(r->t, &r->w[1]); /* called before, and not to try in its turn any more */
+    assert_null(next(r, 1, true));
+    assert_ptr_equal(next(r, 0, true), &r->w[2]);
+    assert_false(waiting_join_behind(r->t, &r->key, HASH, waiter(r, 0, 0), r->now_ms));
+    leave(r, 1, WAIT_OVER);
+    leave(r, 2, WAIT_GRANTED);
+}
+
 static void test_handover(void **state) {
     struct rig *r = *state;
     assert_false(waiting_handover(r->t, &r->key, HASH, 0, 0));
@@ -225,6 +249,7 @@ int main(void) {
         TEST(test_kept_place),  TEST(test_release_before_joining),
         TEST(test_empty_place), TEST(test_leaving_hands_the_call_on),
         TEST(test_proof),       TEST(test_views),
+        TEST(test_last_try),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
