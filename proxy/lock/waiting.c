@@ -41,6 +41,7 @@ struct waiting_queue {
     bool again;             /* a release was seen meanwhile */
     uint64_t asked, proven; /* attempts sent; the newest of them that is known to have found the lock held */
     uint64_t fence;         /* of the lease that was met last */
+    int64_t look_ms;        /* when the first one is to try if nothing happens before; 0 not known */
     int64_t elsewhere_ms;   /* since when somebody waits at another proxy, as far as is known; 0 nobody */
     struct lock_key key;
     char name[];
@@ -328,6 +329,12 @@ bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence) {
     return again;
 }
 
+void waiting_look(struct waiting *t, struct waiter *w, int64_t look_ms) {
+    pthread_mutex_lock(&t->mutex);
+    w->queue->look_ms = look_ms;
+    pthread_mutex_unlock(&t->mutex);
+}
+
 bool waiting_proves(struct waiting *t, const struct waiter *w, uint64_t *fence) {
     pthread_mutex_lock(&t->mutex);
     const struct waiting_queue *q = w->queue;
@@ -355,8 +362,10 @@ static void call_next(struct waiting *t, struct waiting_queue *q, enum waiting_e
 static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms) {
     struct waiting_queue *q = w->queue;
     bool was_first = first_of(q) == w, owes = w->called;
-    if (end == WAIT_GRANTED)
+    if (end == WAIT_GRANTED) {
         note_held(q, w);
+        q->look_ms = 0;
+    }
     if (q->trying == w) {
         q->trying = NULL;
         owes |= q->again;
@@ -429,6 +438,7 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
         bool may = called && !q->trying && first_of(q) == w;
         w->mailed = w->called = false;
         w->yields = may && yields(q, w);
+        w->look_ms = q->look_ms;
         *tries = may && !w->yields;
         if (*tries)
             try_now(q, w);

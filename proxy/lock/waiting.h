@@ -37,6 +37,8 @@ struct waiter {
     int64_t since_ms;
     const char *who; /* for people; borrowed while it waits */
     bool yields;     /* waiting_next: somebody at another proxy has waited longer, and tries first */
+    int64_t look_ms; /* waiting_next: when it is to try if nothing happens before, as waiting_look has said; 0: nobody
+                        has */
     /* Private, but for `queue`: NULL while it does not wait. */
     struct waiting_queue *queue;
     struct list_node link, mail;
@@ -79,6 +81,9 @@ void waiting_told(struct waiting *t, const struct lock_key *key, uint64_t hash, 
 /* A waiter's attempt was refused by the lease with this fence. Returns whether it tries once more, since a release has
  * been seen meanwhile. */
 bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence);
+/* Notes when the first waiter is to try if nothing happens before. Whoever takes its place until then keeps to it, so
+ * that a lock is looked at as often where the first ones' times end one after the other. */
+void waiting_look(struct waiting *t, struct waiter *w, int64_t look_ms);
 /* Whether the lock was held at a moment since the waiter came, by what others' attempts have found: so it may be
  * refused without having asked. *fence: of the lease that was met last, 0 not known. */
 bool waiting_proves(struct waiting *t, const struct waiter *w, uint64_t *fence);

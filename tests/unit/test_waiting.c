@@ -134,6 +134,23 @@ static void test_last_try(void **state) {
     leave(r, 2, WAIT_GRANTED);
 }
 
+/* Who takes the first one's place looks at the lock when that one would have. */
+static void test_looks(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    waiting_look(r->t, &r->w[0], 1100);
+    join(r, 1, 0);
+    leave(r, 0, WAIT_OVER);
+    assert_ptr_equal(next(r, 0, false), &r->w[1]);
+    assert_int_equal(r->w[1].look_ms, 1100);
+    join(r, 2, 0);
+    assert_true(waiting_try(r->t, &r->w[1]));
+    leave(r, 1, WAIT_GRANTED);
+    assert_ptr_equal(next(r, 0, false), &r->w[2]);
+    assert_int_equal(r->w[2].look_ms, 0); /* of that lease nothing is known */
+    leave(r, 2, WAIT_OVER);
+}
+
 static void test_handover(void **state) {
     struct rig *r = *state;
     assert_false(waiting_handover(r->t, &r->key, HASH, 0, 0));
@@ -249,7 +266,7 @@ int main(void) {
         TEST(test_kept_place),  TEST(test_release_before_joining),
         TEST(test_empty_place), TEST(test_leaving_hands_the_call_on),
         TEST(test_proof),       TEST(test_views),
-        TEST(test_last_try),
+        TEST(test_last_try),    TEST(test_looks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

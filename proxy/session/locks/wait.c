@@ -186,11 +186,20 @@ static void wait_arm(struct wait *t) {
     ev_timer_start(w->loop, &t->timer);
 }
 
-/* Has the first one try in a while, and when the lease in its way ends. */
-static void wait_try_in(struct wait *t, int64_t pttl_ms) {
-    int64_t ms = pttl_ms >= 0 && pttl_ms + 1 < TRY_MS ? pttl_ms + 1 : TRY_MS;
+/* Has the first one try in so many ms, 100 at most. */
+static void wait_try_in(struct wait *t, int64_t ms) {
+    ms = ms < 0 ? 0 : ms > TRY_MS ? TRY_MS : ms;
     t->try_at = ev_now(t->call->request->worker->loop) + (double)ms / 1000.;
     wait_arm(t);
+}
+
+/* In how many ms the first one is to look again at a lock that has been found held: when the lease in its way ends,
+ * soon in any case. Whoever is the first one then will. */
+static int64_t next_look(struct wait *t, int64_t pttl_ms) {
+    struct worker *w = t->call->request->worker;
+    int64_t ms = pttl_ms >= 0 && pttl_ms + 1 < TRY_MS ? pttl_ms + 1 : TRY_MS;
+    waiting_look(w->shared->waiting, &t->waiter, worker_now(w) + ms);
+    return ms;
 }
 
 static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
@@ -204,7 +213,7 @@ static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
         return;
     t->try_at = 0;
     if (w->pause != PAUSE_NONE) /* CLIENT PAUSE holds new attempts, too */
-        wait_try_in(t, PTTL_UNKNOWN);
+        wait_try_in(t, TRY_MS);
     else if (waiting_try(w->shared->waiting, &t->waiter))
         wait_try(t);
     else
@@ -265,12 +274,13 @@ static void wait_answered(struct call *c, const struct call_end *end) {
         keep_refusal(t, &e);
         t->called = 0;
         bool again = waiting_refused(w->shared->waiting, &t->waiter, e.result.fence);
+        int64_t look = next_look(t, e.result.pttl_ms);
         if (t->over || t->gone)
             wait_refuse(t);
         else if (again)
             wait_try(t);
         else
-            wait_try_in(t, e.result.pttl_ms);
+            wait_try_in(t, look);
         return;
     }
     bool granted = !end->error && e.result.outcome == LOCK_GRANTED;
@@ -399,7 +409,7 @@ bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *
     waiting_elsewhere(w->shared->waiting, &t->waiter, r->waits_ms);
     wait_started(t);
     if (joined == JOINED_FIRST)
-        wait_try_in(t, r->pttl_ms);
+        wait_try_in(t, next_look(t, r->pttl_ms));
     else
         wait_arm(t);
     if (joined == JOINED_FREED)
@@ -441,7 +451,7 @@ static void serve(struct worker *w) {
         if (tries)
             wait_try(t);
         else if (!t->trying)
-            wait_try_in(t, waiter->yields ? YIELD_MS : PTTL_UNKNOWN);
+            wait_try_in(t, waiter->yields ? YIELD_MS : waiter->look_ms ? waiter->look_ms - worker_now(w) : TRY_MS);
     }
 }
 
