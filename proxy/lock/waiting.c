@@ -169,6 +169,12 @@ static void kept_add(struct waiting *t, const struct waiter *w, int64_t until_ms
     t->kept_count++;
 }
 
+/* Whether the lease with this fence is known to have been released. */
+static bool is_freed(const struct waiting *t, uint64_t hash, uint64_t fence) {
+    const struct freed *f = &t->freed[hash % FREED];
+    return fence && f->hash == hash && f->fence >= fence;
+}
+
 /* ---- joining ------------------------------------------------------------------------------------------- */
 
 static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w) {
@@ -218,8 +224,7 @@ enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, 
         kept_remove(t, k);
     if (fence)
         q->fence = fence;
-    const struct freed *f = &t->freed[hash % FREED];
-    bool freed = fence && f->hash == hash && f->fence >= fence;
+    bool freed = is_freed(t, hash, fence);
     enum waiting_joined joined = first_of(q) != w ? JOINED_BEHIND : freed && !q->trying ? JOINED_FREED : JOINED_FIRST;
     if (joined == JOINED_FREED) {
         q->trying = w;
@@ -318,6 +323,7 @@ bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence) {
     bool again = false;
     if (q->trying == w) {
         q->trying = NULL;
+        q->again |= is_freed(t, q->hash, fence); /* the release came over another connection, behind it */
         again = q->again && first_of(q) == w;
         if (again)
             try_now(q, w);

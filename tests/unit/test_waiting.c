@@ -165,6 +165,23 @@ static void test_handover(void **state) {
     leave(r, 0, WAIT_OVER);
 }
 
+/* The attempt that was sent right behind a release has gone over another connection, and was there before it. */
+static void test_handover_overtakes(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    waiting_freed(r->t, &r->key, HASH, 100, true);
+    assert_true(waiting_refused(r->t, &r->w[0], 100));
+    assert_false(waiting_refused(r->t, &r->w[0], 101));
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    assert_false(waiting_refused(r->t, &r->w[0], 101));
+    waiting_freed(r->t, &r->key, HASH, 101, true);
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    leave(r, 0, WAIT_OVER);
+}
+
 static void test_release_before_joining(void **state) {
     struct rig *r = *state;
     waiting_freed(r->t, &r->key, HASH, 99, false);
@@ -261,12 +278,19 @@ static void test_views(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_order),       TEST(test_newcomers),
-        TEST(test_handover),    TEST(test_one_tries_at_a_time),
-        TEST(test_kept_place),  TEST(test_release_before_joining),
-        TEST(test_empty_place), TEST(test_leaving_hands_the_call_on),
-        TEST(test_proof),       TEST(test_views),
-        TEST(test_last_try),    TEST(test_looks),
+        TEST(test_order),
+        TEST(test_newcomers),
+        TEST(test_handover),
+        TEST(test_one_tries_at_a_time),
+        TEST(test_kept_place),
+        TEST(test_release_before_joining),
+        TEST(test_empty_place),
+        TEST(test_leaving_hands_the_call_on),
+        TEST(test_proof),
+        TEST(test_views),
+        TEST(test_last_try),
+        TEST(test_looks),
+        TEST(test_handover_overtakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
