@@ -355,9 +355,7 @@ static void call_next(struct waiting *t, struct waiting_queue *q, enum waiting_e
     struct waiter *first = first_of(q);
     if (!first)
         return;
-    if (end == WAIT_GRANTED)
-        q->again = false;
-    if (end == WAIT_GRANTED)
+    if (end == WAIT_GRANTED && !owes)
         call(t, first, false);
     else if (owes || (was_first && end == WAIT_GONE))
         call_first(t, q);
@@ -377,6 +375,8 @@ static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int
         owes |= q->again;
         q->again = false;
     }
+    if (end == WAIT_GRANTED) /* the releases that were seen came before that, unless it was this lease's */
+        owes = is_freed(t, q->hash, w->fence);
     list_remove(&w->link);
     list_remove(&w->mail);
     table_remove(&t->sessions, &w->by_session, w->session);

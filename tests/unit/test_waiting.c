@@ -182,6 +182,24 @@ static void test_handover_overtakes(void **state) {
     leave(r, 0, WAIT_OVER);
 }
 
+/* What a waiter has got is released again, by somebody whom the rule lets, before its own answer is there. */
+static void test_release_before_the_grant(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    join(r, 1, 0);
+    assert_true(waiting_try(r->t, &r->w[0]));
+    waiting_freed(r->t, &r->key, HASH, 101, false);
+    r->w[0].fence = 101;
+    leave(r, 0, WAIT_GRANTED);
+    assert_ptr_equal(next(r, 0, true), &r->w[1]);
+    join(r, 2, 0);
+    waiting_freed(r->t, &r->key, HASH, 101, false); /* an older one */
+    r->w[1].fence = 102;
+    leave(r, 1, WAIT_GRANTED);
+    assert_ptr_equal(next(r, 0, false), &r->w[2]);
+    leave(r, 2, WAIT_OVER);
+}
+
 static void test_release_before_joining(void **state) {
     struct rig *r = *state;
     waiting_freed(r->t, &r->key, HASH, 99, false);
@@ -291,6 +309,7 @@ int main(void) {
         TEST(test_last_try),
         TEST(test_looks),
         TEST(test_handover_overtakes),
+        TEST(test_release_before_the_grant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

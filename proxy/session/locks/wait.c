@@ -290,6 +290,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     }
     if (granted)
         note_grant(t);
+    t->waiter.fence = e.result.fence;
     wait_close(t, granted ? WAIT_GRANTED : WAIT_GONE);
     wait_memory_free(&t->owner);
     lock_answered(c, end);
