@@ -413,10 +413,8 @@ bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *
         wait_try_in(t, next_look(t, r->pttl_ms));
     else
         wait_arm(t);
-    if (joined == JOINED_FREED)
+    if (!refuse_circle(t) && joined == JOINED_FREED)
         wait_try(t);
-    else
-        (void)refuse_circle(t);
     return true;
 }
 
