@@ -255,6 +255,19 @@ static void test_leaving_hands_the_call_on(void **state) {
     leave(r, 1, WAIT_GONE);
 }
 
+/* A waiter's answer tells it to ask again, as a release was seen meanwhile, and its time is over. */
+static void test_over_when_it_is_to_try(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    join(r, 1, 1);
+    assert_true(waiting_try(r->t, &r->w[0]));
+    waiting_freed(r->t, &r->key, HASH, 100, false);
+    assert_true(waiting_refused(r->t, &r->w[0], 100));
+    leave(r, 0, WAIT_OVER);
+    assert_ptr_equal(next(r, 1, true), &r->w[1]);
+    leave(r, 1, WAIT_GRANTED);
+}
+
 static void test_proof(void **state) {
     struct rig *r = *state;
     uint64_t fence;
@@ -310,6 +323,7 @@ int main(void) {
         TEST(test_looks),
         TEST(test_handover_overtakes),
         TEST(test_release_before_the_grant),
+        TEST(test_over_when_it_is_to_try),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
