@@ -432,9 +432,11 @@ void lock_wait_sent(struct session *s, struct lock_call *l) {
 }
 
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
+    /* Of a release that is answered once more the script does not know the fence. */
+    uint64_t fence = r->fence || r->outcome != LOCK_RELEASED ? r->fence : l->plan.claim_fence;
     if (r->outcome == LOCK_RELEASED || r->outcome == LOCK_FREE ||
         (r->outcome != LOCK_UNKNOWN && r->outcome != LOCK_NOT_SENT && r->pttl_ms == PTTL_GONE))
-        waiting_freed(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, l->handed);
+        waiting_freed(w->shared->waiting, &l->plan.key, l->plan.hash, fence, l->handed);
 }
 
 /* ---- the worker's part --------------------------------------------------------------------------------- */
