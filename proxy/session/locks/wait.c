@@ -449,14 +449,14 @@ static void serve(struct worker *w) {
         struct wait *t = LIST_ENTRY(waiter, struct wait, waiter);
         if (tries || waiter->yields)
             t->called = ev_now(w->loop);
-        if (waiter->yields) { /* and if its time is over before, so will who comes behind it */
-            waiter->look_ms = worker_now(w) + YIELD_MS;
+        if (waiter->yields || !waiter->look_ms) { /* and if its time is over before, so will who comes behind it */
+            waiter->look_ms = worker_now(w) + (waiter->yields ? YIELD_MS : TRY_MS);
             waiting_look(w->shared->waiting, waiter, waiter->look_ms);
         }
         if (tries)
             wait_try(t);
         else if (!t->trying)
-            wait_try_in(t, waiter->look_ms ? waiter->look_ms - worker_now(w) : TRY_MS);
+            wait_try_in(t, waiter->look_ms - worker_now(w));
     }
 }
 
