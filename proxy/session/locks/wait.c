@@ -273,6 +273,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     if (held) {
         keep_refusal(t, &e);
         t->called = 0;
+        t->over |= ev_now(w->loop) >= t->until;
         bool again = waiting_refused(w->shared->waiting, &t->waiter, e.result.fence);
         int64_t look = next_look(t, e.result.pttl_ms);
         if (t->over || t->gone)
