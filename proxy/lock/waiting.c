@@ -372,7 +372,7 @@ static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int
     }
     if (q->trying == w) {
         q->trying = NULL;
-        owes |= q->again || end == WAIT_OVER; /* it was to try, and has not */
+        owes |= q->again || end != WAIT_GRANTED; /* it was to try, and has not; or what it did is lost */
         q->again = false;
     }
     if (end == WAIT_GRANTED) /* the releases that were seen came before that, unless it was this lease's */

@@ -268,6 +268,20 @@ static void test_over_when_it_is_to_try(void **state) {
     leave(r, 1, WAIT_GRANTED);
 }
 
+/* The attempt behind a release is lost, and one whose place is before it has joined meanwhile. */
+static void test_lost_behind_a_release(void **state) {
+    struct rig *r = *state;
+    join(r, 1, 0);
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    assert_ptr_equal(next(r, 0, true), &r->w[1]);
+    assert_int_equal(join(r, 0, 0), JOINED_FIRST);
+    waiting_freed(r->t, &r->key, HASH, 100, true);
+    assert_null(next(r, 0, true));
+    leave(r, 1, WAIT_GONE);
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    leave(r, 0, WAIT_GRANTED);
+}
+
 static void test_proof(void **state) {
     struct rig *r = *state;
     uint64_t fence;
@@ -324,6 +338,7 @@ int main(void) {
         TEST(test_handover_overtakes),
         TEST(test_release_before_the_grant),
         TEST(test_over_when_it_is_to_try),
+        TEST(test_lost_behind_a_release),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
