@@ -26,7 +26,7 @@ compile() { # SOURCE OBJECT
 
 # The scripts of a folder, as the proxy has them.
 compile_scripts() { # FOLDER OBJECT
-    cmake -DFOLDER="$1" -DNAMES="$LUA_NAMES" -DOUT="$2.c" -P "$ROOT/scripts/embed_lua.cmake" && compile "$2.c" "$2"
+    cmake -DFOLDER="$1" -DNAMES="$LUA_NAMES" -DCONSTANTS="$ROOT/proxy/lock/script_constants.h" -DOUT="$2.c" -P "$ROOT/scripts/embed_lua.cmake" && compile "$2.c" "$2"
 }
 
 # The programs of a folder: its own objects take the place of those of the unbroken engine.
