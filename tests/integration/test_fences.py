@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import subprocess
+import urllib.request
 
 import pytest
 
@@ -727,6 +728,20 @@ def test_rules_config_and_explain(farm, start_proxy, connect):
     said = client("PROXY", "EXPLAIN", "SET", "a b:1:2", "x")
     said = dict(zip(said[::2], said[1::2]))
     assert said["fence"] == line[len("fence "):] and said["fence-lock"] == "lock:1:of:2"
+
+
+def test_metrics(farm, start_proxy, connect):
+    port = servers.free_port()
+    proxy = start_proxy(farm.backend("standalone"), *LOCKS, "fence counted:* by lock:counted:*", "admin-port %d" % port)
+    a, b = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "ab"]
+    key, _, _, _ = lost(a, b, "counted")
+    assert b("SET", key, "1") == "OK" and a("SET", key, "1").startswith("FENCED ")
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10) as reply:
+        lines = reply.read().decode().splitlines()
+    assert 'lockkeeper_fence_hits_total{fence="counted:*"} 2' in lines
+    assert 'lockkeeper_fence_late_writes_total{fence="counted:*"} 1' in lines
+    assert 'lockkeeper_fence_refused_writes_total{fence="counted:*"} 1' in lines
+    assert 'lockkeeper_incidents_total{kind="late_write"} 1' in lines
 
 
 def test_reload(farm, start_proxy, connect):
