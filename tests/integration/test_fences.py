@@ -1,10 +1,14 @@
 """Fences (S7): who has lost the lock under which data is written is recorded (audit), or kept from writing (enforce)."""
 
+import collections
 import hashlib
 import itertools
 import os
+import random
 import re
 import subprocess
+import threading
+import time
 import urllib.request
 
 import pytest
@@ -712,6 +716,55 @@ def test_explain(worker):
     assert check(a, "SET", key, "1") == "asks in one step with the write whether the lock has had another holder"
     assert check(a, "EVAL", "return 1", "1", key).startswith("asks in one step")
     assert check(a, "MOVE", key, "1").startswith("ERR the write of fenced data can't be checked")
+
+
+PUSH = "return redis.call('RPUSH', KEYS[1], ARGV[1])"
+
+
+def write_fence(client, key, fence, way):
+    """Appends the fence, one way or another; returns the reply to the write itself."""
+    if way == 0:
+        return client("RPUSH", key, fence)
+    if way == 1:
+        return client("EVAL", PUSH, "1", key, fence)
+    client("MULTI")
+    client("RPUSH", key, fence)
+    [reply] = client("EXEC")
+    return reply
+
+
+def test_torture(fenced, connect):
+    """Workers whose leases are mostly too short write the fence that they have: no later one is followed by an earlier."""
+    n = fresh()
+    key, lock = "stock:" + n, "lock:stock:" + n
+    until_when, problems, counts = time.monotonic() + 4, [], collections.Counter()
+
+    def work(i):
+        rand = random.Random(i)
+        with Client(fenced.address, commands=[("CLIENT", "SETNAME", "torture-%d" % i)]) as client:
+            while time.monotonic() < until_when:
+                if client("SET", lock, str(i), "NX", "PX", str(rand.randrange(5, 30))) != "OK":
+                    time.sleep(0.002)
+                    continue
+                fence = client("PROXY", "TOKEN", lock)
+                for _ in range(4 if fence else 0):
+                    reply = write_fence(client, key, str(fence), rand.randrange(3))
+                    if isinstance(reply, Error) and not reply.startswith("FENCED "):
+                        problems.append(reply)
+                    counts["refused" if isinstance(reply, Error) else "written"] += 1
+                    time.sleep(rand.random() * 0.012)
+                client("DEL", lock)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    fences = list(map(int, connect(fenced)("LRANGE", key, "0", "-1")))
+    assert problems == []
+    assert len(fences) == counts["written"] and counts["refused"] > 5, counts
+    assert fences == sorted(fences)
+    assert len(set(fences)) > 20
 
 
 # ---- the directive ------------------------------------------------------------------------------------------
