@@ -405,7 +405,8 @@ static inline bool entry_matches(const struct rule_entry *entry, const char *key
     return false;
 }
 
-static struct rule_entry *first_of(struct rule_entry *const *entries, size_t count, const char *key, size_t len) {
+static inline struct rule_entry *first_of(struct rule_entry *const *entries, size_t count, const char *key,
+                                          size_t len) {
     for (size_t i = 0; i < count; i++)
         if (entry_matches(entries[i], key, len))
             return entries[i];
@@ -430,13 +431,19 @@ const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const c
     return first_match(rules, key, len);
 }
 
-/* The lock rule that applies, unless its mode is off; else the fence that does. */
-static struct rule_entry *watcher(const struct lock_rules *rules, const char *key, size_t len) {
-    struct rule_entry *entry = first_of(rules->entries, rules->count, key, len);
-    if (rules->fence_count == 0 || (entry && entry->rule.mode != LOCK_MODE_OFF))
-        return entry;
+/* The fence that applies where the lock rule `entry` (NULL: none matches) leaves keys alone; else that one. */
+static __attribute__((noinline)) struct rule_entry *fence_or(const struct lock_rules *rules, struct rule_entry *entry,
+                                                             const char *key, size_t len) {
     struct rule_entry *fence = first_of(rules->fences, rules->fence_count, key, len);
     return fence && fence->rule.fence->mode != LOCK_MODE_OFF ? fence : entry;
+}
+
+/* The lock rule that applies, unless its mode is off; else the fence that does. */
+static inline struct rule_entry *watcher(const struct lock_rules *rules, const char *key, size_t len) {
+    struct rule_entry *entry = first_of(rules->entries, rules->count, key, len);
+    if (entry && entry->rule.mode != LOCK_MODE_OFF)
+        return entry;
+    return rules->fence_count > 0 ? fence_or(rules, entry, key, len) : entry;
 }
 
 static __attribute__((noinline)) const struct lock_rule *first_watch(const struct lock_rules *rules, const char *key,

@@ -12,6 +12,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
+#include "proxy/lock/fence.h"
 #include "proxy/worker/private.h"
 
 enum { RULES_MEASURED = 100 };
@@ -222,6 +223,42 @@ static void measure_rules(struct worker *w, const struct metric_sink *m) {
     }
 }
 
+/* One figure of each fence, by its pattern, as measure_rules has it. */
+static void measure_fences_by(struct worker *w, const struct metric_sink *m,
+                              uint64_t (*figure)(const struct lock_rule *rule)) {
+    size_t count = lock_rules_fence_count(w->rules);
+    for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
+        const struct lock_rule *rule = lock_rules_fence(w->rules, i);
+        bool first = true;
+        for (size_t j = 0; j < i && first; j++)
+            first = strcmp(lock_rules_fence(w->rules, j)->pattern, rule->pattern) != 0;
+        if (first)
+            sample(m, "fence", rule->pattern, (double)figure(rule));
+    }
+}
+
+static uint64_t fence_hits(const struct lock_rule *rule) {
+    return atomic_load(&rule->hits);
+}
+
+static uint64_t fence_late(const struct lock_rule *rule) {
+    return atomic_load(&rule->fence->late);
+}
+
+static uint64_t fence_refused(const struct lock_rule *rule) {
+    return atomic_load(&rule->fence->refused);
+}
+
+static void measure_fences(struct worker *w, const struct metric_sink *m) {
+    family(m, "fence_hits_total", "counter", "Commands on data that the fence matched, of the first 100 fences.");
+    measure_fences_by(w, m, fence_hits);
+    family(m, "fence_late_writes_total", "counter", "Writes of such data by who had lost its lock.");
+    measure_fences_by(w, m, fence_late);
+    family(m, "fence_refused_writes_total", "counter",
+           "Writes of such data that were refused: late, or without the lock.");
+    measure_fences_by(w, m, fence_refused);
+}
+
 static void measure_configuration(const struct proxy_shared *shared, const struct metric_sink *m) {
     single(m, "config_last_reload_successful", "gauge",
            "0 if the last reload found something wrong, and changed nothing.",
@@ -281,6 +318,7 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     measure_nodes(w, m);
     measure_locks(w, m);
     measure_rules(w, m);
+    measure_fences(w, m);
     measure_configuration(w->shared, m);
     measure_process(o, m);
 }

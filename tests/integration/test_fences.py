@@ -1,10 +1,15 @@
 """Fences (S7): who has lost the lock under which data is written is recorded (audit), or kept from writing (enforce)."""
 
+import collections
 import hashlib
 import itertools
 import os
+import random
 import re
 import subprocess
+import threading
+import time
+import urllib.request
 
 import pytest
 
@@ -714,6 +719,55 @@ def test_explain(worker):
     assert check(a, "MOVE", key, "1").startswith("ERR the write of fenced data can't be checked")
 
 
+PUSH = "return redis.call('RPUSH', KEYS[1], ARGV[1])"
+
+
+def write_fence(client, key, fence, way):
+    """Appends the fence, one way or another; returns the reply to the write itself."""
+    if way == 0:
+        return client("RPUSH", key, fence)
+    if way == 1:
+        return client("EVAL", PUSH, "1", key, fence)
+    client("MULTI")
+    client("RPUSH", key, fence)
+    [reply] = client("EXEC")
+    return reply
+
+
+def test_torture(fenced, connect):
+    """Workers whose leases are mostly too short write the fence that they have: no later one is followed by an earlier."""
+    n = fresh()
+    key, lock = "stock:" + n, "lock:stock:" + n
+    until_when, problems, counts = time.monotonic() + 4, [], collections.Counter()
+
+    def work(i):
+        rand = random.Random(i)
+        with Client(fenced.address, commands=[("CLIENT", "SETNAME", "torture-%d" % i)]) as client:
+            while time.monotonic() < until_when:
+                if client("SET", lock, str(i), "NX", "PX", str(rand.randrange(5, 30))) != "OK":
+                    time.sleep(0.002)
+                    continue
+                fence = client("PROXY", "TOKEN", lock)
+                for _ in range(4 if fence else 0):
+                    reply = write_fence(client, key, str(fence), rand.randrange(3))
+                    if isinstance(reply, Error) and not reply.startswith("FENCED "):
+                        problems.append(reply)
+                    counts["refused" if isinstance(reply, Error) else "written"] += 1
+                    time.sleep(rand.random() * 0.012)
+                client("DEL", lock)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    fences = list(map(int, connect(fenced)("LRANGE", key, "0", "-1")))
+    assert problems == []
+    assert len(fences) == counts["written"] and counts["refused"] > 5, counts
+    assert fences == sorted(fences)
+    assert len(set(fences)) > 20
+
+
 # ---- the directive ------------------------------------------------------------------------------------------
 
 
@@ -728,6 +782,20 @@ def test_rules_config_and_explain(farm, start_proxy, connect):
     said = client("PROXY", "EXPLAIN", "SET", "a b:1:2", "x")
     said = dict(zip(said[::2], said[1::2]))
     assert said["fence"] == line[len("fence "):] and said["fence-lock"] == "lock:1:of:2"
+
+
+def test_metrics(farm, start_proxy, connect):
+    port = servers.free_port()
+    proxy = start_proxy(farm.backend("standalone"), *LOCKS, "fence counted:* by lock:counted:*", "admin-port %d" % port)
+    a, b = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "ab"]
+    key, _, _, _ = lost(a, b, "counted")
+    assert b("SET", key, "1") == "OK" and a("SET", key, "1").startswith("FENCED ")
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10) as reply:
+        lines = reply.read().decode().splitlines()
+    assert 'lockkeeper_fence_hits_total{fence="counted:*"} 2' in lines
+    assert 'lockkeeper_fence_late_writes_total{fence="counted:*"} 1' in lines
+    assert 'lockkeeper_fence_refused_writes_total{fence="counted:*"} 1' in lines
+    assert 'lockkeeper_incidents_total{kind="late_write"} 1' in lines
 
 
 def test_reload(farm, start_proxy, connect):
