@@ -60,7 +60,7 @@ static bool time_over(const struct world *w, const struct flight *f) {
 
 /* It ends before its time: its client is gone or says more, or would wait in a circle. */
 static bool ends_early(const struct waits_call *c) {
-    return c->left || c->spoken || c->circle || c->reloaded;
+    return c->left || c->spoken || c->circle;
 }
 
 /* Nobody who may try came before it. */
@@ -183,7 +183,7 @@ void check_waits_end(struct world *w, struct flight *f) {
     w->waited++;
     if (held && !c->left)
         check_refusal(w, f);
-    if (f->ran && f->envelope.outcome == LOCK_GRANTED && c->left && !c->undone)
+    if (c->granted && c->left && !c->undone)
         world_fail(w, "gone", "what session %" PRIu64 " has acquired, which is gone, is kept", f->session_id);
     struct waits_kept *k = kept_of(w, f);
     if (k)
