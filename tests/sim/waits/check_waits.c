@@ -218,12 +218,15 @@ void check_waits_ran(struct world *w, const struct flight *f) {
                    told ? "a proxy is told of its own release" : "another proxy is not told of a release");
 }
 
-/* The thread hears that the lock has been released, whoever was meant. */
+/* The thread hears that the lock has been released, whoever was meant. Of which lease it does not hear: where an
+ * attempt is under way that may have acquired, it may be an older one. */
 void check_waits_told(struct world *w, const struct waits_thread *t, int key) {
     struct waits *s = w->waits;
     const struct flight *first = NULL;
     for (size_t i = 0; i < FLIGHTS; i++) {
         const struct flight *f = &w->flights[i];
+        if (waits(f) && f->proxy == (int)t->proxy && f->key == key && !f->held)
+            return;
         if (waits(f) && f->proxy == (int)t->proxy && f->key == key && !time_over(w, f) && !ends_early(f->call) &&
             (!first || f->call->arrival < first->call->arrival))
             first = f;
