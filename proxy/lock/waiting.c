@@ -544,7 +544,8 @@ void waiting_who(struct waiting *t, const struct lock_key *key, uint64_t hash, s
     size_t shown = 0;
     for (struct list_node *it = q ? q->waiters.next : NULL; it && it != &q->waiters && shown < max; it = it->next) {
         const struct waiter *w = LIST_ENTRY(it, struct waiter, link);
-        text_printf(out, "%s%s since %lld ms", shown++ ? "; " : "", w->who ? w->who : "", (long long)(now_ms - w->since_ms));
+        text_printf(out, "%s%s since %lld ms", shown++ ? "; " : "", w->who ? w->who : "",
+                    (long long)(now_ms - w->since_ms));
     }
     if (q && q->count > shown)
         text_printf(out, "; and %zu more", q->count - shown);
