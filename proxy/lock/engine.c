@@ -223,6 +223,13 @@ static bool is_loser(struct shard *sh, const struct entry *en, const struct lock
     return w && w->lost;
 }
 
+/* Whether others than the claim's own session may write under it. Of a multiplexed connection, over which all of a
+ * process speaks, another one's lease is another process's, unless connections are known to be a pool's. */
+static bool writes_for_others(const struct claim *c) {
+    bool pool = c->rule->owner == LOCK_OWNER_CLIENT || (c->family && c->family->pooled);
+    return claim_shared(c) && (pool || !c->peer->overlapped);
+}
+
 /* Claims are in the order of their fences: of those that may be meant the last one counts. Who has no claim may be one
  * who has come back over another connection, as with releases (C). */
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
@@ -234,16 +241,16 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
     for (const struct claim *c = entry_claims(en); c; c = c->next) {
-        bool live = claim_is_live(c, now_ms), lost = !live && !c->presumed && !c->taken, shared = claim_shared(c);
+        bool live = claim_is_live(c, now_ms), lost = !live && !c->presumed && !c->taken;
         if (!c->fence)
             continue;
         if (live && c->peer->id == s->id)
             own = c;
-        if (lost && !shared && c->peer->id == s->id)
+        if (lost && c->peer->id == s->id && !writes_for_others(c))
             own_over = c;
         if (live && c->peer->client == s->client)
             client = c;
-        if (lost && shared && c->peer->client == s->client)
+        if (lost && claim_shared(c) && c->peer->client == s->client)
             client_over = c;
         if (lost && c->peer->closed && c->peer->client == s->client)
             closed_over = c;

@@ -169,6 +169,12 @@ static void kept_add(struct waiting *t, const struct waiter *w, int64_t until_ms
     t->kept_count++;
 }
 
+/* Whether the lease with this fence is known to have been released. */
+static bool is_freed(const struct waiting *t, uint64_t hash, uint64_t fence) {
+    const struct freed *f = &t->freed[hash % FREED];
+    return fence && f->hash == hash && f->fence >= fence;
+}
+
 /* ---- joining ------------------------------------------------------------------------------------------- */
 
 static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w) {
@@ -218,8 +224,7 @@ enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, 
         kept_remove(t, k);
     if (fence)
         q->fence = fence;
-    const struct freed *f = &t->freed[hash % FREED];
-    bool freed = fence && f->hash == hash && f->fence >= fence;
+    bool freed = is_freed(t, hash, fence);
     enum waiting_joined joined = first_of(q) != w ? JOINED_BEHIND : freed && !q->trying ? JOINED_FREED : JOINED_FIRST;
     if (joined == JOINED_FREED) {
         q->trying = w;
@@ -318,6 +323,7 @@ bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence) {
     bool again = false;
     if (q->trying == w) {
         q->trying = NULL;
+        q->again |= is_freed(t, q->hash, fence); /* the release came over another connection, behind it */
         again = q->again && first_of(q) == w;
         if (again)
             try_now(q, w);
@@ -349,9 +355,7 @@ static void call_next(struct waiting *t, struct waiting_queue *q, enum waiting_e
     struct waiter *first = first_of(q);
     if (!first)
         return;
-    if (end == WAIT_GRANTED)
-        q->again = false;
-    if (end == WAIT_GRANTED)
+    if (end == WAIT_GRANTED && !owes)
         call(t, first, false);
     else if (owes || (was_first && end == WAIT_GONE))
         call_first(t, q);
@@ -368,9 +372,11 @@ static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int
     }
     if (q->trying == w) {
         q->trying = NULL;
-        owes |= q->again;
+        owes |= q->again || end != WAIT_GRANTED; /* it was to try, and has not; or what it did is lost */
         q->again = false;
     }
+    if (end == WAIT_GRANTED) /* the releases that were seen came before that, unless it was this lease's */
+        owes = is_freed(t, q->hash, w->fence);
     list_remove(&w->link);
     list_remove(&w->mail);
     table_remove(&t->sessions, &w->by_session, w->session);

@@ -36,6 +36,7 @@ struct waiter {
     unsigned thread;
     int64_t since_ms;
     const char *who; /* for people; borrowed while it waits */
+    uint64_t fence;  /* of the lease that it has got, before it leaves with WAIT_GRANTED; 0 not known */
     bool yields;     /* waiting_next: somebody at another proxy has waited longer, and tries first */
     int64_t look_ms; /* waiting_next: when it is to try if nothing happens before, as waiting_look has said; 0: nobody
                         has */

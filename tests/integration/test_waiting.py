@@ -467,6 +467,23 @@ def test_handover_to_another_proxy(two, key):
     assert sorted(took)[1] < 0.06, took
 
 
+def test_disconnect_is_told_to_another_proxy(start_redis, start_proxy, connect):
+    """A release by the proxy, behind an owner that has gone, is told like any other."""
+    redis = start_redis()
+    here, there = [start_proxy(redis, "lock lock:* wait 60s on-disconnect release") for _ in range(2)]
+    holder, second, watch = connect(here), connect(there), connect(there)
+    ear = redis.direct()
+    assert ear("SUBSCRIBE", "lockkeeper-freed")[0] == "subscribe"
+    assert holder("SETNX", "lock:gone", 1) == 1
+    second.send(encode("SETNX", "lock:gone", 2))
+    await_waiting(watch, 1)
+    holder.close()
+    assert second.read() == 1
+    kind, _, said = ear.read()
+    assert kind == "message" and said.endswith(" 0 lock:gone")
+    assert second("DEL", "lock:gone") == 1
+
+
 def test_longest_waiter_first_across_proxies(two, key):
     """A proxy's own waiters don't pass those who have waited longer elsewhere."""
     here, there = two("lock lock:* wait 60s")

@@ -61,6 +61,7 @@ struct lock_result call_result(enum lock_verb verb, const struct model_command *
                                 .leased = e->leased,
                                 .same = e->same,
                                 .elsewhere = e->elsewhere,
+                                .waits_ms = e->waits_ms,
                                 .pooled = e->pooled,
                                 .suspects = (uint8_t)e->suspects};
 }

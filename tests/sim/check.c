@@ -35,13 +35,18 @@ void check_lease_ended(struct world *w, int key) {
     t->live = false;
     if (t->process < 0)
         return;
-    struct worker *k = t->worker >= 0 ? &w->workers[t->worker] : NULL;
+    struct app_worker *k = t->worker >= 0 ? &w->workers[t->worker] : NULL;
     bool pending = k && k->alive && k->fence == t->fence;
+    struct held_lock *under = k && k->alive ? worker_under(k, t->fence) : NULL;
     if (pending) {
         k->holds = false;
         k->lost_ms = w->redis.now_ms;
     }
-    if (pending || t->worker < 0) {
+    if (under) {
+        under->holds = false;
+        under->lost_ms = w->redis.now_ms;
+    }
+    if (pending || under || t->worker < 0) {
         w->ended_unreleased[t->process][key]++;
         if (t->sighted)
             w->ended_sighted[t->process][key]++;
@@ -51,7 +56,10 @@ void check_lease_ended(struct world *w, int key) {
 static bool worker_holds(const struct world *w, const struct truth *t) {
     if (t->worker < 0)
         return false;
-    const struct worker *k = &w->workers[t->worker];
+    const struct app_worker *k = &w->workers[t->worker];
+    const struct held_lock *under = worker_under((struct app_worker *)(uintptr_t)k, t->fence);
+    if (under)
+        return k->alive && under->holds;
     return k->alive && k->holds && k->fence == t->fence;
 }
 
@@ -146,7 +154,7 @@ static void check_grant(struct world *w, struct flight *f, const struct model_gu
     };
     memcpy(t->token, g->token, sizeof(t->token));
     if (waits) {
-        struct worker *k = &w->workers[f->worker];
+        struct app_worker *k = &w->workers[f->worker];
         k->fence = g->fence;
         k->holds = true;
         k->lost_ms = 0;
@@ -277,7 +285,8 @@ void check_renewed(struct world *w, const struct flight *f, const struct model_k
     if (changed && !t->unclear && !its)
         world_fail(w, "S3", "a renewal changed a lease that it was not for");
     bool here = !f->ghost && f->proxy_life == w->proxies[f->proxy].life;
-    if (f->waits && here && t->live && strcmp(t->token, f->token_text) == 0 && owner_gone(w, t, f->proxy))
+    bool looks = strcmp(f->right, lock_right_text(RIGHT_LOOK)) == 0; /* it moves nothing */
+    if (f->waits && here && !looks && t->live && strcmp(t->token, f->token_text) == 0 && owner_gone(w, t, f->proxy))
         world_fail(w, "S3", "a renewal was sent for an owner that had left while it waited");
 }
 
@@ -297,7 +306,8 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
         return;
     }
     t->renewal_lost = false;
-    /* Of answers that crossed nobody knows which one tells the end; renew.lua finds an expiry that is not the proxy's. */
+    /* Of answers that crossed nobody knows which one tells the end; renew.lua finds an expiry that is not the proxy's.
+     */
     bool exact = sc->apart && !sc->loses && !(sc->idioms & 1u << IDIOM_SCRIPT) && w->exact[key];
     if (exact && t->own_expiry && sc->rule.renew == LOCK_RENEW_AUTO)
         world_fail(w, "S3", "a renewal of what worker %d has set an expiry for", t->worker);
@@ -433,7 +443,7 @@ void check_shown(struct world *w, int process, int key, uint64_t fence) {
 
 /* Checks S5, promise 4: what the proxy says is what the worker may believe. */
 void check_belief(struct world *w, int worker, const struct flight *f) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     struct truth *t = &w->truth[f->key];
     const struct scenario *sc = &w->sc;
     enum lock_outcome outcome = f->envelope.outcome;

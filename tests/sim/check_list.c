@@ -16,7 +16,7 @@ static bool same_lease(const struct truth *t, const struct model_guard *g) {
 /* The worker whose node it is, -1 if nobody wants it any more. */
 static int owner_of(const struct world *w, int key, const char *node) {
     for (int i = 0; i < WORKERS; i++) {
-        const struct worker *k = &w->workers[i];
+        const struct app_worker *k = &w->workers[i];
         if (k->alive && k->in_queue && k->key == key && strcmp(k->value, node) == 0)
             return i;
     }
@@ -75,7 +75,7 @@ static void check_grant(struct world *w, const struct flight *f, const struct mo
 /* The node is not where it was. */
 static void check_node_gone(struct world *w, const struct flight *f, const char *node, int owner) {
     const struct scenario *sc = &w->sc;
-    const struct worker *k = &w->workers[owner];
+    const struct app_worker *k = &w->workers[owner];
     int64_t counts_ms = sc->rule.lease_ms < QUEUE_LOOKS_WITHIN_MS ? sc->rule.lease_ms : QUEUE_LOOKS_WITHIN_MS;
     bool stays = !sc->reconnects || (sc->apart && sc->rule.on_disconnect == LOCK_DISCONNECT_KEEP);
     bool settled = sc->connections == CONN_OWN && (sc->apart || !sc->deaths) && stays && !sc->restarts && !sc->loses &&
@@ -200,7 +200,7 @@ static void check_denied(struct world *w, struct flight *f) {
 static void follow_worker(struct world *w, const struct flight *f) {
     if (f->kind != FLIGHT_COMMAND || f->orphan || f->ghost || f->worker < 0)
         return;
-    struct worker *k = &w->workers[f->worker];
+    struct app_worker *k = &w->workers[f->worker];
     if (f->command.op == OP_RPUSH && f->envelope.reply.kind == REPLY_INT)
         k->in_queue = true;
     if (f->command.op == OP_RPUSH)
@@ -264,7 +264,7 @@ void check_list_script(struct world *w, struct flight *f, const struct model_que
 
 /* S5, promise 4: nobody takes itself for the holder who is not, and never two. */
 void check_list_belief(struct world *w, int worker, const struct flight *f) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     struct truth *t = &w->truth[f->key];
     enum lock_outcome outcome = f->envelope.outcome;
     /* HELD: it, or a colleague over the same connection, has seen its node there before. */
@@ -296,7 +296,7 @@ void check_list_belief(struct world *w, int worker, const struct flight *f) {
 void check_list_expired(struct world *w, int key) {
     const struct truth *t = &w->truth[key];
     const struct scenario *sc = &w->sc;
-    const struct worker *k = t->worker >= 0 ? &w->workers[t->worker] : NULL;
+    const struct app_worker *k = t->worker >= 0 ? &w->workers[t->worker] : NULL;
     if (!sc->queue_kept || !k || !k->alive || k->phase != PHASE_HOLD || k->key != key || !k->seat ||
         strcmp(k->value, t->node) != 0 || w->redis.now_ms >= t->granted_ms + sc->rule.max_hold_ms)
         return;

@@ -473,21 +473,28 @@ static bool do_lpos(lua_State *L, int count) {
     return push_nil(L);
 }
 
+static bool do_publish(lua_State *L, int count) {
+    (void)count;
+    if (model->publish)
+        model->publish(model->publish_arg, text_at(L, 2), text_at(L, 3));
+    return push_number(L, 0);
+}
+
 /* ---- calls --------------------------------------------------------------------------------------- */
 
 static const struct named_command {
     const char *name;
     command_fn run;
 } COMMANDS[] = {
-    {"EXISTS", do_exists}, {"TYPE", do_type},     {"PTTL", do_pttl},       {"PEXPIRE", do_pexpire},
-    {"DEL", do_del},       {"UNLINK", do_del},    {"PERSIST", do_persist}, {"TIME", do_time},
-    {"GET", do_get},       {"SET", do_set},       {"SETNX", do_setnx},     {"GETSET", do_getset},
-    {"MSET", do_mset},     {"GETEX", do_getex},   {"GETDEL", do_getdel},   {"INCRBY", do_incrby},
-    {"HGET", do_hget},     {"HMGET", do_hmget},   {"HEXISTS", do_hexists}, {"HINCRBY", do_hincrby},
-    {"HSET", do_hset},     {"HSETNX", do_hsetnx}, {"HDEL", do_hdel},       {"HLEN", do_hlen},
-    {"HKEYS", do_hkeys},   {"RPUSH", do_rpush},   {"LPUSH", do_lpush},     {"LINDEX", do_lindex},
-    {"LSET", do_lset},     {"LREM", do_lrem},     {"LPOP", do_lpop},       {"LLEN", do_llen},
-    {"LPOS", do_lpos},
+    {"EXISTS", do_exists}, {"TYPE", do_type},       {"PTTL", do_pttl},       {"PEXPIRE", do_pexpire},
+    {"DEL", do_del},       {"UNLINK", do_del},      {"PERSIST", do_persist}, {"TIME", do_time},
+    {"GET", do_get},       {"SET", do_set},         {"SETNX", do_setnx},     {"GETSET", do_getset},
+    {"MSET", do_mset},     {"GETEX", do_getex},     {"GETDEL", do_getdel},   {"INCRBY", do_incrby},
+    {"HGET", do_hget},     {"HMGET", do_hmget},     {"HEXISTS", do_hexists}, {"HINCRBY", do_hincrby},
+    {"HSET", do_hset},     {"HSETNX", do_hsetnx},   {"HDEL", do_hdel},       {"HLEN", do_hlen},
+    {"HKEYS", do_hkeys},   {"RPUSH", do_rpush},     {"LPUSH", do_lpush},     {"LINDEX", do_lindex},
+    {"LSET", do_lset},     {"LREM", do_lrem},       {"LPOP", do_lpop},       {"LLEN", do_llen},
+    {"LPOS", do_lpos},     {"PUBLISH", do_publish},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */

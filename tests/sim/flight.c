@@ -49,7 +49,7 @@ struct flight *flight_new(struct world *w, enum flight_kind kind) {
 }
 
 void flight_free(struct flight *f) {
-    f->used = false;
+    f->used = f->held = false;
     if (f->rules)
         lock_rules_unref(f->rules);
     f->rules = NULL;
@@ -95,6 +95,8 @@ void flight_run(struct world *w, struct flight *f) {
     if (f->kind == FLIGHT_RENEWAL) {
         f->envelope = model_renew(&w->redis, f->key, f->token_text, f->right, f->lease_ms, f->left_ms);
         f->ran = true;
+        if (w->waits)
+            waits_ran(w, f);
         check_renewed(w, f, &before, &queue);
         flight_log(w, f, "ran: ");
         return;
@@ -122,6 +124,8 @@ void flight_run(struct world *w, struct flight *f) {
         a.claim_fence = 0;
         a.data_free = false;
     }
+    if (w->waits)
+        waits_args(w, f, &a);
     if (f->plan.verb == LOCK_SCRIPT && !f->scripted) {
         f->found_free = !before.exists;
         if (f->together)
@@ -140,6 +144,8 @@ void flight_run(struct world *w, struct flight *f) {
     if (f->plan.verb == LOCK_SCRIPT)
         w->stirred[f->key] = false;
     flight_log(w, f, "ran: ");
+    if (w->waits)
+        waits_ran(w, f);
     if (w->sc.queue)
         check_list_script(w, f, &queue);
     else
@@ -157,6 +163,8 @@ static void finish_with(struct world *w, struct flight *f, const struct lock_res
     char text[8] = "COMMAND";
     engine_finish(p->engine, open ? &c->session : NULL, f->session_id, &f->plan, r, text, "10.0.0.1:1234",
                   w->redis.now_ms);
+    if (w->waits)
+        waits_learnt(w, f, r);
     if (open)
         c->busy -= c->busy > 0;
 }
@@ -198,11 +206,17 @@ static void note_unheard(struct world *w, const struct flight *f) {
 /* Has the answer arrive. */
 static void flight_answer(struct world *w, struct flight *f) {
     struct proxy *p = &w->proxies[f->proxy];
+    if (w->waits && f->kind == FLIGHT_RELEASE && f->proxy_life == p->life) {
+        struct lock_result released;
+        result_of(f, &released);
+        waits_learnt(w, f, &released);
+    }
     if (f->kind == FLIGHT_RELEASE || f->kind == FLIGHT_LEAVE || f->proxy_life != p->life)
         return;
     if (w->redis.now_ms - f->ran_ms > w->slack_ms[f->key])
         w->slack_ms[f->key] = w->redis.now_ms - f->ran_ms;
-    bool tells = f->envelope.pttl_ms >= -1 && f->envelope.outcome != LOCK_COUNTED;
+    bool refused = f->envelope.outcome == LOCK_HELD && f->plan.verb == LOCK_ACQUIRE; /* tells who waits alone */
+    bool tells = f->envelope.pttl_ms >= -1 && f->envelope.outcome != LOCK_COUNTED && !refused;
     if (!f->bare && tells && f->envelope.fence == w->truth[f->key].fence) {
         check_told(w, f);
         w->exact[f->key] = !f->crossed;
@@ -261,17 +275,24 @@ static bool goes_again(struct world *w, struct flight *f) {
         return false;
     flight_log(w, f, "goes again: ");
     f->ran = false;
+    if (w->waits)
+        waits_again(w, f);
     return true;
 }
 
 void flight_deliver(struct world *w, struct flight *f) {
-    if (goes_again(w, f))
-        return;
+    if (!goes_again(w, f) && !(w->waits && waits_delivered(w, f)))
+        flight_end(w, f);
+}
+
+void flight_end(struct world *w, struct flight *f) {
     flight_answer(w, f);
     flight_free(f);
 }
 
 void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
+    if (w->waits && waits_failed(w, f, outcome))
+        return;
     struct proxy *p = &w->proxies[f->proxy];
     bool may_run = outcome == LOCK_UNKNOWN && !f->ran;
     f->unsent = outcome == LOCK_NOT_SENT;
@@ -304,6 +325,8 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome) {
         if (!f->orphan && f->kind == FLIGHT_COMMAND)
             worker_answer(w, f->worker, f, true);
     }
+    if (w->waits && f->kind == FLIGHT_RELEASE && f->proxy_life == p->life)
+        waits_learnt(w, f, &(struct lock_result){.outcome = outcome});
     f->orphan = f->ghost = true;
     if (!may_run)
         flight_free(f);
@@ -331,7 +354,7 @@ void flight_progress(struct world *w, struct flight *f) {
         transaction_progress(w, f->transaction);
         return;
     }
-    f = first_on_connection(w, f);
+    f = w->waits ? waits_first(w, f) : first_on_connection(w, f);
     bool gone = f->ghost || f->proxy_life != w->proxies[f->proxy].life;
     if (gone) {
         if (!f->ran && world_chance(w, 50))
@@ -363,7 +386,7 @@ struct flight *flight_any(struct world *w) {
     unsigned start = world_below(w, FLIGHTS);
     for (unsigned i = 0; i < FLIGHTS; i++) {
         struct flight *f = &w->flights[(start + i) % FLIGHTS];
-        if (f->used)
+        if (f->used && !f->held)
             return f;
     }
     return NULL;
@@ -372,7 +395,7 @@ struct flight *flight_any(struct world *w) {
 /* ---- sending ------------------------------------------------------------------------------------ */
 
 static int conn_for(struct world *w, int worker) {
-    const struct worker *k = &w->workers[worker];
+    const struct app_worker *k = &w->workers[worker];
     if (k->transaction)
         return k->transaction->conn;
     unsigned start = world_below(w, CONNS);
@@ -402,6 +425,8 @@ void flight_crosses(struct world *w, struct flight *f) {
 void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     struct conn *c = &w->conns[conn];
     struct lock_key name = world_key(key);
+    if (w->waits)
+        waits_speak(w, conn);
     f->conn = conn;
     f->key = key;
     f->proxy = c->proxy;
@@ -428,11 +453,13 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     /* Redis refuses few transactions; a value that is no argument tells nobody anything where it does. */
     f->together = verb == LOCK_SCRIPT && (f->transaction || f->command.composed || world_chance(w, 80));
     flight_log(w, f, "sent");
+    if (w->waits)
+        waits_launched(w, f);
 }
 
 /* Whether the worker had something to send. */
 static bool send_one(struct world *w, int worker) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     struct model_command c;
     bool releases;
     if (k->busy || w->redis.now_ms < k->pause_ms || flight_places(w) < FLIGHTS / 3)

@@ -10,7 +10,7 @@
 
 #define FIELD "owner" /* HSETNX's, the same for everybody */
 
-static void start(struct world *w, struct worker *k, int worker) {
+static void start(struct world *w, struct app_worker *k, int worker) {
     do
         k->idiom = (enum idiom)(IDIOM_HASH + world_below(w, IDIOM_KINDS - IDIOM_HASH));
     while (!(w->sc.idioms & (1u << k->idiom)));
@@ -24,7 +24,7 @@ static void start(struct world *w, struct worker *k, int worker) {
 }
 
 /* A client that holds nothing, with the words of those who do. */
-static void strange(struct world *w, struct worker *k, struct model_command *c) {
+static void strange(struct world *w, struct app_worker *k, struct model_command *c) {
     static const enum model_op OPS[] = {OP_HDEL,    OP_HDEL,    OP_HSETNX, OP_HINCRBY, OP_DEL,
                                         OP_PEXPIRE, OP_PERSIST, OP_GETDEL, OP_SET_XX,  OP_GET};
     k->key = (int)world_below(w, w->sc.keys);
@@ -36,7 +36,7 @@ static void strange(struct world *w, struct worker *k, struct model_command *c) 
         c->op = OP_HDEL;
 }
 
-static bool holding(struct world *w, struct worker *k, int worker, struct model_command *c) {
+static bool holding(struct world *w, struct app_worker *k, int worker, struct model_command *c) {
     if (w->redis.now_ms >= k->until_ms) {
         if (w->sc.silent && world_chance(w, 10)) {
             world_event(w, "worker %d leaves its lock alone", worker);
@@ -55,7 +55,7 @@ static bool holding(struct world *w, struct worker *k, int worker, struct model_
 }
 
 bool hash_worker_command(struct world *w, int worker, struct model_command *c, bool *releases) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     *releases = false;
     *c = (struct model_command){.op = OP_LUA_LEAVE, .ms = w->sc.expiry_ms};
     if (k->phase == PHASE_STRANGE) {
@@ -79,7 +79,7 @@ bool hash_worker_command(struct world *w, int worker, struct model_command *c, b
 }
 
 static void no_answer(struct world *w, int worker) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     if (k->phase == PHASE_HOLD)
         return;
     k->value[0] = '\0'; /* it may have entered: its field is nobody's then */
@@ -88,7 +88,7 @@ static void no_answer(struct world *w, int worker) {
 
 /* Notes that the worker takes itself for one of the holders. */
 static void entered(struct world *w, int worker, const struct flight *f) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     k->times++;
     if (k->phase == PHASE_HOLD)
         return;
@@ -99,7 +99,7 @@ static void entered(struct world *w, int worker, const struct flight *f) {
 }
 
 void hash_worker_answer(struct world *w, int worker, const struct flight *f, bool lost) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     const struct model_reply *r = &f->envelope.reply;
     if (k->phase == PHASE_STRANGE)
         return;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void begin(struct world *w, struct worker *k) {
+static void begin(struct world *w, struct app_worker *k) {
     do
         k->idiom = (enum idiom)(IDIOM_QUEUE + world_below(w, 2));
     while (!(w->sc.idioms & (1u << k->idiom)));
@@ -21,7 +21,7 @@ static void new_node(struct world *w, char *node) {
 }
 
 /* A client of another identity that tries to get rid of whoever is at the head. */
-static void strange(struct world *w, struct worker *k, struct model_command *c) {
+static void strange(struct world *w, struct app_worker *k, struct model_command *c) {
     static const enum model_op OPS[] = {OP_DEL, OP_LPOP, OP_PEXPIRE, OP_LREM, OP_LSET, OP_LPUSH, OP_LINDEX, OP_EXISTS};
     k->key = (int)world_below(w, w->sc.keys);
     const struct model_queue *q = &w->redis.queues[k->key];
@@ -35,14 +35,14 @@ static void strange(struct world *w, struct worker *k, struct model_command *c) 
 }
 
 /* The connection is gone over which it saw itself at the head, and it has another. */
-static bool reconnected(const struct world *w, const struct worker *k) {
+static bool reconnected(const struct world *w, const struct app_worker *k) {
     for (int i = 0; k->seat && i < CONNS; i++)
         if (w->conns[i].open && w->conns[i].id == k->seat)
             return false;
     return k->seat != 0;
 }
 
-static bool holding(struct world *w, struct worker *k, int worker, struct model_command *c) {
+static bool holding(struct world *w, struct app_worker *k, int worker, struct model_command *c) {
     if (reconnected(w, k)) { /* is its node still there? */
         c->op = OP_LINDEX;
         return true;
@@ -64,7 +64,7 @@ static bool holding(struct world *w, struct worker *k, int worker, struct model_
 }
 
 bool list_worker_command(struct world *w, int worker, struct model_command *c, bool *releases) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     *c = (struct model_command){.op = OP_LINDEX};
     *releases = false;
     if (k->phase == PHASE_START)
@@ -96,7 +96,7 @@ bool list_worker_command(struct world *w, int worker, struct model_command *c, b
 }
 
 static void believes(struct world *w, int worker, const struct flight *f) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     check_list_belief(w, worker, f);
     w->granted++;
     k->until_ms = w->redis.now_ms + world_below(w, world_chance(w, 70) ? 200 : (unsigned)(w->sc.rule.lease_ms * 2));
@@ -104,7 +104,7 @@ static void believes(struct world *w, int worker, const struct flight *f) {
 }
 
 static void no_answer(struct world *w, int worker, const struct flight *f) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     if (k->phase == PHASE_HOLD && f->command.op == OP_LSET)
         worker_give_up(w, worker); /* it does not know what its node is called */
     else if (k->phase == PHASE_PUSH || k->phase == PHASE_RELEASE)
@@ -112,7 +112,7 @@ static void no_answer(struct world *w, int worker, const struct flight *f) {
 }
 
 void list_worker_answer(struct world *w, int worker, const struct flight *f, bool lost) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     const struct model_reply *r = &f->envelope.reply;
     if (lost) {
         no_answer(w, worker, f);

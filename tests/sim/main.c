@@ -1,5 +1,5 @@
 /*
- * The simulator: sim [--steps N] [--seed S] [--length L] [--lists] [--alone] [--verbose]
+ * The simulator: sim [--steps N] [--seed S] [--length L] [--lists | --waits] [--alone] [--verbose]
  *
  * Runs scenario after scenario, each drawn from the seed, until N steps were made, and checks the rules after every
  * step. A failing scenario is run again to show what led to it, with the command line that replays it alone.
@@ -15,16 +15,17 @@
 struct options {
     long steps, length;
     uint64_t seed;
-    bool seeded, lists, alone, verbose;
+    enum about about;
+    bool seeded, alone, verbose;
 };
 
 struct totals {
     long steps, scenarios, promised_wrong, promised_kept, apart, mistaken;
-    uint64_t granted, lost, renewals, wrong, kept;
+    uint64_t granted, lost, renewals, wrong, kept, circles[MODEL_KEYS + 1], waits, published;
 };
 
 static bool run(struct world *w, uint64_t seed, const struct options *o, bool log, bool tell) {
-    world_open(w, seed, o->lists, log, tell);
+    world_open(w, seed, o->about, log, tell);
     while (w->step < o->length && !w->failure)
         world_step(w);
     if (!w->failure)
@@ -41,7 +42,9 @@ static void show(struct world *w, const struct options *o) {
     for (unsigned i = w->event_count - shown; i != w->event_count; i++)
         printf("%s\n", w->events[i % max]);
     printf("replay: sim --alone --seed %" PRIu64 " --length %ld%s --verbose\n", w->sc.seed, o->length,
-           o->lists ? " --lists" : "");
+           o->about == ABOUT_LISTS   ? " --lists"
+           : o->about == ABOUT_WAITS ? " --waits"
+                                     : "");
 }
 
 static uint64_t mix(uint64_t seed, uint64_t i) {
@@ -56,7 +59,9 @@ static bool options_read(struct options *o, int argc, char **argv) {
         if (strcmp(argv[i], "--alone") == 0)
             o->alone = true;
         else if (strcmp(argv[i], "--lists") == 0)
-            o->lists = true;
+            o->about = ABOUT_LISTS;
+        else if (strcmp(argv[i], "--waits") == 0)
+            o->about = ABOUT_WAITS;
         else if (strcmp(argv[i], "--verbose") == 0)
             o->verbose = true;
         else if (strcmp(argv[i], "--steps") == 0 && more)
@@ -87,12 +92,31 @@ static void add(struct totals *t, const struct world *w) {
     t->renewals += w->renewals;
     t->wrong += w->wrong;
     t->kept += w->kept;
+    t->waits += w->waited;
+    t->published += w->published;
+    for (unsigned n = 0; n <= MODEL_KEYS; n++)
+        t->circles[n] += w->circles[n];
+}
+
+/* Says what became of those who waited. False: there was too little of it to show anything. */
+static bool waited_enough(const struct totals *t) {
+    bool enough = t->waits > 0 && t->published > 0;
+    printf("sim: %" PRIu64 " attempts waited, %" PRIu64 " releases were told to other proxies; circles found:",
+           t->waits, t->published);
+    for (unsigned n = 2; n <= MODEL_KEYS; n++) {
+        printf(" %" PRIu64 " of %u", t->circles[n], n);
+        enough = enough && t->circles[n] > 0;
+    }
+    printf("\n");
+    if (!enough && t->steps >= 500000)
+        printf("FAILED: that is too little\n");
+    return enough || t->steps < 500000;
 }
 
 int main(int argc, char **argv) {
     struct options o = {.steps = 1000000, .length = 2000};
     if (!options_read(&o, argc, argv)) {
-        fprintf(stderr, "usage: sim [--steps N] [--seed S] [--length L] [--lists] [--alone] [--verbose]\n");
+        fprintf(stderr, "usage: sim [--steps N] [--seed S] [--length L] [--lists | --waits] [--alone] [--verbose]\n");
         return 2;
     }
     if (!o.seeded)
@@ -121,6 +145,8 @@ int main(int argc, char **argv) {
            " wrong, %" PRIu64 " kept; %ld of %ld clients' own connections were taken for a pool's\n",
            t.steps, t.scenarios, t.promised_wrong, t.promised_kept, t.granted, t.lost, t.renewals, t.wrong, t.kept,
            t.mistaken, t.apart);
+    if (o.about == ABOUT_WAITS && !waited_enough(&t))
+        return 1;
     if (t.mistaken > 3 + t.apart / 20) {
         printf("FAILED: those are too many\n");
         return 1;

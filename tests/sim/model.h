@@ -23,7 +23,8 @@
 #include "tests/sim/record.h"
 
 enum {
-    MODEL_KEYS = 3,
+    MODEL_KEYS = 5,
+    USUAL_KEYS = 3, /* of most scenarios: circles of those who wait have more */
     MODEL_VALUE = 40,
     MODEL_TOKEN = LOCK_TOKEN_MAX,
     MODEL_NAME = 40,
@@ -52,8 +53,10 @@ struct model {
     int64_t now_ms;
     uint64_t us; /* the clock that fences take: no two leases begin in the same microsecond */
     struct model_key keys[MODEL_KEYS];
-    struct model_queue queues[MODEL_KEYS]; /* beside the keys */
-    struct record records[MODEL_KEYS];     /* the guard records themselves */
+    struct model_queue queues[MODEL_KEYS];                             /* beside the keys */
+    struct record records[MODEL_KEYS];                                 /* the guard records themselves */
+    void (*publish)(void *arg, const char *channel, const char *text); /* PUBLISH; NULL: nobody listens */
+    void *publish_arg;
 };
 
 enum model_op {
@@ -128,6 +131,8 @@ struct model_args {
     uint64_t claim_fence; /* of the claim's lease, 0: the caller does not know it */
     bool data_free;       /* what stands there without a live lease is data for the caller */
     bool pass;            /* the rule lacks the command's kind */
+    bool waits;           /* the rule has `wait`: attempts say since when they do, releases tell other proxies */
+    int64_t since_ms, next_ms;
     struct model_command command;
 };
 
@@ -139,7 +144,8 @@ struct model_envelope {
     char owner[MODEL_NAME];
     bool leased, pooled, same, elsewhere;
     unsigned suspects;
-    bool queue; /* it may have nine elements */
+    int64_t waits_ms; /* since when somebody waits at another proxy, as it says; 0 nobody */
+    bool queue;       /* it may have nine elements */
     unsigned lost;
     char granted[QUEUE_NODE];
 };

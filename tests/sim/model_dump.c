@@ -53,7 +53,7 @@ static const char *some_value(struct dump *d) {
 }
 
 static void draw_command(struct dump *d, int key, struct model_command *c) {
-    bool queue = model_is_queue(&d->m, key) || key == MODEL_KEYS - 1; /* one key is a queue most of the time */
+    bool queue = model_is_queue(&d->m, key) || key == USUAL_KEYS - 1; /* one key is a queue most of the time */
     *c = (struct model_command){.op = (enum model_op)below(d, chance(d, 10) ? OP_LUA_SET : OP_RPUSH)};
     if (queue && chance(d, 90))
         c->op = (enum model_op)(OP_RPUSH + below(d, OP_LUA_SET - OP_RPUSH));
@@ -351,7 +351,7 @@ int main(int argc, char **argv) {
     }
     d.m.now_ms = 1000000;
     for (long i = 0; i < calls; i++) {
-        int key = (int)below(&d, MODEL_KEYS);
+        int key = (int)below(&d, USUAL_KEYS);
         unsigned what = below(&d, 100);
         struct content before = content_of(&d, key);
         if (what < 70)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Shows that a broken engine would be noticed: breaks one check of the engine (or of a Lua script) at a time, as
-# mutations.txt says, and expects the simulator to fail; where it does not, its runs of list locks alone; then the unit
-# tests of the engine, the search of short histories (traffic_hunt), and the cells of the
+# mutations.txt says, and expects the simulator to fail; where it does not, its runs of list locks alone, and those with
+# waiters (these alone where what is broken is about them); then the unit tests of the engine, the search of short histories (traffic_hunt), and the cells of the
 # traffic. Says of each mutation who has noticed it. The exit status is 0 if somebody has noticed each.
 #
 #      mutate.sh [NAME ...]    JOBS (2), STEPS (6000000) and SEEDS ("1 2 3") in the environment
@@ -14,7 +14,7 @@ trap 'rm -rf "$WORK"' EXIT
 STEPS=${STEPS:-6000000}
 SEEDS=${SEEDS:-1 2 3}
 JOBS=${JOBS:-2}
-UNITS="test_engine test_audit test_attribution"
+UNITS="test_engine test_audit test_attribution test_waiting"
 LUA_FLAGS=$(pkg-config --cflags lua5.1)
 LUA_LIBRARY=$(pkg-config --libs lua5.1)
 LUA_NAMES=$(sed -n '/^set(LUA_SCRIPTS /,/)/p' "$ROOT/CMakeLists.txt" | sed 's/set(LUA_SCRIPTS//; s/)//' | xargs | tr ' ' ,)
@@ -26,17 +26,21 @@ compile() { # SOURCE OBJECT
 
 # The scripts of a folder, as the proxy has them.
 compile_scripts() { # FOLDER OBJECT
-    cmake -DFOLDER="$1" -DNAMES="$LUA_NAMES" -DOUT="$2.c" -P "$ROOT/scripts/embed_lua.cmake" && compile "$2.c" "$2"
+    cmake -DFOLDER="$1" -DNAMES="$LUA_NAMES" -DCONSTANTS="$ROOT/proxy/lock/script_constants.h" -DOUT="$2.c" -P "$ROOT/scripts/embed_lua.cmake" && compile "$2.c" "$2"
 }
 
 # The programs of a folder: its own objects take the place of those of the unbroken engine.
 link() { # FOLDER
-    local objects=() o
+    local objects=() front=() o
     for o in "$WORK"/whole/*.o; do
         [ ! -e "$1/${o##*/}" ] || o=$1/${o##*/}
         objects+=("$o")
     done
-    cc "${objects[@]}" "$WORK"/sim/*.o -o "$1/sim" $LUA_LIBRARY -lpthread || return
+    for o in "$WORK"/front/*.o; do
+        [ ! -e "$1/${o##*/}" ] || o=$1/${o##*/}
+        front+=("$o")
+    done
+    cc "${objects[@]}" "${front[@]}" "$WORK"/sim/*.o -o "$1/sim" $LUA_LIBRARY -lm -lpthread || return
     cc "${objects[@]}" "$WORK"/traffic/*.o "$WORK"/traffic_main/*.o -o "$1/traffic" $LUA_LIBRARY -lm -lpthread || return
     cc "${objects[@]}" "$WORK"/traffic/*.o "$WORK/traffic_hunt.o" -o "$1/traffic_hunt" $LUA_LIBRARY -lm -lpthread || return
     local unit engine=()
@@ -75,9 +79,10 @@ out_of_bounds() { # FOLDER
 }
 
 # Who notices, and what; nothing if nobody does.
-noticed() { # FOLDER
-    local lists seed status unit
-    for lists in "" --lists; do
+noticed() { # FOLDER [FILE]
+    local lists modes=("" --lists --waits) seed status unit
+    case ${2:-} in */wait*.c | */ear.c) modes=(--waits) ;; esac
+    for lists in "${modes[@]}"; do
         for seed in $SEEDS; do
             timeout "$LIMIT" "$1/sim" $lists --steps "$STEPS" --seed "$seed" >"$1/out" 2>&1
             status=$?
@@ -110,7 +115,7 @@ mutate() { # NAME|FILE|EXPRESSION
     elif ! { compile_broken "$d" "$file" && link "$d"; } >"$d/out" 2>&1; then
         who="NOT NOTICED: it does not compile"
     else
-        who=$(noticed "$d")
+        who=$(noticed "$d" "$file")
         who=${who:-NOT NOTICED}
     fi
     echo "$name: $who"
@@ -118,13 +123,16 @@ mutate() { # NAME|FILE|EXPRESSION
 }
 export -f compile compile_scripts compile_broken link object_of out_of_bounds noticed mutate
 
-mkdir "$WORK"/{whole,sim,traffic,traffic_main,unit,mutants}
+mkdir "$WORK"/{whole,front,sim,traffic,traffic_main,unit,mutants}
 for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,hashes,lists,record,commands,interpreter,scripts,call}.c; do
     for found in "$ROOT"/$file; do
         echo "$found $WORK/whole/$(object_of "${found#"$ROOT/"}")"
     done
 done >"$WORK/sources"
-for found in "$ROOT"/tests/sim/*.c; do
+for file in proxy/session/locks/wait.c proxy/session/locks/ear.c; do
+    echo "$ROOT/$file $WORK/front/$(object_of "$file")"
+done >>"$WORK/sources"
+for found in "$ROOT"/tests/sim/*.c "$ROOT"/tests/sim/waits/*.c; do
     case $found in
     */model.c | */hashes.c | */lists.c | */record.c | */commands.c | */interpreter.c | */scripts.c) continue ;;
     */call.c | */model_dump.c) continue ;;

@@ -18,16 +18,17 @@ static void set_rules(struct world *w, enum lock_mode mode) {
     static const char *const MODES[] = {"enforce", "audit"}, *const OWNERS[] = {"auto", "connection", "client", "any"},
                              *const RENEW[] = {"auto", "always", "never"}, *const KEEP[] = {"keep", "release"};
     const struct lock_rule *r = &w->sc.rule;
-    char memory[TIME_TEXT], lease[TIME_TEXT], hold[TIME_TEXT], handover[TIME_TEXT], error[200];
+    char memory[TIME_TEXT], lease[TIME_TEXT], hold[TIME_TEXT], handover[TIME_TEXT], wait[TIME_TEXT], error[200];
     time_text(r->claim_memory_ms, memory);
     time_text(r->lease_ms, lease);
     time_text(r->max_hold_ms, hold);
     time_text(r->handover_ms, handover);
+    time_text(r->wait_ms, wait);
     const char *const words[] = {
         "lock:*", "mode",         MODES[mode], "owner",         OWNERS[r->owner],       "lease",
         lease,    "claim-memory", memory,      "renew",         RENEW[r->renew],        "max-hold",
-        hold,     "handover",     handover,    "on-disconnect", KEEP[r->on_disconnect], "kind",
-        "any"};
+        hold,     "handover",     handover,    "on-disconnect", KEEP[r->on_disconnect], "wait",
+        wait,     "kind",         "any"};
     w->rules = lock_rules_new();
     if (lock_rules_add(w->rules, words, sizeof(words) / sizeof(words[0]), error, sizeof(error)))
         abort();
@@ -54,7 +55,10 @@ void rules_reload(struct world *w) {
         for (size_t i = 0; i < FLIGHTS; i++)
             if (w->flights[i].used && w->flights[i].observed)
                 flight_progress(w, &w->flights[i]);
-    rules_close(w);
+    struct lock_rules *before = w->rules;
     set_rules(w, mode);
+    if (w->waits)
+        waits_rules(w);
+    lock_rules_unref(before);
     world_event(w, "reload: mode %s", mode == LOCK_MODE_AUDIT ? "audit" : "enforce");
 }

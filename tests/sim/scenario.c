@@ -9,10 +9,11 @@
 
 #define BIT(idiom) (1u << (idiom))
 
-static const uint32_t CONSTANT =
-    BIT(IDIOM_SETNX) | BIT(IDIOM_SETNX_EXPIRE) | BIT(IDIOM_CONST) | BIT(IDIOM_GETDEL) | BIT(IDIOM_MULTI);
-static const uint32_t DISTINCT = BIT(IDIOM_UNIQUE) | BIT(IDIOM_EXTENDING);
-static const uint32_t COMPARE = BIT(IDIOM_COMPARE) | BIT(IDIOM_WATCH);
+enum {
+    CONSTANT = BIT(IDIOM_SETNX) | BIT(IDIOM_SETNX_EXPIRE) | BIT(IDIOM_CONST) | BIT(IDIOM_GETDEL) | BIT(IDIOM_MULTI),
+    DISTINCT = BIT(IDIOM_UNIQUE) | BIT(IDIOM_EXTENDING),
+    COMPARE = BIT(IDIOM_COMPARE) | BIT(IDIOM_WATCH)
+};
 static const uint32_t AUDIT_UNDERSTANDS = BIT(IDIOM_SETNX) | BIT(IDIOM_SETNX_EXPIRE) | BIT(IDIOM_CONST) |
                                           BIT(IDIOM_UNIQUE) | BIT(IDIOM_COMPARE) | BIT(IDIOM_EXTENDING) |
                                           BIT(IDIOM_GETDEL);
@@ -52,6 +53,12 @@ static uint32_t draw_idioms(struct draw *d) {
     default:
         return (below(d, BIT(STRING_IDIOMS)) & below(d, BIT(STRING_IDIOMS))) | BIT(below(d, STRING_IDIOMS));
     }
+}
+
+/* Mostly of those that wait. */
+static uint32_t draw_waiting_idioms(struct draw *d) {
+    static const uint32_t WAITING[] = {CONSTANT, DISTINCT, COMPARE, BIT(IDIOM_SETNX), BIT(IDIOM_UNIQUE)};
+    return chance(d, 75) ? WAITING[below(d, 5)] : draw_idioms(d);
 }
 
 static void draw_rule(struct draw *d, struct lock_rule *r) {
@@ -344,16 +351,56 @@ static void draw_situation(struct draw *d, struct scenario *sc) {
         draw_returns(d, sc);
 }
 
-void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {
+/* A scenario of those who wait. Each answer is on its way for a time that is bounded, so that what is waited for longer
+ * is the proxy's doing. */
+static void draw_waits(struct draw *d, struct scenario *sc) {
+    sc->waits = true;
+    sc->slow = sc->pipelines = false;
+    sc->rule.wait_ms = 100 + below(d, chance(d, 50) ? 400 : 3000);
+    sc->delay_ms = 1 + below(d, chance(d, 50) ? 3 : 12);
+    sc->threads = 1 + below(d, 2);
+    sc->upstreams = chance(d, 70) ? 1 : 2;
+    sc->deaf = chance(d, 40);
+    sc->skewed = chance(d, 40);
+    if (chance(d, 60))
+        sc->keys = 1;
+    static const uint32_t NESTED = BIT(IDIOM_SETNX) | BIT(IDIOM_CONST) | DISTINCT | BIT(IDIOM_COMPARE);
+    sc->nests = sc->keys > 1 && subset(sc->idioms, NESTED) && !sc->transactions && chance(d, 60);
+}
+
+/* Workers that have a lock each, and want their neighbour's: circles of two to five. */
+static void draw_ring(struct draw *d, struct scenario *sc) {
+    struct lock_rule rule = sc->rule;
+    draw_calm(d, sc, CONN_OWN, chance(d, 50) ? BIT(IDIOM_SETNX) : BIT(IDIOM_UNIQUE));
+    draw_waits(d, sc);
+    sc->slow = sc->pauses = false;
+    sc->deaths = chance(d, 20);
+    sc->punctual = sc->nests = sc->ring = true;
+    sc->keys = 2 + below(d, MODEL_KEYS - 1);
+    sc->processes = 2 + below(d, 2);
+    sc->workers = sc->conns = 2 + below(d, WORKERS_EACH - 1);
+    while (sc->processes * sc->workers < sc->keys)
+        sc->keys--;
+    sc->expiry_ms = 5000;
+    sc->rule.owner = chance(d, 50) ? LOCK_OWNER_CONNECTION : LOCK_OWNER_AUTO;
+    sc->rule.renew = LOCK_RENEW_AUTO;
+    sc->rule.lease_ms = 3000;
+    sc->rule.max_hold_ms = 0;
+    sc->rule.claim_memory_ms = rule.claim_memory_ms;
+    sc->rule.wait_ms = 300 + below(d, 3000);
+    promise_own(sc);
+}
+
+void scenario_draw(struct scenario *sc, uint64_t seed, enum about about) {
     struct draw d = {seed};
     *sc = (struct scenario){.seed = seed};
     sc->connections = (enum connections)below(&d, 3);
-    sc->idioms = draw_idioms(&d);
+    sc->idioms = about == ABOUT_WAITS ? draw_waiting_idioms(&d) : draw_idioms(&d);
     sc->proxies = chance(&d, 75) ? 1 : 2;
     sc->processes = 1 + below(&d, PROCESSES);
     sc->workers = 1 + below(&d, WORKERS_EACH);
     sc->conns = sc->connections == CONN_OWN ? sc->workers : sc->connections == CONN_SHARED ? 1 : 2 + below(&d, 3);
-    sc->keys = 1 + below(&d, MODEL_KEYS);
+    sc->keys = 1 + below(&d, USUAL_KEYS);
     sc->library = chance(&d, 25);
     sc->expiry_ms = 200 + below(&d, 1500);
     draw_rule(&d, &sc->rule);
@@ -362,17 +409,21 @@ void scenario_draw(struct scenario *sc, uint64_t seed, bool lists) {
         promise_own(sc);
     else
         promise_shared(sc);
-    if (chance(&d, 20) || lists)
+    if (about == ABOUT_WAITS)
+        draw_waits(&d, sc);
+    else if (chance(&d, 20) || about == ABOUT_LISTS)
         draw_queue(&d, sc);
     else if (chance(&d, 10))
         draw_hash(&d, sc);
     sc->reloads = chance(&d, 20);
-    sc->slow = chance(&d, 30);
+    sc->slow = !sc->waits && chance(&d, 30);
     sc->pauses = chance(&d, 30);
-    sc->pipelines = sc->connections == CONN_SHARED && !sc->loses && !sc->transactions && chance(&d, 60);
+    sc->pipelines = !sc->waits && sc->connections == CONN_SHARED && !sc->loses && !sc->transactions && chance(&d, 60);
     if (sc->connections == CONN_OWN && !sc->queue && !sc->hash)
         draw_names(&d, sc);
-    if (!sc->queue && !sc->hash)
+    if (sc->waits && chance(&d, 25))
+        draw_ring(&d, sc);
+    else if (!sc->queue && !sc->hash && !sc->waits)
         draw_situation(&d, sc);
 }
 
@@ -399,6 +450,10 @@ void scenario_print(const struct scenario *sc) {
            sc->names ? " names" : "", sc->renames ? " renames" : "", sc->transactions ? " transactions" : "",
            sc->discards ? " discards" : "", sc->slow ? " slow" : "", sc->pauses ? " pauses" : "",
            sc->pipelines ? " pipelines" : "");
+    if (sc->waits)
+        printf("  waits: %" PRId64 " ms, threads %u, connections %u, ways of %u ms%s%s%s%s\n", sc->rule.wait_ms,
+               sc->threads, sc->upstreams, sc->delay_ms, sc->deaf ? " deaf" : "", sc->skewed ? " skewed" : "",
+               sc->nests ? " nests" : "", sc->ring ? " ring" : "");
     printf("  promised:%s%s%s%s\n", sc->never_wrong ? " never-wrong" : "", sc->never_kept ? " never-kept" : "",
            sc->kept_after_end_only ? " kept-only-after-an-end" : "",
            sc->kept_after_sight_only ? " kept-only-after-a-sight" : "");

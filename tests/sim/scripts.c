@@ -145,6 +145,13 @@ static void pass_header(const struct model_args *a, const char *claim, int at, c
     interpreter_text(shape);
 }
 
+static void pass_number_or_none(int64_t n) {
+    if (n)
+        interpreter_number(n);
+    else
+        interpreter_text("");
+}
+
 static void pass_to_acquire(const struct model_args *a) {
     const struct model_command *c = &a->command;
     bool instead = is(a->right, "instead"), setnx = c->op == OP_SETNX;
@@ -160,16 +167,18 @@ static void pass_to_acquire(const struct model_args *a) {
     }
     int64_t ends_ms = c->ms ? c->ms : a->lease_ms;
     for (int i = 0; i < 2; i++)
-        if (ends_ms)
-            interpreter_number(ends_ms + i * GUARD_OUTLIVES_MS);
-        else
-            interpreter_text("");
+        pass_number_or_none(ends_ms ? ends_ms + i * GUARD_OUTLIVES_MS : 0);
     if (!c->ms)
         interpreter_text(setnx ? "SETNX" : "SET");
+    if (a->waits) {
+        interpreter_number(a->since_ms);
+        pass_number_or_none(a->next_ms);
+    }
 }
 
 static void pass_to_release(const struct model_args *a) {
-    bool del = a->command.op == OP_DEL, whole = a->seen || a->data_free || !is(a->right, "claim");
+    bool del = a->command.op == OP_DEL;
+    bool whole = a->seen || a->data_free || a->waits || !is(a->right, "claim");
     interpreter_text(a->attempt);
     interpreter_text(a->claim);
     if (whole || !del || !a->claim_fence)
@@ -180,6 +189,8 @@ static void pass_to_release(const struct model_args *a) {
     interpreter_text(a->identity);
     interpreter_number(a->lease_ms);
     pass_seen(a);
+    if (a->waits)
+        interpreter_number(0); /* the database */
 }
 
 /* Of one lock key. */
@@ -274,6 +285,19 @@ static void read_flags(unsigned flags, struct model_envelope *e) {
     e->elsewhere = flags >> 5 & 1;
 }
 
+/* What an attempt that may wait is told behind the fence. Returns the end of the text. */
+static char *read_more(char *colon, struct model_envelope *e) {
+    char *end = colon;
+    if (e->outcome == LOCK_HELD) {
+        bool ends = colon[1] && colon[1] != ':';
+        e->pttl_ms = ends ? strtoll(colon + 1, &end, 10) : -1;
+        end = ends ? end : colon + 1;
+    }
+    if (*end == ':')
+        e->waits_ms = strtoll(end + 1, &end, 10);
+    return end;
+}
+
 /* The usual outcomes, in short (common.lua). */
 static struct model_envelope read_short(const char *text, const struct model_args *a) {
     struct model_envelope e = {.outcome = LOCK_GRANTED};
@@ -296,6 +320,8 @@ static struct model_envelope read_short(const char *text, const struct model_arg
     }
     char *end;
     e.fence = strtoull(fence, &end, 10);
+    if (*end == ':' && a->waits)
+        end = read_more(end, &e);
     if (*end || (end == fence && e.outcome != LOCK_RELEASED))
         malformed(text);
     if (end == fence)

@@ -31,7 +31,7 @@ static struct transaction *transaction_new(struct world *w, int worker, int conn
 /* Frees a transaction's worker and connection for others. */
 static void let_go(struct world *w, struct transaction *t) {
     struct conn *c = &w->conns[t->conn];
-    struct worker *k = &w->workers[t->worker];
+    struct app_worker *k = &w->workers[t->worker];
     if (c->open && c->id == t->session_id)
         c->busy = 0, c->reserved = false;
     if (k->transaction == t)
@@ -48,7 +48,7 @@ static void transaction_free(struct world *w, struct transaction *t) {
 
 /* Undoes a transaction of which nothing was executed, as far as the proxy knows. */
 static void undo(struct world *w, struct transaction *t) {
-    struct worker *k = &w->workers[t->worker];
+    struct app_worker *k = &w->workers[t->worker];
     bool watches = t->watches && k->transaction == t;
     for (unsigned i = 0; i < t->count; i++)
         flight_fail(w, t->flights[i], LOCK_NOT_SENT);
@@ -77,7 +77,7 @@ static bool watched_changed(struct world *w, const struct transaction *t) {
 /* ---- MULTI ---------------------------------------------------------------------------------------- */
 
 static void queue(struct world *w, struct transaction *t, const struct model_command *c) {
-    struct worker *k = &w->workers[t->worker];
+    struct app_worker *k = &w->workers[t->worker];
     struct flight *f = flight_new(w, FLIGHT_COMMAND);
     f->worker = t->worker;
     f->command = *c;
@@ -115,7 +115,7 @@ static bool next_command(struct world *w, const struct transaction *t, struct mo
 }
 
 static void exec(struct world *w, struct transaction *t) {
-    struct worker *k = &w->workers[t->worker];
+    struct app_worker *k = &w->workers[t->worker];
     world_event(w, "worker %d: EXEC", t->worker);
     for (unsigned i = 0; i < t->count; i++) {
         struct flight *f = t->flights[i];
@@ -129,7 +129,7 @@ static void exec(struct world *w, struct transaction *t) {
 }
 
 bool transaction_begins(struct world *w, int worker, int conn, const struct model_command *c, bool releases) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     bool looks = c->op == OP_GET, strange = k->process < 0 && w->sc.transactions && world_chance(w, 20);
     bool watches = k->idiom == IDIOM_WATCH && (k->phase == PHASE_COMPARE || k->phase == PHASE_LOOK);
     bool scripted = k->idiom == IDIOM_SCRIPT && w->sc.transactions && world_chance(w, 30);
@@ -159,7 +159,7 @@ bool transaction_begins(struct world *w, int worker, int conn, const struct mode
 }
 
 bool transaction_goes_on(struct world *w, int worker) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     struct transaction *t = k->transaction;
     struct model_command c;
     if (!t)
@@ -261,7 +261,7 @@ bool transaction_answers(const struct flight *f) {
 static void end_early(struct world *w, struct transaction *t, bool proxy_gone) {
     if (t->state != TRANSACTION_WATCHING && t->state != TRANSACTION_QUEUEING)
         return;
-    struct worker *k = &w->workers[t->worker];
+    struct app_worker *k = &w->workers[t->worker];
     if (k->transaction == t && t->watches && k->phase == PHASE_RELEASE)
         k->phase = PHASE_COMPARE;
     if (proxy_gone)

@@ -10,7 +10,7 @@
 
 struct world;
 struct flight;
-struct worker;
+struct app_worker;
 struct model_command;
 
 enum { TRANSACTIONS = 40, TRANSACTION_COMMANDS = 5 };

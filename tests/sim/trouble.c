@@ -11,7 +11,7 @@
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static void worker_dies(struct world *w, int worker) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     if (!k->alive || k->process < 0)
         return;
     world_event(w, "worker %d dies", worker);
@@ -22,6 +22,7 @@ static void worker_dies(struct world *w, int worker) {
             f->orphan = true;
     }
     k->alive = k->busy = false;
+    k->depth = 0;
     for (int key = 0; key < MODEL_KEYS; key++)
         if (w->truth[key].live && w->truth[key].worker == worker)
             w->truth[key].worker = -1;
@@ -104,6 +105,8 @@ void trouble_strikes(struct world *w) {
         go_around(w);
     if (sc->operators && world_chance(w, 10))
         operate(w);
+    if (w->waits)
+        waits_trouble(w);
     if ((sc->reloads || sc->audit) && world_chance(w, 15))
         rules_reload(w);
 }

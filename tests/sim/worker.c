@@ -27,8 +27,58 @@ void command_text(const struct model_command *c, char *out, size_t size) {
              c->keepttl ? " keepttl" : "");
 }
 
+struct held_lock *worker_under(struct app_worker *k, uint64_t fence) {
+    for (unsigned i = 0; i < k->depth; i++)
+        if (k->under[i].fence == fence)
+            return &k->under[i];
+    return NULL;
+}
+
+/* The worker leaves alone what it has, and tries for another lock. */
+static void nest(struct world *w, struct app_worker *k) {
+    struct held_lock *h = &k->under[k->depth];
+    int key = (k->key + 1 + (int)world_below(w, w->sc.keys - 1)) % (int)w->sc.keys;
+    if (w->sc.ring)
+        key = (k->key + 1) % (int)w->sc.keys;
+    if (k->depth > 0 && key == k->under[0].key)
+        return;
+    *h = (struct held_lock){.key = k->key,
+                            .idiom = k->idiom,
+                            .fence = k->fence,
+                            .holds = k->holds,
+                            .until_ms = k->until_ms,
+                            .lost_ms = k->lost_ms};
+    memcpy(h->value, k->value, sizeof(h->value));
+    k->depth++;
+    k->key = key;
+    k->fence = 0;
+    k->holds = false;
+    k->lost_ms = 0;
+    k->phase = PHASE_ACQUIRE;
+}
+
+/* It goes on with what it had before. */
+static void unnest(struct app_worker *k) {
+    const struct held_lock *h = &k->under[--k->depth];
+    k->busy = false;
+    k->again = 0;
+    k->phase = PHASE_HOLD;
+    k->key = h->key;
+    k->idiom = h->idiom;
+    k->fence = h->fence;
+    k->holds = h->holds;
+    k->until_ms = h->until_ms;
+    k->lost_ms = h->lost_ms;
+    memcpy(k->value, h->value, sizeof(k->value));
+}
+
 void worker_start_again(struct world *w, int worker) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
+    if (k->alive && k->depth > 0) {
+        unnest(k);
+        return;
+    }
+    k->depth = 0;
     k->alive = true;
     k->busy = false;
     k->phase = k->process < 0 ? PHASE_STRANGE : PHASE_START;
@@ -39,7 +89,7 @@ void worker_start_again(struct world *w, int worker) {
     k->in_queue = false;
 }
 
-static void own_value(struct world *w, struct worker *k) {
+static void own_value(struct world *w, struct app_worker *k) {
     bool own = k->idiom == IDIOM_UNIQUE || k->idiom == IDIOM_COMPARE || k->idiom == IDIOM_WATCH ||
                k->idiom == IDIOM_EXTENDING || k->idiom == IDIOM_SCRIPT;
     if (k->idiom == IDIOM_DEADLINE)
@@ -50,11 +100,14 @@ static void own_value(struct world *w, struct worker *k) {
         snprintf(k->value, sizeof(k->value), "1");
 }
 
-static void draw_idiom(struct world *w, struct worker *k) {
+static void draw_idiom(struct world *w, struct app_worker *k) {
     do
         k->idiom = (enum idiom)world_below(w, IDIOM_KINDS);
     while (!(w->sc.idioms & (1u << k->idiom)));
     k->key = (int)world_below(w, w->sc.keys);
+    if (w->sc.ring)
+        k->key = (int)(k - w->workers) / WORKERS_EACH * (int)w->sc.workers + (int)(k - w->workers) % WORKERS_EACH;
+    k->key %= (int)w->sc.keys;
     bool looks = k->idiom == IDIOM_PLAIN_SET || (k->idiom == IDIOM_WATCH && world_chance(w, 50));
     k->phase = looks ? PHASE_LOOK : PHASE_ACQUIRE;
     if (w->sc.strays && world_chance(w, 8))
@@ -62,7 +115,7 @@ static void draw_idiom(struct world *w, struct worker *k) {
     own_value(w, k); /* what a stray script compares with is nobody else's either */
 }
 
-static void acquiring(struct world *w, struct worker *k, struct model_command *c) {
+static void acquiring(struct world *w, struct app_worker *k, struct model_command *c) {
     own_value(w, k);
     memcpy(c->value, k->value, sizeof(c->value));
     c->ms = w->sc.expiry_ms;
@@ -101,7 +154,7 @@ static void acquiring(struct world *w, struct worker *k, struct model_command *c
     }
 }
 
-static void releasing(struct world *w, const struct worker *k, struct model_command *c) {
+static void releasing(struct world *w, const struct app_worker *k, struct model_command *c) {
     c->op = OP_DEL;
     if (k->idiom == IDIOM_GETDEL) {
         c->op = OP_GETDEL;
@@ -120,7 +173,7 @@ static void releasing(struct world *w, const struct worker *k, struct model_comm
 }
 
 /* A client that holds nothing and tries everything that cannot acquire. */
-static void strange(struct world *w, struct worker *k, struct model_command *c) {
+static void strange(struct world *w, struct app_worker *k, struct model_command *c) {
     static const enum model_op OPS[] = {OP_DEL, OP_GETDEL, OP_PEXPIRE, OP_PERSIST, OP_GETEX, OP_SET_XX, OP_GET, OP_GET};
     k->key = (int)world_below(w, w->sc.keys);
     c->op = OPS[world_below(w, sizeof(OPS) / sizeof(OPS[0]))];
@@ -137,7 +190,7 @@ static void strange(struct world *w, struct worker *k, struct model_command *c) 
 }
 
 void worker_give_up(struct world *w, int worker) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     struct truth *t = &w->truth[k->key];
     if (t->live && t->worker == worker)
         t->worker = -1;
@@ -145,7 +198,11 @@ void worker_give_up(struct world *w, int worker) {
 }
 
 /* The work is over, or not yet. False: nothing to send. */
-static bool holding(struct world *w, struct worker *k, int worker, struct model_command *c) {
+static bool holding(struct world *w, struct app_worker *k, int worker, struct model_command *c) {
+    if (w->sc.nests && k->depth < (w->sc.ring ? 1 : NESTS) && w->redis.now_ms < k->until_ms && world_chance(w, 40)) {
+        nest(w, k);
+        return k->phase == PHASE_ACQUIRE;
+    }
     if (w->redis.now_ms < k->until_ms) {
         bool extends = k->idiom == IDIOM_EXTENDING || k->idiom == IDIOM_SCRIPT || k->idiom == IDIOM_MULTI;
         bool looks = k->idiom == IDIOM_SETNX;
@@ -178,7 +235,7 @@ bool worker_command(struct world *w, int worker, struct model_command *c, bool *
         return list_worker_command(w, worker, c, releases);
     if (w->sc.hash)
         return hash_worker_command(w, worker, c, releases);
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     *c = (struct model_command){.op = OP_GET};
     *releases = false;
     if (k->phase == PHASE_START)
@@ -224,7 +281,7 @@ bool worker_command(struct world *w, int worker, struct model_command *c, bool *
 }
 
 void worker_sent(struct world *w, int worker, const struct model_command *c, bool releases) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     k->busy = true;
     if (!releases)
         return;
@@ -233,11 +290,25 @@ void worker_sent(struct world *w, int worker, const struct model_command *c, boo
     k->lost_ms = 0;
 }
 
+/* It may come again for the same lock, as who polls does. */
+static bool polls(const struct app_worker *k) {
+    return k->idiom == IDIOM_SETNX || k->idiom == IDIOM_CONST || k->idiom == IDIOM_UNIQUE ||
+           k->idiom == IDIOM_COMPARE || k->idiom == IDIOM_EXTENDING || k->idiom == IDIOM_GETDEL;
+}
+
 static void lost_race(struct world *w, int worker) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     bool undo = k->idiom == IDIOM_COUNT; /* takes its INCR back */
     w->lost++;
+    if (w->waits && polls(k) && world_chance(w, 60)) {
+        k->phase = PHASE_ACQUIRE;
+        k->pause_ms = w->redis.now_ms + world_below(w, (unsigned)w->sc.rule.wait_ms * 5 / 4);
+        return;
+    }
+    bool nested = k->depth > 0;
     worker_give_up(w, worker);
+    if (nested)
+        return;
     if (k->idiom == IDIOM_SETNX_EXPIRE) {
         k->phase = PHASE_EXPIRE;
     } else if (k->idiom == IDIOM_DEADLINE) {
@@ -248,15 +319,17 @@ static void lost_race(struct world *w, int worker) {
 }
 
 static void acquired(struct world *w, int worker, const struct flight *f) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     check_belief(w, worker, f);
     w->granted++;
     int64_t long_ms = (k->idiom == IDIOM_SETNX ? w->sc.rule.lease_ms : w->sc.expiry_ms) * 5 / 2;
     k->until_ms = w->redis.now_ms + world_below(w, world_chance(w, 70) ? 200 : (unsigned)long_ms);
+    if (w->sc.ring)
+        k->until_ms = w->redis.now_ms + 100 + world_below(w, 400);
     k->phase = k->idiom == IDIOM_SETNX_EXPIRE || k->idiom == IDIOM_COUNT ? PHASE_EXPIRE : PHASE_HOLD;
 }
 
-static bool says_acquired(const struct worker *k, const struct model_command *c, const struct model_reply *r) {
+static bool says_acquired(const struct app_worker *k, const struct model_command *c, const struct model_reply *r) {
     switch (c->op) {
     case OP_SETNX:
     case OP_INCRBY:
@@ -274,7 +347,7 @@ static bool says_acquired(const struct worker *k, const struct model_command *c,
     }
 }
 
-static void looked(struct world *w, struct worker *k, const struct model_reply *r) {
+static void looked(struct world *w, struct app_worker *k, const struct model_reply *r) {
     if (r->kind == REPLY_NIL) {
         k->phase = PHASE_ACQUIRE;
     } else if (k->idiom == IDIOM_DEADLINE && r->kind == REPLY_TEXT && strtoll(r->text, NULL, 10) < w->redis.now_ms) {
@@ -286,7 +359,7 @@ static void looked(struct world *w, struct worker *k, const struct model_reply *
 }
 
 static void compared(struct world *w, int worker, const struct model_reply *r) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     if (r->kind == REPLY_TEXT && strcmp(r->text, k->value) == 0)
         k->phase = PHASE_RELEASE;
     else
@@ -310,7 +383,7 @@ void worker_left_unsent(struct world *w, const struct flight *f) {
 
 /* Has a worker whose release did not leave try again. */
 static void not_released(struct world *w, int worker, const struct flight *f) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     const struct truth *t = &w->truth[f->key];
     k->fence = f->own_fence;
     k->holds = t->live && t->fence == k->fence && t->worker == worker;
@@ -322,7 +395,7 @@ static void not_released(struct world *w, int worker, const struct flight *f) {
 
 /* Nobody knows whether it released: it may ask once more, where that is not taken for a colleague's. */
 static bool releases_again(struct world *w, int worker, const struct flight *f) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     const struct truth *t = &w->truth[f->key];
     const struct conn *c = &w->conns[f->conn];
     bool stands = t->live && t->fence == f->own_fence && t->worker == worker;
@@ -337,14 +410,14 @@ static bool releases_again(struct world *w, int worker, const struct flight *f) 
 
 /* Deals with no answer, or an error that says nothing. */
 static void no_answer(struct world *w, int worker, const struct flight *f) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     if (releases_again(w, worker, f))
         return;
     switch (k->phase) {
     case PHASE_ACQUIRE:
     case PHASE_SWAP:
         worker_give_up(w, worker);
-        if (w->sc.finals && world_chance(w, 50))
+        if (k->phase == PHASE_START && w->sc.finals && world_chance(w, 50))
             k->phase = PHASE_FINALLY;
         break;
     case PHASE_EXPIRE:
@@ -367,7 +440,7 @@ static void no_answer(struct world *w, int worker, const struct flight *f) {
 }
 
 void worker_answer(struct world *w, int worker, const struct flight *f, bool lost) {
-    struct worker *k = &w->workers[worker];
+    struct app_worker *k = &w->workers[worker];
     if (f->transaction && !transaction_answers(f))
         return;
     if (f->transaction && lost)

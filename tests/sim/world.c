@@ -74,7 +74,7 @@ const char *world_outcome(enum lock_outcome o) {
 /* ---- connections and proxies -------------------------------------------------------------------- */
 
 struct lock_key world_key(int key) {
-    static const char *const NAMES[MODEL_KEYS] = {"lock:0", "lock:1", "lock:2"};
+    static const char *const NAMES[MODEL_KEYS] = {"lock:0", "lock:1", "lock:2", "lock:3", "lock:4"};
     return (struct lock_key){.db = 0, .name = NAMES[key], .len = 6};
 }
 
@@ -151,6 +151,8 @@ void conn_forget(struct world *w, int i, bool proxy_gone) {
         f->orphan = true;
         if (proxy_gone)
             f->ghost = true;
+        if (w->waits)
+            waits_left(w, f, proxy_gone);
     }
     name_left(w, c->proxy, world_name(w, i));
     if (c->process < 0)
@@ -206,6 +208,8 @@ void conn_rename(struct world *w, int i) {
 static void sink_incident(void *arg, const struct lock_incident *incident) {
     struct proxy *p = arg;
     p->world->raised |= 1u << incident->kind;
+    if (p->world->waits && incident->kind == INCIDENT_DEADLOCK)
+        waits_circle(p->world);
     for (int name = 0; incident->kind == INCIDENT_SHARED && name < IDENTITIES; name++) {
         char identity[MODEL_NAME];
         world_identity(name, identity);
@@ -243,6 +247,8 @@ static void sink_renew(void *arg, const struct lock_lease *lease) {
     struct flight *f = lease_flight(p, lease, FLIGHT_RENEWAL);
     if (f)
         flight_log(p->world, f, "asked");
+    if (f && p->world->waits)
+        waits_launched(p->world, f);
     p->world->renewals++;
 }
 
@@ -257,7 +263,14 @@ static void sink_release(void *arg, const struct lock_lease *lease) {
     f->plan.right = lease->right;
     memcpy(f->plan.attempt_token, lease->token_text, LOCK_TOKEN_MAX);
     memcpy(f->plan.claim_token, lease->token_text, LOCK_TOKEN_MAX);
+    f->tells = lease->rule->wait_ms > 0;
     flight_log(p->world, f, "asked");
+    if (p->world->waits)
+        waits_launched(p->world, f);
+}
+
+void world_release(struct world *w, int proxy, const struct lock_lease *lease) {
+    sink_release(&w->proxies[proxy], lease);
 }
 
 static void sink_leave(void *arg, const struct lock_leaving *leaving) {
@@ -292,8 +305,12 @@ void proxy_restart(struct world *w, int i) {
     for (int c = 0; c < CONNS; c++)
         if (w->conns[c].open && w->conns[c].proxy == i)
             conn_forget(w, c, true);
+    if (w->waits)
+        waits_proxy_gone(w, i);
     engine_free(p->engine);
     proxy_start(w, i);
+    if (w->waits)
+        waits_proxy_back(w, i);
 }
 
 /* ---- time --------------------------------------------------------------------------------------- */
@@ -317,18 +334,24 @@ static void tick(struct world *w) {
     }
 }
 
-static void pass_time(struct world *w, int64_t ms) {
-    w->redis.now_ms += ms;
+void world_advance(struct world *w, int64_t to_ms) {
+    w->redis.now_ms = to_ms;
     for (int key = 0; key < MODEL_KEYS; key++) {
         model_expire(&w->redis, key);
         check_passed(w, key, BY_TIME);
     }
+}
+
+static void pass_time(struct world *w, int64_t ms) {
+    if (w->waits)
+        waits_pass_time(w, ms);
+    else
+        world_advance(w, w->redis.now_ms + ms);
     if (w->sc.punctual || world_chance(w, 30))
         tick(w);
 }
 
-void world_step(struct world *w) {
-    w->step++;
+static void step(struct world *w) {
     if (w->step % 8 == 0)
         check_ledgers(w);
     unsigned what = world_below(w, 100);
@@ -349,11 +372,18 @@ void world_step(struct world *w) {
     }
 }
 
+void world_step(struct world *w) {
+    w->step++;
+    step(w);
+    if (w->waits)
+        waits_step_over(w);
+}
+
 /* ---- beginning and end -------------------------------------------------------------------------- */
 
-void world_open(struct world *w, uint64_t seed, bool lists, bool log, bool tell) {
+void world_open(struct world *w, uint64_t seed, enum about about, bool log, bool tell) {
     memset(w, 0, sizeof(*w));
-    scenario_draw(&w->sc, seed, lists);
+    scenario_draw(&w->sc, seed, about);
     w->random = seed ^ 0x5ca1ab1eu;
     w->log = log;
     w->tell = tell;
@@ -361,8 +391,9 @@ void world_open(struct world *w, uint64_t seed, bool lists, bool log, bool tell)
     rules_open(w);
     for (unsigned i = 0; i < w->sc.proxies; i++)
         proxy_start(w, (int)i);
+    waits_open(w);
     for (int i = 0; i < WORKERS; i++) {
-        struct worker *k = &w->workers[i];
+        struct app_worker *k = &w->workers[i];
         struct conn *c = &w->conns[i];
         int place = i % WORKERS_EACH;
         bool here = i == STRANGER || (i / WORKERS_EACH < (int)w->sc.processes);
@@ -385,6 +416,7 @@ void world_open(struct world *w, uint64_t seed, bool lists, bool log, bool tell)
 }
 
 void world_close(struct world *w) {
+    waits_close(w);
     for (int i = 0; i < CONNS; i++)
         if (w->conns[i].open)
             engine_session_close(w->proxies[w->conns[i].proxy].engine, &w->conns[i].session, w->redis.now_ms);
@@ -470,6 +502,10 @@ static void check_forgotten(struct world *w, bool sessions) {
 /* Somebody deletes all locks, while their owners are connected. */
 static void check_idle(struct world *w) {
     land_all(w);
+    for (int i = 0; w->waits && i < CONNS; i++) {
+        waits_speak(w, i);
+        land_all(w);
+    }
     for (int key = 0; key < MODEL_KEYS; key++) {
         model_native(&w->redis, key, &(struct model_command){.op = OP_DEL});
         check_passed(w, key, BY_OUTSIDE);

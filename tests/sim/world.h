@@ -14,6 +14,7 @@
 
 #include "tests/sim/model.h"
 #include "tests/sim/transactions.h"
+#include "tests/sim/waits.h"
 
 #define OUTSIDE "outside" /* a value that nobody behind the proxies writes */
 
@@ -27,7 +28,8 @@ enum {
     IDENTITIES = PROCESSES + 1 + CONNS, /* a process's, the stranger's, a connection's own */
     FLIGHTS = 160,
     PIPELINE = 4,
-    SESSIONS_KNOWN = 1024 /* whose ends are remembered */
+    SESSIONS_KNOWN = 1024, /* whose ends are remembered */
+    NESTS = 2              /* locks that a worker has while it tries for another */
 };
 
 enum connections { CONN_OWN, CONN_POOL, CONN_SHARED }; /* D, P, M */
@@ -107,6 +109,14 @@ struct scenario {
     bool renames;      /* connections change their names */
     bool transactions; /* the stranger uses them, too */
     bool discards;     /* and they are discarded now and then */
+    bool waits;        /* the rule has `wait` */
+    unsigned threads;  /* of a proxy; and of each the connections to Redis */
+    unsigned upstreams;
+    unsigned delay_ms; /* of each way to Redis and back, at most */
+    bool nests;        /* workers that hold a lock try for others */
+    bool ring;         /* each for its neighbour's */
+    bool deaf;         /* messages of releases get lost */
+    bool skewed;       /* the proxies' clocks differ */
     int64_t expiry_ms;
     struct lock_rule rule;
     /* What the table at the end of the lock semantics promises for this. */
@@ -116,7 +126,17 @@ struct scenario {
     bool never_wrong, never_kept, kept_after_end_only, kept_after_sight_only;
 };
 
-struct worker {
+/* A lock that a worker has, and leaves alone while it tries for another. */
+struct held_lock {
+    int key;
+    enum idiom idiom;
+    uint64_t fence; /* this and what follows are as in the worker itself */
+    bool holds;
+    int64_t until_ms, lost_ms;
+    char value[MODEL_VALUE];
+};
+
+struct app_worker {
     int process; /* -1: the stranger */
     bool alive;
     enum idiom idiom;
@@ -136,6 +156,8 @@ struct worker {
     unsigned lives;
     uint64_t again; /* the session on which its release got lost, 0 none */
     struct transaction *transaction;
+    struct held_lock under[NESTS];
+    unsigned depth; /* so many of them */
     char value[MODEL_VALUE], expected[MODEL_VALUE];
 };
 
@@ -181,7 +203,14 @@ struct flight {
     bool again;      /* a release on the connection where the same one got lost */
     bool slow;       /* its answer is long on its way */
     bool waits;      /* a renewal that waits for a connection: it is not sent if nobody wants it any more */
+    bool held;       /* it waits, and is not on its way */
+    bool tells;      /* a release by the proxy, under a rule with `wait` */
+    bool handed;     /* a release, with an attempt of who waits right behind it */
     enum flight_kind kind;
+    struct waits_call *call;         /* waits.c's, of an attempt that may wait */
+    unsigned lane;                   /* the thread's connection to Redis that it goes over */
+    int64_t due_ms;                  /* its next step is made by then */
+    int64_t since_ms, next_ms;       /* what its script is told of those who wait */
     struct transaction *transaction; /* it is one of its commands */
     int worker, conn, proxy, key;
     unsigned proxy_life;
@@ -256,7 +285,8 @@ struct world {
     uint64_t session_ids, values, observed_leases, sent;
     struct model redis;
     struct proxy proxies[PROXIES];
-    struct worker workers[WORKERS];
+    struct waits *waits; /* NULL: nobody waits */
+    struct app_worker workers[WORKERS];
     struct conn conns[CONNS];
     struct flight flights[FLIGHTS];
     struct transaction transactions[TRANSACTIONS];
@@ -274,6 +304,8 @@ struct world {
     bool exact[MODEL_KEYS];             /* the last answer that told the lease's end crossed no other */
     bool missed[MODEL_KEYS];            /* its proxy was told of its end before it knew that there was such a lease */
     uint64_t wrong, kept, granted, lost, renewals;
+    uint64_t waited, published;       /* attempts that waited; messages of releases */
+    uint64_t circles[MODEL_KEYS + 1]; /* that were found, by how many were in them */
     long step;
     bool log, tell; /* write events down; print them */
     const char *failure;
@@ -290,12 +322,17 @@ bool world_chance(struct world *w, unsigned percent);
 void world_event(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void world_fail(struct world *w, const char *rule, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* `lists`: of list locks in any case. */
-void scenario_draw(struct scenario *sc, uint64_t seed, bool lists);
+/* What a run is to be about in any case. */
+enum about { ABOUT_ANYTHING, ABOUT_LISTS, ABOUT_WAITS };
+void scenario_draw(struct scenario *sc, uint64_t seed, enum about about);
 void scenario_print(const struct scenario *sc);
 
-void world_open(struct world *w, uint64_t seed, bool lists, bool log, bool tell);
+void world_open(struct world *w, uint64_t seed, enum about about, bool log, bool tell);
 void world_close(struct world *w);
+/* The clock is put on, and what has expired is gone. */
+void world_advance(struct world *w, int64_t to_ms);
+/* A proxy releases a lease by itself. */
+void world_release(struct world *w, int proxy, const struct lock_lease *lease);
 /* Lets one thing happen. */
 void world_step(struct world *w);
 /* Everybody leaves; time passes; L1. */
@@ -334,6 +371,8 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key);
 bool flight_somebody_sends(struct world *w);
 void flight_run(struct world *w, struct flight *f);
 void flight_deliver(struct world *w, struct flight *f);
+/* Has its answer arrive, whether it waits or not. */
+void flight_end(struct world *w, struct flight *f);
 /* The proxy learns nothing but this; it stays where it may still run. */
 void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome);
 /* What happens to it next, by chance. */
@@ -384,6 +423,8 @@ const struct model_guard *check_live(struct world *w, int key);
 void check_lease_ended(struct world *w, int key);
 void check_ended_by_other(struct world *w, const struct flight *f, const struct truth *t);
 void worker_give_up(struct world *w, int worker);
+/* The lock of that lease, among those that a worker has while it tries for another; NULL: it is not. */
+struct held_lock *worker_under(struct app_worker *k, uint64_t fence);
 
 /* worker.c: what workers send, and what they make of the answers. */
 bool worker_command(struct world *w, int worker, struct model_command *c, bool *releases);

@@ -54,6 +54,9 @@ LAYERS = {
     "proxy": (EVERYTHING, ("libev", "hiredis", "libuuid")),
     # The simulator drives the engine, which has no input or output, and the scripts as the proxy sends them.
     "tests/sim": (("parser", "proxy/base", "proxy/lock", "proxy/upstream"), ("lua", "lauxlib", "lualib")),
+    # Its part for those who wait has the proxy's own wait.c between the two.
+    "tests/sim/waits": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
+                         "proxy/session/locks", "tests/sim"), ()),
     "tests/fuzz": (EVERYTHING, ("libev",)),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),

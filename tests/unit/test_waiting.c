@@ -165,6 +165,41 @@ static void test_handover(void **state) {
     leave(r, 0, WAIT_OVER);
 }
 
+/* The attempt that was sent right behind a release has gone over another connection, and was there before it. */
+static void test_handover_overtakes(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    waiting_freed(r->t, &r->key, HASH, 100, true);
+    assert_true(waiting_refused(r->t, &r->w[0], 100));
+    assert_false(waiting_refused(r->t, &r->w[0], 101));
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    assert_false(waiting_refused(r->t, &r->w[0], 101));
+    waiting_freed(r->t, &r->key, HASH, 101, true);
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    leave(r, 0, WAIT_OVER);
+}
+
+/* What a waiter has got is released again, by somebody whom the rule lets, before its own answer is there. */
+static void test_release_before_the_grant(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    join(r, 1, 0);
+    assert_true(waiting_try(r->t, &r->w[0]));
+    waiting_freed(r->t, &r->key, HASH, 101, false);
+    r->w[0].fence = 101;
+    leave(r, 0, WAIT_GRANTED);
+    assert_ptr_equal(next(r, 0, true), &r->w[1]);
+    join(r, 2, 0);
+    waiting_freed(r->t, &r->key, HASH, 101, false); /* an older one */
+    r->w[1].fence = 102;
+    leave(r, 1, WAIT_GRANTED);
+    assert_ptr_equal(next(r, 0, false), &r->w[2]);
+    leave(r, 2, WAIT_OVER);
+}
+
 static void test_release_before_joining(void **state) {
     struct rig *r = *state;
     waiting_freed(r->t, &r->key, HASH, 99, false);
@@ -220,6 +255,33 @@ static void test_leaving_hands_the_call_on(void **state) {
     leave(r, 1, WAIT_GONE);
 }
 
+/* A waiter's answer tells it to ask again, as a release was seen meanwhile, and its time is over. */
+static void test_over_when_it_is_to_try(void **state) {
+    struct rig *r = *state;
+    join(r, 0, 0);
+    join(r, 1, 1);
+    assert_true(waiting_try(r->t, &r->w[0]));
+    waiting_freed(r->t, &r->key, HASH, 100, false);
+    assert_true(waiting_refused(r->t, &r->w[0], 100));
+    leave(r, 0, WAIT_OVER);
+    assert_ptr_equal(next(r, 1, true), &r->w[1]);
+    leave(r, 1, WAIT_GRANTED);
+}
+
+/* The attempt behind a release is lost, and one whose place is before it has joined meanwhile. */
+static void test_lost_behind_a_release(void **state) {
+    struct rig *r = *state;
+    join(r, 1, 0);
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    assert_ptr_equal(next(r, 0, true), &r->w[1]);
+    assert_int_equal(join(r, 0, 0), JOINED_FIRST);
+    waiting_freed(r->t, &r->key, HASH, 100, true);
+    assert_null(next(r, 0, true));
+    leave(r, 1, WAIT_GONE);
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    leave(r, 0, WAIT_GRANTED);
+}
+
 static void test_proof(void **state) {
     struct rig *r = *state;
     uint64_t fence;
@@ -261,12 +323,22 @@ static void test_views(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_order),       TEST(test_newcomers),
-        TEST(test_handover),    TEST(test_one_tries_at_a_time),
-        TEST(test_kept_place),  TEST(test_release_before_joining),
-        TEST(test_empty_place), TEST(test_leaving_hands_the_call_on),
-        TEST(test_proof),       TEST(test_views),
-        TEST(test_last_try),    TEST(test_looks),
+        TEST(test_order),
+        TEST(test_newcomers),
+        TEST(test_handover),
+        TEST(test_one_tries_at_a_time),
+        TEST(test_kept_place),
+        TEST(test_release_before_joining),
+        TEST(test_empty_place),
+        TEST(test_leaving_hands_the_call_on),
+        TEST(test_proof),
+        TEST(test_views),
+        TEST(test_last_try),
+        TEST(test_looks),
+        TEST(test_handover_overtakes),
+        TEST(test_release_before_the_grant),
+        TEST(test_over_when_it_is_to_try),
+        TEST(test_lost_behind_a_release),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,7 +71,7 @@ void lock_undo(struct worker *w, const struct lock_call *l) {
                                .right = RIGHT_CLAIM,
                                .lease_ms = rule->lease_ms};
     memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
-    lock_release(w, &lease);
+    lock_release(w, &lease, rule->wait_ms > 0);
 }
 
 static void undo(struct worker *w, struct session *s, struct lock_call *l, uint64_t replicas) {

@@ -16,6 +16,7 @@ enum { REFUSED_AGAIN_MS = 10 * 1000 };
 struct lease_work {
     struct request_owner owner; /* first */
     bool renewal;
+    bool waits;  /* a release under a rule with `wait` */
     bool handed; /* a waiter's attempt was sent behind it */
     uint64_t token;
     int64_t lease_ms;
@@ -50,7 +51,7 @@ static void lease_done(struct call *c, const struct call_end *end) {
         worker_engine_due(w, work->lease_ms / 3);
         engine_renewed(w->shared->engine, &work->key, work->token, &e.result, worker_now(w));
     }
-    if (!work->renewal && waiting_count(w->shared->waiting) > 0 && e.result.outcome != LOCK_HELD)
+    if (work->waits && e.result.outcome != LOCK_HELD)
         waiting_freed(w->shared->waiting, &work->key, engine_key_hash(w->shared->engine, &work->key), e.result.fence,
                       work->handed);
     request_disown(c->request);
@@ -76,7 +77,7 @@ static void lease_submit(struct worker *w, struct lease_work *work, enum script_
     request->call.up.script = script_get(id);
     request->call.up.repeatable = !work->renewal; /* not behind its owner's leaving: the engine asks again */
     struct upstream_lane lane = {.login = login, .db = work->key.db, .protocol = 2};
-    if (!work->renewal && waiting_count(w->shared->waiting) > 0)
+    if (work->waits)
         work->handed = waiting_handover(w->shared->waiting, &work->key, engine_key_hash(w->shared->engine, &work->key),
                                         w->index, lock_wait_way(&lane));
     call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
@@ -89,12 +90,13 @@ static struct lease_work *lease_work_new(const struct lock_key *key) {
     return work;
 }
 
-static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal) {
+static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal, bool waits) {
     struct lease_work *work = lease_work_new(&lease->key);
     work->renewal = renewal;
+    work->waits = waits;
     work->token = lease->token;
     work->lease_ms = lease->lease_ms;
-    struct lock_rule rule = {.lease_ms = lease->lease_ms};
+    struct lock_rule rule = {.lease_ms = lease->lease_ms, .wait_ms = waits};
     struct lock_plan plan = {
         .key = work->key, .rule = &rule, .right = lease->right, .read_fence = (uint64_t)lease->left_ms};
     plan.attempt_len = plan.claim_len = lease->token_len;
@@ -113,11 +115,11 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
 }
 
 void lock_renew(struct worker *w, const struct lock_lease *lease) {
-    lease_work(w, lease, true);
+    lease_work(w, lease, true, false);
 }
 
-void lock_release(struct worker *w, const struct lock_lease *lease) {
-    lease_work(w, lease, false);
+void lock_release(struct worker *w, const struct lock_lease *lease, bool waits) {
+    lease_work(w, lease, false, waits);
 }
 
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits) {

@@ -13,7 +13,7 @@ struct lease_note {
     enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING, NOTE_LEFT } kind;
     struct lock_lease lease;
     struct lock_leaving leaving;
-    bool waits; /* the leaving party's nodes are kept for a while */
+    bool waits; /* of a release: others may wait for it; else the leaving party's nodes are kept for a while */
     int64_t until_ms;
     char name[]; /* and the party that leaves; or the entry for what was left */
 };
@@ -25,7 +25,7 @@ static void note_run(struct worker *w, struct worker_job *job) {
         lock_renew(w, &note->lease);
         break;
     case NOTE_RELEASE:
-        lock_release(w, &note->lease);
+        lock_release(w, &note->lease, note->waits);
         break;
     case NOTE_LEFT:
         heirs_write(w, note->lease.login, note->until_ms, note->name, note->lease.key.len);
@@ -48,6 +48,7 @@ static void note_lease(const struct lock_lease *lease, bool renewal) {
     note->lease = *lease;
     memcpy(note->name, lease->key.name, lease->key.len);
     note->lease.key.name = note->name;
+    note->waits = lease->rule->wait_ms > 0;
     note->lease.rule = NULL;
     note_add(note);
 }

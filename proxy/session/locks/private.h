@@ -199,9 +199,10 @@ void advise_sight(struct session *s, const struct lock_sight *sight, const struc
 
 /* ---- lease.c ------------------------------------------------------------------------------------------ */
 
-/* Do the proxy's own work on leases, asked for by the engine's sink, in the worker's thread. */
+/* Do the proxy's own work on leases, asked for by the engine's sink, in the worker's thread. `waits`: others may wait
+ * for the lock. */
 void lock_renew(struct worker *w, const struct lock_lease *lease);
-void lock_release(struct worker *w, const struct lock_lease *lease);
+void lock_release(struct worker *w, const struct lock_lease *lease, bool waits);
 /* Declares a party's nodes dead; `waits`: they are kept for a while, in case that somebody comes back for them. */
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
 

@@ -273,6 +273,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     if (held) {
         keep_refusal(t, &e);
         t->called = 0;
+        t->over |= ev_now(w->loop) >= t->until;
         bool again = waiting_refused(w->shared->waiting, &t->waiter, e.result.fence);
         int64_t look = next_look(t, e.result.pttl_ms);
         if (t->over || t->gone)
@@ -290,6 +291,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     }
     if (granted)
         note_grant(t);
+    t->waiter.fence = e.result.fence;
     wait_close(t, granted ? WAIT_GRANTED : WAIT_GONE);
     wait_memory_free(&t->owner);
     lock_answered(c, end);
@@ -412,10 +414,8 @@ bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *
         wait_try_in(t, next_look(t, r->pttl_ms));
     else
         wait_arm(t);
-    if (joined == JOINED_FREED)
+    if (!refuse_circle(t) && joined == JOINED_FREED)
         wait_try(t);
-    else
-        (void)refuse_circle(t);
     return true;
 }
 
@@ -433,9 +433,11 @@ void lock_wait_sent(struct session *s, struct lock_call *l) {
 }
 
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
+    /* Of a release that is answered once more the script does not know the fence. */
+    uint64_t fence = r->fence || r->outcome != LOCK_RELEASED ? r->fence : l->plan.claim_fence;
     if (r->outcome == LOCK_RELEASED || r->outcome == LOCK_FREE ||
         (r->outcome != LOCK_UNKNOWN && r->outcome != LOCK_NOT_SENT && r->pttl_ms == PTTL_GONE))
-        waiting_freed(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, l->handed);
+        waiting_freed(w->shared->waiting, &l->plan.key, l->plan.hash, fence, l->handed);
 }
 
 /* ---- the worker's part --------------------------------------------------------------------------------- */
@@ -448,10 +450,14 @@ static void serve(struct worker *w) {
         struct wait *t = LIST_ENTRY(waiter, struct wait, waiter);
         if (tries || waiter->yields)
             t->called = ev_now(w->loop);
+        if (waiter->yields || !waiter->look_ms) { /* and if its time is over before, so will who comes behind it */
+            waiter->look_ms = worker_now(w) + (waiter->yields ? YIELD_MS : TRY_MS);
+            waiting_look(w->shared->waiting, waiter, waiter->look_ms);
+        }
         if (tries)
             wait_try(t);
         else if (!t->trying)
-            wait_try_in(t, waiter->yields ? YIELD_MS : waiter->look_ms ? waiter->look_ms - worker_now(w) : TRY_MS);
+            wait_try_in(t, waiter->look_ms - worker_now(w));
     }
 }
 

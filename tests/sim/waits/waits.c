@@ -1,0 +1,756 @@
+/*
+ * What wait.c and ear.c need of a proxy, in the simulated world: threads with their turns and timers, requests that
+ * wait, the channel of releases. The spectator's part is check_waits.c's.
+ */
+#include "tests/sim/waits/waits_world.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/base/memory.h"
+
+enum { LOGIN = 7, PARTS_MAX = 200 };
+
+/* ---- threads ----------------------------------------------------------------------------------- */
+
+static struct worker *here; /* whose turn it is; NULL: nobody's */
+
+static struct world *world_of(const struct worker *w) {
+    return ((struct waits_thread *)(void *)w->loop)->world;
+}
+
+static struct waits_thread *thread_of(struct world *w, const struct flight *f) {
+    return &w->waits->threads[f->proxy][f->lane / WAITS_UPSTREAMS];
+}
+
+/* A turn of a thread begins; its end is turn_over, with what this returns. */
+static struct worker *turn(struct waits_thread *t) {
+    struct worker *before = here;
+    here = &t->worker;
+    return before;
+}
+
+static void turn_over(struct worker *before) {
+    struct list_node *n;
+    while (here != before && (n = list_shift(&here->jobs))) {
+        struct worker_job *job = LIST_ENTRY(n, struct worker_job, link);
+        job->run(here, job);
+        memory_free(job);
+    }
+    here = before;
+}
+
+struct worker *worker_here(void) {
+    return here;
+}
+
+void worker_add_job(struct worker *w, struct worker_job *job) {
+    list_init(&job->link);
+    list_append(&w->jobs, &job->link);
+}
+
+int64_t worker_now(struct worker *w) {
+    return world_of(w)->redis.now_ms;
+}
+
+/* ---- the loop ---------------------------------------------------------------------------------- */
+
+ev_tstamp ev_now(struct ev_loop *loop) {
+    const struct waits_thread *t = (const struct waits_thread *)(const void *)loop;
+    double now_ms = (double)(t->world->redis.now_ms + t->world->waits->jumped_ms[t->proxy]);
+    return (t->world->waits->rings ? now_ms + 0.001 : now_ms) / 1000.; /* no timer is early */
+}
+
+void ev_timer_start(struct ev_loop *loop, struct ev_timer *timer) {
+    struct waits *s = ((struct waits_thread *)(void *)loop)->world->waits;
+    int64_t now_ms = ((struct waits_thread *)(void *)loop)->world->redis.now_ms;
+    ev_timer_stop(loop, timer);
+    for (size_t i = 0; i < FLIGHTS; i++)
+        if (!s->timers[i].timer) {
+            s->timers[i] = (struct waits_timer){timer, loop, now_ms + (int64_t)ceil(timer->at * 1000. - 1e-4)};
+            timer->active = 1;
+            return;
+        }
+    abort();
+}
+
+void ev_timer_stop(struct ev_loop *loop, struct ev_timer *timer) {
+    struct waits *s = ((struct waits_thread *)(void *)loop)->world->waits;
+    for (size_t i = 0; i < FLIGHTS; i++)
+        if (s->timers[i].timer == timer)
+            s->timers[i].timer = NULL;
+    timer->active = 0;
+}
+
+void ev_async_start(struct ev_loop *loop, struct ev_async *async) {
+    ((struct waits_thread *)(void *)loop)->async = async;
+}
+
+void ev_async_stop(struct ev_loop *loop, struct ev_async *async) {
+    (void)async;
+    ((struct waits_thread *)(void *)loop)->async = NULL;
+}
+
+void ev_async_send(struct ev_loop *loop, struct ev_async *async) {
+    struct waits_thread *t = (struct waits_thread *)(void *)loop;
+    (void)async;
+    if (!t->woken_ms)
+        t->woken_ms = t->world->redis.now_ms + world_below(t->world, 2);
+}
+
+/* ---- the channel ------------------------------------------------------------------------------- */
+
+struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity) {
+    (void)u;
+    (void)affinity;
+    return NULL;
+}
+
+struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
+                                       const struct upstream_claim *claim, const struct upstream_pin_events *events,
+                                       const char **error) {
+    struct waits_thread *t = (struct waits_thread *)(void *)here->loop;
+    (void)u, (void)node, (void)lane, (void)claim;
+    *error = "there is no connection";
+    if (t->world->sc.deaf && world_chance(t->world, 20))
+        return NULL;
+    t->ear = *events;
+    t->listens = true;
+    t->hears_ms = t->world->redis.now_ms + world_below(t->world, t->world->sc.delay_ms + 1);
+    return (struct upstream_pin *)(void *)t;
+}
+
+void upstream_pin_stream(struct upstream_pin *pin, bool on) {
+    (void)pin, (void)on;
+}
+
+void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len) {
+    (void)pin, (void)bytes, (void)len;
+}
+
+void upstream_unpin(struct upstream_pin *pin, bool clean) {
+    (void)clean;
+    ((struct waits_thread *)(void *)pin)->listens = false;
+}
+
+/* A script says it in Redis: it is on its way to all that listen. */
+static void publish(void *arg, const char *channel, const char *text) {
+    struct world *w = arg;
+    struct waits *s = w->waits;
+    if (strcmp(channel, "lockkeeper-freed") != 0)
+        world_fail(w, "waits", "a message on another channel: %s", channel);
+    w->published++;
+    for (unsigned p = 0; p < w->sc.proxies; p++)
+        for (unsigned i = 0; i < w->sc.threads; i++) {
+            struct waits_thread *t = &s->threads[p][i];
+            struct waits_message *m = &s->messages[s->message_count % WAITS_MESSAGES];
+            if (!t->listens || t->hears_ms > w->redis.now_ms || m->to || (w->sc.deaf && world_chance(w, 40)))
+                continue;
+            s->message_count++;
+            *m = (struct waits_message){.to = t,
+                                        .proxy_life = w->proxies[p].life,
+                                        .due_ms = w->redis.now_ms + 1 + world_below(w, w->sc.delay_ms)};
+            snprintf(m->text, sizeof(m->text), "%s", text);
+        }
+}
+
+static void hear(struct world *w, struct waits_message *m) {
+    struct waits_thread *t = m->to;
+    char data[PARTS_MAX];
+    m->to = NULL;
+    if (!t->listens || m->proxy_life != w->proxies[t->proxy].life)
+        return;
+    int n = snprintf(data, sizeof(data), "*3\r\n$7\r\nmessage\r\n$16\r\nlockkeeper-freed\r\n$%zu\r\n%s\r\n",
+                     strlen(m->text), m->text);
+    size_t part = world_below(w, (unsigned)n);
+    world_event(w, "proxy %u hears: %s", t->proxy, m->text + 36);
+    check_waits_told(w, t, strrchr(m->text, ':')[1] - '0');
+    struct worker *before = turn(t);
+    if (part)
+        t->ear.message(t->ear.arg, data, part, false);
+    t->ear.message(t->ear.arg, data + part, (size_t)n - part, true);
+    turn_over(before);
+}
+
+/* ---- what a call is made of -------------------------------------------------------------------- */
+
+static struct waits_call *call_of(const struct request *r) {
+    return (struct waits_call *)(void *)(uintptr_t)r; /* its first member */
+}
+
+static void attempt_over(struct flight *f) {
+    struct waits_call *c = f->call;
+    f->call = NULL;
+    list_remove(&c->request.link);
+    if (c->request.owner && c->request.owner->ops->free)
+        c->request.owner->ops->free(c->request.owner);
+    memory_free(c);
+}
+
+static enum lock_shape shape_of(const struct model_command *c) {
+    return c->op == OP_SETNX ? SHAPE_INT : c->op == OP_SET_NX_GET ? SHAPE_NIL : SHAPE_OK;
+}
+
+static void attempt_new(struct world *w, struct flight *f) {
+    static const struct command SETNX = {.id = COMMAND_SETNX}, SET = {.id = COMMAND_SET};
+    struct waits_call *c = memory_zalloc(sizeof(*c));
+    struct session *s = &w->waits->sessions[f->conn];
+    c->flight = f;
+    c->world = w;
+    c->request.session = s;
+    c->request.worker = s->worker;
+    c->request.command = f->command.op == OP_SETNX ? &SETNX : &SET;
+    c->request.call.request = &c->request;
+    list_init(&c->request.link);
+    list_append(&s->requests, &c->request.link);
+    c->lock.plan = f->plan;
+    c->lock.shape = shape_of(&f->command);
+    c->lock.expiry_ms = f->command.op == OP_SET_NX_GET || f->command.ms < 0 ? LOCK_EXPIRY_OTHER : f->command.ms;
+    c->lock.value = f->command.value;
+    c->lock.value_len = strlen(f->command.value);
+    c->lock.command = "SET";
+    snprintf(c->lock.who, sizeof(c->lock.who), "session %" PRIu64, f->session_id);
+    f->call = c;
+}
+
+/* A lock call in name only, of a release. */
+static struct lock_call *release_of(const struct flight *f) {
+    static struct lock_call l;
+    l.plan = f->plan;
+    l.handed = f->handed;
+    return &l;
+}
+
+/* The session of a connection, as wait.c sees it now. */
+static struct session *session_of(struct world *w, int conn) {
+    struct session *s = &w->waits->sessions[conn];
+    const struct conn *c = &w->conns[conn];
+    s->lock = c->session;
+    s->worker = &w->waits->threads[c->proxy][(unsigned)conn % w->sc.threads].worker;
+    s->lane = (struct upstream_lane){.login = LOGIN, .protocol = 2};
+    s->in_flight = 0;
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        const struct flight *f = &w->flights[i];
+        s->in_flight += f->used && !f->ghost && f->conn == conn && f->session_id == c->id;
+    }
+    s->state = SESSION_OPEN;
+    return s;
+}
+
+/* ---- what wait.c and ear.c call ---------------------------------------------------------------- */
+
+void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
+                        const struct lock_words *words) {
+    const struct lock_call *l = LIST_ENTRY(plan, struct lock_call, plan);
+    struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
+    (void)queue, (void)client, (void)slot, (void)lc, (void)words;
+    f->plan = *plan;
+    f->since_ms = w->locks->since_ms;
+    f->next_ms = w->locks->next_ms;
+}
+
+void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {
+    struct waits_call *c = call_of(call->request);
+    struct flight *f = c->flight;
+    struct world *w = c->world;
+    (void)l, (void)id;
+    call->done = done;
+    if (!f->held)
+        world_fail(w, "twice", "session %" PRIu64 " asks again, and its last question is not answered", f->session_id);
+    f->held = f->ran = f->repeated = false;
+    f->order = ++w->sent;
+    f->begun_step = w->step;
+    f->due_ms = w->redis.now_ms + 1 + world_below(w, w->sc.delay_ms);
+    flight_crosses(w, f);
+    check_waits_try(w, f);
+    flight_log(w, f, "goes again");
+}
+
+bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e) {
+    const struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
+    (void)data, (void)len;
+    e->result = call_result(f->plan.verb, &f->command, &f->envelope);
+    e->reply = (const char *)&f->envelope.reply;
+    e->reply_len = sizeof(f->envelope.reply);
+    return true;
+}
+
+const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len) {
+    static struct model_reply refused;
+    (void)outcome;
+    refused = (struct model_reply){.kind = l->shape == SHAPE_INT ? REPLY_INT : REPLY_NIL};
+    *len = sizeof(refused);
+    return (const char *)&refused;
+}
+
+/* The wait has ended without the script's answer. */
+void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *r) {
+    struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
+    (void)w, (void)s;
+    f->envelope = (struct model_envelope){.outcome = r->outcome,
+                                          .fence = r->fence,
+                                          .pttl_ms = r->pttl_ms,
+                                          .leased = r->leased,
+                                          .pooled = r->pooled,
+                                          .same = r->same,
+                                          .elsewhere = r->elsewhere,
+                                          .suspects = r->suspects};
+}
+
+void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end) {
+    struct waits_call *call = call_of(c->request);
+    struct flight *f = call->flight;
+    struct world *w = call->world;
+    (void)next;
+    if (end->len == sizeof(f->envelope.reply))
+        memcpy(&f->envelope.reply, end->reply, sizeof(f->envelope.reply));
+    f->held = false;
+    f->ran_ms = w->redis.now_ms;
+    check_waits_end(w, f);
+    attempt_over(f);
+    if (w->waits->crashes)
+        return;
+    if (f->envelope.outcome == LOCK_NOT_SENT) {
+        flight_fail(w, f, LOCK_NOT_SENT);
+        return;
+    }
+    f->ran = true;
+    flight_end(w, f);
+}
+
+void lock_answered(struct call *c, const struct call_end *end) {
+    struct waits_call *call = call_of(c->request);
+    struct flight *f = call->flight;
+    struct world *w = call->world;
+    f->held = false;
+    check_waits_end(w, f);
+    attempt_over(f);
+    if (w->waits->crashes)
+        return;
+    if (end->error)
+        flight_fail(w, f, end->why == UPSTREAM_UNKNOWN ? LOCK_UNKNOWN : LOCK_NOT_SENT);
+    else
+        flight_end(w, f);
+}
+
+void lock_undo(struct worker *w, const struct lock_call *l) {
+    struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
+    struct world *world = world_of(w);
+    if (world->waits->crashes)
+        return;
+    f->call->undone = true;
+    struct lock_lease lease = {.key = l->plan.key,
+                               .rule = l->plan.rule,
+                               .token = l->plan.attempt,
+                               .token_len = l->plan.attempt_len,
+                               .right = RIGHT_CLAIM,
+                               .lease_ms = l->plan.rule->lease_ms};
+    memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
+    world_release(world, f->proxy, &lease);
+}
+
+/* ---- commands ---------------------------------------------------------------------------------- */
+
+static bool may_wait(const struct flight *f) {
+    bool set = f->command.op == OP_SETNX || f->command.op == OP_SET_NX || f->command.op == OP_SET_NX_GET;
+    return set && f->kind == FLIGHT_COMMAND && !f->transaction && !f->observed && !f->bare &&
+           f->plan.verb == LOCK_ACQUIRE && f->plan.rule->wait_ms > 0;
+}
+
+static void goes(struct world *w, struct flight *f) {
+    f->order = ++w->sent;
+    f->due_ms = w->redis.now_ms + 1 + world_below(w, w->sc.delay_ms);
+}
+
+static void attempt_launched(struct world *w, struct flight *f) {
+    const char *word = f->command.value;
+    size_t len = strlen(word);
+    struct lock_words words = {&word, &len, 1};
+    (void)session_of(w, f->conn);
+    attempt_new(w, f);
+    check_waits_came(w, f);
+    if (f->command.op == OP_SET_NX_GET)
+        lock_wait_keep(&f->call->request, &words);
+    f->since_ms = f->plan.begun_ms;
+    check_waits_joins(w, f);
+    f->held = f->call->waiting = true; /* it may go or end at once */
+    if (!lock_wait_behind(&f->call->request.call, &f->call->lock))
+        f->held = f->call->waiting = false;
+    w->waits->joins = NULL;
+}
+
+void waits_launched(struct world *w, struct flight *f) {
+    unsigned thread = here ? here->index : world_below(w, w->sc.threads);
+    if (f->conn >= 0)
+        thread = (unsigned)f->conn % w->sc.threads;
+    f->lane = thread * WAITS_UPSTREAMS + (f->conn >= 0 ? (unsigned)f->session_id % w->sc.upstreams : 0);
+    goes(w, f);
+    struct worker *before = turn(thread_of(w, f));
+    if (may_wait(f)) {
+        attempt_launched(w, f);
+        if (f->call && f->call->waiting)
+            check_waits_joined(w, f, f->call);
+        else if (f->used && f->call)
+            check_waits_newcomer(w, f);
+    } else if (f->kind == FLIGHT_RELEASE) {
+        struct lock_key key = world_key(f->key);
+        const struct upstream_lane lane = {.login = LOGIN, .protocol = 2};
+        f->handed = waiting_handover(w->waits->shared[f->proxy].waiting, &key,
+                                     engine_key_hash(w->proxies[f->proxy].engine, &key), thread, lock_wait_way(&lane));
+        here = before; /* the engine, which has asked for it, is in the middle of something: others go on later */
+        return;
+    } else if (f->kind == FLIGHT_COMMAND && f->plan.verb == LOCK_RELEASE && !f->transaction && !f->observed &&
+               f->plan.rule->wait_ms > 0) {
+        struct lock_call *l = release_of(f);
+        lock_wait_sent(session_of(w, f->conn), l);
+        f->handed = l->handed;
+    }
+    turn_over(before);
+}
+
+void waits_again(struct world *w, struct flight *f) {
+    goes(w, f);
+    if (f->call)
+        f->call->lock.plan = f->plan;
+}
+
+void waits_args(const struct world *w, const struct flight *f, struct model_args *a) {
+    const struct record_text *mark = record_get(&w->redis.records[f->key], "waits", 5);
+    w->waits->marked[0] = '\0';
+    if (mark)
+        snprintf(w->waits->marked, sizeof(w->waits->marked), "%s", mark->data);
+    w->waits->published = w->published;
+    bool commands = f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR;
+    if (f->kind == FLIGHT_RELEASE)
+        a->waits = f->tells;
+    if (!commands || !f->plan.rule || f->plan.rule->wait_ms == 0)
+        return;
+    bool acquires = f->plan.verb == LOCK_ACQUIRE && !f->transaction;
+    bool releases = f->plan.verb == LOCK_RELEASE || f->plan.verb == LOCK_OPERATOR;
+    int64_t skew_ms = w->waits->skew_ms[f->proxy];
+    a->waits = acquires || releases;
+    a->since_ms = f->since_ms + skew_ms;
+    a->next_ms = f->next_ms ? f->next_ms + skew_ms : 0;
+}
+
+void waits_ran(struct world *w, struct flight *f) {
+    check_waits_key(w, f->key);
+    check_waits_ran(w, f);
+    if (f->repeated)
+        w->waits->lost_ms[f->key] = w->redis.now_ms;
+    f->due_ms = w->redis.now_ms + 1 + world_below(w, w->sc.delay_ms);
+    if (f->envelope.waits_ms)
+        f->envelope.waits_ms -= w->waits->skew_ms[f->proxy];
+}
+
+bool waits_delivered(struct world *w, struct flight *f) {
+    static const struct call_end ANSWER = {.reply = "$", .len = 1};
+    if (!f->call)
+        return false;
+    struct worker *before = turn(thread_of(w, f));
+    struct waits_call *c = f->call;
+    struct call *call = &c->request.call;
+    if (call->done) {
+        f->held = true; /* unless it goes again, or ends */
+        call->done(call, &ANSWER);
+    } else {
+        struct lock_envelope e;
+        bool waits = false;
+        if (c->request.session) {
+            (void)session_of(w, f->conn);
+            (void)lock_envelope_read(&c->lock, NULL, 0, &e);
+            check_waits_joins(w, f);
+            f->held = c->waiting = true; /* it may end at once */
+            waits = lock_wait(call, &c->lock, &e);
+        }
+        w->waits->joins = NULL;
+        if (waits) {
+            check_waits_joined(w, f, c);
+        } else {
+            f->held = c->waiting = false;
+            attempt_over(f);
+            flight_end(w, f);
+        }
+    }
+    turn_over(before);
+    return true;
+}
+
+bool waits_failed(struct world *w, struct flight *f, enum lock_outcome outcome) {
+    if (!f->call)
+        return false;
+    struct worker *before = turn(thread_of(w, f));
+    struct call *call = &f->call->request.call;
+    const struct call_end end = {.error = "lost",
+                                 .why = outcome == LOCK_UNKNOWN ? UPSTREAM_UNKNOWN : UPSTREAM_NOT_SENT};
+    w->waits->lost_ms[f->key] = w->redis.now_ms;
+    f->envelope.outcome = outcome;
+    if (call->done) {
+        call->done(call, &end);
+    } else {
+        attempt_over(f);
+        flight_fail(w, f, outcome);
+    }
+    turn_over(before);
+    return true;
+}
+
+void waits_learnt(struct world *w, const struct flight *f, const struct lock_result *r) {
+    struct worker *before = turn(thread_of(w, f));
+    struct lock_key key = world_key(f->key);
+    bool own = f->kind == FLIGHT_RELEASE;
+    bool rule = !own && f->plan.rule && f->plan.rule->wait_ms > 0;
+    check_waits_learnt(w, f, r);
+    if (own && f->tells && r->outcome != LOCK_HELD)
+        waiting_freed(w->waits->shared[f->proxy].waiting, &key, engine_key_hash(w->proxies[f->proxy].engine, &key),
+                      r->fence, f->handed);
+    else if (rule)
+        lock_wait_learnt(&thread_of(w, f)->worker, release_of(f), r);
+    turn_over(before);
+}
+
+void waits_left(struct world *w, struct flight *f, bool proxy_gone) {
+    static const struct call_end LOST = {.error = "lost", .why = UPSTREAM_UNKNOWN};
+    if (!f->call)
+        return;
+    struct worker *before = turn(thread_of(w, f));
+    struct waits_call *c = f->call;
+    bool waited = f->held;
+    c->request.session = NULL;
+    list_remove(&c->request.link);
+    list_init(&c->request.link);
+    if (!proxy_gone) {
+        c->left = true;
+        if (c->request.owner && c->request.owner->ops->left)
+            c->request.owner->ops->left(&c->request);
+    } else {
+        w->waits->crashes = true;
+        if (!c->waiting)
+            attempt_over(f);
+        else if (waited)
+            c->request.owner->ops->left(&c->request);
+        else
+            c->request.call.done(&c->request.call, &LOST);
+        w->waits->crashes = false;
+        if (waited)
+            flight_free(f);
+    }
+    turn_over(before);
+}
+
+void waits_speak(struct world *w, int conn) {
+    struct session *s = session_of(w, conn);
+    struct list_node *n = list_first(&s->requests);
+    if (!n || !s->waits)
+        return;
+    struct worker *before = turn((struct waits_thread *)(void *)s->worker->loop);
+    LIST_ENTRY(n, struct waits_call, request.link)->spoken = true;
+    lock_wait_speaks(s);
+    turn_over(before);
+}
+
+void waits_circle(struct world *w) {
+    check_waits_circle(w);
+}
+
+void waits_rules(struct world *w) {
+    for (unsigned p = 0; p < w->sc.proxies; p++)
+        for (unsigned i = 0; i < w->sc.threads; i++) {
+            struct worker *before = turn(&w->waits->threads[p][i]);
+            here->rules = w->rules;
+            lock_waits_rules(here);
+            turn_over(before);
+        }
+}
+
+bool waits_held(const struct flight *f) {
+    return f->held;
+}
+
+struct flight *waits_first(struct world *w, struct flight *f) {
+    struct flight *first = f;
+    if (f->ghost || f->transaction || f->proxy_life != w->proxies[f->proxy].life)
+        return f;
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        struct flight *o = &w->flights[i];
+        if (o->used && !o->held && !o->ghost && !o->transaction && o->proxy == f->proxy && o->lane == f->lane &&
+            o->proxy_life == f->proxy_life && o->ran == f->ran && o->order < first->order)
+            first = o;
+    }
+    return first;
+}
+
+/* ---- time -------------------------------------------------------------------------------------- */
+
+static bool is_due(const struct world *w, const struct flight *f) {
+    return f->used && !f->held && !f->ghost && !f->transaction && f->proxy_life == w->proxies[f->proxy].life;
+}
+
+/* When something happens next, at the latest `to`. */
+static int64_t next_ms(const struct world *w, int64_t to) {
+    const struct waits *s = w->waits;
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        if (s->timers[i].timer && s->timers[i].due_ms < to)
+            to = s->timers[i].due_ms;
+        if (is_due(w, &w->flights[i]) && w->flights[i].due_ms < to)
+            to = w->flights[i].due_ms;
+    }
+    for (size_t i = 0; i < WAITS_MESSAGES; i++)
+        if (s->messages[i].to && s->messages[i].due_ms < to)
+            to = s->messages[i].due_ms;
+    for (unsigned i = 0; i < PROXIES * WAITS_THREADS; i++) {
+        int64_t at = s->threads[i / WAITS_THREADS][i % WAITS_THREADS].woken_ms;
+        if (at && at < to)
+            to = at;
+    }
+    for (unsigned key = 0; key < w->sc.keys; key++) {
+        int64_t at = w->redis.keys[key].exists ? w->redis.keys[key].expire_ms : 0;
+        if (at > w->redis.now_ms && at < to)
+            to = at;
+    }
+    return to > w->redis.now_ms ? to : w->redis.now_ms;
+}
+
+static void timers_due(struct world *w) {
+    struct waits *s = w->waits;
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        struct waits_timer *t = &s->timers[i];
+        if (!t->timer || t->due_ms > w->redis.now_ms)
+            continue;
+        struct ev_timer *timer = t->timer;
+        struct worker *before = turn((struct waits_thread *)(void *)t->loop);
+        t->timer = NULL;
+        timer->active = 0;
+        s->rings = true;
+        ev_cb(timer)(t->loop, timer, EV_TIMER);
+        s->rings = false;
+        turn_over(before);
+    }
+    for (unsigned i = 0; i < PROXIES * WAITS_THREADS; i++) {
+        struct waits_thread *t = &s->threads[i / WAITS_THREADS][i % WAITS_THREADS];
+        if (!t->woken_ms || t->woken_ms > w->redis.now_ms)
+            continue;
+        struct worker *before = turn(t);
+        t->woken_ms = 0;
+        ev_cb(t->async)((struct ev_loop *)(void *)t, t->async, EV_ASYNC);
+        turn_over(before);
+    }
+}
+
+/* Ends turns that others have begun. */
+static void turns_over(struct world *w) {
+    for (unsigned p = 0; p < w->sc.proxies; p++)
+        for (unsigned i = 0; i < w->sc.threads; i++)
+            if (!list_empty(&w->waits->threads[p][i].worker.jobs))
+                turn_over(turn(&w->waits->threads[p][i]));
+}
+
+/* Lets happen what is due now. */
+static void due(struct world *w) {
+    struct waits *s = w->waits;
+    turns_over(w);
+    for (size_t i = 0; i < WAITS_MESSAGES; i++)
+        if (s->messages[i].to && s->messages[i].due_ms <= w->redis.now_ms)
+            hear(w, &s->messages[i]);
+    for (size_t i = 0; i < FLIGHTS && !w->failure; i++) {
+        struct flight *f = &w->flights[i];
+        if (!is_due(w, f) || f->due_ms > w->redis.now_ms)
+            continue;
+        w->step++; /* what is told later counts as later */
+        flight_progress(w, f);
+    }
+    timers_due(w);
+}
+
+void waits_pass_time(struct world *w, int64_t ms) {
+    int64_t to = w->redis.now_ms + ms;
+    while (!w->failure) {
+        int64_t at = next_ms(w, to);
+        bool over = at >= to;
+        world_advance(w, at);
+        waits_check(w);
+        due(w);
+        waits_check(w);
+        if (over && next_ms(w, to + 1) > to)
+            return;
+    }
+}
+
+void waits_step_over(struct world *w) {
+    turns_over(w);
+    waits_check(w);
+}
+
+void waits_trouble(struct world *w) {
+    const struct scenario *sc = &w->sc;
+    if (world_chance(w, 15))
+        waits_speak(w, (int)world_below(w, CONNS));
+    struct waits_thread *t = &w->waits->threads[world_below(w, sc->proxies)][world_below(w, sc->threads)];
+    if (sc->deaf && t->listens && world_chance(w, 15)) {
+        struct worker *before = turn(t);
+        t->ear.lost(t->ear.arg, "it was closed");
+        turn_over(before);
+    }
+}
+
+/* ---- beginning and end ------------------------------------------------------------------------- */
+
+void waits_proxy_back(struct world *w, int proxy) {
+    struct proxy_shared *shared = &w->waits->shared[proxy];
+    *shared = (struct proxy_shared){.engine = w->proxies[proxy].engine, .workers = w->waits->workers[proxy]};
+    shared->options.threads = w->sc.threads;
+    shared->options.process_id = w->proxies[proxy].id;
+    for (unsigned i = 0; i < w->sc.threads; i++) {
+        struct waits_thread *t = &w->waits->threads[proxy][i];
+        memset(t, 0, sizeof(*t));
+        t->world = w;
+        t->proxy = (unsigned)proxy;
+        t->worker.shared = shared;
+        t->worker.loop = (struct ev_loop *)(void *)t;
+        t->worker.index = i;
+        t->worker.locks = &t->locks;
+        t->worker.rules = w->rules;
+        list_init(&t->worker.jobs);
+        w->waits->workers[proxy][i] = &t->worker;
+        lock_waits_open(&t->worker);
+    }
+}
+
+void waits_proxy_gone(struct world *w, int proxy) {
+    for (unsigned i = 0; i < w->sc.threads; i++) {
+        struct waits_thread *t = &w->waits->threads[proxy][i];
+        lock_ear_close(&t->worker);
+        lock_waits_close(&t->worker);
+    }
+}
+
+void waits_open(struct world *w) {
+    if (!w->sc.waits)
+        return;
+    w->waits = memory_zalloc(sizeof(*w->waits));
+    w->redis.publish = publish;
+    w->redis.publish_arg = w;
+    for (int i = 0; i < CONNS; i++)
+        list_init(&w->waits->sessions[i].requests);
+    for (unsigned p = 0; p < w->sc.proxies; p++) {
+        w->waits->skew_ms[p] = w->sc.skewed ? (int64_t)world_below(w, 4001) - 2000 : 0;
+        waits_proxy_back(w, (int)p);
+    }
+}
+
+void waits_close(struct world *w) {
+    if (!w->waits)
+        return;
+    for (size_t i = 0; i < FLIGHTS; i++)
+        if (w->flights[i].used && w->flights[i].call)
+            waits_left(w, &w->flights[i], true);
+    for (unsigned p = 0; p < w->sc.proxies; p++)
+        waits_proxy_gone(w, (int)p);
+    memory_free(w->waits);
+    w->waits = NULL;
+    w->redis.publish = NULL;
+}
