@@ -60,7 +60,7 @@ static bool time_over(const struct world *w, const struct flight *f) {
 
 /* It ends before its time: its client is gone or says more, or would wait in a circle. */
 static bool ends_early(const struct waits_call *c) {
-    return c->left || c->spoken || c->circle || c->reloaded;
+    return c->left || c->spoken || c->circle;
 }
 
 /* Nobody who may try came before it. */
@@ -183,7 +183,7 @@ void check_waits_end(struct world *w, struct flight *f) {
     w->waited++;
     if (held && !c->left)
         check_refusal(w, f);
-    if (f->ran && f->envelope.outcome == LOCK_GRANTED && c->left && !c->undone)
+    if (c->granted && c->left && !c->undone)
         world_fail(w, "gone", "what session %" PRIu64 " has acquired, which is gone, is kept", f->session_id);
     struct waits_kept *k = kept_of(w, f);
     if (k)
@@ -218,12 +218,15 @@ void check_waits_ran(struct world *w, const struct flight *f) {
                    told ? "a proxy is told of its own release" : "another proxy is not told of a release");
 }
 
-/* The thread hears that the lock has been released, whoever was meant. */
+/* The thread hears that the lock has been released, whoever was meant. Of which lease it does not hear: where an
+ * attempt is under way that may have acquired, it may be an older one. */
 void check_waits_told(struct world *w, const struct waits_thread *t, int key) {
     struct waits *s = w->waits;
     const struct flight *first = NULL;
     for (size_t i = 0; i < FLIGHTS; i++) {
         const struct flight *f = &w->flights[i];
+        if (waits(f) && f->proxy == (int)t->proxy && f->key == key && !f->held)
+            return;
         if (waits(f) && f->proxy == (int)t->proxy && f->key == key && !time_over(w, f) && !ends_early(f->call) &&
             (!first || f->call->arrival < first->call->arrival))
             first = f;

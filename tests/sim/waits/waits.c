@@ -456,6 +456,7 @@ bool waits_delivered(struct world *w, struct flight *f) {
     struct call *call = &c->request.call;
     if (call->done) {
         f->held = true; /* unless it goes again, or ends */
+        c->granted = f->envelope.outcome == LOCK_GRANTED;
         call->done(call, &ANSWER);
     } else {
         struct lock_envelope e;

@@ -38,7 +38,7 @@ struct waits_call {
     struct flight *flight;
     struct world *world;
     bool waiting; /* it is in the queue, by what lock_wait has said */
-    bool left, spoken, undone, circle, reloaded;
+    bool left, spoken, granted, undone, circle;
     unsigned tries;
     uint64_t fresh, arrival; /* its number of arrival, if it keeps no place; and its own */
     int64_t came_ms, began_ms;
