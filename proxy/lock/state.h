@@ -479,8 +479,8 @@ void heir_peer_freed(struct lock_engine *e, struct peer *p);
 void heir_peer_cleared(struct peer *p);
 /* Notes that the owner of a lease has left it. Returns whether it is renewed for who comes in its place. */
 bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
-/* The lease of a heritable claim is live after all; is over, or the claim is being freed. An estate without leases takes
- * no heir from another one. */
+/* The lease of a heritable claim is live after all; is over, or the claim is being freed. An estate without leases
+ * takes no heir from another one. */
 void heir_counts(struct shard *sh, struct claim *c);
 void heir_over(struct shard *sh, struct claim *c);
 /* Whether somebody has come in the place of the lease's owner. */

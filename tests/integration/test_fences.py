@@ -628,6 +628,21 @@ def test_acquired_in_the_transaction(worker, connect, fenced):
     assert b("GET", key) == "1"
 
 
+def test_acquired_again_in_the_transaction(worker, connect, fenced):
+    """Who has lost the lock, and acquires it in the transaction that writes."""
+    a, b = worker("a"), worker("b")
+    key, lock, _, _ = lost(a, b)
+    transaction = [("MULTI",), ("SET", lock, "1", "NX", "PX", "60000"), ("INCR", key), ("EXEC",)]
+    assert [a(*words) for words in transaction][-1] == [
+        None, "FENCED %s is not held by this client; nothing was written" % lock]
+    assert b("DEL", lock) == 1
+    assert [a(*words) for words in transaction][-1] == ["OK", 1]
+    assert [a(*words) for words in transaction][-1] == [None, 2]
+    assert a("INCR", key) == 3
+    release = [("MULTI",), ("DEL", lock), ("INCR", key), ("EXEC",)]
+    assert [a(*words) for words in release][-1] == [1, 4]
+
+
 def test_reads_are_untouched(worker):
     a, b = worker("a"), worker("b")
     key, _, _, _ = lost(a, b)

@@ -479,9 +479,26 @@ static void question_done(struct call *c, const struct call_end *end) {
     fence_forget(q);
 }
 
+/* Whether a command that may acquire the lock is queued in the same transaction. */
+static bool acquires_before(const struct lock_queue *queue, const struct fence_question *q, const struct asked *a) {
+    const char *lock = q->names.data + a->lock;
+    LIST_FOREACH(it, &queue->calls) {
+        const struct lock_call *l = LIST_ENTRY(it, struct lock_call, queued);
+        const struct lock_key *key = &l->plan.key;
+        if (key->db == a->db && key->len == a->lock_len && memcmp(key->name, lock, key->len) == 0 &&
+            (l->acquires || lock_verb_is(l->plan.verb, VERB_ACQUIRES)))
+            return true;
+    }
+    return false;
+}
+
 struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_new(s, k);
     session_note_overlap(s);
+    /* The lease that such a command may bring is not known yet: what counts is who holds the lock then. */
+    for (size_t i = 0; queue && i < q->count; i++)
+        if (acquires_before(queue, q, &q->keys[i]))
+            q->keys[i].writing = (struct lock_writing){.how = WRITER_NONE};
     question_build(s, queue, q, k);
     return q;
 }

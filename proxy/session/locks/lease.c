@@ -125,7 +125,8 @@ void lock_release(struct worker *w, const struct lock_lease *lease, bool waits) 
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits) {
     struct lease_work *work = lease_work_new(&leaving->key);
     struct lock_rule rule = {.lease_ms = lease_ms};
-    struct lock_plan plan = {.right = leaving->right, .rule = &rule, .seen_known = true, .seen_len = leaving->party_len};
+    struct lock_plan plan = {
+        .right = leaving->right, .rule = &rule, .seen_known = true, .seen_len = leaving->party_len};
     plan.read_fence = waits;
     memcpy(plan.seen, leaving->party, leaving->party_len);
     lock_build_script(w, SCRIPT_LIST_LEAVE, NULL, 2, LOCK_HEADER_ARGS);
