@@ -182,53 +182,54 @@ static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
     return p + e->len;
 }
 
-static void build_number_or_none(struct worker *w, int64_t n) {
-    if (n)
-        build_number(w, n);
-    else
-        build_text(w, "");
+/* Puts a number, or an empty word for 0. */
+static inline char *put_number_or_none(char *p, int64_t n) {
+    return n ? put_number(p, n) : put(p, "$0\r\n\r\n", 6);
 }
 
 /* Builds an attempt that may wait: it tells other proxies since when. Apart from the usual one, as build_telling is
  * from the usual release, so that others pay one comparison for it. */
 static __attribute__((noinline)) void build_waiting(struct worker *w, const struct lock_client *client,
-                                                    const struct lock_plan *plan, const struct lock_command *lc,
-                                                    const struct lock_words *words) {
+                                                    const struct lock_plan *plan, uint16_t slot,
+                                                    const struct lock_command *lc, const struct lock_words *words) {
     const struct worker_locks *locks = w->locks;
     int64_t ms = lc->expiry_ms ? lc->expiry_ms : plan->rule->lease_ms;
     size_t identity_len;
     const char *identity = lock_client_name(client, &identity_len);
-    lock_build_script(w, SCRIPT_ACQUIRE, NULL, 2, lc->expiry_ms ? 7 : 8);
-    build_bulk(w, plan->key.name, plan->key.len);
-    lock_build_guard(w, plan->key.name, plan->key.len);
-    build_bulk(w, plan->attempt_token, plan->attempt_len);
-    build_bulk(w, identity, identity_len);
-    build_bulk(w, words->words[lc->value_at], words->lens[lc->value_at]);
-    build_number_or_none(w, ms);
-    build_number_or_none(w, ms ? ms + GUARD_OUTLIVES_MS : 0);
+    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + words->lens[lc->value_at];
+    char *p = start(w, SCRIPT_ACQUIRE, NULL, &plan->key, slot, lc->expiry_ms ? 7 : 8, room);
+    p = put_token(p, plan->attempt_token, plan->attempt_len);
+    p = put_word(p, identity, identity_len);
+    p = put_word(p, words->words[lc->value_at], words->lens[lc->value_at]);
+    p = put_expiry(w, p, ms);
     if (!lc->expiry_ms)
-        build_text(w, lc->shape == SHAPE_INT ? "SETNX" : "SET");
-    build_number(w, locks->since_ms ? locks->since_ms : plan->begun_ms);
-    build_number_or_none(w, locks->next_ms);
+        p = lc->shape == SHAPE_INT ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
+    p = put_number(p, locks->since_ms ? locks->since_ms : plan->begun_ms);
+    end(w, put_number_or_none(p, locks->next_ms));
+}
+
+/* Puts what a release is judged by where the claim alone does not say it. */
+static inline char *put_about(char *p, const struct lock_plan *plan, const char *identity, size_t identity_len) {
+    p = resp_bulk_write(p, lock_right_text(plan->right), strlen(lock_right_text(plan->right)));
+    p = resp_bulk_write(p, identity, identity_len);
+    p = put_number(p, plan->rule ? plan->rule->lease_ms : 0);
+    p += resp_header_write(p, '$', (int64_t)seen_len(plan));
+    return put(p + seen_write(plan, p), "\r\n", 2);
 }
 
 /* Builds a release that tells those who wait at other proxies. */
 static __attribute__((noinline)) void build_telling(struct worker *w, struct lock_queue *queue,
                                                     const struct lock_client *client, const struct lock_plan *plan,
-                                                    const char *command) {
+                                                    uint16_t slot, const char *command) {
     size_t identity_len = 0;
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
-    lock_build_script(w, SCRIPT_RELEASE, queue, 2, 8);
-    build_bulk(w, plan->key.name, plan->key.len);
-    lock_build_guard(w, plan->key.name, plan->key.len);
-    build_bulk(w, plan->attempt_token, plan->attempt_len);
-    build_bulk(w, plan->claim_token, plan->claim_len);
-    build_text(w, command);
-    build_text(w, lock_right_text(plan->right));
-    build_bulk(w, identity, identity_len);
-    build_number(w, plan->rule->lease_ms);
-    lock_build_seen(w, plan);
-    build_number(w, plan->key.db);
+    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
+    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, 8, room);
+    p = put_token(p, plan->attempt_token, plan->attempt_len);
+    p = put_token(p, plan->claim_token, plan->claim_len);
+    p = put_word(p, command, strlen(command));
+    p = put_about(p, plan, identity, identity_len);
+    end(w, put_number(p, plan->key.db));
 }
 
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
@@ -236,7 +237,7 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
                         const struct lock_words *words) {
     bool instead = plan->right == RIGHT_INSTEAD, other = instead || lc->expiry_ms == LOCK_EXPIRY_OTHER;
     if (plan->rule->wait_ms > 0 && !other && !queue) {
-        build_waiting(w, client, plan, lc, words);
+        build_waiting(w, client, plan, slot, lc, words);
         return;
     }
     size_t identity_len, args = other ? 6 + words->count : lc->expiry_ms ? 5 : 6;
@@ -292,7 +293,7 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
                         const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
     if (plan->rule && plan->rule->wait_ms > 0) {
-        build_telling(w, queue, client, plan, command);
+        build_telling(w, queue, client, plan, slot, command);
         return;
     }
     bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
@@ -304,12 +305,7 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
     p = put_token(p, plan->claim_token, plan->claim_len);
     if (!least)
         p = put_word(p, command, strlen(command));
-    if (whole) {
-        p = resp_bulk_write(p, lock_right_text(plan->right), strlen(lock_right_text(plan->right)));
-        p = resp_bulk_write(p, identity, identity_len);
-        p = put_number(p, plan->rule ? plan->rule->lease_ms : 0);
-        p += resp_header_write(p, '$', (int64_t)seen_len(plan));
-        p = put(p + seen_write(plan, p), "\r\n", 2);
-    }
+    if (whole)
+        p = put_about(p, plan, identity, identity_len);
     end(w, p);
 }
