@@ -1,9 +1,11 @@
 /*
  * Fenced data: whether who writes it has lost the lock that it is written under.
  *
- *      SET stock:1 5 ──> fence stock:* by lock:stock:* ──> what the session has of lock:stock:1 ──┬─ nothing: as it
- * came └─ a fence: fence.lua client's reply <── the command's, or FENCED <── the guard record has a greater fence, or
- * not <────────┘
+ *      SET stock:1 5 ──> fence stock:* by lock:stock:* ──> the session's lease on lock:stock:1 ──┬─ none: as it came
+ *                                                                                              └─ a fence
+ *                                                                                                   │
+ *      the client's reply <── the command's, if the guard record has no greater fence <── fence.lua <──┘
+ *                         <── FENCED, and nothing was written, if it has one
  *
  * Under `mode audit` the write goes on as it came, and a late one is recorded, by what this process knows of the lock.
  * What is enforced is asked for in Redis, in one step with the write.
