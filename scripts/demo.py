@@ -2,7 +2,7 @@
 """What legacy lock code does directly on Redis and through the proxy: a table, from runs made now.
 
 demo.py PROGRAM starts two redis-servers and PROGRAM in front of the second one, and lets the same worker processes,
-each with one connection of its own, run four lock idioms on both. The workers count for themselves what went wrong;
+each with one connection of its own, run five lock idioms on both. The workers count for themselves what went wrong;
 neither Redis nor the proxy is asked for its opinion. Exit status: 0, or 1 if something went wrong through the proxy.
 
 What is counted:
@@ -258,11 +258,48 @@ def finally_del(port):
             ("%d of %d entries" % (doubles, acquisitions.get()), doubles)]
 
 
+# Idiom 5: data that is read, changed and written under a lock, by workers who pause in between for longer than its lease.
+
+PAUSE_PX = 150
+
+
+def pause_worker(port, number, worker, written, deadline):
+    redis = Connection(port)
+    lock, data, turn = "lock:stock:%d" % number, "stock:%d" % number, worker
+    while time.monotonic() < deadline:
+        mine = "%d:%d" % (worker, turn)
+        if redis("SET", lock, mine, "NX", "PX", PAUSE_PX) != "OK":
+            time.sleep(0.01)
+            continue
+        read = int(redis("GET", data) or 0)
+        time.sleep(0.3 if turn % 3 == 0 else 0.01)
+        turn += 1
+        try:
+            redis("SET", data, read + 1)
+            written.add()
+        except RedisError as error:
+            if not str(error).startswith("FENCED "):
+                raise
+        if redis("GET", lock) == mine:
+            redis("DEL", lock)
+
+
+def pause(port):
+    """An update is lost where the number at the end is less than the writes that were answered OK."""
+    deadline = time.monotonic() + 3
+    written = Counter()
+    run_together([(pause_worker, (port, number, worker, written, deadline)) for number in range(3) for worker in range(4)])
+    redis = Connection(port)
+    lost = written.get() - sum(int(redis("GET", "stock:%d" % number) or 0) for number in range(3))
+    return [("%d of %d updates" % (lost, written.get()), lost)]
+
+
 IDIOMS = [
     ("SETNX k 1, [killed], EXPIRE k 1 ... DEL k", crash, ["dead locks"]),
     ("SETNX k 1, EXPIRE k 1 whether won or lost", refresh, ["dead locks"]),
     ("SET k 1 NX PX 200, work for 300 ms, DEL k", overrun, ["wrong releases", "double holders"]),
     ("SET k 1 NX PX 5000 ... finally: DEL k", finally_del, ["wrong releases", "double holders"]),
+    ("SET k v NX PX 150, GET d, [a pause], SET d", pause, ["lost updates"]),
 ]
 
 
@@ -358,9 +395,11 @@ def main():
             stack.enter_context(server("redis-behind", behind, redis_command(behind, folder), folder))
             stack.enter_context(server("lockkeeper", proxy, [
                 program, "--port", str(proxy), "--bind", "127.0.0.1",
-                "--upstream", "standalone", "127.0.0.1:%d" % behind, "--lock", "lock:*", "lease", LEASE], folder))
+                "--upstream", "standalone", "127.0.0.1:%d" % behind, "--lock", "lock:*", "lease", LEASE,
+                "--fence", "stock:*", "by", "lock:stock:*"], folder))
             print("The same workers, one process and one connection each, directly on Redis and through the proxy\n"
-                  "(lock lock:* lease %s). Counted by the workers; about ten seconds ...\n" % LEASE, flush=True)
+                  "(lock lock:* lease %s; fence stock:* by lock:stock:*). Counted by the workers; about fifteen seconds ...\n"
+                  % LEASE, flush=True)
             rows = [["what the application sends", "what goes wrong", "directly", "through the proxy"]]
             wrong_through_proxy = 0
             for idiom, function, faults in IDIOMS:
