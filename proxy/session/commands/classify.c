@@ -81,7 +81,7 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
     struct request_class *k = &to->class;
     if (locks_are_busy(s, k))
         return WAY_LATER;
-    enum way way;
+    enum way way = WAY_REFUSED; /* newer compilers do not see that it is set */
     if (k->fenced && way_of_fenced(s, to, &way))
         return way;
     struct lock_command form;
@@ -134,7 +134,7 @@ static enum way way_of_blocking(struct session *s, const struct command *c, cons
         return refused(to, GUARD_REFUSED);
     if (lock_clobbers(&to->class))
         return refused(to, "LOCKED a blocking command would take or displace a node of a list lock; nothing was done");
-    enum way way;
+    enum way way = WAY_REFUSED; /* newer compilers do not see that it is set */
     if (to->class.fenced && way_of_fenced(s, to, &way))
         return way;
     return wait_is(c) ? WAY_WAIT : WAY_BLOCKING;
