@@ -226,9 +226,10 @@ def test_whole_server_of_a_standalone(farm, connect):
     for words in (["SCRIPT", "EXISTS", "a"], ["SCRIPT", "KILL"], ["SCRIPT", "nonsense"], ["SCRIPT", "KILL", "x"],
                   ["FUNCTION", "STATS"], ["FUNCTION", "KILL"], ["CONFIG", "GET", "maxmemory*"], ["SLOWLOG", "LEN"],
                   ["LATENCY", "LATEST"], ["MEMORY", "PURGE"], ["LASTSAVE"], ["ACL", "WHOAMI"], ["MODULE", "LIST"],
-                  ["MEMORY", "DOCTOR"], ["DEBUG", "nonsense"], ["FUNCTION", "LIST"], ["COMMAND", "COUNT"],
+                  ["DEBUG", "nonsense"], ["FUNCTION", "LIST"], ["COMMAND", "COUNT"],
                   ["COMMAND", "GETKEYS", "MSET", "a", "1", "b", "2"], ["SWAPDB", "0", "99"], ["DBSIZE", "x"]):
         assert client.raw(*words) == direct.raw(*words), words
+    assert client("MEMORY", "DOCTOR")  # what it finds may be another thing a moment later
     assert client("SCRIPT", "DEBUG", "YES").startswith("ERR SCRIPT DEBUG is not supported")
 
 
