@@ -31,10 +31,12 @@ struct write {
     struct request request; /* first */
     struct world *world;
     bool is_look, exact, queued;
+    bool lost; /* a look has said so */
     bool slow; /* it is long on its way */
     int worker, conn, key;
     unsigned life;
     uint64_t session_id, fence;
+    uint64_t number, of;             /* its own; a look's: its write's */
     struct fence_question *question; /* in MULTI */
     struct fence_looks *looks;
     struct text bytes;
@@ -56,6 +58,7 @@ struct fences {
     struct session sessions[CONNS];
     struct sent sent[CALLS_MAX];
     struct list_node writes;
+    uint64_t writes_made;
     struct write *now; /* whose bytes are being sent */
     unsigned life[WORKERS];
     uint64_t lease_session[WORKERS], lease_fence[WORKERS];
@@ -75,6 +78,7 @@ const struct request_owner_ops request_owner_silent;
 static struct write *write_new(struct world *w, struct session *s) {
     struct write *x = memory_zalloc(sizeof(*x));
     x->world = w;
+    x->number = ++w->fences->writes_made;
     x->request.session = s;
     list_init(&x->request.parts);
     list_init(&x->link);
@@ -105,6 +109,7 @@ struct request *request_internal(struct worker *worker) {
     struct fences *f = LIST_ENTRY(worker->upstream, struct fences, world)->world->fences;
     struct write *x = write_new(f->world, NULL);
     x->is_look = true;
+    x->of = f->now->number;
     x->request.worker = worker;
     x->worker = f->now->worker;
     x->conn = f->now->conn;
@@ -144,8 +149,11 @@ void request_fail(struct request *r, const char *error) {
 }
 
 void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
-    struct fences *f = write_of(c->request)->world->fences;
+    const struct write *x = write_of(c->request);
+    struct fences *f = x->world->fences;
     (void)slot, (void)lane;
+    if (x->lost)
+        world_fail(x->world, "S7", "worker %d writes, and a look has said that its lock is lost", x->worker);
     for (size_t i = 0; i < CALLS_MAX; i++) {
         struct sent *s = &f->sent[i];
         if (s->call)
@@ -292,6 +300,10 @@ static void check_ran(struct world *w, const struct write *x, bool refused) {
     uint64_t *written = &w->fences->written[x->key];
     world_event(w, "worker %d, key %d, fence %" PRIu64 ": %s %s", x->worker, x->key, x->fence,
                 x->is_look ? "a look" : "a write", refused ? "refused" : "done");
+    LIST_FOREACH(it, &w->fences->writes) {
+        struct write *of = LIST_ENTRY(it, struct write, link);
+        of->lost = of->lost || (x->is_look && refused && of->number == x->of);
+    }
     totals.late += refused && late;
     totals.refused_by_mark += refused && !asks;
     totals.done += !refused && !x->is_look;
