@@ -404,10 +404,10 @@ static void write_send(struct world *w, struct write *x, const struct text *byte
     resp_request_clear(&r);
 }
 
-/* Whether the proxy takes the connection for one worker's. */
+/* Whether the proxy takes the connection for one worker's, and nobody ends leases behind its back. */
 static bool one_workers(const struct world *w, int conn) {
     bool by_rule = w->sc.rule.owner == LOCK_OWNER_AUTO || w->sc.rule.owner == LOCK_OWNER_CONNECTION;
-    return w->sc.apart && by_rule && !w->sc.library && !world_mistaken(w, world_name(w, conn));
+    return w->sc.apart && by_rule && !w->sc.library && !w->sc.outside && !world_mistaken(w, world_name(w, conn));
 }
 
 bool fences_write(struct world *w, int worker, int conn) {
@@ -429,6 +429,12 @@ bool fences_write(struct world *w, int worker, int conn) {
     x->exact = holds && one_workers(w, conn) && f->lease_session[worker] == c->id && f->lease_fence[worker] == k->fence;
     /* A colleague's lease may count instead, where refused releases have spoken for a pool. */
     if (w->truth[x->key].process == k->process && w->truth[x->key].fence != x->fence)
+        x->exact = false;
+    /* Who has been gone for very long is not known any more, nor whether a script has released where others came
+     * between. */
+    if (k->idiom == IDIOM_SCRIPT)
+        x->exact = false;
+    if (k->lost_ms && w->redis.now_ms > k->lost_ms + w->sc.rule.claim_memory_ms)
         x->exact = false;
     c->busy++;
     k->busy = true;
