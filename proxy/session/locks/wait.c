@@ -22,7 +22,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 
-enum { TRY_MS = 100, YIELD_MS = 4 };
+enum { TRY_MS = 100, YIELD_MS = 4, DEAF_MS = 5 };
 
 /* An attempt that waits, or may come to wait. */
 struct wait {
@@ -36,6 +36,7 @@ struct wait {
     double until, try_at; /* by the loop's clock; try_at 0: it is not the first one, as far as is known */
     int64_t keep_ms;      /* so long its place is kept */
     bool trying;          /* its attempt is under way */
+    bool deaf;            /* a release at another proxy may not have been heard until now: it looks again soon */
     bool over;            /* it ends with the answer to that */
     bool gone;            /* and its client is not there any more */
     bool refused;         /* it has asked itself, and `seen` is the answer */
@@ -197,7 +198,8 @@ static void wait_try_in(struct wait *t, int64_t ms) {
  * soon in any case. Whoever is the first one then will. */
 static int64_t next_look(struct wait *t, int64_t pttl_ms) {
     struct worker *w = t->call->request->worker;
-    int64_t ms = pttl_ms >= 0 && pttl_ms + 1 < TRY_MS ? pttl_ms + 1 : TRY_MS;
+    int64_t max_ms = t->deaf ? DEAF_MS : TRY_MS, ms = pttl_ms >= 0 && pttl_ms + 1 < max_ms ? pttl_ms + 1 : max_ms;
+    t->deaf = false;
     waiting_look(w->shared->waiting, &t->waiter, worker_now(w) + ms);
     return ms;
 }
@@ -308,7 +310,7 @@ static void wait_try(struct wait *t) {
     struct lock_words words = {&value, &l->value_len, 1};
     w->locks->since_ms = t->waiter.since_ms;
     w->locks->next_ms = waiting_behind(w->shared->waiting, &t->waiter);
-    lock_ear_open(w);
+    t->deaf = lock_ear_open(w, l->plan.slot);
     if (t->words.count) {
         words = t->words;
         lc.value_at = 2;
@@ -352,7 +354,7 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     t->waiter.thread = w->index;
     t->waiter.who = l->who;
     t->waiter.since_ms = l->plan.begun_ms;
-    lock_ear_open(w);
+    t->deaf = lock_ear_open(w, l->plan.slot);
     ev_timer_init(&t->timer, on_timer, 0., 0.);
     t->timer.data = t;
     return t;

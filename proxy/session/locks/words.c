@@ -229,7 +229,7 @@ static __attribute__((noinline)) void build_telling(struct worker *w, struct loc
     p = put_token(p, plan->claim_token, plan->claim_len);
     p = put_word(p, command, strlen(command));
     p = put_about(p, plan, identity, identity_len);
-    end(w, put_number(p, plan->key.db));
+    end(w, upstream_is_cluster(w->upstream) ? put(p, "$0\r\n\r\n", 6) : put_number(p, plan->key.db));
 }
 
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
