@@ -34,9 +34,9 @@ enum {
 
 static const char SUBSCRIBE[] = "*2\r\n$9\r\nSUBSCRIBE\r\n$16\r\n" CHANNEL "\r\n";
 
-static const double AGAIN_SECONDS = 1.0,   /* between two connections */
-    REFUSED_SECONDS = 10.0,                /* until a node is asked again that has refused */
-    IDLE_SECONDS = 1.0;                    /* nobody waits for a lock of a slot that was not asked for so long */
+static const double AGAIN_SECONDS = 1.0, /* between two connections */
+    REFUSED_SECONDS = 10.0,              /* until a node is asked again that has refused */
+    IDLE_SECONDS = 1.0;                  /* nobody waits for a lock of a slot that was not asked for so long */
 
 /* A connection. */
 struct ear {
@@ -44,7 +44,7 @@ struct ear {
     struct ears *of;
     const struct upstream_node *node; /* only to be compared */
     struct upstream_pin *pin;         /* NULL: there is none now */
-    double tried;                     /* when it was opened last, by the loop's clock */
+    double tried;                     /* when it was opened last, by worker_steady */
     double refused;                   /* when the node has refused, likewise; 0: it has not */
     struct text message;              /* that has come in part */
 };
@@ -52,7 +52,7 @@ struct ear {
 /* A slot that is listened for; those with an equal remainder share a place. */
 struct place {
     struct ear *ear; /* NULL: there is none */
-    double asked;    /* when somebody has last waited, by the loop's clock */
+    double asked;    /* when somebody has last waited, by worker_steady */
     uint16_t slot;
 };
 
@@ -151,7 +151,7 @@ static void ear_refused(struct ear *ear, const char *text, size_t len) {
     }
     if (ear->refused == 0)
         log_verbose("Releases at other proxies are not heard: %.*s", (int)len, text);
-    ear->refused = ev_now(all->worker->loop);
+    ear->refused = worker_steady(all->worker);
     ear_forget(ear);
 }
 
@@ -188,7 +188,7 @@ static void ear_message(void *arg, const char *data, size_t len, bool last) {
 /* The connection to a node, or one that may become it. */
 static struct ear *ear_of(struct ears *all, const struct upstream_node *node) {
     struct ear *spare = NULL;
-    double now = ev_now(all->worker->loop);
+    double now = worker_steady(all->worker);
     LIST_FOREACH(it, &all->all) {
         struct ear *ear = LIST_ENTRY(it, struct ear, link);
         if (ear->node == node)
@@ -214,7 +214,7 @@ static bool ear_connect(struct ear *ear, struct upstream_node *node) {
     const struct upstream_lane lane = {.protocol = 2};
     const struct upstream_claim own = {.lasting = true};
     const char *error;
-    double now = ev_now(w->loop);
+    double now = worker_steady(w);
     if (ear->pin)
         return ear->refused == 0 || now - ear->refused >= REFUSED_SECONDS;
     if (w->stopping || (ear->tried > 0 && now - ear->tried < AGAIN_SECONDS))
@@ -250,7 +250,7 @@ static bool listen_to_slot(struct ears *all, uint16_t slot) {
     struct worker *w = all->worker;
     struct place *p = &all->places[slot % PLACES];
     struct upstream_node *node = upstream_node_of_slot(w->upstream, slot);
-    double now = ev_now(w->loop);
+    double now = worker_steady(w);
     bool own = p->ear && p->slot == slot;
     if (own)
         p->asked = now;
