@@ -66,7 +66,7 @@ static size_t seen_write(const struct lock_plan *plan, char *out) {
         *p++ = '*';
     if (plan->seen_known) {
         *p++ = '=';
-        memcpy(p, plan->seen, plan->seen_len);
+        memcpy(p, lock_plan_seen(plan), plan->seen_len);
         p += plan->seen_len;
     }
     return (size_t)(p - out);
