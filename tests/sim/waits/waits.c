@@ -230,31 +230,33 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
     ((struct waits_ear *)(void *)pin)->listens = false;
 }
 
-/* From when on a connection hears what is said on a channel; 0: it does not. */
-static int64_t hears_ms(const struct waits_ear *ear, const char *channel, bool sharded) {
-    return !ear->listens ? 0
-           : sharded     ? ear->slot_ms[key_of_slot(slot_of_key(channel, strlen(channel)))]
-                         : ear->hears_ms;
+/* Whether it is the channel that those who wait for the key's lock listen on. */
+static bool is_channel(const struct world *w, int key, const char *channel, bool sharded) {
+    struct lock_key k = world_key(key);
+    if (!sharded)
+        return (!w->sc.sharded || w->sc.old) && strcmp(channel, "lockkeeper-freed") == 0;
+    return w->sc.sharded && strncmp(channel, "lockkeeper-freed:{", 18) == 0 &&
+           slot_of_key(channel, strlen(channel)) == slot_of_key(k.name, k.len);
 }
 
 /* A script says it in Redis: it is on its way to all that listen. */
 static bool publish(void *arg, const char *channel, const char *text, bool sharded) {
     struct world *w = arg;
+    int key = strrchr(text, ':')[1] - '0';
     char bytes[WAITS_BYTES];
     if (sharded && w->sc.old)
         return false;
-    if (sharded ? !w->sc.sharded || strncmp(channel, "lockkeeper-freed:{", 18) != 0
-                : (w->sc.sharded && !w->sc.old) || strcmp(channel, "lockkeeper-freed") != 0)
-        world_fail(w, "waits", "a message on another channel: %s", channel);
+    if (!is_channel(w, key, channel, sharded))
+        world_fail(w, "told", "a message on another channel: %s", channel);
     w->published++;
     snprintf(bytes, sizeof(bytes), "*3\r\n$%d\r\n%s\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", sharded ? 8 : 7,
              sharded ? "smessage" : "message", strlen(channel), channel, strlen(text), text);
     for (unsigned i = 0; i < w->sc.proxies * w->sc.threads * WAITS_NODES; i++) {
         struct waits_thread *t = &w->waits->threads[i / WAITS_NODES / w->sc.threads][i / WAITS_NODES % w->sc.threads];
         struct waits_ear *ear = &t->ears[i % WAITS_NODES];
-        int64_t from_ms = hears_ms(ear, channel, sharded);
+        int64_t from_ms = !ear->listens ? 0 : sharded ? ear->slot_ms[key] : ear->hears_ms;
         if (from_ms && from_ms <= w->redis.now_ms && !(w->sc.deaf && world_chance(w, 40)))
-            message_send(ear, strrchr(text, ':')[1] - '0', bytes);
+            message_send(ear, key, bytes);
     }
     return true;
 }
