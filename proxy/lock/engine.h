@@ -240,7 +240,7 @@ struct lock_plan {
     uint64_t read_fence;                /* ARGV 7 */
     bool seen_known;                    /* ARGV 8, as lock_plan_seen has it */
     uint32_t seen_len;
-    char seen_short[LOCK_SEEN_SHORT];   /* private: what is longer is behind seen_long, until engine_finish */
+    char seen_short[LOCK_SEEN_SHORT]; /* private: what is longer is behind seen_long, until engine_finish */
     char *seen_long;
     bool data_free; /* what stands there without a live lease is data, which the caller may touch: '*' in ARGV 8 */
 };
