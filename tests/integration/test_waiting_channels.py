@@ -13,7 +13,7 @@ from test_waiting import await_waiting
 
 RULE = "lock lock:* wait 60s"
 PLAIN = "lockkeeper-freed"
-PLACES = 1024  # slots that a thread listens for at once
+PLACES = 1024  # so many slots a thread listens for at once
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_release_right_behind_the_first_refusal(cluster, pair, watched, key):
 def test_slot_moves(start_cluster, pair, watched):
     """The node says that it has given the slot up; who waits listens at the other one."""
     cluster = start_cluster()
-    here, there = pair(cluster)
+    here, there = pair(cluster, RULE, "threads 1")
     there = watched(there)
     name = "lock:slot:moves"
     slot = slot_of(name)
@@ -174,7 +174,7 @@ def test_slot_moves(start_cluster, pair, watched):
 def test_lost_node_is_listened_to_again(start_cluster, pair, watched):
     """Its connection is closed: those who wait ask for the slot anew."""
     cluster = start_cluster()
-    here, there = pair(cluster)
+    here, there = pair(cluster, RULE, "threads 1")
     there = watched(there)
     name = "lock:slot:closed"
     node = cluster.node_of(name)
@@ -192,7 +192,7 @@ def test_lost_node_is_listened_to_again(start_cluster, pair, watched):
 def test_nodes_that_know_no_channels_of_slots(start_cluster, pair, watched):
     """Servers before 7.0: all is said to all nodes, and each proxy hears it once."""
     cluster = start_cluster("--rename-command", "SPUBLISH", "", "--rename-command", "SSUBSCRIBE", "")
-    here, there = pair(cluster)
+    here, there = pair(cluster, RULE, "threads 1")
 
     def ready(name):
         servers.until(lambda: sum(n.run("PUBSUB", "NUMSUB", PLAIN)[1] for n in cluster.nodes) == 1, what="who listens")
@@ -212,7 +212,7 @@ def colliding():
 
 def test_places_are_bounded(cluster, pair, watched):
     """Who waits for a lock of a slot whose place is taken finds out by looking; a place that nobody needs is free."""
-    here, there = pair(cluster)
+    here, there = pair(cluster, RULE, "threads 1")
     there = watched(there)
     names = colliding()
     nodes = [cluster.node_of(name) for name in names]
