@@ -48,7 +48,7 @@ answers() {
 
 # A lock through the proxy at a port: taken, and known.
 locks() {
-    [ "$(redis-cli -p "$1" SET "lock:$2" 1 NX)" = OK ] && redis-cli -p "$1" PROXY LOCKS "lock:$2" | grep -q "lock:$2"
+    [ "$(redis-cli -p "$1" SET "lock:$2" 1 NX)" = OK ] && redis-cli -p "$1" PROXY LOCKS "lock:$2" >"$work/locks" && grep -q "lock:$2" "$work/locks"
 }
 
 is_static() {
@@ -75,9 +75,9 @@ page() { /usr/bin/python3 -c "import sys, urllib.request as u
 text = u.urlopen('http://127.0.0.1:$admin/metrics', timeout=20).read().decode()
 sys.exit('lockkeeper_' not in text)"; }
 check "no page in an empty root" page
-listens() { env -i /usr/sbin/chroot "$work/root" /lockkeeper --advise 1s --upstream standalone "127.0.0.1:$redis" | grep -q '^# '; }
+listens() { env -i /usr/sbin/chroot "$work/root" /lockkeeper --advise 1s --upstream standalone "127.0.0.1:$redis" >"$work/advice" && grep -q '^# ' "$work/advice"; }
 check "--advise does not work in an empty root" listens
-names() { env -i /usr/sbin/chroot "$work/root" /lockkeeper --advise 1s --upstream standalone "localhost:$redis" | grep -q '^# '; }
+names() { env -i /usr/sbin/chroot "$work/root" /lockkeeper --advise 1s --upstream standalone "localhost:$redis" >"$work/advice" && grep -q '^# ' "$work/advice"; }
 mkdir "$work/root/etc"
 echo "127.0.0.1 localhost" >"$work/root/etc/hosts"
 check "names of /etc/hosts are not known" names
