@@ -66,16 +66,34 @@ step() {
     fi
 }
 
-# What has no result of its own to count, but has to work.
+# What has no result of its own to count, but has to work. Says that it begins, and how far a build is.
 need() {
-    local name=$1 seconds=$2
+    local name=$1 seconds=$2 job now shown=
     shift 2
-    if ! timeout "$seconds" "$@" >"$log" 2>&1; then
-        tail -n 60 "$log" >&2
-        echo "test.sh: $name failed" >&2
-        failed=$((failed + 1))
-        finish
-    fi
+    echo "test.sh: $name ..."
+    timeout "$seconds" "$@" >"$log" 2>&1 &
+    job=$!
+    while kill -0 "$job" 2>/dev/null; do
+        sleep 0.2
+        now=$(sed -nE 's/^\[ *([0-9]+)\/([0-9]+)\].*/\1 \2/p; s/^\[ *([0-9]+)%\].*/\1 100/p' "$log" | tail -n 1 |
+            awk '{ print int(10 * $1 / $2) * 10 }')
+        [ "${now:-0}" = "${shown:-0}" ] || echo "test.sh: $name ... $now%"
+        shown=$now
+    done
+    wait "$job" && return
+    tail -n 60 "$log" >&2
+    echo "test.sh: $name failed" >&2
+    failed=$((failed + 1))
+    finish
+}
+
+# Installs what is missing, and says what that is.
+install_missing() {
+    local missing
+    missing=$("$root/scripts/install.sh" --missing "$@")
+    [ -n "$missing" ] || return 0
+    echo "test.sh: this is missing, and by hand it would be: sudo apt install $missing"
+    need "installing (no network, if it takes long?)" 900 "$root/scripts/install.sh" "$@"
 }
 
 # ctest's own count: one for each test program.
@@ -215,7 +233,7 @@ case " ${parts[*]} " in
 " servers " | " newcomer servers ") purposes=(build integration) ;;
 " static " | " newcomer static ") purposes=(build static) ;;
 esac
-need "installing" 900 "$root/scripts/install.sh" "${purposes[@]}"
+install_missing "${purposes[@]}"
 
 if wants unit || wants sim || wants integration; then
     generator=()

@@ -17,9 +17,9 @@ SECONDS = 60  # more than a test takes: each ends it by SIGINT
 class Listener:
     """`lockkeeper --advise` at work."""
 
-    def __init__(self, upstream, *words, seconds=SECONDS):
+    def __init__(self, upstream, *words, seconds=SECONDS, file=()):
         self.process = subprocess.Popen(
-            [servers.binary(), "--advise", "%ds" % seconds, "--upstream", *upstream.split(), *words],
+            [servers.binary(), "--advise", "%ds" % seconds, *file, "--upstream", *upstream.split(), *words],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.said = []
         self.reader = threading.Thread(target=self.read, daemon=True)
@@ -107,6 +107,47 @@ def test_a_cluster():
         advised(lines, "app:")
     finally:
         cluster.stop()
+
+
+def test_tls(certificates, tmp_path):
+    server = servers.RedisServer(tls=certificates)
+    try:
+        conf = tmp_path / "lockkeeper.conf"
+        conf.write_text("\n".join(certificates.upstream_lines()) + "\n")
+        listener = Listener(server.upstream(), file=[str(conf)]).listens()
+        with server.direct() as client:
+            for _ in range(12):
+                assert client("SET", "app:1:lock", "1", "NX", "EX", "50") == "OK"
+                assert client("DEL", "app:1:lock") == 1
+        lines, status, _ = listener.interrupt()
+        assert status == 0 and "acquired 12, lost 0, released 12" in line_of(lines, "app:*:lock by ")
+    finally:
+        server.stop()
+
+
+def test_sentinels():
+    found = servers.RedisSentinels(replicas=0, sentinels=1)
+    try:
+        listener = Listener(found.upstream()).listens()
+        unsafe_workers(lambda name: redis.Redis(port=found.master.port, client_name=name), "app:")
+        lines, status, _ = listener.interrupt()
+        assert status == 0
+        advised(lines, "app:")
+    finally:
+        found.stop()
+
+
+def test_a_capture_that_is_interrupted():
+    reader = subprocess.Popen([servers.binary(), "--advise-from", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for i in range(4000):
+        reader.stdin.write('17000%05d.000000 [0 127.0.0.1:4000] "%s" "app:lock" "1"\n' % (i, "DEL" if i % 2 else "SETNX"))
+    reader.stdin.flush()
+    until(lambda: " S " in open("/proc/%d/stat" % reader.pid).read())  # it has read all, and waits for more
+    reader.send_signal(signal.SIGINT)
+    lines = reader.stdout.read().splitlines()
+    assert reader.wait(30) == 0
+    assert lines[0].startswith("# ") and line_of(lines, "app:lock by 127.0.0.1: ")
+    reader.stdin.close()
 
 
 def test_it_ends_by_itself():
