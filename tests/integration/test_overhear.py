@@ -109,6 +109,29 @@ def test_a_cluster():
         cluster.stop()
 
 
+def test_a_dead_lock():
+    """Its owner is gone, as CLIENT LIST says a few seconds later; who has asked since has lost."""
+    server = servers.RedisServer()
+    try:
+        listener = Listener(server.upstream()).listens()
+        other = redis.Redis(port=server.port)
+        owner = redis.Redis(port=server.port, client_name="cron")
+        assert owner.setnx("app:report", "1")
+        owner.connection_pool.disconnect()
+        lists = lambda: other.info("commandstats").get("cmdstat_client|list", {}).get("calls", 0)
+        before = lists()
+        until(lambda: lists() >= before + 2, timeout=30)
+        for _ in range(20):  # the answer to that may come a moment later
+            assert not other.setnx("app:report", "1")
+            time.sleep(0.02)
+        lines, status, _ = listener.interrupt()
+        assert status == 0
+        dead = line_of(lines, "dead lock: app:report by 127.0.0.1 name=cron: no expiry, its owner is gone, ")
+        assert dead.endswith("DEL it, and let it end by itself from now on: lock app:report")
+    finally:
+        server.stop()
+
+
 def test_tls(certificates, tmp_path):
     server = servers.RedisServer(tls=certificates)
     try:
