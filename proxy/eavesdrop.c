@@ -492,7 +492,8 @@ int eavesdrop(const struct upstream_config *config, const struct lock_rules *rul
     char text[32];
     units_time_text(for_ms, text, sizeof(text));
     fprintf(stderr,
-            "lockkeeper: MONITOR has Redis copy every command to here, for %s: it may serve half as many requests "
+            "lockkeeper: MONITOR has Redis copy every command to here, for %s: a busy one may serve a third of its "
+            "requests "
             "meanwhile. Ctrl-C ends it, with the report so far\n",
             text);
     run(&x);
