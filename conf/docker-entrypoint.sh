@@ -1,6 +1,6 @@
 #!/bin/sh
-# docker-entrypoint.sh [--test-conf] [FILE] [--directive value ...]: becomes lockkeeper, as the image's first process, so that
-# signals reach it. Without FILE its configuration is LOCKKEEPER_CONF, or the package's in /etc. LOCKKEEPER_ARGS has directives for
+# docker-entrypoint.sh [--test-conf | --advise TIME | --advise-from -] [FILE] [--directive value ...]: becomes
+# lockkeeper, as the image's first process, so that signals reach it. Without FILE its configuration is LOCKKEEPER_CONF, or the package's in /etc. LOCKKEEPER_ARGS has directives for
 # where there is no command line to write them on; words in it have blanks between them, and no quotes.
 #
 # The addresses of a container are all its own: --bind opens the port to whom docker run -p lets in.
@@ -8,11 +8,17 @@ set -eu
 case ${1-} in
 --version | -v | --help | -h) exec lockkeeper "$1" ;;
 esac
-test=
-if [ "${1-}" = --test-conf ]; then
-    test=$1
+first=
+case ${1-} in
+--test-conf)
+    first=$1
     shift
-fi
+    ;;
+--advise | --advise-from)
+    first="$1 ${2-}"
+    shift $(($# > 1 ? 2 : 1))
+    ;;
+esac
 file=${LOCKKEEPER_CONF:-/etc/lockkeeper/lockkeeper.conf}
 case ${1-} in
 "" | --*) ;;
@@ -22,4 +28,4 @@ case ${1-} in
     ;;
 esac
 set -f # patterns are for lockkeeper
-exec lockkeeper $test "$file" --bind "*" "-::*" ${LOCKKEEPER_ARGS-} "$@"
+exec lockkeeper $first "$file" --bind "*" "-::*" ${LOCKKEEPER_ARGS-} "$@"

@@ -23,7 +23,9 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
+#include "proxy/base/units.h"
 #include "proxy/config/config.h"
+#include "proxy/eavesdrop.h"
 #include "proxy/embedded.h"
 #include "proxy/ending.h"
 #include "proxy/inherit.h"
@@ -606,15 +608,46 @@ static bool start(struct application *app, struct config_errors *errors) {
     return true;
 }
 
-static int serve(struct application *app, struct config_errors *errors) {
+static uint64_t random_seed(void) {
     uint64_t seed = 0;
+    if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+        seed = (uint64_t)time(NULL) ^ (uint64_t)getpid();
+    return seed;
+}
+
+/* lockkeeper --advise TIME, --advise-from FILE: the configuration says which Redis, how to log in, and the rules. */
+static int advise(struct application *app, const char *what, bool file, struct config_errors *errors) {
+    enum { LEAST_MS = 1000, MOST_MS = 24 * 60 * 60 * 1000 };
+    int64_t for_ms = 0;
+    if (!file && (!units_time(what, 1000, &for_ms) || for_ms < LEAST_MS || for_ms > MOST_MS)) {
+        fprintf(stderr, "lockkeeper: --advise '%s': expected a time from 1s to 1d, for example 10m\n", what);
+        return 1;
+    }
+    if (errors->count > 0)
+        return fail(errors);
+    if (file)
+        return eavesdrop_file(what, app->config->rules, random_seed());
+    if (app->config->upstream == CONFIG_EMBEDDED) {
+        fprintf(stderr, "lockkeeper: --advise: name the Redis to listen to, for example --upstream standalone "
+                        "127.0.0.1:6379\n");
+        return 1;
+    }
+    if (!secure_load(&app->secure, app->config, errors))
+        return fail(errors);
+    log_set_level(LOG_LEVEL_NOTHING); /* standard output is the report's, and it says what is wrong */
+    options_of(app);
+    app->shared.upstream.connections = 1;
+    return eavesdrop(&app->shared.upstream, app->config->rules, for_ms, random_seed());
+}
+
+static int serve(struct application *app, struct config_errors *errors) {
+    uint64_t seed;
     inherit_read(&app->inherited);
     if (!start(app, errors)) {
         embedded_stop(app->embedded);
         return fail(errors);
     }
-    if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-        seed = (uint64_t)time(NULL) ^ (uint64_t)getpid();
+    seed = random_seed();
     app->incidents = incidents_new(INCIDENTS_KEPT);
     live_init(&app->live, app->argc, app->argv, app->config, &app->secure, &app->shared);
     app->live.raise_limit = raise_descriptor_limit;
@@ -654,7 +687,11 @@ static int serve(struct application *app, struct config_errors *errors) {
 
 static int print_help(void) {
     puts("Usage: lockkeeper [CONFIG-FILE] [--DIRECTIVE VALUE ...] ...\n"
-         "       lockkeeper --version | --help | --test-conf [CONFIG-FILE]\n\n"
+         "       lockkeeper --version | --help | --test-conf [CONFIG-FILE]\n"
+         "       lockkeeper --advise TIME [CONFIG-FILE] --upstream ...     which locks of that Redis are unsafe, by "
+         "MONITOR\n"
+         "       lockkeeper --advise-from FILE|-                           likewise, of what redis-cli MONITOR has "
+         "written\n\n"
          "A lock proxy for Redis: point applications at its port instead of Redis's.\n"
          "Example: lockkeeper --port 6380 --upstream standalone 127.0.0.1:6379\n\nDirectives:");
     for (size_t i = 0; i < config_directive_count(); i++) {
@@ -669,6 +706,9 @@ int main(int argc, char **argv) {
     static struct application app;
     struct config_errors errors = {0};
     bool test = argc > 1 && strcmp(argv[1], "--test-conf") == 0;
+    bool file = argc > 1 && strcmp(argv[1], "--advise-from") == 0;
+    bool advises = file || (argc > 1 && strcmp(argv[1], "--advise") == 0);
+    const char *advised = advises && argc > 2 ? argv[2] : "";
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         return print_help();
     if (argc > 1 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0)) {
@@ -680,16 +720,17 @@ int main(int argc, char **argv) {
     command_table_init();
     slot_tags_init();
     pthread_mutex_init(&app.shared.password_mutex, NULL);
-    if (test) { /* the file follows the option */
-        argv[1] = argv[0];
-        argv++;
-        argc--;
-    }
+    int words = test ? 1 : advises ? (argc > 2 ? 2 : 1) : 0; /* the file follows them */
+    argv[words] = argv[0];
+    argv += words;
+    argc -= words;
     app.argc = argc;
     app.argv = argv;
     app.config = config_load(argc, argv, &errors);
     int status = 0;
-    if (errors.count > 0 || test) {
+    if (advises) {
+        status = advise(&app, advised, file, &errors);
+    } else if (errors.count > 0 || test) {
         if (start_check(app.config, true, &errors))
             puts("Configuration OK");
         else

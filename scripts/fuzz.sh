@@ -38,7 +38,7 @@ run() {
     echo "$status" >"$out/$1.status"
 }
 
-targets="proxy config request reply inline info header"
+targets="proxy config request reply inline info header monitor"
 started=0
 for target in $targets; do
     run "$target" &

@@ -1,5 +1,5 @@
 #!/bin/sh
-# install.sh [--missing] build|compile|package|test|integration|root|bench|clients|suite ...: installs from Debian (12 or 13) what
+# install.sh [--missing] build|compile|package|test|integration|newcomer|static|root|bench|clients|suite ...: installs from Debian (12 or 13) what
 # the purpose needs and this machine lacks; --missing only says what that is. "compile" is "build" without a Redis, for who has one.
 #
 # Nothing is asked, and nothing is said unless it fails. Where everything is there already, nothing is touched and no
@@ -32,6 +32,8 @@ for purpose in "$@"; do
         need="$need $of_tests iproute2 procps"
         want="$want valkey-server prometheus"
         ;;
+    newcomer) need="nodejs php-cli php-redis redis-tools" ;; # what run.sh does not install: workers
+    static) want="$want npm" ;;
     root) need="debootstrap mount util-linux" ;; # a second root, for the other release
     suite) need="$need tcl dpkg-dev" ;; # Redis's own tests, from Debian's source package
     bench) want="$want nutcracker haproxy valgrind strace" ;;
@@ -43,7 +45,7 @@ for purpose in "$@"; do
         want="$want python3-celery ruby-sidekiq"
         ;;
     *)
-        echo "install.sh: '$purpose': expected build, compile, package, test, integration, root, bench, clients or suite" >&2
+        echo "install.sh: '$purpose': expected build, compile, package, test, integration, newcomer, static, root, bench, clients or suite" >&2
         exit 1
         ;;
     esac

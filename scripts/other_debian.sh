@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # other_debian.sh: builds and tests on the other one of the two releases of Debian that are supported: 13 (trixie, with
-# Redis 8 and Valkey 8), or 12 (bookworm, with Redis 7.0) where this machine is a 13. That is 'scripts/test.sh servers' in
+# Redis 8 and Valkey 8), or 12 (bookworm, with Redis 7.0) where this machine is a 13. That is 'scripts/test.sh newcomer servers' in
 # a second root, build-debian/, which debootstrap makes anew each time from where this machine's apt gets its packages.
 #
 # Needs root, and a machine that lets root chroot and mount /proc: it says so where one of these is missing, and fails.
@@ -43,7 +43,7 @@ run_inside() {
     # Who reads its environment there finds nothing of this release's.
     env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 ${http_proxy:+"http_proxy=$http_proxy"} \
         ${PYTEST_ADDOPTS:+"PYTEST_ADDOPTS=$PYTEST_ADDOPTS"} ${LOCKKEEPER_SEED:+"LOCKKEEPER_SEED=$LOCKKEEPER_SEED"} \
-        chroot "$second" /src/scripts/test.sh servers
+        LOCKKEEPER_FRESH=yes chroot "$second" /src/scripts/test.sh newcomer servers
 }
 
 if [ "${1:-}" = --inside ]; then

@@ -47,12 +47,12 @@ case ${1-} in
 *) file=$1 ;;
 esac
 case " $* " in
-*" --help "* | *" --version "* | *" --test-conf "*) serves= ;;
+*" --help "* | *" --version "* | *" --test-conf "* | *" --advise "* | *" --advise-from "*) serves= ;;
 *) serves=yes ;;
 esac
 
 purpose=build
-if [ "$(value_of upstream embedded "$@")" != embedded ]; then
+if [ "$(value_of upstream embedded "$@")" != embedded ] || [ "${1-}" = --advise-from ]; then
     purpose=compile
 fi
 port=$(value_of port 6380 "$@")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [unit|sim|model|check|fuzz|integration|bench|servers|attacks|threads|valgrind] ...: installs what the tests need, builds everything
-# in build-test/ with warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer, and runs the named parts, or
-# all but the last four, which have builds of their own.
+# test.sh [unit|sim|model|check|fuzz|integration|bench|servers|attacks|newcomer|static|threads|valgrind] ...: installs what the tests
+# need, builds everything in build-test/ with warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer, and runs the named parts, or
+# all but those from `servers` on, which have builds of their own.
 #
 #   unit         the parts of the program, each linked with nothing but what it may use (cmocka)
 #   sim          the lock engine through millions of interleavings on virtual time, from seeds
@@ -15,6 +15,9 @@
 #                valkey-server; or those that LOCKKEEPER_SERVERS names), without sanitizers: what scripts/other_debian.sh does
 #                on the other release
 #   attacks      what attackers can do to other clients, in short (scripts/attacks.sh)
+#   newcomer     what somebody does in the first ten minutes (tests/adoption/newcomer.sh), before anything is installed for other
+#                parts; with LOCKKEEPER_FRESH set, on a system that may be changed, the Debian package is installed too
+#   static       the static program in an empty root, and the npm package that carries it (tests/adoption/static.sh)
 #   threads      the integration tests with four threads under ThreadSanitizer, in half an hour or so
 #   valgrind     the integration tests under valgrind, for hours: tests with little patience may fail for want of time,
 #                so it is its reports that count (lines of the log that begin with ==)
@@ -36,9 +39,9 @@ parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(unit sim model check fuzz integration bench)
 for part in "${parts[@]}"; do
     case $part in
-    unit | sim | model | check | fuzz | integration | bench | servers | attacks | threads | valgrind) ;;
+    unit | sim | model | check | fuzz | integration | bench | servers | attacks | newcomer | static | threads | valgrind) ;;
     *)
-        echo "test.sh: '$part': expected unit, sim, model, check, fuzz, integration, bench, servers, attacks, threads or valgrind" >&2
+        echo "test.sh: '$part': expected unit, sim, model, check, fuzz, integration, bench, servers, attacks, newcomer, static, threads or valgrind" >&2
         exit 1
         ;;
     esac
@@ -63,16 +66,34 @@ step() {
     fi
 }
 
-# What has no result of its own to count, but has to work.
+# What has no result of its own to count, but has to work. Says that it begins, and how far a build is.
 need() {
-    local name=$1 seconds=$2
+    local name=$1 seconds=$2 job now shown=
     shift 2
-    if ! timeout "$seconds" "$@" >"$log" 2>&1; then
-        tail -n 60 "$log" >&2
-        echo "test.sh: $name failed" >&2
-        failed=$((failed + 1))
-        finish
-    fi
+    echo "test.sh: $name ..."
+    timeout "$seconds" "$@" >"$log" 2>&1 &
+    job=$!
+    while kill -0 "$job" 2>/dev/null; do
+        sleep 0.2
+        now=$(sed -nE 's/^\[ *([0-9]+)\/([0-9]+)\].*/\1 \2/p; s/^\[ *([0-9]+)%\].*/\1 100/p' "$log" | tail -n 1 |
+            awk '{ print int(10 * $1 / $2) * 10 }')
+        [ "${now:-0}" = "${shown:-0}" ] || echo "test.sh: $name ... $now%"
+        shown=$now
+    done
+    wait "$job" && return
+    tail -n 60 "$log" >&2
+    echo "test.sh: $name failed" >&2
+    failed=$((failed + 1))
+    finish
+}
+
+# Installs what is missing, and says what that is.
+install_missing() {
+    local missing
+    missing=$("$root/scripts/install.sh" --missing "$@")
+    [ -n "$missing" ] || return 0
+    echo "test.sh: this is missing, and by hand it would be: sudo apt install $missing"
+    need "installing (no network, if it takes long?)" 900 "$root/scripts/install.sh" "$@"
 }
 
 # ctest's own count: one for each test program.
@@ -147,8 +168,9 @@ count() {
     fi
 }
 
-run_attacks() {
-    timeout -k 20 600 "$root/scripts/attacks.sh" --short | tee "$log"
+# run_counted SECONDS COMMAND ...: a script that counts for itself.
+run_counted() {
+    timeout -k 20 "$@" | tee "$log"
     count "$(tail -n 1 "$log")"
 }
 
@@ -197,9 +219,21 @@ wants() {
     return 1
 }
 
+# On a system as it was.
+if wants newcomer; then
+    echo "== newcomer"
+    SECONDS=0
+    run_counted 1200 "$root/tests/adoption/newcomer.sh" ${LOCKKEEPER_FRESH:+--package}
+    echo "== newcomer: $SECONDS s"
+fi
+
 purposes=(build test)
-[ "${parts[*]}" != servers ] || purposes=(build integration)
-need "installing" 900 "$root/scripts/install.sh" "${purposes[@]}"
+case " ${parts[*]} " in
+" newcomer ") finish ;;
+" servers " | " newcomer servers ") purposes=(build integration) ;;
+" static " | " newcomer static ") purposes=(build static) ;;
+esac
+install_missing "${purposes[@]}"
 
 if wants unit || wants sim || wants integration; then
     generator=()
@@ -210,6 +244,7 @@ if wants unit || wants sim || wants integration; then
 fi
 
 for part in "${parts[@]}"; do
+    [ "$part" != newcomer ] || continue
     echo "== $part"
     SECONDS=0
     case $part in
@@ -234,7 +269,8 @@ for part in "${parts[@]}"; do
     integration) run_pytest "$build/lockkeeper" "$root/tests/integration" ;;
     bench) run_bench ;;
     servers) run_servers ;;
-    attacks) run_attacks ;;
+    attacks) run_counted 600 "$root/scripts/attacks.sh" --short ;;
+    static) run_counted 900 "$root/tests/adoption/static.sh" ;;
     threads) LOCKKEEPER_THREADS=4 run_under build-threads -DCMAKE_BUILD_TYPE=Debug -DSANITIZE=thread ;;
     valgrind)
         LOCKKEEPER_UNDER="valgrind -q --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \

@@ -12,7 +12,7 @@
 #ifndef LOCKKEEPER_ADVISE_ADVISE_H
 #define LOCKKEEPER_ADVISE_ADVISE_H
 
-#include "proxy/lock/engine.h"
+#include "proxy/lock/audit.h"
 #include "proxy/lock/pattern.h"
 
 struct advisor;
@@ -64,6 +64,18 @@ struct advise_sight {
     size_t value_len;
     int64_t pttl_ms; /* ACQUIRED, EXTENDED, REWRITTEN, WRITTEN: PTTL_NONE, or kept alive by the proxy */
 };
+
+/* What a command means here, beside the kind of lock. */
+enum {
+    ADVISES_KIND = 15,
+    ADVISES_FIRST = 16 /* it acquires where it answers 1 */,
+    ADVISES_ALL = 32 /* all of its keys */
+};
+/* Sets the event, and what follows from it, of a command that ran as it was, by what audit was told of it. False: it
+ * did nothing to a lock, as far as is known. */
+bool advise_says(const struct lock_sight *from, unsigned advises, struct advise_sight *to);
+/* Likewise of one that answered a number, and is of a kind that counts as data. */
+bool advise_passes(unsigned advises, int64_t number, struct advise_sight *to);
 
 struct advisor *advisor_new(uint64_t seed);
 void advisor_free(struct advisor *a);

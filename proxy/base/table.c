@@ -3,10 +3,14 @@
 
 #include "proxy/base/memory.h"
 
-enum { FIRST_SIZE = 16, SPARSE = 8 /* buckets an element */ };
+enum {
+    FIRST_SIZE = 16,
+    SPARSE = 8,      /* buckets an element */
+    TRIM_STEP = 4096 /* buckets that go in one call */
+};
 
 void table_init(struct table *t, uint64_t (*hash_of)(const struct table_link *link)) {
-    *t = (struct table){.size = FIRST_SIZE, .hash_of = hash_of};
+    *t = (struct table){.size = FIRST_SIZE, .mask = FIRST_SIZE - 1, .hash_of = hash_of};
     t->buckets = memory_zalloc(FIRST_SIZE * sizeof(struct table_link *));
 }
 
@@ -15,33 +19,46 @@ void table_clear(struct table *t) {
     *t = (struct table){.size = 0};
 }
 
-static void table_resize(struct table *t, uint32_t size) {
-    struct table_link **buckets = memory_zalloc(size * sizeof(struct table_link *));
-    TABLE_FOREACH(it, t) {
-        struct table_link **bucket = &buckets[t->hash_of(it) & (size - 1)];
-        it->next = *bucket;
-        *bucket = it;
-    }
-    memory_free(t->buckets);
-    t->buckets = buckets;
-    t->size = size;
+static void make_room(struct table *t, uint32_t mask) {
+    t->mask = mask;
+    t->buckets = memory_realloc(t->buckets, ((size_t)mask + 1) * sizeof(struct table_link *));
 }
 
 void table_grow(struct table *t) {
-    table_resize(t, t->size * 2);
+    if (t->size > t->mask)
+        make_room(t, t->mask * 2 + 1);
+    uint32_t added = t->size, split = table_bucket(t, added);
+    t->buckets[added] = NULL;
+    for (struct table_link **at = &t->buckets[split], *it; (it = *at);) {
+        if (((uint32_t)t->hash_of(it) & t->mask) != added) {
+            at = &it->next;
+            continue;
+        }
+        *at = it->next;
+        it->next = t->buckets[added];
+        t->buckets[added] = it;
+    }
+    t->size++;
 }
 
 void table_trim(struct table *t) {
-    if (t->size > FIRST_SIZE && t->count < t->size / SPARSE)
-        table_resize(t, t->size / 2);
+    for (uint32_t done = 0; done < TRIM_STEP && t->size > FIRST_SIZE && (uint64_t)t->count * SPARSE < t->size; done++) {
+        struct table_link *last = t->buckets[--t->size];
+        struct table_link **end = &t->buckets[table_bucket(t, t->size)];
+        while (*end)
+            end = &(*end)->next;
+        *end = last;
+        if (t->size == t->mask / 2 + 1)
+            make_room(t, t->mask / 2);
+    }
 }
 
-/* Elements whose hash is `rest` modulo walk->size are in one bucket of a table that is no larger, together with others,
- * and else in several. */
+/* Elements whose hash is `rest` modulo `size` are in one bucket of a table that is smaller, together with others, and
+ * else in one or several of their own. */
 static uint32_t walk_rest(const struct table *t, uint32_t size, uint32_t rest,
                           void (*fn)(void *arg, struct table_link *link), void *arg) {
     uint32_t met = 0;
-    for (uint64_t b = rest & (t->size - 1); b < t->size; b += size)
+    for (uint64_t b = table_bucket(t, rest); b < t->size; b += size)
         for (struct table_link *it = t->buckets[b]; it; it = it->next, met++)
             if (t->size >= size || (t->hash_of(it) & (size - 1)) == rest)
                 fn(arg, it);
@@ -51,7 +68,7 @@ static uint32_t walk_rest(const struct table *t, uint32_t size, uint32_t rest,
 bool table_walk_step(const struct table *t, struct table_walk *walk, uint32_t max,
                      void (*fn)(void *arg, struct table_link *link), void *arg) {
     if (walk->size == 0)
-        walk->size = t->size;
+        walk->size = t->mask + 1;
     for (uint32_t done = 0; done < max && walk->next < walk->size; done++)
         done += walk_rest(t, walk->size, walk->next++, fn, arg);
     return walk->next < walk->size;

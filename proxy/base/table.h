@@ -1,5 +1,6 @@
 /*
- * Intrusive hash tables that grow with what is in them.
+ * Intrusive hash tables that grow with what is in them, a bucket at a time, so that no insertion moves more than the
+ * elements of one: linear hashing (Litwin, "Linear hashing: a new tool for file and table addressing", VLDB 1980).
  *
  * An element embeds a struct table_link and is found again with LIST_ENTRY (proxy/base/list.h). The caller knows what
  * is equal, and walks the chain of a hash:
@@ -20,7 +21,8 @@ struct table_link {
 
 struct table {
     struct table_link **buckets;
-    uint32_t size, count; /* buckets, a power of two; elements */
+    uint32_t size, count; /* buckets, elements */
+    uint32_t mask; /* the bits of a hash that count: size is in (mask / 2, mask + 1], and there is room for mask + 1 */
     uint64_t (*hash_of)(const struct table_link *link);
 };
 
@@ -35,14 +37,15 @@ struct table {
 void table_init(struct table *t, uint64_t (*hash_of)(const struct table_link *link));
 /* Frees what the table has allocated. The elements are the caller's. */
 void table_clear(struct table *t);
-/* Makes it twice as large; table_insert does so by itself. */
+/* Adds a bucket; table_insert does so by itself. */
 void table_grow(struct table *t);
-/* Gives memory back where there are few elements: makes it half as large. */
+/* Gives memory back where there are few elements: takes some buckets away, a bounded number in one call. */
 void table_trim(struct table *t);
 
 /* A walk in steps, between which elements may come and go and the table may change its size; {0} begins one. */
 struct table_walk {
-    uint32_t size, next; /* the table's when it began; hashes modulo that are gone through, from 0 */
+    uint32_t size; /* a power of two that the table's size did not exceed when it began */
+    uint32_t next; /* hashes modulo that are gone through, from 0 */
 };
 
 /* Calls `fn` for some more elements, few more than `max`. Who is there all the time is met once, others once at most.
@@ -50,15 +53,21 @@ struct table_walk {
 bool table_walk_step(const struct table *t, struct table_walk *walk, uint32_t max,
                      void (*fn)(void *arg, struct table_link *link), void *arg);
 
+/* The bucket of a hash: one that is not there yet is still a part of the one that it will be split from. */
+static inline uint32_t table_bucket(const struct table *t, uint64_t hash) {
+    uint32_t bucket = (uint32_t)hash & t->mask;
+    return bucket < t->size ? bucket : bucket & t->mask >> 1;
+}
+
 /* The first element that may have that hash, or NULL. */
 static inline struct table_link *table_chain(const struct table *t, uint64_t hash) {
-    return t->buckets[hash & (t->size - 1)];
+    return t->buckets[table_bucket(t, hash)];
 }
 
 static inline void table_insert(struct table *t, struct table_link *link, uint64_t hash) {
     if (t->count >= t->size)
         table_grow(t);
-    struct table_link **bucket = &t->buckets[hash & (t->size - 1)];
+    struct table_link **bucket = &t->buckets[table_bucket(t, hash)];
     link->next = *bucket;
     *bucket = link;
     t->count++;
@@ -66,7 +75,7 @@ static inline void table_insert(struct table *t, struct table_link *link, uint64
 
 /* Takes an element out that is in the table. */
 static inline void table_remove(struct table *t, struct table_link *link, uint64_t hash) {
-    struct table_link **at = &t->buckets[hash & (t->size - 1)];
+    struct table_link **at = &t->buckets[table_bucket(t, hash)];
     while (*at != link)
         at = &(*at)->next;
     *at = link->next;

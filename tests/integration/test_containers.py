@@ -102,6 +102,14 @@ def test_test_conf_through_the_entry_point(image, tmp_path):
     assert status == 1 and "nonsense" in text
 
 
+def test_advise_through_the_entry_point(image, start_redis):
+    server = start_redis()
+    status, text = says(image, "--advise", "1s", "--upstream", *server.upstream().split())
+    assert status == 0 and "nothing was seen that looks like a lock" in text
+    status, text = says(image, "--advise")
+    assert status == 1 and "expected a time" in text
+
+
 def test_the_image_serves_and_is_healthy(image):
     """On an embedded Redis, with directives behind its name; the check says so, and no more when it has ended."""
     port = servers.free_port()

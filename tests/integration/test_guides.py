@@ -216,11 +216,15 @@ def test_ci(unsafe, start_proxy, start_redis):
     yaml = pytest.importorskip("yaml")
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page("ci.md"), re.M | re.S)
     github, gitlab = [yaml.safe_load(text) for kind, text in blocks if kind == "yaml"]
-    (script,) = [text for kind, text in blocks if kind == "sh"]
+    npm, script = [text for kind, text in blocks if kind == "sh"]
     (service,) = github["jobs"]["test"]["services"].values()
     words = service["env"]["LOCKKEEPER_ARGS"].split()
     assert words == gitlab["test"]["services"][0]["command"]
     assert gitlab["test"]["services"][0]["alias"] == gitlab["test"]["variables"]["REDIS_HOST"]
+    install, start = npm.splitlines()
+    assert install == "npm install --save-dev ./lockkeeper-*.tgz"
+    assert run("sh", "-c", start.replace("npx lockkeeper", servers.binary() + " --test-conf").rstrip("& ") +
+               " --port 0 --tls-port 0 --unixsocket /tmp/lockkeeper-guide.sock").returncode == 0
     assert service["ports"] == ["6380:6380"] and github["jobs"]["test"]["env"]["REDIS_PORT"] == "6380"
 
     proxy = start_proxy(start_redis(), args=words)

@@ -21,8 +21,8 @@ GROUND = ("parser", "proxy/base", "proxy/net")
 UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
 SESSION = tuple("proxy/session/" + room for room in
                 ("core", "locks", "transaction", "push", "blocking", "cluster", "commands"))
-EVERYTHING = (*GROUND, "proxy/lock", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/admin", "proxy/config",
-              "proxy")
+EVERYTHING = (*GROUND, "proxy/lock", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/overhear", "proxy/admin",
+              "proxy/config", "proxy")
 # What a room of the session may include, besides the rooms of the session that it names.
 BELOW_SESSION = (*GROUND, "proxy/lock", "proxy/upstream")
 LAYERS = {
@@ -48,6 +48,7 @@ LAYERS = {
     # Dispatch sees all rooms.
     "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),
     "proxy/worker": ((*BELOW_SESSION, "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
+    "proxy/overhear": ((*GROUND, "proxy/lock", "proxy/advise", "proxy/session/locks"), ()),
     "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
     # The configuration knows nothing of what its values do.
     "proxy/config": (("proxy/base", "proxy/lock"), ()),

@@ -238,104 +238,13 @@ inline void advise_script(struct session *s, const struct lock_plan *plan, const
         note_script(s, plan, result, advises);
 }
 
-/* Whether a command has passed: some acquire where they answer 1. */
-static bool passed(unsigned advises, int64_t number, struct advise_sight *to) {
-    to->event = number == 1 ? ADVISE_ACQUIRED : ADVISE_LOST;
-    to->beside = true;
-    to->value = NULL;
-    to->pttl_ms = PTTL_NONE;
-    return advises & ADVISES_FIRST;
-}
-
 void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len) {
     struct advise_sight to = {.key = plan->key, .rule = plan->rule, .kind = advises & ADVISES_KIND};
     struct resp_item item;
-    if (reply && resp_item_read(&reply, reply + len, &item) && item.type == ':' && passed(advises, item.num, &to) &&
-        count_wanted(s, plan->key.name, plan->key.len) && sampled(s, plan->key.name, plan->key.len))
+    if (reply && resp_item_read(&reply, reply + len, &item) && item.type == ':' &&
+        advise_passes(advises, item.num, &to) && count_wanted(s, plan->key.name, plan->key.len) &&
+        sampled(s, plan->key.name, plan->key.len))
         note_sight(s, &to);
-}
-
-/* Reads what a command has done that ran as it was. False: nothing to a lock, as far as is known. */
-static bool sight_done(const struct lock_sight *from, unsigned advises, struct advise_sight *to) {
-    bool first = from->count > 0 && from->count <= from->by;
-    switch (from->verb) {
-    case LOCK_ACQUIRE:
-        to->event = ADVISE_ACQUIRED;
-        return true;
-    case LOCK_COUNT_UP:
-        to->event = first ? ADVISE_ACQUIRED : ADVISE_LOST;
-        to->value = NULL;
-        return true;
-    case LOCK_RELEASE:
-        to->queue = from->queue == QUEUE_POP;
-        to->event = to->queue ? ADVISE_TAKEN : ADVISE_RELEASED;
-        return true;
-    case LOCK_QUEUE_PUSH:
-        to->queue = true;
-        to->event = ADVISE_PUSHED;
-        return true;
-    case LOCK_QUEUE_READ:
-        to->queue = true;
-        to->event = ADVISE_HEAD;
-        return from->queue == QUEUE_HEAD;
-    case LOCK_QUEUE_REMOVE:
-        to->queue = true;
-        to->event = ADVISE_TAKEN;
-        return true;
-    case LOCK_QUEUE_SET:
-        to->queue = true;
-        to->event = ADVISE_RENAMED;
-        return from->queue == QUEUE_SET && from->count == 0;
-    case LOCK_COUNT_DOWN:
-        to->event = ADVISE_RELEASED;
-        return from->count <= 0;
-    case LOCK_EXTEND:
-        to->event = ADVISE_EXTENDED;
-        return from->pttl_ms != PTTL_UNKNOWN;
-    case LOCK_REWRITE:
-        to->event = ADVISE_REWRITTEN;
-        return from->pttl_ms != PTTL_UNKNOWN;
-    case LOCK_REPLACE:
-        to->event = ADVISE_WRITTEN;
-        return true;
-    case LOCK_SWAP:
-        to->event = from->old ? ADVISE_SWAPPED : ADVISE_ACQUIRED;
-        return true;
-    case LOCK_CLOBBER:
-        to->event = ADVISE_ACQUIRED;
-        to->value = NULL;
-        return advises & ADVISES_ALL;
-    case LOCK_PASS:
-        return passed(advises, from->count, to);
-    case LOCK_READ:
-    case LOCK_SCRIPT:
-    case LOCK_INSPECT:
-    case LOCK_OPERATOR:
-        break;
-    }
-    return false;
-}
-
-static bool sight_says(const struct lock_sight *from, unsigned advises, struct advise_sight *to) {
-    switch (from->effect) {
-    case EFFECT_DONE:
-        return sight_done(from, advises, to);
-    case EFFECT_REMOVED: /* by an expiry in the past */
-        to->event = ADVISE_RELEASED;
-        return from->verb == LOCK_EXTEND || from->verb == LOCK_REWRITE;
-    case EFFECT_LOST:
-        to->event = ADVISE_LOST;
-        return true;
-    case EFFECT_ABSENT:
-        to->event = ADVISE_IN_VAIN;
-        return from->verb == LOCK_RELEASE && from->queue == QUEUE_NONE;
-    case EFFECT_SCRIPTED:
-    case EFFECT_NOTHING:
-    case EFFECT_NOT_SENT:
-    case EFFECT_UNKNOWN:
-        break;
-    }
-    return false;
 }
 
 void advise_sight(struct session *s, const struct lock_sight *from, const struct lock_rule *rule, unsigned advises,
@@ -350,7 +259,7 @@ void advise_sight(struct session *s, const struct lock_sight *from, const struct
                               .value = from->value,
                               .value_len = from->value_len,
                               .pttl_ms = from->pttl_ms};
-    if (!sight_says(from, advises, &to))
+    if (!advise_says(from, advises, &to))
         return;
     if (from->verb != LOCK_PASS || count_wanted(s, from->key.name, from->key.len))
         note_sight(s, &to);

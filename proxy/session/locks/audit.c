@@ -166,31 +166,37 @@ static enum lock_queue_sight queue_of(const struct command *c, const struct resp
     return queue;
 }
 
+/* Fills *sight with what a command says of the key that argument `index` is; it points into the command. */
+static void audit_begin(struct lock_sight *sight, const struct command *c, const struct resp_request *r,
+                        const char *bytes, uint32_t index, const struct lock_command *lc, enum lock_effect effect,
+                        int64_t now_ms) {
+    *sight = (struct lock_sight){
+        .verb = lc->verb,
+        .effect = effect,
+        .begun_ms = now_ms,
+        .pttl_ms = expiry_of(c, r, bytes, now_ms),
+        .by = counts_by(c, r, bytes),
+        .refusal = refusal_of(lc),
+    };
+    sight->key.name = request_arg(r, bytes, index, &sight->key.len);
+    sight->queue = queue_of(c, r, bytes, &sight->count);
+}
+
 static void key_note(struct session *s, struct audit_note *note, const struct lock_rule *rule,
                      const struct resp_request *r, const char *bytes, uint32_t index, const struct lock_command *lc,
                      enum lock_effect effect) {
     struct lock_sight *sight = &note->keys[note->count++].sight;
-    size_t len;
-    const char *key = request_arg(r, bytes, index, &len);
-    *sight = (struct lock_sight){
-        .key = {.db = session_db(s), .name = key, .len = len},
-        .rule = rule,
-        .verb = lc->verb,
-        .effect = effect,
-        .session_id = s->lock.id,
-        .login = s->lane.login,
-        .begun_ms = worker_now(s->worker),
-        .pttl_ms = expiry_of(note->command, r, bytes, worker_now(s->worker)),
-        .by = counts_by(note->command, r, bytes),
-        .refusal = refusal_of(lc),
-    };
-    sight->queue = queue_of(note->command, r, bytes, &sight->count);
+    audit_begin(sight, note->command, r, bytes, index, lc, effect, worker_now(s->worker));
+    sight->key.db = session_db(s);
+    sight->rule = rule;
+    sight->session_id = s->lock.id;
+    sight->login = s->lane.login;
     if (rule) { /* no rule, no incidents */
         sight->watched = engine_watch(s->worker->shared->engine, &s->lock, &sight->key);
         if (note->count == 1)
             session_who(s, note->who, sizeof(note->who));
     }
-    text_append(&note->texts, key, len);
+    text_append(&note->texts, sight->key.name, sight->key.len);
     if (lc->value_at) {
         sight->value = bytes; /* known; its place is set below */
         sight->value_len = r->argv[lc->value_at].len;
@@ -223,7 +229,7 @@ static struct audit_note *note_new(struct session *s, const struct command *c, c
     text_init(&note->texts);
     for (size_t i = 0; i < len && i < COMMAND_NAME_MAX - 1; i++)
         note->name[i] = name[i] >= 'a' && name[i] <= 'z' ? (char)(name[i] - 'a' + 'A') : name[i];
-    note->conditional = (c->id == COMMAND_PERSIST) || (r->argc > 3 && c->arity == -3 && c->id != COMMAND_SET);
+    note->conditional = audit_conditional(c, r->argc);
     return note;
 }
 
@@ -267,6 +273,24 @@ static void outside_command(const struct command *c, uint32_t index, struct lock
             .verb = LOCK_ACQUIRE, .script = SCRIPT_ACQUIRE, .value_at = index + 1, .shape = SHAPE_INT};
     else if (c->id == COMMAND_HDEL)
         *lc = lock_release_of_one;
+}
+
+bool audit_reads(struct lock_sight *sight, const struct command *c, const struct resp_request *r, const char *bytes,
+                 uint32_t index, int64_t now_ms) {
+    struct request_class k = {.command = c, .request = r, .bytes = bytes};
+    struct lock_command lc;
+    enum lock_effect effect;
+    if (script_is(c) || !command_on_key(&k, index, LOCK_KIND_ANY, &lc, &effect))
+        return false;
+    outside_command(c, index, &lc);
+    audit_begin(sight, c, r, bytes, index, &lc, effect, now_ms);
+    if (lc.value_at)
+        sight->value = request_arg(r, bytes, lc.value_at, &sight->value_len);
+    return true;
+}
+
+bool audit_conditional(const struct command *c, size_t argc) {
+    return c->id == COMMAND_PERSIST || (argc > 3 && c->arity == -3 && c->id != COMMAND_SET);
 }
 
 struct audit_note *audit_note(struct session *s, const struct request_class *k, bool outside) {

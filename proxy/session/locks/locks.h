@@ -71,13 +71,6 @@ enum lock_row_keys {
     REPLACES_ALL
 };
 
-/* What PROXY ADVISE makes of a command, beside the kind of lock (enum advise_kind, 0 a string). */
-enum {
-    ADVISES_KIND = 15,
-    ADVISES_FIRST = 16 /* it acquires where it answers 1 */,
-    ADVISES_ALL = 32 /* all of its keys */
-};
-
 /* A row of the table of commands on locks. */
 struct lock_row {
     const char *name;                /* in capitals; NULL: no command on locks */
@@ -246,6 +239,13 @@ void audit_released(struct session *s);
 /* Forwards a request with keys; where rules in audit are concerned, its reply is looked at on its way back. */
 void audit_forward(struct session *s, const struct request_class *k);
 
+/* Fills *sight with what a command, on its own, means to a lock of whatever kind that argument `index` names, as
+ * audit_note has it outside of all rules: all but its outcome, the session, and the database. It points into the
+ * command. False: nothing. Scripts are not read. */
+bool audit_reads(struct lock_sight *sight, const struct command *c, const struct resp_request *r, const char *bytes,
+                 uint32_t index, int64_t now_ms);
+/* Whether a command that sets an expiry has a condition: that it does nothing does not tell that the key is missing. */
+bool audit_conditional(const struct command *c, size_t argc);
 /* Forwards a request as audit_forward does, for keys outside of all rules, or of a kind that theirs lacks, whose
  * command looks like a lock's; a script has one. */
 void audit_forward_outside(struct session *s, const struct request_class *k);

@@ -97,8 +97,12 @@ static void write_free(struct write *x) {
     memory_free(x);
 }
 
+static struct fences *fences_of(const struct worker *w) {
+    return ((const struct waits_thread *)(const void *)w->loop)->world->fences;
+}
+
 struct request *request_new(struct session *s, const struct command *command) {
-    struct fences *f = LIST_ENTRY(s->worker->upstream, struct fences, world)->world->fences;
+    struct fences *f = fences_of(s->worker);
     f->now->request.session = s;
     f->now->request.worker = s->worker;
     f->now->request.command = command;
@@ -106,7 +110,7 @@ struct request *request_new(struct session *s, const struct command *command) {
 }
 
 struct request *request_internal(struct worker *worker) {
-    struct fences *f = LIST_ENTRY(worker->upstream, struct fences, world)->world->fences;
+    struct fences *f = fences_of(worker);
     struct write *x = write_new(f->world, NULL);
     x->is_look = true;
     x->of = f->now->number;
@@ -169,11 +173,6 @@ void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
     call_submit_lane(c, slot, NULL, bytes, len);
 }
 
-bool upstream_is_cluster(const struct upstream *u) {
-    (void)u;
-    return true;
-}
-
 bool lock_script_busy(const struct session *s, const char *key, size_t len) {
     (void)s, (void)key, (void)len;
     return false; /* nothing is sent beside a write */
@@ -224,19 +223,16 @@ void watched_dispatch(struct session *s, const struct request_class *k) {
 
 /* ---- Redis -------------------------------------------------------------------------------------------- */
 
-/* A key's name as the interpreter has it; other words are as they are. */
-static struct interpreter_word named(const struct world *w, const struct write *x, const char *text, size_t len) {
-    static const char *const KINDS[] = {"guard:", "mark:", "data:"};
-    static char names[3][MODEL_KEYS][8];
-    bool guard = lock_guard_is(text, len);
-    bool data = !guard && len > 5 && (memcmp(text, "stock:", 6) == 0 || memcmp(text, "{lock:", 6) == 0);
-    (void)w;
-    if (!guard && !data)
+/* A key's name as the interpreter has it; other words are as they are, and so are locks and guard records. */
+static struct interpreter_word named(const struct write *x, const char *text, size_t len) {
+    static const char *const KINDS[] = {"mark:", "data:"};
+    static char names[2][MODEL_KEYS][8];
+    bool mark = lock_guard_is(text, len) && memmem(text, len, "}:{", 3);
+    bool data = len > 6 && (memcmp(text, "stock:", 6) == 0 || memcmp(text, "{lock:", 6) == 0);
+    if (!mark && !data)
         return (struct interpreter_word){text, len};
-    bool mark = guard && memmem(text, len, "}:{", 3);
-    size_t kind = data ? 2 : mark ? 1 : 0;
-    char *name = names[kind][x->key];
-    snprintf(name, sizeof(names[0][0]), "%s%d", KINDS[kind], x->key);
+    char *name = names[data][x->key];
+    snprintf(name, sizeof(names[0][0]), "%s%d", KINDS[data], x->key);
     return (struct interpreter_word){name, strlen(name)};
 }
 
@@ -271,7 +267,7 @@ static void run(struct world *w, const struct write *x, const struct text *bytes
         abort();
     for (size_t i = 0; i < r.argc; i++) {
         const char *text = request_arg(&r, bytes->data, i, &len);
-        words[i] = named(w, x, text, len);
+        words[i] = named(x, text, len);
     }
     int keys = words[2].text[0] - '0';
     lua_State *L = interpreter_fence(&w->redis, x->key, words + 3, keys, words + 3 + keys, (int)r.argc - 3 - keys);
@@ -332,7 +328,7 @@ static struct session *session_of(struct world *w, int conn) {
     worker->shared = &f->shared[c->proxy];
     worker->rules = f->rules;
     worker->loop = (struct ev_loop *)(void *)&f->thread;
-    worker->upstream = (struct upstream *)(void *)&f->world;
+    worker->upstream = (struct upstream *)(void *)&f->thread; /* what waits.c takes it for */
     s->worker = worker;
     s->lock = c->session;
     s->lane = (struct upstream_lane){.protocol = 2};
@@ -404,10 +400,10 @@ static void write_send(struct world *w, struct write *x, const struct text *byte
     resp_request_clear(&r);
 }
 
-/* Whether the proxy takes the connection for one worker's, and nobody ends leases behind its back. */
+/* Whether the proxy takes the connection for one worker's. */
 static bool one_workers(const struct world *w, int conn) {
     bool by_rule = w->sc.rule.owner == LOCK_OWNER_AUTO || w->sc.rule.owner == LOCK_OWNER_CONNECTION;
-    return w->sc.apart && by_rule && !w->sc.library && !w->sc.outside && !world_mistaken(w, world_name(w, conn));
+    return w->sc.apart && by_rule && !w->sc.library && !world_mistaken(w, world_name(w, conn));
 }
 
 bool fences_write(struct world *w, int worker, int conn) {

@@ -1,0 +1,515 @@
+/*
+ * Listens to MONITOR, over connections as the data plane has them (so that TLS, logins, clusters and Sentinels are as
+ * they are for the proxy), and reads captures.
+ *
+ *      each master ── pin, stream ──> lines ──> overhear ──┐
+ *           └─ shared: CLIENT LIST, ECHO, PTTL ────────────┴──> advisor ──> report
+ *
+ * MONITOR is a burden, and Redis keeps for its listener what that does not read: who can't keep up stops.
+ */
+#include "proxy/eavesdrop.h"
+
+#include <errno.h>
+#include <ev.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "parser/resp.h"
+#include "proxy/base/memory.h"
+#include "proxy/base/units.h"
+#include "proxy/net/readable.h"
+#include "proxy/overhear/overhear.h"
+#include "proxy/worker/worker.h"
+
+enum {
+    NODES_MAX = 256,
+    LINE_MAX_BYTES = 1024 * 1024, /* of a line; what is longer is no lock's */
+    LINES_MAX = 50 * 1000 * 1000, /* in all */
+    BEHIND_MS = 5000,             /* more than at best, and this machine can't keep up */
+    CLIENTS_S = 5,                /* between CLIENT LISTs */
+    START_S = 10,                 /* until the first master has begun to show */
+    CHUNKS_KEPT = 64,
+    CAPTURE_BYTES = 64 * 1024,
+    WORD_SIZE = 48
+};
+
+/* Cuts bytes into lines. */
+struct lines {
+    struct text part; /* of one that goes on */
+    bool skipping;    /* it is too long */
+    uint64_t too_long;
+};
+
+/* A question over the shared connection. */
+struct question {
+    struct upstream_request request; /* first */
+    struct ear *ear;
+    enum { ASKS_CLIENTS, ASKS_ECHO, ASKS_PTTL } what;
+    struct text reply;
+};
+
+/* A master that is listened to. */
+struct ear {
+    struct eavesdrop *of;
+    struct upstream_node *node;
+    char address[128];
+    struct upstream_pin *pin; /* NULL: not any more */
+    struct overhear *overhear;
+    struct lines lines;
+    int64_t least_late_ms; /* of a line, by this machine's clock */
+    bool begun, asks, lists, listing;
+    char word[WORD_SIZE];
+    char lost[256]; /* why it is not listened to any more */
+};
+
+struct eavesdrop {
+    struct ev_loop *loop;
+    struct readable readable;
+    struct chunk_pool pool;
+    struct upstream *upstream;
+    struct advisor *advisor;
+    const struct upstream_config *config;
+    uint64_t seed;
+    int64_t for_ms, begun_ms;
+    struct ear *ears[NODES_MAX];
+    size_t count;
+    uint64_t lines;
+    bool over;
+    char why[256]; /* it ended early; "" it did not */
+    struct ev_prepare prepare;
+    struct ev_timer end, start, second;
+    struct ev_signal on_int, on_term;
+};
+
+static int64_t wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------ */
+
+static void line_part(struct lines *l, const char *data, size_t len) {
+    if (l->skipping || l->part.len + len > LINE_MAX_BYTES)
+        l->skipping = true;
+    else
+        text_append(&l->part, data, len);
+}
+
+/* Cuts what has come, and calls fn for each whole line, while it wants more. */
+static void lines_cut(struct lines *l, const char *data, size_t len, bool (*fn)(void *arg, const char *, size_t),
+                      void *arg) {
+    const char *end = data + len, *stop;
+    bool more = true;
+    for (; more && (stop = memchr(data, '\n', (size_t)(end - data))); data = stop + 1) {
+        if (l->part.len == 0 && !l->skipping && stop - data <= LINE_MAX_BYTES) {
+            more = fn(arg, data, (size_t)(stop - data));
+            continue;
+        }
+        line_part(l, data, (size_t)(stop - data));
+        l->too_long += l->skipping;
+        more = l->skipping || fn(arg, l->part.data ? l->part.data : "", l->part.len);
+        l->part.len = 0;
+        l->skipping = false;
+    }
+    if (more && data < end)
+        line_part(l, data, (size_t)(end - data));
+}
+
+/* ---- the report -------------------------------------------------------------------------------- */
+
+static void say(void *arg, const char *line, size_t len) {
+    ++*(size_t *)arg;
+    printf("%.*s\n", (int)len, line);
+}
+
+static void sum(struct overheard *to, const struct overheard *from) {
+    to->lines += from->lines;
+    to->garbage += from->garbage;
+    to->attempts += from->attempts;
+    to->assumed += from->assumed;
+    to->unsure += from->unsure;
+    to->nameless += from->nameless;
+    if (from->first_ms && (!to->first_ms || from->first_ms < to->first_ms))
+        to->first_ms = from->first_ms;
+    if (from->last_ms > to->last_ms)
+        to->last_ms = from->last_ms;
+}
+
+static void report(struct advisor *a, const struct lock_rules *rules, const struct overheard *c, uint64_t too_long) {
+    char text[UNRULED_TEXT_MAX];
+    size_t said = 0, unruled = advisor_unruled(a, rules, 0);
+    printf("# %llu commands in %lld s", (unsigned long long)c->lines,
+           (long long)(c->last_ms - c->first_ms + 999) / 1000);
+    if (c->garbage > 0)
+        printf("; %llu lines that are none of MONITOR's", (unsigned long long)c->garbage);
+    if (too_long > 0)
+        printf("; %llu longer than 1 MB were left out", (unsigned long long)too_long);
+    printf("\n# MONITOR shows no replies: what became of %llu attempts follows from the commands before them",
+           (unsigned long long)c->attempts);
+    if (c->assumed > 0)
+        printf("\n# %llu of these came first for their lock, which is taken to have been free",
+               (unsigned long long)c->assumed);
+    if (c->unsure > 0)
+        printf("\n# of %llu other attempts and releases it is not known", (unsigned long long)c->unsure);
+    printf("\n# It does not show either which workers share a connection, or whose data was written under a lock\n");
+    if (c->nameless > 0)
+        printf("# %llu commands came over unix sockets, which MONITOR takes for one connection\n",
+               (unsigned long long)c->nameless);
+    if (unruled > 0) {
+        worker_unruled_text(unruled, text, sizeof(text));
+        printf("%s\n", text);
+    }
+    advisor_each(a, c->last_ms, say, &said);
+    if (said == 0)
+        printf("nothing was seen that looks like a lock\n");
+    fflush(stdout);
+}
+
+/* ---- a capture ---------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number) {
+    interrupted = 1;
+}
+
+static bool capture_line(void *arg, const char *line, size_t len) {
+    if ((len == 2 || len == 3) && memcmp(line, "OK", 2) == 0) /* redis-cli's first */
+        return true;
+    overhear_line(arg, line, len);
+    return true;
+}
+
+int eavesdrop_file(const char *path, const struct lock_rules *rules, uint64_t seed) {
+    bool standard = strcmp(path, "-") == 0;
+    FILE *file = standard ? stdin : fopen(path, "re");
+    int fd = file ? fileno(file) : -1;
+    struct sigaction stop = {.sa_handler = on_interrupt}; /* read(2) ends by it */
+    static char bytes[CAPTURE_BYTES];
+    ssize_t n = -1;
+    if (fd >= 0) {
+        sigaction(SIGINT, &stop, NULL);
+        sigaction(SIGTERM, &stop, NULL);
+        n = read(fd, bytes, sizeof(bytes));
+    }
+    if (n < 0 && !interrupted) {
+        fprintf(stderr, "lockkeeper: --advise-from '%s': %s\n", path, strerror(errno));
+        if (file && !standard)
+            fclose(file);
+        return 1;
+    }
+    struct advisor *a = advisor_new(seed);
+    struct overhear *o = overhear_new(a, seed, 0);
+    struct lines lines = {.too_long = 0};
+    for (; n > 0 && !interrupted; n = read(fd, bytes, sizeof(bytes)))
+        lines_cut(&lines, bytes, (size_t)n, capture_line, o);
+    if (lines.part.len > 0 && !lines.skipping) /* the last one has no end */
+        capture_line(o, lines.part.data, lines.part.len);
+    overhear_end(o);
+    report(a, rules, overhear_counts(o), lines.too_long);
+    text_clear(&lines.part);
+    overhear_free(o);
+    advisor_free(a);
+    if (!standard)
+        fclose(file);
+    return 0;
+}
+
+/* ---- questions ---------------------------------------------------------------------------------- */
+
+static void ask_over(struct question *q) {
+    text_clear(&q->reply);
+    memory_free(q);
+}
+
+static void asked(struct question *q) {
+    struct ear *e = q->ear;
+    const char *p = q->reply.data, *end = p + q->reply.len;
+    struct resp_item item;
+    bool right = resp_item_read(&p, end, &item) && item.type != '-';
+    if (q->what == ASKS_CLIENTS) {
+        e->listing = false;
+        e->lists = right;
+        if (right)
+            overhear_clients(e->overhear, item.str, item.len);
+    } else if (q->what == ASKS_PTTL) {
+        overhear_answer(e->overhear, right && item.type == ':' ? item.num : PTTL_UNKNOWN);
+    } else {
+        e->asks = right;
+    }
+}
+
+static void on_reply(struct upstream_request *r, const char *data, size_t len, bool last) {
+    struct question *q = (struct question *)r;
+    text_append(&q->reply, data, len);
+    if (!last)
+        return;
+    asked(q);
+    ask_over(q);
+}
+
+/* From now on nothing is asked by this way: another connection would be another one in the lines. */
+static void on_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
+    struct question *q = (struct question *)r;
+    q->ear->asks = q->ear->lists = q->ear->listing = false;
+    ask_over(q);
+}
+
+static const struct upstream_request_ops question_ops = {.reply = on_reply, .fail = on_fail};
+
+static void ask(struct ear *e, int what, const char *words, size_t len) {
+    static const struct upstream_lane lane = {.protocol = 2};
+    struct question *q = memory_zalloc(sizeof(*q));
+    q->ear = e;
+    q->what = what;
+    q->request.ops = &question_ops;
+    if (what == ASKS_CLIENTS) {
+        e->listing = true;
+        overhear_ask_clients(e->overhear);
+    }
+    const char *error = upstream_submit_to(e->of->upstream, &q->request, e->node, &lane, words, len);
+    if (error)
+        on_fail(&q->request, UPSTREAM_NOT_SENT, error);
+}
+
+static void ask_clients(struct ear *e) {
+    static const char words[] = "*2\r\n$6\r\nCLIENT\r\n$4\r\nLIST\r\n";
+    if (e->lists && !e->listing)
+        ask(e, ASKS_CLIENTS, words, sizeof(words) - 1);
+}
+
+static void ask_key(struct ear *e, const char *key, size_t len) {
+    struct text words;
+    text_init(&words);
+    text_printf(&words, "*2\r\n$4\r\nPTTL\r\n$%zu\r\n", len);
+    text_append(&words, key, len);
+    text_append(&words, "\r\n", 2);
+    ask(e, ASKS_PTTL, words.data, words.len);
+    text_clear(&words);
+}
+
+/* ---- listening ---------------------------------------------------------------------------------- */
+
+static void finish(struct eavesdrop *x, const char *why) {
+    if (why && !x->over)
+        snprintf(x->why, sizeof(x->why), "%s", why);
+    x->over = true;
+    ev_break(x->loop, EVBREAK_ALL);
+}
+
+static void ear_lost(struct ear *e, const char *why, size_t len) {
+    snprintf(e->lost, sizeof(e->lost), "%s: %.*s", e->address, (int)(len < 200 ? len : 200), why);
+    for (char *p = e->lost; *p; p++)
+        if (*p < ' ' || *p > '~')
+            *p = '?';
+    if (e->pin)
+        upstream_unpin(e->pin, false);
+    e->pin = NULL;
+    for (size_t i = 0; i < e->of->count; i++)
+        if (e->of->ears[i]->pin)
+            return;
+    finish(e->of, NULL);
+}
+
+/* MONITOR has begun. */
+static void ear_begins(struct ear *e) {
+    struct eavesdrop *x = e->of;
+    struct text words;
+    e->begun = true;
+    if (!x->begun_ms) {
+        x->begun_ms = wall_ms();
+        ev_timer_stop(x->loop, &x->start);
+        ev_timer_set(&x->end, (double)x->for_ms / 1000, 0.);
+        ev_timer_start(x->loop, &x->end);
+    }
+    snprintf(e->word, sizeof(e->word), "lockkeeper-advise-%016llx",
+             (unsigned long long)(x->seed ^ (uintptr_t)e ^ (uint64_t)x->begun_ms));
+    overhear_self(e->overhear, e->word);
+    text_init(&words);
+    text_printf(&words, "*2\r\n$4\r\nECHO\r\n$%zu\r\n%s\r\n", strlen(e->word), e->word);
+    ask(e, ASKS_ECHO, words.data, words.len);
+    text_clear(&words);
+    e->lists = true;
+    ask_clients(e);
+    fprintf(stderr, "lockkeeper: listening to %s\n", e->address);
+}
+
+static bool ear_line(void *arg, const char *line, size_t len) {
+    struct ear *e = arg;
+    const char *key;
+    size_t key_len;
+    if (!e->begun) {
+        if (len < 3 || memcmp(line, "+OK", 3) != 0) {
+            ear_lost(e, line + (len > 0), len - (len > 0) - (len > 1 && line[len - 1] == '\r'));
+            return false;
+        }
+        ear_begins(e);
+        return true;
+    }
+    if (overhear_line(e->overhear, line, len) && e->asks && overhear_asks(e->overhear, &key, &key_len))
+        ask_key(e, key, key_len);
+    if (++e->of->lines >= LINES_MAX) {
+        finish(e->of, "it has shown 50000000 commands, which is enough");
+        return false;
+    }
+    return true;
+}
+
+static void on_message(void *arg, const char *data, size_t len, bool last) {
+    struct ear *e = arg;
+    lines_cut(&e->lines, data, len, ear_line, e);
+    if (!e->pin)
+        return;
+    const struct overheard *c = overhear_counts(e->overhear);
+    int64_t late_ms = wall_ms() - c->last_ms;
+    if (c->lines == 0)
+        return;
+    if (late_ms < e->least_late_ms)
+        e->least_late_ms = late_ms;
+    if (late_ms - e->least_late_ms > BEHIND_MS)
+        finish(e->of, "this machine reads more slowly than Redis writes, which would cost Redis memory");
+}
+
+static void on_lost(void *arg, const char *error) {
+    ear_lost(arg, error, strlen(error));
+}
+
+static void listen_to(struct eavesdrop *x, struct upstream_node *node) {
+    static const struct upstream_lane lane = {.protocol = 2};
+    const struct upstream_claim claim = {.client = NULL, .lasting = true};
+    struct ear *e = memory_zalloc(sizeof(*e));
+    const char *error = NULL;
+    struct upstream_pin_events events = {.arg = e, .message = on_message, .lost = on_lost};
+    e->of = x;
+    e->node = node;
+    e->least_late_ms = INT64_MAX;
+    snprintf(e->address, sizeof(e->address), "%s", upstream_node_address(node));
+    e->overhear = overhear_new(x->advisor, x->seed, x->count);
+    x->ears[x->count++] = e;
+    e->pin = upstream_pin_open(x->upstream, node, &lane, &claim, &events, &error);
+    if (!e->pin) {
+        ear_lost(e, error, strlen(error));
+        return;
+    }
+    upstream_pin_patient(e->pin, PIN_PATIENT);
+    upstream_pin_stream(e->pin, true);
+    upstream_pin_send(e->pin, "*1\r\n$7\r\nMONITOR\r\n", 17);
+}
+
+static void on_ready(void *arg, const char *error) {
+    struct eavesdrop *x = arg;
+    if (error) {
+        finish(x, error);
+        return;
+    }
+    size_t masters = upstream_master_count(x->upstream);
+    for (size_t i = 0; i < masters && i < NODES_MAX && !x->over; i++)
+        listen_to(x, upstream_master(x->upstream, i));
+}
+
+/* ---- the loop ----------------------------------------------------------------------------------- */
+
+static void on_prepare(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
+    struct eavesdrop *x = prepare->data;
+    upstream_flush(x->upstream);
+}
+
+static void on_end(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    finish(timer->data, NULL);
+}
+
+static void on_start_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    finish(timer->data, "no answer within 10 s");
+}
+
+static void on_clients(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct eavesdrop *x = timer->data;
+    for (size_t i = 0; i < x->count; i++)
+        if (x->ears[i]->pin && x->ears[i]->begun)
+            ask_clients(x->ears[i]);
+}
+
+static void on_signal(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    finish(signal->data, "interrupted");
+}
+
+static void run(struct eavesdrop *x) {
+    const struct upstream_events events = {.arg = x, .ready = on_ready};
+    x->loop = ev_default_loop(EVFLAG_AUTO);
+    readable_init(&x->readable, x->loop);
+    chunk_pool_init(&x->pool, CHUNKS_KEPT);
+    ev_prepare_init(&x->prepare, on_prepare);
+    ev_timer_init(&x->end, on_end, 0., 0.);
+    ev_timer_init(&x->start, on_start_late, START_S, 0.);
+    ev_timer_init(&x->second, on_clients, CLIENTS_S, CLIENTS_S);
+    ev_signal_init(&x->on_int, on_signal, SIGINT);
+    ev_signal_init(&x->on_term, on_signal, SIGTERM);
+    x->prepare.data = x->end.data = x->start.data = x->second.data = x->on_int.data = x->on_term.data = x;
+    x->upstream = upstream_new(x->loop, &x->readable, x->config, &x->pool, &events);
+    ev_prepare_start(x->loop, &x->prepare);
+    ev_timer_start(x->loop, &x->start);
+    ev_timer_start(x->loop, &x->second);
+    ev_signal_start(x->loop, &x->on_int);
+    ev_signal_start(x->loop, &x->on_term);
+    if (!x->over)
+        ev_run(x->loop, 0);
+}
+
+static void stop(struct eavesdrop *x) {
+    x->over = true;
+    for (size_t i = 0; i < x->count; i++) {
+        if (x->ears[i]->pin)
+            upstream_unpin(x->ears[i]->pin, false);
+        x->ears[i]->pin = NULL;
+    }
+    upstream_flush(x->upstream);
+    upstream_free(x->upstream);
+    for (size_t i = 0; i < x->count; i++) {
+        overhear_free(x->ears[i]->overhear);
+        text_clear(&x->ears[i]->lines.part);
+        memory_free(x->ears[i]);
+    }
+    ev_prepare_stop(x->loop, &x->prepare);
+    ev_timer_stop(x->loop, &x->end);
+    ev_timer_stop(x->loop, &x->start);
+    ev_timer_stop(x->loop, &x->second);
+    ev_signal_stop(x->loop, &x->on_int);
+    ev_signal_stop(x->loop, &x->on_term);
+    readable_clear(&x->readable);
+    chunk_pool_clear(&x->pool);
+    ev_loop_destroy(x->loop);
+}
+
+int eavesdrop(const struct upstream_config *config, const struct lock_rules *rules, int64_t for_ms, uint64_t seed) {
+    struct eavesdrop x = {.config = config, .seed = seed, .for_ms = for_ms, .advisor = advisor_new(seed)};
+    struct overheard counts = {.lines = 0};
+    uint64_t too_long = 0;
+    char text[32];
+    units_time_text(for_ms, text, sizeof(text));
+    fprintf(stderr,
+            "lockkeeper: MONITOR has Redis copy every command to here, for %s: a busy one may serve a third of its "
+            "requests "
+            "meanwhile. Ctrl-C ends it, with the report so far\n",
+            text);
+    run(&x);
+    for (size_t i = 0; i < x.count; i++) {
+        struct ear *e = x.ears[i];
+        overhear_end(e->overhear);
+        sum(&counts, overhear_counts(e->overhear));
+        too_long += e->lines.too_long;
+        if (e->lost[0])
+            fprintf(stderr, "lockkeeper: not listened to%s: %s\n", e->begun ? " any more" : "", e->lost);
+    }
+    if (x.why[0])
+        fprintf(stderr, "lockkeeper: ended early: %s\n", x.why);
+    if (x.begun_ms)
+        report(x.advisor, rules, &counts, too_long);
+    stop(&x);
+    advisor_free(x.advisor);
+    return x.begun_ms ? 0 : 1;
+}

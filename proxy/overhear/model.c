@@ -1,0 +1,299 @@
+/*
+ * What is known of keys without asking for them: commands come in the order in which Redis ran them, so that a key is
+ * there after the one and gone after the other.
+ *
+ * What is read here of an expiry is Redis's own time, which the lines have. A key that is there and whose end is not
+ * known may be gone at any moment: it counts as there for a tenth of a second after a command that has left it there,
+ * so that SETNX and EXPIRE belong together.
+ *
+ * One thing is assumed: that a key is free which somebody tries to acquire by SETNX or SET NX and which nobody has
+ * touched since the first line.
+ */
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/overhear/private.h"
+
+enum { SETS = 4096, WAYS = 8, SURE_MS = 100 };
+
+struct model {
+    struct model_key keys[SETS][WAYS];
+};
+
+struct model *model_new(void) {
+    return memory_zalloc(sizeof(struct model));
+}
+
+void model_free(struct model *m) {
+    memory_free(m);
+}
+
+void model_forget(struct model *m) {
+    memset(m, 0, sizeof(*m));
+}
+
+static void gone(struct model_key *k) {
+    k->state = MODEL_ABSENT;
+    k->end_ms = k->count = 0;
+    k->counted = k->listed = true;
+    k->nodes = 0;
+    k->field = 0;
+}
+
+static void unknown(struct model_key *k) {
+    gone(k);
+    k->state = MODEL_UNKNOWN;
+    k->counted = k->listed = k->end_known = false;
+}
+
+static void there(struct model_key *k, int64_t pttl_ms, int64_t now_ms) {
+    k->state = MODEL_PRESENT;
+    k->sure_ms = now_ms + SURE_MS;
+    if (pttl_ms == PTTL_UNKNOWN)
+        return;
+    k->end_known = true;
+    k->end_ms = pttl_ms >= 0 ? now_ms + pttl_ms : 0;
+}
+
+struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms) {
+    struct model_key *set = m->keys[hash % SETS];
+    for (size_t i = 0; i < WAYS; i++) {
+        struct model_key *k = &set[i];
+        if (k->hash != hash)
+            continue;
+        if (k->state == MODEL_PRESENT && k->end_known && k->end_ms && k->end_ms < now_ms)
+            gone(k);
+        else if (k->state == MODEL_PRESENT && !k->end_known && now_ms > k->sure_ms)
+            unknown(k);
+        return k;
+    }
+    return NULL;
+}
+
+struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms) {
+    struct model_key *set = m->keys[hash % SETS], *k = model_find(m, hash, now_ms);
+    if (k)
+        return k;
+    k = set;
+    for (size_t i = 1; i < WAYS && k->hash; i++)
+        if (!set[i].hash || set[i].seen_ms < k->seen_ms)
+            k = &set[i];
+    *k = (struct model_key){.hash = hash};
+    return k;
+}
+
+void model_told(struct model_key *k, int64_t pttl_ms, int64_t at_ms) {
+    if (pttl_ms == -2)
+        gone(k);
+    else if (pttl_ms >= -1)
+        there(k, pttl_ms >= 0 ? pttl_ms : PTTL_NONE, at_ms);
+    k->seen_ms = at_ms;
+}
+
+/* ---- commands ---- */
+
+static bool known(const struct model_key *k) {
+    return k->state != MODEL_UNKNOWN;
+}
+
+static bool acquire(struct model_key *k, struct lock_sight *sight, bool assumes, int64_t now_ms) {
+    k->assumed = !known(k) && !k->seen_ms && assumes;
+    bool granted = k->state == MODEL_ABSENT || k->assumed, sure = known(k) || k->assumed;
+    sight->effect = granted ? EFFECT_DONE : EFFECT_LOST;
+    if (granted)
+        there(k, sight->pttl_ms == PTTL_UNKNOWN ? PTTL_NONE : sight->pttl_ms, now_ms);
+    if (!sure) { /* whoever has it */
+        bool brief = sight->pttl_ms >= 0 && sight->pttl_ms < SURE_MS;
+        k->state = MODEL_PRESENT;
+        k->sure_ms = now_ms + (brief ? sight->pttl_ms : SURE_MS);
+    }
+    return sure;
+}
+
+static bool release(struct model_key *k, struct lock_sight *sight) {
+    bool sure = known(k);
+    sight->effect = k->state == MODEL_PRESENT ? EFFECT_DONE : EFFECT_ABSENT;
+    gone(k);
+    return sure;
+}
+
+static bool extend(struct model_key *k, struct lock_sight *sight, bool conditional, int64_t now_ms) {
+    if (!known(k))
+        return false;
+    if (k->state == MODEL_ABSENT) {
+        sight->effect = EFFECT_ABSENT;
+        return true;
+    }
+    if (conditional && sight->pttl_ms != PTTL_NONE) { /* EXPIRE NX, ...: one of two */
+        k->end_known = false;
+        k->sure_ms = now_ms;
+        sight->effect = EFFECT_NOTHING;
+        return true;
+    }
+    if (sight->pttl_ms == PTTL_GONE) {
+        gone(k);
+        sight->effect = EFFECT_REMOVED;
+    } else {
+        there(k, sight->pttl_ms, now_ms);
+        sight->effect = EFFECT_DONE;
+    }
+    return true;
+}
+
+static bool replace(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
+    sight->effect = EFFECT_DONE;
+    unknown(k);
+    there(k, sight->pttl_ms == PTTL_UNKNOWN ? PTTL_NONE : sight->pttl_ms, now_ms);
+    return true;
+}
+
+static bool swap(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
+    bool sure = known(k);
+    sight->old = k->state == MODEL_PRESENT ? "" : NULL;
+    sight->effect = EFFECT_DONE;
+    there(k, PTTL_NONE, now_ms);
+    return sure;
+}
+
+static bool count(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
+    bool sure = known(k) && k->counted && sight->by > 0, was = k->state == MODEL_PRESENT;
+    sight->value = NULL;
+    sight->effect = EFFECT_DONE;
+    k->count += sight->verb == LOCK_COUNT_UP ? sight->by : -sight->by;
+    sight->count = k->count;
+    if (sure && !was)
+        there(k, PTTL_NONE, now_ms);
+    if (!sure)
+        k->sure_ms = now_ms + SURE_MS;
+    k->state = MODEL_PRESENT;
+    return sure;
+}
+
+/* What writes only: HSETNX and INCR of which nobody knows yet that they are a lock's come as counts. */
+static bool pass(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
+    sight->effect = EFFECT_NOTHING;
+    if (sight->pttl_ms != PTTL_UNKNOWN)
+        replace(k, sight, now_ms);
+    else if (!known(k))
+        return false;
+    else
+        there(k, k->state == MODEL_ABSENT ? PTTL_NONE : PTTL_UNKNOWN, now_ms);
+    sight->effect = EFFECT_NOTHING;
+    k->counted = k->listed = false;
+    return true;
+}
+
+/* ---- lists ---- */
+
+static bool push(struct model_key *k, struct lock_sight *sight, uint64_t node, int64_t now_ms) {
+    bool sure = known(k) && k->listed && k->nodes < MODEL_NODES;
+    if (k->state == MODEL_ABSENT)
+        there(k, PTTL_NONE, now_ms);
+    if (!sure)
+        k->sure_ms = now_ms + SURE_MS;
+    k->state = MODEL_PRESENT;
+    k->listed = sure;
+    if (sure)
+        k->node[k->nodes++] = node;
+    sight->count = k->nodes;
+    sight->by = 1;
+    sight->effect = EFFECT_DONE;
+    return sure;
+}
+
+static void node_remove(struct model_key *k, size_t at) {
+    k->nodes--;
+    memmove(k->node + at, k->node + at + 1, (k->nodes - at) * sizeof(k->node[0]));
+    if (k->nodes == 0)
+        gone(k);
+}
+
+static bool take(struct model_key *k, struct lock_sight *sight, uint64_t node) {
+    bool sure = known(k) && k->listed;
+    sight->effect = EFFECT_ABSENT;
+    for (size_t i = 0; sure && i < k->nodes; i++)
+        if (k->node[i] == node) {
+            sight->effect = EFFECT_DONE;
+            node_remove(k, i);
+            break;
+        }
+    return sure;
+}
+
+static bool head(const struct model_key *k, struct lock_sight *sight) {
+    bool sure = known(k) && k->listed;
+    sight->effect = sure && k->nodes > 0 && sight->queue == QUEUE_HEAD ? EFFECT_DONE : EFFECT_ABSENT;
+    return sure;
+}
+
+static bool queue(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
+    const struct hash_seed seed = {1, 2};
+    uint64_t node = sight->value ? hash_bytes(&seed, sight->value, sight->value_len) : 0;
+    bool sure = false;
+    if (sight->verb == LOCK_QUEUE_PUSH) {
+        sure = push(k, sight, node, now_ms);
+    } else if (sight->verb == LOCK_QUEUE_REMOVE) {
+        sure = take(k, sight, node);
+    } else {
+        sure = head(k, sight);
+        node = sure && k->nodes > 0 ? k->node[0] : 0;
+        if (sight->queue == QUEUE_POP) {
+            sight->effect = sure && k->nodes > 0 ? EFFECT_DONE : EFFECT_ABSENT;
+            if (sure && k->nodes > 0)
+                node_remove(k, 0);
+        }
+    }
+    k->shown = node; /* stands for the node from here on */
+    sight->value = (const char *)&k->shown;
+    sight->value_len = sizeof(k->shown);
+    return sure;
+}
+
+bool model_run(struct model_key *k, struct lock_sight *sight, bool conditional, bool hash, int64_t now_ms) {
+    bool sure = false;
+    k->asked = k->assumed = false;
+    if (sight->queue == QUEUE_POP)
+        sure = queue(k, sight, now_ms);
+    else
+        switch (sight->verb) {
+        case LOCK_ACQUIRE:
+            sure = acquire(k, sight, !hash, now_ms);
+            break;
+        case LOCK_RELEASE:
+            sure = release(k, sight);
+            break;
+        case LOCK_EXTEND:
+        case LOCK_REWRITE:
+            sure = extend(k, sight, conditional, now_ms);
+            break;
+        case LOCK_REPLACE:
+            sure = replace(k, sight, now_ms);
+            break;
+        case LOCK_SWAP:
+            sure = swap(k, sight, now_ms);
+            break;
+        case LOCK_COUNT_UP:
+        case LOCK_COUNT_DOWN:
+            sure = count(k, sight, now_ms);
+            break;
+        case LOCK_PASS:
+            sure = pass(k, sight, now_ms);
+            break;
+        case LOCK_QUEUE_PUSH:
+        case LOCK_QUEUE_READ:
+        case LOCK_QUEUE_REMOVE:
+            sure = queue(k, sight, now_ms);
+            break;
+        case LOCK_CLOBBER:
+        case LOCK_QUEUE_SET:
+            unknown(k);
+            break;
+        case LOCK_READ:
+        case LOCK_SCRIPT:
+        case LOCK_INSPECT:
+        case LOCK_OPERATOR:
+            return true;
+        }
+    k->seen_ms = now_ms;
+    return sure;
+}

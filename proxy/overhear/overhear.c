@@ -1,0 +1,628 @@
+/*
+ * From lines to the advisor's events: whose command it was, what it means to a lock, what became of it.
+ *
+ * Scripts show what they do in lines of their own, behind their call, and nothing comes between: these are taken for
+ * commands of whoever called. Where the script's text tells what it is for (advise_script_read) the whole of it is one
+ * event, which needs no reply either: a script that acquires and has written nothing has lost.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/command.h"
+#include "proxy/base/memory.h"
+#include "proxy/net/digest.h"
+#include "proxy/overhear/private.h"
+#include "proxy/session/locks/locks.h"
+
+enum {
+    SESSIONS = 2048, /* sets of WAYS */
+    WAYS = 8,
+    IDENTITY_MAX = 96,
+    HOST_SIZE = 64,
+    LIBRARY_MAX = 32,
+    NAME_SIZE = 48,
+    KEYS_MAX = 64,
+    KEY_MAX = 512,
+    ASKS = 64,            /* PTTLs that are on their way */
+    ASKS_MAX = 20000,     /* in all */
+    SOURCE_MAX = 4096,    /* of a script that is read */
+    COUNTERS_SAMPLED = 61 /* as the proxy looks at INCR and HSETNX */
+};
+
+struct talker {
+    uint64_t hash; /* of its address; 0: the place is empty */
+    uint64_t id;
+    uint64_t listed; /* the CLIENT LIST that had it last */
+    int64_t seen_ms;
+    uint64_t client; /* hash of its identity */
+    bool watches, gone;
+    char address[HOST_SIZE]; /* without the port */
+    char user[NAME_SIZE], name[NAME_SIZE];
+    char library[LIBRARY_MAX];
+    char identity[IDENTITY_MAX];
+};
+
+/* A PTTL that was asked for. Its line and its answer come in either order. */
+struct ask {
+    uint64_t hash;
+    bool lined, answered;
+    int64_t pttl_ms, at_ms;
+};
+
+struct overhear {
+    struct advisor *advisor;
+    struct hash_seed seed;
+    struct model *model;
+    struct overheard counts;
+    struct talker talkers[SESSIONS][WAYS];
+    uint64_t last_id, lists;
+    struct talker *last; /* who sent the last line but a script's */
+    struct text bytes, line;
+    struct resp_request request;
+    uint32_t counters_seen;
+    /* the script that is running */
+    struct advise_text script;
+    char script_key[KEY_MAX];
+    size_t script_key_len;
+    uint32_t script_db;
+    uint64_t script_value;
+    int64_t script_pttl_ms;
+    bool script_wrote, script_deleted;
+    /* who asks */
+    char word[NAME_SIZE], self[HOST_SIZE];
+    size_t self_len;
+    char asked_key[KEY_MAX];
+    size_t asked_len; /* 0: nothing to ask for */
+    uint64_t asked_hash;
+    struct ask asks[ASKS];
+    size_t first, lined, answered, last_ask; /* running numbers */
+};
+
+struct overhear *overhear_new(struct advisor *a, uint64_t seed, uint64_t number) {
+    struct overhear *o = memory_zalloc(sizeof(*o));
+    o->advisor = a;
+    o->seed = hash_seed_make(seed, 5);
+    o->model = model_new();
+    o->last_id = number << 24;
+    resp_request_init(&o->request);
+    return o;
+}
+
+void overhear_free(struct overhear *o) {
+    if (!o)
+        return;
+    model_free(o->model);
+    text_clear(&o->bytes);
+    text_clear(&o->line);
+    resp_request_clear(&o->request);
+    memory_free(o);
+}
+
+const struct overheard *overhear_counts(const struct overhear *o) {
+    return &o->counts;
+}
+
+/* ---- who ---- */
+
+static void __attribute__((format(printf, 3, 4))) put(char *out, size_t size, const char *format, ...) {
+    size_t len = strlen(out);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out + len, size - len, format, args);
+    va_end(args);
+}
+
+/* The proxy's own words for a client, but that a user `default` is left out: new connections' users are not known. */
+static void identify(struct overhear *o, struct talker *t) {
+    t->identity[0] = '\0';
+    put(t->identity, sizeof(t->identity), "%s", t->address);
+    if (t->user[0] && strcmp(t->user, "default") != 0)
+        put(t->identity, sizeof(t->identity), " user=%s", t->user);
+    if (t->name[0])
+        put(t->identity, sizeof(t->identity), " name=%s", t->name);
+    t->client = hash_bytes(&o->seed, t->identity, strlen(t->identity));
+}
+
+static void copy(char *to, size_t size, const char *from, size_t len) {
+    snprintf(to, size, "%.*s", (int)(len < size ? len : size - 1), from);
+}
+
+/* The host of "127.0.0.1:4000" or "[::1]:4000"; "unix" of the path of a socket. */
+static void host_copy(char out[HOST_SIZE], const char *address, size_t len) {
+    size_t end = len;
+    if (len > 5 && memcmp(address, "unix:", 5) == 0)
+        end = 4;
+    else
+        while (end > 0 && address[end - 1] != ':')
+            end--;
+    bool bracketed = end > 2 && address[0] == '[';
+    copy(out, HOST_SIZE, address + bracketed, end == 4 ? 4 : end > 0 ? end - 1 - (bracketed ? 2 : 0) : len);
+}
+
+static uint64_t hash_of(const struct overhear *o, const char *address, size_t len) {
+    return hash_bytes(&o->seed, address, len) | 1;
+}
+
+static struct talker *talker_find(struct overhear *o, const char *address, size_t len) {
+    uint64_t hash = hash_of(o, address, len);
+    struct talker *set = o->talkers[(hash >> 1) % SESSIONS];
+    for (size_t i = 0; i < WAYS; i++)
+        if (set[i].hash == hash)
+            return &set[i];
+    return NULL;
+}
+
+static struct talker *talker_get(struct overhear *o, const char *address, size_t len) {
+    uint64_t hash = hash_of(o, address, len);
+    struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = talker_find(o, address, len);
+    if (t && !t->gone)
+        return t;
+    for (size_t i = 0; !t && i < WAYS; i++)
+        if (!set[i].hash)
+            t = &set[i];
+    for (size_t i = 0; !t && i < WAYS; i++)
+        if (i + 1 == WAYS || set[i].seen_ms <= set[i + 1].seen_ms)
+            t = &set[i];
+    *t = (struct talker){.hash = hash, .id = ++o->last_id};
+    host_copy(t->address, address, len);
+    identify(o, t);
+    return t;
+}
+
+static void talker_left(struct overhear *o, struct talker *t) {
+    if (!t->gone)
+        advisor_left(o->advisor, t->id);
+    t->gone = true;
+}
+
+void overhear_ask_clients(struct overhear *o) {
+    o->lists++;
+}
+
+/* The value of a field of a client's line, " name=cron". */
+static void field_copy(char *out, size_t size, const char *line, size_t len, const char *field) {
+    size_t n = strlen(field);
+    out[0] = '\0';
+    for (const char *p = line; p && (size_t)(p - line) + n < len;) {
+        if (memcmp(p, field, n) == 0) {
+            const char *end = memchr(p + n, ' ', len - (size_t)(p + n - line));
+            copy(out, size, p + n, end ? (size_t)(end - p) - n : len - (size_t)(p + n - line));
+            return;
+        }
+        p = memchr(p, ' ', len - (size_t)(p - line));
+        p = p ? p + 1 : NULL;
+    }
+}
+
+void overhear_clients(struct overhear *o, const char *text, size_t len) {
+    const char *end = text + len;
+    while (text < end) {
+        const char *stop = memchr(text, '\n', (size_t)(end - text));
+        size_t line = (size_t)((stop ? stop : end) - text);
+        char address[128];
+        field_copy(address, sizeof(address), text, line, "addr=");
+        if (address[0]) {
+            struct talker *t = talker_get(o, address, strlen(address));
+            t->listed = o->lists;
+            field_copy(t->name, sizeof(t->name), text, line, "name=");
+            field_copy(t->user, sizeof(t->user), text, line, "user=");
+            field_copy(t->library, sizeof(t->library), text, line, "lib-name=");
+            identify(o, t);
+        }
+        text = stop ? stop + 1 : end;
+    }
+    for (size_t i = 0; i < SESSIONS * WAYS; i++) {
+        struct talker *t = &o->talkers[i / WAYS][i % WAYS];
+        if (t->hash && t->listed < o->lists && strcmp(t->address, "unix") != 0)
+            talker_left(o, t);
+    }
+}
+
+/* ---- what is told ---- */
+
+static void note(struct overhear *o, struct talker *t, struct advise_sight *sight) {
+    sight->session_id = t->id;
+    sight->library = t->library[0] ? t->library : NULL;
+    sight->client = t->identity;
+    sight->client_len = strlen(t->identity);
+    sight->client_hash = t->client;
+    o->counts.attempts += sight->event == ADVISE_ACQUIRED || sight->event == ADVISE_LOST;
+    if (advisor_samples(o->advisor, sight->key.name, sight->key.len, o->counts.last_ms))
+        advisor_note(o->advisor, sight, o->counts.last_ms);
+}
+
+static uint64_t key_hash(const struct overhear *o, uint32_t db, const char *key, size_t len) {
+    return (hash_bytes(&o->seed, key, len) + db) | 1;
+}
+
+/* Whether a command is one by which locks are acquired, so that its key is followed from then on. */
+static bool attempts(const struct command *c, const struct lock_sight *sight) {
+    return sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_COUNT_UP || sight->verb == LOCK_QUEUE_PUSH ||
+           sight->verb == LOCK_SWAP || c->id == COMMAND_LREM;
+}
+
+/* Whether what became of a command is of interest, as the proxy has it outside of all rules. */
+static bool wanted(struct overhear *o, const struct command *c, const struct lock_sight *sight, bool watched) {
+    const char *key = sight->key.name;
+    size_t len = sight->key.len;
+    bool known = advisor_knows(o->advisor, key, len);
+    if (sight->verb == LOCK_ACQUIRE && c->id != COMMAND_HSETNX)
+        return true;
+    if (sight->verb == LOCK_COUNT_UP || c->id == COMMAND_HSETNX)
+        return known || ++o->counters_seen % COUNTERS_SAMPLED == 0;
+    if (c->id == COMMAND_LREM || sight->queue == QUEUE_HEAD) {
+        if (!known)
+            advisor_arm(o->advisor, key, len, o->counts.last_ms);
+        return known;
+    }
+    return known || (watched && sight->verb == LOCK_REPLACE);
+}
+
+static void ask_for(struct overhear *o, uint32_t db, const struct lock_sight *sight, uint64_t hash) {
+    if (!o->word[0] || db != 0 || sight->key.len == 0 || sight->key.len > KEY_MAX || o->last_ask - o->first >= ASKS ||
+        o->last_ask >= ASKS_MAX)
+        return;
+    memcpy(o->asked_key, sight->key.name, sight->key.len);
+    o->asked_len = sight->key.len;
+    o->asked_hash = hash;
+}
+
+static bool in_script(const struct overhear *o, const struct lock_sight *sight, uint32_t db) {
+    return o->script.kind != ADVISE_SCRIPT_OTHER && db == o->script_db && sight->key.len == o->script_key_len &&
+           memcmp(sight->key.name, o->script_key, sight->key.len) == 0;
+}
+
+/* Notes what a script does to its lock: it is told as a whole. */
+static void script_does(struct overhear *o, const struct lock_sight *sight) {
+    if (sight->effect == EFFECT_LOST)
+        return;
+    if (sight->verb == LOCK_RELEASE && sight->effect == EFFECT_DONE)
+        o->script_deleted = true;
+    else if (sight->verb != LOCK_READ && sight->verb != LOCK_QUEUE_READ)
+        o->script_wrote = true;
+}
+
+/* A command on one key. `lost`: of MSETNX, another of its keys is there; `sure`: what became of it is known. */
+static void tell(struct overhear *o, struct talker *t, const struct command *c, struct lock_sight *sight, bool sure,
+                 bool scripted) {
+    bool interesting = wanted(o, c, sight, t->watches);
+    if (!interesting)
+        return;
+    unsigned advises = lock_row_of(c)->advises;
+    if (!sure) {
+        if (sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_RELEASE || sight->verb == LOCK_COUNT_UP ||
+            sight->verb == LOCK_COUNT_DOWN)
+            o->counts.unsure++;
+        if (sight->verb == LOCK_ACQUIRE && c->id != COMMAND_HSETNX)
+            advisor_arm(o->advisor, sight->key.name, sight->key.len, o->counts.last_ms);
+        return;
+    }
+    struct advise_sight to = {.key = sight->key,
+                              .scripted = scripted,
+                              .watched = t->watches,
+                              .waits = sight->count > sight->by,
+                              .kind = scripted ? ADVISE_STRING : advises & ADVISES_KIND,
+                              .value = sight->value,
+                              .value_len = sight->value_len,
+                              .pttl_ms = sight->pttl_ms};
+    if (advise_says(sight, advises, &to))
+        note(o, t, &to);
+}
+
+/* HSETNX and HDEL are about one field: the key is followed while it is always the same one. */
+static void field_follow(struct overhear *o, struct model_key *k, const struct command *c) {
+    size_t len;
+    if (c->id != COMMAND_HSETNX && c->id != COMMAND_HDEL)
+        return;
+    const char *field = request_arg(&o->request, o->bytes.data, 2, &len);
+    uint64_t hash = hash_bytes(&o->seed, field, len) | 1;
+    if ((k->field && k->field != hash) || (c->id == COMMAND_HDEL && o->request.argc > 3))
+        k->state = MODEL_UNKNOWN;
+    k->field = hash;
+}
+
+/* What the model can't follow of a list: other ends than its tail, several nodes at once. */
+static bool queue_lost(const struct overhear *o, const struct command *c) {
+    return c->id == COMMAND_LPUSH || c->id == COMMAND_LPUSHX || c->id == COMMAND_LINSERT || c->id == COMMAND_RPOP ||
+           (c->id == COMMAND_RPUSH && o->request.argc > 3) || (c->id == COMMAND_LPOP && o->request.argc > 2);
+}
+
+static void on_key(struct overhear *o, struct talker *t, const struct overheard_line *line, const struct command *c,
+                   uint32_t index, bool scripted, bool lost) {
+    struct lock_sight sight;
+    int64_t now_ms = line->time_ms;
+    if (!audit_reads(&sight, c, &o->request, o->bytes.data, index, now_ms))
+        return;
+    sight.key.db = line->db;
+    uint64_t hash = key_hash(o, line->db, sight.key.name, sight.key.len);
+    struct model_key *k = model_find(o->model, hash, now_ms);
+    if (!k && !attempts(c, &sight) && !in_script(o, &sight, line->db))
+        return;
+    if (!k)
+        k = model_follow(o->model, hash, now_ms);
+    field_follow(o, k, c);
+    bool was_unknown = k->state == MODEL_UNKNOWN, sure = false;
+    k->assumed = false;
+    if (lost && sight.verb == LOCK_ACQUIRE) {
+        sight.effect = EFFECT_LOST;
+        sure = true;
+    } else if (queue_lost(o, c)) {
+        k->state = MODEL_UNKNOWN;
+    } else if (c->id == COMMAND_RPUSHX && k->state != MODEL_PRESENT) {
+        sure = false;
+    } else {
+        sure = model_run(k, &sight, audit_conditional(c, o->request.argc), c->id == COMMAND_HSETNX, now_ms);
+    }
+    bool acquires = sight.verb == LOCK_ACQUIRE || sight.verb == LOCK_QUEUE_PUSH;
+    if (was_unknown && acquires && !scripted)
+        ask_for(o, line->db, &sight, hash);
+    o->counts.assumed += k->assumed;
+    if (scripted && in_script(o, &sight, line->db))
+        script_does(o, &sight);
+    else
+        tell(o, t, c, &sight, sure, scripted);
+}
+
+/* Whether one of MSETNX's keys is there, so that it does nothing. */
+static bool msetnx_lost(struct overhear *o, const struct overheard_line *line, const struct command *c) {
+    for (size_t i = 1; c->id == COMMAND_MSETNX && i < o->request.argc; i += 2) {
+        size_t len;
+        const char *key = request_arg(&o->request, o->bytes.data, i, &len);
+        const struct model_key *k = model_find(o->model, key_hash(o, line->db, key, len), line->time_ms);
+        if (k && k->state == MODEL_PRESENT)
+            return true;
+    }
+    return false;
+}
+
+/* ---- scripts ---- */
+
+/* Tells what the script has done that ran last. */
+static void script_end(struct overhear *o) {
+    struct advise_sight to = {.key = {.db = o->script_db, .name = o->script_key, .len = o->script_key_len},
+                              .scripted = true,
+                              .kind = ADVISE_STRING,
+                              .pttl_ms = o->script_pttl_ms};
+    enum advise_script kind = o->script.kind;
+    struct talker *t = o->last;
+    o->script.kind = ADVISE_SCRIPT_OTHER;
+    bool acquires = kind == ADVISE_SCRIPT_ACQUIRES || kind == ADVISE_SCRIPT_ENTERS;
+    if (!t || kind == ADVISE_SCRIPT_OTHER ||
+        (!acquires && !advisor_knows(o->advisor, o->script_key, o->script_key_len)))
+        return;
+    if (acquires) {
+        to.event = o->script_wrote ? ADVISE_ACQUIRED : ADVISE_LOST;
+        to.value = o->script_value && o->script_wrote ? (const char *)&o->script_value : NULL;
+        to.value_len = sizeof(o->script_value);
+    } else if (kind == ADVISE_SCRIPT_EXTENDS) {
+        to.event = ADVISE_REWRITTEN;
+        if (!o->script_wrote)
+            return;
+    } else {
+        to.event = o->script_deleted ? ADVISE_RELEASED : ADVISE_IN_VAIN;
+        if (!o->script_deleted && o->script_wrote)
+            return; /* entered more often than left */
+    }
+    note(o, t, &to);
+}
+
+static bool number_of(const struct overhear *o, size_t at, int64_t *n) {
+    size_t len;
+    const char *text = at < o->request.argc ? request_arg(&o->request, o->bytes.data, at, &len) : NULL;
+    return text && resp_integer(text, len, n);
+}
+
+static struct advise_text script_read(struct overhear *o, const char *source, size_t len) {
+    struct advise_text text = {.kind = ADVISE_SCRIPT_OTHER};
+    if (len <= SOURCE_MAX)
+        text = advise_script_read(source, len);
+    if (text.kind != ADVISE_SCRIPT_OTHER)
+        advisor_script_note(o->advisor, digest_sha1_head(source, len), &text);
+    return text;
+}
+
+static uint64_t sha1_head(const char *text, size_t len) {
+    uint64_t sha1 = 0;
+    for (size_t i = 0; i < 16 && i < len; i++)
+        sha1 = sha1 << 4 | (uint64_t)((text[i] & 15) + (text[i] > '9' ? 9 : 0));
+    return sha1;
+}
+
+/* A script is called: what it does comes in the next lines. */
+static void script_called(struct overhear *o, const struct overheard_line *line, const struct command *c) {
+    const struct resp_request *r = &o->request;
+    size_t len, key_len;
+    int64_t keys, n;
+    const char *source = request_arg(r, o->bytes.data, 1, &len);
+    struct advise_text text = {.kind = ADVISE_SCRIPT_OTHER};
+    if (c->id == COMMAND_EVAL)
+        text = script_read(o, source, len);
+    else if (c->id == COMMAND_EVALSHA)
+        text = advisor_script(o->advisor, sha1_head(source, len));
+    if (text.kind == ADVISE_SCRIPT_OTHER || !number_of(o, 2, &keys) || keys < 1 || keys > KEYS_MAX || text.key == 0 ||
+        text.key > keys || 2u + text.key >= r->argc)
+        return;
+    const char *key = request_arg(r, o->bytes.data, 2u + text.key, &key_len);
+    if (key_len > KEY_MAX)
+        return;
+    memcpy(o->script_key, key, key_len);
+    o->script_key_len = key_len;
+    o->script_db = line->db;
+    o->script = text;
+    o->script_wrote = o->script_deleted = false;
+    size_t value = text.value && text.value != ADVISE_LITERAL ? 2 + (size_t)keys + text.value : 0;
+    o->script_value = text.value == ADVISE_LITERAL ? 1 : 0;
+    if (value > 0 && value < r->argc) {
+        const char *bytes = request_arg(r, o->bytes.data, value, &len);
+        o->script_value = hash_of(o, bytes, len);
+    }
+    o->script_pttl_ms = PTTL_NONE;
+    if (!text.endless)
+        o->script_pttl_ms =
+            text.expiry && number_of(o, 2 + (size_t)keys + text.expiry, &n) && n > 0 && n < INT64_MAX / 2000
+                ? n * (text.seconds ? 1000 : 1)
+                : INT64_MAX;
+}
+
+/* ---- lines ---- */
+
+/* What a connection says of itself. */
+static void on_client(struct overhear *o, struct talker *t) {
+    const struct resp_request *r = &o->request;
+    const char *bytes = o->bytes.data;
+    size_t len;
+    if (r->argc == 3 && request_arg_is(r, bytes, 1, "setname")) {
+        const char *name = request_arg(r, bytes, 2, &len);
+        copy(t->name, sizeof(t->name), name, len);
+        identify(o, t);
+    } else if (r->argc == 4 && request_arg_is(r, bytes, 1, "setinfo") && request_arg_is(r, bytes, 2, "lib-name")) {
+        const char *name = request_arg(r, bytes, 3, &len);
+        copy(t->library, sizeof(t->library), name, len);
+    }
+}
+
+/* Commands that concern no key. True: that was all. */
+static bool on_other(struct overhear *o, struct talker *t, const struct overheard_line *line, const struct command *c) {
+    size_t len;
+    switch ((int)c->id) {
+    case COMMAND_CLIENT:
+        on_client(o, t);
+        return true;
+    case COMMAND_WATCH:
+        t->watches = true;
+        return true;
+    case COMMAND_EXEC:
+    case COMMAND_DISCARD:
+    case COMMAND_UNWATCH:
+        t->watches = false;
+        return true;
+    case COMMAND_QUIT:
+        talker_left(o, t);
+        return true;
+    case COMMAND_FLUSHALL:
+    case COMMAND_FLUSHDB:
+    case COMMAND_SWAPDB:
+        model_forget(o->model);
+        return true;
+    case COMMAND_SCRIPT:
+        if (o->request.argc == 3 && request_arg_is(&o->request, o->bytes.data, 1, "load")) {
+            const char *source = request_arg(&o->request, o->bytes.data, 2, &len);
+            script_read(o, source, len);
+        }
+        return true;
+    default:
+        if (!script_is(c))
+            return false;
+        script_called(o, line, c);
+        return true;
+    }
+}
+
+/* The line of a PTTL that was asked for: this is where its answer belongs. */
+static void asked_line(struct overhear *o, const struct overheard_line *line) {
+    if (o->lined == o->last_ask)
+        return;
+    struct ask *a = &o->asks[o->lined++ % ASKS];
+    struct model_key *k = model_find(o->model, a->hash, line->time_ms);
+    a->lined = true;
+    a->at_ms = line->time_ms;
+    if (k && a->answered)
+        model_told(k, a->pttl_ms, a->at_ms);
+    else if (k)
+        k->asked = true;
+    while (o->first < o->lined && o->first < o->answered)
+        o->first++;
+}
+
+void overhear_answer(struct overhear *o, int64_t pttl_ms) {
+    if (o->answered == o->last_ask)
+        return;
+    struct ask *a = &o->asks[o->answered++ % ASKS];
+    a->answered = true;
+    a->pttl_ms = pttl_ms;
+    struct model_key *k = a->lined ? model_find(o->model, a->hash, a->at_ms) : NULL;
+    if (k && k->asked)
+        model_told(k, pttl_ms, a->at_ms);
+    while (o->first < o->lined && o->first < o->answered)
+        o->first++;
+}
+
+void overhear_self(struct overhear *o, const char *word) {
+    copy(o->word, sizeof(o->word), word, strlen(word));
+}
+
+bool overhear_asks(struct overhear *o, const char **key, size_t *len) {
+    if (o->asked_len == 0 || o->self_len == 0)
+        return false;
+    *key = o->asked_key;
+    *len = o->asked_len;
+    o->asks[o->last_ask++ % ASKS] = (struct ask){.hash = o->asked_hash};
+    o->asked_len = 0;
+    return true;
+}
+
+/* Whether the line is of the connection that asks. */
+static bool is_self(struct overhear *o, const struct overheard_line *line, const struct command *c) {
+    size_t len;
+    if (!o->word[0])
+        return false;
+    if (o->self_len == 0 && c && c->id == COMMAND_ECHO && o->request.argc == 2) {
+        const char *word = request_arg(&o->request, o->bytes.data, 1, &len);
+        if (len == strlen(o->word) && memcmp(word, o->word, len) == 0 && line->from_len <= HOST_SIZE) {
+            memcpy(o->self, line->from, line->from_len);
+            o->self_len = line->from_len;
+        }
+    }
+    return o->self_len > 0 && line->from_len == o->self_len && memcmp(line->from, o->self, o->self_len) == 0;
+}
+
+static void on_command(struct overhear *o, const struct overheard_line *line, const struct command *c) {
+    bool scripted = line->from_len == 3 && memcmp(line->from, "lua", 3) == 0;
+    uint32_t keys[KEYS_MAX];
+    if (!scripted) {
+        script_end(o);
+        o->last = talker_get(o, line->from, line->from_len);
+        o->counts.nameless += strcmp(o->last->address, "unix") == 0;
+    }
+    struct talker *t = o->last;
+    if (!t || !c || !command_arity_ok(c, o->request.argc))
+        return;
+    t->seen_ms = line->time_ms;
+    t->listed = t->listed < o->lists ? o->lists : t->listed; /* it is there */
+    if (!scripted && on_other(o, t, line, c))
+        return;
+    if (!lock_row_of(c)->name)
+        return;
+    int n = command_keys(c, o->bytes.data, &o->request, keys, KEYS_MAX);
+    bool lost = msetnx_lost(o, line, c);
+    for (int i = 0; i < n && i < KEYS_MAX; i++)
+        on_key(o, t, line, c, keys[i], scripted, lost);
+}
+
+bool overhear_line(struct overhear *o, const char *text, size_t len) {
+    struct overheard_line line;
+    o->asked_len = 0;
+    if (!overheard_line_read(&line, text, len) || !overheard_words_read(&line, &o->bytes, &o->request)) {
+        o->counts.garbage++;
+        return false;
+    }
+    const struct command *c = command_of_request(&o->request, o->bytes.data);
+    if (is_self(o, &line, c)) {
+        script_end(o);
+        if (c && c->id == COMMAND_PTTL)
+            asked_line(o, &line);
+        return true;
+    }
+    o->counts.lines++;
+    if (!o->counts.first_ms)
+        o->counts.first_ms = line.time_ms;
+    if (line.time_ms > o->counts.last_ms)
+        o->counts.last_ms = line.time_ms;
+    line.time_ms = o->counts.last_ms; /* time does not go back */
+    on_command(o, &line, c);
+    return true;
+}
+
+void overhear_end(struct overhear *o) {
+    script_end(o);
+}

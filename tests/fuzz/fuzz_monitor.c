@@ -1,0 +1,58 @@
+/*
+ * MONITOR's lines, and a CLIENT LIST between them: whatever they say, lines are taken or counted, and the report is
+ * made.
+ *
+ * Input: lines. One that begins with '=' is CLIENT LIST's; '?' answers the oldest PTTL.
+ */
+#include "parser/command.h"
+#include "proxy/overhear/overhear.h"
+#include "tests/fuzz/fuzz.h"
+
+static void check_line(void *arg, const char *line, size_t len) {
+    CHECK(len > 0 && len < ADVISE_LINE_MAX);
+    ++*(size_t *)arg;
+}
+
+static void take(struct overhear *o, const char *line, size_t len, uint64_t *lines) {
+    const char *key;
+    size_t key_len;
+    char *copy = exact_copy((const uint8_t *)line, len);
+    if (len > 0 && *line == '=') {
+        overhear_ask_clients(o);
+        overhear_clients(o, copy + 1, len - 1);
+    } else if (len > 0 && *line == '?') {
+        overhear_answer(o, (int64_t)len - 3);
+    } else {
+        overhear_line(o, copy, len);
+        ++*lines;
+        if (overhear_asks(o, &key, &key_len))
+            CHECK(key_len > 0 && key[key_len - 1] == key[key_len - 1]);
+    }
+    free(copy);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static bool initialised;
+    if (!initialised)
+        command_table_init();
+    initialised = true;
+    struct advisor *a = advisor_new(1);
+    struct overhear *o = overhear_new(a, 1, 0);
+    const char *p = (const char *)data, *end = p + size;
+    uint64_t lines = 0;
+    size_t said = 0;
+    overhear_self(o, "word");
+    while (p < end) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        stop = stop ? stop : end;
+        take(o, p, (size_t)(stop - p), &lines);
+        p = stop < end ? stop + 1 : end;
+    }
+    overhear_end(o);
+    const struct overheard *c = overhear_counts(o);
+    CHECK(c->lines + c->garbage <= lines && c->first_ms <= c->last_ms);
+    advisor_each(a, c->last_ms, check_line, &said);
+    overhear_free(o);
+    advisor_free(a);
+    return 0;
+}
