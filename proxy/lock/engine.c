@@ -248,6 +248,7 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     uint64_t hash = engine_key_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
     const struct claim *own = NULL, *own_over = NULL, *client = NULL, *client_over = NULL, *closed_over = NULL;
+    const struct claim *presumed = NULL; /* (E): it may be the session's own after all, if its client has no other */
     struct lock_writing w = {.how = WRITER_NONE};
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
@@ -259,6 +260,8 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
             own = c;
         if (lost && c->peer->id == s->id && !writes_for_others(c))
             own_over = c;
+        if (c->presumed && !live && !c->taken && c->peer->id == s->id && !writes_for_others(c))
+            presumed = c;
         if (live && c->peer->client == s->client)
             client = c;
         if (lost && claim_shared(c) && c->peer->client == s->client)
@@ -270,6 +273,8 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     const struct claim *held = own ? own : own_over ? NULL : client, *over = own_over ? own_over : client_over;
     if (!held && !over && closed_over && !is_loser(sh, en, s))
         over = closed_over;
+    if (!held && !over)
+        over = presumed;
     const struct claim *by = held ? held : over;
     if (by) {
         w.how = held ? WRITER_HOLDS : WRITER_LATE;

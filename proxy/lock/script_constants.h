@@ -8,6 +8,7 @@
 enum {
     GUARD_OUTLIVES_MS = 10000,    /* a guard record is there for so long after its lock */
     GUARD_VACANT_MS = 60000,      /* one that says only that a lock is not there lives so long */
+    WATERMARK_MS = 3600000,       /* a watermark is there for half of this at least after the last write */
     WAITS_MARK_MS = 300,          /* so long it is believed that somebody waits: three looks */
     SUSPECTS_MAX = 3,             /* so many refused releases of losers are told of a lease: more say no more */
     QUEUE_LOOKS_WITHIN_MS = 5000, /* the owner of a list lock's head looks at it within so many ms, or it is dead */

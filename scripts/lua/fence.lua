@@ -1,20 +1,21 @@
 -- fence.lua: a write of data that is fenced, together with the question whether its sender has lost the lock meanwhile.
--- KEYS  n times a guard record and its lock, then the command's keys
+-- KEYS  n times a guard record and its lock, then m watermarks, then the command's keys
 -- ARGV  1 n   2 the protocol in which the command is to answer: '3' where a client of RESP3 gets types that RESP2 lacks
---       3 the writer's client identity   4 to 3 + n the fences of the leases that it writes under: '0' where it has none,
---       and only who holds the lock may write   then the command, as it came
+--       3 the writer's client identity   4 m   then n + m fences of the leases that it writes under: of the first n '0'
+--       where it has none, and only who holds the lock may write   then the command, as it came
 -- Returns the command's own reply, or, where nothing was done, an error that the proxy makes one for the client of:
 --   FENCED i now owner   the i-th lock has had another holder since: its fence is `now`, its owner's identity `owner`; a
 --                        `now` of 0 says that there is no guard record any more, so that nobody knows
 -- A guard record that is gone says that the lease has been over for GUARD_OUTLIVES_MS, or that Redis has lost it: somebody
 -- may have had the lock since. Never sent twice: data has no guard record to know a repeat by. S4, S7.
+-- A watermark stands in for the guard record of a lock in another slot: the greatest fence that has written here.
 -- The usual case, the lease that is the lock's last, is one HGET.
 --@alone
 local argv, keys, redis = ARGV, KEYS, redis
-local n = tonumber(argv[1])
+local n, m = tonumber(argv[1]), tonumber(argv[4])
 
 for i = 1, n do
-  local mine = argv[3 + i]
+  local mine = argv[4 + i]
   if redis.call('HGET', keys[2 * i - 1], 'fence') ~= mine then
     local g = redis.call('HMGET', keys[2 * i - 1], 'fence', 'owner', 'token')
     local now, refused = g[1] or '0', nil
@@ -27,10 +28,21 @@ for i = 1, n do
   end
 end
 
+local behind = {}
+for i = 1, m do
+  local mine, now = argv[4 + n + i], redis.call('GET', keys[2 * n + i])
+  if now and tonumber(now) > tonumber(mine) then return {err = 'FENCED ' .. n + i .. ' ' .. now .. ' '} end
+  behind[i] = now ~= mine or redis.call('PTTL', keys[2 * n + i]) < WATERMARK_MS / 2
+end
+for i = 1, m do
+  if behind[i] then redis.call('SET', keys[2 * n + i], argv[4 + n + i], 'PX', WATERMARK_MS) end
+end
+
+local at = 5 + n + m
 if argv[2] == '3' then redis.setresp(3) end
-local reply = redis.pcall(unpack(argv, 4 + n))
+local reply = redis.pcall(unpack(argv, at))
 
 -- A script's numbers are exact up to here; beyond, the reply is the text that stands there.
 if type(reply) ~= 'number' or (reply <= 9007199254740991 and reply >= -9007199254740991) then return reply end
-if string.lower(argv[4 + n]) == 'hincrby' then return redis.call('HGET', argv[5 + n], argv[6 + n]) end
-return redis.call('GET', argv[5 + n])
+if string.lower(argv[at]) == 'hincrby' then return redis.call('HGET', argv[at + 1], argv[at + 2]) end
+return redis.call('GET', argv[at + 1])

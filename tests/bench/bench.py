@@ -2,7 +2,7 @@
 """Measures lockkeeper beside Redis itself, nutcracker and haproxy, and prints Markdown tables.
 
 bench.py --lockkeeper PROGRAM --load PROGRAM --bare PROGRAM --contend PROGRAM [--quick] [--only TABLE] ... [--json FILE]
-TABLE: speed, instructions, syscalls, memory, locks, contended, contention, latency, cores, idle,
+TABLE: speed, instructions, syscalls, memory, locks, contended, contention, fenced, latency, cores, idle,
 threads. README.md in this folder explains the method.
 
 A peer that is missing or fails is a '-' in the tables, and a line under them says why; the others go on.

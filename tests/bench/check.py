@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fails where a forwarded request costs the proxy more instructions or system calls than it may, or a lock more
-instructions than so many forwarded requests.
+"""Fails where a forwarded request costs the proxy more instructions or system calls than it may, a lock more
+instructions than so many forwarded requests, or a write behind a fence Redis more than so many scripts with one SET.
 
 check.py --lockkeeper PROGRAM
 
@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 
-from servers import Failed, Fleet, need, redis_benchmark
+from scale import FENCE, ONE_SET, VALUE
+from servers import Connection, Failed, Fleet, need, redis_benchmark
 
 FEW, MANY = 2000, 12000
 CALLS_FEW, CALLS_MANY = 5000, 65000
@@ -37,6 +38,9 @@ LOCK_PAIR = 2.5
 TOKEN = "0123456789abcdef0123456789abcdef0123"
 FORWARDED = ["=+OK", "SET", "none:{c}", TOKEN, ";", "=:1", "DEL", "none:{c}"]
 ON_A_LOCK = ["=+OK", "SET", "lock:{c}", TOKEN, "NX", "PX", "30000", ";", "=:1", "DEL", "lock:{c}"]
+
+# A SET of fenced data by the lock's holder, by Redis's instructions of a forwarded EVALSHA with one SET.
+FENCED_SET = 3
 
 
 def benchmark(test, depth, connections, requests):
@@ -143,6 +147,31 @@ def check_pair(fleet, program):
     return times > LOCK_PAIR
 
 
+def check_fenced(fleet, program):
+    """Returns whether a write behind a fence costs Redis too much."""
+    def cost(count, of_script):
+        def load(redis):
+            sha = Connection(redis.port).call("SCRIPT", "LOAD", ONE_SET)
+            proxy = fleet.start_lockkeeper(upstream=redis, extra=FENCE)
+            holder = Connection(proxy.port)
+            holder.call("SET", "lock:fenced", "holder", "NX", "PX", "600000")
+            script = ["=+OK", "EVALSHA", sha, "1", "none:{c}", VALUE]
+            run(proxy, pair_load(program, script if of_script else ["=+OK", "SET", "fenced:{c}", VALUE], count))
+        return instructions_of(fleet, fleet.start_redis, load)
+
+    costs = []
+
+    def ratio():
+        costs[:] = [(cost(MANY, of_script) - cost(FEW, of_script)) / (MANY - FEW) for of_script in (True, False)]
+        return costs[1] / costs[0]
+
+    times = settled(ratio, FENCED_SET)
+    print("%-34s %14.0f, a script with one: %.0f; times %.2f (%.1f)%s"
+          % ("Redis: SET behind a fence, -c 50", costs[1], costs[0], times, FENCED_SET,
+             "  ABOVE" if times > FENCED_SET else ""), flush=True)
+    return times > FENCED_SET
+
+
 def main():
     parser = argparse.ArgumentParser(description="Fails where a forwarded request costs the proxy too much.")
     parser.add_argument("--lockkeeper", required=True, metavar="PROGRAM", help="a Release build")
@@ -153,7 +182,9 @@ def main():
     fleet = Fleet(folder, os.path.abspath(options.lockkeeper))
     try:
         fleet.start_upstreams()
-        above = check(fleet, build(folder, "count_calls", "-shared", "-fPIC")) + check_pair(fleet, build(folder, "load"))
+        above = check(fleet, build(folder, "count_calls", "-shared", "-fPIC"))
+        load = build(folder, "load")
+        above += check_pair(fleet, load) + check_fenced(fleet, load)
     except Failed as error:
         sys.exit("check: %s" % error)
     finally:

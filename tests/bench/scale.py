@@ -12,6 +12,10 @@ from servers import Connection, Failed, median, redis_benchmark, thread_seconds
 
 SPINNING = ["=$-1", "SET", "lock:spin", "another", "NX", "PX", "30000"]
 IDLE = 5000
+# All connections of the load are one client's: what one of them holds, each of them writes under.
+FENCE = ["--fence", "fenced:*", "by", "lock:fenced"]
+ONE_SET = "return redis.call('SET', KEYS[1], ARGV[1])"
+VALUE = "0123456789abcdef0123456789abcdef0123"
 
 
 def room_for(connections):
@@ -185,7 +189,38 @@ def threads(bench):
     return rows
 
 
+def fenced(bench):
+    """A SET of data under a lock, by who holds it, beside one that nobody asks for, and a script with one SET."""
+    redis = bench.fleet.start_redis()
+    proxy = holder = None
+    try:
+        proxy = bench.fleet.start_lockkeeper(upstream=redis, extra=FENCE)
+        sha = Connection(redis.port).call("SCRIPT", "LOAD", ONE_SET)
+        holder = Connection(proxy.port)
+        holder.call("SET", "lock:fenced", "holder", "NX", "PX", "600000")
+        ways = {"Redis, direct: `SET`": (redis, ["=+OK", "SET", "none:{c}", VALUE]),
+                "Redis, direct: `EVALSHA` with one `SET`": (redis, ["=+OK", "EVALSHA", sha, "1", "none:{c}", VALUE]),
+                "lockkeeper: `SET` without a fence": (proxy, ["=+OK", "SET", "none:{c}", VALUE]),
+                "lockkeeper: `EVALSHA` with one `SET`": (proxy, ["=+OK", "EVALSHA", sha, "1", "none:{c}", VALUE]),
+                "lockkeeper: `SET` behind a fence, by the holder": (proxy, ["=+OK", "SET", "fenced:{c}", VALUE])}
+        runs = {}
+        for number in range(bench.rounds):
+            for way in shuffled(ways, bench.samples // 4, number):
+                server, words = ways[way]
+                result = bench.attempt(way, bench.with_cpu, server, [redis], bench.load, server.port, 50, 1, 10000, words)
+                if result:
+                    runs.setdefault(way, []).append(result)
+        return {way: figures(runs[way]) for way in ways if way in runs}
+    finally:
+        if holder:
+            holder.close()
+        if proxy:
+            proxy.stop()
+        redis.stop()
+
+
 TABLES = {"contention": ("One held lock, spun on", contention),
+          "fenced": ("Data behind a fence: SET, 50 connections", fenced),
           "latency": ("One connection, everything on one core: GET", one_core),
           "cores": ("50 connections, two cores, two of three programs on one of them: SET", shared_core),
           "idle": ("Idle connections beside busy ones: GET", idle_neighbours),

@@ -29,6 +29,8 @@ AUDIT = [
     "fence audit:* by lock:audit:* mode audit",
     "fence sole:* by lock:sole:* unlocked refuse",
     "fence stock:* by lock:stock:*",
+    "fence far:{*}* by lock:far:*",
+    "fence alone:{*}* by lock:alone:* unlocked refuse",
 ]
 
 
@@ -59,6 +61,16 @@ def worker(fenced, connect, protocol):
 def fresh():
     """A part of a name, in one slot on a cluster."""
     return "{%d}" % next(NUMBERS)
+
+
+# Fences whose data and lock are in one slot of a cluster, and in two; and with `unlocked refuse`.
+places = pytest.mark.parametrize("kind", ["stock", "far"])
+sole_places = pytest.mark.parametrize("kind", ["sole", "alone"])
+
+
+def named(kind, n):
+    """The names of data and its lock; n is fresh()."""
+    return "%s:%s" % (kind, n), "lock:%s:%s" % (kind, n.strip("{}") if kind in ("far", "alone") else n)
 
 
 def lose(loser, lock, winner):
@@ -190,18 +202,18 @@ def fence_of(client, lock):
 
 def lost(loser, winner, kind="stock"):
     """Names of data and its lock, which `loser` has lost to `winner`; and the fences of both."""
-    n = fresh()
-    lock = "lock:%s:%s" % (kind, n)
+    key, lock = named(kind, fresh())
     assert loser("SET", lock, "l", "NX", "PX", "60") == "OK"
     old = fence_of(loser, lock)
     until(lambda: winner("SET", lock, "w", "NX", "PX", "60000") == "OK", 10, "the lease's end")
-    return "%s:%s" % (kind, n), lock, old, fence_of(winner, lock)
+    return key, lock, old, fence_of(winner, lock)
 
 
-def test_who_has_lost_the_lock_does_not_write(worker, connect, fenced):
+@places
+def test_who_has_lost_the_lock_does_not_write(worker, connect, fenced, kind):
     a, b, c, watch = worker("a"), worker("b"), worker("c"), connect(fenced)
-    before = rows(watch)["stock:*"]
-    key, lock, old, new = lost(a, b)
+    before = rows(watch)["stock:*" if kind == "stock" else "far:{*}*"]
+    key, lock, old, new = lost(a, b, kind)
     assert b("SET", key, "b") == "OK"
     reply = a("SET", key, "a")
     assert isinstance(reply, Error)
@@ -220,14 +232,15 @@ def test_who_has_lost_the_lock_does_not_write(worker, connect, fenced):
     late = late_writes(watch, key)
     assert [row["command"] for row in late] == ["SET", "APPEND", "DEL", "SET"]
     assert late[0]["action"].startswith("refused: the lease on " + lock) and "name=b" in late[0]["holder"]
-    after = rows(watch)["stock:*"]
+    after = rows(watch)["stock:*" if kind == "stock" else "far:{*}*"]
     assert int(after["refused"]) == int(before["refused"]) + 4 == int(before["late"]) + 4
 
 
-def test_who_comes_back_over_another_connection(worker, connect, fenced):
+@places
+def test_who_comes_back_over_another_connection(worker, connect, fenced, kind):
     """A worker that was away for long finds its connection closed, and sends its write over a new one."""
     a, b = worker("away"), worker("b")
-    key, lock, old, new = lost(a, b)
+    key, lock, old, new = lost(a, b, kind)
     a.close()
     colleague = worker("away")
     error = "FENCED the lease on %s is over (fence %d, now %d); nothing was written" % (lock, old, new)
@@ -237,34 +250,36 @@ def test_who_comes_back_over_another_connection(worker, connect, fenced):
     assert colleague("SET", key, "1") == "OK"  # who has just tried for the lock is another one
 
 
-def test_a_lease_that_nobody_has_taken_still_writes(worker, connect, fenced):
+@places
+def test_a_lease_that_nobody_has_taken_still_writes(worker, connect, fenced, kind):
     a, watch = worker("a"), connect(fenced)
-    n = fresh()
-    assert a("SET", "lock:stock:" + n, "a", "NX", "PX", "30") == "OK"
-    until(lambda: watch("EXISTS", "lock:stock:" + n) == 0, 10, "the lease's end")
-    assert a("SET", "stock:" + n, "late") == "OK"
-    assert watch("GET", "stock:" + n) == "late"
+    key, lock = named(kind, fresh())
+    assert a("SET", lock, "a", "NX", "PX", "30") == "OK"
+    until(lambda: watch("EXISTS", lock) == 0, 10, "the lease's end")
+    assert a("SET", key, "late") == "OK"
+    assert watch("GET", key) == "late"
 
 
-def test_a_record_that_is_gone_says_nothing(worker, fenced):
+@places
+def test_a_record_that_is_gone_says_nothing(worker, fenced, kind):
     """Somebody may have had the lock since: who has lost it is not believed."""
     a = worker("a")
-    n = fresh()
-    assert a("SET", "lock:stock:" + n, "a", "NX", "PX", "30") == "OK"
-    fence = fence_of(a, "lock:stock:" + n)
+    key, lock = named(kind, fresh())
+    assert a("SET", lock, "a", "NX", "PX", "30") == "OK"
+    fence = fence_of(a, lock)
     direct = fenced.backend.direct()
-    guards = [key for key in fenced.backend.keys() if key.endswith(":lock:stock:" + n) and key.startswith("lockkeeper:")]
+    guards = [name for name in fenced.backend.keys() if name.endswith(":" + lock) and name.startswith("lockkeeper:")]
     assert len(guards) == 1
     assert direct("DEL", guards[0]) == 1
-    reply = a("SET", "stock:" + n, "late")
+    reply = a("SET", key, "late")
     direct.close()
-    assert reply == ("FENCED the lease on lock:stock:%s is over (fence %d, its record is gone); nothing was written" % (n, fence))
+    assert reply == "FENCED the lease on %s is over (fence %d, its record is gone); nothing was written" % (lock, fence)
 
 
-def test_unlocked_refuse(worker, connect, fenced):
+@sole_places
+def test_unlocked_refuse(worker, connect, fenced, kind):
     a, b, watch = worker("a"), worker("b"), connect(fenced)
-    n = fresh()
-    key, lock = "sole:" + n, "lock:sole:" + n
+    key, lock = named(kind, fresh())
     error = "FENCED %s is not held by this client; nothing was written" % lock
     assert b("SET", key, "b") == error
     assert b("GET", key) is None
@@ -423,9 +438,9 @@ WRITES = [
 ]
 
 
-def on(words, n):
+def on(words, n, kind):
     """The words with names for K, O and P."""
-    return [{"K": "stock:" + n, "O": "other:" + n, "P": "third:" + n}.get(word, word) for word in words]
+    return [{"K": named(kind, n)[0], "O": "other:" + n, "P": "third:" + n}.get(word, word) for word in words]
 
 
 def raw(client, words):
@@ -433,29 +448,30 @@ def raw(client, words):
     return client.read_raw()
 
 
-def test_every_write_command(worker, connect, oracle, fenced, protocol):
+@places
+def test_every_write_command(worker, connect, oracle, fenced, protocol, kind):
     """To the holder it answers as Redis does, byte by byte; who has lost the lock changes nothing by it."""
     a, b, other = worker("writes"), worker("b"), worker("other")
     direct, plain = fenced.backend.direct(), connect(oracle, commands=[("HELLO", str(protocol))])
     n = fresh()
-    lock = "lock:stock:" + n
+    lock = named(kind, n)[1]
     assert a("SET", lock, "l", "NX", "PX", "60") == "OK"
     until(lambda: b("SET", lock, "w", "NX", "PX", "60000") == "OK", 10, "the lease's end")
     for before, command in WRITES:
         for words in before:
-            assert not isinstance(plain(*on(words, n)), Error), words
-            assert not isinstance(other(*on(words, n)), Error), words
-        dump = [direct("DUMP", name) for name in on(["K", "O", "P"], n)]
-        reply = a(*on(command, n))
+            assert not isinstance(plain(*on(words, n, kind)), Error), words
+            assert not isinstance(other(*on(words, n, kind)), Error), words
+        dump = [direct("DUMP", name) for name in on(["K", "O", "P"], n, kind)]
+        reply = a(*on(command, n, kind))
         assert isinstance(reply, Error) and reply.startswith("FENCED "), (command, reply)
-        same = [direct("DUMP", name) for name in on(["K", "O", "P"], n)] == dump
+        same = [direct("DUMP", name) for name in on(["K", "O", "P"], n, kind)] == dump
         assert same, command
-        assert raw(b, on(command, n)) == raw(plain, on(command, n)), (before, command)
-        for name in on(["K", "O", "P"], n):
+        assert raw(b, on(command, n, kind)) == raw(plain, on(command, n, kind)), (before, command)
+        for name in on(["K", "O", "P"], n, kind):
             same = command[0][0] == "X" or direct("DUMP", name) == plain("DUMP", name)  # streams have times in them
             assert same, (command, name)
-        b("DEL", *on(["K", "O", "P"], n))
-        plain("DEL", *on(["K", "O", "P"], n))
+        b("DEL", *on(["K", "O", "P"], n, kind))
+        plain("DEL", *on(["K", "O", "P"], n, kind))
     direct.close()
 
 
@@ -508,10 +524,11 @@ def test_what_can_not_be_checked_is_refused(worker):
 SET = "redis.call('SET', KEYS[1], ARGV[1]) return {ARGV[1], false, 1}"
 
 
-def test_what_no_script_can_carry(worker, connect, fenced, protocol):
+@places
+def test_what_no_script_can_carry(worker, connect, fenced, protocol, kind):
     """The application's own scripts, numbers beyond what a script can say, and very long commands: by WATCH."""
     a, b, watch = worker("codes"), worker("b"), connect(fenced)
-    key, lock, old, new = lost(a, b)
+    key, lock, old, new = lost(a, b, kind)
     error = "FENCED the lease on %s is over (fence %d, now %d); nothing was written" % (lock, old, new)
     many = list(map(str, range(9000)))
     commands = [
@@ -566,9 +583,10 @@ def test_renewed_while_it_is_watched(farm, start_proxy, connect):
     busy.close()
 
 
-def test_a_client_that_leaves(worker, connect, fenced):
+@places
+def test_a_client_that_leaves(worker, connect, fenced, kind):
     a, b, watch = worker("a"), worker("leaves"), connect(fenced)
-    key, _, _, _ = lost(a, b)
+    key, _, _, _ = lost(a, b, kind)
     for _ in range(20):
         with Client(fenced.address, commands=[("CLIENT", "SETNAME", "leaves")]) as c:
             c.send(encode("EVAL", "return redis.call('INCR', KEYS[1])", "1", key) * 3)
@@ -653,11 +671,11 @@ def test_reads_are_untouched(worker):
         assert a(*command) == reply, command
 
 
-def test_in_one_pipeline(worker):
+@sole_places
+def test_in_one_pipeline(worker, kind):
     """A write waits until it is known what the attempt before it has come to, and later commands for the write."""
     a, b = worker("a"), worker("b")
-    n = fresh()
-    key, lock = "sole:" + n, "lock:sole:" + n
+    key, lock = named(kind, fresh())
     pipeline = [("SET", lock, "1", "NX", "PX", "60000"), ("SET", key, "1"), ("GET", key), ("INCR", key), ("GET", key),
                 ("DEL", lock), ("GET", key)]
     for client, replies in ((a, ["OK", "OK", "1", 2, "2", 1, "2"]), (b, ["OK", "OK", "1", 2, "2", 1, "2"])):
@@ -669,9 +687,10 @@ def test_in_one_pipeline(worker):
     assert replies[0] is None and replies[1].startswith("FENCED ") and replies[2] == "2"
 
 
-def test_a_script_that_redis_has_forgotten(worker, fenced):
+@places
+def test_a_script_that_redis_has_forgotten(worker, fenced, kind):
     a, b = worker("a"), worker("b")
-    key, _, _, _ = lost(a, b)
+    key, _, _, _ = lost(a, b, kind)
     nodes = fenced.backend.nodes if fenced.backend.kind == "cluster" else [fenced.backend]
     for node in nodes:
         node.run("SCRIPT", "FLUSH")
@@ -683,21 +702,23 @@ def test_a_script_that_redis_has_forgotten(worker, fenced):
     assert b("GET", key) == "2"
 
 
-def test_a_long_value(worker):
+@places
+def test_a_long_value(worker, kind):
     a, b = worker("a"), worker("b")
-    key, _, _, _ = lost(a, b)
+    key, _, _, _ = lost(a, b, kind)
     value = "v" * (3 << 20)
     assert b("SET", key, value) == "OK"
     assert a("SET", key, value + "x").startswith("FENCED ")
     assert b("STRLEN", key) == len(value)
 
 
-def test_another_proxy(worker, connect, farm, fenced):
+@places
+def test_another_proxy(worker, connect, farm, fenced, kind):
     """Who holds the lock through another proxy now is in the guard record."""
     other = servers.Proxy(fenced.backend, *AUDIT)
     a = worker("a")
     with Client(other.address, commands=[("CLIENT", "SETNAME", "b")]) as b:
-        key, lock, old, new = lost(a, b)
+        key, lock, old, new = lost(a, b, kind)
         assert b("SET", key, "b") == "OK"
         assert a("SET", key, "a") == "FENCED the lease on %s is over (fence %d, now %d); nothing was written" % (lock, old, new)
         assert b("GET", key) == "b"
@@ -705,21 +726,124 @@ def test_another_proxy(worker, connect, farm, fenced):
     other.remove()
 
 
-def test_another_slot(farm, start_proxy, connect):
-    """On a cluster both have to be in one slot: else who holds the lock hears that at once."""
+def test_data_of_several_slots(farm, start_proxy, connect):
+    """One command can't be one step in several slots: who holds the lock hears that at once."""
     proxy = start_proxy(farm.backend("cluster"), *AUDIT)
     a, b = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "ab"]
-    assert a("SET", "lock:stock:x1", "1", "NX", "PX", "60000") == "OK"
-    assert a("SET", "stock:x1", "1") == (
-        "ERR the lock of fenced data is in another slot than its key; nothing was written: give both one hash tag")
-    assert b("SET", "stock:x1", "1") == "OK"
-    assert a("MSET", "stock:{x2}", "1", "stock:{x3}", "1") == "OK"
     assert a("SET", "lock:stock:{x2}", "1", "NX", "PX", "60000") == "OK"
+    assert b("MSET", "stock:{x2}", "1", "stock:{x3}", "1") == "OK"
     assert a("MSET", "stock:{x2}", "2", "stock:{x3}", "2").startswith("ERR fenced data of several slots")
     assert a("MGET", "stock:{x2}", "stock:{x3}") == ["1", "1"]
 
 
-def test_explain(worker):
+@pytest.fixture
+def far(farm, start_proxy, connect):
+    """A proxy before a cluster; far(name): a connection of a client of that name."""
+    proxy = start_proxy(farm.backend("cluster"), *AUDIT)
+    make = lambda name: connect(proxy, commands=[("CLIENT", "SETNAME", name)])  # noqa: E731
+    make.backend = farm.backend("cluster")
+    return make
+
+
+def marks(backend, lock):
+    """The watermarks of a lock, and its guard record."""
+    own = [name for name in backend.keys() if name.startswith("lockkeeper:{") and name.endswith(":" + lock)]
+    of = [name for name in own if "}:{" in name]
+    return of, [name for name in own if name not in of][0]
+
+
+def test_the_watermark(far):
+    """It stays with the data what the greatest fence was, also where the lock's slot has forgotten that."""
+    a, b, c = far("a"), far("b"), far("c")
+    key, lock, old, new = lost(a, b, "far")
+    direct = far.backend.direct()
+    assert marks(far.backend, lock)[0] == []
+    assert c("SET", key, "c") == "OK"
+    assert b("SET", key, "b") == "OK" and b("APPEND", key, "b") == 2
+    [mark], guard = marks(far.backend, lock)
+    assert direct("GET", mark) == str(new) and 3500000 < direct("PTTL", mark) <= 3600000
+    # Hidden, and nobody's to write.
+    assert mark not in c("KEYS", "*") and c("SET", mark, "1").startswith("ERR the key is a guard record")
+    # A look at the lock before its next acquisition, and the write behind the next holder's: as if the look said so.
+    assert direct("HSET", guard, "fence", str(old)) == 0
+    assert a("SET", key, "a") == "FENCED the lease on %s is over (fence %d, now %d); nothing was written" % (lock, old, new)
+    assert a("EVAL", "return redis.call('SET', KEYS[1], 'a')", "1", key).startswith("FENCED ")
+    assert b("GET", key) == "bb"
+    # It is renewed where it has less than half of its time.
+    assert direct("PEXPIRE", mark, "1700000") == 1
+    assert direct("HSET", guard, "fence", str(new)) == 0
+    assert b("DEL", key) == 1
+    assert direct("PTTL", mark) > 3500000
+    direct.close()
+
+
+def transaction(client, *commands):
+    """The reply to EXEC."""
+    assert client("MULTI") == "OK"
+    for words in commands:
+        assert client(*words) == "QUEUED"
+    return client("EXEC")
+
+
+def test_in_a_transaction_elsewhere(far):
+    """Looked at before EXEC: where the lock is lost, nothing of the transaction is done."""
+    a, b, c = far("a"), far("b"), far("c")
+    key, lock, old, new = lost(a, b, "far")
+    other = "other:" + key[4:]
+    error = "FENCED the lease on %s is over (fence %d, now %d); nothing was written" % (lock, old, new)
+    assert transaction(a, ("SET", key, "a"), ("SET", other, "a")) == error
+    assert c("MGET", key, other) == [None, None]
+    assert transaction(b, ("SET", key, "1"), ("INCR", key), ("SET", other, "b"), ("INCR", other))[:3] == ["OK", 2, "OK"]
+    assert transaction(c, ("INCR", key)) == [3]
+    # By the watermark, inside of EXEC.
+    direct = far.backend.direct()
+    _, guard = marks(far.backend, lock)
+    assert direct("HSET", guard, "fence", str(old)) == 0
+    assert transaction(a, ("SET", key, "a"), ("SET", other, "a")) == [error, "OK"]
+    direct.close()
+    assert b("GET", key) == "3"
+    # WATCH, DISCARD, and a transaction behind one that was given up.
+    assert b("WATCH", key) == "OK" and c("SET", key, "c") == "OK"
+    assert transaction(b, ("SET", key, "b")) is None
+    assert b("MULTI") == "OK" and b("SET", key, "b") == "QUEUED" and b("DISCARD") == "OK"
+    assert b("GET", key) == "c"
+    # Who may only write as the lock's holder has nothing to compare there.
+    assert c("MULTI") == "OK"
+    assert c("SET", "alone:{t1}", "c") == (
+        "ERR the lock of fenced data is in another slot than its key, and not held; nothing was written")
+    assert c("EXEC").startswith("EXECABORT ")
+
+
+def test_several_locks_elsewhere(far):
+    a, b = far("a"), far("b")
+    n = fresh()
+    keys = ["far:%s:%d" % (n, i) for i in range(3)]
+    locks = ["lock:far:" + n.strip("{}"), "lock:stock:%s" % n]
+    keys.append("stock:" + n)
+    for lock in locks:
+        assert a("SET", lock, "1", "NX", "PX", "60000" if lock == locks[1] else "60") == "OK"
+    words = [word for key in keys for word in (key, "1")]
+    assert a("MSET", *words) == "OK"
+    until(lambda: b("SET", locks[0], "b", "NX", "PX", "60000") == "OK", 10, "the lease's end")
+    assert a("MSET", *words).startswith("FENCED the lease on " + locks[0])
+    assert a("SET", keys[3], "2") == "OK" and b("SET", keys[0], "2") == "OK"
+    assert a("DEL", keys[3], "other:" + n) == 1
+    assert a("SET", keys[1], "2").startswith("FENCED ")
+
+
+def test_a_client_that_leaves_amid_the_look(far):
+    a, b, watch = far("a"), far("b"), far("watch")
+    key, lock, old, new = lost(a, b, "far")
+    for words in ((), (("MULTI",),)):
+        for _ in range(20):
+            c = far("b")
+            c.send(b"".join(encode(*w) for w in [*words, ("INCR", key), *([("EXEC",)] if words else [])]))
+            c.close()
+    until(lambda: re.search(r"^pinned_transactions:0", watch("PROXY", "INFO"), re.M), 10, "all connections given back")
+    assert b("SET", key, "b") == "OK"
+
+
+def test_explain(worker, fenced):
     a, b = worker("a"), worker("b")
     key, lock, _, _ = lost(a, b)
 
@@ -731,6 +855,8 @@ def test_explain(worker):
     assert check(a, "GET", key) == "passes as it came"
     assert check(a, "SET", key, "1") == "asks in one step with the write whether the lock has had another holder"
     assert check(a, "EVAL", "return 1", "1", key).startswith("asks in one step")
+    far, lock, _, _ = lost(a, b, "far")
+    assert check(a, "SET", far, "1").startswith("asks" if fenced.backend.kind != "cluster" else "looks at the lock, and asks")
     assert check(a, "MOVE", key, "1").startswith("ERR the write of fenced data can't be checked")
 
 
@@ -745,14 +871,14 @@ def write_fence(client, key, fence, way):
         return client("EVAL", PUSH, "1", key, fence)
     client("MULTI")
     client("RPUSH", key, fence)
-    [reply] = client("EXEC")
-    return reply
+    reply = client("EXEC")
+    return reply if isinstance(reply, Error) else reply[0]
 
 
-def test_torture(fenced, connect):
+@places
+def test_torture(fenced, connect, kind):
     """Workers whose leases are mostly too short write the fence that they have: no later one is followed by an earlier."""
-    n = fresh()
-    key, lock = "stock:" + n, "lock:stock:" + n
+    key, lock = named(kind, fresh())
     until_when, problems, counts = time.monotonic() + 4, [], collections.Counter()
 
     def work(i):

@@ -481,6 +481,35 @@ static bool do_publish(lua_State *L, int count) {
     return push_number(L, 0);
 }
 
+/* ---- data under a lock ---------------------------------------------------------------------------- */
+
+/* The data, or its watermark, that the command is for; NULL: it is for the lock or its guard record. */
+static struct model_datum *datum_at(lua_State *L, int count) {
+    const char *name = count > 1 ? lua_tostring(L, 2) : NULL;
+    bool data = name && strncmp(name, "data:", 5) == 0, mark = name && strncmp(name, "mark:", 5) == 0;
+    if (!data && !mark)
+        return NULL;
+    return data ? &model->data[key_number] : &model->marks[key_number];
+}
+
+static bool do_datum(lua_State *L, int count, struct model_datum *d) {
+    if (d->expire_ms && d->expire_ms <= model->now_ms)
+        *d = (struct model_datum){.exists = false};
+    if (word_is(L, 1, "PTTL"))
+        return push_number(L, !d->exists ? -2 : d->expire_ms ? d->expire_ms - model->now_ms : -1);
+    if (word_is(L, 1, "SET")) {
+        *d = (struct model_datum){.exists = true, .expire_ms = count > 3 ? model->now_ms + expiry_at(L, 4) : 0};
+        snprintf(d->text, sizeof(d->text), "%s", text_at(L, 3));
+        return push_table(L, "ok", "OK");
+    }
+    if (!word_is(L, 1, "GET"))
+        unknown(L, "it is none for data");
+    if (!d->exists)
+        return push_nil(L);
+    lua_pushstring(L, d->text);
+    return true;
+}
+
 /* ---- calls --------------------------------------------------------------------------------------- */
 
 static const struct named_command {
@@ -525,7 +554,8 @@ static bool call(lua_State *L) {
     if (!c)
         unknown(L, "there is no such command here");
     numbers_to_texts(L, count);
-    return c->run(L, count);
+    struct model_datum *d = datum_at(L, count);
+    return d ? do_datum(L, count, d) : c->run(L, count);
 }
 
 static int redis_call(lua_State *L) {

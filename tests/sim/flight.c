@@ -472,6 +472,8 @@ static bool send_one(struct world *w, int worker) {
     if (transaction_goes_on(w, worker))
         return true;
     int conn = conn_for(w, worker);
+    if (conn >= 0 && w->fences && fences_write(w, worker, conn))
+        return true;
     if (conn < 0 || !worker_command(w, worker, &c, &releases))
         return false;
     if (transaction_begins(w, worker, conn, &c, releases))

@@ -24,6 +24,7 @@ enum {
     AT_ARGV,
     AT_NAMES, /* of locks and guard records, two for each key */
     AT_SCRIPTS = AT_NAMES + 2 * MODEL_KEYS,
+    KEYS_MAX = 8,
     AT_END = AT_SCRIPTS + SCRIPT_TOTAL /* the first place that is free */
 };
 
@@ -207,4 +208,19 @@ lua_State *interpreter_run(enum script_id id) {
     if (!lua_istable(L, -1))
         fail("a script ends with an error of its own");
     return NULL;
+}
+
+lua_State *interpreter_fence(struct model *m, int key, const struct interpreter_word *keys, int key_count,
+                             const struct interpreter_word *args, int arg_count) {
+    interpreter_begin(m, key);
+    for (int i = 0; i < KEYS_MAX; i++) {
+        if (i < key_count)
+            lua_pushlstring(L, keys[i].text, keys[i].len);
+        else
+            lua_pushnil(L);
+        lua_rawseti(L, AT_KEYS, i + 1);
+    }
+    for (int i = 0; i < arg_count; i++)
+        interpreter_bytes(args[i].text, args[i].len);
+    return interpreter_run(SCRIPT_FENCE);
 }

@@ -23,6 +23,13 @@ void interpreter_key(void);
 /* Runs the script. Its answer is on top of the stack that is returned until the next call begins; NULL: it has ended
  * with an error of redis.call. An error of its own ends the program, which says what it was. */
 lua_State *interpreter_run(enum script_id id);
+/* Runs fence.lua on that key with these KEYS and ARGV, likewise. Names are lock:N, guard:N, data:N and mark:N. */
+struct interpreter_word {
+    const char *text;
+    size_t len;
+};
+lua_State *interpreter_fence(struct model *m, int key, const struct interpreter_word *keys, int key_count,
+                             const struct interpreter_word *args, int arg_count);
 /* Pushes the number's digits, as a text. */
 void interpreter_push_digits(lua_State *to, int64_t n);
 

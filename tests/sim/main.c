@@ -1,5 +1,5 @@
 /*
- * The simulator: sim [--steps N] [--seed S] [--length L] [--lists | --waits] [--alone] [--verbose]
+ * The simulator: sim [--steps N] [--seed S] [--length L] [--lists | --waits | --fences] [--alone] [--verbose]
  *
  * Runs scenario after scenario, each drawn from the seed, until N steps were made, and checks the rules after every
  * step. A failing scenario is run again to show what led to it, with the command line that replays it alone.
@@ -42,9 +42,10 @@ static void show(struct world *w, const struct options *o) {
     for (unsigned i = w->event_count - shown; i != w->event_count; i++)
         printf("%s\n", w->events[i % max]);
     printf("replay: sim --alone --seed %" PRIu64 " --length %ld%s --verbose\n", w->sc.seed, o->length,
-           o->about == ABOUT_LISTS   ? " --lists"
-           : o->about == ABOUT_WAITS ? " --waits"
-                                     : "");
+           o->about == ABOUT_LISTS    ? " --lists"
+           : o->about == ABOUT_WAITS  ? " --waits"
+           : o->about == ABOUT_FENCES ? " --fences"
+                                      : "");
 }
 
 static uint64_t mix(uint64_t seed, uint64_t i) {
@@ -62,6 +63,8 @@ static bool options_read(struct options *o, int argc, char **argv) {
             o->about = ABOUT_LISTS;
         else if (strcmp(argv[i], "--waits") == 0)
             o->about = ABOUT_WAITS;
+        else if (strcmp(argv[i], "--fences") == 0)
+            o->about = ABOUT_FENCES;
         else if (strcmp(argv[i], "--verbose") == 0)
             o->verbose = true;
         else if (strcmp(argv[i], "--steps") == 0 && more)
@@ -116,7 +119,9 @@ static bool waited_enough(const struct totals *t) {
 int main(int argc, char **argv) {
     struct options o = {.steps = 1000000, .length = 2000};
     if (!options_read(&o, argc, argv)) {
-        fprintf(stderr, "usage: sim [--steps N] [--seed S] [--length L] [--lists | --waits] [--alone] [--verbose]\n");
+        fprintf(
+            stderr,
+            "usage: sim [--steps N] [--seed S] [--length L] [--lists | --waits | --fences] [--alone] [--verbose]\n");
         return 2;
     }
     if (!o.seeded)
@@ -145,7 +150,7 @@ int main(int argc, char **argv) {
            " wrong, %" PRIu64 " kept; %ld of %ld clients' own connections were taken for a pool's\n",
            t.steps, t.scenarios, t.promised_wrong, t.promised_kept, t.granted, t.lost, t.renewals, t.wrong, t.kept,
            t.mistaken, t.apart);
-    if (o.about == ABOUT_WAITS && !waited_enough(&t))
+    if ((o.about == ABOUT_WAITS && !waited_enough(&t)) || (o.about == ABOUT_FENCES && !fences_enough(t.steps)))
         return 1;
     if (t.mistaken > 3 + t.apart / 20) {
         printf("FAILED: those are too many\n");

@@ -49,12 +49,20 @@ struct model_key {
     struct model_guard guard;
 };
 
+/* A string of the data that is fenced, or a watermark beside it. */
+struct model_datum {
+    bool exists;
+    int64_t expire_ms; /* 0 none */
+    char text[MODEL_VALUE];
+};
+
 struct model {
     int64_t now_ms;
     uint64_t us; /* the clock that fences take: no two leases begin in the same microsecond */
     struct model_key keys[MODEL_KEYS];
-    struct model_queue queues[MODEL_KEYS]; /* beside the keys */
-    struct record records[MODEL_KEYS];     /* the guard records themselves */
+    struct model_queue queues[MODEL_KEYS];                  /* beside the keys */
+    struct record records[MODEL_KEYS];                      /* the guard records themselves */
+    struct model_datum data[MODEL_KEYS], marks[MODEL_KEYS]; /* under each lock */
     /* PUBLISH, or SPUBLISH; NULL: nobody listens. False: Redis does not know the command. */
     bool (*publish)(void *arg, const char *channel, const char *text, bool sharded);
     void *publish_arg;

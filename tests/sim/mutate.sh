@@ -1,7 +1,7 @@
 #!/bin/bash
 # Shows that a broken engine would be noticed: breaks one check of the engine (or of a Lua script) at a time, as
-# mutations.txt says, and expects the simulator to fail; where it does not, its runs of list locks alone, and those with
-# waiters (these alone where what is broken is about them); then the unit tests of the engine, the search of short histories (traffic_hunt), and the cells of the
+# mutations.txt says, and expects the simulator to fail; where it does not, its runs of list locks alone, those with
+# waiters, and those with fenced data (these alone where what is broken is about them); then the unit tests of the engine, the search of short histories (traffic_hunt), and the cells of the
 # traffic. Says of each mutation who has noticed it. The exit status is 0 if somebody has noticed each.
 #
 #      mutate.sh [NAME ...]    JOBS (2), STEPS (6000000) and SEEDS ("1 2 3") in the environment
@@ -80,8 +80,11 @@ out_of_bounds() { # FOLDER
 
 # Who notices, and what; nothing if nobody does.
 noticed() { # FOLDER [FILE]
-    local lists modes=("" --lists --waits) seed status unit
-    case ${2:-} in */wait*.c | */ear.c) modes=(--waits) ;; esac
+    local lists modes=("" --lists --waits --fences) seed status unit
+    case ${2:-} in
+    */wait*.c | */ear.c) modes=(--waits) ;;
+    */fence* | */elsewhere.c) modes=(--fences) ;;
+    esac
     for lists in "${modes[@]}"; do
         for seed in $SEEDS; do
             timeout "$LIMIT" "$1/sim" $lists --steps "$STEPS" --seed "$seed" >"$1/out" 2>&1
@@ -129,10 +132,10 @@ for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,hashes,lis
         echo "$found $WORK/whole/$(object_of "${found#"$ROOT/"}")"
     done
 done >"$WORK/sources"
-for file in proxy/session/locks/wait.c proxy/session/locks/ear.c; do
+for file in proxy/session/locks/{wait,ear,fence,elsewhere,command}.c proxy/session/core/{class,words}.c; do
     echo "$ROOT/$file $WORK/front/$(object_of "$file")"
 done >>"$WORK/sources"
-for found in "$ROOT"/tests/sim/*.c "$ROOT"/tests/sim/waits/*.c; do
+for found in "$ROOT"/tests/sim/*.c "$ROOT"/tests/sim/waits/*.c "$ROOT"/tests/sim/fences/*.c; do
     case $found in
     */model.c | */hashes.c | */lists.c | */record.c | */commands.c | */interpreter.c | */scripts.c) continue ;;
     */call.c | */model_dump.c) continue ;;

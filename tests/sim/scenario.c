@@ -398,6 +398,15 @@ static void draw_ring(struct draw *d, struct scenario *sc) {
     promise_own(sc);
 }
 
+/* Workers that write data under their locks, and often too late. */
+static void draw_fences(struct draw *d, struct scenario *sc) {
+    sc->fences = true;
+    sc->elsewhere = chance(d, 50);
+    sc->unlocked = chance(d, 30);
+    sc->pauses = sc->slow = chance(d, 70);
+    sc->pipelines = sc->restarts = false;
+}
+
 void scenario_draw(struct scenario *sc, uint64_t seed, enum about about) {
     struct draw d = {seed};
     *sc = (struct scenario){.seed = seed};
@@ -416,11 +425,12 @@ void scenario_draw(struct scenario *sc, uint64_t seed, enum about about) {
         promise_own(sc);
     else
         promise_shared(sc);
+    bool fences = about == ABOUT_FENCES;
     if (about == ABOUT_WAITS)
         draw_waits(&d, sc);
-    else if (chance(&d, 20) || about == ABOUT_LISTS)
+    else if ((chance(&d, 20) && !fences) || about == ABOUT_LISTS)
         draw_queue(&d, sc);
-    else if (chance(&d, 10))
+    else if (chance(&d, 10) && !fences)
         draw_hash(&d, sc);
     sc->reloads = chance(&d, 20);
     sc->slow = !sc->waits && chance(&d, 30);
@@ -430,6 +440,8 @@ void scenario_draw(struct scenario *sc, uint64_t seed, enum about about) {
         draw_names(&d, sc);
     if (sc->waits && chance(&d, 25))
         draw_ring(&d, sc);
+    else if (fences)
+        draw_fences(&d, sc);
     else if (!sc->queue && !sc->hash && !sc->waits)
         draw_situation(&d, sc);
 }
@@ -462,6 +474,8 @@ void scenario_print(const struct scenario *sc) {
                sc->threads, sc->upstreams, sc->delay_ms, sc->deaf ? " deaf" : "", sc->skewed ? " skewed" : "",
                sc->clocks ? " clocks" : "", sc->sharded ? " sharded" : "", sc->moves ? " moves" : "",
                sc->old ? " old" : "", sc->nests ? " nests" : "", sc->ring ? " ring" : "");
+    if (sc->fences)
+        printf("  fences: %s slot%s\n", sc->elsewhere ? "another" : "one", sc->unlocked ? ", unlocked refuse" : "");
     printf("  promised:%s%s%s%s\n", sc->never_wrong ? " never-wrong" : "", sc->never_kept ? " never-kept" : "",
            sc->kept_after_end_only ? " kept-only-after-an-end" : "",
            sc->kept_after_sight_only ? " kept-only-after-a-sight" : "");

@@ -16,6 +16,8 @@ static void worker_dies(struct world *w, int worker) {
         return;
     world_event(w, "worker %d dies", worker);
     transaction_worker_died(w, worker);
+    if (w->fences)
+        fences_worker_died(w, worker);
     for (size_t i = 0; i < FLIGHTS; i++) {
         struct flight *f = &w->flights[i];
         if (f->used && f->kind == FLIGHT_COMMAND && f->worker == worker)
@@ -107,6 +109,8 @@ void trouble_strikes(struct world *w) {
         operate(w);
     if (w->waits)
         waits_trouble(w);
+    if (w->fences)
+        fences_trouble(w);
     if ((sc->reloads || sc->audit) && world_chance(w, 15))
         rules_reload(w);
 }

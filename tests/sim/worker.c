@@ -321,6 +321,8 @@ static void lost_race(struct world *w, int worker) {
 static void acquired(struct world *w, int worker, const struct flight *f) {
     struct app_worker *k = &w->workers[worker];
     check_belief(w, worker, f);
+    if (w->fences)
+        fences_acquired(w, worker, f);
     w->granted++;
     int64_t long_ms = (k->idiom == IDIOM_SETNX ? w->sc.rule.lease_ms : w->sc.expiry_ms) * 5 / 2;
     k->until_ms = w->redis.now_ms + world_below(w, world_chance(w, 70) ? 200 : (unsigned)long_ms);

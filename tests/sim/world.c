@@ -139,6 +139,8 @@ void conn_open(struct world *w, int i) {
 void conn_forget(struct world *w, int i, bool proxy_gone) {
     struct conn *c = &w->conns[i];
     transaction_conn_lost(w, i, proxy_gone);
+    if (w->fences)
+        fences_left(w, i);
     c->open = c->reserved = false;
     c->busy = 0;
     w->closed_ms[c->id % SESSIONS_KNOWN] = w->redis.now_ms;
@@ -365,6 +367,8 @@ static void pass_time(struct world *w, int64_t ms) {
 static void step(struct world *w) {
     if (w->step % 8 == 0)
         check_ledgers(w);
+    if (w->fences && world_chance(w, 25) && fences_progress(w, false))
+        return;
     unsigned what = world_below(w, 100);
     if (what < 40 && flight_somebody_sends(w))
         return;
@@ -403,6 +407,7 @@ void world_open(struct world *w, uint64_t seed, enum about about, bool log, bool
     for (unsigned i = 0; i < w->sc.proxies; i++)
         proxy_start(w, (int)i);
     waits_open(w);
+    fences_open(w);
     for (int i = 0; i < WORKERS; i++) {
         struct app_worker *k = &w->workers[i];
         struct conn *c = &w->conns[i];
@@ -428,6 +433,7 @@ void world_open(struct world *w, uint64_t seed, enum about about, bool log, bool
 
 void world_close(struct world *w) {
     waits_close(w);
+    fences_close(w);
     for (int i = 0; i < CONNS; i++)
         if (w->conns[i].open)
             engine_session_close(w->proxies[w->conns[i].proxy].engine, &w->conns[i].session, w->redis.now_ms);
@@ -484,6 +490,8 @@ static void free_endless(struct world *w) {
 
 static void land_all(struct world *w) {
     struct flight *f;
+    while (w->fences && !w->failure && fences_progress(w, true))
+        ;
     while ((f = flight_any(w)) && !w->failure)
         flight_progress(w, f);
 }

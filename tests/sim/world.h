@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tests/sim/fences.h"
 #include "tests/sim/model.h"
 #include "tests/sim/transactions.h"
 #include "tests/sim/waits.h"
@@ -115,6 +116,9 @@ struct scenario {
     unsigned delay_ms; /* of each way to Redis and back, at most */
     bool nests;        /* workers that hold a lock try for others */
     bool ring;         /* each for its neighbour's */
+    bool fences;       /* workers write data under their locks */
+    bool elsewhere;    /* which is in another slot */
+    bool unlocked;     /* and nobody else may (`unlocked refuse`) */
     bool deaf;         /* messages of releases get lost */
     bool skewed;       /* the proxies' clocks differ */
     bool clocks;       /* clocks are set, Redis's and the proxies' */
@@ -289,7 +293,8 @@ struct world {
     uint64_t session_ids, values, observed_leases, sent;
     struct model redis;
     struct proxy proxies[PROXIES];
-    struct waits *waits; /* NULL: nobody waits */
+    struct waits *waits;   /* NULL: nobody waits */
+    struct fences *fences; /* NULL: nobody writes data */
     struct app_worker workers[WORKERS];
     struct conn conns[CONNS];
     struct flight flights[FLIGHTS];
@@ -327,7 +332,7 @@ void world_event(struct world *w, const char *format, ...) __attribute__((format
 void world_fail(struct world *w, const char *rule, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* What a run is to be about in any case. */
-enum about { ABOUT_ANYTHING, ABOUT_LISTS, ABOUT_WAITS };
+enum about { ABOUT_ANYTHING, ABOUT_LISTS, ABOUT_WAITS, ABOUT_FENCES };
 void scenario_draw(struct scenario *sc, uint64_t seed, enum about about);
 void scenario_print(const struct scenario *sc);
 

@@ -58,6 +58,9 @@ LAYERS = {
     # Its part for those who wait has the proxy's own wait.c between the two.
     "tests/sim/waits": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
                          "proxy/session/locks", "tests/sim"), ()),
+    # And that for data under locks its fence.c; the time is told as to those who wait.
+    "tests/sim/fences": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
+                          "proxy/session/locks", "tests/sim", "tests/sim/waits"), ()),
     "tests/fuzz": (EVERYTHING, ("libev",)),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),

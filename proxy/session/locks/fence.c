@@ -7,6 +7,9 @@
  *      the client's reply <── the command's, if the guard record has no greater fence <── fence.lua <──┘
  *                         <── FENCED, and nothing was written, if it has one
  *
+ * Where the lock is in another slot of a cluster, its guard record is looked at first (elsewhere.c), and fence.lua asks
+ * the watermark beside the data.
+ *
  * Under `mode audit` the write goes on as it came, and a late one is recorded, by what this process knows of the lock.
  * What is enforced is asked for in Redis, in one step with the write.
  */
@@ -23,7 +26,7 @@ enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, W
 #define UNKNOWN "ERR the write of fenced data can't be checked with this command; nothing was written"
 #define MANY    "ERR the write of fenced data can't be checked with so many keys; nothing was written: send several"
 #define NO_LOCK "ERR the lock of fenced data is none of a rule that is enforced; nothing was written"
-#define OTHER   "ERR the lock of fenced data is in another slot than its key; nothing was written: give both one hash tag"
+#define OTHER   "ERR the lock of fenced data is in another slot than its key, and not held; nothing was written"
 #define SEVERAL "ERR fenced data of several slots in one command; nothing was written: send several"
 
 /* ---- what is written ------------------------------------------------------------------------------- */
@@ -166,6 +169,11 @@ static bool is_lock(struct session *s, const struct lock_key *lock) {
     return lock->len > 0 && lock->len <= LOCK_NAME_MAX && rule && rule->mode == LOCK_MODE_ENFORCE;
 }
 
+/* Whether the lock is in another slot than the data. */
+static bool is_elsewhere(struct session *s, const struct request_class *k, const struct lock_key *lock) {
+    return upstream_is_cluster(s->worker->upstream) && slot_of_key(lock->name, lock->len) != k->slot;
+}
+
 /* What is to be done because of one key. */
 static enum fence_verdict judge_key(struct session *s, const struct request_class *k, const struct fenced *f,
                                     const char **error) {
@@ -180,10 +188,8 @@ static enum fence_verdict judge_key(struct session *s, const struct request_clas
     if (!has_to_ask(s, f, &w))
         return FENCE_NOTHING;
     *error = k->slot == SLOT_SEVERAL ? SEVERAL : OTHER;
-    bool cluster = upstream_is_cluster(s->worker->upstream);
-    if (cluster && (k->slot < 0 || slot_of_key(f->lock.name, f->lock.len) != (uint16_t)k->slot))
-        return FENCE_REFUSED;
-    return FENCE_CHECKED;
+    bool nothing_to_compare = s->queues && w.how == WRITER_NONE && is_elsewhere(s, k, &f->lock);
+    return k->slot < 0 || nothing_to_compare ? FENCE_REFUSED : FENCE_CHECKED;
 }
 
 /* Finds what is to be done because of all keys; *asks is of how many there is something to ask. */
@@ -226,48 +232,16 @@ enum fence_verdict fence_judge(struct session *s, const struct request_class *k,
     return FENCE_REFUSED;
 }
 
-const char *fence_words(struct session *s, const struct request_class *k) {
-    const char *error = "";
-    switch (fence_judge(s, k, &error)) {
-    case FENCE_NOTHING:
-        return "passes as it came";
-    case FENCE_LATER:
-        return "waits for this session's commands on the lock";
-    case FENCE_CHECKED:
-        return "asks in one step with the write whether the lock has had another holder";
-    case FENCE_REFUSED:
-        break;
-    }
-    return error;
-}
-
 /* ---- the question ----------------------------------------------------------------------------------- */
-
-/* A fenced key of a question under way. */
-struct asked {
-    const struct lock_rule *rule;        /* its fence */
-    size_t key, key_len, lock, lock_len; /* in the question's names */
-    struct lock_writing writing;
-    uint32_t db;
-};
-
-struct fence_question {
-    struct request_owner owner; /* first */
-    struct lock_rules *rules;   /* reference that keeps the fences alive */
-    enum command_id id;
-    bool array; /* it answers arrays, so that its nil is one */
-    uint8_t protocol;
-    struct text names;
-    char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
-    size_t count;
-    struct asked keys[];
-};
 
 void fence_forget(struct fence_question *q) {
     if (!q)
         return;
+    fence_looks_forget(q->looks);
     lock_rules_unref(q->rules);
     text_clear(&q->names);
+    text_clear(&q->head);
+    text_clear(&q->tail);
     memory_free(q);
 }
 
@@ -275,26 +249,28 @@ static void question_owner_free(struct request_owner *owner) {
     fence_forget((struct fence_question *)(void *)owner);
 }
 
-static const struct request_owner_ops question_ops = {.free = question_owner_free};
+/* Gives up a write whose session has closed before it was sent. */
+static void question_left(struct request *r) {
+    struct fence_question *q = REQUEST_OWNER(r, struct fence_question);
+    if (!q->looks)
+        return;
+    request_disown(r);
+    fence_forget(q);
+    request_reply(r, "", 0, true);
+}
 
-static struct fence_question *question_new(struct session *s, const struct request_class *k) {
-    size_t asks = 0;
-    const char *error;
-    judge_keys(s, k, &asks, &error);
-    struct fence_question *q = memory_zalloc(sizeof(*q) + asks * sizeof(q->keys[0]));
-    q->rules = lock_rules_ref(s->worker->rules);
-    q->id = k->command->id;
-    q->array = q->id == COMMAND_LMPOP || q->id == COMMAND_ZMPOP ||
-               ((q->id == COMMAND_LPOP || q->id == COMMAND_RPOP) && k->request->argc > 2);
-    q->protocol = s->lane.protocol;
-    command_text(k, q->command);
-    session_who(s, q->who, sizeof(q->who));
+static const struct request_owner_ops question_ops = {.left = question_left, .free = question_owner_free};
+
+/* Adds the keys to be asked for whose lock is in the data's slot, or those whose lock is elsewhere. */
+static void question_keys(struct fence_question *q, struct session *s, const struct request_class *k, size_t asks,
+                          bool elsewhere) {
     for (size_t i = 0; i < k->key_count && q->count < asks; i++) {
         struct fenced f;
         struct asked *a = &q->keys[q->count];
-        if (fenced_find(&f, s, k, i) && has_to_ask(s, &f, &a->writing)) {
+        if (fenced_find(&f, s, k, i) && has_to_ask(s, &f, &a->writing) && is_elsewhere(s, k, &f.lock) == elsewhere) {
             a->rule = f.rule;
             a->db = f.key.db;
+            a->mark = a->writing.fence;
             a->key = q->names.len;
             a->key_len = f.key.len;
             text_append(&q->names, f.key.name, f.key.len);
@@ -305,7 +281,49 @@ static struct fence_question *question_new(struct session *s, const struct reque
         }
         fenced_clear(&f);
     }
+}
+
+static struct fence_question *question_new(struct session *s, const struct request_class *k) {
+    size_t asks = 0;
+    const char *error;
+    judge_keys(s, k, &asks, &error);
+    struct fence_question *q = memory_zalloc(sizeof(*q) + asks * sizeof(q->keys[0]));
+    q->rules = lock_rules_ref(s->worker->rules);
+    q->slot = k->slot;
+    q->id = k->command->id;
+    q->array = q->id == COMMAND_LMPOP || q->id == COMMAND_ZMPOP ||
+               ((q->id == COMMAND_LPOP || q->id == COMMAND_RPOP) && k->request->argc > 2);
+    q->protocol = s->lane.protocol;
+    command_text(k, q->command);
+    session_who(s, q->who, sizeof(q->who));
+    question_keys(q, s, k, asks, false);
+    q->here = q->count;
+    if (q->count < asks)
+        question_keys(q, s, k, asks, true);
     return q;
+}
+
+const char *fence_words(struct session *s, const struct request_class *k) {
+    static const char *const looks =
+        "looks at the lock, and asks in one step with the write whether a later holder has "
+        "written";
+    const char *error = "";
+    struct fence_question *q;
+    bool elsewhere;
+    switch (fence_judge(s, k, &error)) {
+    case FENCE_NOTHING:
+        return "passes as it came";
+    case FENCE_LATER:
+        return "waits for this session's commands on the lock";
+    case FENCE_CHECKED:
+        q = question_new(s, k);
+        elsewhere = fence_is_elsewhere(q);
+        fence_forget(q);
+        return elsewhere ? looks : "asks in one step with the write whether the lock has had another holder";
+    case FENCE_REFUSED:
+        break;
+    }
+    return error;
 }
 
 /* Whether the command answers types in RESP3 that RESP2 lacks: doubles and sets. Others answer arrays with nil in them,
@@ -324,43 +342,71 @@ static bool is_typed(const struct fence_question *q) {
     }
 }
 
-/* Begins fence.lua's call in w->build, with the locks; `more` keys and `words` are to follow. */
-static void build_locks(struct session *s, struct lock_queue *queue, const struct fence_question *q, size_t more,
-                        size_t words) {
-    struct worker *w = s->worker;
-    lock_build_script(w, SCRIPT_FENCE, queue, 2 * q->count + more, 3 + q->count + words);
-    for (size_t i = 0; i < q->count; i++) {
-        const char *lock = q->names.data + q->keys[i].lock;
-        lock_build_guard(w, lock, q->keys[i].lock_len);
-        build_bulk(w, lock, q->keys[i].lock_len);
-    }
+/* A lock's watermark in the data's slot, lockkeeper:{TAG}:{TAG}:LOCK: named as the guard record of a key {TAG}:LOCK. */
+static void build_watermark(struct worker *w, const struct fence_question *q, const struct asked *a) {
+    struct text key = {0};
+    text_printf(&key, "{%s}:", slot_tag((uint16_t)q->slot));
+    text_append(&key, q->names.data + a->lock, a->lock_len);
+    lock_build_guard(w, key.data, key.len);
+    text_clear(&key);
 }
 
-/* Adds the first arguments of fence.lua. */
-static void build_arguments(struct session *s, const struct fence_question *q) {
+/* What a node is asked of a question: keys `at` and on, `guards` of them by their guard records and then `marks` by
+ * their watermarks. */
+struct part {
+    const struct fence_question *q;
+    size_t at, guards, marks;
+};
+
+static struct part whole(const struct fence_question *q) {
+    return (struct part){q, 0, q->here, q->count - q->here};
+}
+
+/* Begins fence.lua's call in w->build; `more` keys are to follow, the arguments, and `words` of a command. */
+static void build_locks(struct session *s, struct lock_queue *queue, const struct part *p, size_t more, size_t words) {
+    struct worker *w = s->worker;
+    const struct asked *a = p->q->keys + p->at;
+    lock_build_script(w, SCRIPT_FENCE, queue, 2 * p->guards + p->marks + more, 4 + p->guards + p->marks + words);
+    for (size_t i = 0; i < p->guards; i++, a++) {
+        lock_build_guard(w, p->q->names.data + a->lock, a->lock_len);
+        build_bulk(w, p->q->names.data + a->lock, a->lock_len);
+    }
+    for (size_t i = 0; i < p->marks; i++, a++)
+        build_watermark(w, p->q, a);
+}
+
+/* Adds the first arguments of fence.lua; build_fences is next. */
+static void build_arguments(struct session *s, const struct part *p) {
     struct worker *w = s->worker;
     size_t len;
     const char *identity = lock_client_name(s->lock.client, &len);
-    build_number(w, (int64_t)q->count);
-    build_text(w, is_typed(q) ? "3" : "2");
+    build_number(w, (int64_t)p->guards);
+    build_text(w, is_typed(p->q) ? "3" : "2");
     build_bulk(w, identity, len);
-    for (size_t i = 0; i < q->count; i++)
-        build_number(w, (int64_t)q->keys[i].writing.fence);
+    build_number(w, (int64_t)p->marks);
 }
 
-/* Builds fence.lua's call in w->build. */
-static void question_build(struct session *s, struct lock_queue *queue, const struct fence_question *q,
-                           const struct request_class *k) {
-    struct worker *w = s->worker;
-    build_locks(s, queue, q, k->key_count, k->request->argc);
+static void build_fences(struct session *s, const struct part *p) {
+    const struct asked *a = p->q->keys + p->at;
+    for (size_t i = 0; i < p->guards + p->marks; i++, a++)
+        build_number(s->worker, (int64_t)(i < p->guards ? a->writing.fence : a->mark));
+}
+
+/* Build fence.lua's call in w->build up to its fences, and what comes behind them. */
+static void question_head(struct session *s, struct lock_queue *queue, const struct part *p,
+                          const struct request_class *k) {
+    build_locks(s, queue, p, k->key_count, k->request->argc);
     for (size_t i = 0; i < k->key_count; i++) {
         size_t key_len;
         const char *key = class_key(k, i, &key_len);
-        build_bulk(w, key, key_len);
+        build_bulk(s->worker, key, key_len);
     }
-    build_arguments(s, q);
+    build_arguments(s, p);
+}
+
+static void question_tail(struct session *s, const struct request_class *k) {
     for (size_t i = 0; i < k->request->argc; i++)
-        build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
+        build_bulk(s->worker, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
 }
 
 static const char REFUSES[] = "-FENCED ";
@@ -388,13 +434,13 @@ bool fence_refuses(const char *reply, size_t len) {
     return len > sizeof(REFUSES) && memcmp(reply, REFUSES, sizeof(REFUSES) - 1) == 0;
 }
 
-static bool refusal_read(const struct fence_question *q, const char *reply, size_t len, struct refusal *r) {
+static bool refusal_read(const struct fence_question *q, size_t at, const char *reply, size_t len, struct refusal *r) {
     const char *p = reply + sizeof(REFUSES) - 1, *stop = reply + len - 2;
     uint64_t i;
     if (!fence_refuses(reply, len) || !take_number(&p, stop, &i) || !take_number(&p, stop, &r->now) || i < 1 ||
-        i > q->count)
+        i > q->count - at)
         return false;
-    r->key = &q->keys[i - 1];
+    r->key = &q->keys[at + i - 1];
     r->owner = p;
     r->owner_len = (size_t)(stop - p);
     return true;
@@ -458,12 +504,17 @@ static void question_answered(const struct fence_question *q, const char *reply,
         text_append(out, e.reply, e.reply_len);
 }
 
-void fence_reply(struct session *s, const struct fence_question *q, const char *reply, size_t len, struct text *out) {
+void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply, size_t len,
+                      struct text *out) {
     struct refusal refusal;
-    if (refusal_read(q, reply, len, &refusal))
+    if (refusal_read(q, at, reply, len, &refusal))
         question_refused(s, q, &refusal, out);
     else
         question_answered(q, reply, len, out);
+}
+
+void fence_reply(struct session *s, const struct fence_question *q, const char *reply, size_t len, struct text *out) {
+    fence_reply_from(s, q, 0, reply, len, out);
 }
 
 static void question_done(struct call *c, const struct call_end *end) {
@@ -494,32 +545,99 @@ static bool acquires_before(const struct lock_queue *queue, const struct fence_q
     return false;
 }
 
-struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
+/* The question of a write that is to be sent, or queued. */
+static struct fence_question *question_of(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_new(s, k);
     session_note_overlap(s);
-    /* The lease that such a command may bring is not known yet: what counts is who holds the lock then. */
-    for (size_t i = 0; queue && i < q->count; i++)
+    /* The lease that such a command may bring is not known yet: what counts is who holds the lock then. One elsewhere
+     * can't be in the same transaction. */
+    for (size_t i = 0; queue && i < q->here; i++)
         if (acquires_before(queue, q, &q->keys[i]))
             q->keys[i].writing = (struct lock_writing){.how = WRITER_NONE};
-    question_build(s, queue, q, k);
+    return q;
+}
+
+struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
+    struct fence_question *q = question_of(s, queue, k);
+    struct part p = whole(q);
+    question_head(s, queue, &p, k);
+    build_fences(s, &p);
+    question_tail(s, k);
     return q;
 }
 
 struct fence_question *fence_watch(struct session *s, const struct request_class *k) {
-    struct fence_question *q = question_new(s, k);
-    session_note_overlap(s);
+    struct fence_question *q = question_of(s, NULL, k);
     build_start(s->worker, 1 + q->count);
     build_text(s->worker, "WATCH");
-    for (size_t i = 0; i < q->count; i++)
+    for (size_t i = 0; i < q->here; i++)
         lock_build_guard(s->worker, q->names.data + q->keys[i].lock, q->keys[i].lock_len);
+    for (size_t i = q->here; i < q->count; i++)
+        build_watermark(s->worker, q, &q->keys[i]);
     return q;
 }
 
 void fence_ask(struct session *s, const struct fence_question *q) {
     struct lock_queue queue = {.sources = 0};
-    build_locks(s, &queue, q, 0, 1);
-    build_arguments(s, q);
+    struct part p = whole(q);
+    build_locks(s, &queue, &p, 0, 1);
+    build_arguments(s, &p);
+    build_fences(s, &p);
     build_text(s->worker, "PING");
+}
+
+void fence_look_build(struct session *s, const struct fence_question *q, size_t at) {
+    struct part p = {q, at, 1, 0};
+    build_locks(s, NULL, &p, 0, 3);
+    build_arguments(s, &p);
+    build_fences(s, &p);
+    build_text(s->worker, "HGET");
+    lock_build_guard(s->worker, q->names.data + q->keys[at].lock, q->keys[at].lock_len);
+    build_text(s->worker, "fence");
+}
+
+/* ---- its way ----------------------------------------------------------------------------------------- */
+
+static void question_send(struct request *request, const struct fence_question *q) {
+    struct worker *w = request->worker;
+    request->call.done = question_done;
+    request->call.up.script = script_get(SCRIPT_FENCE);
+    call_submit(&request->call, q->slot, w->build.data, w->build.len);
+}
+
+/* The locks elsewhere have been looked at. */
+static void question_looked(void *arg, const char *error, size_t len) {
+    struct request *request = arg;
+    struct fence_question *q = REQUEST_OWNER(request, struct fence_question);
+    struct part p = whole(q);
+    struct worker *w = request->worker;
+    q->looks = NULL;
+    if (error) {
+        request_disown(request);
+        request_reply(request, error, len, true);
+        fence_forget(q);
+        return;
+    }
+    w->build.len = 0;
+    text_append(&w->build, q->head.data, q->head.len);
+    build_fences(request->session, &p);
+    text_append(&w->build, q->tail.data, q->tail.len);
+    question_send(request, q);
+}
+
+/* Has the locks elsewhere looked at, and keeps the call. */
+static void question_look(struct request *request, struct fence_question *q, const struct request_class *k) {
+    struct session *s = request->session;
+    struct worker *w = s->worker;
+    struct part p = whole(q);
+    question_head(s, NULL, &p, k);
+    text_append(&q->head, w->build.data, w->build.len);
+    w->build.len = 0;
+    question_tail(s, k);
+    text_append(&q->tail, w->build.data, w->build.len);
+    q->looks = fence_looks_new(s, question_looked, request);
+    fence_looks_add(q->looks, q);
+    fence_looks_go(q->looks);
 }
 
 enum dispatch_result fence_dispatch(struct session *s, const struct request_class *k) {
@@ -531,11 +649,17 @@ enum dispatch_result fence_dispatch(struct session *s, const struct request_clas
     }
     counter_add(&s->worker->counters.requests_locks, 1);
     struct request *request = request_new(s, k->command);
-    struct fence_question *q = fence_prepare(s, NULL, k);
+    struct fence_question *q = question_of(s, NULL, k);
+    struct part p = whole(q);
     request_barrier(request);
     request_own(request, &q->owner, &question_ops);
-    request->call.done = question_done;
-    request->call.up.script = script_get(SCRIPT_FENCE);
-    call_submit(&request->call, k->slot, s->worker->build.data, s->worker->build.len);
+    if (fence_is_elsewhere(q)) {
+        question_look(request, q, k);
+        return DISPATCHED;
+    }
+    question_head(s, NULL, &p, k);
+    build_fences(s, &p);
+    question_tail(s, k);
+    question_send(request, q);
     return DISPATCHED;
 }

@@ -273,6 +273,18 @@ void fence_forget(struct fence_question *q);
 /* Appends what the client gets for the script's reply, and records a late write. s NULL: the session is gone. */
 void fence_reply(struct session *s, const struct fence_question *q, const char *reply, size_t len, struct text *out);
 
+/* Locks in other slots than the data are looked at before the write (elsewhere.c). Looks begin with fence_looks_new;
+ * each question's are added; fence_looks_go has `done` called when all have been answered, at once if there are none:
+ * with the error for the client (a line of RESP, borrowed) where nothing is to be written, or NULL. They are freed
+ * then; until then, who does not want them any more forgets them. */
+struct fence_looks;
+typedef void (*fence_looked_fn)(void *arg, const char *error, size_t len);
+bool fence_is_elsewhere(const struct fence_question *q);
+struct fence_looks *fence_looks_new(struct session *s, fence_looked_fn done, void *arg);
+void fence_looks_add(struct fence_looks *l, struct fence_question *q);
+void fence_looks_go(struct fence_looks *l);
+void fence_looks_forget(struct fence_looks *l);
+
 /* Records what a request, which has just been sent or queued, writes on data of fences in audit, where its session has
  * lost the lock. */
 void fence_audit(struct session *s, const struct request_class *k);

@@ -218,14 +218,46 @@ void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char 
 /* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
 void heirs_tick(struct worker *w);
 
-/* ---- fence.c, watched.c --------------------------------------------------------------------------------- */
+/* ---- fence.c, elsewhere.c, watched.c --------------------------------------------------------------------- */
 
-/* Make the question of a write that goes by itself, and leave in w->build the WATCH of its guard records; and then
- * fence.lua's call, by its source and about no more than PING. */
+/* A fenced key of a question. */
+struct asked {
+    const struct lock_rule *rule;        /* its fence */
+    size_t key, key_len, lock, lock_len; /* in the question's names */
+    struct lock_writing writing;
+    uint64_t mark; /* of a lock elsewhere: what the watermark is raised to */
+    uint32_t db;
+};
+
+struct fence_looks;
+
+/* What is asked together with a write. It owns the request of one that goes by itself, inside of fence.lua. */
+struct fence_question {
+    struct request_owner owner; /* first */
+    struct lock_rules *rules;   /* reference that keeps the fences alive */
+    enum command_id id;
+    bool array; /* it answers arrays, so that its nil is one */
+    uint8_t protocol;
+    int slot; /* the data's */
+    struct text names;
+    char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
+    struct fence_looks *looks; /* at locks elsewhere, before the write; NULL: none are under way */
+    struct text head, tail;    /* of the call meanwhile: what comes before the fences and behind them */
+    size_t count, here;        /* the first ones have their lock in the data's slot, the others elsewhere */
+    struct asked keys[];
+};
+
+/* Make the question of a write that goes by itself, and leave in w->build the WATCH of its guard records and
+ * watermarks; and then fence.lua's call, by its source and about no more than PING. */
 struct fence_question *fence_watch(struct session *s, const struct request_class *k);
 void fence_ask(struct session *s, const struct fence_question *q);
+/* Leaves in w->build fence.lua's call about one key's guard record: it answers the fence of the lock's last lease. */
+void fence_look_build(struct session *s, const struct fence_question *q, size_t at);
 /* Whether a reply of fence.lua's is its refusal, which fence_reply takes. */
 bool fence_refuses(const char *reply, size_t len);
+/* Likewise fence_reply, for a call whose first key is the question's key `at`. */
+void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply, size_t len,
+                      struct text *out);
 /* Sends a write that can't go inside of a script. The session has nothing in flight. */
 void watched_dispatch(struct session *s, const struct request_class *k);
 

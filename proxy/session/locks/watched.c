@@ -6,6 +6,9 @@
  *                                                                         └─ PONG ──> EVAL ... 1 stock:1, EXEC
  *      client's reply <── the one element of EXEC's array, or nil: a guard record has changed, and all begins anew
  *
+ * Of locks elsewhere (elsewhere.c) the watermarks are watched; they are raised by fence.lua before that, since what the
+ * connection itself changes counts, too.
+ *
  * A connection of the session's own is what these go over; its later requests wait. Nothing is sent behind a MULTI that
  * has not been answered: what a refused one does not queue would be executed. What is a question, and what its answer
  * means, is fence.c's.
@@ -28,6 +31,7 @@ struct watched {
     struct request *request;
     struct upstream_pin *pin; /* NULL while it waits for another attempt */
     struct fence_question *question;
+    struct fence_looks *looks; /* at locks elsewhere, before all else; NULL: none are under way */
     int slot;
     unsigned hops, tries, unsent;
     bool refused;          /* by fence.lua; `answer` has its words */
@@ -50,6 +54,7 @@ static void watched_unpin(struct watched *b, bool clean) {
 }
 
 static void watched_free(struct watched *b) {
+    fence_looks_forget(b->looks);
     fence_forget(b->question);
     text_clear(&b->answer);
     text_clear(&b->watch);
@@ -81,7 +86,8 @@ static void watched_left(struct request *r) {
         watched_unpin(b, false);
         return;
     }
-    upstream_abandon(r->worker->upstream, &r->call.up); /* it may be waiting for the map */
+    if (!b->looks)
+        upstream_abandon(r->worker->upstream, &r->call.up); /* it may be waiting for the map */
     watched_end(b, false);
     request_reply(r, "", 0, true);
 }
@@ -114,11 +120,12 @@ static void asked(struct call *c, const struct call_end *end) {
     struct watched *b = REQUEST_OWNER(c->request, struct watched);
     if (!b)
         return;
-    b->refused = !end->error && fence_refuses(end->reply, end->len);
-    if (b->refused)
+    bool refuses = !end->error && fence_refuses(end->reply, end->len);
+    if (refuses && !b->refused)
         text_append(&b->answer, end->reply, end->len);
-    else
+    else if (!refuses)
         note_error(b, end);
+    b->refused = b->refused || refuses;
 }
 
 static void send_part(struct watched *b, call_done_fn done, const char *bytes, size_t len) {
@@ -130,6 +137,8 @@ static void watched_ask(struct watched *b) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
     struct request *r = b->request;
     b->error[0] = '\0';
+    if (fence_is_elsewhere(b->question))
+        send_part(b, asked, b->asks.data, b->asks.len);
     send_part(b, part_done, b->watch.data, b->watch.len);
     send_part(b, asked, b->asks.data, b->asks.len);
     call_init(&r->call, r, multi_done);
@@ -238,6 +247,22 @@ static void exec_done(struct call *c, const struct call_end *end) {
 
 /* ---- the beginning ----------------------------------------------------------------------------------- */
 
+/* The locks elsewhere, if any, have been looked at. */
+static void watched_looked(void *arg, const char *error, size_t len) {
+    struct watched *b = arg;
+    struct request *r = b->request;
+    struct session *s = r->session;
+    b->looks = NULL;
+    if (error) {
+        watched_end(b, false);
+        request_reply(r, error, len, true);
+        return;
+    }
+    fence_ask(s, b->question);
+    text_append(&b->asks, s->worker->build.data, s->worker->build.len);
+    watched_start(b, pin_node(s, b->slot));
+}
+
 void watched_dispatch(struct session *s, const struct request_class *k) {
     struct worker *w = s->worker;
     struct request *request = request_new(s, k->command);
@@ -248,10 +273,10 @@ void watched_dispatch(struct session *s, const struct request_class *k) {
     b->slot = k->slot;
     b->question = fence_watch(s, k);
     text_append(&b->watch, w->build.data, w->build.len);
-    fence_ask(s, b->question);
-    text_append(&b->asks, w->build.data, w->build.len);
     text_append(&b->command, k->bytes, k->request->len);
     request_own(request, &b->owner, &watched_ops);
     request_barrier(request);
-    watched_start(b, pin_node(s, b->slot));
+    b->looks = fence_looks_new(s, watched_looked, b);
+    fence_looks_add(b->looks, b->question);
+    fence_looks_go(b->looks);
 }

@@ -237,7 +237,7 @@ static bool exec_may_last(const struct upstream_request *up) {
     return runs_code(((const struct call *)(const void *)up)->request);
 }
 
-void transaction_exec(struct transaction *t, struct request *request) {
+static void exec_send(struct transaction *t, struct request *request) {
     static const struct upstream_request_ops stream = {
         .reply = exec_streamed, .fail = exec_stream_failed, .may_last = exec_may_last};
     static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
@@ -262,6 +262,61 @@ void transaction_exec(struct transaction *t, struct request *request) {
         exec_wait_submit(w, pin, wait, replicas, ms);
     else
         memory_free(wait); /* it has failed at once */
+}
+
+/* ---- locks elsewhere ------------------------------------------------------------------------------- */
+
+/* Some of the data that is written in the transaction may have its lock in another slot: these are looked at, before
+ * EXEC is sent. Where one is lost, all of it is given up with its connection. */
+
+static void exec_looked(void *arg, const char *error, size_t len) {
+    struct request *r = arg;
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
+    char lost[TRANSACTION_ERROR_MAX];
+    t->looks = NULL;
+    if (!error && t->pin) {
+        exec_send(t, r);
+        return;
+    }
+    snprintf(lost, sizeof(lost), "%s", t->error);
+    request_disown(r);
+    transaction_free(t, r->session, false);
+    if (error)
+        request_reply(r, error, len, true);
+    else
+        request_fail(r, lost);
+}
+
+/* Gives up a transaction whose session has closed before EXEC was sent. */
+static void exec_unsent(struct request *r) {
+    struct transaction *t = REQUEST_OWNER(r, struct transaction);
+    fence_looks_forget(t->looks);
+    request_disown(r);
+    transaction_free(t, NULL, false);
+    request_reply(r, "", 0, true);
+}
+
+static const struct request_owner_ops looking_ops = {.left = exec_unsent};
+
+static bool is_elsewhere(const struct transaction_item *item) {
+    return item->question && fence_is_elsewhere(item->question);
+}
+
+void transaction_exec(struct transaction *t, struct request *request) {
+    LIST_FOREACH(it, &t->items) {
+        struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+        if (!is_elsewhere(item))
+            continue;
+        if (!t->looks)
+            t->looks = fence_looks_new(request->session, exec_looked, request);
+        fence_looks_add(t->looks, item->question);
+    }
+    if (!t->looks) {
+        exec_send(t, request);
+        return;
+    }
+    request_own(request, &t->owner, &looking_ops);
+    fence_looks_go(t->looks);
 }
 
 /* ---- DISCARD, UNWATCH ------------------------------------------------------------------------------ */

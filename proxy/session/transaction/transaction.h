@@ -78,6 +78,7 @@ struct transaction {
     struct list_node items;  /* in the order of their elements */
     struct lock_queue locks; /* the items' lock calls */
     size_t lock_count;
+    struct fence_looks *looks;              /* at locks elsewhere, before EXEC; NULL: none are under way */
     struct exec_wait *wait;                 /* for replicas, behind EXEC; NULL: not asked, or answered */
     int64_t replicas;                       /* that have what EXEC did */
     uint8_t caching;                        /* enum caching: of a MULTI that has not been sent */

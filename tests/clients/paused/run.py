@@ -8,7 +8,8 @@ nodes. Three workers each take the lock (SET NX PX), read a number, work, write 
 script that compares. The holder is stopped (SIGSTOP) at any moment, again and again, and goes on (SIGCONT) when another
 worker has the lock; every second time, when that one has written, too. An update is lost where the number at the end is
 less than the writes that were answered OK. On Redis that must happen; through the proxy it must not, and the worker
-that comes late is told FENCED.
+that comes late is told FENCED. In two slots it may, where the lock is lost between the proxy's look at it and the write
+(docs/fences.md): there it is counted, and must be rare.
 
 A client's program in this folder gets words NAME=VALUE: host; lock_port and data_port (of one connection where they are
 the same); lock and data, the keys; lease and work, in ms; name, with which the lock's value begins. It ends when its
@@ -51,6 +52,7 @@ PLACES = {
     "cluster, two slots": (True, "lock:stock:1", "stock:1"),
 }
 FENCE = "fence stock:* by lock:stock:*"
+RARE = 100  # pauses for each update that may be lost in two slots
 
 
 class Worker:
@@ -201,7 +203,8 @@ def main(words):
         for place in options.place or PLACES:
             direct, proxy = cell(command, shop, place, options.pauses, options.seed)
             versions[client] = direct["version"]
-            failed += proxy["lost"] != 0 or direct["lost"] == 0 or proxy["fenced"] == 0
+            may_lose = options.pauses // RARE if place == "cluster, two slots" else 0
+            failed += not 0 <= proxy["lost"] <= may_lose or direct["lost"] == 0 or proxy["fenced"] == 0
             rows.append([client, place, *("%d" % n for n in (options.pauses, direct["written"], direct["lost"],
                                                              proxy["written"], proxy["lost"], proxy["fenced"]))])
             print(table(rows[-1:], False), flush=True)

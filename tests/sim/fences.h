@@ -1,0 +1,30 @@
+/*
+ * Data that is written under locks (`fence`) in the simulated world. The proxy's own code is what asks before each
+ * write: proxy/session/locks/fence.c and elsewhere.c are compiled into the simulator, with sessions and requests that
+ * are there in name only (fences/fences.c), and their calls run fence.lua in the interpreter. Included by world.h.
+ */
+#ifndef LOCKKEEPER_SIM_FENCES_H
+#define LOCKKEEPER_SIM_FENCES_H
+
+#include <stdbool.h>
+
+struct fences;
+struct flight;
+struct world;
+
+void fences_open(struct world *w);
+void fences_close(struct world *w);
+/* A worker may write under its lock instead of what it would send. True: it does. */
+bool fences_write(struct world *w, int worker, int conn);
+/* Something that is on its way goes on; `at_once`: also what is long on its way. False: nothing does. */
+bool fences_progress(struct world *w, bool at_once);
+/* A worker was told that it has acquired; it is gone; the connection is about to be. */
+void fences_acquired(struct world *w, int worker, const struct flight *f);
+void fences_worker_died(struct world *w, int worker);
+void fences_left(struct world *w, int conn);
+/* The data's node fails over, and loses watermarks. */
+void fences_trouble(struct world *w);
+/* Says how many writes there were since the start, in so many steps; false: too few of a kind to show anything. */
+bool fences_enough(long steps);
+
+#endif
