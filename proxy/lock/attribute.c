@@ -464,10 +464,7 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
     const struct witness *w = witness_find(en, live->peer);
     if (!w || !w->seen_known)
         return;
-    plan->seen_known = true;
-    plan->seen_len = w->seen_len;
-    if (w->seen_len)
-        memcpy(plan->seen, w->seen, w->seen_len);
+    lock_plan_see(plan, w->seen, w->seen_len);
     plan->right = RIGHT_ENROL;
 }
 
@@ -523,10 +520,10 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
         en && plan->verb == LOCK_SWAP ? newest_reading(en, self, s.family, plan->rule, s.witness) : s.witness;
     if (w) {
         plan->read_fence = w->read_fence;
-        plan->seen_known = w->seen_known && !w->wrote;
-        plan->seen_len = plan->seen_known ? w->seen_len : 0;
-        if (plan->seen_len)
-            memcpy(plan->seen, w->seen, w->seen_len);
+        plan->seen_known = false;
+        plan->seen_len = 0;
+        if (w->seen_known && !w->wrote)
+            lock_plan_see(plan, w->seen, w->seen_len);
     }
     if (plan->verb == LOCK_SCRIPT)
         plan_script(&s, plan);

@@ -169,7 +169,8 @@ static enum lock_outcome swapped(struct audit *a) {
     const struct lock_plan *plan = a->f->plan;
     if (!s->old)
         return audit_grant(a);
-    bool as_read = plan->seen_known && plan->seen_len == s->old_len && memcmp(plan->seen, s->old, s->old_len) == 0;
+    bool as_read =
+        plan->seen_known && plan->seen_len == s->old_len && memcmp(lock_plan_seen(plan), s->old, s->old_len) == 0;
     if (!a->live)
         return as_read ? grant_over(a) : audit_conclude(a, LOCK_OPEN, 0);
     if (a->mine && (!plan->read_fence || plan->read_fence == a->live->fence)) {

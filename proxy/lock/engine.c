@@ -71,6 +71,16 @@ static inline uint64_t family_of_plan(struct lock_session *s, const struct peer 
     return s->last.family;
 }
 
+void lock_plan_see(struct lock_plan *plan, const char *data, size_t len) {
+    char *to = plan->seen_short;
+    if (len > LOCK_SEEN_SHORT)
+        to = plan->seen_long = memory_realloc(plan->seen_long, len);
+    if (len)
+        memcpy(to, data, len);
+    plan->seen_len = (uint32_t)len;
+    plan->seen_known = true;
+}
+
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
                   const struct lock_rule *rule, uint32_t login, bool queued, int64_t now_ms, struct lock_plan *plan) {
     plan->key = *key;
@@ -87,6 +97,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->read_fence = 0;
     plan->seen_known = plan->data_free = false;
     plan->seen_len = 0;
+    plan->seen_long = NULL;
     uint64_t hash = plan->hash = key_hash(e, s, key, &plan->pattern);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
@@ -360,6 +371,8 @@ inline void finish_end(struct finish *f) {
     f->peer->in_flight--;
     peer_settle(f->sh, f->peer);
     shard_unlock(f->sh);
+    if (f->plan->seen_long)
+        memory_free(f->plan->seen_long);
 }
 
 /* Notes the fence of a lock that was acquired under audit, and has its guard record from the script. */

@@ -35,6 +35,7 @@ struct estate;      /* private */
 enum {
     LOCK_TOKEN_MAX = 64,  /* "UUID:N" with its NUL */
     LOCK_SEEN_MAX = 1024, /* a longer value is not remembered as read */
+    LOCK_SEEN_SHORT = 96, /* nearly all are shorter */
     LOCK_IDENTITY_MAX = 256
 };
 
@@ -237,11 +238,19 @@ struct lock_plan {
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
     enum lock_right right;              /* ARGV 5 */
     uint64_t read_fence;                /* ARGV 7 */
-    bool seen_known;                    /* ARGV 8; for LOCK_QUEUE_*: the party (list.lua) */
-    size_t seen_len;
-    char seen[LOCK_SEEN_MAX];
+    bool seen_known;                    /* ARGV 8, as lock_plan_seen has it */
+    uint32_t seen_len;
+    char seen_short[LOCK_SEEN_SHORT]; /* private: what is longer is behind seen_long, until engine_finish */
+    char *seen_long;
     bool data_free; /* what stands there without a live lease is data, which the caller may touch: '*' in ARGV 8 */
 };
+
+/* What the session has seen; for LOCK_QUEUE_* the party (list.lua): plan->seen_len bytes where plan->seen_known. */
+static inline const char *lock_plan_seen(const struct lock_plan *plan) {
+    return plan->seen_len > LOCK_SEEN_SHORT ? plan->seen_long : plan->seen_short;
+}
+/* Sets that, copied; who has not begun the plan by engine_begin frees seen_long. At most LOCK_SEEN_MAX bytes. */
+void lock_plan_see(struct lock_plan *plan, const char *data, size_t len);
 
 /* What the script said (its envelope), or what became of it. */
 enum lock_outcome {

@@ -33,9 +33,9 @@ static enum lock_right right_of(const struct lock_rule *rule, bool client) {
 
 void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan) {
     bool client = by_client(self, plan->rule);
+    char party[PARTY_MAX];
     plan->right = right_of(plan->rule, client);
-    plan->seen_known = true;
-    plan->seen_len = party_write(sh->engine, self, client, plan->seen);
+    lock_plan_see(plan, party, party_write(sh->engine, self, client, party));
 }
 
 /* ---- what a session has in queues ------------------------------------------------------------- */

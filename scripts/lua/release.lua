@@ -5,7 +5,8 @@
 --       then, unless it is DEL, the proxy knows the claim's fence, the right is 'claim' and nothing was seen:
 --       3 the command's name, in capitals
 --       and unless the last two are so: 4 right   5 identity   6 lease   7 seen (arguments.lua)
---       and where others may wait for the lock: 8 the database; who waits at another proxy is told (acquire.lua's mark)
+--       and where others may wait for the lock: 8 the database, on a cluster ''; who waits at another proxy is told
+--       (acquire.lua's mark), on a cluster over the channel of the lock's slot, if the node knows such
 --
 -- The usual case, the holder's own release, is answered shortly (common.lua), in few steps (acquire.lua).
 local argv, redis = ARGV, redis
@@ -15,9 +16,13 @@ if argv[8] then
   function tell()
     local mark = redis.pcall('HGET', record, 'waits')
     local proxy = type(mark) == 'string' and string.match(mark, '^%d+:%d+:(.*)$')
-    if proxy and proxy ~= string.sub(attempt, 1, 36) then
-      redis.pcall('PUBLISH', 'lockkeeper-freed', proxy .. ' ' .. argv[8] .. ' ' .. key)
+    if not proxy or proxy == string.sub(attempt, 1, 36) then return end
+    local channel, text = 'lockkeeper-freed', proxy .. ' ' .. (argv[8] == '' and '0' or argv[8]) .. ' ' .. key
+    if argv[8] == '' then -- lockkeeper:{TAG}:KEY, lockkeeper-freed:{TAG}
+      local answer = redis.pcall('SPUBLISH', channel .. string.sub(record, 11, -#key - 2), text)
+      if type(answer) == 'number' or not string.find(answer.err, 'nknown', 1, true) then return end
     end
+    redis.pcall('PUBLISH', channel, text)
   end
 end
 local held = claim ~= '' and redis.pcall('GET', key)

@@ -458,7 +458,7 @@ def test_handover_to_another_proxy(two, key):
         assert holder("SETNX", name, 1) == 1
         second.send(encode("SETNX", name, 2))
         await_waiting(there(), 1)
-        servers.until(lambda: figure(there(), "pinned_subscribed") == 1)
+        servers.until(lambda: figure(there(), "pinned_subscribed") >= 1)  # on a cluster to each node that has had one
         begun = time.monotonic()
         assert holder("DEL", name) == 1
         assert second.read() == 1

@@ -20,7 +20,7 @@ struct model_args call_args(const struct lock_plan *plan, const struct model_com
         .command = *command,
     };
     if (plan->seen_known) {
-        memcpy(seen, plan->seen, plan->seen_len);
+        memcpy(seen, lock_plan_seen(plan), plan->seen_len);
         seen[plan->seen_len] = '\0';
         a.seen = seen;
     }

@@ -372,7 +372,8 @@ static void check_expired(struct world *w, int key) {
     const struct truth *t = &w->truth[key];
     const struct model_guard *g = &w->redis.keys[key].guard;
     const struct scenario *sc = &w->sc;
-    if (t->observed || !sc->punctual || sc->rule.renew == LOCK_RENEW_NEVER || sc->outside || !g->leased || !t->told)
+    if (t->observed || !sc->punctual || sc->rule.renew == LOCK_RENEW_NEVER || sc->outside || sc->clocks || !g->leased ||
+        !t->told)
         return;
     if (sc->loses && !t->renewal_lost) /* the last one was not done */
         return;

@@ -163,7 +163,7 @@ static void check_belief_of(struct world *w, int key, const struct belief *b) {
 
 void check_ledgers(struct world *w) {
     const struct scenario *sc = &w->sc;
-    bool exact = sc->proxies == 1 && !sc->queue && !sc->outside && !sc->loses && !sc->restarts &&
+    bool exact = sc->proxies == 1 && !sc->queue && !sc->outside && !sc->clocks && !sc->loses && !sc->restarts &&
                  (!sc->audit || sc->audit_exact);
     if (!exact)
         return;

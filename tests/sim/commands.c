@@ -198,7 +198,7 @@ static bool do_del(lua_State *L, int count) {
 
 /* The clock: a microsecond that no lease has begun in. */
 static uint64_t clock_us(void) {
-    uint64_t now_us = (uint64_t)model->now_ms * 1000;
+    uint64_t now_us = (uint64_t)(model->now_ms + model->clock_ms) * 1000;
     return model->us + 1 > now_us ? model->us + 1 : now_us;
 }
 
@@ -474,9 +474,10 @@ static bool do_lpos(lua_State *L, int count) {
 }
 
 static bool do_publish(lua_State *L, int count) {
+    bool sharded = word_is(L, 1, "SPUBLISH");
     (void)count;
-    if (model->publish)
-        model->publish(model->publish_arg, text_at(L, 2), text_at(L, 3));
+    if (model->publish && !model->publish(model->publish_arg, text_at(L, 2), text_at(L, 3), sharded))
+        return push_table(L, "err", "ERR Unknown Redis command called from script");
     return push_number(L, 0);
 }
 
@@ -486,15 +487,15 @@ static const struct named_command {
     const char *name;
     command_fn run;
 } COMMANDS[] = {
-    {"EXISTS", do_exists}, {"TYPE", do_type},       {"PTTL", do_pttl},       {"PEXPIRE", do_pexpire},
-    {"DEL", do_del},       {"UNLINK", do_del},      {"PERSIST", do_persist}, {"TIME", do_time},
-    {"GET", do_get},       {"SET", do_set},         {"SETNX", do_setnx},     {"GETSET", do_getset},
-    {"MSET", do_mset},     {"GETEX", do_getex},     {"GETDEL", do_getdel},   {"INCRBY", do_incrby},
-    {"HGET", do_hget},     {"HMGET", do_hmget},     {"HEXISTS", do_hexists}, {"HINCRBY", do_hincrby},
-    {"HSET", do_hset},     {"HSETNX", do_hsetnx},   {"HDEL", do_hdel},       {"HLEN", do_hlen},
-    {"HKEYS", do_hkeys},   {"RPUSH", do_rpush},     {"LPUSH", do_lpush},     {"LINDEX", do_lindex},
-    {"LSET", do_lset},     {"LREM", do_lrem},       {"LPOP", do_lpop},       {"LLEN", do_llen},
-    {"LPOS", do_lpos},     {"PUBLISH", do_publish},
+    {"EXISTS", do_exists}, {"TYPE", do_type},       {"PTTL", do_pttl},        {"PEXPIRE", do_pexpire},
+    {"DEL", do_del},       {"UNLINK", do_del},      {"PERSIST", do_persist},  {"TIME", do_time},
+    {"GET", do_get},       {"SET", do_set},         {"SETNX", do_setnx},      {"GETSET", do_getset},
+    {"MSET", do_mset},     {"GETEX", do_getex},     {"GETDEL", do_getdel},    {"INCRBY", do_incrby},
+    {"HGET", do_hget},     {"HMGET", do_hmget},     {"HEXISTS", do_hexists},  {"HINCRBY", do_hincrby},
+    {"HSET", do_hset},     {"HSETNX", do_hsetnx},   {"HDEL", do_hdel},        {"HLEN", do_hlen},
+    {"HKEYS", do_hkeys},   {"RPUSH", do_rpush},     {"LPUSH", do_lpush},      {"LINDEX", do_lindex},
+    {"LSET", do_lset},     {"LREM", do_lrem},       {"LPOP", do_lpop},        {"LLEN", do_llen},
+    {"LPOS", do_lpos},     {"PUBLISH", do_publish}, {"SPUBLISH", do_publish},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */

@@ -10,7 +10,9 @@
 #include <string.h>
 
 #include "parser/resp.h"
+#include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/rule.h"
 
 enum {
     PIECE = 16,   /* sizes are multiples of it */
@@ -128,6 +130,7 @@ static void open_once(void) {
     open_library(luaopen_table, LUA_TABLIBNAME);
     open_library(luaopen_math, LUA_MATHLIBNAME);
     commands_open(L);
+    slot_tags_init();
     lua_setglobal(L, "redis");
     lua_checkstack(L, AT_END + LUA_MINSTACK);
     lua_createtable(L, 2, 0);
@@ -137,8 +140,9 @@ static void open_once(void) {
     lua_pushvalue(L, -1);
     lua_setglobal(L, "ARGV");
     for (int key = 0; key < MODEL_KEYS; key++) {
-        lua_pushfstring(L, "lock:%d", key);
-        lua_pushfstring(L, "guard:%d", key);
+        char guard[LOCK_GUARD_EXTRA + 20];
+        const char *name = lua_pushfstring(L, "lock:%d", key);
+        lua_pushlstring(L, guard, lock_guard_key(name, strlen(name), guard));
     }
     for (int id = 0; id < SCRIPT_TOTAL; id++)
         compile((enum script_id)id);

@@ -14,6 +14,7 @@ void model_reset(struct model *m) {
         m->queues[key].count = 0;
     }
     m->now_ms = 0;
+    m->clock_ms = 0;
     m->us = 0;
 }
 
@@ -94,6 +95,21 @@ void model_expire(struct model *m, int key) {
         model_guard_clear(m, key);
     if (!k->exists || !k->list)
         m->queues[key].count = 0;
+}
+
+static void move_end(int64_t *expire_ms, int64_t by_ms) {
+    if (*expire_ms)
+        *expire_ms = *expire_ms > by_ms ? *expire_ms - by_ms : 1;
+}
+
+void model_set_clock(struct model *m, int64_t by_ms) {
+    m->clock_ms += by_ms;
+    if (by_ms < 0)
+        m->us = 0;
+    for (int key = 0; key < MODEL_KEYS; key++) {
+        move_end(&m->keys[key].expire_ms, by_ms);
+        move_end(&m->keys[key].guard.expire_ms, by_ms);
+    }
 }
 
 int64_t model_pttl(struct model *m, int key) {

@@ -53,10 +53,12 @@ struct model {
     int64_t now_ms;
     uint64_t us; /* the clock that fences take: no two leases begin in the same microsecond */
     struct model_key keys[MODEL_KEYS];
-    struct model_queue queues[MODEL_KEYS];                             /* beside the keys */
-    struct record records[MODEL_KEYS];                                 /* the guard records themselves */
-    void (*publish)(void *arg, const char *channel, const char *text); /* PUBLISH; NULL: nobody listens */
+    struct model_queue queues[MODEL_KEYS]; /* beside the keys */
+    struct record records[MODEL_KEYS];     /* the guard records themselves */
+    /* PUBLISH, or SPUBLISH; NULL: nobody listens. False: Redis does not know the command. */
+    bool (*publish)(void *arg, const char *channel, const char *text, bool sharded);
     void *publish_arg;
+    int64_t clock_ms; /* so much its clock is ahead of now_ms: who has set it also moves all ends (model_set_clock) */
 };
 
 enum model_op {
@@ -132,6 +134,7 @@ struct model_args {
     bool data_free;       /* what stands there without a live lease is data for the caller */
     bool pass;            /* the rule lacks the command's kind */
     bool waits;           /* the rule has `wait`: attempts say since when they do, releases tell other proxies */
+    bool sharded;         /* and these do it over the channels of slots */
     int64_t since_ms, next_ms;
     struct model_command command;
 };
@@ -160,6 +163,8 @@ struct model_reply model_native(struct model *m, int key, const struct model_com
 /* Removes what has expired. */
 void model_expire(struct model *m, int key);
 int64_t model_pttl(struct model *m, int key);
+/* Sets Redis's clock so much forward, or back. */
+void model_set_clock(struct model *m, int64_t by_ms);
 /* The live lease's guard record, or NULL. */
 const struct model_guard *model_live(struct model *m, int key);
 

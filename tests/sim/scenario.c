@@ -362,6 +362,12 @@ static void draw_waits(struct draw *d, struct scenario *sc) {
     sc->upstreams = chance(d, 70) ? 1 : 2;
     sc->deaf = chance(d, 40);
     sc->skewed = chance(d, 40);
+    sc->clocks = chance(d, 30) && !sc->outside; /* a record that has ended may be live again when time goes back */
+    if (sc->clocks)                             /* leases end earlier or later than anybody knows */
+        sc->never_kept = sc->kept_after_end_only = sc->kept_after_sight_only = false;
+    sc->sharded = chance(d, 60);
+    sc->moves = sc->sharded && chance(d, 40);
+    sc->old = sc->sharded && chance(d, 15);
     if (chance(d, 60))
         sc->keys = 1;
     static const uint32_t NESTED = BIT(IDIOM_SETNX) | BIT(IDIOM_CONST) | DISTINCT | BIT(IDIOM_COMPARE);
@@ -375,6 +381,7 @@ static void draw_ring(struct draw *d, struct scenario *sc) {
     draw_waits(d, sc);
     sc->slow = sc->pauses = false;
     sc->deaths = chance(d, 20);
+    sc->clocks = false;
     sc->punctual = sc->nests = sc->ring = true;
     sc->keys = 2 + below(d, MODEL_KEYS - 1);
     sc->processes = 2 + below(d, 2);
@@ -451,9 +458,10 @@ void scenario_print(const struct scenario *sc) {
            sc->discards ? " discards" : "", sc->slow ? " slow" : "", sc->pauses ? " pauses" : "",
            sc->pipelines ? " pipelines" : "");
     if (sc->waits)
-        printf("  waits: %" PRId64 " ms, threads %u, connections %u, ways of %u ms%s%s%s%s\n", sc->rule.wait_ms,
+        printf("  waits: %" PRId64 " ms, threads %u, connections %u, ways of %u ms%s%s%s%s%s%s%s%s\n", sc->rule.wait_ms,
                sc->threads, sc->upstreams, sc->delay_ms, sc->deaf ? " deaf" : "", sc->skewed ? " skewed" : "",
-               sc->nests ? " nests" : "", sc->ring ? " ring" : "");
+               sc->clocks ? " clocks" : "", sc->sharded ? " sharded" : "", sc->moves ? " moves" : "",
+               sc->old ? " old" : "", sc->nests ? " nests" : "", sc->ring ? " ring" : "");
     printf("  promised:%s%s%s%s\n", sc->never_wrong ? " never-wrong" : "", sc->never_kept ? " never-kept" : "",
            sc->kept_after_end_only ? " kept-only-after-an-end" : "",
            sc->kept_after_sight_only ? " kept-only-after-a-sight" : "");

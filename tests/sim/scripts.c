@@ -190,7 +190,7 @@ static void pass_to_release(const struct model_args *a) {
     interpreter_number(a->lease_ms);
     pass_seen(a);
     if (a->waits)
-        interpreter_number(0); /* the database */
+        interpreter_text(a->sharded ? "" : "0"); /* the database */
 }
 
 /* Of one lock key. */

@@ -117,6 +117,10 @@ struct scenario {
     bool ring;         /* each for its neighbour's */
     bool deaf;         /* messages of releases get lost */
     bool skewed;       /* the proxies' clocks differ */
+    bool clocks;       /* clocks are set, Redis's and the proxies' */
+    bool sharded;      /* a cluster of two nodes: releases are told over the channels of slots, */
+    bool moves;        /* which move, */
+    bool old;          /* and which these nodes do not know */
     int64_t expiry_ms;
     struct lock_rule rule;
     /* What the table at the end of the lock semantics promises for this. */
@@ -331,6 +335,8 @@ void world_open(struct world *w, uint64_t seed, enum about about, bool log, bool
 void world_close(struct world *w);
 /* The clock is put on, and what has expired is gone. */
 void world_advance(struct world *w, int64_t to_ms);
+/* Somebody sets Redis's clock so much forward, or back. */
+void world_set_clock(struct world *w, int64_t by_ms);
 /* A proxy releases a lease by itself. */
 void world_release(struct world *w, int proxy, const struct lock_lease *lease);
 /* Lets one thing happen. */

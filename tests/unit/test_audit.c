@@ -344,7 +344,7 @@ static void a_lock_made_under_audit_is_enrolled(void **state) {
     begin(f, &a, LOCK_EXTEND, &plan);
     assert_string_equal(lock_right_text(plan.right), "enrol");
     assert_int_equal(plan.seen_len, 4);
-    assert_memory_equal(plan.seen, "mine", 4);
+    assert_memory_equal(lock_plan_seen(&plan), "mine", 4);
     finish(f, &a, &plan, LOCK_DONE, 1700000000000000);
     begin(f, &a, LOCK_RELEASE, &plan);
     assert_string_equal(lock_right_text(plan.right), "claim"); /* it has one now */

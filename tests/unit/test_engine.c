@@ -737,7 +737,7 @@ static void the_plan_tells_what_was_read(void **state) {
     begin(f, &a, LOCK_SWAP, "lock:x", &plan);
     assert_true(plan.seen_known);
     assert_int_equal(plan.seen_len, 8);
-    assert_memory_equal(plan.seen, "deadline", 8);
+    assert_memory_equal(lock_plan_seen(&plan), "deadline", 8);
     assert_int_equal(plan.read_fence, 77);
     finish(f, &a, &plan, &unsent);
     /* A foreign lock has no fence. */
@@ -1177,7 +1177,7 @@ static void the_last_reading_is_swapped(void **state) {
     begin(f, &a, LOCK_SWAP, "lock:x", &plan);
     assert_int_equal(plan.read_fence, 0);
     assert_int_equal(plan.seen_len, 3);
-    assert_memory_equal(plan.seen, "new", 3);
+    assert_memory_equal(lock_plan_seen(&plan), "new", 3);
     struct lock_result r = result(LOCK_NOT_SENT, 0);
     finish(f, &a, &plan, &r);
     /* Of the same value the one that says which lease it was. */
@@ -1232,7 +1232,7 @@ static void the_last_of_many_readings_is_swapped(void **state) {
     engine_saw(f->engine, &c, &key, &f->rule, "new", 3, f->now_ms); /* what a has read before b */
     begin(f, &a, LOCK_SWAP, "lock:x", &plan);
     assert_int_equal(plan.seen_len, 3);
-    assert_memory_equal(plan.seen, "new", 3);
+    assert_memory_equal(lock_plan_seen(&plan), "new", 3);
     finish(f, &a, &plan, &r);
     show_value(f, &a, "lock:x", "other", 9); /* the lease goes on with another value */
     show_value(f, &b, "lock:x", "held", 9);

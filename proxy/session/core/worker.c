@@ -20,6 +20,12 @@ int64_t worker_now(struct worker *w) {
     return w->now_ms;
 }
 
+double worker_steady(struct worker *w) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
 void worker_engine_arm(struct worker *w, double wait) {
     ev_timer_stop(w->loop, &w->engine_tick);
     ev_timer_set(&w->engine_tick, wait, 0.);

@@ -2,36 +2,118 @@
  * Releases at other proxies. Who waits leaves a mark in the guard record (acquire.lua), and a release at another proxy
  * that finds it there says so (release.lua):
  *
- *      PUBLISH lockkeeper-freed "PROCESS DB KEY" ──> each proxy where somebody waits ──┬─ PROCESS: the first one tries
- *                                                                                     └─ others: a little later
+ *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> each proxy that listens ──┬─ PROCESS: the first one tries
+ *      PUBLISH lockkeeper-freed ...                                                  └─ others: a little later
  *
- * PROCESS is the proxy whose mark it is, where somebody has waited longest. Each thread has a connection of its own for
- * that, from when somebody has first waited there. A message that is lost costs a moment: those who wait ask every 100
- * ms.
+ * PROCESS is the proxy whose mark it is, where somebody has waited longest. On a cluster the channel is the lock's
+ * slot's (TAG as in the guard record's name), so that the message stays with the slot's nodes; PUBLISH is for other
+ * upstreams, and for nodes that don't know SPUBLISH. Each thread has connections of its own for that, from when
+ * somebody has first waited there: one, or on a cluster one to each node, which listens for the slots whose locks are
+ * waited for. A slot is given up by its node (sunsubscribe) when it moves, and by the thread when its place is wanted
+ * for another one. A message that is lost costs a moment: those who wait ask every 100 ms, which asks for the slot
+ * anew, too.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/slot.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/rule.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 
-static const char SUBSCRIBE[] = "*2\r\n$9\r\nSUBSCRIBE\r\n$16\r\nlockkeeper-freed\r\n";
+#define CHANNEL "lockkeeper-freed"
 
-static const double AGAIN_SECONDS = 1.0;
-
-struct ear {
-    struct worker *worker;
-    struct upstream_pin *pin; /* NULL: there is none now */
-    double tried;             /* when it was opened last, by the loop's clock */
-    struct text message;      /* that has come in part */
+enum {
+    PLACES = 1024, /* slots that a thread listens for at once, at most */
+    CHANNEL_MAX = sizeof(CHANNEL) + LOCK_GUARD_EXTRA
 };
+
+static const char SUBSCRIBE[] = "*2\r\n$9\r\nSUBSCRIBE\r\n$16\r\n" CHANNEL "\r\n";
+
+static const double AGAIN_SECONDS = 1.0, /* between two connections */
+    REFUSED_SECONDS = 10.0,              /* until a node is asked again that has refused */
+    IDLE_SECONDS = 1.0;                  /* nobody waits for a lock of a slot that was not asked for so long */
+
+/* A connection. */
+struct ear {
+    struct list_node link;
+    struct ears *of;
+    const struct upstream_node *node; /* only to be compared */
+    struct upstream_pin *pin;         /* NULL: there is none now */
+    double tried;                     /* when it was opened last, by worker_steady */
+    double refused;                   /* when the node has refused, likewise; 0: it has not */
+    struct text message;              /* that has come in part */
+};
+
+/* A slot that is listened for; those with an equal remainder share a place. */
+struct place {
+    struct ear *ear; /* NULL: there is none */
+    double asked;    /* when somebody has last waited, by worker_steady */
+    uint16_t slot;
+};
+
+struct ears {
+    struct worker *worker;
+    struct list_node all;
+    bool plain; /* a cluster whose nodes know no channels of slots */
+    struct place places[PLACES];
+};
+
+/* ---- channels of slots --------------------------------------------------------------------------------- */
+
+/* Sends SSUBSCRIBE or SUNSUBSCRIBE. */
+static void ear_send(const struct ear *ear, const char *command, uint16_t slot) {
+    char guard[LOCK_GUARD_EXTRA + 8], bytes[64 + CHANNEL_MAX];
+    size_t head = lock_guard_head_write(slot, guard); /* lockkeeper:{TAG}: */
+    int tag = (int)(head - (sizeof("lockkeeper") - 1) - 1);
+    int n = snprintf(bytes, sizeof(bytes), "*2\r\n$%zu\r\n%s\r\n$%zu\r\n" CHANNEL "%.*s\r\n", strlen(command), command,
+                     sizeof(CHANNEL) - 1 + (size_t)tag, tag, guard + sizeof("lockkeeper") - 1);
+    upstream_pin_send(ear->pin, bytes, (size_t)n);
+}
+
+static void ear_forget_slot(struct ear *ear, unsigned slot) {
+    struct place *p = &ear->of->places[slot % PLACES];
+    if (p->ear == ear && p->slot == slot)
+        p->ear = NULL;
+}
+
+/* Forgets all that a connection listened for. */
+static void ear_forget(struct ear *ear) {
+    for (size_t i = 0; i < PLACES; i++)
+        if (ear->of->places[i].ear == ear)
+            ear->of->places[i].ear = NULL;
+}
+
+/* ---- connections --------------------------------------------------------------------------------------- */
+
+static void ear_drop(struct ear *ear) {
+    if (!ear->pin)
+        return;
+    struct worker *w = ear->of->worker;
+    counter_sub(&w->counters.pinned_connections, 1);
+    counter_sub(&w->counters.pinned_subscribed, 1);
+    upstream_unpin(ear->pin, false);
+    ear->pin = NULL;
+    ear->message.len = 0;
+    ear_forget(ear);
+}
+
+static void ear_lost(void *arg, const char *error) {
+    struct ear *ear = arg;
+    log_verbose("Releases at other proxies are not heard: %s", error);
+    ear->of->plain = false; /* it may be a newer one when it comes back */
+    ear_drop(ear);
+}
+
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* Takes what was said: "PROCESS DB KEY". */
 static void ear_heard(const struct ear *ear, const char *text, size_t len) {
-    struct worker *w = ear->worker;
+    struct worker *w = ear->of->worker;
     const char *end = text + len, *db = memchr(text, ' ', len);
     const char *name = db ? memchr(db + 1, ' ', (size_t)(end - db - 1)) : NULL;
     if (!name)
@@ -43,71 +125,167 @@ static void ear_heard(const struct ear *ear, const char *text, size_t len) {
     waiting_told(w->shared->waiting, &key, engine_key_hash(w->shared->engine, &key), w->index, !meant);
 }
 
+static bool begins(const char *text, size_t len, const char *with) {
+    return len >= strlen(with) && strncasecmp(text, with, strlen(with)) == 0;
+}
+
+/* A node refuses to be listened to: the slot is another's, it knows no channels of slots, or it does not want to. */
+static void ear_refused(struct ear *ear, const char *text, size_t len) {
+    struct ears *all = ear->of;
+    bool ask;
+    if (begins(text, len, "MOVED ")) {
+        ear_forget_slot(ear, (unsigned)strtoul(text + 6, NULL, 10));
+        (void)upstream_pin_redirect(ear->pin, text, len, &ask);
+        return;
+    }
+    if (begins(text, len, "ERR unknown command") && !all->plain) {
+        all->plain = true;
+        LIST_FOREACH(it, &all->all) {
+            struct ear *other = LIST_ENTRY(it, struct ear, link);
+            if (other != ear)
+                ear_drop(other);
+        }
+        ear_forget(ear);
+        upstream_pin_send(ear->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
+        return;
+    }
+    if (ear->refused == 0)
+        log_verbose("Releases at other proxies are not heard: %.*s", (int)len, text);
+    ear->refused = worker_steady(all->worker);
+    ear_forget(ear);
+}
+
+/* Reads a message: {kind, channel, what was said}. */
+static void ear_read(struct ear *ear) {
+    struct resp_item array, kind, channel, said;
+    const char *p = ear->message.data, *end = p + ear->message.len;
+    if (!resp_item_read(&p, end, &array))
+        return;
+    if (array.type == '-') {
+        ear_refused(ear, array.str, array.len);
+        return;
+    }
+    if (array.type != '*' || array.num != 3 || !resp_item_read(&p, end, &kind) || !resp_item_read(&p, end, &channel) ||
+        !resp_item_read(&p, end, &said))
+        return;
+    if (said.type == '$' && (begins(kind.str, kind.len, "message") || begins(kind.str, kind.len, "smessage")))
+        ear_heard(ear, said.str, said.len);
+    else if (begins(kind.str, kind.len, "sunsubscribe"))
+        ear_forget_slot(ear, slot_of_key(channel.str, channel.len));
+}
+
 static void ear_message(void *arg, const char *data, size_t len, bool last) {
     struct ear *ear = arg;
-    struct resp_item array, kind, channel, said;
     text_append(&ear->message, data, len);
     if (!last)
         return;
-    const char *p = ear->message.data, *end = p + ear->message.len;
-    if (resp_item_read(&p, end, &array) && array.type == '*' && array.num == 3 && resp_item_read(&p, end, &kind) &&
-        resp_item_read(&p, end, &channel) && resp_item_read(&p, end, &said) && kind.len == 7 && said.type == '$')
-        ear_heard(ear, said.str, said.len);
+    ear_read(ear);
     ear->message.len = 0;
 }
 
-static void ear_drop(struct ear *ear) {
-    if (!ear->pin)
-        return;
-    struct worker *w = ear->worker;
-    counter_sub(&w->counters.pinned_connections, 1);
-    counter_sub(&w->counters.pinned_subscribed, 1);
-    upstream_unpin(ear->pin, false);
-    ear->pin = NULL;
-    ear->message.len = 0;
+/* ---- listening ----------------------------------------------------------------------------------------- */
+
+/* The connection to a node, or one that may become it. */
+static struct ear *ear_of(struct ears *all, const struct upstream_node *node) {
+    struct ear *spare = NULL;
+    double now = worker_steady(all->worker);
+    LIST_FOREACH(it, &all->all) {
+        struct ear *ear = LIST_ENTRY(it, struct ear, link);
+        if (ear->node == node)
+            return ear;
+        if (!ear->pin && now - ear->tried >= AGAIN_SECONDS)
+            spare = ear;
+    }
+    if (!spare) {
+        spare = memory_zalloc(sizeof(*spare));
+        spare->of = all;
+        list_init(&spare->link);
+        list_append(&all->all, &spare->link);
+    }
+    spare->node = node;
+    spare->tried = spare->refused = 0;
+    return spare;
 }
 
-static void ear_lost(void *arg, const char *error) {
-    log_verbose("Releases at other proxies are not heard: %s", error);
-    ear_drop(arg);
-}
-
-static void ear_listen(struct ear *ear) {
-    struct worker *w = ear->worker;
+/* Connects, if there is no connection. False: there is none, or the node has refused a moment ago. */
+static bool ear_connect(struct ear *ear, struct upstream_node *node) {
+    struct worker *w = ear->of->worker;
     const struct upstream_pin_events events = {.arg = ear, .message = ear_message, .lost = ear_lost};
     const struct upstream_lane lane = {.protocol = 2};
     const struct upstream_claim own = {.lasting = true};
     const char *error;
-    ear->tried = ev_now(w->loop);
-    ear->pin = upstream_pin_open(w->upstream, upstream_any_node(w->upstream, w->index), &lane, &own, &events, &error);
+    double now = worker_steady(w);
+    if (ear->pin)
+        return ear->refused == 0 || now - ear->refused >= REFUSED_SECONDS;
+    if (w->stopping || (ear->tried > 0 && now - ear->tried < AGAIN_SECONDS))
+        return false;
+    ear->tried = now;
+    ear->refused = 0;
+    ear->pin = upstream_pin_open(w->upstream, node, &lane, &own, &events, &error);
     if (!ear->pin) {
         log_verbose("Releases at other proxies are not heard: %s", error);
-        return;
+        return false;
     }
     counter_add(&w->counters.pinned_connections, 1);
     counter_add(&w->counters.pinned_subscribed, 1);
     upstream_pin_stream(ear->pin, true);
-    upstream_pin_send(ear->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
+    return true;
 }
 
-void lock_ear_open(struct worker *w) {
-    struct ear *ear = w->locks->ear;
-    if (ear && (ear->pin || ev_now(w->loop) - ear->tried < AGAIN_SECONDS))
-        return;
-    if (!ear) {
-        ear = w->locks->ear = memory_zalloc(sizeof(*ear));
-        ear->worker = w;
+/* Listens on the channel of all locks. */
+static bool listen_plainly(struct ears *all) {
+    struct worker *w = all->worker;
+    LIST_FOREACH(it, &all->all)
+    if (LIST_ENTRY(it, struct ear, link)->pin)
+        return false;
+    struct upstream_node *node = upstream_any_node(w->upstream, w->index);
+    struct ear *ear = ear_of(all, node);
+    if (!ear_connect(ear, node))
+        return false;
+    upstream_pin_send(ear->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
+    return true;
+}
+
+static bool listen_to_slot(struct ears *all, uint16_t slot) {
+    struct worker *w = all->worker;
+    struct place *p = &all->places[slot % PLACES];
+    struct upstream_node *node = upstream_node_of_slot(w->upstream, slot);
+    double now = worker_steady(w);
+    bool own = p->ear && p->slot == slot;
+    if (own)
+        p->asked = now;
+    if (!node || (own && p->ear->node == node) || (p->ear && !own && now - p->asked < IDLE_SECONDS))
+        return false;
+    struct ear *ear = ear_of(all, node);
+    if (!ear_connect(ear, node))
+        return false;
+    if (p->ear)
+        ear_send(p->ear, "SUNSUBSCRIBE", p->slot);
+    *p = (struct place){.ear = ear, .asked = now, .slot = slot};
+    ear_send(ear, "SSUBSCRIBE", slot);
+    return true;
+}
+
+bool lock_ear_open(struct worker *w, uint16_t slot) {
+    struct ears *all = w->locks->ears;
+    if (!all) {
+        all = w->locks->ears = memory_zalloc(sizeof(*all));
+        all->worker = w;
+        list_init(&all->all);
     }
-    if (!w->stopping)
-        ear_listen(ear);
+    return upstream_is_cluster(w->upstream) && !all->plain ? listen_to_slot(all, slot) : listen_plainly(all);
 }
 
 void lock_ear_close(struct worker *w) {
-    struct ear *ear = w->locks->ear;
-    if (!ear)
+    struct ears *all = w->locks->ears;
+    if (!all)
         return;
-    ear_drop(ear);
-    text_clear(&ear->message);
-    memory_free(ear);
-    w->locks->ear = NULL;
+    LIST_FOREACH_SAFE(it, &all->all) {
+        struct ear *ear = LIST_ENTRY(it, struct ear, link);
+        ear_drop(ear);
+        text_clear(&ear->message);
+        memory_free(ear);
+    }
+    memory_free(all);
+    w->locks->ears = NULL;
 }

@@ -125,13 +125,13 @@ void lock_release(struct worker *w, const struct lock_lease *lease, bool waits) 
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits) {
     struct lease_work *work = lease_work_new(&leaving->key);
     struct lock_rule rule = {.lease_ms = lease_ms};
-    struct lock_plan plan = {
-        .right = leaving->right, .rule = &rule, .seen_known = true, .seen_len = leaving->party_len};
+    struct lock_plan plan = {.right = leaving->right, .rule = &rule};
     plan.read_fence = waits;
-    memcpy(plan.seen, leaving->party, leaving->party_len);
+    lock_plan_see(&plan, leaving->party, leaving->party_len);
     lock_build_script(w, SCRIPT_LIST_LEAVE, NULL, 2, LOCK_HEADER_ARGS);
     build_bulk(w, work->name, work->key.len);
     lock_build_guard(w, work->name, work->key.len);
     lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
+    memory_free(plan.seen_long);
     lease_submit(w, work, SCRIPT_LIST_LEAVE, leaving->login);
 }

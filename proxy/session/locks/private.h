@@ -22,13 +22,13 @@ struct lock_expiry {
     char words[64];
 };
 
-struct ear;
+struct ears;
 
 /* A worker's part in locks: worker->locks. */
 struct worker_locks {
     struct list_node waits; /* struct wait, wait.c's */
     struct ev_async wake;   /* other threads have mail for waiters of this one */
-    struct ear *ear;        /* ear.c's; NULL: nobody has waited yet */
+    struct ears *ears;      /* ear.c's; NULL: nobody has waited yet */
     int64_t since_ms;       /* of the attempt that wait.c builds: since when it waits; 0: it is a newcomer's */
     int64_t next_ms;        /* and since when the one behind it does; 0: there is none */
     bool serving;           /* they are to be served at the end of the turn */
@@ -169,8 +169,9 @@ void lock_wait_sent(struct session *s, struct lock_call *l);
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
 /* Equal for lanes whose requests a node gets in the order in which one thread sends them. */
 uint64_t lock_wait_way(const struct upstream_lane *lane);
-/* ear.c: hear of releases at other proxies, from when somebody waits here until the worker stops. */
-void lock_ear_open(struct worker *w);
+/* ear.c: hear of releases at other proxies, from when somebody waits here until the worker stops. `slot`: of the lock
+ * that is waited for. Returns whether it has begun with this call: what is said until the node knows is not heard. */
+bool lock_ear_open(struct worker *w, uint16_t slot);
 void lock_ear_close(struct worker *w);
 /* The room's functions, as struct session_room has them. */
 void lock_waits_open(struct worker *w);

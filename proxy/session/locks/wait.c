@@ -13,7 +13,8 @@
  * first one, others' attempts have found out since it came; where none has, it asks once itself. Waiting changes who
  * asks and when, never who gets: that is the script's word, with a token of its own for each attempt.
  *
- * To the engine a wait is one attempt, told when it has ended: who has waited and got the lock has not lost.
+ * To the engine a wait is one attempt, told when it has ended: who has waited and got the lock has not lost. Times here
+ * are of a clock that nobody sets, but for since when somebody waits: that is compared between proxies.
  */
 #include <string.h>
 
@@ -22,7 +23,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 
-enum { TRY_MS = 100, YIELD_MS = 4 };
+enum { TRY_MS = 100, YIELD_MS = 4, DEAF_MS = 5 };
 
 /* An attempt that waits, or may come to wait. */
 struct wait {
@@ -32,10 +33,12 @@ struct wait {
     struct call *call;
     struct lock_call *lock;
     struct ev_timer timer;
-    double called;        /* when its attempt was called for by a release, by the loop's clock; 0: it was not */
-    double until, try_at; /* by the loop's clock; try_at 0: it is not the first one, as far as is known */
+    double called;        /* when its attempt was called for by a release, by worker_steady; 0: it was not */
+    double until, try_at; /* by worker_steady; try_at 0: it is not the first one, as far as is known */
     int64_t keep_ms;      /* so long its place is kept */
+    bool last;            /* the timer is for the end of its time */
     bool trying;          /* its attempt is under way */
+    bool deaf;            /* a release at another proxy may not have been heard until now: it looks again soon */
     bool over;            /* it ends with the answer to that */
     bool gone;            /* and its client is not there any more */
     bool refused;         /* it has asked itself, and `seen` is the answer */
@@ -54,6 +57,11 @@ static struct wait *wait_of(const struct request *r) {
 }
 
 static void wait_try(struct wait *t);
+
+/* The time that the queues know. */
+static int64_t steady_ms(struct worker *w) {
+    return (int64_t)(worker_steady(w) * 1000. + 0.5);
+}
 
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
@@ -102,7 +110,7 @@ static void wait_close(struct wait *t, enum waiting_end end) {
                 : end == WAIT_OVER  ? &w->counters.waits_refused
                                     : &w->counters.waits_left,
                 1);
-    waiting_leave(w->shared->waiting, &t->waiter, end, t->keep_ms, worker_now(w));
+    waiting_leave(w->shared->waiting, &t->waiter, end, t->keep_ms, steady_ms(w));
     if (c->request->session)
         c->request->session->waits = false;
     request_disown(c->request);
@@ -180,7 +188,8 @@ void lock_wait_speaks(struct session *s) {
 /* Sets the timer to whatever comes first. */
 static void wait_arm(struct wait *t) {
     struct worker *w = t->call->request->worker;
-    double at = t->try_at > 0 && t->try_at < t->until ? t->try_at : t->until, in = at - ev_now(w->loop);
+    t->last = t->try_at <= 0 || t->try_at >= t->until;
+    double in = (t->last ? t->until : t->try_at) - worker_steady(w);
     ev_timer_stop(w->loop, &t->timer);
     ev_timer_set(&t->timer, in > 0 ? in : 0, 0.);
     ev_timer_start(w->loop, &t->timer);
@@ -189,7 +198,7 @@ static void wait_arm(struct wait *t) {
 /* Has the first one try in so many ms, 100 at most. */
 static void wait_try_in(struct wait *t, int64_t ms) {
     ms = ms < 0 ? 0 : ms > TRY_MS ? TRY_MS : ms;
-    t->try_at = ev_now(t->call->request->worker->loop) + (double)ms / 1000.;
+    t->try_at = worker_steady(t->call->request->worker) + (double)ms / 1000.;
     wait_arm(t);
 }
 
@@ -197,15 +206,16 @@ static void wait_try_in(struct wait *t, int64_t ms) {
  * soon in any case. Whoever is the first one then will. */
 static int64_t next_look(struct wait *t, int64_t pttl_ms) {
     struct worker *w = t->call->request->worker;
-    int64_t ms = pttl_ms >= 0 && pttl_ms + 1 < TRY_MS ? pttl_ms + 1 : TRY_MS;
-    waiting_look(w->shared->waiting, &t->waiter, worker_now(w) + ms);
+    int64_t max_ms = t->deaf ? DEAF_MS : TRY_MS, ms = pttl_ms >= 0 && pttl_ms + 1 < max_ms ? pttl_ms + 1 : max_ms;
+    t->deaf = false;
+    waiting_look(w->shared->waiting, &t->waiter, steady_ms(w) + ms);
     return ms;
 }
 
 static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct wait *t = timer->data;
     struct worker *w = t->call->request->worker;
-    if (ev_now(loop) >= t->until) {
+    if (t->last) {
         wait_end(t);
         return;
     }
@@ -259,7 +269,7 @@ static void note_grant(const struct wait *t) {
     struct worker *w = t->call->request->worker;
     histogram_note(&w->lock_waits, (worker_now(w) - t->waiter.since_ms) * 1000);
     if (t->called > 0)
-        histogram_note(&w->lock_handovers, (int64_t)((ev_now(w->loop) - t->called) * 1e6));
+        histogram_note(&w->lock_handovers, (int64_t)((worker_steady(w) - t->called) * 1e6));
 }
 
 static void wait_answered(struct call *c, const struct call_end *end) {
@@ -273,7 +283,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     if (held) {
         keep_refusal(t, &e);
         t->called = 0;
-        t->over |= ev_now(w->loop) >= t->until;
+        t->over |= worker_steady(w) >= t->until;
         bool again = waiting_refused(w->shared->waiting, &t->waiter, e.result.fence);
         int64_t look = next_look(t, e.result.pttl_ms);
         if (t->over || t->gone)
@@ -308,7 +318,7 @@ static void wait_try(struct wait *t) {
     struct lock_words words = {&value, &l->value_len, 1};
     w->locks->since_ms = t->waiter.since_ms;
     w->locks->next_ms = waiting_behind(w->shared->waiting, &t->waiter);
-    lock_ear_open(w);
+    t->deaf = lock_ear_open(w, l->plan.slot);
     if (t->words.count) {
         words = t->words;
         lc.value_at = 2;
@@ -345,14 +355,14 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     t->call = c;
     t->lock = l;
     t->keep_ms = l->plan.rule->wait_ms;
-    t->until = ev_now(w->loop) + (double)l->plan.rule->wait_ms / 1000.;
+    t->until = worker_steady(w) + (double)l->plan.rule->wait_ms / 1000.;
     t->waiter.session = s->lock.id;
     t->waiter.place = l->plan.attempt;
     t->waiter.way = lock_wait_way(&s->lane);
     t->waiter.thread = w->index;
     t->waiter.who = l->who;
     t->waiter.since_ms = l->plan.begun_ms;
-    lock_ear_open(w);
+    t->deaf = lock_ear_open(w, l->plan.slot);
     ev_timer_init(&t->timer, on_timer, 0., 0.);
     t->timer.data = t;
     return t;
@@ -390,7 +400,7 @@ bool lock_wait_behind(struct call *c, struct lock_call *l) {
         engine_own_lease(w->shared->engine, &l->plan, 0, worker_now(w)))
         return false;
     struct wait *t = wait_begin(c, l);
-    if (!waiting_join_behind(w->shared->waiting, &l->plan.key, l->plan.hash, &t->waiter, worker_now(w)))
+    if (!waiting_join_behind(w->shared->waiting, &l->plan.key, l->plan.hash, &t->waiter, steady_ms(w)))
         return false; /* what is made stays with the request */
     wait_started(t);
     wait_arm(t);
@@ -407,7 +417,7 @@ bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *
     struct wait *t = wait_begin(c, l);
     keep_refusal(t, e);
     enum waiting_joined joined =
-        waiting_join(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, &t->waiter, worker_now(w));
+        waiting_join(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, &t->waiter, steady_ms(w));
     waiting_elsewhere(w->shared->waiting, &t->waiter, r->waits_ms);
     wait_started(t);
     if (joined == JOINED_FIRST)
@@ -449,15 +459,15 @@ static void serve(struct worker *w) {
     while ((waiter = waiting_next(w->shared->waiting, w->index, &tries))) {
         struct wait *t = LIST_ENTRY(waiter, struct wait, waiter);
         if (tries || waiter->yields)
-            t->called = ev_now(w->loop);
+            t->called = worker_steady(w);
         if (waiter->yields || !waiter->look_ms) { /* and if its time is over before, so will who comes behind it */
-            waiter->look_ms = worker_now(w) + (waiter->yields ? YIELD_MS : TRY_MS);
+            waiter->look_ms = steady_ms(w) + (waiter->yields ? YIELD_MS : TRY_MS);
             waiting_look(w->shared->waiting, waiter, waiter->look_ms);
         }
         if (tries)
             wait_try(t);
         else if (!t->trying)
-            wait_try_in(t, waiter->look_ms - worker_now(w));
+            wait_try_in(t, waiter->look_ms - steady_ms(w));
     }
 }
 
@@ -513,7 +523,7 @@ void lock_waits_stop(struct worker *w) {
 static void wait_rule(struct worker *w, struct wait *t) {
     const struct lock_plan *plan = &t->lock->plan;
     const struct lock_rule *rule = lock_rules_match(w->rules, plan->key.name, plan->key.len);
-    double now = ev_now(w->loop);
+    double now = worker_steady(w);
     int64_t ms = rule && rule->mode == LOCK_MODE_ENFORCE ? rule->wait_ms : 0;
     double until = t->until + (double)(ms - plan->rule->wait_ms) / 1000.;
     if (ms > 0 && until > now)

@@ -66,7 +66,7 @@ static size_t seen_write(const struct lock_plan *plan, char *out) {
         *p++ = '*';
     if (plan->seen_known) {
         *p++ = '=';
-        memcpy(p, plan->seen, plan->seen_len);
+        memcpy(p, lock_plan_seen(plan), plan->seen_len);
         p += plan->seen_len;
     }
     return (size_t)(p - out);
@@ -229,7 +229,7 @@ static __attribute__((noinline)) void build_telling(struct worker *w, struct loc
     p = put_token(p, plan->claim_token, plan->claim_len);
     p = put_word(p, command, strlen(command));
     p = put_about(p, plan, identity, identity_len);
-    end(w, put_number(p, plan->key.db));
+    end(w, upstream_is_cluster(w->upstream) ? put(p, "$0\r\n\r\n", 6) : put_number(p, plan->key.db));
 }
 
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,

@@ -84,7 +84,7 @@ void check_waits_newcomer(struct world *w, const struct flight *f) {
 }
 
 void check_waits_try(struct world *w, struct flight *f) {
-    f->call->tries++;
+    f->call->last_try_ms = w->redis.now_ms;
     if (!time_over(w, f) && !ends_early(f->call))
         check_order(w, f, "an attempt");
 }
@@ -287,6 +287,16 @@ static void check_circle(struct world *w, struct flight *f) {
         world_fail(w, "circle", "session %" PRIu64 " waits in one", f->session_id);
 }
 
+/* Who is the first one listens where its lock's releases are told, from its second look on. */
+static void check_listens(struct world *w, const struct flight *f) {
+    const struct waits_thread *t = &w->waits->threads[f->proxy][f->lane / WAITS_UPSTREAMS];
+    int64_t since_ms = greatest(f->call->began_ms, w->waits->moved_ms[f->key], w->waits->lost_ms[f->key]);
+    if (w->sc.deaf || f->call->last_try_ms <= since_ms + LOOK_MS + trip_ms(w) || waits_listens(w, t, f->key))
+        return;
+    if (w->redis.now_ms - f->call->last_try_ms > trip_ms(w))
+        world_fail(w, "deaf", "session %" PRIu64 " waits, and its thread does not hear of releases", f->session_id);
+}
+
 void waits_check(struct world *w) {
     const struct waits *s = w->waits;
     for (unsigned key = 0; key < w->sc.keys; key++)
@@ -297,6 +307,7 @@ void waits_check(struct world *w) {
             continue;
         check_time(w, f);
         check_circle(w, f);
+        check_listens(w, f);
         if (s->free_ms[f->key])
             check_free(w, f);
     }

@@ -10,9 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/slot.h"
 #include "proxy/base/memory.h"
 
-enum { LOGIN = 7, PARTS_MAX = 200 };
+/* Clocks go wrong by so much at most. Where Redis's is set back by more than the time that a guard record outlives its
+ * lease, behind a record that has ended, not even fences grow. */
+enum { LOGIN = 7, CLOCK_MAX_MS = GUARD_OUTLIVES_MS / 2 - 1000 };
 
 /* ---- threads ----------------------------------------------------------------------------------- */
 
@@ -60,8 +63,13 @@ int64_t worker_now(struct worker *w) {
 
 ev_tstamp ev_now(struct ev_loop *loop) {
     const struct waits_thread *t = (const struct waits_thread *)(const void *)loop;
-    double now_ms = (double)(t->world->redis.now_ms + t->world->waits->jumped_ms[t->proxy]);
-    return (t->world->waits->rings ? now_ms + 0.001 : now_ms) / 1000.; /* no timer is early */
+    return (double)(t->world->redis.now_ms + t->world->waits->skew_ms[t->proxy]) / 1000.;
+}
+
+double worker_steady(struct worker *w) {
+    const struct world *world = world_of(w);
+    double now_ms = (double)world->redis.now_ms;
+    return (world->waits->rings ? now_ms + 0.001 : now_ms) / 1000.; /* no timer is early */
 }
 
 void ev_timer_start(struct ev_loop *loop, struct ev_timer *timer) {
@@ -101,78 +109,205 @@ void ev_async_send(struct ev_loop *loop, struct ev_async *async) {
         t->woken_ms = t->world->redis.now_ms + world_below(t->world, 2);
 }
 
-/* ---- the channel ------------------------------------------------------------------------------- */
+/* ---- channels ---------------------------------------------------------------------------------- */
+
+static struct waits_thread *listener(const struct upstream *u) {
+    return (struct waits_thread *)(void *)(uintptr_t)u;
+}
+
+/* The key of a slot. */
+static int key_of_slot(int slot) {
+    for (int key = 0; key < MODEL_KEYS; key++) {
+        struct lock_key k = world_key(key);
+        if (slot_of_key(k.name, k.len) == slot)
+            return key;
+    }
+    abort();
+}
+
+static struct upstream_node *node_of(struct waits *s, unsigned node) {
+    return (struct upstream_node *)(void *)&s->nodes[node];
+}
+
+bool upstream_is_cluster(const struct upstream *u) {
+    return listener(u)->world->sc.sharded;
+}
 
 struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity) {
-    (void)u;
-    (void)affinity;
-    return NULL;
+    const struct world *w = listener(u)->world;
+    return node_of(w->waits, w->sc.sharded ? affinity % WAITS_NODES : 0);
+}
+
+struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot) {
+    const struct waits_thread *t = listener(u);
+    return node_of(t->world->waits, t->world->waits->believed[t->proxy][key_of_slot(slot)]);
 }
 
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
                                        const struct upstream_claim *claim, const struct upstream_pin_events *events,
                                        const char **error) {
-    struct waits_thread *t = (struct waits_thread *)(void *)here->loop;
-    (void)u, (void)node, (void)lane, (void)claim;
+    struct waits_thread *t = listener(u);
+    unsigned i = (unsigned)((char *)(void *)node - t->world->waits->nodes);
+    struct waits_ear *ear = &t->ears[i];
+    (void)lane, (void)claim;
     *error = "there is no connection";
     if (t->world->sc.deaf && world_chance(t->world, 20))
         return NULL;
-    t->ear = *events;
-    t->listens = true;
-    t->hears_ms = t->world->redis.now_ms + world_below(t->world, t->world->sc.delay_ms + 1);
-    return (struct upstream_pin *)(void *)t;
+    if (ear->listens)
+        world_fail(t->world, "waits", "a second connection to the same node");
+    *ear = (struct waits_ear){.thread = t, .node = i, .opened = ear->opened + 1, .events = *events, .listens = true};
+    return (struct upstream_pin *)(void *)ear;
 }
 
 void upstream_pin_stream(struct upstream_pin *pin, bool on) {
     (void)pin, (void)on;
 }
 
+/* Something is on its way to who listens. `key` -1: it tells of none. */
+static void message_send(struct waits_ear *ear, int key, const char *bytes) {
+    struct world *w = ear->thread->world;
+    struct waits_message *m = &w->waits->messages[w->waits->message_count % WAITS_MESSAGES];
+    if (m->to) {
+        world_fail(w, "waits", "too many messages");
+        return;
+    }
+    w->waits->message_count++;
+    *m = (struct waits_message){.to = ear,
+                                .proxy_life = w->proxies[ear->thread->proxy].life,
+                                .opened = ear->opened,
+                                .due_ms = w->redis.now_ms + 1 + world_below(w, w->sc.delay_ms),
+                                .key = key};
+    snprintf(m->bytes, sizeof(m->bytes), "%s", bytes);
+}
+
+/* What a node answers to SSUBSCRIBE. */
+static void subscribe(struct waits_ear *ear, int slot, const char *channel) {
+    struct world *w = ear->thread->world;
+    int key = key_of_slot(slot);
+    char answer[WAITS_BYTES];
+    if (w->sc.old) {
+        snprintf(answer, sizeof(answer), "-ERR unknown command 'SSUBSCRIBE', with args beginning with: \r\n");
+    } else if (w->waits->node[key] != ear->node) {
+        snprintf(answer, sizeof(answer), "-MOVED %d 127.0.0.1:700%u\r\n", slot, w->waits->node[key]);
+    } else {
+        ear->slot_ms[key] = w->redis.now_ms + world_below(w, w->sc.delay_ms + 1);
+        snprintf(answer, sizeof(answer), "*3\r\n$10\r\nssubscribe\r\n$%zu\r\n%s\r\n:1\r\n", strlen(channel), channel);
+    }
+    message_send(ear, -1, answer);
+}
+
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len) {
-    (void)pin, (void)bytes, (void)len;
+    struct waits_ear *ear = (struct waits_ear *)(void *)pin;
+    struct world *w = ear->thread->world;
+    const char *p = bytes, *end = bytes + len;
+    struct resp_item array, word, name;
+    char channel[48];
+    if (!resp_item_read(&p, end, &array) || !resp_item_read(&p, end, &word) || !resp_item_read(&p, end, &name) ||
+        p != end)
+        abort();
+    snprintf(channel, sizeof(channel), "%.*s", (int)name.len, name.str);
+    int slot = slot_of_key(name.str, name.len);
+    if (word.len == 9) /* SUBSCRIBE */
+        ear->hears_ms = w->redis.now_ms + world_below(w, w->sc.delay_ms + 1);
+    else if (word.str[1] == 'S')
+        subscribe(ear, slot, channel);
+    else
+        ear->slot_ms[key_of_slot(slot)] = 0;
+}
+
+struct upstream_node *upstream_pin_redirect(struct upstream_pin *pin, const char *text, size_t len, bool *ask) {
+    const struct waits_ear *ear = (const struct waits_ear *)(const void *)pin;
+    struct waits *s = ear->thread->world->waits;
+    int key = key_of_slot((int)strtol(text + 6, NULL, 10));
+    (void)len;
+    *ask = false;
+    s->believed[ear->thread->proxy][key] = s->node[key];
+    return node_of(s, s->node[key]);
 }
 
 void upstream_unpin(struct upstream_pin *pin, bool clean) {
     (void)clean;
-    ((struct waits_thread *)(void *)pin)->listens = false;
+    ((struct waits_ear *)(void *)pin)->listens = false;
+}
+
+/* Whether it is the channel that those who wait for the key's lock listen on. */
+static bool is_channel(const struct world *w, int key, const char *channel, bool sharded) {
+    struct lock_key k = world_key(key);
+    if (!sharded)
+        return (!w->sc.sharded || w->sc.old) && strcmp(channel, "lockkeeper-freed") == 0;
+    return w->sc.sharded && strncmp(channel, "lockkeeper-freed:{", 18) == 0 &&
+           slot_of_key(channel, strlen(channel)) == slot_of_key(k.name, k.len);
 }
 
 /* A script says it in Redis: it is on its way to all that listen. */
-static void publish(void *arg, const char *channel, const char *text) {
+static bool publish(void *arg, const char *channel, const char *text, bool sharded) {
     struct world *w = arg;
-    struct waits *s = w->waits;
-    if (strcmp(channel, "lockkeeper-freed") != 0)
-        world_fail(w, "waits", "a message on another channel: %s", channel);
+    int key = strrchr(text, ':')[1] - '0';
+    char bytes[WAITS_BYTES];
+    if (sharded && w->sc.old)
+        return false;
+    if (!is_channel(w, key, channel, sharded))
+        world_fail(w, "told", "a message on another channel: %s", channel);
     w->published++;
-    for (unsigned p = 0; p < w->sc.proxies; p++)
-        for (unsigned i = 0; i < w->sc.threads; i++) {
-            struct waits_thread *t = &s->threads[p][i];
-            struct waits_message *m = &s->messages[s->message_count % WAITS_MESSAGES];
-            if (!t->listens || t->hears_ms > w->redis.now_ms || m->to || (w->sc.deaf && world_chance(w, 40)))
-                continue;
-            s->message_count++;
-            *m = (struct waits_message){.to = t,
-                                        .proxy_life = w->proxies[p].life,
-                                        .due_ms = w->redis.now_ms + 1 + world_below(w, w->sc.delay_ms)};
-            snprintf(m->text, sizeof(m->text), "%s", text);
-        }
+    snprintf(bytes, sizeof(bytes), "*3\r\n$%d\r\n%s\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", sharded ? 8 : 7,
+             sharded ? "smessage" : "message", strlen(channel), channel, strlen(text), text);
+    for (unsigned i = 0; i < w->sc.proxies * w->sc.threads * WAITS_NODES; i++) {
+        struct waits_thread *t = &w->waits->threads[i / WAITS_NODES / w->sc.threads][i / WAITS_NODES % w->sc.threads];
+        struct waits_ear *ear = &t->ears[i % WAITS_NODES];
+        int64_t from_ms = !ear->listens ? 0 : sharded ? ear->slot_ms[key] : ear->hears_ms;
+        if (from_ms && from_ms <= w->redis.now_ms && !(w->sc.deaf && world_chance(w, 40)))
+            message_send(ear, key, bytes);
+    }
+    return true;
 }
 
 static void hear(struct world *w, struct waits_message *m) {
-    struct waits_thread *t = m->to;
-    char data[PARTS_MAX];
+    struct waits_ear *ear = m->to;
+    struct waits_thread *t = ear->thread;
     m->to = NULL;
-    if (!t->listens || m->proxy_life != w->proxies[t->proxy].life)
+    if (!ear->listens || m->opened != ear->opened || m->proxy_life != w->proxies[t->proxy].life)
         return;
-    int n = snprintf(data, sizeof(data), "*3\r\n$7\r\nmessage\r\n$16\r\nlockkeeper-freed\r\n$%zu\r\n%s\r\n",
-                     strlen(m->text), m->text);
-    size_t part = world_below(w, (unsigned)n);
-    world_event(w, "proxy %u hears: %s", t->proxy, m->text + 36);
-    check_waits_told(w, t, strrchr(m->text, ':')[1] - '0');
+    size_t len = strlen(m->bytes), part = world_below(w, (unsigned)len);
+    world_event(w, "proxy %u hears of key %d: %.20s", t->proxy, m->key, m->bytes);
+    if (m->key >= 0)
+        check_waits_told(w, t, m->key);
     struct worker *before = turn(t);
     if (part)
-        t->ear.message(t->ear.arg, data, part, false);
-    t->ear.message(t->ear.arg, data + part, (size_t)n - part, true);
+        ear->events.message(ear->events.arg, m->bytes, part, false);
+    ear->events.message(ear->events.arg, m->bytes + part, len - part, true);
     turn_over(before);
+}
+
+/* A slot goes to the other node. What listens for it hears that; each proxy learns of it sooner or later. */
+static void slot_moves(struct world *w, int key) {
+    struct waits *s = w->waits;
+    struct lock_key k = world_key(key);
+    char guard[LOCK_GUARD_EXTRA + 8], channel[LOCK_GUARD_EXTRA + 32], bytes[WAITS_BYTES];
+    size_t head = lock_guard_head_write(slot_of_key(k.name, k.len), guard);
+    snprintf(channel, sizeof(channel), "lockkeeper-freed%.*s", (int)head - 11, guard + 10);
+    snprintf(bytes, sizeof(bytes), "*3\r\n$12\r\nsunsubscribe\r\n$%zu\r\n%s\r\n:0\r\n", strlen(channel), channel);
+    for (unsigned i = 0; i < w->sc.proxies * w->sc.threads; i++) {
+        struct waits_thread *t = &s->threads[i / w->sc.threads][i % w->sc.threads];
+        struct waits_ear *ear = &t->ears[s->node[key]];
+        if (ear->listens && ear->slot_ms[key])
+            message_send(ear, -1, bytes);
+        ear->slot_ms[key] = 0;
+        if (world_chance(w, 50))
+            s->believed[t->proxy][key] = 1 - s->node[key];
+    }
+    s->node[key] = 1 - s->node[key];
+    s->moved_ms[key] = w->redis.now_ms;
+}
+
+/* Whether a thread hears of releases of a key's lock, or soon will. */
+bool waits_listens(const struct world *w, const struct waits_thread *t, int key) {
+    for (unsigned i = 0; i < WAITS_NODES; i++) {
+        const struct waits_ear *ear = &t->ears[i];
+        bool plain = !w->sc.sharded || w->sc.old;
+        if (ear->listens && (plain ? ear->hears_ms : ear->slot_ms[key]))
+            return true;
+    }
+    return false;
 }
 
 /* ---- what a call is made of -------------------------------------------------------------------- */
@@ -425,6 +560,7 @@ void waits_args(const struct world *w, const struct flight *f, struct model_args
         snprintf(w->waits->marked, sizeof(w->waits->marked), "%s", mark->data);
     w->waits->published = w->published;
     bool commands = f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR;
+    a->sharded = w->sc.sharded;
     if (f->kind == FLIGHT_RELEASE)
         a->waits = f->tells;
     if (!commands || !f->plan.rule || f->plan.rule->wait_ms == 0)
@@ -442,6 +578,7 @@ void waits_ran(struct world *w, struct flight *f) {
     check_waits_ran(w, f);
     if (f->repeated)
         w->waits->lost_ms[f->key] = w->redis.now_ms;
+    w->waits->believed[f->proxy][f->key] = w->waits->node[f->key]; /* a MOVED has brought it here */
     f->due_ms = w->redis.now_ms + 1 + world_below(w, w->sc.delay_ms);
     if (f->envelope.waits_ms)
         f->envelope.waits_ms -= w->waits->skew_ms[f->proxy];
@@ -686,16 +823,35 @@ void waits_step_over(struct world *w) {
     waits_check(w);
 }
 
+/* Somebody sets a clock: a proxy's, or the node's, by which leases end. */
+static void clock_is_set(struct world *w) {
+    unsigned proxy = world_below(w, w->sc.proxies);
+    unsigned most_ms = world_chance(w, 50) ? 100 : CLOCK_MAX_MS;
+    int64_t by_ms = (int64_t)world_below(w, 2 * most_ms + 1) - most_ms;
+    if (world_chance(w, 50) && llabs(w->waits->skew_ms[proxy] + by_ms) < CLOCK_MAX_MS) {
+        w->waits->skew_ms[proxy] += by_ms;
+        world_event(w, "the clock of proxy %u is set by %" PRId64 " ms", proxy, by_ms);
+    } else if (llabs(w->redis.clock_ms + by_ms) < CLOCK_MAX_MS) {
+        world_event(w, "Redis's clock is set by %" PRId64 " ms", by_ms);
+        world_set_clock(w, by_ms);
+    }
+}
+
 void waits_trouble(struct world *w) {
     const struct scenario *sc = &w->sc;
     if (world_chance(w, 15))
         waits_speak(w, (int)world_below(w, CONNS));
     struct waits_thread *t = &w->waits->threads[world_below(w, sc->proxies)][world_below(w, sc->threads)];
-    if (sc->deaf && t->listens && world_chance(w, 15)) {
+    struct waits_ear *ear = &t->ears[world_below(w, WAITS_NODES)];
+    if (sc->deaf && ear->listens && world_chance(w, 15)) {
         struct worker *before = turn(t);
-        t->ear.lost(t->ear.arg, "it was closed");
+        ear->events.lost(ear->events.arg, "it was closed");
         turn_over(before);
     }
+    if (sc->moves && world_chance(w, 15))
+        slot_moves(w, (int)world_below(w, sc->keys));
+    if (sc->clocks && world_chance(w, 15))
+        clock_is_set(w);
 }
 
 /* ---- beginning and end ------------------------------------------------------------------------- */
@@ -712,6 +868,7 @@ void waits_proxy_back(struct world *w, int proxy) {
         t->proxy = (unsigned)proxy;
         t->worker.shared = shared;
         t->worker.loop = (struct ev_loop *)(void *)t;
+        t->worker.upstream = (struct upstream *)(void *)t;
         t->worker.index = i;
         t->worker.locks = &t->locks;
         t->worker.rules = w->rules;
@@ -735,6 +892,12 @@ void waits_open(struct world *w) {
     w->waits = memory_zalloc(sizeof(*w->waits));
     w->redis.publish = publish;
     w->redis.publish_arg = w;
+    slot_tags_init();
+    for (unsigned key = 0; key < MODEL_KEYS; key++) {
+        w->waits->node[key] = key % WAITS_NODES;
+        for (unsigned p = 0; p < PROXIES; p++)
+            w->waits->believed[p][key] = key % WAITS_NODES;
+    }
     for (int i = 0; i < CONNS; i++)
         list_init(&w->waits->sessions[i].requests);
     for (unsigned p = 0; p < w->sc.proxies; p++) {

@@ -14,8 +14,22 @@
 enum {
     WAITS_THREADS = 2,
     WAITS_UPSTREAMS = 2, /* a thread's connections to Redis */
+    WAITS_NODES = 2,     /* of a cluster */
     WAITS_MESSAGES = 64,
+    WAITS_BYTES = 160, /* of a message, at most */
     WAITS_KEPT = 64
+};
+
+struct waits_thread;
+
+/* A thread's connection to a node, which it listens over. */
+struct waits_ear {
+    struct waits_thread *thread;
+    unsigned node, opened; /* how often it was */
+    struct upstream_pin_events events;
+    bool listens;
+    int64_t hears_ms;            /* from when on, on the channel of all locks; 0: it does not */
+    int64_t slot_ms[MODEL_KEYS]; /* on those of the keys' slots */
 };
 
 /* A thread of a proxy; its loop is this. */
@@ -26,9 +40,7 @@ struct waits_thread {
     struct worker_locks locks;
     struct ev_async *async;
     int64_t woken_ms; /* when it will hear that it was woken; 0: it was not */
-    struct upstream_pin_events ear;
-    bool listens;
-    int64_t hears_ms; /* from when on */
+    struct waits_ear ears[WAITS_NODES];
 };
 
 /* An attempt, as wait.c knows it; the flight's, from when it was begun. */
@@ -39,7 +51,7 @@ struct waits_call {
     struct world *world;
     bool waiting; /* it is in the queue, by what lock_wait has said */
     bool left, spoken, granted, undone, circle;
-    unsigned tries;
+    int64_t last_try_ms;
     uint64_t fresh, arrival; /* its number of arrival, if it keeps no place; and its own */
     int64_t came_ms, began_ms;
     int64_t circle_ms; /* since when it has been in a circle; 0: it is not */
@@ -53,10 +65,11 @@ struct waits_timer {
 };
 
 struct waits_message {
-    struct waits_thread *to; /* NULL: none */
-    unsigned proxy_life;
+    struct waits_ear *to; /* NULL: none */
+    unsigned proxy_life, opened;
     int64_t due_ms;
-    char text[80];
+    int key; /* that it tells of; -1: none */
+    char bytes[WAITS_BYTES];
 };
 
 /* A place that its session may take again. */
@@ -74,9 +87,13 @@ struct waits {
     struct waits_timer timers[FLIGHTS];
     struct waits_message messages[WAITS_MESSAGES];
     unsigned message_count;
-    bool rings;                                   /* it is a timer's turn */
-    bool crashes;                                 /* a proxy ends, and answers nobody */
-    int64_t skew_ms[PROXIES], jumped_ms[PROXIES]; /* of their clocks */
+    bool rings;                /* it is a timer's turn */
+    bool crashes;              /* a proxy ends, and answers nobody */
+    int64_t skew_ms[PROXIES];  /* of their clocks, which are set now and then */
+    char nodes[WAITS_NODES];   /* in name only */
+    unsigned node[MODEL_KEYS]; /* where a key's slot is; and where a proxy believes it */
+    unsigned believed[PROXIES][MODEL_KEYS];
+    int64_t moved_ms[MODEL_KEYS]; /* when it moved last */
     /* The spectator's. */
     struct flight *joins; /* who joins at this moment */
     struct waits_kept kept[WAITS_KEPT];
@@ -89,6 +106,9 @@ struct waits {
     int64_t known_ms[MODEL_KEYS][PROXIES]; /* since when a proxy has known that; 0: it does not */
     int64_t lost_ms[MODEL_KEYS];           /* when an attempt was lost, last */
 };
+
+/* Whether a thread hears of releases of a key's lock, or soon will. */
+bool waits_listens(const struct world *w, const struct waits_thread *t, int key);
 
 /* The spectator: after each change; after a command on a key. */
 void waits_check(struct world *w);
