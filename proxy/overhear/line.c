@@ -52,16 +52,42 @@ bool overheard_line_read(struct overheard_line *to, const char *line, size_t len
     return true;
 }
 
-bool overheard_words_read(const struct overheard_line *line, struct text *bytes, struct resp_request *request) {
+/* Valkey 8.1 leaves quotes and backslashes within a word as they are. Writes the words as they ought to be: a quote
+ * ends a word where the next one, or nothing, is behind it. */
+static void words_mend(const char *p, const char *end, struct text *to) {
+    for (bool inside = false; p < end; p++) {
+        bool ends = p + 1 == end || (end - p > 2 && p[1] == ' ' && p[2] == '"');
+        bool escapes = *p == '\\' && p + 1 < end && memchr("nrtab\"\\x", p[1], 8);
+        if (*p == '"' && (!inside || ends))
+            inside = !inside;
+        else if (*p == '"' || (*p == '\\' && !escapes))
+            text_append(to, "\\", 1);
+        text_append(to, p, 1);
+        if (inside && escapes && p + 2 < end)
+            text_append(to, ++p, 1);
+    }
+}
+
+static bool words_scan(const char *words, size_t len, struct text *bytes, struct resp_request *request) {
     const struct resp_limits limits = {INT64_MAX, false};
-    if (memchr(line->words, '\0', line->words_len)) /* MONITOR writes \x00 */
-        return false;
     bytes->len = 0;
-    int64_t n =
-        resp_inline_encode(line->words, line->words_len, text_reserve(bytes, resp_inline_bound(line->words_len)));
+    int64_t n = resp_inline_encode(words, len, text_reserve(bytes, resp_inline_bound(len)));
     if (n <= 0)
         return false;
     text_commit(bytes, (size_t)n);
     resp_request_reset(request);
     return resp_request_scan(request, bytes->data, bytes->len, &limits) == RESP_OK && request->argc > 0;
+}
+
+bool overheard_words_read(const struct overheard_line *line, struct text *bytes, struct resp_request *request) {
+    if (memchr(line->words, '\0', line->words_len)) /* MONITOR writes \x00 */
+        return false;
+    if (words_scan(line->words, line->words_len, bytes, request))
+        return true;
+    struct text mended;
+    text_init(&mended);
+    words_mend(line->words, line->words + line->words_len, &mended);
+    bool right = words_scan(mended.data, mended.len, bytes, request);
+    text_clear(&mended);
+    return right;
 }

@@ -603,6 +603,8 @@ bool overhear_line(struct overhear *o, const char *text, size_t len) {
     struct overheard_line line;
     o->asked_len = 0;
     if (!overheard_line_read(&line, text, len) || !overheard_words_read(&line, &o->bytes, &o->request)) {
+        script_end(o);
+        o->last = NULL; /* whose script's lines may follow nobody knows */
         o->counts.garbage++;
         return false;
     }

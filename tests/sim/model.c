@@ -109,6 +109,8 @@ void model_set_clock(struct model *m, int64_t by_ms) {
     for (int key = 0; key < MODEL_KEYS; key++) {
         move_end(&m->keys[key].expire_ms, by_ms);
         move_end(&m->keys[key].guard.expire_ms, by_ms);
+        move_end(&m->data[key].expire_ms, by_ms);
+        move_end(&m->marks[key].expire_ms, by_ms);
     }
 }
 

@@ -139,6 +139,34 @@ static void words_are_read(void **state) {
     (void)state;
 }
 
+/* Valkey 8.1 does not escape quotes and backslashes. */
+static void quotes_within_words(void **state) {
+    static const char text[] = "1.000000 [0 a:1] \"EVAL\" \"return \"a\" .. 'b'\" \"\\x00\\n\"\\"
+                               "end\\xff\" \"\"\"";
+    static const char *const words[] = {"EVAL", "return \"a\" .. 'b'", NULL, "\""};
+    struct overheard_line line;
+    struct text bytes;
+    struct resp_request request;
+    text_init(&bytes);
+    resp_request_init(&request);
+    assert_true(overheard_line_read(&line, text, sizeof(text) - 1));
+    assert_true(overheard_words_read(&line, &bytes, &request));
+    assert_int_equal(request.argc, 4);
+    for (size_t i = 0; i < 4; i++)
+        if (words[i]) {
+            assert_int_equal(request.argv[i].len, strlen(words[i]));
+            assert_memory_equal(bytes.data + request.argv[i].off, words[i], strlen(words[i]));
+        }
+    assert_int_equal(request.argv[2].len, 8);
+    assert_memory_equal(bytes.data + request.argv[2].off,
+                        "\0\n\"\\"
+                        "end\xff",
+                        8);
+    text_clear(&bytes);
+    resp_request_clear(&request);
+    (void)state;
+}
+
 static void garbage_is_counted(void **state) {
     struct rig *rig = *state;
     static const char *const bad[] = {"", "OK", "1700000000.123456 [0 a:1] \"GET", "1700000000.123456 [0 a:1] \"a\"b"};
@@ -332,13 +360,21 @@ static void answers_count_where_they_stand(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(lines_are_read),     TEST(words_are_read),
-        TEST(garbage_is_counted), TEST(setnx_expire_del),
-        TEST(locks_by_number),    TEST(what_is_not_known_is_counted),
-        TEST(losers_that_delete), TEST(late_deletes),
-        TEST(a_dead_lock),        TEST(scripts),
-        TEST(script_texts),       TEST(counters_and_hashes),
-        TEST(list_locks),         TEST(answers_count_where_they_stand),
+        TEST(lines_are_read),
+        TEST(words_are_read),
+        TEST(quotes_within_words),
+        TEST(garbage_is_counted),
+        TEST(setnx_expire_del),
+        TEST(locks_by_number),
+        TEST(what_is_not_known_is_counted),
+        TEST(losers_that_delete),
+        TEST(late_deletes),
+        TEST(a_dead_lock),
+        TEST(scripts),
+        TEST(script_texts),
+        TEST(counters_and_hashes),
+        TEST(list_locks),
+        TEST(answers_count_where_they_stand),
     };
     command_table_init();
     return cmocka_run_group_tests(tests, NULL, NULL);

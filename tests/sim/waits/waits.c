@@ -129,9 +129,10 @@ static struct upstream_node *node_of(struct waits *s, unsigned node) {
     return (struct upstream_node *)(void *)&s->nodes[node];
 }
 
+/* Of who waits and of who writes: both stand for an upstream with what begins with the world. */
 bool upstream_is_cluster(const struct upstream *u) {
     const struct world *w = listener(u)->world;
-    return w->sc.sharded || w->sc.fences;
+    return w->sc.fences || w->sc.sharded;
 }
 
 struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity) {
