@@ -122,8 +122,8 @@ run_ctest() {
 run_pytest() {
     local status counts good bad several=() program=$1
     shift
-    # Most tests wait for servers most of the time: four at once keep two processors busy.
-    ! "$python" -c 'import xdist' 2>/dev/null || several=(-n 4)
+    # Most tests wait for servers most of the time: six at once keep two processors busy.
+    ! "$python" -c 'import xdist' 2>/dev/null || several=(-n 6)
     LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 "$patience" \
         "$python" -m pytest -q ${several[@]+"${several[@]}"} -p no:cacheprovider --tb=short --durations=5 \
         --junitxml="$log.xml" "$@"
