@@ -822,7 +822,6 @@ static void e_a_suspicious_lease_that_ends_is_a_crossing(void **state) {
     assert_int_equal(pooled(f), 1);
 }
 
-/* Others ask again and again: the first that acquires is told of the end before the clock tells it here. */
 /* A worker was late, and its own release comes behind the end: one that a loser of its family had sent meanwhile was
  * just that. */
 static void e_is_taken_back_by_a_late_release(void **state) {
@@ -842,6 +841,29 @@ static void e_is_taken_back_by_a_late_release(void **state) {
         assert_int_equal(stats(f).claims, 0);
     }
     assert_int_equal(pooled(f), 0);
+}
+
+/* Whose write it is: what is thought to have been released may have been lost, unless a colleague holds the lock. */
+static void e_a_write_is_late_all_the_same(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, stranger, colleague;
+    struct lock_key key = key_of("lock:x");
+    open_two(f, &a, &b);
+    open_as(f, &stranger, 3, "other");
+    open_as(f, &colleague, 4, "app");
+    suspect(f, &a, &b, "lock:x");
+    uint64_t lost = lease_of("lock:x")->fence;
+    lapse(f, "lock:x", 1000);
+    take(f, &stranger, "lock:x");
+    struct lock_writing w = engine_writing(f->engine, &a, &key, f->now_ms);
+    assert_int_equal(w.how, WRITER_LATE);
+    assert_int_equal(w.fence, lost);
+    assert_int_equal(engine_writing(f->engine, &b, &key, f->now_ms).how, WRITER_NONE);
+    assert_true(give(f, &stranger, "lock:x"));
+    take(f, &colleague, "lock:x");
+    w = engine_writing(f->engine, &a, &key, f->now_ms);
+    assert_int_equal(w.how, WRITER_HOLDS);
+    assert_int_equal(w.fence, lease_of("lock:x")->fence);
 }
 
 /* A session that has tried since, or acquired, is not late. */
@@ -864,6 +886,7 @@ static void e_is_not_taken_back_by_a_later_lease(void **state) {
     assert_int_equal(used, next);
 }
 
+/* Others ask again and again: the first that acquires is told of the end before the clock tells it here. */
 static void e_also_where_the_next_holder_is_faster(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
@@ -1534,6 +1557,7 @@ int main(void) {
         CASE(e_a_suspicious_lease_that_ends_is_a_crossing),
         CASE(e_is_taken_back_by_a_late_release),
         CASE(e_is_not_taken_back_by_a_later_lease),
+        CASE(e_a_write_is_late_all_the_same),
         CASE(e_also_where_the_next_holder_is_faster),
         CASE(e_is_not_for_who_releases_over_its_own_session),
         CASE(e_is_not_for_who_closed_or_is_just_releasing),
