@@ -256,6 +256,9 @@ class World:
         if freed > 2 + belated // 4:
             self.record.violation("lost lease", "%d of %d late releases over shared connections freed a colleague's lease" % (
                 freed, belated))
+        kept, crashed = (self.record.counts["crashed holders" + which] for which in (" kept for another", ""))
+        if kept > 2 + crashed // 50:
+            self.record.violation("dead holder", "%d of %d crashed holders' locks were kept for another client" % (kept, crashed))
         await self.aftermath(start_memory)
         if self.replicated:
             await self.tide.all_known()  # failovers while there was no load any more
