@@ -91,6 +91,7 @@ class RemoteRedis(servers.RedisServer):
 
     def mend(self):
         in_namespace(self.namespace, "link", "set", "eth0", "up")
+        ip("neigh", "flush", "to", self.host)  # that it was unreachable is remembered here for a second or two
         try:
             in_namespace(self.namespace, "route", "del", "blackhole", self.peer + "/32")
         except OSError:
