@@ -35,12 +35,12 @@ async function round(key) {
     }
     if (!held) return 0;
     const together = await send('HINCRBY', 'shop:inside', 'node', 1) !== ':1';
-    await pause(5);
+    await pause(3 + 4 * Math.random());
     await send('HINCRBY', 'shop:inside', 'node', -1);
     return together ? 1 : 0;
   } finally {
     if (how === 'unsafe' || held) await send('DEL', key);
-    if (!held) await pause(2);
+    await pause(6 * Math.random()); // so that now one comes first, now the other
   }
 }
 

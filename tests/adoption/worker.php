@@ -15,16 +15,14 @@ for ($i = 0; $i < (int) $rounds; $i++) {
         $held = (bool) $redis->set($key, '1', ['nx', 'ex' => 30]);
         if ($held) {
             $overlaps += $redis->hIncrBy('shop:inside', 'php', 1) !== 1;
-            usleep(5000);
+            usleep(random_int(3000, 7000));
             $redis->hIncrBy('shop:inside', 'php', -1);
         }
     } finally {
         if ($how === 'unsafe' || $held) {
             $redis->del($key);
         }
-        if (!$held) {
-            usleep(2000);
-        }
+        usleep(random_int(0, 6000)); // so that now one comes first, now the other
     }
 }
 echo $overlaps, "\n";
