@@ -304,6 +304,9 @@ static void proxy_start(struct world *w, int i) {
 void proxy_restart(struct world *w, int i) {
     struct proxy *p = &w->proxies[i];
     world_event(w, "proxy %d restarts", i);
+    for (int key = 0; key < MODEL_KEYS; key++)
+        if (w->truth[key].proxy == i)
+            w->truth[key].heir = UINT64_MAX; /* it knows of none of its leases; what is on the list is not here */
     for (int c = 0; c < CONNS; c++)
         if (w->conns[c].open && w->conns[c].proxy == i)
             conn_forget(w, c, true);

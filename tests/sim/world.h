@@ -274,7 +274,8 @@ struct truth {
     int name;                   /* its session's, as flights have it */
     unsigned left;
     int64_t granted_ms, told_ms;
-    uint64_t heir; /* the first session that came to its owner's identity behind that one's session; 0 none */
+    uint64_t heir; /* the first session that came to its owner's identity behind that one's session; 0 none yet,
+                    * UINT64_MAX: its proxy has restarted, and knows of none */
     long told_step, end_told_step; /* that it was granted; its end, last */
     char token[LOCK_TOKEN_MAX];
     char node[QUEUE_NODE];   /* of a list lock */
