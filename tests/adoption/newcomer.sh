@@ -6,33 +6,15 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-newcomer.XXXXXX")
+. "$root/tests/adoption/checks.sh"
 minutes=10
 rounds=60
-passed=0
-failed=0
 proxy=
 
 finish() {
     [ -z "$proxy" ] || { kill "$proxy" 2>/dev/null && wait "$proxy" 2>/dev/null; }
-    rm -rf "$work"
     echo "newcomer.sh: $SECONDS s"
-    echo "$passed passed, $failed failed"
-    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
-    exit
-}
-
-# check WHAT COMMAND ...: passes if the command succeeds.
-check() {
-    local what=$1
-    shift
-    if "$@" >"$work/out" 2>&1; then
-        passed=$((passed + 1))
-    else
-        echo "newcomer.sh: $what" >&2
-        tail -n 20 "$work/out" "$work"/*.log >&2
-        failed=$((failed + 1))
-        return 1
-    fi
+    counted
 }
 
 redis() {

@@ -4,8 +4,7 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-static-test.XXXXXX")
-passed=0
-failed=0
+. "$root/tests/adoption/checks.sh"
 started=()
 
 finish() {
@@ -13,24 +12,7 @@ finish() {
     for id in ${started[@]+"${started[@]}"}; do
         kill "$id" 2>/dev/null && wait "$id" 2>/dev/null
     done
-    rm -rf "$work"
-    echo "$passed passed, $failed failed"
-    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
-    exit
-}
-
-# check WHAT COMMAND ...: passes if the command succeeds.
-check() {
-    local what=$1
-    shift
-    if "$@" >"$work/out" 2>&1; then
-        passed=$((passed + 1))
-    else
-        echo "static.sh: $what" >&2
-        tail -n 20 "$work/out" "$work"/*.log >&2
-        failed=$((failed + 1))
-        return 1
-    fi
+    counted
 }
 
 free_port() {
