@@ -127,6 +127,13 @@ def check(fleet, counter):
     return above
 
 
+def is_above(name, cost, other, others_cost, times, bound):
+    """Prints a figure beside the one that it is measured by; returns whether it is above its bound."""
+    print("%-34s %14.0f, %s: %.0f; times %.2f (%.1f)%s"
+          % (name, cost, other, others_cost, times, bound, "  ABOVE" if times > bound else ""), flush=True)
+    return times > bound
+
+
 def check_pair(fleet, program):
     """Returns whether a lock costs too much."""
     # A Redis that has not seen the scripts gets their sources from each connection that needs them: once for all.
@@ -141,10 +148,7 @@ def check_pair(fleet, program):
         return costs[1] / costs[0]
 
     times = settled(ratio, LOCK_PAIR)
-    print("%-34s %14.0f, forwarded: %.0f; times %.2f (%.1f)%s"
-          % ("acquire and release, -P 1 -c 50", costs[1], costs[0], times, LOCK_PAIR,
-             "  ABOVE" if times > LOCK_PAIR else ""), flush=True)
-    return times > LOCK_PAIR
+    return is_above("acquire and release, -P 1 -c 50", costs[1], "forwarded", costs[0], times, LOCK_PAIR)
 
 
 def check_fenced(fleet, program):
@@ -166,10 +170,7 @@ def check_fenced(fleet, program):
         return costs[1] / costs[0]
 
     times = settled(ratio, FENCED_SET)
-    print("%-34s %14.0f, a script with one: %.0f; times %.2f (%.1f)%s"
-          % ("Redis: SET behind a fence, -c 50", costs[1], costs[0], times, FENCED_SET,
-             "  ABOVE" if times > FENCED_SET else ""), flush=True)
-    return times > FENCED_SET
+    return is_above("Redis: SET behind a fence, -c 50", costs[1], "a script with one", costs[0], times, FENCED_SET)
 
 
 def main():
