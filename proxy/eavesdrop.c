@@ -493,8 +493,7 @@ int eavesdrop(const struct upstream_config *config, const struct lock_rules *rul
     units_time_text(for_ms, text, sizeof(text));
     fprintf(stderr,
             "lockkeeper: MONITOR has Redis copy every command to here, for %s: a busy one may serve a third of its "
-            "requests "
-            "meanwhile. Ctrl-C ends it, with the report so far\n",
+            "requests meanwhile. Ctrl-C ends it, with the report so far\n",
             text);
     run(&x);
     for (size_t i = 0; i < x.count; i++) {

@@ -74,7 +74,8 @@ enum {
 /* Sets the event, and what follows from it, of a command that ran as it was, by what audit was told of it. False: it
  * did nothing to a lock, as far as is known. */
 bool advise_says(const struct lock_sight *from, unsigned advises, struct advise_sight *to);
-/* Likewise of one that answered a number, and is of a kind that counts as data. */
+/* Sets the event of a command that answered a number, and is of a kind that counts as data. False: it is none that
+ * acquires. */
 bool advise_passes(unsigned advises, int64_t number, struct advise_sight *to);
 
 struct advisor *advisor_new(uint64_t seed);

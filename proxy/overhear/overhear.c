@@ -282,7 +282,7 @@ static void script_does(struct overhear *o, const struct lock_sight *sight) {
         o->script_wrote = true;
 }
 
-/* A command on one key. `lost`: of MSETNX, another of its keys is there; `sure`: what became of it is known. */
+/* Tells of a command on one key. `sure`: what became of it is known. */
 static void tell(struct overhear *o, struct talker *t, const struct command *c, struct lock_sight *sight, bool sure,
                  bool scripted) {
     bool interesting = wanted(o, c, sight, t->watches);
@@ -327,6 +327,7 @@ static bool queue_lost(const struct overhear *o, const struct command *c) {
            (c->id == COMMAND_RPUSH && o->request.argc > 3) || (c->id == COMMAND_LPOP && o->request.argc > 2);
 }
 
+/* A command on one key. `lost`: of MSETNX, another of its keys is there. */
 static void on_key(struct overhear *o, struct talker *t, const struct overheard_line *line, const struct command *c,
                    uint32_t index, bool scripted, bool lost) {
     struct lock_sight sight;
@@ -518,6 +519,12 @@ static bool on_other(struct overhear *o, struct talker *t, const struct overhear
     }
 }
 
+/* Makes room behind questions that have both their line and their answer. */
+static void asks_settle(struct overhear *o) {
+    while (o->first < o->lined && o->first < o->answered)
+        o->first++;
+}
+
 /* The line of a PTTL that was asked for: this is where its answer belongs. */
 static void asked_line(struct overhear *o, const struct overheard_line *line) {
     if (o->lined == o->last_ask)
@@ -530,8 +537,7 @@ static void asked_line(struct overhear *o, const struct overheard_line *line) {
         model_told(k, a->pttl_ms, a->at_ms);
     else if (k)
         k->asked = true;
-    while (o->first < o->lined && o->first < o->answered)
-        o->first++;
+    asks_settle(o);
 }
 
 void overhear_answer(struct overhear *o, int64_t pttl_ms) {
@@ -543,8 +549,7 @@ void overhear_answer(struct overhear *o, int64_t pttl_ms) {
     struct model_key *k = a->lined ? model_find(o->model, a->hash, a->at_ms) : NULL;
     if (k && k->asked)
         model_told(k, pttl_ms, a->at_ms);
-    while (o->first < o->lined && o->first < o->answered)
-        o->first++;
+    asks_settle(o);
 }
 
 void overhear_self(struct overhear *o, const char *word) {

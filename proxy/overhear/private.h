@@ -54,7 +54,8 @@ void model_free(struct model *m);
 /* What is known of a key, at this time: an expiry may have come. NULL: it is not followed. Valid until the next call of
  * model_follow. */
 struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms);
-/* The same, of a key that is followed from now on; the one that was seen last long ago makes room. */
+/* What is known of a key that is followed from now on, if it was not before: then the one of its set whose last command
+ * is longest ago makes room. Valid until the next call. */
 struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms);
 /* Nothing is known of any key any more. */
 void model_forget(struct model *m);

@@ -255,7 +255,8 @@ void fence_ask(struct session *s, const struct fence_question *q);
 void fence_look_build(struct session *s, const struct fence_question *q, size_t at);
 /* Whether a reply of fence.lua's is its refusal, which fence_reply takes. */
 bool fence_refuses(const char *reply, size_t len);
-/* Likewise fence_reply, for a call whose first key is the question's key `at`. */
+/* Writes the client's reply to *out, as fence_reply does, for a call of fence.lua whose first key is the question's key
+ * `at`. */
 void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply, size_t len,
                       struct text *out);
 /* Sends a write that can't go inside of a script. The session has nothing in flight. */
