@@ -2,7 +2,7 @@
 # embed_lua.cmake
 # A script's text is its own file with arguments.lua and common.lua in the place of its line "--@common", or common.lua in
 # that of its line "--@functions", or none of them where it has a line "--@alone", or both before it where there is neither, and list.lua in the place of its line
-# "--@list", if there is one, and the values of the enum in CONSTANTS for their names; its SHA1 is that of exactly these bytes. The table has also the bytes of a call by SHA1 up to
+# "--@list", waits.lua in that of "--@waits", if there is one, and the values of the enum in CONSTANTS for their names; its SHA1 is that of exactly these bytes. The table has also the bytes of a call by SHA1 up to
 # the keys, of which there are two.
 string(REPLACE "," ";" names "${NAMES}")
 set(text "/* Generated from scripts/lua/ at build time. */\n#include \"proxy/upstream/script.h\"\n\n")
@@ -15,6 +15,8 @@ string(HEX "--@functions\n" functions_mark)
 string(HEX "--@alone\n" alone_mark)
 file(READ ${FOLDER}/list.lua list HEX)
 string(HEX "--@list\n" list_mark)
+file(READ ${FOLDER}/waits.lua waits HEX)
+string(HEX "--@waits\n" waits_mark)
 file(STRINGS ${CONSTANTS} constants REGEX "^    [A-Z_]+ = [0-9]+")
 foreach(name ${names})
   file(READ ${FOLDER}/${name}.lua own HEX)
@@ -25,6 +27,7 @@ foreach(name ${names})
     set(hex "${common}${own}")
   endif()
   string(REPLACE "${list_mark}" "${list}" hex "${hex}")
+  string(REPLACE "${waits_mark}" "${waits}" hex "${hex}")
   foreach(constant ${constants})
     string(REGEX MATCH "([A-Z_]+) = ([0-9]+)" row "${constant}")
     string(HEX "${CMAKE_MATCH_1}" constant_name)

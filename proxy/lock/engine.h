@@ -298,8 +298,8 @@ struct lock_result {
     uint8_t suspects; /* releases of losers that were refused while it was live, 3 at most */
     union {
         uint64_t replicas; /* LOCK_UNCONFIRMED: that had it in time */
-        int64_t waits_ms;  /* LOCK_GRANTED, LOCK_HELD: since when somebody waits at another proxy, by its clock; 0:
-                            * nobody,  or it was not asked */
+        int64_t waits_ms;  /* LOCK_GRANTED, LOCK_HELD: for how long somebody has waited at another proxy; 0: nobody
+                            * has, or it was not asked */
     };
 };
 

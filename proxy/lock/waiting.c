@@ -18,6 +18,8 @@
 enum {
     KEPT_MAX = 65536, /* places kept for those who may come back; the oldest is given up first */
     FREED = 4096,     /* places in the memory of releases */
+    PATIENCE_MS = 4,       /* so long somebody at another proxy is waited for who is to come first, */
+    PATIENCE_MAX_MS = 64,  /* and twice as long whenever that was right */
     CIRCLE_MAX = 64,  /* sessions of a circle that is looked for */
     SHOWN_MAX = 64    /* bytes of a name */
 };
@@ -42,13 +44,14 @@ struct waiting_queue {
     uint64_t asked, proven; /* attempts sent; the newest of them that is known to have found the lock held */
     uint64_t fence;         /* of the lease that was met last */
     int64_t look_ms;        /* when the first one is to try if nothing happens before; 0 not known */
-    int64_t elsewhere_ms;   /* since when somebody waits at another proxy, as far as is known; 0 nobody */
+    int64_t elsewhere_ms;   /* since when somebody waits at another proxy, as far as is known; WAITING_NOBODY */
     struct lock_key key;
     char name[];
 };
 
 struct freed {
     uint64_t hash, fence;
+    int64_t patience_ms; /* so long the first one here waits for another proxy's attempt; 0: PATIENCE_MS */
 };
 
 struct waiting {
@@ -104,6 +107,7 @@ static struct waiting_queue *queue_get(struct waiting *t, const struct lock_key 
     q->hash = hash;
     memcpy(q->name, key->name, key->len);
     q->key = (struct lock_key){.db = key->db, .name = q->name, .len = key->len};
+    q->elsewhere_ms = WAITING_NOBODY;
     list_init(&q->waiters);
     list_init(&q->kept);
     table_insert(&t->queues, &q->link, hash);
@@ -167,6 +171,12 @@ static void kept_add(struct waiting *t, const struct waiter *w, int64_t until_ms
     list_append(&w->queue->kept, &k->link);
     list_append(&t->kept, &k->by_age);
     t->kept_count++;
+}
+
+/* How long the first one is to wait for an attempt from another proxy. */
+static int64_t patience_of(const struct waiting *t, uint64_t hash) {
+    const struct freed *f = &t->freed[hash % FREED];
+    return f->hash == hash && f->patience_ms ? f->patience_ms : PATIENCE_MS;
 }
 
 /* Whether the lease with this fence is known to have been released. */
@@ -236,17 +246,21 @@ enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, 
 
 /* ---- other proxies ------------------------------------------------------------------------------------- */
 
-/* Whether somebody at another proxy has waited longer than the first one here. */
-static bool yields(const struct waiting_queue *q, const struct waiter *first) {
-    return q->elsewhere_ms > 0 && q->elsewhere_ms < first->since_ms;
+static int64_t waited(const struct waiter *w, int64_t now_ms) {
+    return now_ms > w->since_ms ? now_ms - w->since_ms : 0;
 }
 
-int64_t waiting_behind(struct waiting *t, const struct waiter *w) {
+/* Whether somebody at another proxy has waited longer than the first one here. */
+static bool yields(const struct waiting_queue *q, const struct waiter *first) {
+    return q->elsewhere_ms < first->since_ms;
+}
+
+int64_t waiting_behind(struct waiting *t, const struct waiter *w, int64_t now_ms) {
     pthread_mutex_lock(&t->mutex);
     const struct list_node *n = w->link.next;
-    int64_t since_ms = n == &w->queue->waiters ? 0 : LIST_ENTRY(n, struct waiter, link)->since_ms;
+    int64_t ms = n == &w->queue->waiters ? -1 : waited(LIST_ENTRY(n, struct waiter, link), now_ms);
     pthread_mutex_unlock(&t->mutex);
-    return since_ms;
+    return ms;
 }
 
 void waiting_elsewhere(struct waiting *t, struct waiter *w, int64_t since_ms) {
@@ -314,10 +328,21 @@ static void note_held(struct waiting_queue *q, const struct waiter *w) {
         q->proven = w->attempt;
 }
 
+/* Whoever has waited for somebody at another proxy knows now whether that has come: so much longer the next time, or as
+ * at first. */
+static void note_patience(struct waiting *t, struct waiter *w, bool has_come) {
+    struct freed *f = &t->freed[w->queue->hash % FREED];
+    int64_t twice_ms = 2 * w->yields_ms;
+    if (w->yields_ms && f->hash == w->queue->hash)
+        f->patience_ms = !has_come ? PATIENCE_MS : twice_ms < PATIENCE_MAX_MS ? twice_ms : PATIENCE_MAX_MS;
+    w->yields_ms = 0;
+}
+
 bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence) {
     pthread_mutex_lock(&t->mutex);
     struct waiting_queue *q = w->queue;
     note_held(q, w);
+    note_patience(t, w, true);
     if (fence)
         q->fence = fence;
     bool again = false;
@@ -368,6 +393,7 @@ static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int
     bool was_first = first_of(q) == w, owes = w->called;
     if (end == WAIT_GRANTED) {
         note_held(q, w);
+        note_patience(t, w, false);
         q->look_ms = 0;
     }
     if (q->trying == w) {
@@ -397,16 +423,19 @@ void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, in
 
 /* ---- releases ------------------------------------------------------------------------------------------ */
 
-bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread, uint64_t way) {
+bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread, uint64_t way,
+                      int64_t now_ms, int64_t *left_ms) {
     if (waiting_count(t) == 0)
         return false;
     pthread_mutex_lock(&t->mutex);
     struct waiting_queue *q = queue_find(t, key, hash);
     struct waiter *first = q ? first_of(q) : NULL;
-    bool hands =
-        first && first->thread == thread && first->way == way && !q->trying && !first->called && !yields(q, first);
+    bool leaves = first && yields(q, first);
+    bool hands = first && first->thread == thread && first->way == way && !q->trying && !first->called && !leaves;
     if (hands)
         call(t, first, true);
+    else if (leaves && left_ms)
+        *left_ms = waited(first, now_ms);
     pthread_mutex_unlock(&t->mutex);
     return hands;
 }
@@ -414,20 +443,22 @@ bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t ha
 void waiting_freed(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence, bool handed) {
     pthread_mutex_lock(&t->mutex);
     struct freed *f = &t->freed[hash % FREED];
-    if (fence && (f->hash != hash || f->fence < fence))
-        *f = (struct freed){.hash = hash, .fence = fence};
+    if (fence && f->hash != hash)
+        *f = (struct freed){.hash = hash};
+    if (fence > f->fence)
+        f->fence = fence;
     struct waiting_queue *q = queue_find(t, key, hash);
     if (q && !(handed && q->trying))
         call_first(t, q);
     pthread_mutex_unlock(&t->mutex);
 }
 
-void waiting_told(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread, bool later) {
+void waiting_told(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread) {
     pthread_mutex_lock(&t->mutex);
     struct waiting_queue *q = queue_find(t, key, hash);
     const struct waiter *first = q ? first_of(q) : NULL;
     if (first && first->thread == thread) {
-        q->elsewhere_ms = later ? 1 : 0;
+        q->elsewhere_ms = WAITING_NOBODY;
         call_first(t, q);
     }
     pthread_mutex_unlock(&t->mutex);
@@ -443,9 +474,9 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
         bool called = w->called;
         bool may = called && !q->trying && first_of(q) == w;
         w->mailed = w->called = false;
-        w->yields = may && yields(q, w);
+        w->yields_ms = may && yields(q, w) ? patience_of(t, q->hash) : 0;
         w->look_ms = q->look_ms;
-        *tries = may && !w->yields;
+        *tries = may && !w->yields_ms;
         if (*tries)
             try_now(q, w);
         else if (called && !may)

@@ -80,7 +80,7 @@ static void note_oldest(void *arg, const struct waiting_view *v) {
 
 static void report_locks_section(struct worker *w, const struct counter_sums *counters, const struct report *r) {
     const struct proxy_shared *shared = w->shared;
-    int64_t since_ms = 0, now_ms = worker_now(w);
+    int64_t since_ms = 0;
     waiting_each(shared->waiting, note_oldest, &since_ms);
     struct lock_stats stats;
     engine_stats(shared->engine, &stats);
@@ -88,7 +88,7 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
     metric_table_report(&lock_counters, &stats, r);
     metric_table_report(&wait_counters, counters, r);
     r->line(r->arg, "unruled_lock_patterns", "%zu", worker_unruled(w, 0));
-    r->line(r->arg, "longest_wait_ms", "%lld", (long long)(since_ms ? now_ms - since_ms : 0));
+    r->line(r->arg, "longest_wait_ms", "%lld", (long long)(since_ms ? worker_steady_ms(w) - since_ms : 0));
     for (int k = 0; k < INCIDENT_KINDS; k++) {
         char name[48];
         snprintf(name, sizeof(name), "incidents_%s", lock_incident_name((enum lock_incident_kind)k));
@@ -160,10 +160,11 @@ static void report_lease(void *arg, const struct lock_view *v) {
     const struct proxy_shared *shared = rows->worker->shared;
     uint64_t hash = engine_key_hash(shared->engine, &v->key);
     struct waiting_view waits = waiting_of(shared->waiting, &v->key, hash);
+    int64_t steady_ms = worker_steady_ms(rows->worker);
     r->number(r->arg, "waiting", (int64_t)waits.count);
-    r->number(r->arg, "longest-wait-ms", waits.count ? rows->now_ms - waits.since_ms : 0);
+    r->number(r->arg, "longest-wait-ms", waits.count ? steady_ms - waits.since_ms : 0);
     struct text who = {0};
-    waiting_who(shared->waiting, &v->key, hash, WAITERS_SHOWN, rows->now_ms, &who);
+    waiting_who(shared->waiting, &v->key, hash, WAITERS_SHOWN, steady_ms, &who);
     r->text(r->arg, "waiters", who.data ? who.data : "", who.len);
     text_clear(&who);
 }

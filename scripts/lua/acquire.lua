@@ -7,8 +7,8 @@
 --                                        6 'SETNX' or 'SET'
 --       for whatever else SET NX knows:  4 the lease, '0' none   5 shape, as in arguments.lua
 --                                        6 a claim whose lease is released first, if it is live   7... the command
---       behind the first two, where a refused attempt may wait: since when it does, by its proxy's clock in ms, and
---       since when the one behind it at that proxy does, '' there is none
+--       behind the first two, where a refused attempt may wait: for how many ms it has waited, and for how many the one
+--       behind it at its proxy has, '' there is none. The longest one's mark is put into the record (waits.lua)
 --
 -- The first two are usual. They answer shortly (common.lua) where the lock is free, or somebody else's: one SET asks
 -- and acquires. Servers before 7.0 don't know its NX with GET, and take the long way. What is refused behind it undoes
@@ -20,22 +20,9 @@ local pcall, lifetime, waits = redis.pcall, argv[4], kind == 7 or kind == 8
 if waits then kind = kind - 2 end
 local given = kind == 6
 
-
--- Who waits longest has its mark in the guard record, "SINCE:UNTIL:PROXY"; who is refused and has waited longer puts its own
--- there. Returns since when somebody waits at another proxy, as the end of the answer.
 local mark
 if waits then
-  function mark(since)
-    local said, t = pcall('HGET', record, 'waits'), redis.call('TIME')
-    local now = t[1] * 1000 + math.floor(t[2] / 1000)
-    local oldest, ends, proxy = string.match(type(said) == 'string' and said or '', '^(%d+):(%d+):(.*)$')
-    if oldest and (proxy == sub(mine, 1, 36) or tonumber(ends) < now) then oldest = nil end
-    if oldest and (since == '' or tonumber(oldest) <= tonumber(since)) then return ':' .. oldest end
-    if since ~= '' then
-      pcall('HSET', record, 'waits', since .. ':' .. string.format('%.0f', now + WAITS_MARK_MS) .. ':' .. sub(mine, 1, 36))
-    elseif said then pcall('HDEL', record, 'waits') end
-    return ''
-  end
+--@waits
 end
 
 local there
@@ -67,7 +54,7 @@ elseif kind <= 6 and not there then
     if answer == 0 or type(answer) == 'number' then
       if argv[5] ~= '' then answer = pcall('PEXPIRE', record, argv[5]) else answer = pcall('PERSIST', record) end
       if answer == 1 or type(answer) == 'number' then
-        if waits then fence = fence .. mark(argv[#argv]) end
+        if waits then fence = fence .. mark(record, process, argv[#argv]) end
         return given and 'g' .. fence or fence
       end
     end
@@ -88,7 +75,7 @@ elseif kind <= 6 then
       if of == g[3] then flags = flags + 8 * math.min(tonumber(n), SUSPECTS_MAX) end
       if not waits then return 'h' .. string.char(flags) .. g[3] end
       return 'h' .. string.char(flags) .. g[3] .. ':' .. (left == -1 and '' or math.max(left - GUARD_OUTLIVES_MS, 0))
-        .. mark(argv[#argv - 1])
+        .. mark(record, sub(mine, 1, 36), argv[#argv - 1])
     end
   end
 end

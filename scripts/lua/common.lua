@@ -20,7 +20,7 @@
 --            proxy gave it
 -- The usual outcomes of acquire.lua and release.lua come as one text that says the same in fewer steps:
 --   the fence: granted; 'g' and the fence: granted, leased; 'h', a byte ('0' and the flags), fence: held, and where who asks waits a
---   colon and the ms that the lease has left, '' no end (both may be followed by a colon and since when somebody waits
+--   colon and the ms that the lease has left, '' no end (both may be followed by a colon and for how long somebody has waited
 --   at another proxy); 'r', and the fence where the proxy
 --   does not know it: released. The proxy knows the reply that belongs to it, the expiry that it has asked for, and who for.
 --

@@ -5,18 +5,23 @@
 --       then, unless it is DEL, the proxy knows the claim's fence, the right is 'claim' and nothing was seen:
 --       3 the command's name, in capitals
 --       and unless the last two are so: 4 right   5 identity   6 lease   7 seen (arguments.lua)
---       and where others may wait for the lock: 8 the database, on a cluster ''; who waits at another proxy is told
---       (acquire.lua's mark), on a cluster over the channel of the lock's slot, if the node knows such
+--       and where others may wait for the lock: 8 the database, on a cluster ''; where the one who has waited longest does so
+--       at another proxy (waits.lua), that is told, on a cluster over the channel of the lock's slot, if the node knows such
+--       and where this proxy has somebody who leaves the lock to that one: 9 for how many ms he has waited
 --
 -- The usual case, the holder's own release, is answered shortly (common.lua), in few steps (acquire.lua).
 local argv, redis = ARGV, redis
 local key, record, attempt, claim, call, name = KEYS[1], KEYS[2], argv[1], argv[2], redis.call, argv[3] or 'DEL'
 local tell
 if argv[8] then
+  local mark
+--@waits
   function tell()
-    local mark = redis.pcall('HGET', record, 'waits')
-    local proxy = type(mark) == 'string' and string.match(mark, '^%d+:%d+:(.*)$')
-    if not proxy or proxy == string.sub(attempt, 1, 36) then return end
+    local own = string.sub(attempt, 1, 36)
+    if argv[9] then mark(record, own, argv[9]) end
+    local waits = redis.pcall('HGET', record, 'waits')
+    local proxy = type(waits) == 'string' and string.match(waits, '^%d+:%d+:([^,]*)')
+    if not proxy or proxy == own then return end
     local channel, text = 'lockkeeper-freed', proxy .. ' ' .. (argv[8] == '' and '0' or argv[8]) .. ' ' .. key
     if argv[8] == '' then -- lockkeeper:{TAG}:KEY, lockkeeper-freed:{TAG}
       local answer = redis.pcall('SPUBLISH', channel .. string.sub(record, 11, -#key - 2), text)

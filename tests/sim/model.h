@@ -141,9 +141,9 @@ struct model_args {
     uint64_t claim_fence; /* of the claim's lease, 0: the caller does not know it */
     bool data_free;       /* what stands there without a live lease is data for the caller */
     bool pass;            /* the rule lacks the command's kind */
-    bool waits;           /* the rule has `wait`: attempts say since when they do, releases tell other proxies */
+    bool waits;           /* the rule has `wait`: attempts say for how long they have, releases tell other proxies */
     bool sharded;         /* and these do it over the channels of slots */
-    int64_t since_ms, next_ms;
+    int64_t here_ms, next_ms; /* as in struct lock_waited */
     struct model_command command;
 };
 
@@ -155,7 +155,7 @@ struct model_envelope {
     char owner[MODEL_NAME];
     bool leased, pooled, same, elsewhere;
     unsigned suspects;
-    int64_t waits_ms; /* since when somebody waits at another proxy, as it says; 0 nobody */
+    int64_t waits_ms; /* for how long somebody has waited at another proxy, as it says; 0 nobody */
     bool queue;       /* it may have nine elements */
     unsigned lost;
     char granted[QUEUE_NODE];

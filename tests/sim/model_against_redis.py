@@ -98,6 +98,8 @@ def load_scripts(redis):
         common = f.read() + functions
     with open(os.path.join(folder, "list.lua"), encoding="utf-8") as f:
         queue = f.read()
+    with open(os.path.join(folder, "waits.lua"), encoding="utf-8") as f:
+        waits = f.read()
     with open(os.path.join(ROOT, "proxy", "lock", "script_constants.h"), encoding="utf-8") as f:
         constants = re.findall(r"^    ([A-Z_]+) = ([0-9]+)", f.read(), re.M)
     shas = {}
@@ -108,7 +110,7 @@ def load_scripts(redis):
         # as scripts/embed_lua.cmake has it
         whole = own.replace("--@common\n", common).replace("--@functions\n", functions)
         whole = common + own if whole == own else whole
-        whole = whole.replace("--@list\n", queue)
+        whole = whole.replace("--@list\n", queue).replace("--@waits\n", waits)
         for constant, value in constants:
             whole = whole.replace(constant, value)
         shas[name] = redis.call("SCRIPT", "LOAD", whole)[5:]

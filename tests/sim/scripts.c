@@ -171,8 +171,11 @@ static void pass_to_acquire(const struct model_args *a) {
     if (!c->ms)
         interpreter_text(setnx ? "SETNX" : "SET");
     if (a->waits) {
-        interpreter_number(a->since_ms);
-        pass_number_or_none(a->next_ms);
+        interpreter_number(a->here_ms > 0 ? a->here_ms : 0);
+        if (a->next_ms < 0)
+            interpreter_text("");
+        else
+            interpreter_number(a->next_ms);
     }
 }
 
@@ -191,6 +194,8 @@ static void pass_to_release(const struct model_args *a) {
     pass_seen(a);
     if (a->waits)
         interpreter_text(a->sharded ? "" : "0"); /* the database */
+    if (a->waits && a->here_ms >= 0)
+        interpreter_number(a->here_ms);
 }
 
 /* Of one lock key. */

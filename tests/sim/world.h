@@ -218,7 +218,7 @@ struct flight {
     struct waits_call *call;         /* waits.c's, of an attempt that may wait */
     unsigned lane;                   /* the thread's connection to Redis that it goes over */
     int64_t due_ms;                  /* its next step is made by then */
-    int64_t since_ms, next_ms;       /* what its script is told of those who wait */
+    int64_t here_ms, next_ms;        /* what its script is told of those who wait */
     struct transaction *transaction; /* it is one of its commands */
     int worker, conn, proxy, key;
     unsigned proxy_life;

@@ -153,12 +153,12 @@ static void test_looks(void **state) {
 
 static void test_handover(void **state) {
     struct rig *r = *state;
-    assert_false(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    assert_false(waiting_handover(r->t, &r->key, HASH, 0, 0, r->now_ms, NULL));
     join(r, 0, 0);
     r->w[0].way = 5;
-    assert_false(waiting_handover(r->t, &r->key, HASH, 1, 5)); /* another thread's release */
-    assert_false(waiting_handover(r->t, &r->key, HASH, 0, 4)); /* over another connection */
-    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 5));
+    assert_false(waiting_handover(r->t, &r->key, HASH, 1, 5, r->now_ms, NULL)); /* another thread's release */
+    assert_false(waiting_handover(r->t, &r->key, HASH, 0, 4, r->now_ms, NULL)); /* over another connection */
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 5, r->now_ms, NULL));
     assert_ptr_equal(next(r, 0, true), &r->w[0]);
     waiting_freed(r->t, &r->key, HASH, 100, true); /* the release's answer: the attempt is right behind it */
     assert_false(waiting_refused(r->t, &r->w[0], 101));
@@ -169,12 +169,12 @@ static void test_handover(void **state) {
 static void test_handover_overtakes(void **state) {
     struct rig *r = *state;
     join(r, 0, 0);
-    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0, r->now_ms, NULL));
     assert_ptr_equal(next(r, 0, true), &r->w[0]);
     waiting_freed(r->t, &r->key, HASH, 100, true);
     assert_true(waiting_refused(r->t, &r->w[0], 100));
     assert_false(waiting_refused(r->t, &r->w[0], 101));
-    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0, r->now_ms, NULL));
     assert_ptr_equal(next(r, 0, true), &r->w[0]);
     assert_false(waiting_refused(r->t, &r->w[0], 101));
     waiting_freed(r->t, &r->key, HASH, 101, true);
@@ -272,7 +272,7 @@ static void test_over_when_it_is_to_try(void **state) {
 static void test_lost_behind_a_release(void **state) {
     struct rig *r = *state;
     join(r, 1, 0);
-    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0));
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0, r->now_ms, NULL));
     assert_ptr_equal(next(r, 0, true), &r->w[1]);
     assert_int_equal(join(r, 0, 0), JOINED_FIRST);
     waiting_freed(r->t, &r->key, HASH, 100, true);
@@ -321,6 +321,73 @@ static void test_views(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* The release of the lease with this fence is seen, and the first one leaves the lock to another proxy. Returns for how long. */
+static int64_t left(struct rig *r, unsigned i, uint64_t fence) {
+    waiting_freed(r->t, &r->key, HASH, fence, false);
+    assert_ptr_equal(next(r, 0, false), &r->w[i]);
+    assert_true(r->w[i].yields_ms > 0);
+    return r->w[i].yields_ms;
+}
+
+/* Who has waited longer at another proxy comes first; whoever is told that it is its turn asks at once. */
+static void test_elsewhere(void **state) {
+    struct rig *r = *state;
+    int64_t left_ms = -1;
+    join(r, 0, 0);
+    waiting_elsewhere(r->t, &r->w[0], r->now_ms); /* no longer than here */
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0, r->now_ms + 30, &left_ms));
+    assert_int_equal(left_ms, -1);
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    assert_false(waiting_refused(r->t, &r->w[0], 101));
+    waiting_elsewhere(r->t, &r->w[0], r->now_ms - 1);
+    assert_false(waiting_handover(r->t, &r->key, HASH, 0, 0, r->now_ms + 30, &left_ms));
+    assert_int_equal(left_ms, 30);
+    assert_null(next(r, 0, true));
+    (void)left(r, 0, 101);
+    waiting_told(r->t, &r->key, HASH, 1); /* that is the other thread's ear */
+    assert_null(next(r, 0, true));
+    waiting_told(r->t, &r->key, HASH, 0);
+    assert_ptr_equal(next(r, 0, true), &r->w[0]);
+    assert_int_equal(r->w[0].yields_ms, 0);
+    assert_false(waiting_refused(r->t, &r->w[0], 102));
+    waiting_elsewhere(r->t, &r->w[0], WAITING_NOBODY);
+    assert_true(waiting_handover(r->t, &r->key, HASH, 0, 0, r->now_ms, &left_ms));
+    leave(r, 0, WAIT_GONE);
+}
+
+/* Other proxies are waited for longer where they come, and shortly again where one has not; of each lock by itself. */
+static void test_patience(void **state) {
+    struct rig *r = *state;
+    int64_t shortest = 0;
+    uint64_t fence = 1000;
+    for (int round = 0; round < 10; round++) {
+        assert_int_equal(waiting_join(r->t, &r->key, HASH, ++fence, waiter(r, 0, 0), r->now_ms), JOINED_FIRST);
+        waiting_elsewhere(r->t, &r->w[0], r->now_ms - 1);
+        int64_t ms = left(r, 0, fence);
+        if (round == 0)
+            shortest = ms;
+        assert_true(ms < 100);
+        assert_int_equal(ms, round < 4 ? shortest << round : shortest << 4);
+        assert_true(waiting_try(r->t, &r->w[0]));
+        assert_false(waiting_refused(r->t, &r->w[0], ++fence)); /* it has come */
+        leave(r, 0, WAIT_GONE);                                 /* and the queue has gone */
+    }
+    waiting_join(r->t, &r->key, HASH, ++fence, waiter(r, 0, 0), r->now_ms);
+    waiting_elsewhere(r->t, &r->w[0], r->now_ms - 1);
+    assert_int_equal(left(r, 0, fence), shortest << 4);
+    assert_true(waiting_try(r->t, &r->w[0]));
+    leave(r, 0, WAIT_GRANTED); /* it has not */
+    waiting_join(r->t, &r->key, HASH, ++fence, waiter(r, 1, 0), r->now_ms);
+    waiting_elsewhere(r->t, &r->w[1], r->now_ms - 1);
+    assert_int_equal(left(r, 1, fence), shortest);
+    waiting_told(r->t, &r->key, HASH, 0); /* its turn came before that: this says nothing of the other proxy */
+    assert_ptr_equal(next(r, 0, true), &r->w[1]);
+    assert_false(waiting_refused(r->t, &r->w[1], ++fence));
+    waiting_elsewhere(r->t, &r->w[1], r->now_ms - 1);
+    assert_int_equal(left(r, 1, fence), shortest);
+    leave(r, 1, WAIT_OVER);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_order),
@@ -339,6 +406,8 @@ int main(void) {
         TEST(test_release_before_the_grant),
         TEST(test_over_when_it_is_to_try),
         TEST(test_lost_behind_a_release),
+        TEST(test_elsewhere),
+        TEST(test_patience),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,6 +124,10 @@ enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000, OLDEST_SHOWN_MAX = 10
 int64_t worker_now(struct worker *w);
 /* A clock that nobody sets, in seconds, read anew: it tells how much time has passed. */
 double worker_steady(struct worker *w);
+/* The same in ms. */
+static inline int64_t worker_steady_ms(struct worker *w) {
+    return (int64_t)(worker_steady(w) * 1000. + 0.5);
+}
 /* Has the engine called in so many ms, if it would not be earlier, since leases may be due then. */
 void worker_engine_due(struct worker *w, int64_t in_ms);
 /* Sets the timer of the engine's next call, which is due in so many seconds. */

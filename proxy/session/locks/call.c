@@ -156,7 +156,7 @@ static inline void read_flags(uint64_t flags, struct lock_result *r) {
 }
 
 /* Reads what an attempt that may wait is told behind the fence, from the colon on: of a lease that has refused it the
- * time that it has left (PTTL_NONE: no end); and since when somebody waits at another proxy. */
+ * time that it has left (PTTL_NONE: no end); and for how long somebody has waited at another proxy. */
 static __attribute__((noinline)) void read_more(const char *colon, const char *end, struct lock_result *r) {
     const char *p = colon + 1;
     int64_t ms;
@@ -324,7 +324,7 @@ static void answer_map(struct worker *w, const struct lock_call *l, struct lock_
     uint64_t hash = l->plan.hash;
     struct waiting_view waits = waiting_of(shared->waiting, key, hash);
     struct text who = {0};
-    waiting_who(shared->waiting, key, hash, WAITERS_SHOWN, worker_now(w), &who);
+    waiting_who(shared->waiting, key, hash, WAITERS_SHOWN, worker_steady_ms(w), &who);
     struct text *t = &w->build;
     t->len = 0;
     char *at = text_reserve(t, RESP_HEADER_MAX);

@@ -3,9 +3,9 @@
  * that finds it there says so (release.lua):
  *
  *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> each proxy that listens ──┬─ PROCESS: the first one tries
- *      PUBLISH lockkeeper-freed ...                                                  └─ others: a little later
+ *      PUBLISH lockkeeper-freed ...                                                  └─ others: nothing
  *
- * PROCESS is the proxy whose mark it is, where somebody has waited longest. On a cluster the channel is the lock's
+ * PROCESS is the proxy where somebody has waited longest. If nobody comes from there, who has released looks again soon. On a cluster the channel is the lock's
  * slot's (TAG as in the guard record's name), so that the message stays with the slot's nodes; PUBLISH is for other
  * upstreams, and for nodes that don't know SPUBLISH. Each thread has connections of its own for that, from when
  * somebody has first waited there: one, or on a cluster one to each node, which listens for the slots whose locks are
@@ -119,10 +119,11 @@ static void ear_heard(const struct ear *ear, const char *text, size_t len) {
     if (!name)
         return;
     const char *own = w->shared->options.process_id;
-    bool meant = strlen(own) == (size_t)(db - text) && memcmp(text, own, strlen(own)) == 0;
+    if ((size_t)(db - text) < strlen(own) || memcmp(text, own, strlen(own)) != 0)
+        return; /* another proxy is meant, whose attempt this one would only come behind */
     struct lock_key key = {
         .db = (uint32_t)strtoul(db + 1, NULL, 10), .name = name + 1, .len = (size_t)(end - name - 1)};
-    waiting_told(w->shared->waiting, &key, engine_key_hash(w->shared->engine, &key), w->index, !meant);
+    waiting_told(w->shared->waiting, &key, engine_key_hash(w->shared->engine, &key), w->index);
 }
 
 static bool begins(const char *text, size_t len, const char *with) {

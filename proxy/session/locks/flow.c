@@ -149,14 +149,16 @@ static __attribute__((noinline)) void dispatch_waits(struct session *s, const st
     size_t len = words->lens[key_index];
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, len);
-    struct lock_call *l = lock_prepare(s, NULL, rule, lc, key, len, words);
+    struct lock_call *l = begin(s, NULL, rule, lc, key, len, words);
+    if (lc->script == SCRIPT_RELEASE)
+        lock_wait_sent(s, l); /* first: it may leave the lock to another proxy, and say so */
+    build(s, NULL, l, lc, words);
+    s->worker->locks->waited = LOCK_WAITED_NONE;
     bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
     if (waits_behind(request, l, lc, words) || (alike && lock_join(&request->call, l)))
         return;
     if (alike)
         lock_probe(&request->call, l); /* first: it may end at once */
-    if (lc->script == SCRIPT_RELEASE)
-        lock_wait_sent(s, l);
     lock_submit(&request->call, l, lc->script);
 }
 

@@ -24,13 +24,20 @@ struct lock_expiry {
 
 struct ears;
 
+/* For how many ms somebody has waited; -1: there is nobody, or nobody knows. */
+struct lock_waited {
+    int64_t here_ms; /* who asks; behind a release who waits longest at this proxy, and leaves the lock to another one */
+    int64_t next_ms; /* who is behind that */
+};
+
+#define LOCK_WAITED_NONE ((struct lock_waited){.here_ms = -1, .next_ms = -1})
+
 /* A worker's part in locks: worker->locks. */
 struct worker_locks {
     struct list_node waits; /* struct wait, wait.c's */
     struct ev_async wake;   /* other threads have mail for waiters of this one */
     struct ears *ears;      /* ear.c's; NULL: nobody has waited yet */
-    int64_t since_ms;       /* of the attempt that wait.c builds: since when it waits; 0: it is a newcomer's */
-    int64_t next_ms;        /* and since when the one behind it does; 0: there is none */
+    struct lock_waited waited; /* what the script that is built tells of those who wait, else LOCK_WAITED_NONE */
     bool serving;           /* they are to be served at the end of the turn */
     struct list_node *free; /* struct lock_call, a stack */
     size_t free_count;

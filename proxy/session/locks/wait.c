@@ -14,7 +14,7 @@
  * asks and when, never who gets: that is the script's word, with a token of its own for each attempt.
  *
  * To the engine a wait is one attempt, told when it has ended: who has waited and got the lock has not lost. Times here
- * are of a clock that nobody sets, but for since when somebody waits: that is compared between proxies.
+ * are of a clock that nobody sets. Redis is told how long somebody has waited, and not since when.
  */
 #include <string.h>
 
@@ -23,7 +23,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 
-enum { TRY_MS = 100, YIELD_MS = 4, DEAF_MS = 5 };
+enum { TRY_MS = 100, DEAF_MS = 5 };
 
 /* An attempt that waits, or may come to wait. */
 struct wait {
@@ -36,6 +36,7 @@ struct wait {
     double called;        /* when its attempt was called for by a release, by worker_steady; 0: it was not */
     double until, try_at; /* by worker_steady; try_at 0: it is not the first one, as far as is known */
     int64_t keep_ms;      /* so long its place is kept */
+    int64_t sent_ms;      /* when it has asked last, by worker_steady */
     bool last;            /* the timer is for the end of its time */
     bool trying;          /* its attempt is under way */
     bool deaf;            /* a release at another proxy may not have been heard until now: it looks again soon */
@@ -57,11 +58,6 @@ static struct wait *wait_of(const struct request *r) {
 }
 
 static void wait_try(struct wait *t);
-
-/* The time that the queues know. */
-static int64_t steady_ms(struct worker *w) {
-    return (int64_t)(worker_steady(w) * 1000. + 0.5);
-}
 
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
@@ -110,7 +106,7 @@ static void wait_close(struct wait *t, enum waiting_end end) {
                 : end == WAIT_OVER  ? &w->counters.waits_refused
                                     : &w->counters.waits_left,
                 1);
-    waiting_leave(w->shared->waiting, &t->waiter, end, t->keep_ms, steady_ms(w));
+    waiting_leave(w->shared->waiting, &t->waiter, end, t->keep_ms, worker_steady_ms(w));
     if (c->request->session)
         c->request->session->waits = false;
     request_disown(c->request);
@@ -208,7 +204,7 @@ static int64_t next_look(struct wait *t, int64_t pttl_ms) {
     struct worker *w = t->call->request->worker;
     int64_t max_ms = t->deaf ? DEAF_MS : TRY_MS, ms = pttl_ms >= 0 && pttl_ms + 1 < max_ms ? pttl_ms + 1 : max_ms;
     t->deaf = false;
-    waiting_look(w->shared->waiting, &t->waiter, steady_ms(w) + ms);
+    waiting_look(w->shared->waiting, &t->waiter, worker_steady_ms(w) + ms);
     return ms;
 }
 
@@ -267,9 +263,15 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
 /* Notes how long a wait took that has ended with the lock, and the handover. */
 static void note_grant(const struct wait *t) {
     struct worker *w = t->call->request->worker;
-    histogram_note(&w->lock_waits, (worker_now(w) - t->waiter.since_ms) * 1000);
+    histogram_note(&w->lock_waits, (worker_steady_ms(w) - t->waiter.since_ms) * 1000);
     if (t->called > 0)
         histogram_note(&w->lock_handovers, (int64_t)((worker_steady(w) - t->called) * 1e6));
+}
+
+/* Notes what an answer tells of those who wait at other proxies. */
+static void note_elsewhere(struct wait *t, const struct lock_result *r) {
+    waiting_elsewhere(t->call->request->worker->shared->waiting, &t->waiter,
+                      r->waits_ms ? t->sent_ms - r->waits_ms : WAITING_NOBODY);
 }
 
 static void wait_answered(struct call *c, const struct call_end *end) {
@@ -279,7 +281,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     bool held = is_held(t, end, &e);
     t->trying = false;
     if (!end->error)
-        waiting_elsewhere(w->shared->waiting, &t->waiter, e.result.waits_ms);
+        note_elsewhere(t, &e.result);
     if (held) {
         keep_refusal(t, &e);
         t->called = 0;
@@ -316,8 +318,9 @@ static void wait_try(struct wait *t) {
     struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
     const char *value = l->value;
     struct lock_words words = {&value, &l->value_len, 1};
-    w->locks->since_ms = t->waiter.since_ms;
-    w->locks->next_ms = waiting_behind(w->shared->waiting, &t->waiter);
+    t->sent_ms = worker_steady_ms(w);
+    w->locks->waited = (struct lock_waited){.here_ms = t->sent_ms - t->waiter.since_ms,
+                                          .next_ms = waiting_behind(w->shared->waiting, &t->waiter, t->sent_ms)};
     t->deaf = lock_ear_open(w, l->plan.slot);
     if (t->words.count) {
         words = t->words;
@@ -327,7 +330,7 @@ static void wait_try(struct wait *t) {
     counter_add(&w->counters.wait_tries, 1);
     engine_anew(w->shared->engine, &l->plan, worker_now(w));
     lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
-    w->locks->since_ms = w->locks->next_ms = 0;
+    w->locks->waited = LOCK_WAITED_NONE;
     lock_submit_for(c, l, SCRIPT_ACQUIRE, wait_answered);
 }
 
@@ -361,7 +364,7 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     t->waiter.way = lock_wait_way(&s->lane);
     t->waiter.thread = w->index;
     t->waiter.who = l->who;
-    t->waiter.since_ms = l->plan.begun_ms;
+    t->sent_ms = t->waiter.since_ms = worker_steady_ms(w);
     t->deaf = lock_ear_open(w, l->plan.slot);
     ev_timer_init(&t->timer, on_timer, 0., 0.);
     t->timer.data = t;
@@ -385,7 +388,7 @@ static bool refuse_circle(struct wait *t) {
     struct worker *w = t->call->request->worker;
     struct lock_call *l = t->lock;
     struct text circle = {0};
-    bool is = waiting_circle(w->shared->waiting, w->shared->engine, t->waiter.session, worker_now(w), &circle);
+    bool is = waiting_circle(w->shared->waiting, w->shared->engine, t->waiter.session, worker_steady_ms(w), &circle);
     if (is) {
         engine_deadlock(w->shared->engine, &l->plan, l->command, l->who, circle.data, worker_now(w));
         wait_end(t);
@@ -400,7 +403,7 @@ bool lock_wait_behind(struct call *c, struct lock_call *l) {
         engine_own_lease(w->shared->engine, &l->plan, 0, worker_now(w)))
         return false;
     struct wait *t = wait_begin(c, l);
-    if (!waiting_join_behind(w->shared->waiting, &l->plan.key, l->plan.hash, &t->waiter, steady_ms(w)))
+    if (!waiting_join_behind(w->shared->waiting, &l->plan.key, l->plan.hash, &t->waiter, worker_steady_ms(w)))
         return false; /* what is made stays with the request */
     wait_started(t);
     wait_arm(t);
@@ -417,8 +420,8 @@ bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *
     struct wait *t = wait_begin(c, l);
     keep_refusal(t, e);
     enum waiting_joined joined =
-        waiting_join(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, &t->waiter, steady_ms(w));
-    waiting_elsewhere(w->shared->waiting, &t->waiter, r->waits_ms);
+        waiting_join(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, &t->waiter, worker_steady_ms(w));
+    note_elsewhere(t, r);
     wait_started(t);
     if (joined == JOINED_FIRST)
         wait_try_in(t, next_look(t, r->pttl_ms));
@@ -439,7 +442,8 @@ void lock_wait_sent(struct session *s, struct lock_call *l) {
     bool may = l->plan.claim_len > 0 || (l->plan.right != RIGHT_CLAIM && l->plan.right != RIGHT_SUSPECT);
     struct worker *w = s->worker;
     if (may && s->lane.dedicated == 0)
-        l->handed = waiting_handover(w->shared->waiting, &l->plan.key, l->plan.hash, w->index, lock_wait_way(&s->lane));
+        l->handed = waiting_handover(w->shared->waiting, &l->plan.key, l->plan.hash, w->index, lock_wait_way(&s->lane),
+                                     worker_steady_ms(w), &w->locks->waited.here_ms);
 }
 
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
@@ -458,16 +462,16 @@ static void serve(struct worker *w) {
     bool tries;
     while ((waiter = waiting_next(w->shared->waiting, w->index, &tries))) {
         struct wait *t = LIST_ENTRY(waiter, struct wait, waiter);
-        if (tries || waiter->yields)
+        if (tries || waiter->yields_ms)
             t->called = worker_steady(w);
-        if (waiter->yields || !waiter->look_ms) { /* and if its time is over before, so will who comes behind it */
-            waiter->look_ms = steady_ms(w) + (waiter->yields ? YIELD_MS : TRY_MS);
+        if (waiter->yields_ms || !waiter->look_ms) { /* and if its time is over before, so will who comes behind it */
+            waiter->look_ms = worker_steady_ms(w) + (waiter->yields_ms ? waiter->yields_ms : TRY_MS);
             waiting_look(w->shared->waiting, waiter, waiter->look_ms);
         }
         if (tries)
             wait_try(t);
         else if (!t->trying)
-            wait_try_in(t, waiter->look_ms - steady_ms(w));
+            wait_try_in(t, waiter->look_ms - worker_steady_ms(w));
     }
 }
 
@@ -500,6 +504,7 @@ void lock_waits_open(struct worker *w) {
     if (!w->shared->waiting)
         w->shared->waiting = waiting_new(w->shared->options.threads, wake_thread, w->shared);
     list_init(&w->locks->waits);
+    w->locks->waited = LOCK_WAITED_NONE;
     ev_async_init(&w->locks->wake, on_wake);
     w->locks->wake.data = w;
     ev_async_start(w->loop, &w->locks->wake);

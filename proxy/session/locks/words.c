@@ -182,17 +182,17 @@ static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
     return p + e->len;
 }
 
-/* Puts a number, or an empty word for 0. */
-static inline char *put_number_or_none(char *p, int64_t n) {
-    return n ? put_number(p, n) : put(p, "$0\r\n\r\n", 6);
+/* Puts for how long somebody has waited, or an empty word for nobody. */
+static char *put_waited(char *p, int64_t ms) {
+    return ms < 0 ? put(p, "$0\r\n\r\n", 6) : put_number(p, ms);
 }
 
-/* Builds an attempt that may wait: it tells other proxies since when. Apart from the usual one, as build_telling is
+/* Builds an attempt that may wait: it tells other proxies for how long it has. Apart from the usual one, as build_telling is
  * from the usual release, so that others pay one comparison for it. */
 static __attribute__((noinline)) void build_waiting(struct worker *w, const struct lock_client *client,
                                                     const struct lock_plan *plan, uint16_t slot,
                                                     const struct lock_command *lc, const struct lock_words *words) {
-    const struct worker_locks *locks = w->locks;
+    const struct lock_waited *waited = &w->locks->waited;
     int64_t ms = lc->expiry_ms ? lc->expiry_ms : plan->rule->lease_ms;
     size_t identity_len;
     const char *identity = lock_client_name(client, &identity_len);
@@ -204,8 +204,8 @@ static __attribute__((noinline)) void build_waiting(struct worker *w, const stru
     p = put_expiry(w, p, ms);
     if (!lc->expiry_ms)
         p = lc->shape == SHAPE_INT ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
-    p = put_number(p, locks->since_ms ? locks->since_ms : plan->begun_ms);
-    end(w, put_number_or_none(p, locks->next_ms));
+    p = put_number(p, waited->here_ms > 0 ? waited->here_ms : 0);
+    end(w, put_waited(p, waited->next_ms));
 }
 
 /* Puts what a release is judged by where the claim alone does not say it. */
@@ -224,12 +224,14 @@ static __attribute__((noinline)) void build_telling(struct worker *w, struct loc
     size_t identity_len = 0;
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
-    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, 8, room);
+    int64_t left_ms = w->locks->waited.here_ms;
+    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, left_ms < 0 ? 8 : 9, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_token(p, plan->claim_token, plan->claim_len);
     p = put_word(p, command, strlen(command));
     p = put_about(p, plan, identity, identity_len);
-    end(w, upstream_is_cluster(w->upstream) ? put(p, "$0\r\n\r\n", 6) : put_number(p, plan->key.db));
+    p = upstream_is_cluster(w->upstream) ? put(p, "$0\r\n\r\n", 6) : put_number(p, plan->key.db);
+    end(w, left_ms < 0 ? p : put_number(p, left_ms));
 }
 
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,

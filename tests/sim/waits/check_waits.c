@@ -3,7 +3,9 @@
  *
  *   order      first come, first served among a proxy's waiters; who comes again within TIME has its place still
  *   free       nobody waits past a free lock for longer than 100 ms and a round trip
- *   known      nor, where its proxy has learnt that the lock is free, for longer than a round trip or two
+ *   known      nor, where its proxy has learnt that the lock is free, for longer than it waits for other proxies; nor where
+ *              it is told that the lock is its, for longer than a round trip or two
+ *   told       a release tells the proxy where somebody has waited longest, if it is another one
  *   time       a refusal comes when TIME is over, not before and not later, unless the client wants it
  *   refusal    nobody is refused by a lock that was free all the time
  *   circle     circles of those who wait for each other are refused, and nothing else is called one
@@ -13,11 +15,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
     LOOK_MS = 100, /* who is the first one looks so often */
-    YIELD_MS = 4,  /* and so much later, where another proxy's waiters have waited longer */
+    LEFT_MS = 64,  /* so long it waits for another proxy's attempt */
     ROUND_UP_MS = 3
 };
 
@@ -204,21 +207,47 @@ void check_waits_learnt(struct world *w, const struct flight *f, const struct lo
     s->known_ms[f->key][f->proxy] = w->redis.now_ms;
 }
 
-/* Whoever has left a mark is told of a release, if it comes from another proxy. */
-void check_waits_ran(struct world *w, const struct flight *f) {
-    const struct waits *s = w->waits;
-    const char *proxy = strrchr(s->marked, ':'), *own = f->plan.attempt_token; /* which begins with its proxy's name */
-    bool releases = f->kind == FLIGHT_RELEASE || f->plan.verb == LOCK_RELEASE || f->plan.verb == LOCK_OPERATOR;
-    bool commands = f->kind == FLIGHT_RELEASE || f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR;
-    bool told = w->published > s->published;
-    if (!proxy || f->repeated || !commands || !releases || f->envelope.outcome != LOCK_RELEASED)
-        return;
-    if (told != (strncmp(proxy + 1, own, strlen(proxy + 1)) != 0))
-        world_fail(w, "told", "%s",
-                   told ? "a proxy is told of its own release" : "another proxy is not told of a release");
+/* Finds the proxy where somebody has waited longest, by the marks as they were before a release, and by what that says
+ * of its own proxy. Returns its name's length, 0 where there is none. */
+static size_t longest(const struct world *w, const struct flight *f, const char **name) {
+    const char *own = f->plan.attempt_token; /* which begins with its proxy's name */
+    int64_t now_ms = w->redis.now_ms + w->redis.clock_ms, since_ms = f->here_ms >= 0 ? now_ms - f->here_ms : INT64_MAX;
+    size_t len = f->here_ms >= 0 ? strlen(w->proxies[f->proxy].id) : 0;
+    *name = own;
+    for (const char *p = w->waits->marked; *p;) {
+        char *end;
+        int64_t since = strtoll(p, &end, 10), until = strtoll(end + 1, &end, 10);
+        const char *proxy = end + 1;
+        size_t n = strcspn(proxy, ",");
+        bool stays = f->here_ms < 0 || (until >= now_ms && strncmp(proxy, own, n) != 0);
+        if (stays && since < since_ms) {
+            since_ms = since;
+            *name = proxy;
+            len = n;
+        }
+        p = proxy + n + (proxy[n] == ',');
+    }
+    return len;
 }
 
-/* The thread hears that the lock has been released, whoever was meant. Of which lease it does not hear: where an
+/* Whoever has waited longest is told of a release, if it comes from another proxy. */
+void check_waits_ran(struct world *w, const struct flight *f) {
+    const struct waits *s = w->waits;
+    const char *proxy;
+    bool releases = f->kind == FLIGHT_RELEASE || f->plan.verb == LOCK_RELEASE || f->plan.verb == LOCK_OPERATOR;
+    bool commands = f->kind == FLIGHT_RELEASE || f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR;
+    size_t len = longest(w, f, &proxy);
+    if (f->repeated || !commands || !releases || f->envelope.outcome != LOCK_RELEASED)
+        return;
+    bool other = len && strncmp(proxy, f->plan.attempt_token, len) != 0, told = w->published > s->published;
+    if (told != other)
+        world_fail(w, "told", "%s",
+                   told ? "a proxy is told whose turn it is not" : "another proxy is not told of a release");
+    if (told && (strlen(s->told) != len || strncmp(s->told, proxy, len) != 0))
+        world_fail(w, "told", "another proxy than the one where somebody has waited longest");
+}
+
+/* The thread hears that the lock has been released, and that it is the one to try. Of which lease it does not hear: where an
  * attempt is under way that may have acquired, it may be an older one. */
 void check_waits_told(struct world *w, const struct waits_thread *t, int key) {
     struct waits *s = w->waits;
@@ -231,8 +260,8 @@ void check_waits_told(struct world *w, const struct waits_thread *t, int key) {
             (!first || f->call->arrival < first->call->arrival))
             first = f;
     }
-    if (first && first->lane / WAITS_UPSTREAMS == t->worker.index && s->free_ms[key] && !s->known_ms[key][t->proxy])
-        s->known_ms[key][t->proxy] = w->redis.now_ms;
+    if (first && first->lane / WAITS_UPSTREAMS == t->worker.index && s->free_ms[key] && !s->told_ms[key][t->proxy])
+        s->told_ms[key][t->proxy] = w->redis.now_ms;
 }
 
 static int64_t greatest(int64_t a, int64_t b, int64_t c) {
@@ -243,15 +272,20 @@ static int64_t greatest(int64_t a, int64_t b, int64_t c) {
 static void check_free(struct world *w, const struct flight *f) {
     const struct waits *s = w->waits;
     int64_t now_ms = w->redis.now_ms, began_ms = f->call->began_ms, lost_ms = s->lost_ms[f->key];
-    int64_t known_ms = s->known_ms[f->key][f->proxy];
+    int64_t known_ms = s->known_ms[f->key][f->proxy], told_ms = s->told_ms[f->key][f->proxy];
     int64_t past_ms = now_ms - greatest(s->free_ms[f->key], began_ms, lost_ms);
     if (past_ms > LOOK_MS + trip_ms(w) + ROUND_UP_MS)
         world_fail(w, "free", "session %" PRIu64 " has waited past a free lock for %" PRId64 " ms", f->session_id,
                    past_ms);
     past_ms = known_ms ? now_ms - greatest(known_ms, began_ms, lost_ms) : 0;
-    if (past_ms > YIELD_MS + 2 * trip_ms(w) + ROUND_UP_MS)
+    if (past_ms > LEFT_MS + 2 * trip_ms(w) + ROUND_UP_MS)
         world_fail(w, "known",
                    "session %" PRIu64 " has waited for a lock that its proxy knows to be free for %" PRId64 " ms",
+                   f->session_id, past_ms);
+    past_ms = told_ms ? now_ms - greatest(told_ms, began_ms, lost_ms) : 0;
+    if (past_ms > 2 * trip_ms(w) + ROUND_UP_MS)
+        world_fail(w, "known",
+                   "session %" PRIu64 " has waited for a lock that its proxy is to take for %" PRId64 " ms",
                    f->session_id, past_ms);
 }
 
@@ -268,6 +302,7 @@ void check_waits_key(struct world *w, int key) {
     if (w->redis.keys[key].exists) {
         s->free_ms[key] = 0;
         memset(s->known_ms[key], 0, sizeof(s->known_ms[key]));
+        memset(s->told_ms[key], 0, sizeof(s->told_ms[key]));
     } else if (!s->free_ms[key]) {
         s->free_ms[key] = w->redis.now_ms;
         s->free_step[key] = w->step;

@@ -251,6 +251,7 @@ static bool publish(void *arg, const char *channel, const char *text, bool shard
     if (!is_channel(w, key, channel, sharded))
         world_fail(w, "told", "a message on another channel: %s", channel);
     w->published++;
+    snprintf(w->waits->told, sizeof(w->waits->told), "%.*s", (int)strcspn(text, " "), text);
     snprintf(bytes, sizeof(bytes), "*3\r\n$%d\r\n%s\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", sharded ? 8 : 7,
              sharded ? "smessage" : "message", strlen(channel), channel, strlen(text), text);
     for (unsigned i = 0; i < w->sc.proxies * w->sc.threads * WAITS_NODES; i++) {
@@ -271,7 +272,7 @@ static void hear(struct world *w, struct waits_message *m) {
         return;
     size_t len = strlen(m->bytes), part = world_below(w, (unsigned)len);
     world_event(w, "proxy %u hears of key %d: %.20s", t->proxy, m->key, m->bytes);
-    if (m->key >= 0)
+    if (m->key >= 0 && strstr(m->bytes, w->proxies[t->proxy].id))
         check_waits_told(w, t, m->key);
     struct worker *before = turn(t);
     if (part)
@@ -386,8 +387,8 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
     (void)queue, (void)client, (void)slot, (void)lc, (void)words;
     f->plan = *plan;
-    f->since_ms = w->locks->since_ms;
-    f->next_ms = w->locks->next_ms;
+    f->here_ms = w->locks->waited.here_ms;
+    f->next_ms = w->locks->waited.next_ms;
 }
 
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {
@@ -512,7 +513,6 @@ static void attempt_launched(struct world *w, struct flight *f) {
     check_waits_came(w, f);
     if (f->command.op == OP_SET_NX_GET)
         lock_wait_keep(&f->call->request, &words);
-    f->since_ms = f->plan.begun_ms;
     check_waits_joins(w, f);
     f->held = f->call->waiting = true; /* it may go or end at once */
     if (!lock_wait_behind(&f->call->request.call, &f->call->lock))
@@ -526,6 +526,7 @@ void waits_launched(struct world *w, struct flight *f) {
         thread = (unsigned)f->conn % w->sc.threads;
     f->lane = thread * WAITS_UPSTREAMS + (f->conn >= 0 ? (unsigned)f->session_id % w->sc.upstreams : 0);
     goes(w, f);
+    f->here_ms = f->next_ms = -1;
     struct worker *before = turn(thread_of(w, f));
     if (may_wait(f)) {
         attempt_launched(w, f);
@@ -537,7 +538,8 @@ void waits_launched(struct world *w, struct flight *f) {
         struct lock_key key = world_key(f->key);
         const struct upstream_lane lane = {.login = LOGIN, .protocol = 2};
         f->handed = waiting_handover(w->waits->shared[f->proxy].waiting, &key,
-                                     engine_key_hash(w->proxies[f->proxy].engine, &key), thread, lock_wait_way(&lane));
+                                     engine_key_hash(w->proxies[f->proxy].engine, &key), thread, lock_wait_way(&lane),
+                                     0, NULL);
         here = before; /* the engine, which has asked for it, is in the middle of something: others go on later */
         return;
     } else if (f->kind == FLIGHT_COMMAND && f->plan.verb == LOCK_RELEASE && !f->transaction && !f->observed &&
@@ -545,6 +547,8 @@ void waits_launched(struct world *w, struct flight *f) {
         struct lock_call *l = release_of(f);
         lock_wait_sent(session_of(w, f->conn), l);
         f->handed = l->handed;
+        f->here_ms = here->locks->waited.here_ms;
+        here->locks->waited = LOCK_WAITED_NONE;
     }
     turn_over(before);
 }
@@ -563,16 +567,15 @@ void waits_args(const struct world *w, const struct flight *f, struct model_args
     w->waits->published = w->published;
     bool commands = f->kind == FLIGHT_COMMAND || f->kind == FLIGHT_OPERATOR;
     a->sharded = w->sc.sharded;
+    a->here_ms = f->here_ms;
+    a->next_ms = f->next_ms;
     if (f->kind == FLIGHT_RELEASE)
         a->waits = f->tells;
     if (!commands || !f->plan.rule || f->plan.rule->wait_ms == 0)
         return;
     bool acquires = f->plan.verb == LOCK_ACQUIRE && !f->transaction;
     bool releases = f->plan.verb == LOCK_RELEASE || f->plan.verb == LOCK_OPERATOR;
-    int64_t skew_ms = w->waits->skew_ms[f->proxy];
     a->waits = acquires || releases;
-    a->since_ms = f->since_ms + skew_ms;
-    a->next_ms = f->next_ms ? f->next_ms + skew_ms : 0;
 }
 
 void waits_ran(struct world *w, struct flight *f) {
@@ -582,8 +585,6 @@ void waits_ran(struct world *w, struct flight *f) {
         w->waits->lost_ms[f->key] = w->redis.now_ms;
     w->waits->believed[f->proxy][f->key] = w->waits->node[f->key]; /* a MOVED has brought it here */
     f->due_ms = w->redis.now_ms + 1 + world_below(w, w->sc.delay_ms);
-    if (f->envelope.waits_ms)
-        f->envelope.waits_ms -= w->waits->skew_ms[f->proxy];
 }
 
 bool waits_delivered(struct world *w, struct flight *f) {

@@ -99,11 +99,13 @@ struct waits {
     struct waits_kept kept[WAITS_KEPT];
     unsigned kept_count;
     uint64_t arrivals;
-    char marked[80]; /* the mark of those who wait, before the script ran; and how many messages there had been */
+    char marked[80 * PROXIES]; /* the marks of those who wait, before the script ran; how many messages there had been */
     uint64_t published;
+    char told[48];               /* and whom the last one is for */
     int64_t free_ms[MODEL_KEYS]; /* since when it has been free; 0: it is not */
     long free_step[MODEL_KEYS];
     int64_t known_ms[MODEL_KEYS][PROXIES]; /* since when a proxy has known that; 0: it does not */
+    int64_t told_ms[MODEL_KEYS][PROXIES];  /* and that it is the one to try, likewise */
     int64_t lost_ms[MODEL_KEYS];           /* when an attempt was lost, last */
 };
 
@@ -125,7 +127,7 @@ void check_waits_ran(struct world *w, const struct flight *f);
 /* One that waits asks again; ends, as its flight's envelope says. */
 void check_waits_try(struct world *w, struct flight *f);
 void check_waits_end(struct world *w, struct flight *f);
-/* A proxy has learnt of a command's end; a thread hears of a release. */
+/* A proxy has learnt of a command's end; a thread hears of a release that is its proxy's turn. */
 void check_waits_learnt(struct world *w, const struct flight *f, const struct lock_result *r);
 void check_waits_told(struct world *w, const struct waits_thread *t, int key);
 
