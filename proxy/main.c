@@ -18,6 +18,7 @@
 #include "parser/slot.h"
 #include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
+#include "proxy/base/clock.h"
 #include "proxy/admin/proxy_command.h"
 #include "proxy/admin/watch.h"
 #include "proxy/base/log.h"
@@ -85,7 +86,7 @@ static void record_incident(void *arg, const struct lock_incident *i) {
     if (i->holder && len > 0)
         memcpy(holder, i->holder, len);
     holder[i->holder ? len : 0] = '\0';
-    struct incident out = {.time_ms = i->time_ms,
+    struct incident out = {.time_ms = i->time_ms + clock_set_by_ms(),
                            .kind = lock_incident_name(i->kind),
                            .rule = i->rule,
                            .identity = i->identity,
@@ -96,12 +97,6 @@ static void record_incident(void *arg, const struct lock_incident *i) {
                            .command = i->command ? i->command : "",
                            .action = i->action ? i->action : ""};
     incidents_add(app->incidents, &out);
-}
-
-static int64_t wall_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 /* Says that there are locks which no rule covers: a little after they are seen, so that it is told of all together, and
@@ -126,9 +121,8 @@ static void tell_unruled(struct application *app, int64_t now_ms) {
 
 static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct application *app = timer->data;
-    int64_t now_ms = wall_ms();
-    incidents_tick(app->incidents, now_ms);
-    tell_unruled(app, now_ms);
+    incidents_tick(app->incidents, clock_wall_ms());
+    tell_unruled(app, clock_even_ms());
 }
 
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */
@@ -342,7 +336,7 @@ static void options_of(struct application *app) {
         .identity = c->client_identity,
         .version = LOCKKEEPER_VERSION,
         .process_id = app->process_id,
-        .started_ms = (int64_t)time(NULL) * 1000,
+        .started_ms = clock_even_ms(),
         .threads = (unsigned)c->threads,
         .port = (int)c->port,
         .monitored = c->admin_port != 0,
@@ -382,7 +376,7 @@ static void options_of(struct application *app) {
 static void embedded_ended(void *arg, const char *how) {
     enum { LOST_REPORTED = 100 };
     struct application *app = arg;
-    unsigned lost = engine_lost(app->shared.engine, LOST_REPORTED, (int64_t)time(NULL) * 1000);
+    unsigned lost = engine_lost(app->shared.engine, LOST_REPORTED, clock_even_ms());
     atomic_fetch_add(&app->shared.embedded_ends, 1);
     atomic_fetch_add(&app->shared.embedded_lost, lost);
     log_warning("The embedded Redis has ended (%s): all that it held is gone, %u leases too. It is started again", how,
@@ -673,7 +667,7 @@ static int serve(struct application *app, struct config_errors *errors) {
     run(app);
     engine_free(app->shared.engine);
     advisor_free(app->shared.advisor);
-    incidents_flush(app->incidents, wall_ms());
+    incidents_flush(app->incidents, clock_wall_ms());
     incidents_free(app->incidents);
     embedded_stop(app->embedded);
     if (app->config->pidfile && app->config->pidfile[0])

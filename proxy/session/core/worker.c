@@ -5,18 +5,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
 
-static int64_t wall_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 int64_t worker_now(struct worker *w) {
     if (w->now_ms == 0)
-        w->now_ms = wall_ms();
+        w->now_ms = clock_even_ms();
     return w->now_ms;
 }
 

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "parser/slot.h"
+#include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
@@ -32,8 +33,9 @@ enum { ENTRIES_AT_ONCE = 1000, LIST_MS = 3600 * 1000, SLACK_MS = 1000, LOOKS_MS 
 /* ---- entries ----------------------------------------------------------------------------------------- */
 
 void heirs_entry(const struct lock_left *left, struct text *out) {
-    text_printf(out, "%" PRIu32 " %" PRId64 " %" PRId64 " %s %s %zu ", left->key.db, left->left_ms, left->until_ms,
-                left->token, left->group, left->identity_len);
+    int64_t set_by_ms = clock_set_by_ms();
+    text_printf(out, "%" PRIu32 " %" PRId64 " %" PRId64 " %s %s %zu ", left->key.db, left->left_ms + set_by_ms,
+                left->until_ms + set_by_ms, left->token, left->group, left->identity_len);
     text_append(out, left->identity, left->identity_len);
     text_append(out, left->key.name, left->key.len);
 }
@@ -48,7 +50,7 @@ static const char *field(const char *p, const char *end, char out[LOCK_TOKEN_MAX
     return space + 1;
 }
 
-/* Reads an entry, into which the pointers go. False: it makes no sense. */
+/* Reads an entry, into which the pointers go, with its times as the engine knows them. False: it makes no sense. */
 static bool entry_read(const char *entry, size_t len, struct lock_left *left) {
     char fields[FIELDS][LOCK_TOKEN_MAX];
     const char *p = entry, *end = entry + len;
@@ -68,7 +70,11 @@ static bool entry_read(const char *entry, size_t len, struct lock_left *left) {
     };
     memcpy(left->token, fields[3], sizeof(left->token));
     memcpy(left->group, fields[4], sizeof(left->group));
-    return left->left_ms >= 0 && left->left_ms < FAR_MS && left->until_ms >= 0 && left->until_ms < FAR_MS;
+    bool known = left->left_ms >= 0 && left->left_ms < FAR_MS && left->until_ms >= 0 && left->until_ms < FAR_MS;
+    int64_t set_by_ms = clock_set_by_ms();
+    left->left_ms -= set_by_ms;
+    left->until_ms -= set_by_ms;
+    return known;
 }
 
 /* ---- the list ------------------------------------------------------------------------------------------ */
@@ -96,7 +102,7 @@ static void done_with(struct call *c, const struct call_end *end) {
 
 void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len) {
     list_begin(w, "ZADD", 4);
-    build_number(w, until_ms);
+    build_number(w, until_ms + clock_set_by_ms());
     build_bulk(w, entry, len);
     list_submit(w, login, false, done_with);
     list_begin(w, "PEXPIRE", 3);
@@ -208,7 +214,7 @@ void heirs_tick(struct worker *w) {
         return;
     w->locks->heirs_asking = true;
     list_begin(w, "ZRANGEBYSCORE", 7);
-    build_number(w, worker_now(w));
+    build_number(w, clock_wall_ms());
     build_text(w, "+inf");
     build_text(w, "LIMIT");
     build_number(w, 0);

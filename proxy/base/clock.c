@@ -1,0 +1,29 @@
+#include "proxy/base/clock.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+static int64_t read_ms(clockid_t id) {
+    struct timespec t;
+    clock_gettime(id, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+int64_t clock_wall_ms(void) {
+    return read_ms(CLOCK_REALTIME);
+}
+
+int64_t clock_even_ms(void) {
+    static atomic_int_least64_t begun_ms; /* the wall clock's time when the other one began; 0: nobody has asked */
+    int64_t passed_ms = read_ms(CLOCK_BOOTTIME), begun = atomic_load_explicit(&begun_ms, memory_order_relaxed);
+    if (begun == 0) {
+        int64_t now = clock_wall_ms() - passed_ms;
+        if (atomic_compare_exchange_strong(&begun_ms, &begun, now))
+            begun = now;
+    }
+    return begun + passed_ms;
+}
+
+int64_t clock_set_by_ms(void) {
+    return clock_wall_ms() - clock_even_ms();
+}
