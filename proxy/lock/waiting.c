@@ -16,12 +16,12 @@
 #include "proxy/base/table.h"
 
 enum {
-    KEPT_MAX = 65536, /* places kept for those who may come back; the oldest is given up first */
-    FREED = 4096,     /* places in the memory of releases */
-    PATIENCE_MS = 4,       /* so long somebody at another proxy is waited for who is to come first, */
-    PATIENCE_MAX_MS = 64,  /* and twice as long whenever that was right */
-    CIRCLE_MAX = 64,  /* sessions of a circle that is looked for */
-    SHOWN_MAX = 64    /* bytes of a name */
+    KEPT_MAX = 65536,     /* places kept for those who may come back; the oldest is given up first */
+    FREED = 4096,         /* places in the memory of releases */
+    PATIENCE_MS = 4,      /* so long somebody at another proxy is waited for who is to come first, */
+    PATIENCE_MAX_MS = 64, /* and twice as long whenever that was right */
+    CIRCLE_MAX = 64,      /* sessions of a circle that is looked for */
+    SHOWN_MAX = 64        /* bytes of a name */
 };
 
 /* A place kept for a session whose time was over. */

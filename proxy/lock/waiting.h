@@ -35,12 +35,12 @@ struct waiter {
     uint64_t way;     /* equal for those whose requests go to Redis in the order in which they are sent */
     unsigned thread;
     int64_t since_ms;
-    const char *who; /* for people; borrowed while it waits */
-    uint64_t fence;  /* of the lease that it has got, before it leaves with WAIT_GRANTED; 0 not known */
-    int64_t yields_ms; /* waiting_next: somebody at another proxy has waited longer, and tries first: so long it waits for
-                          that; 0: there is nobody */
-    int64_t look_ms; /* waiting_next: when it is to try if nothing happens before, as waiting_look has said; 0: nobody
-                        has */
+    const char *who;   /* for people; borrowed while it waits */
+    uint64_t fence;    /* of the lease that it has got, before it leaves with WAIT_GRANTED; 0 not known */
+    int64_t yields_ms; /* waiting_next: somebody at another proxy has waited longer, and tries first: so long it waits
+                          for that; 0: there is nobody */
+    int64_t look_ms;   /* waiting_next: when it is to try if nothing happens before, as waiting_look has said; 0: nobody
+                          has */
     /* Private, but for `queue`: NULL while it does not wait. */
     struct waiting_queue *queue;
     struct list_node link, mail;
@@ -75,8 +75,8 @@ bool waiting_try(struct waiting *t, struct waiter *w);
 void waiting_try_last(struct waiting *t, struct waiter *w);
 /* For how long the next one behind a waiter has waited; -1: there is none. */
 int64_t waiting_behind(struct waiting *t, const struct waiter *w, int64_t now_ms);
-/* An attempt's answer tells since when somebody waits for the lock at another proxy; WAITING_NOBODY: nobody does, as far
- * as is known. */
+/* An attempt's answer tells since when somebody waits for the lock at another proxy; WAITING_NOBODY: nobody does, as
+ * far as is known. */
 #define WAITING_NOBODY INT64_MAX
 void waiting_elsewhere(struct waiting *t, struct waiter *w, int64_t since_ms);
 /* Another proxy tells that the lock has been released, and that it is this one's turn: the first waiter tries, if it is
@@ -103,8 +103,9 @@ void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, in
 /* ---- releases ------------------------------------------------------------------------------------------ */
 
 /* A release of the lock is being sent this way by this thread: the first waiter is called to try right behind it, if
- * it is the same thread's and goes the same way. Returns whether it is. If it leaves the lock to somebody who has waited
- * longer at another proxy, *left_ms says for how long it has waited itself; else it is as it was. May be NULL. */
+ * it is the same thread's and goes the same way. Returns whether it is. If it leaves the lock to somebody who has
+ * waited longer at another proxy, *left_ms says for how long it has waited itself; else it is as it was. May be NULL.
+ */
 bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread, uint64_t way,
                       int64_t now_ms, int64_t *left_ms);
 /* The lock was found free: the lease with this fence (0: not known) and those before it are over. The first waiter is

@@ -321,7 +321,8 @@ static void test_views(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-/* The release of the lease with this fence is seen, and the first one leaves the lock to another proxy. Returns for how long. */
+/* The release of the lease with this fence is seen, and the first one leaves the lock to another proxy. Returns for how
+ * long. */
 static int64_t left(struct rig *r, unsigned i, uint64_t fence) {
     waiting_freed(r->t, &r->key, HASH, fence, false);
     assert_ptr_equal(next(r, 0, false), &r->w[i]);

@@ -120,8 +120,8 @@ struct worker {
 
 enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000, OLDEST_SHOWN_MAX = 100 };
 
-/* The time of this turn of the loop, which nobody sets (clock_even_ms). It is read when it is first asked for: most turns
- * don't. */
+/* The time of this turn of the loop, which nobody sets (clock_even_ms). It is read when it is first asked for: most
+ * turns don't. */
 int64_t worker_now(struct worker *w);
 /* A clock that nobody sets, in seconds, read anew: it tells how much time has passed. */
 double worker_steady(struct worker *w);

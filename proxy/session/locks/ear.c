@@ -5,13 +5,13 @@
  *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> each proxy that listens ──┬─ PROCESS: the first one tries
  *      PUBLISH lockkeeper-freed ...                                                  └─ others: nothing
  *
- * PROCESS is the proxy where somebody has waited longest. If nobody comes from there, who has released looks again soon. On a cluster the channel is the lock's
- * slot's (TAG as in the guard record's name), so that the message stays with the slot's nodes; PUBLISH is for other
- * upstreams, and for nodes that don't know SPUBLISH. Each thread has connections of its own for that, from when
- * somebody has first waited there: one, or on a cluster one to each node, which listens for the slots whose locks are
- * waited for. A slot is given up by its node (sunsubscribe) when it moves, and by the thread when its place is wanted
- * for another one. A message that is lost costs a moment: those who wait ask every 100 ms, which asks for the slot
- * anew, too.
+ * PROCESS is the proxy where somebody has waited longest. If nobody comes from there, who has released looks again
+ * soon. On a cluster the channel is the lock's slot's (TAG as in the guard record's name), so that the message stays
+ * with the slot's nodes; PUBLISH is for other upstreams, and for nodes that don't know SPUBLISH. Each thread has
+ * connections of its own for that, from when somebody has first waited there: one, or on a cluster one to each node,
+ * which listens for the slots whose locks are waited for. A slot is given up by its node (sunsubscribe) when it moves,
+ * and by the thread when its place is wanted for another one. A message that is lost costs a moment: those who wait ask
+ * every 100 ms, which asks for the slot anew, too.
  */
 #include <stdio.h>
 #include <stdlib.h>

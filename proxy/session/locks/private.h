@@ -26,7 +26,8 @@ struct ears;
 
 /* For how many ms somebody has waited; -1: there is nobody, or nobody knows. */
 struct lock_waited {
-    int64_t here_ms; /* who asks; behind a release who waits longest at this proxy, and leaves the lock to another one */
+    int64_t
+        here_ms; /* who asks; behind a release who waits longest at this proxy, and leaves the lock to another one */
     int64_t next_ms; /* who is behind that */
 };
 
@@ -34,12 +35,12 @@ struct lock_waited {
 
 /* A worker's part in locks: worker->locks. */
 struct worker_locks {
-    struct list_node waits; /* struct wait, wait.c's */
-    struct ev_async wake;   /* other threads have mail for waiters of this one */
-    struct ears *ears;      /* ear.c's; NULL: nobody has waited yet */
+    struct list_node waits;    /* struct wait, wait.c's */
+    struct ev_async wake;      /* other threads have mail for waiters of this one */
+    struct ears *ears;         /* ear.c's; NULL: nobody has waited yet */
     struct lock_waited waited; /* what the script that is built tells of those who wait, else LOCK_WAITED_NONE */
-    bool serving;           /* they are to be served at the end of the turn */
-    struct list_node *free; /* struct lock_call, a stack */
+    bool serving;              /* they are to be served at the end of the turn */
+    struct list_node *free;    /* struct lock_call, a stack */
     size_t free_count;
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool heirs_asking;                /* heirs.c looks at the list */

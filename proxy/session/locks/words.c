@@ -187,8 +187,8 @@ static char *put_waited(char *p, int64_t ms) {
     return ms < 0 ? put(p, "$0\r\n\r\n", 6) : put_number(p, ms);
 }
 
-/* Builds an attempt that may wait: it tells other proxies for how long it has. Apart from the usual one, as build_telling is
- * from the usual release, so that others pay one comparison for it. */
+/* Builds an attempt that may wait: it tells other proxies for how long it has. Apart from the usual one, as
+ * build_telling is from the usual release, so that others pay one comparison for it. */
 static __attribute__((noinline)) void build_waiting(struct worker *w, const struct lock_client *client,
                                                     const struct lock_plan *plan, uint16_t slot,
                                                     const struct lock_command *lc, const struct lock_words *words) {

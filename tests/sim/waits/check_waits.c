@@ -3,13 +3,12 @@
  *
  *   order      first come, first served among a proxy's waiters; who comes again within TIME has its place still
  *   free       nobody waits past a free lock for longer than 100 ms and a round trip
- *   known      nor, where its proxy has learnt that the lock is free, for longer than it waits for other proxies; nor where
- *              it is told that the lock is its, for longer than a round trip or two
- *   told       a release tells the proxy where somebody has waited longest, if it is another one
- *   time       a refusal comes when TIME is over, not before and not later, unless the client wants it
- *   refusal    nobody is refused by a lock that was free all the time
- *   circle     circles of those who wait for each other are refused, and nothing else is called one
- *   gone       what was acquired for a client that has gone is given back
+ *   known      nor, where its proxy has learnt that the lock is free, for longer than it waits for other proxies; nor
+ * where it is told that the lock is its, for longer than a round trip or two told       a release tells the proxy where
+ * somebody has waited longest, if it is another one time       a refusal comes when TIME is over, not before and not
+ * later, unless the client wants it refusal    nobody is refused by a lock that was free all the time circle circles of
+ * those who wait for each other are refused, and nothing else is called one gone       what was acquired for a client
+ * that has gone is given back
  */
 #include "tests/sim/waits/waits_world.h"
 
@@ -247,8 +246,8 @@ void check_waits_ran(struct world *w, const struct flight *f) {
         world_fail(w, "told", "another proxy than the one where somebody has waited longest");
 }
 
-/* The thread hears that the lock has been released, and that it is the one to try. Of which lease it does not hear: where an
- * attempt is under way that may have acquired, it may be an older one. */
+/* The thread hears that the lock has been released, and that it is the one to try. Of which lease it does not hear:
+ * where an attempt is under way that may have acquired, it may be an older one. */
 void check_waits_told(struct world *w, const struct waits_thread *t, int key) {
     struct waits *s = w->waits;
     const struct flight *first = NULL;
@@ -284,8 +283,7 @@ static void check_free(struct world *w, const struct flight *f) {
                    f->session_id, past_ms);
     past_ms = told_ms ? now_ms - greatest(told_ms, began_ms, lost_ms) : 0;
     if (past_ms > 2 * trip_ms(w) + ROUND_UP_MS)
-        world_fail(w, "known",
-                   "session %" PRIu64 " has waited for a lock that its proxy is to take for %" PRId64 " ms",
+        world_fail(w, "known", "session %" PRIu64 " has waited for a lock that its proxy is to take for %" PRId64 " ms",
                    f->session_id, past_ms);
 }
 

@@ -536,9 +536,9 @@ void waits_launched(struct world *w, struct flight *f) {
     } else if (f->kind == FLIGHT_RELEASE) {
         struct lock_key key = world_key(f->key);
         const struct upstream_lane lane = {.login = LOGIN, .protocol = 2};
-        f->handed = waiting_handover(w->waits->shared[f->proxy].waiting, &key,
-                                     engine_key_hash(w->proxies[f->proxy].engine, &key), thread, lock_wait_way(&lane),
-                                     0, NULL);
+        f->handed =
+            waiting_handover(w->waits->shared[f->proxy].waiting, &key,
+                             engine_key_hash(w->proxies[f->proxy].engine, &key), thread, lock_wait_way(&lane), 0, NULL);
         here = before; /* the engine, which has asked for it, is in the middle of something: others go on later */
         return;
     } else if (f->kind == FLIGHT_COMMAND && f->plan.verb == LOCK_RELEASE && !f->transaction && !f->observed &&

@@ -99,7 +99,8 @@ struct waits {
     struct waits_kept kept[WAITS_KEPT];
     unsigned kept_count;
     uint64_t arrivals;
-    char marked[80 * PROXIES]; /* the marks of those who wait, before the script ran; how many messages there had been */
+    char
+        marked[80 * PROXIES]; /* the marks of those who wait, before the script ran; how many messages there had been */
     uint64_t published;
     char told[48];               /* and whom the last one is for */
     int64_t free_ms[MODEL_KEYS]; /* since when it has been free; 0: it is not */
