@@ -28,6 +28,7 @@ enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, W
 #define NO_LOCK "ERR the lock of fenced data is none of a rule that is enforced; nothing was written"
 #define OTHER   "ERR the lock of fenced data is in another slot than its key, and not held; nothing was written"
 #define SEVERAL "ERR fenced data of several slots in one command; nothing was written: send several"
+#define CROSSES "CROSSSLOT Keys in request don't hash to the same slot"
 
 /* ---- what is written ------------------------------------------------------------------------------- */
 
@@ -139,7 +140,7 @@ static bool in_script(const struct request_class *k) {
 }
 
 /* Whether the request can be checked. MOVE and COPY with DB write where another lock counts; MIGRATE and PFDEBUG are
- * for operators; what blocks would be asked for when it begins to. */
+ * for operators. */
 static bool can_check(const struct request_class *k) {
     const struct command *c = k->command;
     uint32_t db;
@@ -149,8 +150,7 @@ static bool can_check(const struct request_class *k) {
     case COMMAND_PFDEBUG:
         return false;
     default:
-        return (c->need == NEED_KEY || !command_blocks(c, k->bytes, k->request)) &&
-               !lock_clobbers_database(c, k->request, k->bytes, &db);
+        return !lock_clobbers_database(c, k->request, k->bytes, &db);
     }
 }
 
@@ -187,7 +187,7 @@ static enum fence_verdict judge_key(struct session *s, const struct request_clas
         return FENCE_REFUSED;
     if (!has_to_ask(s, f, &w))
         return FENCE_NOTHING;
-    *error = k->slot == SLOT_SEVERAL ? SEVERAL : OTHER;
+    *error = k->slot != SLOT_SEVERAL ? OTHER : k->command->split == SPLIT_NONE ? CROSSES : SEVERAL;
     bool nothing_to_compare = s->queues && w.how == WRITER_NONE && is_elsewhere(s, k, &f->lock);
     return k->slot < 0 || nothing_to_compare ? FENCE_REFUSED : FENCE_CHECKED;
 }
@@ -303,10 +303,17 @@ static struct fence_question *question_new(struct session *s, const struct reque
     return q;
 }
 
+bool fence_awaits(const struct request_class *k) {
+    return k->command->need == NEED_BLOCKING && command_blocks(k->command, k->bytes, k->request);
+}
+
 const char *fence_words(struct session *s, const struct request_class *k) {
     static const char *const looks =
         "looks at the lock, and asks in one step with the write whether a later holder has "
         "written";
+    static const char *const awaits =
+        "asks whether the lock has had another holder, in one step with an attempt that does not block, and again "
+        "until something comes";
     const char *error = "";
     struct fence_question *q;
     bool elsewhere;
@@ -316,6 +323,8 @@ const char *fence_words(struct session *s, const struct request_class *k) {
     case FENCE_LATER:
         return "waits for this session's commands on the lock";
     case FENCE_CHECKED:
+        if (fence_awaits(k))
+            return awaits;
         q = question_new(s, k);
         elsewhere = fence_is_elsewhere(q);
         fence_forget(q);
@@ -548,7 +557,6 @@ static bool acquires_before(const struct lock_queue *queue, const struct fence_q
 /* The question of a write that is to be sent, or queued. */
 static struct fence_question *question_of(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_new(s, k);
-    session_note_overlap(s);
     /* The lease that such a command may bring is not known yet: what counts is who holds the lock then. One elsewhere
      * can't be in the same transaction. */
     for (size_t i = 0; queue && i < q->here; i++)
@@ -560,6 +568,7 @@ static struct fence_question *question_of(struct session *s, struct lock_queue *
 struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_of(s, queue, k);
     struct part p = whole(q);
+    session_note_overlap(s);
     question_head(s, queue, &p, k);
     build_fences(s, &p);
     question_tail(s, k);
@@ -575,6 +584,17 @@ struct fence_question *fence_watch(struct session *s, const struct request_class
     for (size_t i = q->here; i < q->count; i++)
         build_watermark(s->worker, q, &q->keys[i]);
     return q;
+}
+
+bool fence_outdated(struct session *s, const struct fence_question *q) {
+    bool outdated = false;
+    for (size_t i = 0; i < q->count && !outdated; i++) {
+        const struct asked *a = &q->keys[i];
+        struct lock_key lock = {a->db, q->names.data + a->lock, a->lock_len};
+        struct lock_writing w = engine_writing(s->worker->shared->engine, &s->lock, &lock, worker_now(s->worker));
+        outdated = w.fence != a->writing.fence;
+    }
+    return outdated;
 }
 
 void fence_ask(struct session *s, const struct fence_question *q) {
@@ -651,6 +671,7 @@ enum dispatch_result fence_dispatch(struct session *s, const struct request_clas
     struct request *request = request_new(s, k->command);
     struct fence_question *q = question_of(s, NULL, k);
     struct part p = whole(q);
+    session_note_overlap(s);
     request_barrier(request);
     request_own(request, &q->owner, &question_ops);
     if (fence_is_elsewhere(q)) {

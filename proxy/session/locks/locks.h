@@ -273,6 +273,10 @@ void fence_forget(struct fence_question *q);
 /* Appends what the client gets for the script's reply, and records a late write. s NULL: the session is gone. */
 void fence_reply(struct session *s, const struct fence_question *q, const char *reply, size_t len, struct text *out);
 
+/* Ends for CLIENT UNBLOCK what a session is blocked in, if that is a command on fenced data: with Redis's error, or as
+ * when its time is over. False: it is none. */
+bool fence_unblock(struct session *s, bool error);
+
 /* Locks in other slots than the data are looked at before the write (elsewhere.c). Looks begin with fence_looks_new;
  * each question's are added; fence_looks_go has `done` called when all have been answered, at once if there are none:
  * with the error for the client (a line of RESP, borrowed) where nothing is to be written, or NULL. They are freed
