@@ -17,7 +17,7 @@ from test_reload import reloaded
 
 
 def words(text, key):
-    return [{"K": key, "K2": key + "2"}.get(word, word) for word in text.split(" ")]
+    return [{"K": key, "K2": key + "2", "O": "other" + key[5:]}.get(word, word) for word in text.split(" ")]
 
 
 def blocked(client):
@@ -323,6 +323,38 @@ def test_explain(worker):
 
     assert check(a, "BLPOP", key, "0").startswith("asks whether the lock has had another holder, in one step with an attempt")
     assert check(c, "BLPOP", key, "0") == "passes as it came"
+
+
+IN_A_TRANSACTION = [
+    ("RPUSH K a b c d e f", ["BLPOP K2 K 0", "BRPOP K 1.5", "BLMOVE K K2 LEFT RIGHT 0", "BRPOPLPUSH K K2 0", "BLMPOP 0 2 O K LEFT COUNT 2",
+                             "BLPOP K K2 0", "BLPOP K 0", "BRPOP K K 1", "BLMOVE K O LEFT LEFT 0", "BRPOPLPUSH K O 0.5", "BLMPOP 0 1 K LEFT",
+                             "BLPOP O K 0", "BLMPOP 0 1 K UP", "BLMOVE K K UP LEFT 0"]),
+    ("ZADD K 1.5 a 2 b 0.1 c 7 d", ["BZPOPMIN K2 K 0", "BZPOPMAX K K2 0", "BZMPOP 0 1 K MIN", "BZMPOP 0 1 K MIN", "BZMPOP 0 1 K MIN",
+                                    "BZPOPMIN K 0", "BZPOPMAX K 0"]),
+    ("SET K x", ["BLPOP K2 K 0", "BLMOVE K K2 LEFT LEFT 0", "BZPOPMIN K 0", "BZMPOP 0 1 K MIN"]),
+]
+
+
+def test_in_a_transaction(worker, connect, oracle, protocol):
+    """There they do not block: each is asked for within EXEC."""
+    a, b, plain = worker("a"), worker("b"), connect(oracle, commands=[("HELLO", str(protocol))])
+    key, lock, _, _ = lost(a, b)
+    for before, commands in IN_A_TRANSACTION:
+        for client in (b, plain):
+            client("DEL", key, key + "2")
+            assert not isinstance(client(*words(before, key)), Error)
+        for client in (a, b, plain):
+            assert client("MULTI") == "OK"
+            for command in commands:
+                assert client(*words(command, key)) == "QUEUED", command
+        refused = a("EXEC")
+        assert len(refused) == len(commands) and all(reply.startswith("FENCED ") for reply in refused)
+        assert b.raw("EXEC") == plain.raw("EXEC")
+        assert b.raw("DUMP", key) == plain.raw("DUMP", key)
+    for command in ("BLPOP K x", "BLPOP K -1", "BLPOP K 1e3", "BLMPOP 0x1 1 K LEFT", "XREADGROUP GROUP g c BLOCK 1 STREAMS K >"):
+        assert b("MULTI") == "OK"
+        assert b(*words(command, key)).startswith("ERR the write of fenced data can't be checked"), command
+        assert b("EXEC").startswith("EXECABORT ")
 
 
 def test_several_slots(farm, start_proxy, connect):

@@ -139,6 +139,64 @@ static bool in_script(const struct request_class *k) {
            !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= WORDS_MAX && k->key_count <= WORDS_MAX;
 }
 
+/* A command as it stands inside of fence.lua: a name (NULL: its own), and its arguments from `first` to before `end`.
+ */
+struct spoken {
+    const char *name;
+    size_t first, end;
+    bool each; /* it is for the first of its keys that has something, and says for which */
+};
+
+static struct spoken as_it_came(const struct request_class *k) {
+    return (struct spoken){.end = k->request->argc};
+}
+
+/* Whether Redis takes the argument for a time; of those that are written otherwise, some are. */
+static bool is_time(const struct request_class *k, size_t at) {
+    enum { DIGITS_MAX = 9 };
+    size_t len, digits = 0, dots = 0;
+    const char *text = request_arg(k->request, k->bytes, at, &len);
+    for (size_t i = 0; i < len; i++) {
+        digits += text[i] >= '0' && text[i] <= '9';
+        dots += text[i] == '.' && i > 0 && i + 1 < len;
+    }
+    return digits > 0 && digits <= DIGITS_MAX && dots <= 1 && digits + dots == len;
+}
+
+/* Finds what a command that blocks comes to in a transaction, where it does not: false: it is none that can be said so.
+ */
+static bool unblocked(const struct request_class *k, struct spoken *as) {
+    size_t last = k->request->argc - 1, time = last;
+    *as = (struct spoken){.first = 1, .end = last};
+    switch ((int)k->command->id) {
+    case COMMAND_BLMOVE:
+        as->name = "LMOVE";
+        break;
+    case COMMAND_BRPOPLPUSH:
+        as->name = "RPOPLPUSH";
+        break;
+    case COMMAND_BLMPOP:
+    case COMMAND_BZMPOP:
+        *as =
+            (struct spoken){.name = k->command->id == COMMAND_BLMPOP ? "LMPOP" : "ZMPOP", .first = 2, .end = last + 1};
+        time = 1;
+        break;
+    case COMMAND_BLPOP:
+    case COMMAND_BRPOP:
+        as->name = k->command->id == COMMAND_BLPOP ? "LPOP" : "RPOP";
+        as->each = true;
+        break;
+    case COMMAND_BZPOPMIN:
+    case COMMAND_BZPOPMAX:
+        as->name = k->command->id == COMMAND_BZPOPMIN ? "ZPOPMIN" : "ZPOPMAX";
+        as->each = true;
+        break;
+    default:
+        return false;
+    }
+    return k->request->argc <= WORDS_MAX && is_time(k, time);
+}
+
 /* Whether the request can be checked. MOVE and COPY with DB write where another lock counts; MIGRATE and PFDEBUG are
  * for operators. */
 static bool can_check(const struct request_class *k) {
@@ -215,13 +273,14 @@ static enum fence_verdict judge_keys(struct session *s, const struct request_cla
 
 enum fence_verdict fence_judge(struct session *s, const struct request_class *k, const char **error) {
     struct lock_command lc;
+    struct spoken as;
     size_t asks;
     if (!k->fenced || !writes(k))
         return FENCE_NOTHING;
     enum fence_verdict verdict = judge_keys(s, k, &asks, error);
     if (verdict != FENCE_CHECKED)
         return verdict;
-    if (!can_check(k) || (s->queues && !in_script(k)))
+    if (!can_check(k) || (s->queues && !in_script(k) && !unblocked(k, &as)))
         *error = UNKNOWN;
     else if (asks > CHECKED_MAX)
         *error = MANY;
@@ -292,7 +351,8 @@ static struct fence_question *question_new(struct session *s, const struct reque
     q->slot = k->slot;
     q->id = k->command->id;
     q->array = q->id == COMMAND_LMPOP || q->id == COMMAND_ZMPOP ||
-               ((q->id == COMMAND_LPOP || q->id == COMMAND_RPOP) && k->request->argc > 2);
+               ((q->id == COMMAND_LPOP || q->id == COMMAND_RPOP) && k->request->argc > 2) ||
+               (k->command->need == NEED_BLOCKING && q->id != COMMAND_BLMOVE && q->id != COMMAND_BRPOPLPUSH);
     q->protocol = s->lane.protocol;
     command_text(k, q->command);
     session_who(s, q->who, sizeof(q->who));
@@ -344,6 +404,9 @@ static bool is_typed(const struct fence_question *q) {
     case COMMAND_ZPOPMIN:
     case COMMAND_ZPOPMAX:
     case COMMAND_ZMPOP:
+    case COMMAND_BZPOPMIN:
+    case COMMAND_BZPOPMAX:
+    case COMMAND_BZMPOP:
     case COMMAND_SPOP:
         return q->protocol == 3;
     default:
@@ -385,12 +448,15 @@ static void build_locks(struct session *s, struct lock_queue *queue, const struc
 }
 
 /* Adds the first arguments of fence.lua; build_fences is next. */
-static void build_arguments(struct session *s, const struct part *p) {
+static void build_arguments(struct session *s, const struct part *p, bool each) {
     struct worker *w = s->worker;
     size_t len;
     const char *identity = lock_client_name(s->lock.client, &len);
     build_number(w, (int64_t)p->guards);
-    build_text(w, is_typed(p->q) ? "3" : "2");
+    if (each)
+        build_text(w, is_typed(p->q) ? "3 each" : "2 each");
+    else
+        build_text(w, is_typed(p->q) ? "3" : "2");
     build_bulk(w, identity, len);
     build_number(w, (int64_t)p->marks);
 }
@@ -403,18 +469,20 @@ static void build_fences(struct session *s, const struct part *p) {
 
 /* Build fence.lua's call in w->build up to its fences, and what comes behind them. */
 static void question_head(struct session *s, struct lock_queue *queue, const struct part *p,
-                          const struct request_class *k) {
-    build_locks(s, queue, p, k->key_count, k->request->argc);
+                          const struct request_class *k, const struct spoken *as) {
+    build_locks(s, queue, p, k->key_count, (as->name != NULL) + as->end - as->first);
     for (size_t i = 0; i < k->key_count; i++) {
         size_t key_len;
         const char *key = class_key(k, i, &key_len);
         build_bulk(s->worker, key, key_len);
     }
-    build_arguments(s, p);
+    build_arguments(s, p, as->each);
 }
 
-static void question_tail(struct session *s, const struct request_class *k) {
-    for (size_t i = 0; i < k->request->argc; i++)
+static void question_tail(struct session *s, const struct request_class *k, const struct spoken *as) {
+    if (as->name)
+        build_text(s->worker, as->name);
+    for (size_t i = as->first; i < as->end; i++)
         build_bulk(s->worker, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
 }
 
@@ -568,10 +636,13 @@ static struct fence_question *question_of(struct session *s, struct lock_queue *
 struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_of(s, queue, k);
     struct part p = whole(q);
+    struct spoken as = as_it_came(k);
     session_note_overlap(s);
-    question_head(s, queue, &p, k);
+    if (k->command->need == NEED_BLOCKING)
+        (void)unblocked(k, &as);
+    question_head(s, queue, &p, k, &as);
     build_fences(s, &p);
-    question_tail(s, k);
+    question_tail(s, k, &as);
     return q;
 }
 
@@ -601,7 +672,7 @@ void fence_ask(struct session *s, const struct fence_question *q) {
     struct lock_queue queue = {.sources = 0};
     struct part p = whole(q);
     build_locks(s, &queue, &p, 0, 1);
-    build_arguments(s, &p);
+    build_arguments(s, &p, false);
     build_fences(s, &p);
     build_text(s->worker, "PING");
 }
@@ -609,7 +680,7 @@ void fence_ask(struct session *s, const struct fence_question *q) {
 void fence_look_build(struct session *s, const struct fence_question *q, size_t at) {
     struct part p = {q, at, 1, 0};
     build_locks(s, NULL, &p, 0, 3);
-    build_arguments(s, &p);
+    build_arguments(s, &p, false);
     build_fences(s, &p);
     build_text(s->worker, "HGET");
     lock_build_guard(s->worker, q->names.data + q->keys[at].lock, q->keys[at].lock_len);
@@ -650,10 +721,11 @@ static void question_look(struct request *request, struct fence_question *q, con
     struct session *s = request->session;
     struct worker *w = s->worker;
     struct part p = whole(q);
-    question_head(s, NULL, &p, k);
+    struct spoken as = as_it_came(k);
+    question_head(s, NULL, &p, k, &as);
     text_append(&q->head, w->build.data, w->build.len);
     w->build.len = 0;
-    question_tail(s, k);
+    question_tail(s, k, &as);
     text_append(&q->tail, w->build.data, w->build.len);
     q->looks = fence_looks_new(s, question_looked, request);
     fence_looks_add(q->looks, q);
@@ -678,9 +750,10 @@ enum dispatch_result fence_dispatch(struct session *s, const struct request_clas
         question_look(request, q, k);
         return DISPATCHED;
     }
-    question_head(s, NULL, &p, k);
+    struct spoken as = as_it_came(k);
+    question_head(s, NULL, &p, k, &as);
     build_fences(s, &p);
-    question_tail(s, k);
+    question_tail(s, k, &as);
     question_send(request, q);
     return DISPATCHED;
 }
