@@ -246,7 +246,7 @@ static enum fence_verdict judge_key(struct session *s, const struct request_clas
     if (!has_to_ask(s, f, &w))
         return FENCE_NOTHING;
     *error = k->slot != SLOT_SEVERAL ? OTHER : k->command->split == SPLIT_NONE ? CROSSES : SEVERAL;
-    bool nothing_to_compare = s->queues && w.how == WRITER_NONE && is_elsewhere(s, k, &f->lock);
+    bool nothing_to_compare = (s->queues || k->enforced) && w.how == WRITER_NONE && is_elsewhere(s, k, &f->lock);
     return k->slot < 0 || nothing_to_compare ? FENCE_REFUSED : FENCE_CHECKED;
 }
 
@@ -271,12 +271,41 @@ static enum fence_verdict judge_keys(struct session *s, const struct request_cla
     return verdict;
 }
 
+/* Whether the request is one whose keys are served apart: it releases locks, and removes data as well. */
+static bool is_apart(const struct session *s, const struct request_class *k) {
+    return k->enforced && !k->audited && !s->queues &&
+           (k->command->id == COMMAND_DEL || k->command->id == COMMAND_UNLINK);
+}
+
+/* The slot of the keys that are no locks. */
+static int data_slot(const struct session *s, const struct request_class *k) {
+    int slot = SLOT_NONE;
+    for (size_t i = 0; i < k->key_count; i++) {
+        size_t len;
+        const char *key = class_key(k, i, &len);
+        int own = upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
+        if (class_enforced(k, i))
+            continue;
+        if (slot != SLOT_NONE && slot != own)
+            return SLOT_SEVERAL;
+        slot = own;
+    }
+    return slot;
+}
+
 enum fence_verdict fence_judge(struct session *s, const struct request_class *k, const char **error) {
     struct lock_command lc;
     struct spoken as;
+    struct request_class data;
     size_t asks;
     if (!k->fenced || !writes(k))
         return FENCE_NOTHING;
+    bool apart = is_apart(s, k);
+    if (apart) {
+        data = *k;
+        data.slot = data_slot(s, k);
+        k = &data;
+    }
     enum fence_verdict verdict = judge_keys(s, k, &asks, error);
     if (verdict != FENCE_CHECKED)
         return verdict;
@@ -284,6 +313,8 @@ enum fence_verdict fence_judge(struct session *s, const struct request_class *k,
         *error = UNKNOWN;
     else if (asks > CHECKED_MAX)
         *error = MANY;
+    else if (apart)
+        return FENCE_APART;
     else if (k->audited || lock_meaning_of(k, &lc) != MEANS_NOTHING)
         *error = MIXED;
     else
@@ -375,6 +406,8 @@ const char *fence_words(struct session *s, const struct request_class *k) {
         "asks whether the lock has had another holder, in one step with an attempt that does not block, and again "
         "until something comes";
     const char *error = "";
+    static const char *const apart =
+        "asks in one step with the removal of the data whether the lock has had another holder, and releases then";
     struct fence_question *q;
     bool elsewhere;
     switch (fence_judge(s, k, &error)) {
@@ -389,6 +422,8 @@ const char *fence_words(struct session *s, const struct request_class *k) {
         elsewhere = fence_is_elsewhere(q);
         fence_forget(q);
         return elsewhere ? looks : "asks in one step with the write whether the lock has had another holder";
+    case FENCE_APART:
+        return apart;
     case FENCE_REFUSED:
         break;
     }

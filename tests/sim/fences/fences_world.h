@@ -19,7 +19,7 @@ struct write {
     bool lost;  /* a look has said so */
     bool slow;  /* it is long on its way */
     int worker, conn, key;
-    unsigned life;
+    unsigned life, in_vain; /* how often it has found nothing */
     uint64_t session_id, fence;
     uint64_t number, of;             /* its own; a look's: its write's */
     struct fence_question *question; /* in MULTI */

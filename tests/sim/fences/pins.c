@@ -179,8 +179,9 @@ static const char *execute(struct world *w, struct upstream_pin *pin) {
     if (pin->queued && !changed && !nothing) {
         fences_ran(w, x, false);
         totals.done++;
-        totals.waited += x->waits;
+        totals.waited += x->in_vain > 0;
     }
+    x->in_vain += pin->queued && !changed && nothing;
     pin->watches = pin->multi = pin->queued = false;
     return reply;
 }
@@ -205,7 +206,7 @@ static void run(struct world *w, struct upstream_pin *pin, const struct text *by
         pin->multi = true;
     } else if (is_word(bytes, "WATCH")) {
         pin->seen = look(w, x->key);
-        pin->watches = bytes->data[1] == '2'; /* a key */
+        pin->watches = bytes->len > sizeof("*1\r\n$5\r\nWATCH\r\n"); /* a key */
     } else if (is_word(bytes, "EVALSHA")) {
         fences_run(w, x, bytes, out);
         if (out[0] == '-')
