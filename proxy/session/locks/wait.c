@@ -47,7 +47,7 @@ struct wait {
                     it */
     size_t reply_len;
     struct lock_words words; /* of such a command; none: it is the call's value and expiry */
-    size_t lens[];           /* and what they are, behind */
+    struct resp_arg args[];  /* and what they are, behind */
 };
 
 static const struct request_owner_ops wait_ops;
@@ -68,7 +68,6 @@ static int64_t steady_ms(struct worker *w) {
 static void wait_memory_free(struct request_owner *owner) {
     struct wait *t = (struct wait *)(void *)owner;
     memory_free(t->reply);
-    memory_free((void *)t->words.words);
     memory_free(t);
 }
 
@@ -76,18 +75,18 @@ static void wait_memory_free(struct request_owner *owner) {
 static struct wait *wait_new(struct request *r, const struct lock_words *words) {
     size_t count = words ? words->count : 0, bytes = 0;
     for (size_t i = 0; i < count; i++)
-        bytes += words->lens[i];
-    struct wait *t = memory_zalloc(sizeof(*t) + count * sizeof(t->lens[0]) + bytes);
-    char *to = (char *)(t->lens + count);
-    if (count) {
-        const char **at = memory_alloc(count * sizeof(*at));
-        for (size_t i = 0; i < count; i++) {
-            at[i] = memcpy(to, words->words[i], words->lens[i]);
-            t->lens[i] = words->lens[i];
-            to += words->lens[i];
-        }
-        t->words = (struct lock_words){at, t->lens, count};
+        bytes += words->args[i].len;
+    struct wait *t = memory_zalloc(sizeof(*t) + count * sizeof(t->args[0]) + bytes);
+    char *kept = (char *)(t->args + count);
+    size_t used = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t len;
+        const char *word = lock_word(words, i, &len);
+        memcpy(kept + used, word, len);
+        t->args[i] = (struct resp_arg){used, len};
+        used += len;
     }
+    t->words = (struct lock_words){kept, t->args, count};
     request_own(r, &t->owner, &wait_ops);
     return t;
 }
@@ -314,8 +313,8 @@ static void wait_try(struct wait *t) {
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
     struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
-    const char *value = l->value;
-    struct lock_words words = {&value, &l->value_len, 1};
+    struct resp_arg value = {0, l->value_len};
+    struct lock_words words = {l->value, &value, 1};
     w->locks->since_ms = t->waiter.since_ms;
     w->locks->next_ms = waiting_behind(w->shared->waiting, &t->waiter);
     t->deaf = lock_ear_open(w, l->plan.slot);
