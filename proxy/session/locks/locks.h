@@ -264,9 +264,9 @@ const char *fence_words(struct session *s, const struct request_class *k);
 /* Sends a request together with the question whether its session has lost the lock meanwhile, as one step. */
 enum dispatch_result fence_dispatch(struct session *s, const struct request_class *k);
 
-/* The same inside of a transaction, or (queue NULL) of a command in parts. The call is left in w->build, in a transaction
- * by its source where it is the first of its kind; what is returned belongs to the caller, who forgets it at last (NULL:
- * nothing). */
+/* The same inside of a transaction, or (queue NULL) of a command in parts. The call is left in w->build, in a
+ * transaction by its source where it is the first of its kind; what is returned belongs to the caller, who forgets it
+ * at last (NULL: nothing). */
 struct fence_question;
 struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k);
 void fence_forget(struct fence_question *q);
