@@ -10,6 +10,7 @@ import time
 import pytest
 
 import servers
+from migration import Migration
 from resp import Client, Closed, Error, encode
 from servers import until
 from test_fences import AUDIT, fence_of, fenced, fresh, late_writes, lost, named, places, protocol, worker  # noqa: F401
@@ -361,6 +362,32 @@ def test_several_slots(farm, start_proxy, connect):
     a = connect(start_proxy(farm.backend("cluster"), *AUDIT))
     assert a("SET", "lock:stock:{x2}", "1", "NX", "PX", "60000") == "OK"
     assert a("BLPOP", "stock:{x2}", "stock:{x3}", "0") == "CROSSSLOT Keys in request don't hash to the same slot"
+
+
+def test_slots_move(start_cluster, start_proxy, connect):
+    """Each element is taken once, wherever its slot is; while that is on its way, an attempt may fail with TRYAGAIN."""
+    cluster = start_cluster()
+    proxy = start_proxy(cluster, *AUDIT)
+    a, pusher = connect(proxy, commands=[("CLIENT", "SETNAME", "a")]), connect(proxy)
+    took, pushed, errors = [], 0, 0
+    key, lock = held(a)
+    migration = Migration(cluster, [servers.slot_of(key)])
+    migration.start()
+    until_when = time.monotonic() + 6
+    try:
+        while time.monotonic() < until_when or len(took) < pushed:
+            if time.monotonic() < until_when and not isinstance(pusher("RPUSH", key, str(pushed)), Error):
+                pushed += 1
+            reply = a("BLPOP", key, "1")
+            if isinstance(reply, Error):
+                assert reply.startswith("TRYAGAIN "), reply
+                errors += 1
+            elif reply is not None:
+                took.append(int(reply[1]))
+    finally:
+        migration.finish()
+    assert took == list(range(pushed)) and pushed > 50, (pushed, errors)
+    assert migration.moves > 5 and errors < pushed
 
 
 @places

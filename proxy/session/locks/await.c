@@ -26,9 +26,11 @@ struct await {
     void *arg;
 };
 
-static void await_arm(struct await *a) {
+static void await_arm(struct await *a, int64_t least_ms) {
     struct worker *w = a->request->worker;
-    int ms = a->times < DOUBLINGS ? 1 << a->times++ : LONGEST_MS;
+    int64_t ms = a->times < DOUBLINGS ? 1 << a->times++ : LONGEST_MS;
+    if (ms < least_ms)
+        ms = least_ms;
     double in = (double)ms / 1000., left = a->until - worker_steady(w);
     a->last = a->until > 0 && left <= in;
     if (a->last)
@@ -41,7 +43,7 @@ static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct await *a = timer->data;
     bool paused = a->request->worker->pause != PAUSE_NONE; /* CLIENT PAUSE holds attempts, too */
     if (paused && !a->last) {
-        await_arm(a);
+        await_arm(a, 0);
         return;
     }
     a->idle = false;
@@ -74,13 +76,13 @@ void await_free(struct await *a) {
     memory_free(a);
 }
 
-bool await_more(struct await *a) {
+bool await_more(struct await *a, int64_t least_ms) {
     struct session *s = a->request->session;
     s->blocked = true;
     if (a->last || a->unblocked || s->half_closed)
         return false;
     a->idle = true;
-    await_arm(a);
+    await_arm(a, least_ms);
     return true;
 }
 

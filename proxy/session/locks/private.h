@@ -277,9 +277,9 @@ struct await;
 typedef void (*await_fn)(void *arg);
 struct await *await_new(struct request *r, const struct request_class *k, await_fn again, await_fn over, void *arg);
 void await_free(struct await *a);
-/* An attempt has brought nothing. True: another one is due in a while. False: await_answer says what the client gets.
- */
-bool await_more(struct await *a);
+/* An attempt has brought nothing. True: another one is due in a while, of so many ms at least. False: await_answer says
+ * what the client gets. */
+bool await_more(struct await *a, int64_t least_ms);
 /* An attempt is about to take what there is. False: somebody has ended the wait meanwhile, and it is not to. */
 bool await_takes(struct await *a);
 /* Whether no attempt is under way. */

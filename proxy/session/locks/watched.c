@@ -217,24 +217,25 @@ static void watched_over(void *arg) {
     text_clear(&out);
 }
 
-/* Has what blocks tried again, if there is time. */
-static void watched_more(struct watched *b) {
-    if (!await_more(b->await))
+/* Has what blocks tried again, if there is time, in so many ms at least. */
+static void watched_more(struct watched *b, int64_t least_ms) {
+    if (!await_more(b->await, least_ms))
         watched_over(b);
 }
 
 /* Whether an attempt of what blocks was in vain because of an error that passes, before anything was done. */
 static bool watched_passes(struct watched *b, const char *error) {
-    bool passes = b->await && b->request->session &&
-                  (strcmp(error, CHANGES) == 0 ||
-                   upstream_error_passes(b->request->worker->upstream, error, strlen(error), true)) &&
-                  upstream_delay_ms(b->delays++) >= 0;
-    if (passes) { /* the connection may be behind a MULTI */
-        watched_unpin(b, false);
-        b->asking = false;
-        watched_more(b);
-    }
-    return passes;
+    struct upstream *u = b->request->worker->upstream;
+    if (!b->await || !b->request->session ||
+        (strcmp(error, CHANGES) != 0 && !upstream_error_passes(u, error, strlen(error), true)))
+        return false;
+    int64_t ms = upstream_delay_ms(b->delays++);
+    if (ms < 0)
+        return false;
+    watched_unpin(b, false); /* it may be behind a MULTI */
+    b->asking = false;
+    watched_more(b, ms);
+    return true;
 }
 
 /* Whether who blocks is judged otherwise by now than when the attempt began: a colleague of its client has released
@@ -251,7 +252,7 @@ static void watched_refused(struct watched *b) {
         b->refused = b->asking = false;
         b->answer.len = 0;
         watched_unpin(b, false); /* it is behind a MULTI */
-        watched_more(b);
+        watched_more(b, 0);
         return;
     }
     fence_reply(r->session, b->question, b->answer.data, b->answer.len, &out);
@@ -303,7 +304,7 @@ static void watched_answered(struct watched *b, const char *reply, size_t len) {
     b->asking = false;
     if (b->await && r->session && is_nil(reply)) {
         b->delays = 0;
-        watched_more(b);
+        watched_more(b, 0);
         return;
     }
     watched_end(b, true);
@@ -319,7 +320,7 @@ static void exec_done(struct call *c, const struct call_end *end) {
         watched_fail(b, end->error);
     } else if (is_nil(end->reply) && r->session && judged_anew(b)) {
         b->asking = false;
-        watched_more(b);
+        watched_more(b, 0);
     } else if (is_nil(end->reply) && r->session && b->tries++ < TRIES_MAX) {
         watched_ask(b);
     } else if (is_nil(end->reply)) {
@@ -345,7 +346,7 @@ static void watched_looked(void *arg, const char *error, size_t len) {
     struct session *s = r->session;
     b->looks = NULL;
     if (error && judged_anew(b)) {
-        watched_more(b);
+        watched_more(b, 0);
         return;
     }
     if (error) {
@@ -399,7 +400,7 @@ static void watched_again(void *arg) {
     if (verdict == FENCE_REFUSED)
         watched_fail(b, error);
     else if (verdict == FENCE_LATER)
-        watched_more(b);
+        watched_more(b, 0);
     else
         watched_begin(b, &k);
     class_clear(&k);
