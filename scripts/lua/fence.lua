@@ -41,14 +41,16 @@ for i = 1, m do
 end
 
 local at = 5 + n + m
-if argv[2] == '3' or argv[2] == '3 each' then redis.setresp(3) end
-if #argv[2] > 1 then
-  for i = at + 1, #argv do
-    local got = redis.pcall(argv[at], argv[i])
-    if type(got) == 'string' then return {argv[i], got} end
-    if type(got) == 'table' and (got.err or #got > 0) then return got.err and got or {argv[i], unpack(got)} end
+if argv[2] ~= '2' then
+  if string.sub(argv[2], 1, 1) == '3' then redis.setresp(3) end
+  if #argv[2] > 1 then
+    for i = at + 1, #argv do
+      local got = redis.pcall(argv[at], argv[i])
+      if type(got) == 'string' then return {argv[i], got} end
+      if type(got) == 'table' and (got.err or #got > 0) then return got.err and got or {argv[i], unpack(got)} end
+    end
+    return nil
   end
-  return nil
 end
 local reply = redis.pcall(unpack(argv, at))
 
