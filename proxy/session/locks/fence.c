@@ -20,7 +20,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/session/locks/private.h"
 
-enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, WORDS_MAX = 7000 };
+enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256 };
 
 #define MIXED   "ERR locks and fenced data in one command; nothing was written: send several"
 #define UNKNOWN "ERR the write of fenced data can't be checked with this command; nothing was written"
@@ -136,65 +136,7 @@ void fence_audit(struct session *s, const struct request_class *k) {
 static bool in_script(const struct request_class *k) {
     const struct command *c = k->command;
     return c->need == NEED_KEY && c->id != COMMAND_UNKNOWN && c->id != COMMAND_BITFIELD &&
-           !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= WORDS_MAX && k->key_count <= WORDS_MAX;
-}
-
-/* A command as it stands inside of fence.lua: a name (NULL: its own), and its arguments from `first` to before `end`.
- */
-struct spoken {
-    const char *name;
-    size_t first, end;
-    bool each; /* it is for the first of its keys that has something, and says for which */
-};
-
-static struct spoken as_it_came(const struct request_class *k) {
-    return (struct spoken){.end = k->request->argc};
-}
-
-/* Whether Redis takes the argument for a time; of those that are written otherwise, some are. */
-static bool is_time(const struct request_class *k, size_t at) {
-    enum { DIGITS_MAX = 9 };
-    size_t len, digits = 0, dots = 0;
-    const char *text = request_arg(k->request, k->bytes, at, &len);
-    for (size_t i = 0; i < len; i++) {
-        digits += text[i] >= '0' && text[i] <= '9';
-        dots += text[i] == '.' && i > 0 && i + 1 < len;
-    }
-    return digits > 0 && digits <= DIGITS_MAX && dots <= 1 && digits + dots == len;
-}
-
-/* Finds what a command that blocks comes to in a transaction, where it does not: false: it is none that can be said so.
- */
-static bool unblocked(const struct request_class *k, struct spoken *as) {
-    size_t last = k->request->argc - 1, time = last;
-    *as = (struct spoken){.first = 1, .end = last};
-    switch ((int)k->command->id) {
-    case COMMAND_BLMOVE:
-        as->name = "LMOVE";
-        break;
-    case COMMAND_BRPOPLPUSH:
-        as->name = "RPOPLPUSH";
-        break;
-    case COMMAND_BLMPOP:
-    case COMMAND_BZMPOP:
-        *as =
-            (struct spoken){.name = k->command->id == COMMAND_BLMPOP ? "LMPOP" : "ZMPOP", .first = 2, .end = last + 1};
-        time = 1;
-        break;
-    case COMMAND_BLPOP:
-    case COMMAND_BRPOP:
-        as->name = k->command->id == COMMAND_BLPOP ? "LPOP" : "RPOP";
-        as->each = true;
-        break;
-    case COMMAND_BZPOPMIN:
-    case COMMAND_BZPOPMAX:
-        as->name = k->command->id == COMMAND_BZPOPMIN ? "ZPOPMIN" : "ZPOPMAX";
-        as->each = true;
-        break;
-    default:
-        return false;
-    }
-    return k->request->argc <= WORDS_MAX && is_time(k, time);
+           !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= SPOKEN_WORDS_MAX && k->key_count <= SPOKEN_WORDS_MAX;
 }
 
 /* Whether the request can be checked. MOVE and COPY with DB write where another lock counts; MIGRATE and PFDEBUG are
@@ -309,7 +251,7 @@ enum fence_verdict fence_judge(struct session *s, const struct request_class *k,
     enum fence_verdict verdict = judge_keys(s, k, &asks, error);
     if (verdict != FENCE_CHECKED)
         return verdict;
-    if (!can_check(k) || (s->queues && !in_script(k) && !unblocked(k, &as)))
+    if (!can_check(k) || (s->queues && !in_script(k) && !spoken_unblocked(k, &as)))
         *error = UNKNOWN;
     else if (asks > CHECKED_MAX)
         *error = MANY;
@@ -671,10 +613,10 @@ static struct fence_question *question_of(struct session *s, struct lock_queue *
 struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_of(s, queue, k);
     struct part p = whole(q);
-    struct spoken as = as_it_came(k);
+    struct spoken as = spoken_as_it_came(k);
     session_note_overlap(s);
-    if (k->command->need == NEED_BLOCKING)
-        (void)unblocked(k, &as);
+    if (k->command->need == NEED_BLOCKING && !spoken_unblocked(k, &as))
+        as = spoken_as_it_came(k);
     question_head(s, queue, &p, k, &as);
     build_fences(s, &p);
     question_tail(s, k, &as);
@@ -756,7 +698,7 @@ static void question_look(struct request *request, struct fence_question *q, con
     struct session *s = request->session;
     struct worker *w = s->worker;
     struct part p = whole(q);
-    struct spoken as = as_it_came(k);
+    struct spoken as = spoken_as_it_came(k);
     question_head(s, NULL, &p, k, &as);
     text_append(&q->head, w->build.data, w->build.len);
     w->build.len = 0;
@@ -785,7 +727,7 @@ enum dispatch_result fence_dispatch(struct session *s, const struct request_clas
         question_look(request, q, k);
         return DISPATCHED;
     }
-    struct spoken as = as_it_came(k);
+    struct spoken as = spoken_as_it_came(k);
     question_head(s, NULL, &p, k, &as);
     build_fences(s, &p);
     question_tail(s, k, &as);

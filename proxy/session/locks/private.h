@@ -218,7 +218,8 @@ void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char 
 /* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
 void heirs_tick(struct worker *w);
 
-/* ---- fence.c, elsewhere.c, watched.c, await.c ---------------------------------------------------------------------
+/* ---- fence.c, elsewhere.c, watched.c, await.c, spoken.c
+ * ---------------------------------------------------------------------
  */
 
 /* A fenced key of a question. */
@@ -247,6 +248,18 @@ struct fence_question {
     size_t count, here;        /* the first ones have their lock in the data's slot, the others elsewhere */
     struct asked keys[];
 };
+
+/* A command as it stands inside of fence.lua: a name (NULL: its own), and its arguments from `first` to before `end`.
+ */
+struct spoken {
+    const char *name;
+    size_t first, end;
+    bool each; /* it is for the first of its keys that has something, and says for which */
+};
+enum { SPOKEN_WORDS_MAX = 7000 /* more are too many for a script */ };
+struct spoken spoken_as_it_came(const struct request_class *k);
+/* spoken.c: finds what a command that blocks comes to where it does not. False: it is none that can be said so. */
+bool spoken_unblocked(const struct request_class *k, struct spoken *as);
 
 /* Make the question of a write that goes by itself (which may be about no key, where nothing is to be asked any more),
  * and leave in w->build the WATCH of its guard records and watermarks; and then fence.lua's call, by its source and
