@@ -136,7 +136,7 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
     if (lc->script != SCRIPT_ACQUIRE)
         return false;
     if (lc->expiry_ms == LOCK_EXPIRY_OTHER)
-        lock_wait_keep(request, words);
+        lock_wait_keep(request, l, words);
     return lock_wait_behind(&request->call, l);
 }
 
