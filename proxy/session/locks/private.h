@@ -22,6 +22,13 @@ struct lock_expiry {
     char words[64];
 };
 
+/* A number as a word of a call. */
+struct lock_number {
+    int64_t n;
+    size_t len; /* 0: none yet */
+    char word[32];
+};
+
 struct ears;
 
 /* A worker's part in locks: worker->locks. */
@@ -37,6 +44,7 @@ struct worker_locks {
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool heirs_asking;                /* heirs.c looks at the list */
     struct lock_expiry expiry;        /* words.c's */
+    struct lock_number since, lease;  /* likewise, the last ones of calls that may wait or tell those who do */
     struct call *probes[LOCK_PROBES]; /* join.c's: attempts that others may join, by the key's hash */
     uint32_t counters_seen;           /* advise.c's */
     uint32_t writes_seen;             /* likewise: that were looked at in this second */
