@@ -206,11 +206,10 @@ static void build_args(struct worker *w, const struct command *c, const struct r
 static void split_lock_part(struct request *request, const struct lock_rule *rule, const char *key, size_t len) {
     struct call *call = call_new(request, split_part_done);
     const char *name = request->command->name;
-    const char *words[2] = {name, key};
-    size_t lens[2] = {strlen(name), len};
-    struct lock_words list = {words, lens, 2};
+    struct resp_arg whole = {.off = 0, .len = strlen(name)};
+    struct lock_words words = {name, &whole, 1};
     call->count = 1;
-    lock_call(call, rule, &lock_release_of_one, key, len, &list);
+    lock_call(call, rule, &lock_release_of_one, key, len, &words);
 }
 
 /* Sends the next part that waits; its key may be no lock any more. */

@@ -215,14 +215,14 @@ static void queue_script(struct session *s, struct call *call, const struct comm
 
 static void queue_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                        const struct lock_command *lc, const struct lock_rule *rule) {
-    struct request_words words;
-    if (!request_words_take(&words, r, bytes, lc->script == SCRIPT_PASS)) {
+    struct lock_words words;
+    if (!lock_words_of(&words, r, bytes, lc->script)) {
         transaction_refuse(s, c, "ERR syntax error");
         return;
     }
-    struct lock_call *lock =
-        lock_prepare(s, &s->transaction->locks, rule, lc, words.all.words[1], words.all.lens[1], &words.all);
-    request_words_clear(&words);
+    size_t len;
+    const char *key = lock_word(&words, 1, &len);
+    struct lock_call *lock = lock_prepare(s, &s->transaction->locks, rule, lc, key, len, &words);
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
     queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
@@ -233,10 +233,8 @@ static void queue_release(struct session *s, const struct request_class *k) {
     struct transaction *t = s->transaction;
     struct worker *w = s->worker;
     const struct command *c = k->command;
-    size_t locks = class_locks(k), others = k->key_count - locks, lens[2];
-    const char *texts[2];
-    struct lock_words words = {texts, lens, 2};
-    texts[0] = request_arg(k->request, k->bytes, 0, &lens[0]);
+    size_t locks = class_locks(k), others = k->key_count - locks, len;
+    struct lock_words name = {k->bytes, k->request->argv, 1};
     if (too_many_locks(s, c, locks))
         return;
     uint32_t group = (uint32_t)(locks + (others > 0));
@@ -244,20 +242,21 @@ static void queue_release(struct session *s, const struct request_class *k) {
     request->parts_left = 1;
     for (size_t i = 0; i < k->key_count; i++) {
         const struct lock_rule *rule = class_enforced(k, i);
-        texts[1] = class_key(k, i, &lens[1]);
+        const char *key = class_key(k, i, &len);
         if (!rule)
             continue;
-        struct lock_call *lock = lock_prepare(s, &t->locks, rule, &lock_release_of_one, texts[1], lens[1], &words);
+        struct lock_call *lock = lock_prepare(s, &t->locks, rule, &lock_release_of_one, key, len, &name);
         queue_script(s, call_new(request, queued_part_done), c, ITEM_LOCK, lock, group);
         group = 0;
     }
     if (others > 0) {
         build_start(w, 1 + others);
-        build_bulk(w, texts[0], lens[0]);
+        const char *text = lock_word(&name, 0, &len);
+        build_bulk(w, text, len);
         for (size_t i = 0; i < k->key_count; i++) {
-            texts[1] = class_key(k, i, &lens[1]);
+            text = class_key(k, i, &len);
             if (!class_enforced(k, i))
-                build_bulk(w, texts[1], lens[1]);
+                build_bulk(w, text, len);
         }
         item_add(t, ITEM_PLAIN, 0, NULL, c, NULL, 0);
         queue_call(s, call_new(request, queued_part_done), w->build.data, w->build.len, true);

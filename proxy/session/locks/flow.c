@@ -6,7 +6,6 @@
 
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
-#include "proxy/base/memory.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/private.h"
 
@@ -55,10 +54,13 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
                             const struct lock_words *words) {
     counter_add(&s->worker->counters.requests_locks, 1);
     struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len);
-    if (lc->name)
+    size_t len;
+    if (lc->name) {
         l->command = lc->name;
-    else
-        lock_call_command(l, words->words[0], words->lens[0]);
+    } else {
+        const char *name = lock_word(words, 0, &len);
+        lock_call_command(l, name, len);
+    }
     if (queue)
         lock_enqueue(s, queue, l);
     if (lc->script == SCRIPT_COUNT || lc->script == SCRIPT_HASH || lc->script == SCRIPT_LIST_POP)
@@ -67,8 +69,10 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
     l->advises = lc->advises;
     l->expiry_ms = lc->expiry_ms;
     l->again = lc->script == SCRIPT_ACQUIRE && (lc->expiry_ms != LOCK_EXPIRY_OTHER || rule->wait_ms > 0) && !queue;
-    if (lc->value_at)
-        lock_call_value(l, words->words[lc->value_at], words->lens[lc->value_at]);
+    if (lc->value_at) {
+        const char *value = lock_word(words, lc->value_at, &len);
+        lock_call_value(l, value, len);
+    }
     return l;
 }
 
@@ -79,8 +83,11 @@ static __attribute__((noinline)) void build_other(struct session *s, struct lock
     build_bulk(w, l->key, l->plan.key.len);
     lock_build_guard(w, l->key, l->plan.key.len);
     lock_build_header(w, s->lock.client, &l->plan, NULL, lc->value_at ? lc->value_at + 1 : 0, lc->shape);
-    for (size_t i = 0; i < words->count; i++)
-        build_bulk(w, words->words[i], words->lens[i]);
+    for (size_t i = 0; i < words->count; i++) {
+        size_t len;
+        const char *word = lock_word(words, i, &len);
+        build_bulk(w, word, len);
+    }
 }
 
 HOT void build(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
@@ -107,27 +114,10 @@ void lock_call(struct call *call, const struct lock_rule *rule, const struct loc
     lock_submit(call, l, lc->script);
 }
 
-bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes, bool many) {
+bool lock_words_of(struct lock_words *words, const struct resp_request *r, const char *bytes, enum script_id script) {
     enum { WORDS_MAX = 1000 };
-    if (r->argc > WORDS_MAX && !many)
-        return false;
-    const char **texts = w->texts;
-    size_t *lens = w->lens;
-    if (r->argc > WORDS_ON_STACK) { /* options may be repeated */
-        texts = memory_alloc(r->argc * sizeof(*texts));
-        lens = memory_alloc(r->argc * sizeof(*lens));
-    }
-    for (size_t i = 0; i < r->argc; i++)
-        texts[i] = request_arg(r, bytes, i, &lens[i]);
-    w->all = (struct lock_words){texts, lens, r->argc};
-    return true;
-}
-
-void request_words_clear(struct request_words *w) {
-    if (w->all.words == w->texts)
-        return;
-    memory_free((void *)w->all.words);
-    memory_free((void *)w->all.lens);
+    *words = (struct lock_words){bytes, r->argv, r->argc};
+    return r->argc <= WORDS_MAX || script == SCRIPT_PASS;
 }
 
 /* Whether an attempt, of a rule with `wait`, waits behind others. Else it asks; if that is in vain, what it takes to
@@ -146,8 +136,8 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
 static __attribute__((noinline)) void dispatch_waits(struct session *s, const struct command *c,
                                                      const struct lock_words *words, const struct lock_command *lc,
                                                      uint32_t key_index, const struct lock_rule *rule) {
-    const char *key = words->words[key_index];
-    size_t len = words->lens[key_index];
+    size_t len;
+    const char *key = lock_word(words, key_index, &len);
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, len);
     struct lock_call *l = begin(s, NULL, rule, lc, key, len, words);
@@ -166,29 +156,27 @@ static __attribute__((noinline)) void dispatch_waits(struct session *s, const st
 enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,
                                    const struct lock_rule *rule) {
-    struct request_words words;
-    if (!request_words_take(&words, r, bytes, lc->script == SCRIPT_PASS)) {
+    struct lock_words words;
+    if (!lock_words_of(&words, r, bytes, lc->script)) {
         session_refuse(s, c, "ERR syntax error");
         return DISPATCHED;
     }
     if (rule->wait_ms > 0) {
-        dispatch_waits(s, c, &words.all, lc, key_index, rule);
-        request_words_clear(&words);
+        dispatch_waits(s, c, &words, lc, key_index, rule);
         return DISPATCHED;
     }
-    const char *key = words.all.words[key_index];
-    size_t len = words.all.lens[key_index];
+    size_t len;
+    const char *key = lock_word(&words, key_index, &len);
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, len);
-    struct lock_call *l = begin(s, NULL, rule, lc, key, len, &words.all);
+    struct lock_call *l = begin(s, NULL, rule, lc, key, len, &words);
     bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
     if (!alike || !lock_join(&request->call, l)) {
-        build(s, NULL, l, lc, &words.all);
+        build(s, NULL, l, lc, &words);
         if (alike)
             lock_probe(&request->call, l); /* first: it may end at once */
         lock_submit(&request->call, l, lc->script);
     }
-    request_words_clear(&words);
     return DISPATCHED;
 }
 

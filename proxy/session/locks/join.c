@@ -89,8 +89,8 @@ static void ask_alone(struct lock_call *l) {
         return;
     }
     struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
-    const char *value = l->value;
-    struct lock_words words = {&value, &l->value_len, 1};
+    struct resp_arg value = {0, l->value_len};
+    struct lock_words words = {l->value, &value, 1};
     lock_build_acquire(s->worker, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
     lock_submit(c, l, SCRIPT_ACQUIRE);
 }

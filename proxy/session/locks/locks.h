@@ -120,22 +120,20 @@ void lock_busy_key(struct request *r, const char *key, size_t len);
 bool lock_script_busy(const struct session *s, const char *key, size_t len);
 void lock_busy_all(struct request *r);
 
-/* A command's words: name, then arguments. Borrowed. */
+/* A command's words: name, then arguments, as places in `bytes`. Borrowed. */
 struct lock_words {
-    const char **words;
-    const size_t *lens;
+    const char *bytes;
+    const struct resp_arg *args;
     size_t count;
 };
-/* Reads all words of a request, borrowed from `bytes`. False if they are more than a script can hand on, unless that
- * takes `many`: no other command that concerns locks means anything by so many. request_words_clear afterwards. */
-enum { WORDS_ON_STACK = 16 };
-struct request_words {
-    struct lock_words all;
-    const char *texts[WORDS_ON_STACK]; /* private: where `all` points, unless there are more */
-    size_t lens[WORDS_ON_STACK];
-};
-bool request_words_take(struct request_words *w, const struct resp_request *r, const char *bytes, bool many);
-void request_words_clear(struct request_words *w);
+/* Word i: *len bytes, borrowed. */
+static inline const char *lock_word(const struct lock_words *words, size_t i, size_t *len) {
+    *len = words->args[i].len;
+    return words->bytes + words->args[i].off;
+}
+/* A request's words. False if they are more than a script can hand on, unless it is SCRIPT_PASS, which takes many: no
+ * other command that concerns locks means anything by so many. */
+bool lock_words_of(struct lock_words *words, const struct resp_request *r, const char *bytes, enum script_id script);
 
 /* Runs a single-key lock command as one call of `request` (its own, or a part of a split). The words are sent to the
  * script; value_at counts in them. `done` gets the client's reply. */

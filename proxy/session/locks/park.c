@@ -16,19 +16,18 @@
 
 /* Copies words with what they are made of, all in one allocation. */
 static struct parked_words *words_copy(const struct lock_words *from) {
-    size_t bytes = from->count * (sizeof(from->words[0]) + sizeof(from->lens[0]));
+    size_t bytes = from->count * sizeof(struct resp_arg), used = 0, len;
     for (size_t i = 0; i < from->count; i++)
-        bytes += from->lens[i];
-    struct parked_words *w = memory_alloc(sizeof(*w) + bytes);
-    const char **words = (const char **)(void *)(w + 1);
-    size_t *lens = (size_t *)(void *)(words + from->count);
-    char *to = (char *)(lens + from->count);
+        bytes += from->args[i].len;
+    struct parked_words *w = memory_zalloc(sizeof(*w) + bytes);
+    char *kept = (char *)(w->args + from->count);
     for (size_t i = 0; i < from->count; i++) {
-        words[i] = memcpy(to, from->words[i], from->lens[i]);
-        lens[i] = from->lens[i];
-        to += lens[i];
+        const char *word = lock_word(from, i, &len);
+        memcpy(kept + used, word, len);
+        w->args[i] = (struct resp_arg){used, len};
+        used += len;
     }
-    *w = (struct parked_words){.all = {words, lens, from->count}};
+    w->all = (struct lock_words){kept, w->args, from->count};
     return w;
 }
 

@@ -187,6 +187,7 @@ struct parked_words {
     char *reply; /* the client's part of the last refusal, since these differ; NULL: there was none */
     size_t reply_len;
     struct lock_words all;
+    struct resp_arg args[]; /* theirs, and the bytes behind */
 };
 /* The bytes that it takes behind what the caller has for it; they begin with who it is, as the lock call has it. */
 size_t lock_parked_size(const struct lock_call *l);

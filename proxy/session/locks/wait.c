@@ -361,8 +361,8 @@ static void wait_try(struct wait *t) {
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
     struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
-    const char *value = l->value;
-    struct lock_words words = {&value, &l->value_len, 1};
+    struct resp_arg value = {0, l->value_len};
+    struct lock_words words = {l->value, &value, 1};
     w->locks->since_ms = t->waiter.since_ms;
     w->locks->next_ms = waiting_behind(w->shared->waiting, &t->waiter);
     t->deaf = lock_ear_open(w, l->plan.slot);

@@ -206,13 +206,14 @@ static __attribute__((noinline)) void build_waiting(struct worker *w, const stru
                                                     const struct lock_command *lc, const struct lock_words *words) {
     const struct worker_locks *locks = w->locks;
     int64_t ms = lc->expiry_ms ? lc->expiry_ms : plan->rule->lease_ms;
-    size_t identity_len;
+    size_t identity_len, value_len;
     const char *identity = lock_client_name(client, &identity_len);
-    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + words->lens[lc->value_at];
+    const char *value = lock_word(words, lc->value_at, &value_len);
+    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + value_len;
     char *p = start(w, SCRIPT_ACQUIRE, NULL, &plan->key, slot, lc->expiry_ms ? 7 : 8, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_word(p, identity, identity_len);
-    p = put_word(p, words->words[lc->value_at], words->lens[lc->value_at]);
+    p = put_word(p, value, value_len);
     p = put_expiry(w, p, ms);
     if (!lc->expiry_ms)
         p = lc->shape == SHAPE_INT ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
@@ -254,21 +255,25 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
         build_waiting(w, client, plan, slot, lc, words);
         return;
     }
-    size_t identity_len, args = other ? 6 + words->count : lc->expiry_ms ? 5 : 6;
+    size_t identity_len, value_len, args = other ? 6 + words->count : lc->expiry_ms ? 5 : 6;
     const char *identity = lock_client_name(client, &identity_len);
-    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + words->lens[lc->value_at];
+    const char *value = lock_word(words, lc->value_at, &value_len);
+    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + value_len;
     for (size_t i = 0; other && i < words->count; i++)
-        room += resp_bulk_size(words->lens[i]);
+        room += resp_bulk_size(words->args[i].len);
     char *p = start(w, SCRIPT_ACQUIRE, queue, &plan->key, slot, args, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_word(p, identity, identity_len);
-    p = put_word(p, words->words[lc->value_at], words->lens[lc->value_at]);
+    p = put_word(p, value, value_len);
     if (other) {
         p = put_number(p, plan->rule->lease_ms);
         p = resp_bulk_write(p, lock_shape_text(lc->shape), strlen(lock_shape_text(lc->shape)));
         p = put_token(p, plan->claim_token, instead ? plan->claim_len : 0);
-        for (size_t i = 0; i < words->count; i++)
-            p = resp_bulk_write(p, words->words[i], words->lens[i]);
+        for (size_t i = 0; i < words->count; i++) {
+            size_t len;
+            const char *word = lock_word(words, i, &len);
+            p = resp_bulk_write(p, word, len);
+        }
     } else if (lc->expiry_ms) {
         p = put_expiry(w, p, lc->expiry_ms);
     } else {

@@ -559,9 +559,8 @@ static void goes(struct world *w, struct flight *f) {
 }
 
 static void attempt_launched(struct world *w, struct flight *f) {
-    const char *word = f->command.value;
-    size_t len = strlen(word);
-    struct lock_words words = {&word, &len, 1};
+    struct resp_arg whole = {.off = 0, .len = strlen(f->command.value)};
+    struct lock_words words = {f->command.value, &whole, 1};
     (void)session_of(w, f->conn);
     attempt_new(w, f);
     check_waits_came(w, f);
