@@ -34,7 +34,8 @@ struct waiter {
     uint64_t place;   /* in the order of arrival; a kept one is taken instead */
     uint64_t way;     /* equal for those whose requests go to Redis in the order in which they are sent */
     unsigned thread;
-    bool yields; /* waiting_next: somebody at another proxy has waited longer, and tries first */
+    bool yields;               /* waiting_next: somebody at another proxy has waited longer, and tries first */
+    bool called, mailed, last; /* private */
     int64_t since_ms;
     const char *who; /* for people; borrowed while it waits */
     uint64_t fence;  /* of the lease that it has got, before it leaves with WAIT_GRANTED; 0 not known */
@@ -45,7 +46,6 @@ struct waiter {
     struct list_node link, mail;
     struct table_link by_session;
     uint64_t joined, attempt;
-    bool called, mailed, last;
 };
 
 /* Makes the queues for so many threads. `wake` is called, from any thread and with the queues locked, when there is

@@ -38,9 +38,10 @@ size_t lock_parked_size(const struct lock_call *l) {
 void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct lock_words *words, char *room) {
     size_t who_len = strlen(l->who) + 1;
     memcpy(room, l->who, who_len);
+    if (l->value_len)
+        memcpy(room + who_len, l->value, l->value_len);
     *p = (struct parked){
         .rule = l->plan.rule,
-        .value = l->value_len ? memcpy(room + who_len, l->value, l->value_len) : NULL,
         .value_len = (uint32_t)l->value_len,
         .expiry_ms = l->expiry_ms,
         .setnx = l->shape == SHAPE_INT,
@@ -72,7 +73,7 @@ void lock_park(struct call *c, struct parked *p) {
     request_park(c->request);
 }
 
-struct call *lock_unpark(struct parked *p, const struct lock_key *key) {
+struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room) {
     struct session *s = p->session;
     struct request *r = request_unpark(s, command_by_id(p->setnx ? COMMAND_SETNX : COMMAND_SET));
     lock_busy_key(r, key->name, key->len);
@@ -86,7 +87,7 @@ struct call *lock_unpark(struct parked *p, const struct lock_key *key) {
     l->advises = p->advises;
     l->expiry_ms = p->expiry_ms;
     l->begun = 0; /* how long it takes says nothing of the node */
-    lock_call_value(l, p->value, p->value_len);
+    lock_call_value(l, room + strlen(room) + 1, p->value_len);
     r->call.lock = l;
     return &r->call;
 }

@@ -176,7 +176,6 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 struct parked {
     struct session *session;      /* its own, while it is parked */
     const struct lock_rule *rule; /* with a reference to its rules */
-    const char *value;            /* in the caller's room */
     struct parked_words *words;   /* of a command that can't be made from its value and expiry; NULL: it can */
     int64_t expiry_ms;
     uint32_t value_len;
@@ -189,15 +188,15 @@ struct parked_words {
     struct lock_words all;
     struct resp_arg args[]; /* theirs, and the bytes behind */
 };
-/* The bytes that it takes behind what the caller has for it; they begin with who it is, as the lock call has it. */
+/* The bytes that it takes beside, in the caller's memory; they begin with who it is, as the lock call has it. */
 size_t lock_parked_size(const struct lock_call *l);
-/* Fills it from an attempt that is under way; `room` is these bytes, words (NULL: none) are copied. */
+/* Fills it from an attempt that is under way, and these bytes, the room; words (NULL: none) are copied. */
 void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct lock_words *words, char *room);
 void lock_parked_clear(struct parked *p);
 /* Parks an attempt that is not under way, and has no owner: its request and its lock call are let go. */
 void lock_park(struct call *c, struct parked *p);
 /* Makes it again, as if it had just come: returns its call, with the lock call. */
-struct call *lock_unpark(struct parked *p, const struct lock_key *key);
+struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room);
 
 /* ---- wait.c: attempts that are held until the lock is there --------------------------------- */
 

@@ -79,7 +79,7 @@ static void wait_memory_free(struct request_owner *owner) {
 
 /* Makes what an attempt needs to wait; `words` (NULL: none) as struct parked has them. */
 static struct wait *wait_new(struct request *r, const struct lock_call *l, const struct lock_words *words) {
-    struct wait *t = memory_zalloc(sizeof(*t) + lock_parked_size(l));
+    struct wait *t = memory_zalloc(offsetof(struct wait, room) + lock_parked_size(l));
     lock_parked_fill(&t->parked, l, words, t->room);
     t->waiter.who = t->room;
     request_own(r, &t->owner, &wait_ops);
@@ -103,7 +103,7 @@ static void wait_park(struct wait *t) {
 static void wait_unpark(struct wait *t) {
     if (t->call)
         return;
-    t->call = lock_unpark(&t->parked, waiting_key(&t->waiter));
+    t->call = lock_unpark(&t->parked, waiting_key(&t->waiter), t->room);
     request_own(t->call->request, &t->owner, &wait_ops);
 }
 
