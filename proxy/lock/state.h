@@ -122,9 +122,9 @@ bool client_close(struct client_table *t, struct lock_client *c);
 
 /* A session, as far as a shard has to do with it. */
 struct peer {
-    struct table_link link;             /* in its table */
-    uint64_t id;                        /* the session's */
-    struct lock_session *session;       /* valid until closed; NULL: none here */
+    struct table_link link;       /* in its table */
+    uint64_t id;                  /* the session's */
+    struct lock_session *session; /* valid until closed; NULL: none here */
     struct lock_client *client;
     uint64_t closed_at; /* the newest session's id when this one closed */
     uint32_t epoch;     /* the client's, when this session came to this shard */

@@ -1,10 +1,11 @@
 /*
  * An attempt that waits, parked: what is kept of it is what it takes to make it once more, a fifth of what it was.
  *
- *      request, lock call, engine's plan ── lock_park ──> struct parked ── lock_unpark ──> a new request, lock call, plan
+ *      request, lock call, engine's plan ── lock_park ──> struct parked ── lock_unpark ──> a new request, lock call,
+ * plan
  *
- * To the engine a parked attempt has not come yet. The key is the queue's (proxy/lock/waiting.h), which all share that wait
- * for it.
+ * To the engine a parked attempt has not come yet. The key is the queue's (proxy/lock/waiting.h), which all share that
+ * wait for it.
  */
 #include <string.h>
 
