@@ -509,6 +509,8 @@ bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, 
         text_printf(out, "%s%.*s waits for %.*s since %lld ms, held by", steps ? " " : "", (int)edge.who.len,
                     edge.who.data, (int)(key.len > SHOWN_MAX ? SHOWN_MAX : key.len), key.name,
                     (long long)(now_ms - edge.since_ms));
+        if (at == session && steps == 0) /* another's lease has refused it, of which the engine does not know yet */
+            break;
         circle = at == session;
         if (circle)
             break;

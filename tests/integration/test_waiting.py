@@ -621,6 +621,23 @@ def test_deadlock(own, key, size):
         assert crowd[i]("DEL", names[i + 1]) == 1
 
 
+def test_a_lease_lost_at_another_proxy_is_no_circle(two, key):
+    """Its proxy still believes that the session holds the lock, which is somebody else's by now."""
+    here, there = two("lock lock:* wait 60s")
+    name = key("lock:circle:lost")
+    former, thief = here(), there()
+    assert former("SET", name, "former", "NX", "PX", 60000) == "OK"
+    assert thief("PROXY", "RELEASE", name) == 1
+    assert thief("SET", name, "thief", "NX", "PX", 60000) == "OK"
+    watch = here()
+    former.send(encode("SET", name, "again", "NX", "PX", 60000))
+    await_waiting(watch, 1)
+    assert thief("DEL", name) == 1
+    assert former.read() == "OK"
+    assert figure(watch, "incidents_deadlock") == 0
+    assert former("DEL", name) == 1
+
+
 def test_no_circle_is_invented(own, key):
     """Chains of waiters without an end in a circle wait."""
     proxy, worker = own("lock lock:* wait 60s")
