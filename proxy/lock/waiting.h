@@ -34,10 +34,11 @@ struct waiter {
     uint64_t place;   /* in the order of arrival; a kept one is taken instead */
     uint64_t way;     /* equal for those whose requests go to Redis in the order in which they are sent */
     unsigned thread;
+    bool yields;               /* waiting_next: somebody at another proxy has waited longer, and tries first */
+    bool called, mailed, last; /* private */
     int64_t since_ms;
     const char *who; /* for people; borrowed while it waits */
     uint64_t fence;  /* of the lease that it has got, before it leaves with WAIT_GRANTED; 0 not known */
-    bool yields;     /* waiting_next: somebody at another proxy has waited longer, and tries first */
     int64_t look_ms; /* waiting_next: when it is to try if nothing happens before, as waiting_look has said; 0: nobody
                         has */
     /* Private, but for `queue`: NULL while it does not wait. */
@@ -45,7 +46,6 @@ struct waiter {
     struct list_node link, mail;
     struct table_link by_session;
     uint64_t joined, attempt;
-    bool called, mailed, last;
 };
 
 /* Makes the queues for so many threads. `wake` is called, from any thread and with the queues locked, when there is
@@ -72,6 +72,9 @@ bool waiting_try(struct waiting *t, struct waiter *w);
 /* Lets a waiter try whatever its place is, as the last thing it does: it leaves with the answer. It is not called any
  * more, and its place is the next one's. */
 void waiting_try_last(struct waiting *t, struct waiter *w);
+/* The waiter of a session, NULL: it does not wait; and for which lock, borrowed while it does. */
+struct waiter *waiting_find(struct waiting *t, uint64_t session);
+const struct lock_key *waiting_key(const struct waiter *w);
 /* Since when the next one behind a waiter waits; 0: there is none. */
 int64_t waiting_behind(struct waiting *t, const struct waiter *w);
 /* An attempt's answer tells since when somebody waits for the lock at another proxy; 0: nobody, as far as is known. */

@@ -22,6 +22,13 @@ struct lock_expiry {
     char words[64];
 };
 
+/* A number as a word of a call. */
+struct lock_number {
+    int64_t n;
+    size_t len; /* 0: none yet */
+    char word[32];
+};
+
 struct ears;
 
 /* A worker's part in locks: worker->locks. */
@@ -37,6 +44,7 @@ struct worker_locks {
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool heirs_asking;                /* heirs.c looks at the list */
     struct lock_expiry expiry;        /* words.c's */
+    struct lock_number since, lease;  /* likewise, the last ones of calls that may wait or tell those who do */
     struct call *probes[LOCK_PROBES]; /* join.c's: attempts that others may join, by the key's hash */
     uint32_t counters_seen;           /* advise.c's */
     uint32_t writes_seen;             /* likewise: that were looked at in this second */
@@ -78,6 +86,11 @@ struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struc
 /* Starts a call for a lock in another database than the session's. */
 struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                 const char *key, size_t key_len);
+/* Frees a call of which the engine knows nothing any more. */
+void lock_drop(struct worker *w, struct lock_call *l);
+/* Starts a call for a command that came some time ago: what the session has sent since says nothing of it. */
+struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
+                                  const char *key, size_t key_len);
 /* Copies the name of what the client has sent, for incidents, in capitals. */
 void lock_call_command(struct lock_call *l, const char *command, size_t len);
 /* Copies the value that the command would leave. */
@@ -156,6 +169,35 @@ void lock_failed_outcome(const struct call_end *end, struct lock_result *result)
  * `out`. */
 void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 
+/* ---- park.c: what is left of an attempt while it waits --------------------------------------- */
+
+/* What it takes to make an attempt to acquire once more. Whoever waits keeps this, and neither its request nor its lock
+ * call. */
+struct parked {
+    struct session *session;      /* its own, while it is parked */
+    const struct lock_rule *rule; /* with a reference to its rules */
+    struct parked_words *words;   /* of a command that can't be made from its value and expiry; NULL: it can */
+    int64_t expiry_ms;
+    uint32_t value_len;
+    bool setnx; /* else SET */
+    uint8_t shape, advises;
+};
+struct parked_words {
+    char *reply; /* the client's part of the last refusal, since these differ; NULL: there was none */
+    size_t reply_len;
+    struct lock_words all;
+    struct resp_arg args[]; /* theirs, and the bytes behind */
+};
+/* The bytes that it takes beside, in the caller's memory; they begin with who it is, as the lock call has it. */
+size_t lock_parked_size(const struct lock_call *l);
+/* Fills it from an attempt that is under way, and these bytes, the room; words (NULL: none) are copied. */
+void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct lock_words *words, char *room);
+void lock_parked_clear(struct parked *p);
+/* Parks an attempt that is not under way, and has no owner: its request and its lock call are let go. */
+void lock_park(struct call *c, struct parked *p);
+/* Makes it again, as if it had just come: returns its call, with the lock call. */
+struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room);
+
 /* ---- wait.c: attempts that are held until the lock is there --------------------------------- */
 
 /* Hold an attempt of a rule with `wait`, whose answer `e` is: false, it is not one to be held, and is answered as ever.
@@ -163,7 +205,7 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e);
 bool lock_wait_behind(struct call *c, struct lock_call *l);
 /* Keeps the words of a SET NX that can't be made again from its value and expiry, should it have to wait. */
-void lock_wait_keep(struct request *r, const struct lock_words *words);
+void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words);
 /* Note that a release was sent, and that a call under a rule with `wait` has ended, after the engine. */
 void lock_wait_sent(struct session *s, struct lock_call *l);
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
@@ -179,6 +221,8 @@ void lock_waits_close(struct worker *w);
 void lock_waits_rules(struct worker *w);
 void lock_waits_stop(struct worker *w);
 void lock_wait_speaks(struct session *s);
+/* Notes that a session that `waits` is gone. */
+void lock_wait_leaves(struct session *s);
 /* Releases what an attempt has just acquired, by its token. */
 void lock_undo(struct worker *w, const struct lock_call *l);
 
