@@ -195,14 +195,14 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
     return again;
 }
 
-void engine_anew(struct lock_engine *e, struct lock_plan *plan, int64_t now_ms) {
+void engine_put_off(struct lock_engine *e, const struct lock_plan *plan) {
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
-    const struct family *family = family_of(sh, plan->peer, plan->family);
-    plan->attempt = ledger_number(e) - (family && family->pooled);
-    plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
-    plan->begun_ms = now_ms;
+    plan->peer->in_flight--;
+    peer_forget(sh, plan->peer);
     shard_unlock(sh);
+    if (plan->seen_long)
+        memory_free(plan->seen_long);
 }
 
 bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms) {

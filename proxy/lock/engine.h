@@ -328,9 +328,9 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
  * "instead") and acquires in one step. To be asked before engine_finish, once. */
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms);
 
-/* Gives an attempt that was refused, and is to be made once more, a number and a token of its own; what became of it is
- * told once, by engine_finish, with the last one. */
-void engine_anew(struct lock_engine *e, struct lock_plan *plan, int64_t now_ms);
+/* Takes back the plan of an attempt to acquire that is begun once more later, in the session's thread: as if there had
+ * been none. */
+void engine_put_off(struct lock_engine *e, const struct lock_plan *plan);
 /* Whether the lease with this fence (0: whichever is live) that stands in an attempt's way was acquired by its own
  * session, and so by who asks: not where the session's commands may be several workers'. */
 bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms);

@@ -210,15 +210,26 @@ struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
     return p;
 }
 
-inline void peer_settle(struct shard *sh, struct peer *p) {
-    if (!(p->closed || p->remote) || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses))
-        return;
+static void peer_free(struct shard *sh, struct peer *p) {
     habits_clear(p);
     table_remove(&sh->peers, &p->link, p->id);
     heir_peer_freed(sh->engine, p);
     client_orphan_freed(&sh->engine->clients, p);
     client_put(&sh->engine->clients, p->client);
     memory_free(p);
+}
+
+inline void peer_settle(struct shard *sh, struct peer *p) {
+    if (!(p->closed || p->remote) || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses))
+        return;
+    peer_free(sh, p);
+}
+
+void peer_forget(struct shard *sh, struct peer *p) {
+    if (p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses) || !list_empty(&p->habits))
+        return;
+    p->session->shards &= ~(1u << (sh - sh->engine->shards));
+    peer_free(sh, p);
 }
 
 void ledger_trim(struct shard *sh) {

@@ -122,9 +122,9 @@ bool client_close(struct client_table *t, struct lock_client *c);
 
 /* A session, as far as a shard has to do with it. */
 struct peer {
-    struct table_link link;             /* in its table */
-    uint64_t id;                        /* the session's */
-    const struct lock_session *session; /* valid until closed; NULL: none here */
+    struct table_link link;       /* in its table */
+    uint64_t id;                  /* the session's */
+    struct lock_session *session; /* valid until closed; NULL: none here */
     struct lock_client *client;
     uint64_t closed_at; /* the newest session's id when this one closed */
     uint32_t epoch;     /* the client's, when this session came to this shard */
@@ -338,6 +338,8 @@ struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client)
 struct peer *peer_remote(struct shard *sh, struct lock_client *c);
 /* Frees a closed peer that nothing refers to any more. */
 void peer_settle(struct shard *sh, struct peer *p);
+/* Frees a session's peer that says nothing of it, in the session's thread: peer_get makes the same again. */
+void peer_forget(struct shard *sh, struct peer *p);
 
 /* Adds a claim in its place among the entry's. Takes a reference to the rule's set. */
 struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,

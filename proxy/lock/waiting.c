@@ -185,6 +185,24 @@ static bool is_freed(const struct waiting *t, uint64_t hash, uint64_t fence) {
     return fence && f->hash == hash && f->fence >= fence;
 }
 
+static struct waiter *session_waiter(struct waiting *t, uint64_t session) {
+    struct table_link *it = table_chain(&t->sessions, session);
+    while (it && LIST_ENTRY(it, struct waiter, by_session)->session != session)
+        it = it->next;
+    return it ? LIST_ENTRY(it, struct waiter, by_session) : NULL;
+}
+
+struct waiter *waiting_find(struct waiting *t, uint64_t session) {
+    pthread_mutex_lock(&t->mutex);
+    struct waiter *w = session_waiter(t, session);
+    pthread_mutex_unlock(&t->mutex);
+    return w;
+}
+
+const struct lock_key *waiting_key(const struct waiter *w) {
+    return &w->queue->key;
+}
+
 /* ---- joining ------------------------------------------------------------------------------------------- */
 
 static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w) {
@@ -499,11 +517,8 @@ struct edge {
 /* What a session waits for. False: it does not wait. */
 static bool edge_of(struct waiting *t, uint64_t session, struct edge *to) {
     pthread_mutex_lock(&t->mutex);
-    struct table_link *it = table_chain(&t->sessions, session);
-    while (it && LIST_ENTRY(it, struct waiter, by_session)->session != session)
-        it = it->next;
-    if (it) {
-        const struct waiter *w = LIST_ENTRY(it, struct waiter, by_session);
+    const struct waiter *w = session_waiter(t, session);
+    if (w) {
         to->hash = w->queue->hash;
         to->db = w->queue->key.db;
         to->since_ms = w->since_ms;
@@ -512,7 +527,7 @@ static bool edge_of(struct waiting *t, uint64_t session, struct edge *to) {
         text_append(&to->name, w->queue->name, w->queue->key.len);
     }
     pthread_mutex_unlock(&t->mutex);
-    return it != NULL;
+    return w != NULL;
 }
 
 bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, int64_t now_ms, struct text *out) {
@@ -525,6 +540,8 @@ bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, 
         text_printf(out, "%s%.*s waits for %.*s since %lld ms, held by", steps ? " " : "", (int)edge.who.len,
                     edge.who.data, (int)(key.len > SHOWN_MAX ? SHOWN_MAX : key.len), key.name,
                     (long long)(now_ms - edge.since_ms));
+        if (at == session && steps == 0) /* another's lease has refused it, of which the engine does not know yet */
+            break;
         circle = at == session;
         if (circle)
             break;

@@ -34,19 +34,19 @@ struct waiter {
     uint64_t place;   /* in the order of arrival; a kept one is taken instead */
     uint64_t way;     /* equal for those whose requests go to Redis in the order in which they are sent */
     unsigned thread;
+    uint8_t yields_ms;         /* waiting_next: somebody at another proxy has waited longer, and tries first: so long it
+                                  waits for that; 0: there is nobody */
+    bool called, mailed, last; /* private */
     int64_t since_ms;
-    const char *who;   /* for people; borrowed while it waits */
-    uint64_t fence;    /* of the lease that it has got, before it leaves with WAIT_GRANTED; 0 not known */
-    int64_t yields_ms; /* waiting_next: somebody at another proxy has waited longer, and tries first: so long it waits
-                          for that; 0: there is nobody */
-    int64_t look_ms;   /* waiting_next: when it is to try if nothing happens before, as waiting_look has said; 0: nobody
-                          has */
+    const char *who; /* for people; borrowed while it waits */
+    uint64_t fence;  /* of the lease that it has got, before it leaves with WAIT_GRANTED; 0 not known */
+    int64_t look_ms; /* waiting_next: when it is to try if nothing happens before, as waiting_look has said; 0: nobody
+                        has */
     /* Private, but for `queue`: NULL while it does not wait. */
     struct waiting_queue *queue;
     struct list_node link, mail;
     struct table_link by_session;
     uint64_t joined, attempt;
-    bool called, mailed, last;
 };
 
 /* Makes the queues for so many threads. `wake` is called, from any thread and with the queues locked, when there is
@@ -73,6 +73,9 @@ bool waiting_try(struct waiting *t, struct waiter *w);
 /* Lets a waiter try whatever its place is, as the last thing it does: it leaves with the answer. It is not called any
  * more, and its place is the next one's. */
 void waiting_try_last(struct waiting *t, struct waiter *w);
+/* The waiter of a session, NULL: it does not wait; and for which lock, borrowed while it does. */
+struct waiter *waiting_find(struct waiting *t, uint64_t session);
+const struct lock_key *waiting_key(const struct waiter *w);
 /* For how long the next one behind a waiter has waited; -1: there is none. */
 int64_t waiting_behind(struct waiting *t, const struct waiter *w, int64_t now_ms);
 /* An attempt's answer tells since when somebody waits for the lock at another proxy; WAITING_NOBODY: nobody does, as

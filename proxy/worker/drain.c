@@ -56,7 +56,7 @@ static bool unread(const struct session *s) {
 }
 
 static bool owed(const struct session *s) {
-    return !list_empty(&s->requests) || s->out.unsent > 0;
+    return s->in_flight > 0 || s->out.unsent > 0;
 }
 
 /* Whether a session may be closed now, although there is still time. */

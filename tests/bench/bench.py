@@ -22,7 +22,7 @@ import time
 
 import contended
 import scale
-from servers import Connection, Failed, Fleet, need, redis_benchmark
+from servers import Connection, Failed, Fleet, need, redis_benchmark, settled_memory
 
 TABLES = ["speed", "instructions", "syscalls", "memory", "locks", "contended", *scale.TABLES]
 CONNECTIONS = 50
@@ -333,19 +333,6 @@ def strace(fleet):
             raise Failed("strace wrote no total")
         return int(found[-1])
     return [need("strace"), "-f", "-c", "-o", out], read
-
-
-def settled_memory(server):
-    """The process's memory once two readings agree."""
-    deadline = time.monotonic() + 10
-    last = server.memory_bytes()
-    while time.monotonic() < deadline:
-        time.sleep(0.2)
-        now = server.memory_bytes()
-        if now == last:
-            return now
-        last = now
-    return last
 
 
 def progress(text):

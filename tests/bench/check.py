@@ -1,25 +1,28 @@
 #!/usr/bin/env python3
 """Fails where a forwarded request costs the proxy more instructions or system calls than it may, a lock more
-instructions than so many forwarded requests, or a write behind a fence Redis more than so many scripts with one SET.
+instructions than so many forwarded requests, or a write behind a fence Redis more than so many scripts with one SET, or a
+session that waits for a lock more memory than so many bytes.
 
 check.py --lockkeeper PROGRAM
 
 Instructions are counted under callgrind, system calls inside the process (count_calls.c). Everything is on one core, and
 nobody who wakes up pushes another off it (SCHED_BATCH): then it is not the machine's mood that decides how many requests are
 found waiting in one turn of the proxy's loop, and the figures repeat within about 2 %. README.md in this folder explains
-the method. About a minute.
+the method. About two minutes.
 """
 import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 from scale import FENCE, ONE_SET, VALUE
-from servers import Connection, Failed, Fleet, need, redis_benchmark
+from servers import Connection, Failed, Fleet, encode, need, redis_benchmark, settled_memory
 
 FEW, MANY = 2000, 12000
 CALLS_FEW, CALLS_MANY = 5000, 65000
@@ -35,9 +38,16 @@ BOUNDS = [
 
 # Acquire and release of a lock that nobody else wants, by instructions of a forwarded SET and DEL in the same run.
 LOCK_PAIR = 2.5
+MAY_WAIT = ["--lock", "lock:*", "wait", "600s"]
 TOKEN = "0123456789abcdef0123456789abcdef0123"
 FORWARDED = ["=+OK", "SET", "none:{c}", TOKEN, ";", "=:1", "DEL", "none:{c}"]
 ON_A_LOCK = ["=+OK", "SET", "lock:{c}", TOKEN, "NX", "PX", "30000", ";", "=:1", "DEL", "lock:{c}"]
+
+# The same under a rule with `wait`, by instructions of the pair without it.
+WAITING_PAIR = 1.1
+
+# Bytes of a session that waits, beside an idle connection.
+WAITING, WAITERS = 400, 4000
 
 # A SET of fenced data by the lock's holder, by Redis's instructions of a forwarded EVALSHA with one SET.
 FENCED_SET = 3
@@ -138,17 +148,65 @@ def check_pair(fleet, program):
     """Returns whether a lock costs too much."""
     # A Redis that has not seen the scripts gets their sources from each connection that needs them: once for all.
     run(fleet.start_lockkeeper(), pair_load(program, ON_A_LOCK, FEW))
+
+    def cost(words, extra=()):
+        def start(wrapper=()):
+            return fleet.start_lockkeeper(wrapper, extra=extra)
+        few, many = (instructions_of(fleet, start, pair_load(program, words, n)) for n in (FEW, MANY))
+        return (many - few) / ((MANY - FEW) / 2)
+
     costs = []
 
     def ratio():
-        costs.clear()
-        for words in FORWARDED, ON_A_LOCK:
-            few, many = (instructions_of(fleet, fleet.start_lockkeeper, pair_load(program, words, n)) for n in (FEW, MANY))
-            costs.append((many - few) / ((MANY - FEW) / 2))
+        costs[:] = cost(FORWARDED), cost(ON_A_LOCK)
         return costs[1] / costs[0]
 
+    def waiting_ratio():
+        costs[0] = cost(ON_A_LOCK, MAY_WAIT)
+        return costs[0] / costs[1]
+
     times = settled(ratio, LOCK_PAIR)
-    return is_above("acquire and release, -P 1 -c 50", costs[1], "forwarded", costs[0], times, LOCK_PAIR)
+    above = is_above("acquire and release, -P 1 -c 50", costs[1], "forwarded", costs[0], times, LOCK_PAIR)
+    times = settled(waiting_ratio, WAITING_PAIR)
+    return above + is_above("the same, where others may wait", costs[0], "without", costs[1], times, WAITING_PAIR)
+
+
+def waiting_bytes(fleet):
+    """The memory that a session takes which waits, beside that of its connection."""
+    words, begun = ["SET", "lock:taken", TOKEN, "NX", "PX", "30000"], [0]
+    proxy = fleet.start_lockkeeper(extra=MAY_WAIT)
+    holder = Connection(proxy.port)
+    holder.call("SET", "lock:taken", "holder", "NX", "PX", "600000")
+
+    def begin(number):
+        connections = [Connection(proxy.port) for _ in range(number)]
+        for connection in connections:
+            connection.call("GET", "none")
+        idle = settled_memory(proxy)
+        for connection in connections:
+            connection.socket.sendall(encode(*words))
+            begun[0] += 1
+            while begun[0] % 100 == 0 and "\nwaiting:%d\r\n" % begun[0] not in holder.call("PROXY", "INFO"):
+                time.sleep(0.01)
+        return connections, settled_memory(proxy) - idle
+
+    first, _ = begin(100)  # what a thread needs once
+    rest, taken = begin(WAITERS)
+    for connection in first + rest:
+        connection.close()
+    holder.call("DEL", "lock:taken")
+    proxy.stop()
+    return taken / WAITERS
+
+
+def check_waiting(fleet):
+    """Returns whether a session that waits takes too much memory."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    taken = settled(lambda: waiting_bytes(fleet), WAITING)
+    print("%-34s %14.0f bytes beside its connection's (%d)%s"
+          % ("a session that waits", taken, WAITING, "  ABOVE" if taken > WAITING else ""), flush=True)
+    return taken > WAITING
 
 
 def check_fenced(fleet, program):
@@ -185,7 +243,7 @@ def main():
         fleet.start_upstreams()
         above = check(fleet, build(folder, "count_calls", "-shared", "-fPIC"))
         load = build(folder, "load")
-        above += check_pair(fleet, load) + check_fenced(fleet, load)
+        above += check_pair(fleet, load) + check_fenced(fleet, load) + check_waiting(fleet)
     except Failed as error:
         sys.exit("check: %s" % error)
     finally:

@@ -164,6 +164,19 @@ class Server:
         raise Failed("the memory of %s can't be read" % self.name)
 
 
+def settled_memory(server):
+    """The process's memory once two readings agree."""
+    deadline = time.monotonic() + 10
+    last = server.memory_bytes()
+    while time.monotonic() < deadline:
+        time.sleep(0.2)
+        now = server.memory_bytes()
+        if now == last:
+            return now
+        last = now
+    return last
+
+
 class Fleet:
     """All servers of a run."""
 

@@ -148,6 +148,25 @@ def test_half_a_request_ends_the_wait(worker, waiting, key):
     assert first("DEL", name) == 1
 
 
+def test_who_has_said_more_waits_again(worker, waiting, key):
+    """That a request came while another one waited says nothing of who sends what over the session."""
+    name = key("lock:long:again")
+    first, second = worker(), worker()
+    assert first("SETNX", name, 1) == 1
+    for _ in range(2):
+        second.send(encode("SETNX", name, 2))
+        waiting(1)
+        second.send(encode("PING"))
+        assert second.read() == 0
+        assert second.read() == "PONG"
+    second.send(encode("SET", name, 3, "NX", "PX", 60000))
+    waiting(1)
+    assert first("DEL", name) == 1
+    assert second.read() == "OK"
+    assert first("GET", name) == "3"
+    assert second("DEL", name) == 1
+
+
 def test_pipeline_does_not_wait(worker, waiting, key):
     name = key("lock:long:pipeline")
     first, second = worker(), worker()
@@ -361,6 +380,21 @@ def test_reload_takes_waiting_away(own, key):
     assert second.read() == 0
     assert third.read() == 0
     assert holder("DEL", name) == 1
+
+
+def test_who_waits_is_not_idle(own, key):
+    """Its next request may take longer than clients may be idle."""
+    name = key("lock:idle")
+    _, worker = own("lock lock:* wait 100s", "timeout 1")
+    holder, second, bystander = worker(), worker(), worker()
+    assert holder("SETNX", name, 1) == 1
+    second.send(encode("SETNX", name, 2))
+    await_waiting(holder, 1)
+    assert bystander("PING") == "PONG"
+    servers.until(lambda: holder("CLIENT", "LIST").count("name=own-") == 2, what="the bystander's end")
+    assert figure(holder, "waiting") == 1
+    assert holder("DEL", name) == 1
+    assert second.read() == 1
 
 
 def proxy_upstream(proxy):
@@ -621,6 +655,23 @@ def test_deadlock(own, key, size):
         assert crowd[i].read() == 1
         assert crowd[i]("DEL", names[i]) == 1
         assert crowd[i]("DEL", names[i + 1]) == 1
+
+
+def test_a_lease_lost_at_another_proxy_is_no_circle(two, key):
+    """Its proxy still believes that the session holds the lock, which is somebody else's by now."""
+    here, there = two("lock lock:* wait 60s")
+    name = key("lock:circle:lost")
+    former, thief = here(), there()
+    assert former("SET", name, "former", "NX", "PX", 60000) == "OK"
+    assert thief("PROXY", "RELEASE", name) == 1
+    assert thief("SET", name, "thief", "NX", "PX", 60000) == "OK"
+    watch = here()
+    former.send(encode("SET", name, "again", "NX", "PX", 60000))
+    await_waiting(watch, 1)
+    assert thief("DEL", name) == 1
+    assert former.read() == "OK"
+    assert figure(watch, "incidents_deadlock") == 0
+    assert former("DEL", name) == 1
 
 
 def test_no_circle_is_invented(own, key):

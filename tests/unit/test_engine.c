@@ -81,6 +81,30 @@ static void tokens_are_unique_and_claims_name_them(void **state) {
     finish(f, &s, &b, &unsent);
 }
 
+/* What is put off is as if it had not come: nothing is known of its session, and nothing waits for its answer. */
+static void an_attempt_that_is_put_off_leaves_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session s, holder;
+    struct lock_plan first, again;
+    struct lock_result granted = result(LOCK_GRANTED, 9);
+    open_as(f, &s, 1, "app");
+    open_as(f, &holder, 2, "app");
+    acquire(f, &holder, "lock:a", "1", 5000, false);
+    begin(f, &s, LOCK_ACQUIRE, "lock:a", &first);
+    assert_int_not_equal(s.shards, 0);
+    engine_put_off(f->engine, &first);
+    assert_int_equal(s.shards, 0);
+    assert_int_equal(stats(f).lost, 0);
+    begin(f, &s, LOCK_ACQUIRE, "lock:a", &again);
+    assert_string_not_equal(again.attempt_token, first.attempt_token);
+    finish(f, &s, &again, &granted);
+    begin(f, &s, LOCK_ACQUIRE, "lock:a", &first);
+    engine_put_off(f->engine, &first);
+    assert_int_not_equal(s.shards, 0); /* it holds a lease */
+    assert_int_equal(would_use(f, &s, LOCK_RELEASE, "lock:a"), again.attempt);
+    engine_session_close(f->engine, &s, f->now_ms);
+}
+
 static void identities_have_names(void **state) {
     struct fixture *f = *state;
     struct lock_session s, t;
@@ -2029,6 +2053,7 @@ int main(void) {
         TEST(outcomes_are_read_as_the_scripts_write_them),
         TEST(libraries_that_share_connections),
         TEST(tokens_are_unique_and_claims_name_them),
+        TEST(an_attempt_that_is_put_off_leaves_nothing),
         TEST(identities_have_names),
         TEST(connection_uses_its_own_claims_only),
         TEST(connection_drops_older_claims_on_a_new_acquisition),

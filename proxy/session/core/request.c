@@ -192,6 +192,25 @@ static __attribute__((noinline)) void request_unbusy(struct request *r) {
     r->lock_busy = 0;
 }
 
+void request_park(struct request *r) {
+    struct session *s = r->session;
+    if (r->lock_busy)
+        request_unbusy(r);
+    s->in_flight_bytes -= r->bytes;
+    if (r->redirected)
+        s->redirected--;
+    if (r->ends_barrier)
+        s->barrier--;
+    request_free(r);
+}
+
+struct request *request_unpark(struct session *s, const struct command *command) {
+    struct request *r = request_take(s->worker, s, command);
+    r->muted = false;
+    list_append(&s->requests, &r->link);
+    return r;
+}
+
 bool session_amid_reply(const struct session *s) {
     struct list_node *n = list_first(&s->requests);
     const struct request *head = n ? LIST_ENTRY(n, struct request, link) : NULL;

@@ -127,6 +127,10 @@ struct request *request_new(struct session *s, const struct command *command);
 struct request *request_internal(struct worker *w);
 /* Frees half of the memory that is kept for requests and calls to come; to be called once a second. */
 void request_pools_shrink(struct worker *w);
+/* Lets go of the only request of its session, which nothing is under way for, and which has no owner: it still counts
+ * as in flight, and is to go on as what request_unpark returns. */
+void request_park(struct request *r);
+struct request *request_unpark(struct session *s, const struct command *command);
 /* Has the session's later requests wait until this one has ended: it changes the session's state, or touches keys of
  * theirs in a script, which may have to be sent twice. */
 void request_barrier(struct request *r);

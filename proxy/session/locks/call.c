@@ -56,7 +56,7 @@ static inline struct lock_call *lock_new(struct session *s, const char *key, siz
     return l;
 }
 
-static void lock_free(struct worker *w, struct lock_call *l) {
+void lock_drop(struct worker *w, struct lock_call *l) {
     lock_rules_unref(l->rules);
     list_remove(&l->queued);
     if (l->value != l->short_value)
@@ -103,6 +103,8 @@ static void locks_close(struct worker *w) {
 }
 
 static void session_leaves(struct session *s) {
+    if (s->waits)
+        lock_wait_leaves(s);
     if (s->left_endless)
         advisor_left(s->worker->shared->advisor, s->lock.id);
 }
@@ -115,6 +117,7 @@ const struct session_room locks_room = {
     .worker_rules = lock_waits_rules,
     .worker_stops = lock_waits_stop,
     .closes = session_leaves,
+    .half_closed = watched_half_closed,
     .speaks = lock_wait_speaks,
 };
 
@@ -390,7 +393,7 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
                   worker_now(w));
     if (__builtin_expect(l->plan.rule && l->plan.rule->wait_ms > 0, false))
         lock_wait_learnt(w, l, result);
-    lock_free(w, l);
+    lock_drop(w, l);
 }
 
 /* Has the engine learn of all lock keys of a clobbering command, whose calls are a ring with the first one as its
@@ -551,16 +554,21 @@ static void lock_done(struct call *c, const struct call_end *end) {
 
 /* ---- beginning and sending ---------------------------------------------------------------------- */
 
-inline struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
-                                       uint32_t db, const char *key, size_t key_len) {
+inline struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
+                                         uint32_t db, const char *key, size_t key_len) {
     struct lock_call *l = lock_new(s, key, key_len);
     struct lock_key name = {.db = db, .name = l->key, .len = key_len};
     l->db = session_db(s);
     bool queued = s->queues;
-    session_note_overlap(s);
     engine_begin(s->worker->shared->engine, &s->lock, verb, &name, rule, s->lane.login, queued, worker_now(s->worker),
                  &l->plan);
     return l;
+}
+
+inline struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
+                                       uint32_t db, const char *key, size_t key_len) {
+    session_note_overlap(s);
+    return lock_begin_anew(s, verb, rule, db, key, key_len);
 }
 
 inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule,

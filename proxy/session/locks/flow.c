@@ -6,6 +6,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
+#include "proxy/lock/waiting.h"
 #include "proxy/session/locks/private.h"
 
 /* ---- one after another on a key --------------------------------------------------------------- */
@@ -126,7 +127,7 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
     if (lc->script != SCRIPT_ACQUIRE)
         return false;
     if (lc->expiry_ms == LOCK_EXPIRY_OTHER)
-        lock_wait_keep(request, words);
+        lock_wait_keep(request, l, words);
     return lock_wait_behind(&request->call, l);
 }
 
@@ -140,13 +141,14 @@ static __attribute__((noinline)) void dispatch_waits(struct session *s, const st
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, len);
     struct lock_call *l = begin(s, NULL, rule, lc, key, len, words);
+    bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
+    bool asks = alike && waiting_count(s->worker->shared->waiting) == 0;
+    if ((!asks && waits_behind(request, l, lc, words)) || (alike && lock_join(&request->call, l)))
+        return;
     if (lc->script == SCRIPT_RELEASE)
         lock_wait_sent(s, l); /* first: it may leave the lock to another proxy, and say so */
     build(s, NULL, l, lc, words);
     s->worker->locks->waited = LOCK_WAITED_NONE;
-    bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
-    if (waits_behind(request, l, lc, words) || (alike && lock_join(&request->call, l)))
-        return;
     if (alike)
         lock_probe(&request->call, l); /* first: it may end at once */
     lock_submit(&request->call, l, lc->script);

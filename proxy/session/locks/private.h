@@ -22,6 +22,13 @@ struct lock_expiry {
     char words[64];
 };
 
+/* A number as a word of a call. */
+struct lock_number {
+    int64_t n;
+    size_t len; /* 0: none yet */
+    char word[32];
+};
+
 struct ears;
 
 /* For how many ms somebody has waited; -1: there is nobody, or nobody knows. */
@@ -45,6 +52,7 @@ struct worker_locks {
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool heirs_asking;                /* heirs.c looks at the list */
     struct lock_expiry expiry;        /* words.c's */
+    struct lock_number lease;         /* likewise, the last one of calls that tell those who wait */
     struct call *probes[LOCK_PROBES]; /* join.c's: attempts that others may join, by the key's hash */
     uint32_t counters_seen;           /* advise.c's */
     uint32_t writes_seen;             /* likewise: that were looked at in this second */
@@ -86,6 +94,11 @@ struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struc
 /* Starts a call for a lock in another database than the session's. */
 struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                 const char *key, size_t key_len);
+/* Frees a call of which the engine knows nothing any more. */
+void lock_drop(struct worker *w, struct lock_call *l);
+/* Starts a call for a command that came some time ago: what the session has sent since says nothing of it. */
+struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
+                                  const char *key, size_t key_len);
 /* Copies the name of what the client has sent, for incidents, in capitals. */
 void lock_call_command(struct lock_call *l, const char *command, size_t len);
 /* Copies the value that the command would leave. */
@@ -164,6 +177,35 @@ void lock_failed_outcome(const struct call_end *end, struct lock_result *result)
  * `out`. */
 void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 
+/* ---- park.c: what is left of an attempt while it waits --------------------------------------- */
+
+/* What it takes to make an attempt to acquire once more. Whoever waits keeps this, and neither its request nor its lock
+ * call. */
+struct parked {
+    struct session *session;      /* its own, while it is parked */
+    const struct lock_rule *rule; /* with a reference to its rules */
+    struct parked_words *words;   /* of a command that can't be made from its value and expiry; NULL: it can */
+    int64_t expiry_ms;
+    uint32_t value_len;
+    bool setnx; /* else SET */
+    uint8_t shape, advises;
+};
+struct parked_words {
+    char *reply; /* the client's part of the last refusal, since these differ; NULL: there was none */
+    size_t reply_len;
+    struct lock_words all;
+    struct resp_arg args[]; /* theirs, and the bytes behind */
+};
+/* The bytes that it takes beside, in the caller's memory; they begin with who it is, as the lock call has it. */
+size_t lock_parked_size(const struct lock_call *l);
+/* Fills it from an attempt that is under way, and these bytes, the room; words (NULL: none) are copied. */
+void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct lock_words *words, char *room);
+void lock_parked_clear(struct parked *p);
+/* Parks an attempt that is not under way, and has no owner: its request and its lock call are let go. */
+void lock_park(struct call *c, struct parked *p);
+/* Makes it again, as if it had just come: returns its call, with the lock call. */
+struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room);
+
 /* ---- wait.c: attempts that are held until the lock is there --------------------------------- */
 
 /* Hold an attempt of a rule with `wait`, whose answer `e` is: false, it is not one to be held, and is answered as ever.
@@ -171,7 +213,7 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e);
 bool lock_wait_behind(struct call *c, struct lock_call *l);
 /* Keeps the words of a SET NX that can't be made again from its value and expiry, should it have to wait. */
-void lock_wait_keep(struct request *r, const struct lock_words *words);
+void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words);
 /* Note that a release was sent, and that a call under a rule with `wait` has ended, after the engine. */
 void lock_wait_sent(struct session *s, struct lock_call *l);
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
@@ -187,6 +229,8 @@ void lock_waits_close(struct worker *w);
 void lock_waits_rules(struct worker *w);
 void lock_waits_stop(struct worker *w);
 void lock_wait_speaks(struct session *s);
+/* Notes that a session that `waits` is gone. */
+void lock_wait_leaves(struct session *s);
 /* Releases what an attempt has just acquired, by its token. */
 void lock_undo(struct worker *w, const struct lock_call *l);
 
@@ -226,7 +270,9 @@ void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char 
 /* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
 void heirs_tick(struct worker *w);
 
-/* ---- fence.c, elsewhere.c, watched.c --------------------------------------------------------------------- */
+/* ---- fence.c, elsewhere.c, watched.c, await.c, spoken.c
+ * ---------------------------------------------------------------------
+ */
 
 /* A fenced key of a question. */
 struct asked {
@@ -255,10 +301,25 @@ struct fence_question {
     struct asked keys[];
 };
 
-/* Make the question of a write that goes by itself, and leave in w->build the WATCH of its guard records and
- * watermarks; and then fence.lua's call, by its source and about no more than PING. */
+/* A command as it stands inside of fence.lua: a name (NULL: its own), and its arguments from `first` to before `end`.
+ */
+struct spoken {
+    const char *name;
+    size_t first, end;
+    bool each; /* it is for the first of its keys that has something, and says for which */
+};
+enum { SPOKEN_WORDS_MAX = 7000 /* more are too many for a script */ };
+struct spoken spoken_as_it_came(const struct request_class *k);
+/* spoken.c: finds what a command that blocks comes to where it does not. False: it is none that can be said so. */
+bool spoken_unblocked(const struct request_class *k, struct spoken *as);
+
+/* Make the question of a write that goes by itself (which may be about no key, where nothing is to be asked any more),
+ * and leave in w->build the WATCH of its guard records and watermarks; and then fence.lua's call, by its source and
+ * about no more than PING. */
 struct fence_question *fence_watch(struct session *s, const struct request_class *k);
 void fence_ask(struct session *s, const struct fence_question *q);
+/* Whether the session writes with other leases by now than those that the question is about. */
+bool fence_outdated(struct session *s, const struct fence_question *q);
 /* Leaves in w->build fence.lua's call about one key's guard record: it answers the fence of the lock's last lease. */
 void fence_look_build(struct session *s, const struct fence_question *q, size_t at);
 /* Whether a reply of fence.lua's is its refusal, which fence_reply takes. */
@@ -267,7 +328,32 @@ bool fence_refuses(const char *reply, size_t len);
  * `at`. */
 void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply, size_t len,
                       struct text *out);
+/* Whether the request is one that waits until there is something for it: BLPOP and its kin. */
+bool fence_awaits(const struct request_class *k);
 /* Sends a write that can't go inside of a script. The session has nothing in flight. */
 void watched_dispatch(struct session *s, const struct request_class *k);
+/* As struct session_room has it, for those that wait. */
+void watched_half_closed(struct session *s);
+
+/* The patience of a blocking command on fenced data: when the next attempt is due, and whether there is one. Both
+ * functions are called with `arg`: `again` when it is, `over` when there is none any more while none is under way. The
+ * session counts as blocked until await_free (NULL: nothing), but for the moment in which an attempt may take. */
+struct await;
+typedef void (*await_fn)(void *arg);
+struct await *await_new(struct request *r, const struct request_class *k, await_fn again, await_fn over, void *arg);
+void await_free(struct await *a);
+/* An attempt has brought nothing. True: another one is due in a while, of so many ms at least. False: await_answer says
+ * what the client gets. */
+bool await_more(struct await *a, int64_t least_ms);
+/* An attempt is about to take what there is. False: somebody has ended the wait meanwhile, and it is not to. */
+bool await_takes(struct await *a);
+/* Whether no attempt is under way. */
+bool await_idle(const struct await *a);
+/* Appends the reply that a wait in vain has; none where the client has said all that it will: its session is to
+ * finish. */
+void await_answer(const struct await *a, struct text *out);
+/* End it before its time, for CLIENT UNBLOCK (false: it is ending already), and since the client will say no more. */
+bool await_unblock(struct await *a, bool error);
+void await_leaves(struct await *a);
 
 #endif

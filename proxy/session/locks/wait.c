@@ -25,30 +25,28 @@
 
 enum { TRY_MS = 100, DEAF_MS = 5 };
 
-/* An attempt that waits, or may come to wait. */
+/* An attempt that waits, or may come to wait. Many sessions may wait, so it is as small as can be, and nothing else is
+ * there while its own attempt is not under way (park.c). */
 struct wait {
     struct request_owner owner; /* first */
     struct waiter waiter;
     struct list_node link; /* of its worker's */
-    struct call *call;
-    struct lock_call *lock;
+    struct call *call;     /* its attempt; NULL: it is parked */
+    struct parked parked;
     struct ev_timer timer;
     double called;        /* when its attempt was called for by a release, by worker_steady; 0: it was not */
     double until, try_at; /* by worker_steady; try_at 0: it is not the first one, as far as is known */
-    int64_t keep_ms;      /* so long its place is kept */
-    int64_t sent_ms;      /* when it has asked last, by worker_steady */
-    bool last;            /* the timer is for the end of its time */
-    bool trying;          /* its attempt is under way */
-    bool deaf;            /* a release at another proxy may not have been heard until now: it looks again soon */
-    bool over;            /* it ends with the answer to that */
-    bool gone;            /* and its client is not there any more */
-    bool refused;         /* it has asked itself, and `seen` is the answer */
-    struct lock_result seen;
-    char *reply; /* the client's part of that, of a command whose refusals differ (GET); NULL: as lock_short_reply has
-                    it */
-    size_t reply_len;
-    struct lock_words words; /* of such a command; none: it is the call's value and expiry */
-    struct resp_arg args[];  /* and what they are, behind */
+    int64_t sent_ms;      /* when it has asked last, likewise, in ms */
+    uint64_t seen;        /* the fence of the lease that it was refused by; and what else was said of that: */
+    bool seen_leased : 1, seen_pooled : 1, seen_same : 1, seen_elsewhere : 1;
+    uint8_t seen_suspects;
+    bool last : 1;    /* the timer is for the end of its time */
+    bool trying : 1;  /* its attempt is under way */
+    bool deaf : 1;    /* a release at another proxy may not have been heard until now: it looks again soon */
+    bool over : 1;    /* it ends with the answer to that */
+    bool gone : 1;    /* and its client is not there any more */
+    bool refused : 1; /* it has asked itself, and `seen` is the answer */
+    char room[];      /* of `parked` */
 };
 
 static const struct request_owner_ops wait_ops;
@@ -59,45 +57,58 @@ static struct wait *wait_of(const struct request *r) {
 
 static void wait_try(struct wait *t);
 
+static struct session *session_of(const struct wait *t) {
+    return t->call ? t->call->request->session : t->parked.session;
+}
+
+static struct worker *worker_of(const struct wait *t) {
+    return t->call ? t->call->request->worker : t->parked.session->worker;
+}
+
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
 static void wait_memory_free(struct request_owner *owner) {
     struct wait *t = (struct wait *)(void *)owner;
-    memory_free(t->reply);
+    lock_parked_clear(&t->parked);
     memory_free(t);
 }
 
-/* Makes what a request needs to wait; `words` as in struct wait, copied. */
-static struct wait *wait_new(struct request *r, const struct lock_words *words) {
-    size_t count = words ? words->count : 0, bytes = 0;
-    for (size_t i = 0; i < count; i++)
-        bytes += words->args[i].len;
-    struct wait *t = memory_zalloc(sizeof(*t) + count * sizeof(t->args[0]) + bytes);
-    char *kept = (char *)(t->args + count);
-    size_t used = 0;
-    for (size_t i = 0; i < count; i++) {
-        size_t len;
-        const char *word = lock_word(words, i, &len);
-        memcpy(kept + used, word, len);
-        t->args[i] = (struct resp_arg){used, len};
-        used += len;
-    }
-    t->words = (struct lock_words){kept, t->args, count};
+/* Makes what an attempt needs to wait; `words` (NULL: none) as struct parked has them. */
+static struct wait *wait_new(struct request *r, const struct lock_call *l, const struct lock_words *words) {
+    struct wait *t = memory_zalloc(offsetof(struct wait, room) + lock_parked_size(l));
+    lock_parked_fill(&t->parked, l, words, t->room);
+    t->waiter.who = t->room;
     request_own(r, &t->owner, &wait_ops);
     return t;
 }
 
-void lock_wait_keep(struct request *r, const struct lock_words *words) {
+void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words) {
     if (r->command->id == COMMAND_SET)
-        (void)wait_new(r, words);
+        (void)wait_new(r, l, words);
+}
+
+/* Lets go of all but what waits. */
+static void wait_park(struct wait *t) {
+    struct call *c = t->call;
+    request_disown(c->request);
+    lock_park(c, &t->parked);
+    t->call = NULL;
+}
+
+/* Has an attempt again, which is not under way. */
+static void wait_unpark(struct wait *t) {
+    if (t->call)
+        return;
+    t->call = lock_unpark(&t->parked, waiting_key(&t->waiter), t->room);
+    request_own(t->call->request, &t->owner, &wait_ops);
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
 
 /* Takes the attempt out of the queue; the request is its session's alone again. */
 static void wait_close(struct wait *t, enum waiting_end end) {
-    struct call *c = t->call;
-    struct worker *w = c->request->worker;
+    struct worker *w = worker_of(t);
+    struct session *s = session_of(t);
     ev_timer_stop(w->loop, &t->timer);
     list_remove(&t->link);
     counter_sub(&w->counters.waiting, 1);
@@ -105,28 +116,44 @@ static void wait_close(struct wait *t, enum waiting_end end) {
                 : end == WAIT_OVER  ? &w->counters.waits_refused
                                     : &w->counters.waits_left,
                 1);
-    waiting_leave(w->shared->waiting, &t->waiter, end, t->keep_ms, worker_steady_ms(w));
-    if (c->request->session)
-        c->request->session->waits = false;
-    request_disown(c->request);
+    waiting_leave(w->shared->waiting, &t->waiter, end, t->parked.rule->wait_ms, worker_steady_ms(w));
+    if (s)
+        s->waits = false;
+    if (t->call)
+        request_disown(t->call->request);
+}
+
+/* What the client of a wait that has failed is sent. */
+static struct call_end refusal(const struct wait *t, const struct lock_call *l) {
+    const struct parked_words *words = t->parked.words;
+    struct call_end out = {.why = UPSTREAM_NOT_SENT};
+    if (words && words->reply) {
+        out.reply = words->reply;
+        out.len = words->reply_len;
+    } else {
+        out.reply = lock_short_reply(l, LOCK_HELD, &out.len);
+    }
+    return out;
 }
 
 /* Ends a wait with the refusal that it was to be. */
 static void wait_refuse(struct wait *t) {
+    wait_unpark(t);
     struct call *c = t->call;
-    struct lock_call *l = t->lock;
+    struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
-    struct lock_result r = t->seen;
-    struct call_end out = {.why = UPSTREAM_NOT_SENT, .reply = t->reply, .len = t->reply_len};
-    r.outcome = s && !t->gone ? LOCK_HELD : LOCK_NOT_SENT;
-    r.pttl_ms = PTTL_UNKNOWN;
-    r.holder = NULL;
-    r.holder_len = 0;
-    r.value = l->value;
-    r.value_len = l->value_len;
-    if (!t->reply)
-        out.reply = lock_short_reply(l, LOCK_HELD, &out.len);
+    struct call_end out = refusal(t, l);
+    struct lock_result r = {.outcome = s && !t->gone ? LOCK_HELD : LOCK_NOT_SENT,
+                            .fence = t->seen,
+                            .pttl_ms = PTTL_UNKNOWN,
+                            .value = l->value,
+                            .value_len = l->value_len,
+                            .leased = t->seen_leased,
+                            .pooled = t->seen_pooled,
+                            .same = t->seen_same,
+                            .elsewhere = t->seen_elsewhere,
+                            .suspects = t->seen_suspects};
     wait_close(t, s && !t->gone ? WAIT_OVER : WAIT_GONE);
     c->lock = NULL;
     lock_learnt(w, s, l, &r);
@@ -139,9 +166,9 @@ static bool may_refuse(struct wait *t) {
     uint64_t fence;
     if (t->refused || t->gone)
         return true;
-    if (t->words.count || !waiting_proves(t->call->request->worker->shared->waiting, &t->waiter, &fence))
+    if (t->parked.words || !waiting_proves(worker_of(t)->shared->waiting, &t->waiter, &fence))
         return false;
-    t->seen = (struct lock_result){.fence = fence};
+    t->seen = fence;
     return true;
 }
 
@@ -154,7 +181,7 @@ static void wait_end(struct wait *t) {
         wait_refuse(t);
         return;
     }
-    waiting_try_last(t->call->request->worker->shared->waiting, &t->waiter);
+    waiting_try_last(worker_of(t)->shared->waiting, &t->waiter);
     wait_try(t);
 }
 
@@ -169,20 +196,33 @@ static void wait_left(struct request *r) {
 
 static const struct request_owner_ops wait_ops = {.left = wait_left, .free = wait_memory_free};
 
+/* What a session has in a queue, NULL: nothing. */
+static struct wait *wait_of_session(const struct session *s) {
+    struct waiter *waiter = waiting_find(s->worker->shared->waiting, s->lock.id);
+    return waiter ? LIST_ENTRY(waiter, struct wait, waiter) : NULL;
+}
+
 void lock_wait_speaks(struct session *s) {
-    struct list_node *n = list_first(&s->requests);
-    struct wait *t = n ? wait_of(LIST_ENTRY(n, struct request, link)) : NULL;
-    if (!t || !t->waiter.queue)
+    struct wait *t = wait_of_session(s);
+    if (!t)
         return;
     t->gone = s->half_closed;
     wait_end(t);
+}
+
+void lock_wait_leaves(struct session *s) {
+    struct wait *t = wait_of_session(s);
+    if (!t || t->call) /* whose request has been told */
+        return;
+    wait_close(t, WAIT_GONE);
+    wait_memory_free(&t->owner);
 }
 
 /* ---- time ---------------------------------------------------------------------------------------------- */
 
 /* Sets the timer to whatever comes first. */
 static void wait_arm(struct wait *t) {
-    struct worker *w = t->call->request->worker;
+    struct worker *w = worker_of(t);
     t->last = t->try_at <= 0 || t->try_at >= t->until;
     double in = (t->last ? t->until : t->try_at) - worker_steady(w);
     ev_timer_stop(w->loop, &t->timer);
@@ -193,14 +233,14 @@ static void wait_arm(struct wait *t) {
 /* Has the first one try in so many ms, 100 at most. */
 static void wait_try_in(struct wait *t, int64_t ms) {
     ms = ms < 0 ? 0 : ms > TRY_MS ? TRY_MS : ms;
-    t->try_at = worker_steady(t->call->request->worker) + (double)ms / 1000.;
+    t->try_at = worker_steady(worker_of(t)) + (double)ms / 1000.;
     wait_arm(t);
 }
 
 /* In how many ms the first one is to look again at a lock that has been found held: when the lease in its way ends,
  * soon in any case. Whoever is the first one then will. */
 static int64_t next_look(struct wait *t, int64_t pttl_ms) {
-    struct worker *w = t->call->request->worker;
+    struct worker *w = worker_of(t);
     int64_t max_ms = t->deaf ? DEAF_MS : TRY_MS, ms = pttl_ms >= 0 && pttl_ms + 1 < max_ms ? pttl_ms + 1 : max_ms;
     t->deaf = false;
     waiting_look(w->shared->waiting, &t->waiter, worker_steady_ms(w) + ms);
@@ -209,7 +249,7 @@ static int64_t next_look(struct wait *t, int64_t pttl_ms) {
 
 static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct wait *t = timer->data;
-    struct worker *w = t->call->request->worker;
+    struct worker *w = worker_of(t);
     if (t->last) {
         wait_end(t);
         return;
@@ -230,12 +270,10 @@ static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
 /* A grant came for a client that has gone: it is given back. */
 static void give_back(struct wait *t) {
     struct call *c = t->call;
-    struct lock_call *l = t->lock;
+    struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
     struct lock_result r = {.outcome = LOCK_NOT_SENT};
-    struct call_end out = {.why = UPSTREAM_NOT_SENT};
-    if (!t->reply)
-        out.reply = lock_short_reply(l, LOCK_HELD, &out.len);
+    struct call_end out = refusal(t, l);
     wait_close(t, WAIT_GRANTED);
     lock_undo(w, l);
     c->lock = NULL;
@@ -245,18 +283,24 @@ static void give_back(struct wait *t) {
 }
 
 static bool is_held(struct wait *t, const struct call_end *end, struct lock_envelope *e) {
-    return !end->error && lock_envelope_read(t->lock, end->reply, end->len, e) && e->result.outcome == LOCK_HELD;
+    return !end->error && lock_envelope_read(t->call->lock, end->reply, end->len, e) && e->result.outcome == LOCK_HELD;
 }
 
 /* Keeps an answer that says that the lock is held. */
 static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     t->refused = true;
-    t->seen = e->result;
-    if (!t->words.count)
+    t->seen = e->result.fence;
+    t->seen_leased = e->result.leased;
+    t->seen_pooled = e->result.pooled;
+    t->seen_same = e->result.same;
+    t->seen_elsewhere = e->result.elsewhere;
+    t->seen_suspects = e->result.suspects;
+    struct parked_words *words = t->parked.words;
+    if (!words)
         return;
-    memory_free(t->reply);
-    t->reply = memory_strndup(e->reply, e->reply_len);
-    t->reply_len = e->reply_len;
+    memory_free(words->reply);
+    words->reply = memory_strndup(e->reply, e->reply_len);
+    words->reply_len = e->reply_len;
 }
 
 /* Notes how long a wait took that has ended with the lock, and the handover. */
@@ -269,7 +313,7 @@ static void note_grant(const struct wait *t) {
 
 /* Notes what an answer tells of those who wait at other proxies. */
 static void note_elsewhere(struct wait *t, const struct lock_result *r) {
-    waiting_elsewhere(t->call->request->worker->shared->waiting, &t->waiter,
+    waiting_elsewhere(worker_of(t)->shared->waiting, &t->waiter,
                       r->waits_ms ? t->sent_ms - r->waits_ms : WAITING_NOBODY);
 }
 
@@ -287,9 +331,12 @@ static void wait_answered(struct call *c, const struct call_end *end) {
         t->over |= worker_steady(w) >= t->until;
         bool again = waiting_refused(w->shared->waiting, &t->waiter, e.result.fence);
         int64_t look = next_look(t, e.result.pttl_ms);
-        if (t->over || t->gone)
+        if (t->over || t->gone) {
             wait_refuse(t);
-        else if (again)
+            return;
+        }
+        wait_park(t);
+        if (again)
             wait_try(t);
         else
             wait_try_in(t, look);
@@ -310,8 +357,9 @@ static void wait_answered(struct call *c, const struct call_end *end) {
 
 /* Sends the attempt once more. It may end at once. */
 static void wait_try(struct wait *t) {
+    wait_unpark(t);
     struct call *c = t->call;
-    struct lock_call *l = t->lock;
+    struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
     struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
@@ -321,13 +369,12 @@ static void wait_try(struct wait *t) {
     w->locks->waited = (struct lock_waited){.here_ms = t->sent_ms - t->waiter.since_ms,
                                             .next_ms = waiting_behind(w->shared->waiting, &t->waiter, t->sent_ms)};
     t->deaf = lock_ear_open(w, l->plan.slot);
-    if (t->words.count) {
-        words = t->words;
+    if (t->parked.words) {
+        words = t->parked.words->all;
         lc.value_at = 2;
     }
     t->trying = true;
     counter_add(&w->counters.wait_tries, 1);
-    engine_anew(w->shared->engine, &l->plan, worker_now(w));
     lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
     w->locks->waited = LOCK_WAITED_NONE;
     lock_submit_for(c, l, SCRIPT_ACQUIRE, wait_answered);
@@ -353,16 +400,14 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     struct worker *w = r->worker;
     struct wait *t = wait_of(r);
     if (!t)
-        t = wait_new(r, NULL);
+        t = wait_new(r, l, NULL);
     t->call = c;
-    t->lock = l;
-    t->keep_ms = l->plan.rule->wait_ms;
+    c->lock = l;
     t->until = worker_steady(w) + (double)l->plan.rule->wait_ms / 1000.;
     t->waiter.session = s->lock.id;
     t->waiter.place = l->plan.attempt;
     t->waiter.way = lock_wait_way(&s->lane);
     t->waiter.thread = w->index;
-    t->waiter.who = l->who;
     t->sent_ms = t->waiter.since_ms = worker_steady_ms(w);
     t->deaf = lock_ear_open(w, l->plan.slot);
     ev_timer_init(&t->timer, on_timer, 0., 0.);
@@ -377,15 +422,14 @@ static void wait_started(struct wait *t) {
     list_append(&c->request->worker->locks->waits, &t->link);
     c->request->session->waits = true;
     counter_add(&c->request->worker->counters.waiting, 1);
-    c->lock = t->lock;
-    t->lock->begun = 0; /* how long it takes says nothing of the node */
-    t->lock->again = false;
+    c->lock->begun = 0; /* how long it takes says nothing of the node */
+    c->lock->again = false;
 }
 
 /* Refuses an attempt at once that has joined, and closes a circle of sessions that wait for each other. */
 static bool refuse_circle(struct wait *t) {
     struct worker *w = t->call->request->worker;
-    struct lock_call *l = t->lock;
+    const struct lock_call *l = t->call->lock;
     struct text circle = {0};
     bool is = waiting_circle(w->shared->waiting, w->shared->engine, t->waiter.session, worker_steady_ms(w), &circle);
     if (is) {
@@ -406,7 +450,8 @@ bool lock_wait_behind(struct call *c, struct lock_call *l) {
         return false; /* what is made stays with the request */
     wait_started(t);
     wait_arm(t);
-    (void)refuse_circle(t);
+    if (!refuse_circle(t))
+        wait_park(t);
     return true;
 }
 
@@ -426,7 +471,10 @@ bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *
         wait_try_in(t, next_look(t, r->pttl_ms));
     else
         wait_arm(t);
-    if (!refuse_circle(t) && joined == JOINED_FREED)
+    if (refuse_circle(t))
+        return true;
+    wait_park(t);
+    if (joined == JOINED_FREED)
         wait_try(t);
     return true;
 }
@@ -525,11 +573,11 @@ void lock_waits_stop(struct worker *w) {
 
 /* Holds a wait to the rule that its key has now. */
 static void wait_rule(struct worker *w, struct wait *t) {
-    const struct lock_plan *plan = &t->lock->plan;
-    const struct lock_rule *rule = lock_rules_match(w->rules, plan->key.name, plan->key.len);
+    const struct lock_key *key = waiting_key(&t->waiter);
+    const struct lock_rule *rule = lock_rules_match(w->rules, key->name, key->len);
     double now = worker_steady(w);
     int64_t ms = rule && rule->mode == LOCK_MODE_ENFORCE ? rule->wait_ms : 0;
-    double until = t->until + (double)(ms - plan->rule->wait_ms) / 1000.;
+    double until = t->until + (double)(ms - t->parked.rule->wait_ms) / 1000.;
     if (ms > 0 && until > now)
         return;
     wait_end(t);

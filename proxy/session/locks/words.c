@@ -128,9 +128,21 @@ static inline char *put_token(char *p, const char *text, size_t len) {
 }
 
 static inline char *put_number(char *p, int64_t n) {
-    char line[RESP_HEADER_MAX]; /* a header's type and CR LF around the digits are left out */
-    size_t len = resp_header_write(line, ':', n) - 3;
-    return resp_bulk_write(p, line + 1, len);
+    char digits[RESP_HEADER_MAX], *digits_end = digits + sizeof(digits);
+    char *from = resp_digits_write(digits_end, n < 0 ? 0 - (uint64_t)n : (uint64_t)n);
+    if (n < 0)
+        *--from = '-';
+    return put_word(p, from, (size_t)(digits_end - from));
+}
+
+/* Puts a number that is most often the same as the last time. */
+static inline char *put_again(struct lock_number *again, char *p, int64_t n) {
+    if (again->n != n || again->len == 0) {
+        again->n = n;
+        again->len = (size_t)(put_number(again->word, n) - again->word);
+    }
+    memcpy(p, again->word, sizeof(again->word)); /* what is too much is written over */
+    return p + again->len;
 }
 
 /* Puts a call's beginning with its two keys, and makes room for `room` bytes more. */
@@ -210,11 +222,13 @@ static __attribute__((noinline)) void build_waiting(struct worker *w, const stru
 }
 
 /* Puts what a release is judged by where the claim alone does not say it. */
-static inline char *put_about(char *p, const struct lock_plan *plan, const char *identity, size_t identity_len) {
-    p = resp_bulk_write(p, lock_right_text(plan->right), strlen(lock_right_text(plan->right)));
-    p = resp_bulk_write(p, identity, identity_len);
-    p = put_number(p, plan->rule ? plan->rule->lease_ms : 0);
-    p += resp_header_write(p, '$', (int64_t)seen_len(plan));
+static inline char *put_about(struct worker *w, char *p, const struct lock_plan *plan, const char *identity,
+                              size_t identity_len) {
+    const char *right = lock_right_text(plan->right);
+    p = plan->right == RIGHT_CLAIM ? put(p, "$5\r\nclaim\r\n", 11) : put_word(p, right, strlen(right));
+    p = put_word(p, identity, identity_len);
+    p = put_again(&w->locks->lease, p, plan->rule ? plan->rule->lease_ms : 0);
+    p = put_length(p, seen_len(plan));
     return put(p + seen_write(plan, p), "\r\n", 2);
 }
 
@@ -229,8 +243,8 @@ static __attribute__((noinline)) void build_telling(struct worker *w, struct loc
     char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, left_ms < 0 ? 8 : 9, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_token(p, plan->claim_token, plan->claim_len);
-    p = put_word(p, command, strlen(command));
-    p = put_about(p, plan, identity, identity_len);
+    p = command[0] == 'D' ? put(p, "$3\r\nDEL\r\n", 9) : put_word(p, command, strlen(command));
+    p = put_about(w, p, plan, identity, identity_len);
     p = upstream_is_cluster(w->upstream) ? put(p, "$0\r\n\r\n", 6) : put_number(p, plan->key.db);
     end(w, left_ms < 0 ? p : put_number(p, left_ms));
 }
@@ -313,6 +327,6 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
     if (!least)
         p = put_word(p, command, strlen(command));
     if (whole)
-        p = put_about(p, plan, identity, identity_len);
+        p = put_about(w, p, plan, identity, identity_len);
     end(w, p);
 }

@@ -69,13 +69,18 @@ ev_tstamp ev_now(struct ev_loop *loop) {
 double worker_steady(struct worker *w) {
     const struct world *world = world_of(w);
     double now_ms = (double)world->redis.now_ms;
-    return (world->waits->rings ? now_ms + 0.001 : now_ms) / 1000.; /* no timer is early */
+    return (!world->waits || world->waits->rings ? now_ms + 0.001 : now_ms) / 1000.; /* no timer is early */
 }
 
 void ev_timer_start(struct ev_loop *loop, struct ev_timer *timer) {
-    struct waits *s = ((struct waits_thread *)(void *)loop)->world->waits;
-    int64_t now_ms = ((struct waits_thread *)(void *)loop)->world->redis.now_ms;
+    struct world *w = ((struct waits_thread *)(void *)loop)->world;
+    struct waits *s = w->waits;
+    int64_t now_ms = w->redis.now_ms;
     ev_timer_stop(loop, timer);
+    if (!s) {
+        fences_timer(w, timer, now_ms + (int64_t)ceil(timer->at * 1000. - 1e-4));
+        return;
+    }
     for (size_t i = 0; i < FLIGHTS; i++)
         if (!s->timers[i].timer) {
             s->timers[i] = (struct waits_timer){timer, loop, now_ms + (int64_t)ceil(timer->at * 1000. - 1e-4)};
@@ -86,8 +91,11 @@ void ev_timer_start(struct ev_loop *loop, struct ev_timer *timer) {
 }
 
 void ev_timer_stop(struct ev_loop *loop, struct ev_timer *timer) {
-    struct waits *s = ((struct waits_thread *)(void *)loop)->world->waits;
-    for (size_t i = 0; i < FLIGHTS; i++)
+    struct world *w = ((struct waits_thread *)(void *)loop)->world;
+    struct waits *s = w->waits;
+    if (!s)
+        fences_timer(w, timer, 0);
+    for (size_t i = 0; i < FLIGHTS && s; i++)
         if (s->timers[i].timer == timer)
             s->timers[i].timer = NULL;
     timer->active = 0;
@@ -475,6 +483,61 @@ void lock_answered(struct call *c, const struct call_end *end) {
         flight_end(w, f);
 }
 
+/* An attempt parks: its memory stays, since it is the flight's, and nobody may look at it but by its session. */
+void request_park(struct request *r) {
+    struct waits_call *c = call_of(r);
+    if (r->owner)
+        world_fail(c->world, "parks", "an attempt parks that somebody owns");
+    list_remove(&r->link);
+    r->call.done = NULL;
+    c->parked = true;
+}
+
+struct request *request_unpark(struct session *s, const struct command *command) {
+    struct world *w = world_of(s->worker);
+    int conn = (int)(s - w->waits->sessions);
+    (void)command;
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        const struct flight *f = &w->flights[i];
+        if (!f->used || !f->call || !f->call->parked || f->conn != conn || f->session_id != s->lock.id)
+            continue;
+        f->call->parked = false;
+        list_append(&s->requests, &f->call->request.link);
+        return &f->call->request;
+    }
+    abort();
+}
+
+void lock_drop(struct worker *w, struct lock_call *l) {
+    (void)w;
+    memset(&l->plan, 0, sizeof(l->plan));
+}
+
+void lock_busy_key(struct request *r, const char *key, size_t len) {
+    (void)r, (void)key, (void)len;
+}
+
+void lock_call_value(struct lock_call *l, const char *value, size_t len) {
+    const struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
+    if (len != strlen(f->command.value) || memcmp(value, f->command.value, len) != 0)
+        world_fail(LIST_ENTRY(l, struct waits_call, lock)->world, "parks", "an attempt has another value");
+}
+
+struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
+                                  const char *key, size_t key_len) {
+    struct request *r = LIST_ENTRY(s->requests.prev, struct request, link);
+    struct waits_call *c = call_of(r);
+    struct world *w = c->world;
+    struct flight *f = c->flight;
+    struct lock_key own = world_key(f->key), name = {.db = db, .name = own.name, .len = key_len};
+    if (key_len != own.len || memcmp(key, own.name, key_len) != 0)
+        world_fail(w, "parks", "an attempt has another key");
+    engine_begin(w->proxies[f->proxy].engine, &w->conns[f->conn].session, verb, &name, rule, LOGIN, false,
+                 w->redis.now_ms, &c->lock.plan);
+    f->plan = c->lock.plan;
+    return &c->lock;
+}
+
 void lock_undo(struct worker *w, const struct lock_call *l) {
     struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
     struct world *world = world_of(w);
@@ -511,7 +574,7 @@ static void attempt_launched(struct world *w, struct flight *f) {
     attempt_new(w, f);
     check_waits_came(w, f);
     if (f->command.op == OP_SET_NX_GET)
-        lock_wait_keep(&f->call->request, &words);
+        lock_wait_keep(&f->call->request, &f->call->lock, &words);
     check_waits_joins(w, f);
     f->held = f->call->waiting = true; /* it may go or end at once */
     if (!lock_wait_behind(&f->call->request.call, &f->call->lock))
@@ -659,36 +722,37 @@ void waits_left(struct world *w, struct flight *f, bool proxy_gone) {
         return;
     struct worker *before = turn(thread_of(w, f));
     struct waits_call *c = f->call;
-    bool waited = f->held;
-    c->request.session = NULL;
-    list_remove(&c->request.link);
-    list_init(&c->request.link);
-    if (!proxy_gone) {
-        c->left = true;
-        if (c->request.owner && c->request.owner->ops->left)
-            c->request.owner->ops->left(&c->request);
+    w->waits->crashes = proxy_gone;
+    c->left = !proxy_gone;
+    if (c->parked) {
+        check_waits_end(w, f);
+        lock_wait_leaves(c->request.session);
+        attempt_over(f);
+        flight_free(f);
     } else {
-        w->waits->crashes = true;
-        if (!c->waiting)
-            attempt_over(f);
-        else if (waited)
+        c->request.session = NULL;
+        list_remove(&c->request.link);
+        if (!proxy_gone && c->request.owner && c->request.owner->ops->left)
             c->request.owner->ops->left(&c->request);
-        else
+        else if (proxy_gone && !c->waiting)
+            attempt_over(f);
+        else if (proxy_gone)
             c->request.call.done(&c->request.call, &LOST);
-        w->waits->crashes = false;
-        if (waited)
-            flight_free(f);
     }
+    w->waits->crashes = false;
     turn_over(before);
 }
 
 void waits_speak(struct world *w, int conn) {
     struct session *s = session_of(w, conn);
-    struct list_node *n = list_first(&s->requests);
-    if (!n || !s->waits)
+    if (!s->waits)
         return;
     struct worker *before = turn((struct waits_thread *)(void *)s->worker->loop);
-    LIST_ENTRY(n, struct waits_call, request.link)->spoken = true;
+    for (size_t i = 0; i < FLIGHTS; i++) {
+        struct flight *f = &w->flights[i];
+        if (f->used && f->call && f->call->waiting && f->conn == conn && f->session_id == s->lock.id)
+            f->call->spoken = true;
+    }
     lock_wait_speaks(s);
     turn_over(before);
 }

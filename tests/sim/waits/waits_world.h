@@ -49,6 +49,7 @@ struct waits_call {
     struct lock_call lock;
     struct flight *flight;
     struct world *world;
+    bool parked;  /* by request_park */
     bool waiting; /* it is in the queue, by what lock_wait has said */
     bool left, spoken, granted, undone, circle;
     int64_t last_try_ms;

@@ -1,0 +1,94 @@
+/*
+ * An attempt that waits, parked: what is kept of it is what it takes to make it once more, a fifth of what it was.
+ *
+ *      request, lock call, engine's plan ── lock_park ──> struct parked ── lock_unpark ──> a new request, lock call,
+ * plan
+ *
+ * To the engine a parked attempt has not come yet. The key is the queue's (proxy/lock/waiting.h), which all share that
+ * wait for it.
+ */
+#include <string.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/private.h"
+
+/* ---- what is kept -------------------------------------------------------------------------------------- */
+
+/* Copies words with what they are made of, all in one allocation. */
+static struct parked_words *words_copy(const struct lock_words *from) {
+    size_t bytes = from->count * sizeof(struct resp_arg), used = 0, len;
+    for (size_t i = 0; i < from->count; i++)
+        bytes += from->args[i].len;
+    struct parked_words *w = memory_zalloc(sizeof(*w) + bytes);
+    char *kept = (char *)(w->args + from->count);
+    for (size_t i = 0; i < from->count; i++) {
+        const char *word = lock_word(from, i, &len);
+        memcpy(kept + used, word, len);
+        w->args[i] = (struct resp_arg){used, len};
+        used += len;
+    }
+    w->all = (struct lock_words){kept, w->args, from->count};
+    return w;
+}
+
+size_t lock_parked_size(const struct lock_call *l) {
+    return strlen(l->who) + 1 + l->value_len;
+}
+
+void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct lock_words *words, char *room) {
+    size_t who_len = strlen(l->who) + 1;
+    memcpy(room, l->who, who_len);
+    if (l->value_len)
+        memcpy(room + who_len, l->value, l->value_len);
+    *p = (struct parked){
+        .rule = l->plan.rule,
+        .value_len = (uint32_t)l->value_len,
+        .expiry_ms = l->expiry_ms,
+        .setnx = l->shape == SHAPE_INT,
+        .shape = (uint8_t)l->shape,
+        .advises = l->advises,
+        .words = words ? words_copy(words) : NULL,
+    };
+    if (p->rule->set)
+        lock_rules_ref(p->rule->set);
+}
+
+void lock_parked_clear(struct parked *p) {
+    if (p->rule->set)
+        lock_rules_unref(p->rule->set);
+    if (p->words)
+        memory_free(p->words->reply);
+    memory_free(p->words);
+}
+
+/* ---- parking ------------------------------------------------------------------------------------------- */
+
+void lock_park(struct call *c, struct parked *p) {
+    struct worker *w = c->request->worker;
+    struct lock_call *l = c->lock;
+    p->session = c->request->session;
+    c->lock = NULL;
+    engine_put_off(w->shared->engine, &l->plan);
+    lock_drop(w, l);
+    request_park(c->request);
+}
+
+struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room) {
+    struct session *s = p->session;
+    struct request *r = request_unpark(s, command_by_id(p->setnx ? COMMAND_SETNX : COMMAND_SET));
+    lock_busy_key(r, key->name, key->len);
+    struct lock_call *l = lock_begin_anew(s, LOCK_ACQUIRE, p->rule, key->db, key->name, key->len);
+    if (p->rule->set) { /* not those of now */
+        lock_rules_unref(l->rules);
+        l->rules = lock_rules_ref(p->rule->set);
+    }
+    l->command = p->setnx ? "SETNX" : "SET";
+    l->shape = (enum lock_shape)p->shape;
+    l->advises = p->advises;
+    l->expiry_ms = p->expiry_ms;
+    l->begun = 0; /* how long it takes says nothing of the node */
+    lock_call_value(l, room + strlen(room) + 1, p->value_len);
+    r->call.lock = l;
+    return &r->call;
+}
