@@ -1,6 +1,8 @@
 -- fence.lua: a write of data that is fenced, together with the question whether its sender has lost the lock meanwhile.
 -- KEYS  n times a guard record and its lock, then m watermarks, then the command's keys
--- ARGV  1 n   2 the protocol in which the command is to answer: '3' where a client of RESP3 gets types that RESP2 lacks
+-- ARGV  1 n   2 the protocol in which the command is to answer: '3' where a client of RESP3 gets types that RESP2 lacks;
+--       with ' each' behind it the command is a name and keys (LPOP a b): it is run for each of them until one has
+--       something, and the reply begins with that key (in a transaction BLPOP is that)
 --       3 the writer's client identity   4 m   then n + m fences of the leases that it writes under: of the first n '0'
 --       where it has none, and only who holds the lock may write   then the command, as it came
 -- Returns the command's own reply, or, where nothing was done, an error that the proxy makes one for the client of:
@@ -39,7 +41,17 @@ for i = 1, m do
 end
 
 local at = 5 + n + m
-if argv[2] == '3' then redis.setresp(3) end
+if argv[2] ~= '2' then
+  if string.sub(argv[2], 1, 1) == '3' then redis.setresp(3) end
+  if #argv[2] > 1 then
+    for i = at + 1, #argv do
+      local got = redis.pcall(argv[at], argv[i])
+      if type(got) == 'string' then return {argv[i], got} end
+      if type(got) == 'table' and (got.err or #got > 0) then return got.err and got or {argv[i], unpack(got)} end
+    end
+    return nil
+  end
+end
 local reply = redis.pcall(unpack(argv, at))
 
 -- A script's numbers are exact up to here; beyond, the reply is the text that stands there.

@@ -317,6 +317,46 @@ def test_of_several_keys_all_must_pass(worker, connect, fenced):
     assert a("DEL", keys[0], keys[2], "{%d}" % n) == 2
 
 
+@pytest.mark.parametrize("command", ["DEL", "UNLINK"])
+@places
+def test_data_and_its_lock_in_one_command(worker, connect, fenced, kind, command):
+    """The data first, together with the question; then the release."""
+    a, b, c, watch = worker("a"), worker("b"), worker("c"), connect(fenced)
+    key, lock, old, new = lost(a, b, kind)
+    other = "other:" + lock.split(":")[-1]
+    assert b("MSET", key, "1", other, "1") == "OK" if kind == "stock" else b("SET", key, "1") == "OK"
+    both = [lock, key, other] if kind == "stock" else [lock, key]
+    assert a(command, *both) == "FENCED the lease on %s is over (fence %d, now %d); nothing was written" % (lock, old, new)
+    assert watch("EXISTS", key) == 1 and b("PROXY", "TOKEN", lock) == new
+    assert [row["command"] for row in late_writes(watch, key)] == [command]
+    b.send(encode("GET", key) + encode(command, *both) + encode("GET", key) + encode("GET", lock))
+    assert [b.read() for _ in range(4)] == ["1", len(both), None, None]
+    assert a("SET", lock, "1", "NX", "PX", "60000") == "OK"
+    assert a("SET", key, "x") == "OK"
+    # The data is gone; the lock of another client stays, and the number says so.
+    assert c(command, *both) == 1
+    assert watch("EXISTS", key) == 0 and a("PROXY", "TOKEN", lock) > new
+    # Several locks, of which one is held by another client.
+    n = fresh()
+    locks = ["lock:stock:%s:%d" % (n, i) for i in range(3)]
+    assert a("SET", locks[0], "1", "NX", "PX", "60000") == "OK" and b("SET", locks[1], "1", "NX", "PX", "60000") == "OK"
+    assert a("SET", "stock:%s:0" % n, "1") == "OK"
+    assert a(command, "stock:%s:0" % n, *locks) == 2
+    assert watch("EXISTS", *locks) == 1
+
+
+@places
+def test_who_leaves_behind_data_and_its_lock(worker, connect, fenced, kind):
+    """What it has sent releases its lock, whoever reads the answer."""
+    watch = connect(fenced)
+    for _ in range(20):
+        with Client(fenced.address, commands=[("CLIENT", "SETNAME", "leaves")]) as client:
+            key, lock = named(kind, fresh())
+            assert client("SET", lock, "1", "NX", "PX", "60000") == "OK" and client("SET", key, "1") == "OK"
+            client.send(encode("DEL", key, lock))
+        until(lambda: watch("EXISTS", lock) == 0, 10, "the release")  # noqa: B023
+
+
 # The commands of the table that write, and what has to be there for them, on key K and others in its slot.
 WRITES = [
     ([], ["SET", "K", "v"]),
@@ -502,9 +542,7 @@ def test_what_can_not_be_checked_is_refused(worker):
     a, b, c = worker("a"), worker("b"), worker("c")
     key, lock, _, _ = lost(a, b)
     not_this = "ERR the write of fenced data can't be checked with this command; nothing was written"
-    words = [("BLPOP", key, "1"), ("MOVE", key, "1"), ("BLMOVE", key, key, "LEFT", "LEFT", "1"),
-             ("COPY", key, key, "DB", "0"), ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "1", "STREAMS", key, ">")]
-    for command in words:
+    for command in [("MOVE", key, "1"), ("COPY", key, key, "DB", "0")]:
         assert a(*command) == not_this, command
         assert b(*command) == not_this, command
     assert b("GET", key) is None
@@ -512,7 +550,11 @@ def test_what_can_not_be_checked_is_refused(worker):
     assert b("MULTI") == "OK"
     assert b(*code) == not_this
     assert b("EXEC").startswith("EXECABORT ")
-    assert b("DEL", key, lock) == "ERR locks and fenced data in one command; nothing was written: send several"
+    mixed = "ERR locks and fenced data in one command; nothing was written: send several"
+    assert b("MSET", key, "1", lock, "1") == mixed
+    assert b("MULTI") == "OK"
+    assert b("DEL", key, lock) == mixed
+    assert b("EXEC").startswith("EXECABORT ")
     # Who has never held the lock is asked for nothing.
     assert c("MULTI") == "OK"
     assert c("SET", key, "x") == "QUEUED"

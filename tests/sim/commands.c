@@ -510,6 +510,11 @@ static bool do_datum(lua_State *L, int count, struct model_datum *d) {
     return true;
 }
 
+static bool do_ping(lua_State *L, int count) {
+    (void)count;
+    return push_table(L, "ok", "PONG");
+}
+
 /* ---- calls --------------------------------------------------------------------------------------- */
 
 static const struct named_command {
@@ -524,7 +529,7 @@ static const struct named_command {
     {"HSET", do_hset},     {"HSETNX", do_hsetnx},   {"HDEL", do_hdel},        {"HLEN", do_hlen},
     {"HKEYS", do_hkeys},   {"RPUSH", do_rpush},     {"LPUSH", do_lpush},      {"LINDEX", do_lindex},
     {"LSET", do_lset},     {"LREM", do_lrem},       {"LPOP", do_lpop},        {"LLEN", do_llen},
-    {"LPOS", do_lpos},     {"PUBLISH", do_publish}, {"SPUBLISH", do_publish},
+    {"LPOS", do_lpos},     {"PUBLISH", do_publish}, {"SPUBLISH", do_publish}, {"PING", do_ping},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */

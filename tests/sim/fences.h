@@ -1,12 +1,14 @@
 /*
  * Data that is written under locks (`fence`) in the simulated world. The proxy's own code is what asks before each
- * write: proxy/session/locks/fence.c and elsewhere.c are compiled into the simulator, with sessions and requests that
- * are there in name only (fences/fences.c), and their calls run fence.lua in the interpreter. Included by world.h.
+ * write: proxy/session/locks/fence.c, elsewhere.c, watched.c and await.c are compiled into the simulator, with
+ * sessions and requests that are there in name only (fences/fences.c), and connections of their own (fences/pins.c);
+ * their calls run fence.lua in the interpreter. Included by world.h.
  */
 #ifndef LOCKKEEPER_SIM_FENCES_H
 #define LOCKKEEPER_SIM_FENCES_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct fences;
 struct flight;
@@ -22,6 +24,9 @@ bool fences_progress(struct world *w, bool at_once);
 void fences_acquired(struct world *w, int worker, const struct flight *f);
 void fences_worker_died(struct world *w, int worker);
 void fences_left(struct world *w, int conn);
+/* A timer of who blocks is set; until_ms 0: it is stopped. */
+struct ev_timer;
+void fences_timer(struct world *w, struct ev_timer *timer, int64_t until_ms);
 /* The data's node fails over, and loses watermarks. */
 void fences_trouble(struct world *w);
 /* Says how many writes there were since the start, in so many steps; false: too few of a kind to show anything. */

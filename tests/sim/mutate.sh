@@ -83,7 +83,7 @@ noticed() { # FOLDER [FILE]
     local lists modes=("" --lists --waits --fences) seed status unit
     case ${2:-} in
     */wait*.c | */park.c | */ear.c) modes=(--waits) ;;
-    */fence* | */elsewhere.c) modes=(--fences) ;;
+    */fence* | */elsewhere.c | */watched.c | */await.c) modes=(--fences) ;;
     esac
     for lists in "${modes[@]}"; do
         for seed in $SEEDS; do
@@ -132,7 +132,7 @@ for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,hashes,lis
         echo "$found $WORK/whole/$(object_of "${found#"$ROOT/"}")"
     done
 done >"$WORK/sources"
-for file in proxy/session/locks/{wait,park,ear,fence,elsewhere,command}.c proxy/session/core/{class,words}.c; do
+for file in proxy/session/locks/{wait,park,ear,fence,elsewhere,watched,await,spoken,command}.c proxy/session/core/{class,words}.c; do
     echo "$ROOT/$file $WORK/front/$(object_of "$file")"
 done >>"$WORK/sources"
 for found in "$ROOT"/tests/sim/*.c "$ROOT"/tests/sim/waits/*.c "$ROOT"/tests/sim/fences/*.c; do

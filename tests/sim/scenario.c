@@ -404,7 +404,7 @@ static void draw_fences(struct draw *d, struct scenario *sc) {
     sc->elsewhere = chance(d, 50);
     sc->unlocked = chance(d, 30);
     sc->pauses = sc->slow = chance(d, 70);
-    sc->pipelines = sc->restarts = sc->outside = false;
+    sc->pipelines = false;
 }
 
 void scenario_draw(struct scenario *sc, uint64_t seed, enum about about) {

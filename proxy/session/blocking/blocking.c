@@ -195,10 +195,11 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     return DISPATCHED;
 }
 
-/* The request that a session is blocked in, or NULL. */
+/* The request that a session is blocked in; NULL: none of this room's. */
 static struct request *blocked_request(struct session *s) {
     struct list_node *n = s->blocked ? list_first(&s->requests) : NULL;
-    return n ? LIST_ENTRY(n, struct request, link) : NULL;
+    struct request *r = n ? LIST_ENTRY(n, struct request, link) : NULL;
+    return r && (wait_is(r->command) || r->owner->ops == &blocked_ops) ? r : NULL;
 }
 
 static void half_closed(struct session *s) {

@@ -7,7 +7,7 @@
  * A part is one slot's keys (on a standalone: all of them), except that each lock key of DEL and UNLINK is a part
  * of its own, which is a script; a part of MSET with lock keys is a script as a whole. Of many scripts a few are on
  * their way at once, so that other clients' lock commands come between. The first error among the parts is the reply of
- * the whole.
+ * the whole. Fenced data beside locks is a part that goes first, and alone: where it is refused, no lock is released.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -49,9 +49,13 @@ struct split {
     struct text *kept;       /* replies that pieces point into, one a part */
     struct audit_note *note; /* what it does to keys that are audited, or NULL */
     size_t part_count;
-    struct session *session; /* as long as it is there */
-    size_t next, waiting;    /* the first item that may be a part that waits; how many do */
-    bool sends;              /* parts are being sent: one that ends at once sends no others */
+    struct session *session;         /* as long as it is there */
+    size_t next, waiting;            /* the first item that may be a part that waits; how many do */
+    bool sends;                      /* parts are being sent: one that ends at once sends no others */
+    struct fence_question *question; /* that goes with the data beside locks; NULL: there is none that is fenced */
+    struct fence_looks *looks;       /* before that; NULL: none are under way */
+    struct text data;                /* the data's part meanwhile */
+    int data_slot;
     char error[ERROR_LINE_MAX];
     bool failed;
 };
@@ -61,6 +65,9 @@ static void split_free(struct split *split) {
         text_clear(&split->kept[i]);
     for (size_t i = 0; i < split->item_count; i++)
         memory_free(split->items[i].name);
+    fence_looks_forget(split->looks);
+    fence_forget(split->question);
+    text_clear(&split->data);
     memory_free(split->kept);
     memory_free(split->items);
     memory_free(split->pieces);
@@ -249,13 +256,19 @@ static void split_go_on(struct request *r, size_t at_once) {
         split_finish(r);
 }
 
-/* Who leaves has sent the whole command: what waits of it is sent while its session is still known. */
+/* Who leaves has sent the whole command: what waits of it is sent while its session is still known. Locks that are
+ * looked at for the data's sake are no more. */
 static void split_left(struct request *r) {
     struct split *split = REQUEST_OWNER(r, struct split);
     if (split->waiting > 0) {
         r->session = split->session;
         split->sends = false;
         r->parts_left++; /* held here: the request is not to end as that of a session */
+        if (split->looks) {
+            fence_looks_forget(split->looks);
+            split->looks = NULL;
+            r->parts_left--;
+        }
         split_go_on(r, SIZE_MAX);
         r->session = NULL;
         if (--r->parts_left == 0)
@@ -342,9 +355,111 @@ static void split_send(struct session *s, struct request *request, const struct 
         request_barrier(request); /* the session's later requests come behind all parts */
 }
 
+/* ---- fenced data beside locks --------------------------------------------------------------------- */
+
+/* Keeps a lock's part until the data's has ended. */
+static void wait_for_data(struct request *request, struct split *split, const struct request_class *k,
+                          struct item *item) {
+    size_t len;
+    const char *key = request_arg(k->request, k->bytes, item->arg, &len);
+    item->name = memory_strndup(key, len);
+    item->name_len = len;
+    split->waiting++;
+    request->parts_left++;
+}
+
+/* The data's part has ended, as its client is to hear: with an error no lock is released. */
+static void data_ended(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct split *split = REQUEST_OWNER(r, struct split);
+    if (end->error || end->reply[0] == '-') {
+        r->parts_left -= (uint32_t)split->waiting;
+        split->waiting = 0;
+    }
+    split_part_done(c, end);
+}
+
+static void data_done(struct call *c, const struct call_end *end) {
+    const struct split *split = REQUEST_OWNER(c->request, struct split);
+    struct text out = {0};
+    struct call_end said = *end;
+    if (!end->error) {
+        fence_reply(c->request->session, split->question, end->reply, end->len, &out);
+        said.reply = out.data;
+        said.len = out.len;
+    }
+    data_ended(c, &said);
+    text_clear(&out);
+}
+
+static void data_send(struct request *request, struct split *split) {
+    struct call *call = LIST_ENTRY(list_first(&request->parts), struct call, link);
+    call->up.script = script_get(SCRIPT_FENCE);
+    call_submit(call, split->data_slot, split->data.data, split->data.len);
+}
+
+/* The data's locks elsewhere have been looked at. */
+static void data_looked(void *arg, const char *error, size_t len) {
+    struct request *request = arg;
+    struct split *split = REQUEST_OWNER(request, struct split);
+    struct call *call = LIST_ENTRY(list_first(&request->parts), struct call, link);
+    split->looks = NULL;
+    if (error)
+        data_ended(call, &(struct call_end){.reply = error, .len = len});
+    else
+        data_send(request, split);
+}
+
+/* Makes the data's part, with its question. */
+static void data_question(struct session *s, struct split *split, const struct request_class *k,
+                          const struct item *items, size_t count) {
+    struct request_class data;
+    struct resp_request scanned;
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    build_args(s->worker, k->command, k->request, k->bytes, items, count);
+    text_append(&split->data, s->worker->build.data, s->worker->build.len);
+    resp_request_init(&scanned);
+    if (resp_request_scan(&scanned, split->data.data, split->data.len, &limits) == RESP_OK) {
+        class_find_again(&data, k->command, &scanned, split->data.data, split->data_slot);
+        split->question = fence_prepare(s, NULL, &data);
+        class_clear(&data);
+    }
+    resp_request_clear(&scanned);
+    split->data.len = 0;
+    text_append(&split->data, s->worker->build.data, s->worker->build.len);
+}
+
+/* Sends the data, with its question, and keeps the locks' parts meanwhile. */
+static void send_data_first(struct session *s, struct request *request, const struct request_class *k) {
+    struct split *split = REQUEST_OWNER(request, struct split);
+    struct item *data = memory_alloc(split->item_count * sizeof(*data));
+    size_t count = 0;
+    for (size_t i = 0; i < split->item_count; i++) {
+        if (split->items[i].rule)
+            wait_for_data(request, split, k, &split->items[i]);
+        else
+            data[count++] = split->items[i];
+    }
+    split->data_slot = data[0].slot;
+    call_new(request, data_done)->count = (uint32_t)count;
+    data_question(s, split, k, data, count);
+    memory_free(data);
+    request_barrier(request);
+    lock_busy_all(request); /* the question was not to wait for itself */
+    if (!fence_is_elsewhere(split->question)) {
+        data_send(request, split);
+        return;
+    }
+    split->looks = fence_looks_new(s, data_looked, request);
+    fence_looks_add(split->looks, split->question);
+    fence_looks_go(split->looks);
+}
+
 enum dispatch_result split_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     size_t key_count = k->key_count, locks = 0, lock_parts = 0;
+    const char *error;
+    bool data_first = k->fenced && k->enforced && fence_judge(s, k, &error) == FENCE_APART;
     struct item *items = memory_alloc(key_count * sizeof(*items));
     for (size_t i = 0; i < key_count; i++) {
         item_set(&items[i], k, i);
@@ -359,7 +474,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct request_clas
     qsort(items, key_count, sizeof(*items), item_compare);
     counter_add(&s->worker->counters.requests_split, 1);
     struct request *request = request_new(s, c);
-    if (locks > 0)
+    if (locks > 0 && !data_first)
         lock_busy_all(request);
     if (locks > 0 && c->split == SPLIT_MSET) /* a script that sets other keys too */
         request_barrier(request);
@@ -376,8 +491,11 @@ enum dispatch_result split_dispatch(struct session *s, const struct request_clas
     split->session = s;
     request_own(request, &split->owner, &split_ops);
     request->parts_left = 1; /* held here until all parts are on their way, or wait: some may end at once */
-    split_send(s, request, c, k->request, k->bytes, items, key_count);
-    if (split->waiting > 0)
+    if (data_first)
+        send_data_first(s, request, k);
+    else
+        split_send(s, request, c, k->request, k->bytes, items, key_count);
+    if (split->waiting > 0 && !data_first)
         split_go_on(request, PARTS_AT_ONCE);
     if (--request->parts_left == 0)
         split_finish(request);

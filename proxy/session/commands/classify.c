@@ -69,6 +69,9 @@ static bool way_of_fenced(struct session *s, struct classified *to, enum way *wa
     case FENCE_CHECKED:
         *way = WAY_FENCED;
         break;
+    case FENCE_APART:
+        *way = WAY_SPLIT;
+        break;
     case FENCE_REFUSED:
         *way = refused(to, error);
         break;

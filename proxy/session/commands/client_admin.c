@@ -15,6 +15,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/blocking/blocking.h"
 #include "proxy/session/commands/private.h"
+#include "proxy/session/locks/locks.h"
 
 static const int64_t PAUSE_LONGEST_MS = INT64_MAX / 2; /* beyond, Redis has an error */
 
@@ -234,7 +235,7 @@ static void visit(struct admin *a, struct session *s) {
     else if (a->verb == ADMIN_KILL)
         visit_kill(a, s);
     else
-        a->unblocked = blocking_unblock(s, a->error, blocked_at, a);
+        a->unblocked = fence_unblock(s, a->error) || blocking_unblock(s, a->error, blocked_at, a);
 }
 
 /* A worker's clients, some in each turn. They are in the order of their numbers. */

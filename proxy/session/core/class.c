@@ -59,6 +59,17 @@ void class_find(struct request_class *k, struct session *s, const struct command
         k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, k->keys, k->key_count) : 0;
 }
 
+void class_find_again(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes,
+                      int slot) {
+    class_begin(k, c, r, bytes);
+    key_list_find(&k->list, c, r, bytes);
+    k->key_count = k->list.count > 0 ? (size_t)k->list.count : 0;
+    k->keys = k->list.keys;
+    k->rules = NULL;
+    k->fenced = true;
+    k->slot = slot;
+}
+
 void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule *rule) {
     k->one_key = key;
     k->keys = &k->one_key;

@@ -42,6 +42,10 @@ void class_begin(struct request_class *k, const struct command *c, const struct 
 /* Fills *k. Every find is followed by a clear; the request and its bytes outlive the value. */
 void class_find(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
                 const char *bytes);
+/* Fills *k once more with a request whose slot is known, and of whose keys some are data of fences and none is a lock:
+ * their rules, which count how often they are asked for, are not looked for. */
+void class_find_again(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes,
+                      int slot);
 /* Fills *k where argument `key` is known to be the only key (or the only one that matters), and `rule` its rule. */
 void class_of_key(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
                   const char *bytes, uint32_t key, const struct lock_rule *rule);

@@ -117,6 +117,7 @@ const struct session_room locks_room = {
     .worker_rules = lock_waits_rules,
     .worker_stops = lock_waits_stop,
     .closes = session_leaves,
+    .half_closed = watched_half_closed,
     .speaks = lock_wait_speaks,
 };
 

@@ -20,7 +20,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/session/locks/private.h"
 
-enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, WORDS_MAX = 7000 };
+enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256 };
 
 #define MIXED   "ERR locks and fenced data in one command; nothing was written: send several"
 #define UNKNOWN "ERR the write of fenced data can't be checked with this command; nothing was written"
@@ -28,6 +28,7 @@ enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, W
 #define NO_LOCK "ERR the lock of fenced data is none of a rule that is enforced; nothing was written"
 #define OTHER   "ERR the lock of fenced data is in another slot than its key, and not held; nothing was written"
 #define SEVERAL "ERR fenced data of several slots in one command; nothing was written: send several"
+#define CROSSES "CROSSSLOT Keys in request don't hash to the same slot"
 
 /* ---- what is written ------------------------------------------------------------------------------- */
 
@@ -135,11 +136,11 @@ void fence_audit(struct session *s, const struct request_class *k) {
 static bool in_script(const struct request_class *k) {
     const struct command *c = k->command;
     return c->need == NEED_KEY && c->id != COMMAND_UNKNOWN && c->id != COMMAND_BITFIELD &&
-           !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= WORDS_MAX && k->key_count <= WORDS_MAX;
+           !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= SPOKEN_WORDS_MAX && k->key_count <= SPOKEN_WORDS_MAX;
 }
 
 /* Whether the request can be checked. MOVE and COPY with DB write where another lock counts; MIGRATE and PFDEBUG are
- * for operators; what blocks would be asked for when it begins to. */
+ * for operators. */
 static bool can_check(const struct request_class *k) {
     const struct command *c = k->command;
     uint32_t db;
@@ -149,8 +150,7 @@ static bool can_check(const struct request_class *k) {
     case COMMAND_PFDEBUG:
         return false;
     default:
-        return (c->need == NEED_KEY || !command_blocks(c, k->bytes, k->request)) &&
-               !lock_clobbers_database(c, k->request, k->bytes, &db);
+        return !lock_clobbers_database(c, k->request, k->bytes, &db);
     }
 }
 
@@ -187,8 +187,8 @@ static enum fence_verdict judge_key(struct session *s, const struct request_clas
         return FENCE_REFUSED;
     if (!has_to_ask(s, f, &w))
         return FENCE_NOTHING;
-    *error = k->slot == SLOT_SEVERAL ? SEVERAL : OTHER;
-    bool nothing_to_compare = s->queues && w.how == WRITER_NONE && is_elsewhere(s, k, &f->lock);
+    *error = k->slot != SLOT_SEVERAL ? OTHER : k->command->split == SPLIT_NONE ? CROSSES : SEVERAL;
+    bool nothing_to_compare = (s->queues || k->enforced) && w.how == WRITER_NONE && is_elsewhere(s, k, &f->lock);
     return k->slot < 0 || nothing_to_compare ? FENCE_REFUSED : FENCE_CHECKED;
 }
 
@@ -213,18 +213,50 @@ static enum fence_verdict judge_keys(struct session *s, const struct request_cla
     return verdict;
 }
 
+/* Whether the request is one whose keys are served apart: it releases locks, and removes data as well. */
+static bool is_apart(const struct session *s, const struct request_class *k) {
+    return k->enforced && !k->audited && !s->queues &&
+           (k->command->id == COMMAND_DEL || k->command->id == COMMAND_UNLINK);
+}
+
+/* The slot of the keys that are no locks. */
+static int data_slot(const struct session *s, const struct request_class *k) {
+    int slot = SLOT_NONE;
+    for (size_t i = 0; i < k->key_count; i++) {
+        size_t len;
+        const char *key = class_key(k, i, &len);
+        int own = upstream_is_cluster(s->worker->upstream) ? slot_of_key(key, len) : 0;
+        if (class_enforced(k, i))
+            continue;
+        if (slot != SLOT_NONE && slot != own)
+            return SLOT_SEVERAL;
+        slot = own;
+    }
+    return slot;
+}
+
 enum fence_verdict fence_judge(struct session *s, const struct request_class *k, const char **error) {
     struct lock_command lc;
+    struct spoken as;
+    struct request_class data;
     size_t asks;
     if (!k->fenced || !writes(k))
         return FENCE_NOTHING;
+    bool apart = is_apart(s, k);
+    if (apart) {
+        data = *k;
+        data.slot = data_slot(s, k);
+        k = &data;
+    }
     enum fence_verdict verdict = judge_keys(s, k, &asks, error);
     if (verdict != FENCE_CHECKED)
         return verdict;
-    if (!can_check(k) || (s->queues && !in_script(k)))
+    if (!can_check(k) || (s->queues && !in_script(k) && !spoken_unblocked(k, &as)))
         *error = UNKNOWN;
     else if (asks > CHECKED_MAX)
         *error = MANY;
+    else if (apart)
+        return FENCE_APART;
     else if (k->audited || lock_meaning_of(k, &lc) != MEANS_NOTHING)
         *error = MIXED;
     else
@@ -292,7 +324,8 @@ static struct fence_question *question_new(struct session *s, const struct reque
     q->slot = k->slot;
     q->id = k->command->id;
     q->array = q->id == COMMAND_LMPOP || q->id == COMMAND_ZMPOP ||
-               ((q->id == COMMAND_LPOP || q->id == COMMAND_RPOP) && k->request->argc > 2);
+               ((q->id == COMMAND_LPOP || q->id == COMMAND_RPOP) && k->request->argc > 2) ||
+               (k->command->need == NEED_BLOCKING && q->id != COMMAND_BLMOVE && q->id != COMMAND_BRPOPLPUSH);
     q->protocol = s->lane.protocol;
     command_text(k, q->command);
     session_who(s, q->who, sizeof(q->who));
@@ -303,11 +336,20 @@ static struct fence_question *question_new(struct session *s, const struct reque
     return q;
 }
 
+bool fence_awaits(const struct request_class *k) {
+    return k->command->need == NEED_BLOCKING && command_blocks(k->command, k->bytes, k->request);
+}
+
 const char *fence_words(struct session *s, const struct request_class *k) {
     static const char *const looks =
         "looks at the lock, and asks in one step with the write whether a later holder has "
         "written";
+    static const char *const awaits =
+        "asks whether the lock has had another holder, in one step with an attempt that does not block, and again "
+        "until something comes";
     const char *error = "";
+    static const char *const apart =
+        "asks in one step with the removal of the data whether the lock has had another holder, and releases then";
     struct fence_question *q;
     bool elsewhere;
     switch (fence_judge(s, k, &error)) {
@@ -316,10 +358,14 @@ const char *fence_words(struct session *s, const struct request_class *k) {
     case FENCE_LATER:
         return "waits for this session's commands on the lock";
     case FENCE_CHECKED:
+        if (fence_awaits(k))
+            return awaits;
         q = question_new(s, k);
         elsewhere = fence_is_elsewhere(q);
         fence_forget(q);
         return elsewhere ? looks : "asks in one step with the write whether the lock has had another holder";
+    case FENCE_APART:
+        return apart;
     case FENCE_REFUSED:
         break;
     }
@@ -335,6 +381,9 @@ static bool is_typed(const struct fence_question *q) {
     case COMMAND_ZPOPMIN:
     case COMMAND_ZPOPMAX:
     case COMMAND_ZMPOP:
+    case COMMAND_BZPOPMIN:
+    case COMMAND_BZPOPMAX:
+    case COMMAND_BZMPOP:
     case COMMAND_SPOP:
         return q->protocol == 3;
     default:
@@ -376,12 +425,15 @@ static void build_locks(struct session *s, struct lock_queue *queue, const struc
 }
 
 /* Adds the first arguments of fence.lua; build_fences is next. */
-static void build_arguments(struct session *s, const struct part *p) {
+static void build_arguments(struct session *s, const struct part *p, bool each) {
     struct worker *w = s->worker;
     size_t len;
     const char *identity = lock_client_name(s->lock.client, &len);
     build_number(w, (int64_t)p->guards);
-    build_text(w, is_typed(p->q) ? "3" : "2");
+    if (each)
+        build_text(w, is_typed(p->q) ? "3 each" : "2 each");
+    else
+        build_text(w, is_typed(p->q) ? "3" : "2");
     build_bulk(w, identity, len);
     build_number(w, (int64_t)p->marks);
 }
@@ -394,18 +446,20 @@ static void build_fences(struct session *s, const struct part *p) {
 
 /* Build fence.lua's call in w->build up to its fences, and what comes behind them. */
 static void question_head(struct session *s, struct lock_queue *queue, const struct part *p,
-                          const struct request_class *k) {
-    build_locks(s, queue, p, k->key_count, k->request->argc);
+                          const struct request_class *k, const struct spoken *as) {
+    build_locks(s, queue, p, k->key_count, (as->name != NULL) + as->end - as->first);
     for (size_t i = 0; i < k->key_count; i++) {
         size_t key_len;
         const char *key = class_key(k, i, &key_len);
         build_bulk(s->worker, key, key_len);
     }
-    build_arguments(s, p);
+    build_arguments(s, p, as->each);
 }
 
-static void question_tail(struct session *s, const struct request_class *k) {
-    for (size_t i = 0; i < k->request->argc; i++)
+static void question_tail(struct session *s, const struct request_class *k, const struct spoken *as) {
+    if (as->name)
+        build_text(s->worker, as->name);
+    for (size_t i = as->first; i < as->end; i++)
         build_bulk(s->worker, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
 }
 
@@ -548,7 +602,6 @@ static bool acquires_before(const struct lock_queue *queue, const struct fence_q
 /* The question of a write that is to be sent, or queued. */
 static struct fence_question *question_of(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_new(s, k);
-    session_note_overlap(s);
     /* The lease that such a command may bring is not known yet: what counts is who holds the lock then. One elsewhere
      * can't be in the same transaction. */
     for (size_t i = 0; queue && i < q->here; i++)
@@ -560,9 +613,13 @@ static struct fence_question *question_of(struct session *s, struct lock_queue *
 struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_of(s, queue, k);
     struct part p = whole(q);
-    question_head(s, queue, &p, k);
+    struct spoken as = spoken_as_it_came(k);
+    session_note_overlap(s);
+    if (k->command->need == NEED_BLOCKING && !spoken_unblocked(k, &as))
+        as = spoken_as_it_came(k);
+    question_head(s, queue, &p, k, &as);
     build_fences(s, &p);
-    question_tail(s, k);
+    question_tail(s, k, &as);
     return q;
 }
 
@@ -577,11 +634,22 @@ struct fence_question *fence_watch(struct session *s, const struct request_class
     return q;
 }
 
+bool fence_outdated(struct session *s, const struct fence_question *q) {
+    bool outdated = false;
+    for (size_t i = 0; i < q->count && !outdated; i++) {
+        const struct asked *a = &q->keys[i];
+        struct lock_key lock = {a->db, q->names.data + a->lock, a->lock_len};
+        struct lock_writing w = engine_writing(s->worker->shared->engine, &s->lock, &lock, worker_now(s->worker));
+        outdated = w.fence != a->writing.fence;
+    }
+    return outdated;
+}
+
 void fence_ask(struct session *s, const struct fence_question *q) {
     struct lock_queue queue = {.sources = 0};
     struct part p = whole(q);
     build_locks(s, &queue, &p, 0, 1);
-    build_arguments(s, &p);
+    build_arguments(s, &p, false);
     build_fences(s, &p);
     build_text(s->worker, "PING");
 }
@@ -589,7 +657,7 @@ void fence_ask(struct session *s, const struct fence_question *q) {
 void fence_look_build(struct session *s, const struct fence_question *q, size_t at) {
     struct part p = {q, at, 1, 0};
     build_locks(s, NULL, &p, 0, 3);
-    build_arguments(s, &p);
+    build_arguments(s, &p, false);
     build_fences(s, &p);
     build_text(s->worker, "HGET");
     lock_build_guard(s->worker, q->names.data + q->keys[at].lock, q->keys[at].lock_len);
@@ -630,10 +698,11 @@ static void question_look(struct request *request, struct fence_question *q, con
     struct session *s = request->session;
     struct worker *w = s->worker;
     struct part p = whole(q);
-    question_head(s, NULL, &p, k);
+    struct spoken as = spoken_as_it_came(k);
+    question_head(s, NULL, &p, k, &as);
     text_append(&q->head, w->build.data, w->build.len);
     w->build.len = 0;
-    question_tail(s, k);
+    question_tail(s, k, &as);
     text_append(&q->tail, w->build.data, w->build.len);
     q->looks = fence_looks_new(s, question_looked, request);
     fence_looks_add(q->looks, q);
@@ -651,15 +720,17 @@ enum dispatch_result fence_dispatch(struct session *s, const struct request_clas
     struct request *request = request_new(s, k->command);
     struct fence_question *q = question_of(s, NULL, k);
     struct part p = whole(q);
+    session_note_overlap(s);
     request_barrier(request);
     request_own(request, &q->owner, &question_ops);
     if (fence_is_elsewhere(q)) {
         question_look(request, q, k);
         return DISPATCHED;
     }
-    question_head(s, NULL, &p, k);
+    struct spoken as = spoken_as_it_came(k);
+    question_head(s, NULL, &p, k, &as);
     build_fences(s, &p);
-    question_tail(s, k);
+    question_tail(s, k, &as);
     question_send(request, q);
     return DISPATCHED;
 }

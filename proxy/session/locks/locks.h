@@ -255,6 +255,7 @@ enum fence_verdict {
     FENCE_NOTHING, /* it writes none of their data, or its session may: as without them */
     FENCE_LATER,   /* commands of its session's on the lock have to end first */
     FENCE_CHECKED, /* it goes with a question (fence_dispatch) */
+    FENCE_APART,   /* DEL and UNLINK that name locks, too: the other keys are to go with a question first (split.c) */
     FENCE_REFUSED  /* with *error, static: what can't be checked is not done */
 };
 enum fence_verdict fence_judge(struct session *s, const struct request_class *k, const char **error);
@@ -263,13 +264,18 @@ const char *fence_words(struct session *s, const struct request_class *k);
 /* Sends a request together with the question whether its session has lost the lock meanwhile, as one step. */
 enum dispatch_result fence_dispatch(struct session *s, const struct request_class *k);
 
-/* The same inside of a transaction. The call is left in w->build, by its source where it is the first of its kind; what
- * is returned belongs to the caller, who forgets it at last (NULL: nothing). */
+/* The same inside of a transaction, or (queue NULL) of a command in parts. The call is left in w->build, in a
+ * transaction by its source where it is the first of its kind; what is returned belongs to the caller, who forgets it
+ * at last (NULL: nothing). */
 struct fence_question;
 struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k);
 void fence_forget(struct fence_question *q);
 /* Appends what the client gets for the script's reply, and records a late write. s NULL: the session is gone. */
 void fence_reply(struct session *s, const struct fence_question *q, const char *reply, size_t len, struct text *out);
+
+/* Ends for CLIENT UNBLOCK what a session is blocked in, if that is a command on fenced data: with Redis's error, or as
+ * when its time is over. False: it is none. */
+bool fence_unblock(struct session *s, bool error);
 
 /* Locks in other slots than the data are looked at before the write (elsewhere.c). Looks begin with fence_looks_new;
  * each question's are added; fence_looks_go has `done` called when all have been answered, at once if there are none:

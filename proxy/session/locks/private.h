@@ -262,7 +262,9 @@ void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char 
 /* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
 void heirs_tick(struct worker *w);
 
-/* ---- fence.c, elsewhere.c, watched.c --------------------------------------------------------------------- */
+/* ---- fence.c, elsewhere.c, watched.c, await.c, spoken.c
+ * ---------------------------------------------------------------------
+ */
 
 /* A fenced key of a question. */
 struct asked {
@@ -291,10 +293,25 @@ struct fence_question {
     struct asked keys[];
 };
 
-/* Make the question of a write that goes by itself, and leave in w->build the WATCH of its guard records and
- * watermarks; and then fence.lua's call, by its source and about no more than PING. */
+/* A command as it stands inside of fence.lua: a name (NULL: its own), and its arguments from `first` to before `end`.
+ */
+struct spoken {
+    const char *name;
+    size_t first, end;
+    bool each; /* it is for the first of its keys that has something, and says for which */
+};
+enum { SPOKEN_WORDS_MAX = 7000 /* more are too many for a script */ };
+struct spoken spoken_as_it_came(const struct request_class *k);
+/* spoken.c: finds what a command that blocks comes to where it does not. False: it is none that can be said so. */
+bool spoken_unblocked(const struct request_class *k, struct spoken *as);
+
+/* Make the question of a write that goes by itself (which may be about no key, where nothing is to be asked any more),
+ * and leave in w->build the WATCH of its guard records and watermarks; and then fence.lua's call, by its source and
+ * about no more than PING. */
 struct fence_question *fence_watch(struct session *s, const struct request_class *k);
 void fence_ask(struct session *s, const struct fence_question *q);
+/* Whether the session writes with other leases by now than those that the question is about. */
+bool fence_outdated(struct session *s, const struct fence_question *q);
 /* Leaves in w->build fence.lua's call about one key's guard record: it answers the fence of the lock's last lease. */
 void fence_look_build(struct session *s, const struct fence_question *q, size_t at);
 /* Whether a reply of fence.lua's is its refusal, which fence_reply takes. */
@@ -303,7 +320,32 @@ bool fence_refuses(const char *reply, size_t len);
  * `at`. */
 void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply, size_t len,
                       struct text *out);
+/* Whether the request is one that waits until there is something for it: BLPOP and its kin. */
+bool fence_awaits(const struct request_class *k);
 /* Sends a write that can't go inside of a script. The session has nothing in flight. */
 void watched_dispatch(struct session *s, const struct request_class *k);
+/* As struct session_room has it, for those that wait. */
+void watched_half_closed(struct session *s);
+
+/* The patience of a blocking command on fenced data: when the next attempt is due, and whether there is one. Both
+ * functions are called with `arg`: `again` when it is, `over` when there is none any more while none is under way. The
+ * session counts as blocked until await_free (NULL: nothing), but for the moment in which an attempt may take. */
+struct await;
+typedef void (*await_fn)(void *arg);
+struct await *await_new(struct request *r, const struct request_class *k, await_fn again, await_fn over, void *arg);
+void await_free(struct await *a);
+/* An attempt has brought nothing. True: another one is due in a while, of so many ms at least. False: await_answer says
+ * what the client gets. */
+bool await_more(struct await *a, int64_t least_ms);
+/* An attempt is about to take what there is. False: somebody has ended the wait meanwhile, and it is not to. */
+bool await_takes(struct await *a);
+/* Whether no attempt is under way. */
+bool await_idle(const struct await *a);
+/* Appends the reply that a wait in vain has; none where the client has said all that it will: its session is to
+ * finish. */
+void await_answer(const struct await *a, struct text *out);
+/* End it before its time, for CLIENT UNBLOCK (false: it is ending already), and since the client will say no more. */
+bool await_unblock(struct await *a, bool error);
+void await_leaves(struct await *a);
 
 #endif

@@ -1,10 +1,12 @@
 /*
  * Writes of fenced data that can't go inside of a script: the application's own scripts, what answers things that a
- * script cannot say, and what has more words than a script takes.
+ * script cannot say, what has more words than a script takes, and what blocks (in a transaction it does not).
  *
  *      EVAL ... 1 stock:1 ──> WATCH guards, fence.lua about PING, MULTI ──┬─ FENCED: the connection closes
  *                                                                         └─ PONG ──> EVAL ... 1 stock:1, EXEC
  *      client's reply <── the one element of EXEC's array, or nil: a guard record has changed, and all begins anew
+ *
+ * What blocks, and has found nothing, is tried again (await.c): each attempt is judged as a command that comes then.
  *
  * Of locks elsewhere (elsewhere.c) the watermarks are watched; they are raised by fence.lua before that, since what the
  * connection itself changes counts, too.
@@ -34,6 +36,9 @@ struct watched {
     struct fence_looks *looks; /* at locks elsewhere, before all else; NULL: none are under way */
     int slot;
     unsigned hops, tries, unsent;
+    unsigned delays;       /* errors in a row that pass, while it blocks */
+    bool asking;           /* an attempt is on the pin */
+    struct await *await;   /* of what blocks; it keeps its connection meanwhile */
     bool refused;          /* by fence.lua; `answer` has its words */
     char error[ERROR_MAX]; /* the first of an attempt that the node has for the commands before the last one; "" none */
     struct text answer;
@@ -47,13 +52,18 @@ static void exec_done(struct call *c, const struct call_end *end);
 
 /* ---- the end ----------------------------------------------------------------------------------------- */
 
+static enum pin_reason reason(const struct watched *b) {
+    return b->await ? PIN_BLOCKING : PIN_TRANSACTION;
+}
+
 static void watched_unpin(struct watched *b, bool clean) {
     if (b->pin)
-        pin_give(b->request->worker, b->pin, PIN_TRANSACTION, clean);
+        pin_give(b->request->worker, b->pin, reason(b), clean);
     b->pin = NULL;
 }
 
 static void watched_free(struct watched *b) {
+    await_free(b->await);
     fence_looks_forget(b->looks);
     fence_forget(b->question);
     text_clear(&b->answer);
@@ -79,14 +89,19 @@ static void watched_fail(struct watched *b, const char *error) {
     request_fail(r, copy);
 }
 
+/* Whether no attempt is made at the moment. */
+static bool is_idle(const struct watched *b) {
+    return b->await && await_idle(b->await);
+}
+
 /* Gives up a write whose session has closed: its connection closes, and its call fails at the end of the turn. */
 static void watched_left(struct request *r) {
     struct watched *b = REQUEST_OWNER(r, struct watched);
-    if (b->pin) {
+    if (b->pin && b->asking) {
         watched_unpin(b, false);
         return;
     }
-    if (!b->looks)
+    if (!b->looks && !is_idle(b))
         upstream_abandon(r->worker->upstream, &r->call.up); /* it may be waiting for the map */
     watched_end(b, false);
     request_reply(r, "", 0, true);
@@ -136,11 +151,15 @@ static void send_part(struct watched *b, call_done_fn done, const char *bytes, s
 static void watched_ask(struct watched *b) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
     struct request *r = b->request;
+    bool asks = b->question->count > 0;
     b->error[0] = '\0';
+    b->asking = true;
     if (fence_is_elsewhere(b->question))
         send_part(b, asked, b->asks.data, b->asks.len);
-    send_part(b, part_done, b->watch.data, b->watch.len);
-    send_part(b, asked, b->asks.data, b->asks.len);
+    if (asks)
+        send_part(b, part_done, b->watch.data, b->watch.len);
+    if (asks)
+        send_part(b, asked, b->asks.data, b->asks.len);
     call_init(&r->call, r, multi_done);
     call_submit_pin(&r->call, b->pin, multi, sizeof(multi) - 1, false);
 }
@@ -150,7 +169,7 @@ static void watched_start(struct watched *b, struct upstream_node *node) {
     struct request *r = b->request;
     const char *error;
     call_init(&r->call, r, multi_done);
-    b->pin = pin_take(r->session, node, PIN_TRANSACTION, &none, &error);
+    b->pin = pin_take(r->session, node, reason(b), &none, &error);
     if (b->pin)
         watched_ask(b);
     else if (b->unsent++ >= PIN_UNSENT_TWICE || !pin_await_map(&r->call, node))
@@ -184,10 +203,58 @@ static bool watched_redirected(struct watched *b) {
     return true;
 }
 
+/* Ends what blocks, in vain. */
+static void watched_over(void *arg) {
+    struct watched *b = arg;
+    struct request *r = b->request;
+    struct session *s = r->session;
+    struct text out = {0};
+    await_answer(b->await, &out);
+    watched_end(b, !b->asking);
+    if (out.len == 0)
+        session_finish(s);
+    request_reply(r, out.data, out.len, true);
+    text_clear(&out);
+}
+
+/* Has what blocks tried again, if there is time, in so many ms at least. */
+static void watched_more(struct watched *b, int64_t least_ms) {
+    if (!await_more(b->await, least_ms))
+        watched_over(b);
+}
+
+/* Whether an attempt of what blocks was in vain because of an error that passes, before anything was done. */
+static bool watched_passes(struct watched *b, const char *error) {
+    struct upstream *u = b->request->worker->upstream;
+    if (!b->await || !b->request->session ||
+        (strcmp(error, CHANGES) != 0 && !upstream_error_passes(u, error, strlen(error), true)))
+        return false;
+    int64_t ms = upstream_delay_ms(b->delays++);
+    if (ms < 0)
+        return false;
+    watched_unpin(b, false); /* it may be behind a MULTI */
+    b->asking = false;
+    watched_more(b, ms);
+    return true;
+}
+
+/* Whether who blocks is judged otherwise by now than when the attempt began: a colleague of its client has released
+ * the lock, say, and somebody else has it. */
+static bool judged_anew(const struct watched *b) {
+    return b->await && b->request->session && fence_outdated(b->request->session, b->question);
+}
+
 /* Ends the write with fence.lua's refusal. */
 static void watched_refused(struct watched *b) {
     struct request *r = b->request;
     struct text out = {0};
+    if (judged_anew(b)) {
+        b->refused = b->asking = false;
+        b->answer.len = 0;
+        watched_unpin(b, false); /* it is behind a MULTI */
+        watched_more(b, 0);
+        return;
+    }
     fence_reply(r->session, b->question, b->answer.data, b->answer.len, &out);
     watched_end(b, false);
     request_reply(r, out.data, out.len, true);
@@ -207,8 +274,10 @@ static void multi_done(struct call *c, const struct call_end *end) {
     } else if (b->refused) {
         watched_refused(b);
     } else if (b->error[0]) {
-        if (!watched_redirected(b))
+        if (!watched_redirected(b) && !watched_passes(b, b->error))
             watched_fail(b, b->error);
+    } else if (b->await && !await_takes(b->await)) {
+        watched_over(b);
     } else {
         send_part(b, part_done, b->command.data, b->command.len);
         call_init(&r->call, r, exec_done);
@@ -219,7 +288,27 @@ static void multi_done(struct call *c, const struct call_end *end) {
 /* ---- its answer -------------------------------------------------------------------------------------- */
 
 static bool is_nil(const char *reply) {
-    return reply[0] == '_' || (reply[0] == '*' && reply[1] == '-');
+    return reply[0] == '_' || ((reply[0] == '*' || reply[0] == '$') && reply[1] == '-');
+}
+
+/* Ends the write with its error, which the node has said instead of queueing it. */
+static void not_queued(struct watched *b) {
+    const char *error = memcmp(b->error, "MOVED ", 6) == 0 || memcmp(b->error, "ASK ", 4) == 0 ? MOVES : b->error;
+    if (!watched_passes(b, error))
+        watched_fail(b, error);
+}
+
+/* Takes the command's own reply. */
+static void watched_answered(struct watched *b, const char *reply, size_t len) {
+    struct request *r = b->request;
+    b->asking = false;
+    if (b->await && r->session && is_nil(reply)) {
+        b->delays = 0;
+        watched_more(b, 0);
+        return;
+    }
+    watched_end(b, true);
+    request_reply(r, reply, len, true);
 }
 
 static void exec_done(struct call *c, const struct call_end *end) {
@@ -229,17 +318,20 @@ static void exec_done(struct call *c, const struct call_end *end) {
     struct resp_item array;
     if (end->error) {
         watched_fail(b, end->error);
+    } else if (is_nil(end->reply) && r->session && judged_anew(b)) {
+        b->asking = false;
+        watched_more(b, 0);
     } else if (is_nil(end->reply) && r->session && b->tries++ < TRIES_MAX) {
         watched_ask(b);
     } else if (is_nil(end->reply)) {
-        watched_fail(b, CHANGES);
+        if (!watched_passes(b, CHANGES))
+            watched_fail(b, CHANGES);
     } else if (end->reply[0] == '-') { /* the node has not queued the write, and says why there */
         if (!b->error[0])
             note_error(b, end);
-        watched_fail(b, memcmp(b->error, "MOVED ", 6) == 0 || memcmp(b->error, "ASK ", 4) == 0 ? MOVES : b->error);
+        not_queued(b);
     } else if (resp_item_read(&p, end->reply + end->len, &array) && array.type == '*' && array.num == 1) {
-        watched_end(b, true);
-        request_reply(r, p, end->len - (size_t)(p - end->reply), true);
+        watched_answered(b, p, end->len - (size_t)(p - end->reply));
     } else {
         watched_fail(b, NO_SENSE);
     }
@@ -253,14 +345,66 @@ static void watched_looked(void *arg, const char *error, size_t len) {
     struct request *r = b->request;
     struct session *s = r->session;
     b->looks = NULL;
+    if (error && judged_anew(b)) {
+        watched_more(b, 0);
+        return;
+    }
     if (error) {
-        watched_end(b, false);
+        watched_end(b, true);
         request_reply(r, error, len, true);
         return;
     }
+    b->asks.len = 0;
     fence_ask(s, b->question);
     text_append(&b->asks, s->worker->build.data, s->worker->build.len);
-    watched_start(b, pin_node(s, b->slot));
+    if (b->pin)
+        watched_ask(b);
+    else
+        watched_start(b, pin_node(s, b->slot));
+}
+
+/* Begins an attempt with the question of a write that comes now. */
+static void watched_begin(struct watched *b, const struct request_class *k) {
+    struct session *s = b->request->session;
+    fence_forget(b->question);
+    b->question = fence_watch(s, k);
+    b->watch.len = 0;
+    text_append(&b->watch, s->worker->build.data, s->worker->build.len);
+    b->hops = b->tries = b->unsent = 0;
+    b->looks = fence_looks_new(s, watched_looked, b);
+    fence_looks_add(b->looks, b->question);
+    fence_looks_go(b->looks);
+}
+
+/* The next attempt of what blocks is due: who writes may have got the lock meanwhile, or released it, and there may be
+ * other rules. */
+static void watched_again(void *arg) {
+    struct watched *b = arg;
+    struct request *request = b->request;
+    struct resp_request r;
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    struct request_class k;
+    const char *error = NULL;
+    struct list_node *n;
+    while ((n = list_first(&request->parts))) /* of the attempt before */
+        call_release(request->worker, LIST_ENTRY(n, struct call, link));
+    request->parts_left = 0;
+    resp_request_init(&r);
+    if (resp_request_scan(&r, b->command.data, b->command.len, &limits) != RESP_OK) { /* it was one */
+        resp_request_clear(&r);
+        watched_fail(b, NO_SENSE);
+        return;
+    }
+    class_find_again(&k, request->command, &r, b->command.data, b->slot);
+    enum fence_verdict verdict = fence_judge(request->session, &k, &error);
+    if (verdict == FENCE_REFUSED)
+        watched_fail(b, error);
+    else if (verdict == FENCE_LATER)
+        watched_more(b, 0);
+    else
+        watched_begin(b, &k);
+    class_clear(&k);
+    resp_request_clear(&r);
 }
 
 void watched_dispatch(struct session *s, const struct request_class *k) {
@@ -271,12 +415,31 @@ void watched_dispatch(struct session *s, const struct request_class *k) {
     session_uses(s, k->slot);
     b->request = request;
     b->slot = k->slot;
-    b->question = fence_watch(s, k);
-    text_append(&b->watch, w->build.data, w->build.len);
     text_append(&b->command, k->bytes, k->request->len);
     request_own(request, &b->owner, &watched_ops);
     request_barrier(request);
-    b->looks = fence_looks_new(s, watched_looked, b);
-    fence_looks_add(b->looks, b->question);
-    fence_looks_go(b->looks);
+    if (fence_awaits(k))
+        b->await = await_new(request, k, watched_again, watched_over, b);
+    watched_begin(b, k);
+    session_note_overlap(s);
+}
+
+/* ---- what ends a wait -------------------------------------------------------------------------------- */
+
+/* The patience of what a session is blocked in; NULL: it is nothing of this kind. */
+static struct await *await_of(struct session *s) {
+    struct list_node *n = list_first(&s->requests);
+    struct request *r = n ? LIST_ENTRY(n, struct request, link) : NULL;
+    return r && r->owner && r->owner->ops == &watched_ops ? REQUEST_OWNER(r, struct watched)->await : NULL;
+}
+
+bool fence_unblock(struct session *s, bool error) {
+    struct await *a = await_of(s);
+    return a && await_unblock(a, error);
+}
+
+void watched_half_closed(struct session *s) {
+    struct await *a = await_of(s);
+    if (a)
+        await_leaves(a);
 }

@@ -1,5 +1,6 @@
 /*
- * What fence.c and elsewhere.c need of a proxy, in the simulated world; writes of workers; and S7.
+ * What fence.c and elsewhere.c need of a proxy, in the simulated world (watched.c and await.c: pins.c); writes of
+ * workers; and S7.
  *
  *      worker ── SET data FENCE ──> fence_judge ──> fence_dispatch, or in MULTI fence_prepare and looks before EXEC
  *                                                       └── calls ──> fence.lua in the interpreter ──> their `done`
@@ -9,7 +10,7 @@
  * has seen that; in both, none behind one of a later lease, unless a failover has lost the watermark; none is refused
  * while its lease is live; and each is asked for.
  */
-#include "tests/sim/fences.h"
+#include "tests/sim/fences/fences_world.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,55 +20,13 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/class.h"
-#include "proxy/session/locks/private.h"
 #include "tests/sim/interpreter.h"
-#include "tests/sim/waits/waits_world.h"
-#include "tests/sim/world.h"
 
-enum { CALLS_MAX = 256, WORDS_MAX = 24, NAME_MAX_LEN = 64, ANSWER_MAX = 256 };
-
-/* A write of a worker's, or one look at a lock (`is_look`). */
-struct write {
-    struct request request; /* first */
-    struct world *world;
-    bool is_look, exact, queued;
-    bool lost; /* a look has said so */
-    bool slow; /* it is long on its way */
-    int worker, conn, key;
-    unsigned life;
-    uint64_t session_id, fence;
-    uint64_t number, of;             /* its own; a look's: its write's */
-    struct fence_question *question; /* in MULTI */
-    struct fence_looks *looks;
-    struct text bytes;
-    struct list_node link;
-};
-
-/* A call on its way to Redis. */
-struct sent {
-    struct call *call; /* NULL: none */
-    struct text bytes;
-};
-
-struct fences {
-    struct world *world;
-    struct waits_thread thread; /* the loop of all workers: what the time is */
-    struct lock_rules *rules;
-    struct proxy_shared shared[PROXIES];
-    struct worker workers[PROXIES];
-    struct session sessions[CONNS];
-    struct sent sent[CALLS_MAX];
-    struct list_node writes;
-    uint64_t writes_made;
-    struct write *now; /* whose bytes are being sent */
-    unsigned life[WORKERS];
-    uint64_t lease_session[WORKERS], lease_fence[WORKERS];
-    uint64_t written[MODEL_KEYS]; /* the greatest fence of an exact write that was done; 0: or the watermark was lost */
-};
+enum { WORDS_MAX = 24, NAME_MAX_LEN = 64 };
 
 static struct { uint64_t done, late, refused_by_mark, queued; } totals;
 
-static struct write *write_of(const struct request *r) {
+struct write *fences_write_of(const struct request *r) {
     return (struct write *)(void *)(uintptr_t)r;
 }
 
@@ -81,6 +40,7 @@ static struct write *write_new(struct world *w, struct session *s) {
     x->number = ++w->fences->writes_made;
     x->request.session = s;
     list_init(&x->request.parts);
+    list_init(&x->request.link);
     list_init(&x->link);
     list_append(&w->fences->writes, &x->link);
     x->request.call.request = &x->request;
@@ -90,6 +50,9 @@ static struct write *write_new(struct world *w, struct session *s) {
 static void write_free(struct write *x) {
     if (x->request.owner && x->request.owner->ops->free)
         x->request.owner->ops->free(x->request.owner);
+    for (struct list_node *n; (n = list_first(&x->request.parts));)
+        call_release(x->request.worker, LIST_ENTRY(n, struct call, link));
+    list_remove(&x->request.link);
     fence_looks_forget(x->looks);
     fence_forget(x->question);
     text_clear(&x->bytes);
@@ -106,6 +69,7 @@ struct request *request_new(struct session *s, const struct command *command) {
     f->now->request.session = s;
     f->now->request.worker = s->worker;
     f->now->request.command = command;
+    list_append(&s->requests, &f->now->request.link);
     return &f->now->request;
 }
 
@@ -140,7 +104,7 @@ static void write_ends(struct write *x) {
 }
 
 void request_reply(struct request *r, const char *data, size_t len, bool last) {
-    struct write *x = write_of(r);
+    struct write *x = fences_write_of(r);
     (void)last;
     if (!x->is_look)
         world_event(x->world, "worker %d: answer %.*s", x->worker, len > 2 ? (int)len - 2 : 0, data);
@@ -149,11 +113,11 @@ void request_reply(struct request *r, const char *data, size_t len, bool last) {
 
 void request_fail(struct request *r, const char *error) {
     (void)error;
-    write_ends(write_of(r));
+    write_ends(fences_write_of(r));
 }
 
 void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
-    const struct write *x = write_of(c->request);
+    const struct write *x = fences_write_of(c->request);
     struct fences *f = x->world->fences;
     (void)slot, (void)lane;
     if (x->lost)
@@ -207,18 +171,12 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
 }
 
 bool script_is(const struct command *c) {
-    (void)c;
-    return false;
+    return c->id == COMMAND_EVAL;
 }
 
 bool lock_clobbers(const struct request_class *k) {
     (void)k;
     return false;
-}
-
-void watched_dispatch(struct session *s, const struct request_class *k) {
-    (void)s, (void)k;
-    abort();
 }
 
 /* ---- Redis -------------------------------------------------------------------------------------------- */
@@ -257,7 +215,7 @@ static void answer(lua_State *L, char out[ANSWER_MAX]) {
     }
 }
 
-static void run(struct world *w, const struct write *x, const struct text *bytes, char out[ANSWER_MAX]) {
+void fences_run(struct world *w, const struct write *x, const struct text *bytes, char out[ANSWER_MAX]) {
     struct resp_request r;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     struct interpreter_word words[WORDS_MAX];
@@ -290,7 +248,13 @@ static void check_unlocked(struct world *w, const struct write *x) {
         world_fail(w, "S7", "worker %d has written under the lock of somebody else", x->worker);
 }
 
-static void check_ran(struct world *w, const struct write *x, bool refused) {
+/* Whether the worker's lease has been over for so long that nobody knows of it any more. */
+static bool is_forgotten(const struct world *w, int worker) {
+    const struct app_worker *k = &w->workers[worker];
+    return k->lost_ms && w->redis.now_ms > k->lost_ms + w->sc.rule.claim_memory_ms;
+}
+
+void fences_ran(struct world *w, struct write *x, bool refused) {
     const struct truth *t = &w->truth[x->key];
     bool asks = x->is_look || !w->sc.elsewhere, late = x->fence && t->max_fence > x->fence;
     uint64_t *written = &w->fences->written[x->key];
@@ -303,6 +267,8 @@ static void check_ran(struct world *w, const struct write *x, bool refused) {
     totals.late += refused && late;
     totals.refused_by_mark += refused && !asks;
     totals.done += !refused && !x->is_look;
+    if (x->waits && is_forgotten(w, x->worker)) /* meanwhile */
+        x->exact = false;
     if (!x->exact)
         return;
     if (!refused && asks && late)
@@ -319,7 +285,7 @@ static void check_ran(struct world *w, const struct write *x, bool refused) {
 
 /* ---- writes ---------------------------------------------------------------------------------------------- */
 
-static struct session *session_of(struct world *w, int conn) {
+struct session *fences_session(struct world *w, int conn) {
     struct fences *f = w->fences;
     struct session *s = &f->sessions[conn];
     const struct conn *c = &w->conns[conn];
@@ -336,7 +302,7 @@ static struct session *session_of(struct world *w, int conn) {
 }
 
 static void exec_done(struct call *c, const struct call_end *end) {
-    struct write *x = write_of(c->request);
+    struct write *x = fences_write_of(c->request);
     struct text out = {0};
     if (end->error)
         text_append(&out, "-\r\n", 3);
@@ -361,7 +327,7 @@ static void exec(struct write *x) {
     world_event(x->world, "worker %d: EXEC", x->worker);
     x->queued = false;
     x->world->fences->now = x;
-    session_of(x->world, x->conn);
+    fences_session(x->world, x->conn);
     x->looks = fence_looks_new(x->request.session, exec_looked, x);
     fence_looks_add(x->looks, x->question);
     fence_looks_go(x->looks);
@@ -369,7 +335,7 @@ static void exec(struct write *x) {
 
 /* Sends the write, by itself or in MULTI, or has it pass as it came. */
 static void write_send(struct world *w, struct write *x, const struct text *bytes) {
-    struct session *s = session_of(w, x->conn);
+    struct session *s = fences_session(w, x->conn);
     struct resp_request r;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     struct request_class k;
@@ -378,8 +344,9 @@ static void write_send(struct world *w, struct write *x, const struct text *byte
     resp_request_init(&r);
     if (resp_request_scan(&r, bytes->data, bytes->len, &limits) != RESP_OK)
         abort();
-    class_find(&k, s, command_by_id(COMMAND_SET), &r, bytes->data);
-    s->queues = x->fence && world_chance(w, 30);
+    const struct command *c = command_of_request(&r, bytes->data);
+    class_find(&k, s, c, &r, bytes->data);
+    s->queues = x->fence && c->id == COMMAND_SET && world_chance(w, 30);
     list_init(&queue.calls);
     w->fences->now = x;
     enum fence_verdict verdict = fence_judge(s, &k, &error);
@@ -430,7 +397,7 @@ bool fences_write(struct world *w, int worker, int conn) {
      * between. */
     if (k->idiom == IDIOM_SCRIPT)
         x->exact = false;
-    if (k->lost_ms && w->redis.now_ms > k->lost_ms + w->sc.rule.claim_memory_ms)
+    if (is_forgotten(w, worker))
         x->exact = false;
     c->busy++;
     k->busy = true;
@@ -438,8 +405,18 @@ bool fences_write(struct world *w, int worker, int conn) {
     snprintf(key, sizeof(key), w->sc.elsewhere ? "stock:%d" : "{lock:%d}stock", x->key);
     snprintf(value, sizeof(value), "%" PRIu64, x->fence);
     struct text bytes = {0};
-    text_printf(&bytes, "*3\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", strlen(key), key, strlen(value), value);
-    world_event(w, "worker %d, session %" PRIu64 ": SET %s %s", worker, c->id, key, value);
+    unsigned kind = world_below(w, 100);
+    x->waits = kind < 20;
+    const char *what = x->waits ? "BLPOP" : kind < 45 ? "EVAL" : "SET";
+    if (x->waits)
+        text_printf(&bytes, "*3\r\n$5\r\nBLPOP\r\n$%zu\r\n%s\r\n$3\r\n%s\r\n", strlen(key), key,
+                    world_chance(w, 70) ? "0.4" : "000");
+    else if (kind < 45)
+        text_printf(&bytes, "*5\r\n$4\r\nEVAL\r\n$4\r\ncode\r\n$1\r\n1\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", strlen(key),
+                    key, strlen(value), value);
+    else
+        text_printf(&bytes, "*3\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", strlen(key), key, strlen(value), value);
+    world_event(w, "worker %d, session %" PRIu64 ": %s %s %s", worker, c->id, what, key, value);
     write_send(w, x, &bytes);
     text_clear(&bytes);
     return true;
@@ -449,24 +426,29 @@ bool fences_write(struct world *w, int worker, int conn) {
 
 static void sent_goes_on(struct world *w, struct sent *s) {
     struct call *c = s->call;
-    struct write *x = write_of(c->request);
+    struct write *x = fences_write_of(c->request);
     struct text bytes = s->bytes;
     char out[ANSWER_MAX];
     bool gone = !x->is_look && !x->request.session, lost = (w->sc.loses && world_chance(w, 4));
     s->call = NULL;
     s->bytes = (struct text){0};
-    session_of(w, x->conn); /* as it is now */
+    fences_session(w, x->conn); /* as it is now */
     struct call_end end = {.error = "UPSTREAM the node is lost", .why = UPSTREAM_UNKNOWN};
     if (!(gone || lost) || world_chance(w, 50)) {
         model_expire(&w->redis, x->key);
         check_passed(w, x->key, BY_TIME);
-        run(w, x, &bytes, out);
+        fences_run(w, x, &bytes, out);
         bool refused = out[0] == '-';
-        check_ran(w, x, refused);
+        fences_ran(w, x, refused);
         if (!x->fence && !refused && (x->is_look || !w->sc.elsewhere) && x->request.session)
             check_unlocked(w, x);
         if (!lost)
             end = (struct call_end){.reply = out, .len = strlen(out)};
+    }
+    LIST_FOREACH(it, &w->fences->writes) { /* what follows is its write's */
+        struct write *of = LIST_ENTRY(it, struct write, link);
+        if (x->is_look && of->number == x->of)
+            w->fences->now = of;
     }
     c->done(c, &end);
     text_clear(&bytes);
@@ -475,11 +457,13 @@ static void sent_goes_on(struct world *w, struct sent *s) {
 bool fences_progress(struct world *w, bool at_once) {
     struct fences *f = w->fences;
     unsigned start = world_below(w, CALLS_MAX);
+    if (world_chance(w, 50) && fences_pins_progress(w))
+        return true;
     for (unsigned i = 0; i < CALLS_MAX; i++) {
         struct sent *s = &f->sent[(start + i) % CALLS_MAX];
-        if (!s->call || (!at_once && write_of(s->call->request)->slow && !world_chance(w, 2)))
+        if (!s->call || (!at_once && fences_write_of(s->call->request)->slow && !world_chance(w, 2)))
             continue;
-        f->now = write_of(s->call->request);
+        f->now = fences_write_of(s->call->request);
         sent_goes_on(w, s);
         return true;
     }
@@ -490,7 +474,7 @@ bool fences_progress(struct world *w, bool at_once) {
             return true;
         }
     }
-    return false;
+    return fences_pins_progress(w);
 }
 
 void fences_acquired(struct world *w, int worker, const struct flight *f) {
@@ -511,6 +495,8 @@ static void left(struct world *w, struct write *x) {
     if (f->life[x->worker] == x->life)
         w->workers[x->worker].busy = false;
     x->request.session = NULL;
+    list_remove(&x->request.link);
+    f->now = x;
     if (sent)
         return;
     if (x->request.owner && x->request.owner->ops->left)
@@ -531,6 +517,8 @@ void fences_left(struct world *w, int conn) {
 
 void fences_trouble(struct world *w) {
     int key = (int)world_below(w, w->sc.keys);
+    if (world_chance(w, 5))
+        fences_unblock_somebody(w);
     if (!w->sc.loses || !w->sc.elsewhere || !world_chance(w, 10))
         return;
     world_event(w, "key %d's watermark is lost", key);
@@ -552,6 +540,7 @@ void fences_open(struct world *w) {
     if (!w->sc.fences)
         return;
     slot_tags_init();
+    command_table_init();
     struct fences *f = w->fences = memory_zalloc(sizeof(*f));
     static const char *const LOCK[] = {"lock:*"};
     const char *const words[] = {w->sc.elsewhere ? "stock:*" : "{lock:*}stock", "by", "lock:*", "unlocked",
@@ -559,6 +548,8 @@ void fences_open(struct world *w) {
     f->world = w;
     f->thread.world = w;
     list_init(&f->writes);
+    for (int i = 0; i < CONNS; i++)
+        list_init(&f->sessions[i].requests);
     f->rules = lock_rules_new();
     rule_add(f->rules, false, LOCK, 1);
     rule_add(f->rules, true, words, 5);
@@ -572,6 +563,7 @@ void fences_close(struct world *w) {
         text_clear(&f->sent[i].bytes);
     for (int i = 0; i < PROXIES; i++)
         text_clear(&f->workers[i].build);
+    fences_pins_close(w);
     /* Looks first: a question is theirs as long as they are wanted. */
     while (!list_empty(&f->writes))
         write_free(LIST_ENTRY(f->writes.next, struct write, link));
@@ -581,10 +573,12 @@ void fences_close(struct world *w) {
 }
 
 bool fences_enough(long steps) {
+    uint64_t watched, waited;
+    fences_pins_totals(&watched, &waited);
     printf("sim: %" PRIu64 " writes done, %" PRIu64 " refused late, %" PRIu64 " by a watermark alone, %" PRIu64
-           " in transactions\n",
-           totals.done, totals.late, totals.refused_by_mark, totals.queued);
-    bool enough = totals.done && totals.late && totals.refused_by_mark && totals.queued;
+           " in transactions, %" PRIu64 " behind WATCH, %" PRIu64 " by who had blocked\n",
+           totals.done, totals.late, totals.refused_by_mark, totals.queued, watched, waited);
+    bool enough = totals.done && totals.late && totals.refused_by_mark && totals.queued && watched > waited && waited;
     if (!enough && steps >= 500000)
         printf("FAILED: that is too little\n");
     return enough || steps < 500000;

@@ -69,13 +69,18 @@ ev_tstamp ev_now(struct ev_loop *loop) {
 double worker_steady(struct worker *w) {
     const struct world *world = world_of(w);
     double now_ms = (double)world->redis.now_ms;
-    return (world->waits->rings ? now_ms + 0.001 : now_ms) / 1000.; /* no timer is early */
+    return (!world->waits || world->waits->rings ? now_ms + 0.001 : now_ms) / 1000.; /* no timer is early */
 }
 
 void ev_timer_start(struct ev_loop *loop, struct ev_timer *timer) {
-    struct waits *s = ((struct waits_thread *)(void *)loop)->world->waits;
-    int64_t now_ms = ((struct waits_thread *)(void *)loop)->world->redis.now_ms;
+    struct world *w = ((struct waits_thread *)(void *)loop)->world;
+    struct waits *s = w->waits;
+    int64_t now_ms = w->redis.now_ms;
     ev_timer_stop(loop, timer);
+    if (!s) {
+        fences_timer(w, timer, now_ms + (int64_t)ceil(timer->at * 1000. - 1e-4));
+        return;
+    }
     for (size_t i = 0; i < FLIGHTS; i++)
         if (!s->timers[i].timer) {
             s->timers[i] = (struct waits_timer){timer, loop, now_ms + (int64_t)ceil(timer->at * 1000. - 1e-4)};
@@ -86,8 +91,11 @@ void ev_timer_start(struct ev_loop *loop, struct ev_timer *timer) {
 }
 
 void ev_timer_stop(struct ev_loop *loop, struct ev_timer *timer) {
-    struct waits *s = ((struct waits_thread *)(void *)loop)->world->waits;
-    for (size_t i = 0; i < FLIGHTS; i++)
+    struct world *w = ((struct waits_thread *)(void *)loop)->world;
+    struct waits *s = w->waits;
+    if (!s)
+        fences_timer(w, timer, 0);
+    for (size_t i = 0; i < FLIGHTS && s; i++)
         if (s->timers[i].timer == timer)
             s->timers[i].timer = NULL;
     timer->active = 0;

@@ -1,0 +1,130 @@
+/*
+ * The patience of a blocking command on fenced data. Redis would be asked when it begins, and the element would come
+ * when the lock may be lost; so the command is tried, in its form that does not block and together with the question
+ * (watched.c), again and again:
+ *
+ *      BLPOP stock:1 5 ──> an attempt ──┬─ something: the client's reply
+ *                            ^          ├─ FENCED
+ *                            └─ 1 to 50 ms, until its time is over, CLIENT UNBLOCK, or the client leaves
+ *
+ * Redis has no place in its line for who waits so: an element that comes meanwhile goes to whoever blocks there.
+ */
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/private.h"
+
+enum { LONGEST_MS = 50, DOUBLINGS = 6 };
+
+struct await {
+    struct request *request;
+    struct ev_timer timer;
+    double until;   /* by worker_steady; 0: there is no end */
+    unsigned times; /* that nothing came, up to DOUBLINGS */
+    bool idle;      /* no attempt is under way */
+    bool last;      /* none comes behind the one that is under way, or due */
+    bool unblocked, error;
+    await_fn again, over;
+    void *arg;
+};
+
+static void await_arm(struct await *a, int64_t least_ms) {
+    struct worker *w = a->request->worker;
+    int64_t ms = a->times < DOUBLINGS ? 1 << a->times++ : LONGEST_MS;
+    if (ms < least_ms)
+        ms = least_ms;
+    double in = (double)ms / 1000., left = a->until - worker_steady(w);
+    a->last = a->until > 0 && left <= in;
+    if (a->last)
+        in = left > 0 ? left : 0;
+    ev_timer_set(&a->timer, in, 0.);
+    ev_timer_start(w->loop, &a->timer);
+}
+
+static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct await *a = timer->data;
+    bool paused = a->request->worker->pause != PAUSE_NONE; /* CLIENT PAUSE holds attempts, too */
+    if (paused && !a->last) {
+        await_arm(a, 0);
+        return;
+    }
+    a->idle = false;
+    if (paused)
+        a->over(a->arg);
+    else
+        a->again(a->arg);
+}
+
+struct await *await_new(struct request *r, const struct request_class *k, await_fn again, await_fn over, void *arg) {
+    struct await *a = memory_zalloc(sizeof(*a));
+    int64_t ms = command_wait_ms(k->command, k->bytes, k->request);
+    a->request = r;
+    a->until = ms > 0 ? worker_steady(r->worker) + (double)ms / 1000. : 0;
+    a->again = again;
+    a->over = over;
+    a->arg = arg;
+    ev_timer_init(&a->timer, on_timer, 0., 0.);
+    a->timer.data = a;
+    r->session->blocked = true;
+    return a;
+}
+
+void await_free(struct await *a) {
+    if (!a)
+        return;
+    ev_timer_stop(a->request->worker->loop, &a->timer);
+    if (a->request->session)
+        a->request->session->blocked = false;
+    memory_free(a);
+}
+
+bool await_more(struct await *a, int64_t least_ms) {
+    struct session *s = a->request->session;
+    s->blocked = true;
+    if (a->last || a->unblocked || s->half_closed)
+        return false;
+    a->idle = true;
+    await_arm(a, least_ms);
+    return true;
+}
+
+bool await_takes(struct await *a) {
+    struct session *s = a->request->session;
+    if (!a->unblocked)
+        s->blocked = false; /* a stop waits for what it may bring */
+    return !a->unblocked;
+}
+
+bool await_idle(const struct await *a) {
+    return a->idle;
+}
+
+void await_answer(const struct await *a, struct text *out) {
+    const struct session *s = a->request->session;
+    if (s->half_closed)
+        return;
+    if (a->error)
+        text_printf(out, "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
+    else
+        text_printf(out, s->lane.protocol == 3 ? "_\r\n" : "*-1\r\n");
+}
+
+/* Ends it now if no attempt is under way. */
+static void await_end(struct await *a) {
+    if (!a->idle)
+        return;
+    ev_timer_stop(a->request->worker->loop, &a->timer);
+    a->idle = false;
+    a->over(a->arg);
+}
+
+bool await_unblock(struct await *a, bool error) {
+    if (a->unblocked)
+        return false;
+    a->unblocked = true;
+    a->error = error;
+    await_end(a);
+    return true;
+}
+
+void await_leaves(struct await *a) {
+    await_end(a);
+}

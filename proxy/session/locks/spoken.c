@@ -1,0 +1,53 @@
+/*
+ * What blocks, as it stands inside of fence.lua in a transaction, where it does not: BLPOP a b 5 is LPOP of the first
+ * of the two that has something. Redis 7.0 lets no script call those that block.
+ */
+#include "proxy/session/locks/private.h"
+
+struct spoken spoken_as_it_came(const struct request_class *k) {
+    return (struct spoken){.end = k->request->argc};
+}
+
+/* Whether Redis takes the argument for a time; of those that are written otherwise, some are. */
+static bool is_time(const struct request_class *k, size_t at) {
+    enum { DIGITS_MAX = 9 };
+    size_t len, digits = 0, dots = 0;
+    const char *text = request_arg(k->request, k->bytes, at, &len);
+    for (size_t i = 0; i < len; i++) {
+        digits += text[i] >= '0' && text[i] <= '9';
+        dots += text[i] == '.' && i > 0 && i + 1 < len;
+    }
+    return digits > 0 && digits <= DIGITS_MAX && dots <= 1 && digits + dots == len;
+}
+
+bool spoken_unblocked(const struct request_class *k, struct spoken *as) {
+    size_t last = k->request->argc - 1, time = last;
+    *as = (struct spoken){.first = 1, .end = last};
+    switch ((int)k->command->id) {
+    case COMMAND_BLMOVE:
+        as->name = "LMOVE";
+        break;
+    case COMMAND_BRPOPLPUSH:
+        as->name = "RPOPLPUSH";
+        break;
+    case COMMAND_BLMPOP:
+    case COMMAND_BZMPOP:
+        *as =
+            (struct spoken){.name = k->command->id == COMMAND_BLMPOP ? "LMPOP" : "ZMPOP", .first = 2, .end = last + 1};
+        time = 1;
+        break;
+    case COMMAND_BLPOP:
+    case COMMAND_BRPOP:
+        as->name = k->command->id == COMMAND_BLPOP ? "LPOP" : "RPOP";
+        as->each = true;
+        break;
+    case COMMAND_BZPOPMIN:
+    case COMMAND_BZPOPMAX:
+        as->name = k->command->id == COMMAND_BZPOPMIN ? "ZPOPMIN" : "ZPOPMAX";
+        as->each = true;
+        break;
+    default:
+        return false;
+    }
+    return k->request->argc <= SPOKEN_WORDS_MAX && is_time(k, time);
+}
