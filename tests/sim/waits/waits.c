@@ -333,6 +333,7 @@ static void attempt_over(struct flight *f) {
     list_remove(&c->request.link);
     if (c->request.owner && c->request.owner->ops->free)
         c->request.owner->ops->free(c->request.owner);
+    lock_rules_unref(c->lock.rules);
     memory_free(c);
 }
 
