@@ -95,7 +95,7 @@ static void drain_end(struct worker *w) {
 }
 
 void drain_turn(struct worker *w) {
-    double now = ev_time();
+    double now = worker_steady(w);
     /* Sessions are closed at each turn's end: that is where a busy one is between two requests. */
     drain_sessions(w, now);
     bool left = list_empty(&w->sessions) && list_empty(&thread_of(w)->guests);
@@ -148,7 +148,7 @@ static void leave_on(struct worker *w, double now) {
  * leaves to do is the turn's end's. */
 static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
-    double now = ev_time();
+    double now = worker_steady(w);
     if (!w->stopping)
         leave_on(w, now);
     if (!w->stopping)
@@ -159,7 +159,7 @@ static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events)
 
 static void bound_set(struct worker *w, int64_t bound_ms) {
     struct worker_thread *t = thread_of(w);
-    t->drain_from = ev_time();
+    t->drain_from = worker_steady(w);
     t->drain_until = t->drain_from + (double)bound_ms / 1000.;
     if (ev_is_active(&t->drain))
         return;
