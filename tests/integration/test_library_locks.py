@@ -172,7 +172,10 @@ def test_advice(advice, title):
     if options.endswith(WAIT):  # whoever polled slept through releases: as often as the machine's speed has it
         assert " releases slept through " in line, line
         options = options[: -len(WAIT)]
-    assert options in library.options, line
+    fits = options in library.options
+    if not fits and re.search(r", late [1-9]", line):  # the machine stalled: who comes late with a bare DEL removes
+        fits = options.replace(" owner client", "") in library.options  # another's lock, as a colleague in a pool does
+    assert fits, line
 
 
 # ---- the figures -----------------------------------------------------------------------------------------------
