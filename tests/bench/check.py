@@ -44,7 +44,7 @@ FORWARDED = ["=+OK", "SET", "none:{c}", TOKEN, ";", "=:1", "DEL", "none:{c}"]
 ON_A_LOCK = ["=+OK", "SET", "lock:{c}", TOKEN, "NX", "PX", "30000", ";", "=:1", "DEL", "lock:{c}"]
 
 # The same under a rule with `wait`, by instructions of the pair without it.
-WAITING_PAIR = 1.1
+WAITING_PAIR = 1.12
 
 # Bytes of a session that waits, beside an idle connection.
 WAITING, WAITERS = 400, 4000
@@ -139,7 +139,7 @@ def check(fleet, counter):
 
 def is_above(name, cost, other, others_cost, times, bound):
     """Prints a figure beside the one that it is measured by; returns whether it is above its bound."""
-    print("%-34s %14.0f, %s: %.0f; times %.2f (%.1f)%s"
+    print("%-34s %14.0f, %s: %.0f; times %.2f (%.2f)%s"
           % (name, cost, other, others_cost, times, bound, "  ABOVE" if times > bound else ""), flush=True)
     return times > bound
 
