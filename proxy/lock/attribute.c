@@ -90,6 +90,12 @@ void claim_suspect(struct claim *c, uint32_t suspects) {
         c->suspects = suspects & SUSPECTS_MAX;
 }
 
+void claim_expect_until(struct claim *c, int64_t deadline_ms) {
+    struct claim_extra *extra = claim_extra(c);
+    if (!extra->deadline_ms || deadline_ms < extra->deadline_ms)
+        extra->deadline_ms = deadline_ms;
+}
+
 bool claim_suspicious(const struct claim *c, uint32_t suspects) {
     if (suspects < c->suspects)
         suspects = c->suspects;
@@ -285,9 +291,14 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
-    /* The lease to release is a colleague's that was given at another proxy, if the chosen one has made way there. */
-    if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms))
+    /* The lease to release is a colleague's that was given at another proxy, if the chosen one has made way there. If
+     * that one is over, that other proxy is told that its lease's release may have been this one (C3). */
+    if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms)) {
         plan->right = RIGHT_ADOPT;
+    } else if (c && s->shared && !c->peer->remote && plan->verb == LOCK_RELEASE) {
+        plan->right = RIGHT_OLDER;
+        plan->older_ms = claim_deadline(s->sh, c) - s->now_ms;
+    }
     /* Unless it is live, its lease made way before its end: released through another proxy, perhaps, and this release
      * is the one of the lease that is live. */
     bool early = c && s->contest && (c->ended ? c->cut_short : claim_is_live(c, s->now_ms));

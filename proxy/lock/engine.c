@@ -216,6 +216,15 @@ bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint6
     return own;
 }
 
+void engine_shifted(struct lock_engine *e, const struct lock_plan *plan, const struct lock_result *r, int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, plan->hash);
+    shard_lock(sh);
+    for (struct claim *c = entry_claims(entry_find(sh, &plan->key, plan->hash)); c; c = c->next)
+        if (c->fence == r->fence)
+            claim_expect_until(c, now_ms + r->shifted_ms);
+    shard_unlock(sh);
+}
+
 uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64_t hash, int64_t now_ms) {
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);

@@ -186,6 +186,7 @@ struct lock_key {
     RIGHT(RIGHT_ADOPT, "adopt")                                                                                        \
     RIGHT(RIGHT_BELIEVE, "believe")                                                                                    \
     RIGHT(RIGHT_SUSPECT, "suspect")                                                                                    \
+    RIGHT(RIGHT_OLDER, "older")                                                                                        \
     RIGHT(RIGHT_LEASED, "leased")                                                                                      \
     RIGHT(RIGHT_LATER, "later")                                                                                        \
     RIGHT(RIGHT_ENROL, "enrol")                                                                                        \
@@ -237,6 +238,7 @@ struct lock_plan {
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
     enum lock_right right;              /* ARGV 5 */
+    int64_t older_ms;                   /* RIGHT_OLDER: the older lease's release is expected for so long */
     uint64_t read_fence;                /* ARGV 7 */
     bool seen_known;                    /* ARGV 8, as lock_plan_seen has it */
     uint32_t seen_len;
@@ -244,6 +246,11 @@ struct lock_plan {
     char *seen_long;
     bool data_free; /* what stands there without a live lease is data, which the caller may touch: '*' in ARGV 8 */
 };
+
+/* ARGV 6, in ms. */
+static inline int64_t lock_plan_lease_ms(const struct lock_plan *plan) {
+    return plan->right == RIGHT_OLDER ? plan->older_ms : plan->rule ? plan->rule->lease_ms : 0;
+}
 
 /* What the session has seen; for LOCK_QUEUE_* the party (list.lua): plan->seen_len bytes where plan->seen_known. */
 static inline const char *lock_plan_seen(const struct lock_plan *plan) {
@@ -296,6 +303,8 @@ struct lock_result {
     bool elsewhere;   /* another proxy gave it */
     bool pooled;      /* its family is known to share connections, maybe at another proxy */
     uint8_t suspects; /* releases of losers that were refused while it was live, 3 at most */
+    int64_t shifted_ms; /* a release of its identity's was refused at another proxy, and counted for an older lease there:
+                         * for how long the release of that one was expected, 1 at least; 0: none was */
     union {
         uint64_t replicas; /* LOCK_UNCONFIRMED: that had it in time */
         int64_t waits_ms;  /* LOCK_GRANTED, LOCK_HELD: for how long somebody has waited at another proxy; 0: nobody
@@ -334,6 +343,8 @@ void engine_put_off(struct lock_engine *e, const struct lock_plan *plan);
 /* Whether the lease with this fence (0: whichever is live) that stands in an attempt's way was acquired by its own
  * session, and so by who asks: not where the session's commands may be several workers'. */
 bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms);
+/* An attempt that goes on waiting was refused by a lease of which r->shifted_ms says something: that is learnt. */
+void engine_shifted(struct lock_engine *e, const struct lock_plan *plan, const struct lock_result *r, int64_t now_ms);
 /* The session that holds the live lease of a key, over a connection of its own; 0: nobody who is connected here, or it
  * is not known who of several. `hash` is the key's. */
 uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64_t hash, int64_t now_ms);

@@ -233,6 +233,8 @@ static void learn_contest(struct finish *f) {
     if (!live)
         return;
     claim_suspect(live, f->result->suspects);
+    if (f->result->shifted_ms)
+        claim_expect_until(live, f->now_ms + f->result->shifted_ms);
     if (live->peer == f->peer)
         live->self_lost = true;
     else

@@ -312,10 +312,7 @@ static void inherit_deadline(const struct finish *f, const struct claim *used) {
     const struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
     if (!live || live == used || (live->peer != f->peer && !family_shares(family, f->peer, f->plan->rule)))
         return;
-    int64_t deadline_ms = claim_deadline(f->sh, used);
-    struct claim_extra *extra = claim_extra(live);
-    if (!extra->deadline_ms || deadline_ms < extra->deadline_ms)
-        extra->deadline_ms = deadline_ms;
+    claim_expect_until(live, claim_deadline(f->sh, used));
 }
 
 /* Learns from whether the release came over the session that had acquired. */

@@ -396,6 +396,9 @@ bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms
 bool claim_is_live(const struct claim *c, int64_t now_ms);
 /* Notes that so many refused releases are known of now, or more. */
 void claim_suspect(struct claim *c, uint32_t suspects);
+/* A release that was its own, perhaps, has been used for an older claim (C3): once its lease is over, its own is
+ * expected until then at most. */
+void claim_expect_until(struct claim *c, int64_t deadline_ms);
 /* Refused releases make the lease suspect, and there were as many as a holder's own would be. */
 bool claim_suspicious(const struct claim *c, uint32_t suspects);
 /* The claim with the lease that is live, as far as is known, of this client; NULL: none. */

@@ -65,14 +65,16 @@ elseif kind <= 6 and not there then
 elseif kind <= 6 then
   local g = redis.call('HMGET', record, 'token', 'value', 'fence', 'leased', 'owner', 'suspect')
   if g[2] == there and g[1] ~= '' and g[1] ~= mine then
-    local left = redis.call('PTTL', record)
-    if left == -1 or left >= GUARD_OUTLIVES_MS then
-      local flags, of, n = 48 + (tonumber(sub(g[1], -1)) or 0) % 2 * 2, nil, nil
+    local left, n, of = redis.call('PTTL', record), 0, nil
+    if g[6] then
+      of, n = string.match(g[6], '^(%d+):(%d+):')
+      n = of == g[3] and tonumber(n) or 0
+    end
+    if n < SUSPECTS_SHIFTED and (left == -1 or left >= GUARD_OUTLIVES_MS) then
+      local flags = 48 + (tonumber(sub(g[1], -1)) or 0) % 2 * 2 + 8 * n
       if g[4] == g[3] then flags = flags + 1 end
       if g[5] == argv[2] then flags = flags + 4 end
       if sub(g[1], 1, 36) ~= sub(mine, 1, 36) then flags = flags + 32 end
-      if g[6] then of, n = string.match(g[6], '^(%d+):(%d+):') end
-      if of == g[3] then flags = flags + 8 * math.min(tonumber(n), SUSPECTS_MAX) end
       if not waits then return 'h' .. string.char(flags) .. g[3] end
       return 'h' .. string.char(flags) .. g[3] .. ':' .. (left == -1 and '' or math.max(left - GUARD_OUTLIVES_MS, 0))
         .. mark(record, sub(mine, 1, 36), argv[#argv - 1])

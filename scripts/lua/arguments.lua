@@ -11,6 +11,8 @@
 --                    'adopt'     also one acquired by the same identity through another proxy process
 --                    'believe'   also any of the same identity
 --                    'suspect'   as 'claim'; a refusal by a lease of the same identity is counted there
+--                    'older'     release.lua alone: as 'claim', whose release is expected for ARGV 6 ms more; a refusal by a
+--                                lease of the same identity that another proxy gave is noted there, with that time
 --                    'leased'    extend.lua: also one of the same identity whose expiry is the proxy's own
 --                    'later'     extend.lua: also any of the same identity, if it ends later by that
 --                    'enrol'     as 'claim', and a lock without a guard record that holds what was seen is the claim's

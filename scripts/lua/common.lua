@@ -17,7 +17,8 @@
 --   owner    the identity in the guard record of the live lease, else ''
 --   flags    of the live lease, added up: 1 its expiry is the proxy's own; 2 its family shares connections; 4 it is the
 --            caller's identity's; 8 to 24 so many releases of losers were refused meanwhile, 3 at most; 32 another
---            proxy gave it
+--            proxy gave it; 64 times the ms for which the release of an older lease of the identity's was expected, where
+--            another proxy has counted one for that lease meanwhile, 1 at least
 -- The usual outcomes of acquire.lua and release.lua come as one text that says the same in fewer steps:
 --   the fence: granted; 'g' and the fence: granted, leased; 'h', a byte ('0' and the flags), fence: held, and where who asks waits a
 --   colon and the ms that the lease has left, '' no end (both may be followed by a colon and for how long somebody has waited
@@ -27,8 +28,9 @@
 -- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased (the fence,
 -- while the expiry is the proxy's own); attempt, reply (the last attempt that released or counted, so that its repeat finds
 -- itself done); extra (count.lua); vacant (adopt.lua: the last attempt that found no lock before its script); suspect (the
--- fence, how many releases of losers of the holder's identity were refused, and the attempt of the last one, with colons
--- between). leased, extra and suspect name the fence that they are said of: a new lease need not undo them. A token's last
+-- fence, how many releases of losers of the holder's identity were refused, with SUSPECTS_SHIFTED added where another one
+-- was counted for an older lease, and the attempt of the last one, with colons between); shifted (until when, in ms of the
+-- node's clock, that older lease's release was expected). leased, extra and suspect name the fence that they are said of: a new lease need not undo them. A token's last
 -- digit is odd where its family is known to share connections.
 --
 -- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
@@ -89,17 +91,29 @@ local function examine()
   return s
 end
 
--- How many releases of losers were refused while the lease with that fence was live.
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- What `suspect` says of the lease with that fence.
 local function suspects(said, fence)
   local of, n = string.match(said or '', '^(%d+):(%d+):')
   return of == fence and tonumber(n) or 0
 end
 
--- A loser's release is refused: that is counted in the guard record, once for each attempt.
-local function suspect(s)
+-- A release is refused, by right 'suspect' or 'older': that goes into the guard record, once for each attempt.
+local function note_refused(s)
   if string.sub(s.suspect or '', -#attempt) == attempt then return end
   local fence = int(s.fence)
-  s.suspect = fence .. ':' .. int(suspects(s.suspect, fence) + 1) .. ':' .. attempt
+  local n = suspects(s.suspect, fence)
+  if right == 'older' then
+    if n < SUSPECTS_SHIFTED then n = n + SUSPECTS_SHIFTED end
+    redis.pcall('HSET', guard, 'shifted', int(now_ms() + lease))
+  elseif n % SUSPECTS_SHIFTED < SUSPECTS_MAX then
+    n = n + 1
+  end
+  s.suspect = fence .. ':' .. int(n) .. ':' .. attempt
   redis.pcall('HSET', guard, 'suspect', s.suspect)
 end
 
@@ -125,7 +139,8 @@ local function may_touch(s)
     if s.token == claim or right == 'any' or right == 'operator' then return 'done' end
     local other = s.proxy ~= proxy or (right == 'believe' and not s.list)
     if (right == 'adopt' or right == 'believe') and s.owner == identity and other then return 'adopted' end
-    if right == 'suspect' and s.owner == identity and not s.list then suspect(s) end
+    local noted = right == 'suspect' or (right == 'older' and s.proxy ~= proxy)
+    if noted and s.owner == identity and not s.list then note_refused(s) end
     return false, 'held'
   end
   if right == 'any' or right == 'operator' then return 'done' end
@@ -167,7 +182,11 @@ local function flags(s)
   if (tonumber(string.sub(s.token, -1)) or 0) % 2 == 1 then sum = sum + 2 end
   if s.owner == identity then sum = sum + 4 end
   if s.proxy and s.proxy ~= proxy then sum = sum + 32 end
-  return sum + 8 * math.min(suspects(s.suspect, int(s.fence)), SUSPECTS_MAX)
+  local n = suspects(s.suspect, int(s.fence))
+  if n >= SUSPECTS_SHIFTED then
+    sum = sum + 64 * math.max(tonumber(redis.call('HGET', guard, 'shifted') or 0) - now_ms(), 1)
+  end
+  return sum + 8 * (n % SUSPECTS_SHIFTED)
 end
 
 local function envelope(reply, outcome, s, pttl)

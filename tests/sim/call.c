@@ -13,7 +13,7 @@ struct model_args call_args(const struct lock_plan *plan, const struct model_com
         .identity = identity,
         .proxy = proxy,
         .right = lock_right_text(plan->right),
-        .lease_ms = lease_ms,
+        .lease_ms = plan->right == RIGHT_OLDER ? lock_plan_lease_ms(plan) : lease_ms,
         .read_fence = plan->read_fence,
         .claim_fence = plan->claim_fence,
         .data_free = plan->data_free && !model_may_pass(command),
@@ -63,5 +63,6 @@ struct lock_result call_result(enum lock_verb verb, const struct model_command *
                                 .elsewhere = e->elsewhere,
                                 .waits_ms = e->waits_ms,
                                 .pooled = e->pooled,
+                                .shifted_ms = e->shifted_ms,
                                 .suspects = (uint8_t)e->suspects};
 }

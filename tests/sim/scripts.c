@@ -288,6 +288,7 @@ static void read_flags(unsigned flags, struct model_envelope *e) {
     e->same = flags >> 2 & 1;
     e->suspects = flags >> 3 & 3;
     e->elsewhere = flags >> 5 & 1;
+    e->shifted_ms = flags >> 6;
 }
 
 /* What an attempt that may wait is told behind the fence. Returns the end of the text. */

@@ -17,6 +17,7 @@ static struct held {
     uint64_t token, fence; /* token 0: the lock is free */
     const struct lock_client *owner;
     uint8_t suspects;
+    int64_t shifted_ms;
     bool elsewhere, pooled;
 } held[LEASES];
 
@@ -52,6 +53,7 @@ static uint64_t take_with(struct fixture *f, struct lock_session *s, const char 
     h->fence = f->fence;
     h->owner = s->client;
     h->suspects = 0;
+    h->shifted_ms = 0;
     h->elsewhere = h->pooled = false;
     return h->token;
 }
@@ -67,6 +69,7 @@ static void take_elsewhere(struct fixture *f, const struct lock_session *s, cons
     h->fence = ++f->fence;
     h->owner = s->client;
     h->suspects = 0;
+    h->shifted_ms = 0;
     h->elsewhere = true;
     h->pooled = false;
 }
@@ -77,6 +80,7 @@ static struct lock_result refusal(const struct held *h, const struct lock_sessio
     r.elsewhere = h->elsewhere;
     r.pooled = h->pooled;
     r.suspects = h->suspects;
+    r.shifted_ms = h->shifted_ms;
     return r;
 }
 
@@ -118,6 +122,8 @@ static struct lock_result released_by(struct held *h, const struct lock_session 
     }
     if (same && plan->right == RIGHT_SUSPECT && h->suspects < 3)
         h->suspects++;
+    if (same && plan->right == RIGHT_OLDER && h->elsewhere)
+        h->shifted_ms = lock_plan_lease_ms(plan);
     return refusal(h, s);
 }
 
@@ -1281,6 +1287,50 @@ static void what_another_proxy_learnt_counts_here(void **state) {
     assert_true(attempt(f, &a, "lock:yy"));
 }
 
+/* Two proxies: the release that counts here for what has ended here may be the one of the lease that the other proxy has
+ * given, which hears of it, and for how long it would have been expected here (C3). */
+static void a_shift_is_told_to_the_proxy_that_gave_the_lease(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    uint64_t used;
+    open_two(f, &a, &b);
+    engine_session_overlapped(f->engine, &a);
+    engine_session_overlapped(f->engine, &b);
+    uint64_t ended = take(f, &a, "lock:x");
+    lapse(f, "lock:x", 1000);
+    take_elsewhere(f, &b, "lock:x");
+    pass(f, 500);
+    assert_false(give_by(f, &b, "lock:x", &used));
+    assert_int_equal(used, ended);
+    assert_int_equal(lease_of("lock:x")->shifted_ms, 1500); /* of the two seconds after a lease of one */
+    /* The other proxy, with a lease that it gave. */
+    take(f, &a, "lock:yy");
+    lease_of("lock:yy")->shifted_ms = 1500;
+    attempt(f, &b, "lock:yy");
+    lapse(f, "lock:yy", 1000);
+    assert_int_equal(stats(f).claims, 1);
+    pass(f, 500);
+    assert_int_equal(stats(f).claims, 0);
+}
+
+/* One that goes on waiting hears of it at once. */
+static void a_shift_is_told_to_who_waits(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    open_two(f, &a, &b);
+    engine_session_overlapped(f->engine, &a);
+    take(f, &a, "lock:x");
+    begin(f, &b, LOCK_ACQUIRE, "lock:x", &plan);
+    lease_of("lock:x")->shifted_ms = 1;
+    struct lock_result r = refusal(lease_of("lock:x"), &b);
+    engine_shifted(f->engine, &plan, &r, f->now_ms);
+    lapse(f, "lock:x", 1000);
+    assert_int_equal(stats(f).claims, 0);
+    r = result(LOCK_NOT_SENT, 0);
+    finish(f, &b, &plan, &r);
+}
+
 /* ---- L6, S6: neighbours, strangers ----------------------------------------------------------------- */
 
 static void l6_another_familys_pool_changes_nothing(void **state) {
@@ -1577,6 +1627,8 @@ int main(void) {
         CASE(what_made_way_before_a_pool_was_known_is_spent),
         CASE(what_another_proxy_gave_is_gone_with_the_next_lease),
         CASE(what_another_proxy_learnt_counts_here),
+        CASE(a_shift_is_told_to_the_proxy_that_gave_the_lease),
+        CASE(a_shift_is_told_to_who_waits),
         CASE(l6_another_familys_pool_changes_nothing),
         CASE(s6_another_clients_lease_is_never_believed),
         CASE(claims_are_remembered_as_long_as_they_may_stand_in_the_way),

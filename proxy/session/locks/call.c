@@ -156,6 +156,7 @@ static inline void read_flags(uint64_t flags, struct lock_result *r) {
     r->same = flags >> 2 & 1;
     r->suspects = (uint8_t)(flags >> 3 & 3);
     r->elsewhere = flags >> 5 & 1;
+    r->shifted_ms = (int64_t)(flags >> 6);
 }
 
 /* Reads what an attempt that may wait is told behind the fence, from the colon on: of a lease that has refused it the

@@ -295,6 +295,9 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     t->seen_same = e->result.same;
     t->seen_elsewhere = e->result.elsewhere;
     t->seen_suspects = e->result.suspects;
+    struct worker *w = worker_of(t);
+    if (e->result.shifted_ms) /* the engine is told now: this attempt may not be refused any more */
+        engine_shifted(w->shared->engine, &t->call->lock->plan, &e->result, worker_now(w));
     struct parked_words *words = t->parked.words;
     if (!words)
         return;

@@ -86,7 +86,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
     build_bulk(w, identity, len);
     build_text(w, w->shared->options.process_id);
     build_text(w, lock_right_text(plan->right));
-    build_number(w, plan->rule ? plan->rule->lease_ms : 0);
+    build_number(w, lock_plan_lease_ms(plan));
     build_number(w, (int64_t)plan->read_fence);
     lock_build_seen(w, plan);
     build_number(w, at);
@@ -227,7 +227,7 @@ static inline char *put_about(struct worker *w, char *p, const struct lock_plan 
     const char *right = lock_right_text(plan->right);
     p = plan->right == RIGHT_CLAIM ? put(p, "$5\r\nclaim\r\n", 11) : put_word(p, right, strlen(right));
     p = put_word(p, identity, identity_len);
-    p = put_again(&w->locks->lease, p, plan->rule ? plan->rule->lease_ms : 0);
+    p = put_again(&w->locks->lease, p, lock_plan_lease_ms(plan));
     p = put_length(p, seen_len(plan));
     return put(p + seen_write(plan, p), "\r\n", 2);
 }

@@ -445,6 +445,7 @@ void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const
                                           .pooled = r->pooled,
                                           .same = r->same,
                                           .elsewhere = r->elsewhere,
+                                          .shifted_ms = r->shifted_ms,
                                           .suspects = r->suspects};
 }
 
