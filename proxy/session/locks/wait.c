@@ -514,7 +514,7 @@ static void serve(struct worker *w) {
         struct wait *t = LIST_ENTRY(waiter, struct wait, waiter);
         if (tries || waiter->yields_ms)
             t->called = worker_steady(w);
-        if (waiter->yields_ms || !waiter->look_ms) { /* and if its time is over before, so will who comes behind it */
+        if (!waiter->look_ms) { /* and if its time is over before, so will who comes behind it */
             waiter->look_ms = worker_steady_ms(w) + (waiter->yields_ms ? waiter->yields_ms : TRY_MS);
             waiting_look(w->shared->waiting, waiter, waiter->look_ms);
         }
