@@ -369,11 +369,14 @@ bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence) {
     if (q->trying == w) {
         q->trying = NULL;
         q->again |= is_freed(t, q->hash, fence); /* the release came over another connection, behind it */
-        again = q->again && first_of(q) == w;
+        struct waiter *first = first_of(q);
+        again = q->again && first == w;
         if (again)
             try_now(q, w);
         else if (q->again)
             call_first(t, q);
+        else if (first && first != w) /* it has come meanwhile, and may have been to look */
+            call(t, first, false);
         q->again = false;
     }
     pthread_mutex_unlock(&t->mutex);

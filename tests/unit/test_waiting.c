@@ -412,6 +412,20 @@ static void test_left_once(void **state) {
     leave(r, 1, WAIT_OVER);
 }
 
+/* Who came first joins while another one's attempt is under way, and may have been to look meanwhile. */
+static void test_first_behind_an_attempt(void **state) {
+    struct rig *r = *state;
+    join(r, 1, 0);
+    assert_true(waiting_try(r->t, &r->w[1]));
+    assert_int_equal(join(r, 0, 1), JOINED_FIRST);
+    assert_false(waiting_try(r->t, &r->w[0]));
+    assert_false(waiting_refused(r->t, &r->w[1], 100));
+    assert_ptr_equal(next(r, 1, false), &r->w[0]);
+    assert_true(waiting_try(r->t, &r->w[0]));
+    leave(r, 0, WAIT_OVER);
+    leave(r, 1, WAIT_OVER);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_order),
@@ -433,6 +447,7 @@ int main(void) {
         TEST(test_elsewhere),
         TEST(test_patience),
         TEST(test_left_once),
+        TEST(test_first_behind_an_attempt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
