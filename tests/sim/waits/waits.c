@@ -947,6 +947,9 @@ void waits_proxy_back(struct world *w, int proxy) {
 }
 
 void waits_proxy_gone(struct world *w, int proxy) {
+    for (size_t i = 0; i < FLIGHTS; i++) /* those whose session had closed before */
+        if (w->flights[i].used && w->flights[i].proxy == proxy)
+            waits_left(w, &w->flights[i], true);
     for (unsigned i = 0; i < w->sc.threads; i++) {
         struct waits_thread *t = &w->waits->threads[proxy][i];
         lock_ear_close(&t->worker);
