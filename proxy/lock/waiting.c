@@ -41,7 +41,6 @@ struct waiting_queue {
     size_t count;
     struct waiter *trying;  /* whose attempt is under way, of those who may ask in their turn */
     bool again;             /* a release was seen meanwhile */
-    bool left;              /* the lock is free, and left to another proxy until look_ms */
     uint64_t asked, proven; /* attempts sent; the newest of them that is known to have found the lock held */
     uint64_t fence;         /* of the lease that was met last */
     int64_t look_ms;        /* when the first one is to try if nothing happens before; 0 not known */
@@ -292,7 +291,7 @@ void waiting_elsewhere(struct waiting *t, struct waiter *w, int64_t since_ms) {
 
 static void try_now(struct waiting_queue *q, struct waiter *w) {
     q->trying = w;
-    q->again = q->left = false;
+    q->again = false;
     w->attempt = ++q->asked;
 }
 
@@ -345,7 +344,6 @@ void waiting_try_last(struct waiting *t, struct waiter *w) {
 static void note_held(struct waiting_queue *q, const struct waiter *w) {
     if (w->attempt > q->proven)
         q->proven = w->attempt;
-    q->left = false;
 }
 
 /* Whoever has waited for somebody at another proxy knows now whether that has come: so much longer the next time, or as
@@ -498,9 +496,6 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
         bool may = called && !q->trying && first_of(q) == w;
         w->mailed = w->called = false;
         w->yields_ms = may && yields(q, w) ? patience_of(t, q->hash) : 0;
-        if (w->yields_ms && !q->left)
-            q->look_ms = 0;
-        q->left |= w->yields_ms > 0;
         w->look_ms = q->look_ms;
         *tries = may && !w->yields_ms;
         if (*tries)

@@ -41,7 +41,7 @@ struct waiter {
     const char *who; /* for people; borrowed while it waits */
     uint64_t fence;  /* of the lease that it has got, before it leaves with WAIT_GRANTED; 0 not known */
     int64_t look_ms; /* waiting_next: when it is to try if nothing happens before, as waiting_look has said; 0: nobody
-                        has, or not since the lock is free and is left to another proxy */
+                        has */
     /* Private, but for `queue`: NULL while it does not wait. */
     struct waiting_queue *queue;
     struct list_node link, mail;

@@ -541,6 +541,36 @@ def test_longest_waiter_first_across_proxies(two, key):
         assert client("DEL", name) == 1
 
 
+def test_a_free_lock_is_left_to_another_proxy_once(backend, start_proxy, connect, key):
+    """Who has waited longest is at a proxy that does not come. Commands that find the lock free do not begin the pause
+    anew in which it might."""
+    here, there = [start_proxy(backend, "lock lock:* wait 20s") for _ in range(2)]
+    holder, second, other = [connect(here, commands=[("CLIENT", "SETNAME", "one-%d" % n)]) for n in range(3)]
+    took = []
+    for _ in range(3):
+        old, name = connect(there), key("lock:left")
+        assert holder("SETNX", name, 1) == 1
+        old.send(encode("SETNX", name, "old"))
+        await_waiting(connect(there), 1)
+        time.sleep(0.02)  # clocks of two processes, in ms
+        second.send(encode("SETNX", name, 2))
+        await_waiting(holder, 1)
+        silent(second, 0.15)  # it has looked, and knows of the other one
+        there.signal(signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            assert holder("DEL", name) == 1
+            while not select.select([second.sock], [], [], 0)[0]:
+                assert other("DEL", name) == 0
+            took.append(time.monotonic() - begun)
+            assert second.read() == 1
+        finally:
+            there.signal(signal.SIGCONT)
+        assert second("DEL", name) == 1
+        assert old.read() == 1
+    assert min(took) < 0.1, took
+
+
 def test_turns_are_even(two, key):
     """Workers that contend without a pause: as many turns for each, at one proxy as at the other. A busy machine may spoil
     a round, by having a proxy stand still; not three."""

@@ -342,6 +342,7 @@ void check_told(struct world *w, const struct flight *f) {
     bool alone = f->begun_step > t->end_told_step && f->proxy == t->proxy;
     if (f->kind == FLIGHT_COMMAND)
         t->own_expiry = !f->envelope.leased && (alone || t->own_expiry);
+    t->leased_elsewhere = f->envelope.leased && (f->proxy != t->proxy || (t->leased_elsewhere && !alone));
     t->end_told_step = w->step;
 }
 
@@ -383,6 +384,8 @@ static void check_expired(struct world *w, int key) {
     if (!sc->apart && sc->idioms != 1u << IDIOM_SETNX)
         return; /* colleagues may have set an expiry meanwhile */
     if (t->told_ms > t->granted_ms + sc->rule.lease_ms / 2)
+        return;
+    if (t->leased_elsewhere)
         return;
     for (int i = 0; i < CONNS; i++)
         if (w->conns[i].open && w->conns[i].id == t->session_id && worker_holds(w, t) && !w->workers[t->worker].again)

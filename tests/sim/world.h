@@ -268,6 +268,7 @@ struct truth {
     bool unclear;    /* it can't be told what the engine believes of it */
     bool sighted;    /* its client was shown its value */
     bool own_expiry; /* its proxy was told that the expiry is the application's */
+    bool leased_elsewhere; /* another proxy was told that it is not any more (PERSIST): its own need not know */
     bool renewal_lost; /* its last renewal was done, and the answer to it got lost */
     uint64_t fence, max_fence, session_id;
     int worker, process, proxy; /* worker -1: nobody knows of it */

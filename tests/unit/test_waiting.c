@@ -389,29 +389,6 @@ static void test_patience(void **state) {
     leave(r, 1, WAIT_OVER);
 }
 
-/* A free lock is left to another proxy once, however often it is found free, and whoever comes to be the first one. */
-static void test_left_once(void **state) {
-    struct rig *r = *state;
-    join(r, 0, 0);
-    join(r, 1, 0);
-    waiting_elsewhere(r->t, &r->w[0], r->now_ms - 1);
-    (void)left(r, 0, 101);
-    assert_int_equal(r->w[0].look_ms, 0);
-    waiting_look(r->t, &r->w[0], r->now_ms + 4);
-    (void)left(r, 0, 101);
-    assert_int_equal(r->w[0].look_ms, r->now_ms + 4);
-    leave(r, 0, WAIT_GONE);
-    assert_ptr_equal(next(r, 0, false), &r->w[1]);
-    assert_true(r->w[1].yields_ms > 0);
-    assert_int_equal(r->w[1].look_ms, r->now_ms + 4);
-    assert_true(waiting_try(r->t, &r->w[1]));
-    assert_false(waiting_refused(r->t, &r->w[1], 102));
-    waiting_elsewhere(r->t, &r->w[1], r->now_ms - 1);
-    (void)left(r, 1, 102);
-    assert_int_equal(r->w[1].look_ms, 0);
-    leave(r, 1, WAIT_OVER);
-}
-
 /* Who came first joins while another one's attempt is under way, and may have been to look meanwhile. */
 static void test_first_behind_an_attempt(void **state) {
     struct rig *r = *state;
@@ -446,7 +423,6 @@ int main(void) {
         TEST(test_lost_behind_a_release),
         TEST(test_elsewhere),
         TEST(test_patience),
-        TEST(test_left_once),
         TEST(test_first_behind_an_attempt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

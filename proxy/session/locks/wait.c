@@ -514,9 +514,11 @@ static void serve(struct worker *w) {
         struct wait *t = LIST_ENTRY(waiter, struct wait, waiter);
         if (tries || waiter->yields_ms)
             t->called = worker_steady(w);
-        if (!waiter->look_ms) { /* and if its time is over before, so will who comes behind it */
-            waiter->look_ms = worker_steady_ms(w) + (waiter->yields_ms ? waiter->yields_ms : TRY_MS);
-            waiting_look(w->shared->waiting, waiter, waiter->look_ms);
+        int64_t look_ms = worker_steady_ms(w) + (waiter->yields_ms ? waiter->yields_ms : TRY_MS);
+        /* What it waits for another proxy puts no look off, however often the lock is found free meanwhile. */
+        if (!waiter->look_ms || (waiter->yields_ms && look_ms < waiter->look_ms)) {
+            waiter->look_ms = look_ms; /* if its time is over before, so will who comes behind it */
+            waiting_look(w->shared->waiting, waiter, look_ms);
         }
         if (tries)
             wait_try(t);
