@@ -429,7 +429,7 @@ void check_abandoned(struct world *w, const bool held[MODEL_KEYS], uint64_t sess
         for (size_t i = 0; i < FLIGHTS; i++)
             asked = asked || (w->flights[i].used && w->flights[i].kind == FLIGHT_RELEASE &&
                               strcmp(w->flights[i].token_text, w->truth[key].token) == 0);
-        if (held[key] && !asked)
+        if (held[key] && !asked && w->truth[key].granted_ms > w->set_back_ms)
             world_fail(w, "L1", "session %" PRIu64 " has closed, and what it held on key %d is not released",
                        session_id, key);
     }

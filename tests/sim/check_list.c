@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proxy/lock/script_constants.h"
+
 static bool same_lease(const struct truth *t, const struct model_guard *g) {
     return t->live && g && t->fence == g->fence; /* its tokens are several where several may be the holder */
 }
@@ -222,6 +224,17 @@ static bool leaving(const struct world *w, int key) {
     return false;
 }
 
+/* A party's leaving has reached Redis. Who comes back before that keeps its seat for as long as QUEUE_EARLY_MS says. */
+static void check_party_left(struct world *w, const struct flight *f) {
+    const char *session = strrchr(f->token_text, ':'); /* NULL: the party is a client */
+    uint64_t id = session ? strtoull(session + 1, NULL, 10) : 0;
+    if (!id || w->redis.now_ms - w->closed_ms[id % SESSIONS_KNOWN] <= QUEUE_EARLY_MS)
+        return;
+    for (int i = 0; i < WORKERS; i++)
+        if (w->workers[i].key == f->key)
+            w->workers[i].seat = 0;
+}
+
 void check_list_script(struct world *w, struct flight *f, const struct model_queue *before) {
     struct truth *t = &w->truth[f->key];
     const struct model_guard *g = model_queue_live(&w->redis, f->key);
@@ -229,6 +242,8 @@ void check_list_script(struct world *w, struct flight *f, const struct model_que
     bool releases_own = t->live && f->releases && f->own_fence == t->fence;
     f->was_own = own || releases_own;
     check_nodes(w, f, before);
+    if (f->kind == FLIGHT_LEAVE)
+        check_party_left(w, f);
     if (f->envelope.lost || w->redis.queues[f->key].count == 0)
         w->head[f->key][0] = '\0'; /* the same node may come again, by a push that is repeated */
     follow_worker(w, f);

@@ -349,6 +349,8 @@ void world_advance(struct world *w, int64_t to_ms) {
 
 void world_set_clock(struct world *w, int64_t by_ms) {
     model_set_clock(&w->redis, by_ms);
+    if (by_ms < 0)
+        w->set_back_ms = w->redis.now_ms;
     for (size_t i = 0; i < FLIGHTS; i++)
         if (w->flights[i].ends_ms)
             w->flights[i].ends_ms -= by_ms;

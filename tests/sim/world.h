@@ -290,6 +290,7 @@ struct world {
     struct lock_rules *rules; /* the present ones */
     const struct lock_rule *rule;
     uint64_t random;
+    int64_t set_back_ms; /* when Redis's clock was set back last: leases of before last longer than their proxies know */
     int64_t closed_ms[SESSIONS_KNOWN]; /* by the session's number */
     int64_t heard_ms[SESSIONS_KNOWN];  /* likewise: when its last answer came, perhaps after its end */
     uint64_t session_ids, values, observed_leases, sent;

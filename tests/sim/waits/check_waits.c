@@ -115,7 +115,7 @@ static unsigned circle_of(const struct world *w, const struct flight *f, bool *s
             *sure = t->live || now_ms - w->waits->free_ms[at->key] > 2 * trip_ms(w);
             return 0;
         }
-        bool outlives = t->granted_ms <= w->waits->set_back_ms;
+        bool outlives = t->granted_ms <= w->set_back_ms;
         *sure = *sure && t->told && !w->missed[at->key] && t->worker >= 0 && !outlives;
         if (t->session_id == f->session_id)
             return n;

@@ -902,8 +902,6 @@ static void clock_is_set(struct world *w) {
     } else if (llabs(w->redis.clock_ms + by_ms) < CLOCK_MAX_MS) {
         world_event(w, "Redis's clock is set by %" PRId64 " ms", by_ms);
         world_set_clock(w, by_ms);
-        if (by_ms < 0)
-            w->waits->set_back_ms = w->redis.now_ms;
     }
 }
 

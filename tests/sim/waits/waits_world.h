@@ -108,7 +108,6 @@ struct waits {
     long free_step[MODEL_KEYS];
     int64_t known_ms[MODEL_KEYS][PROXIES]; /* since when a proxy has known that; 0: it does not */
     int64_t told_ms[MODEL_KEYS][PROXIES];  /* and that it is the one to try, likewise */
-    int64_t set_back_ms; /* when Redis's clock was set back last: leases of before last longer than their proxies know */
     int64_t lost_ms[MODEL_KEYS];           /* when an attempt was lost, last */
 };
 
