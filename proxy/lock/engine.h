@@ -298,13 +298,13 @@ struct lock_result {
     uint64_t lost;          /* dead heads of a list lock that were removed */
     const char *lost_owner; /* the identity of the last one's owner; borrowed, may be NULL */
     size_t lost_owner_len;
-    bool leased;      /* the live lease's expiry is the proxy's own (the envelope's last element) */
-    bool same;        /* the live lease is of the caller's identity */
-    bool elsewhere;   /* another proxy gave it */
-    bool pooled;      /* its family is known to share connections, maybe at another proxy */
-    uint8_t suspects; /* releases of losers that were refused while it was live, 3 at most */
-    int64_t shifted_ms; /* a release of its identity's was refused at another proxy, and counted for an older lease there:
-                         * for how long the release of that one was expected, 1 at least; 0: none was */
+    bool leased;        /* the live lease's expiry is the proxy's own (the envelope's last element) */
+    bool same;          /* the live lease is of the caller's identity */
+    bool elsewhere;     /* another proxy gave it */
+    bool pooled;        /* its family is known to share connections, maybe at another proxy */
+    uint8_t suspects;   /* releases of losers that were refused while it was live, 3 at most */
+    int64_t shifted_ms; /* a release of its identity's was refused at another proxy, and counted for an older lease
+                         * there: for how long the release of that one was expected, 1 at least; 0: none was */
     union {
         uint64_t replicas; /* LOCK_UNCONFIRMED: that had it in time */
         int64_t waits_ms;  /* LOCK_GRANTED, LOCK_HELD: for how long somebody has waited at another proxy; 0: nobody

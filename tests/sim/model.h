@@ -156,8 +156,8 @@ struct model_envelope {
     bool leased, pooled, same, elsewhere;
     unsigned suspects;
     int64_t shifted_ms; /* as in struct lock_result */
-    int64_t waits_ms; /* for how long somebody has waited at another proxy, as it says; 0 nobody */
-    bool queue;       /* it may have nine elements */
+    int64_t waits_ms;   /* for how long somebody has waited at another proxy, as it says; 0 nobody */
+    bool queue;         /* it may have nine elements */
     unsigned lost;
     char granted[QUEUE_NODE];
 };

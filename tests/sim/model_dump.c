@@ -118,7 +118,9 @@ static void print_envelope(const struct model_envelope *e) {
     printf("\t|\t");
     print_reply(&e->reply);
     printf("\t%s\t%" PRIu64 "\t%" PRId64 "\t=%s\t%s%d\n", OUTCOMES[e->outcome], e->fence, e->pttl_ms, e->owner,
-           e->queue ? "list:" : "", e->leased + 2 * e->pooled + 4 * e->same + 8 * (int)e->suspects + 32 * e->elsewhere + 64 * (int)e->shifted_ms);
+           e->queue ? "list:" : "",
+           e->leased + 2 * e->pooled + 4 * e->same + 8 * (int)e->suspects + 32 * e->elsewhere +
+               64 * (int)e->shifted_ms);
 }
 
 static void print_state(struct dump *d, int key) {

@@ -269,7 +269,7 @@ struct truth {
     bool sighted;    /* its client was shown its value */
     bool own_expiry; /* its proxy was told that the expiry is the application's */
     bool leased_elsewhere; /* another proxy was told that it is not any more (PERSIST): its own need not know */
-    bool renewal_lost; /* its last renewal was done, and the answer to it got lost */
+    bool renewal_lost;     /* its last renewal was done, and the answer to it got lost */
     uint64_t fence, max_fence, session_id;
     int worker, process, proxy; /* worker -1: nobody knows of it */
     int name;                   /* its session's, as flights have it */
@@ -290,7 +290,8 @@ struct world {
     struct lock_rules *rules; /* the present ones */
     const struct lock_rule *rule;
     uint64_t random;
-    int64_t set_back_ms; /* when Redis's clock was set back last: leases of before last longer than their proxies know */
+    int64_t
+        set_back_ms; /* when Redis's clock was set back last: leases of before last longer than their proxies know */
     int64_t closed_ms[SESSIONS_KNOWN]; /* by the session's number */
     int64_t heard_ms[SESSIONS_KNOWN];  /* likewise: when its last answer came, perhaps after its end */
     uint64_t session_ids, values, observed_leases, sent;

@@ -1287,8 +1287,8 @@ static void what_another_proxy_learnt_counts_here(void **state) {
     assert_true(attempt(f, &a, "lock:yy"));
 }
 
-/* Two proxies: the release that counts here for what has ended here may be the one of the lease that the other proxy has
- * given, which hears of it, and for how long it would have been expected here (C3). */
+/* Two proxies: the release that counts here for what has ended here may be the one of the lease that the other proxy
+ * has given, which hears of it, and for how long it would have been expected here (C3). */
 static void a_shift_is_told_to_the_proxy_that_gave_the_lease(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
