@@ -46,6 +46,18 @@ def test_a_lease_whose_fence_has_gone_back_is_renewed(pair, backend, direct, key
     assert a("DEL", name) == 0 and b("DEL", name) == 1
 
 
+def test_a_lock_made_past_the_proxy_with_the_same_value(pair, backend, direct, key):
+    """The record outlives its lease, and says nothing of what stands there after that: a late DEL frees nothing."""
+    a, _ = pair
+    name = key("lock:past")
+    assert a("SET", name, 1, "NX", "PX", 100) == "OK"
+    until(lambda: direct("EXISTS", name) == 0, 5, "the lease's end")
+    assert direct("SET", name, 1, "PX", 60000) == "OK"
+    assert direct("EXISTS", guard_of(direct, backend, name)) == 1
+    assert a("DEL", name) == 0
+    assert direct("EXISTS", name) == 1
+
+
 @pytest.mark.parametrize("ms", [2000, 3000])
 def test_an_expiry_set_past_the_proxy(pair, backend, direct, key, ms):
     """A watchdog that goes to Redis directly: the lease goes on, and its holder's DEL frees it."""
