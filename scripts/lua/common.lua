@@ -30,8 +30,8 @@
 -- itself done); extra (count.lua); vacant (adopt.lua: the last attempt that found no lock before its script); suspect (the
 -- fence, how many releases of losers of the holder's identity were refused, with SUSPECTS_SHIFTED added where another one
 -- was counted for an older lease, and the attempt of the last one, with colons between); shifted (until when, in ms of the
--- node's clock, that older lease's release was expected). leased, extra and suspect name the fence that they are said of: a new lease need not undo them. A token's last
--- digit is odd where its family is known to share connections.
+-- node's clock, that older lease's release was expected). leased, extra and suspect name the fence that they are said of: a
+-- new lease need not undo them. A token's last digit is odd where its family is known to share connections.
 --
 -- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
 -- sending it twice with the same attempt is sending it once.
