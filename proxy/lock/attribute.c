@@ -54,7 +54,8 @@ int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
         return c->end_ms;
     if (c->extra && c->extra->deadline_ms)
         return c->extra->deadline_ms;
-    if (shared || c->self_lost)
+    bool a_colleagues = c->self_lost && c->rule->owner != LOCK_OWNER_CONNECTION; /* it may be one's */
+    if (shared || a_colleagues)
         return c->end_ms + claim_memory(c);
     int64_t memory = LONG_LEAST_MS;
     if (releaser_known(sh->engine, c->rule, c->peer->client))

@@ -647,6 +647,20 @@ static void owner_connection_knows_no_crossing(void **state) {
     assert_int_equal(incidents(f, INCIDENT_FOREIGN_RELEASE), 5);
 }
 
+/* Nobody's colleagues are to be asked for, and so an attempt of its own shortens no memory of a lease. */
+static void owner_connection_remembers_a_lease_that_its_session_asked_for(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    f->rule.owner = LOCK_OWNER_CONNECTION;
+    f->rule.claim_memory_ms = 0;
+    open_two(f, &a, &b);
+    uint64_t late = take(f, &a, "lock:x");
+    assert_false(attempt(f, &a, "lock:x"));
+    lapse(f, "lock:x", 2000);
+    take(f, &b, "lock:x");
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), late);
+}
+
 static void what_may_be_an_attempt_is_none_of_the_holders(void **state) {
     static const enum lock_verb VERBS[] = {LOCK_REPLACE, LOCK_SWAP, LOCK_COUNT_UP};
     struct fixture *f = *state;
@@ -1597,6 +1611,7 @@ int main(void) {
         CASE(c4_a_holders_counts_down_are_none),
         CASE(what_was_not_sent_is_no_release),
         CASE(owner_connection_knows_no_crossing),
+        CASE(owner_connection_remembers_a_lease_that_its_session_asked_for),
         CASE(what_may_be_an_attempt_is_none_of_the_holders),
         CASE(an_extension_that_is_refused_is_no_release),
         CASE(a_lease_that_was_cut_short_needs_no_release),
