@@ -504,8 +504,10 @@ static void land_all(struct world *w) {
 /* Checks that nothing is remembered for ever: with all locks gone, and nobody who sends anything. What open sessions
  * have read is kept while there are claims, and for up to its memory again. */
 static void check_forgotten(struct world *w, bool sessions) {
-    enum { OWN_MEMORY_MS = 20 * 5000 }; /* a session's own claims are remembered for twenty of their leases */
-    int64_t memory_ms = w->sc.rule.claim_memory_ms > OWN_MEMORY_MS ? w->sc.rule.claim_memory_ms : OWN_MEMORY_MS;
+    /* A session's own claims are remembered for twenty of their leases, which are longer if Redis's clock is set back.
+     */
+    int64_t own_ms = 20 * (w->sc.clocks ? 15000 : 5000);
+    int64_t memory_ms = w->sc.rule.claim_memory_ms > own_ms ? w->sc.rule.claim_memory_ms : own_ms;
     int64_t until = w->redis.now_ms + 30000 + memory_ms;
     if (sessions)
         until += memory_ms > 10000 ? memory_ms : 10000;
