@@ -77,6 +77,10 @@ static void check_end(struct world *w, const struct flight *f, const struct mode
     bool moved = before->exists && now->exists && before->expire_ms != now->expire_ms;
     if (!moved || has_lease(w, f, &w->truth[f->key]) || may_be_data(w, f))
         return;
+    bool torn =
+        hash_find(&before->fields, HASH_MODE) < 0; /* its holder has taken that away: no readers are known by it */
+    if (torn && f->plan.data_free && f->envelope.outcome == LOCK_OPEN)
+        return;
     for (unsigned i = 0; i < before->fields.count; i++)
         if (is_own(w, f, before, before->fields.at[i].name))
             return;
