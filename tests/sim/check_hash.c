@@ -44,10 +44,12 @@ static bool not_adopted(const struct world *w, int key) {
     return false;
 }
 
-/* Whether a lock may be data for whoever comes: adopt.lua is still to come, was lost on its way, or its proxy ended. */
-static bool may_be_data(const struct world *w, const struct flight *f) {
+/* Whether a lock may be data for whoever comes: adopt.lua is still to come, was lost on its way, or its proxy ended; or
+ * its holder has taken its mode away, without which it is no readers' lock. */
+static bool may_be_data(const struct world *w, const struct flight *f, const struct model_key *before) {
+    bool torn = f->plan.data_free && f->envelope.outcome == LOCK_OPEN && hash_find(&before->fields, HASH_MODE) < 0;
     bool lost = (w->sc.loses || w->sc.restarts) && f->envelope.outcome == LOCK_OPEN;
-    return lost || (f->plan.data_free && not_adopted(w, f->key));
+    return lost || torn || (f->plan.data_free && not_adopted(w, f->key));
 }
 
 /* S1: a field is gone that was not the sender's. */
@@ -57,7 +59,7 @@ static void check_fields(struct world *w, const struct flight *f, const struct m
     if (t->worker == STRANGER && (f->kind == FLIGHT_RELEASE || (f->worker == STRANGER && has_lease(w, f, t))))
         return; /* it has made the lock, and what it does, or the proxy for it, is right: who came in later is its guest
                  */
-    if (may_be_data(w, f))
+    if (may_be_data(w, f, before))
         return;
     const char *released = f->kind == FLIGHT_RELEASE ? before->guard.value : "";
     for (unsigned i = 0; i < before->fields.count; i++) {
@@ -75,11 +77,7 @@ static void check_fields(struct world *w, const struct flight *f, const struct m
 static void check_end(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
     bool moved = before->exists && now->exists && before->expire_ms != now->expire_ms;
-    if (!moved || has_lease(w, f, &w->truth[f->key]) || may_be_data(w, f))
-        return;
-    bool torn =
-        hash_find(&before->fields, HASH_MODE) < 0; /* its holder has taken that away: no readers are known by it */
-    if (torn && f->plan.data_free && f->envelope.outcome == LOCK_OPEN)
+    if (!moved || has_lease(w, f, &w->truth[f->key]) || may_be_data(w, f, before))
         return;
     for (unsigned i = 0; i < before->fields.count; i++)
         if (is_own(w, f, before, before->fields.at[i].name))
