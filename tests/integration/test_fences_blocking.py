@@ -360,8 +360,9 @@ def test_in_a_transaction(worker, connect, oracle, protocol):
 
 def test_several_slots(farm, start_proxy, connect):
     a = connect(start_proxy(farm.backend("cluster"), *AUDIT))
-    assert a("SET", "lock:stock:{x2}", "1", "NX", "PX", "60000") == "OK"
-    assert a("BLPOP", "stock:{x2}", "stock:{x3}", "0") == "CROSSSLOT Keys in request don't hash to the same slot"
+    here, there = held(a)[0], named("stock", fresh())[0]
+    assert servers.slot_of(here) != servers.slot_of(there)
+    assert a("BLPOP", here, there, "0") == "CROSSSLOT Keys in request don't hash to the same slot"
 
 
 def test_slots_move(start_cluster, start_proxy, connect):
