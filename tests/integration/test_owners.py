@@ -402,7 +402,7 @@ def test_a_successor_serves_its_predecessors_locks(backend, start_proxy, people,
 @pytest.mark.parametrize("idle", [queue.LifoQueue, queue.Queue], ids=["last-one-first", "by-turns"])
 def test_a_pool_over_two_proxies(backend, start_proxy, key, idle):
     """Nobody is late and nobody crashes: the pool comes to be known for one at both proxies, whichever of them its
-    connections lead to. Mostly two releases are refused before that, in hundreds of runs five at the most."""
+    connections lead to. Mostly one or two releases are refused before that, in two thousand runs six at the most."""
     proxies = [start_proxy(backend) for _ in range(2)]
     clients = [Client(proxies[i % 2].address) for i in range(6)]
     connections, name, until_s = idle(), key("lock:two-proxies"), time.monotonic() + 60
